@@ -88,7 +88,7 @@ def test_both_ways_come_to_what_the_tables_hold(
     operations = {row[3]: 1 for row in log}
     change = ChangeSet(
         path="", fingerprint="", rows=len(log), operations=operations, unchanged=("large",), moved=1,
-        crossed=crossed, bytes=1,
+        crossed=crossed, unpacked=1,
     )  # fmt: skip
     for most in (20_000, 0):
         monkeypatch.setattr(few, "FEW", most)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from waltap.source.position import Position
-from waltap_sinks.changelog import ChangeLog
+from waltap_sinks.changelog import ChangeLog, segment
 from waltap_spark.applier import Applier
 from waltap_spark.errors import ApplierFailed, JavaMissing, JvmEnded
 from waltap_spark.live import LiveTables
@@ -24,11 +24,11 @@ WIDE = relation("public.wide", [("id", "int4"), ("v", "text")])
 TEXTS = relation("public.odd", [("id", "int4"), ("v", "text")])
 
 
-def sink(folder: Path, **properties: Any) -> SparkSink:
+def sink(folder: Path, memory: str = "512m", **properties: Any) -> SparkSink:
     settings = SparkProperties(
         path=str(folder / "lake"),
         master="local[2]",
-        settings={"spark.driver.memory": "512m"},
+        settings={"spark.driver.memory": memory},
         **properties,
     )
     return SparkSink(settings, context(folder / "state", resumes=True))
@@ -76,12 +76,8 @@ def test_an_error_that_spark_cannot_get_over_ends_the_run_with_its_words(
     assert mark.mark.end_lsn == last.end_lsn, "what was published stays"
 
 
-def test_a_driver_without_memory_is_told_of_and_leaves_no_half_of_a_table(
-    spark: Any, java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One megabyte a row, and Spark reads a batch of 4096 rows at once."""
-    monkeypatch.setattr("waltap_spark.process.RESTARTS", 0)
-    db, made = Database(), sink(tmp_path)
+def write_long_rows(db: Database, made: SparkSink) -> None:
+    """300 rows of one megabyte, and one short one of another table."""
     made.open()
     db.insert(NUMBERS, ["1", "1"])
     made.write(batch(db.commit()))
@@ -89,24 +85,38 @@ def test_a_driver_without_memory_is_told_of_and_leaves_no_half_of_a_table(
     for number in range(300):
         db.insert(WIDE, [str(number), text[number:] + text[:number]])
     made.write(batch(db.commit()))
+
+
+def test_long_rows_need_no_memory_for_all_of_them(spark: Any, java: Path, tmp_path: Path) -> None:
+    """Spark reads 4096 rows at once: the log has them in pages and groups of few."""
+    made = sink(tmp_path)
+    write_long_rows(Database(), made)
+    made.flush()
+    made.close()
+    tables = LiveTables(prepare(spark), Output(tables_of(str(tmp_path / "lake"))))
+    assert [tables.current(name).count() for name in ("odd", "wide")] == [1, 300]
+
+
+def test_a_driver_without_memory_is_told_of_and_leaves_no_half_of_a_table(
+    spark: Any, java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waltap_spark.process.RESTARTS", 0)
+    monkeypatch.setattr(segment, "PAGE_BYTES", 1 << 40)  # one page, as earlier versions wrote it
+    made = sink(tmp_path)
+    write_long_rows(Database(), made)
     limit = time.monotonic() + 400
     with pytest.raises(JvmEnded, match=r"WT-5248 .* out of memory\. .* which is 512m\)"):
         while time.monotonic() < limit:
             made.flush()
             time.sleep(0.05)
     made.close()
-    output, log = (
-        Output(tables_of(str(tmp_path / "lake"))),
-        ChangeLog(changelog_of(str(tmp_path / "lake"))),
-    )
+    output = Output(tables_of(str(tmp_path / "lake")))
     assert (state := output.state()) is None or "public.wide" not in state.tables
-    with monkeypatch.context() as session:
-        session.setitem(REQUIRED, "spark.sql.parquet.columnarReaderBatchSize", "16")
-        applier = Applier(prepare(spark), log, output)
-    applier.open()
-    applier.apply(list(log.manifests(applier.state.mark)))
-    applier.close()
-    tables = LiveTables(prepare(spark), output)
+    output.close()
+    with_more = sink(tmp_path, memory="2g")
+    with_more.open()
+    with_more.close()
+    tables = LiveTables(prepare(spark), Output(tables_of(str(tmp_path / "lake"))))
     assert [tables.current(name).count() for name in ("odd", "wide")] == [1, 300]
 
 

@@ -28,7 +28,7 @@ def require_sizes(store: Store, group: Group) -> None:
     Raises: SegmentDamaged, FilesUnavailable.
     """
     for path in group.segments:
-        wrong = _wrong_size(store, path, group.known.get(path, (0, 0))[1])
+        wrong = _wrong_size(store, path, _bytes(group, path))
         if wrong:
             raise _error(store, path, wrong)
 
@@ -40,11 +40,17 @@ def damage(store: Store, group: Group) -> SegmentDamaged | None:
     cannot be reached at all.
     """
     for path in group.segments:
-        rows, size = group.known.get(path, (-1, 0))
-        wrong = _wrong_size(store, path, size) or _unreadable(store, path, rows)
+        told = group.known.get(path)
+        wrong = _wrong_size(store, path, _bytes(group, path)) or _unreadable(
+            store, path, -1 if told is None else told.rows
+        )
         if wrong:
             return _error(store, path, wrong)
     return None
+
+
+def _bytes(group: Group, path: str) -> int:
+    return group.known[path].bytes if path in group.known else 0
 
 
 def _wrong_size(store: Store, path: str, size: int) -> str:

@@ -17,8 +17,10 @@ from waltap_spark.beside import gone, unlike
 from waltap_spark.errors import first_words
 from waltap_spark.expression import ORDER, column_of, the_same
 from waltap_spark.origins import Event, Origin, Origins, Place, stands
+from waltap_spark.output import unpacked_in_all
 from waltap_spark.schema import LOG_FIELDS, struct_of
 from waltap_spark.settle import after_last_truncate, settled, with_moves
+from waltap_spark.small_sets import LARGE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,12 +34,6 @@ log = logging.getLogger(__name__)
 
 FEW: Final = 20_000
 """So many changes are settled here."""
-
-LARGE: Final = 64 << 20
-"""Bytes, no more than which are settled here."""
-
-LIGHT: Final = 4 << 20
-"""Bytes of the files, packed, up to which nobody asks how many the values are."""
 
 
 def moved(
@@ -105,13 +101,13 @@ def _tell(table: str, problem: str) -> None:
 
 
 def _are_light(table: "TableState", changes: "Sequence[Facts]", rows: "DataFrame") -> bool:
-    """Tell whether the values of ``rows`` fit here. Spark is asked where their files do not tell: a few
-    thousand rows may have gigabytes."""
+    """Tell whether the values of ``rows`` fit here. Spark is asked where the change log does not tell: a
+    few thousand rows may have gigabytes."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    packed = [change.bytes for change in changes]
-    if all(packed) and sum(packed) <= LIGHT:
-        return True
+    told = unpacked_in_all(changes)
+    if told:
+        return told <= LARGE
     sizes = [_size(name, kind) for name, kind in table.columns.items()]
     wide = [F.coalesce(F.sum(size), F.lit(0)) for size in sizes if size is not None]
     return not wide or sum(rows.agg(*wide).collect()[0]) <= LARGE

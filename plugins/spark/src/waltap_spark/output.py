@@ -46,6 +46,7 @@ __all__ = [
     "Target",
     "Versions",
     "applied_by_all",
+    "unpacked_in_all",
 ]
 
 VERSION: Final = 2
@@ -62,7 +63,7 @@ class ChangeSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``crossed``: whether a transaction deleted a key that it had put before (`TableEntry.crossed`).
     ``level`` counts how often the set was merged with others. ``epoch`` is the change log's, 0 where an
     earlier version wrote the set. ``replaces``: it is a whole snapshot. ``bytes``: of a set that is one
-    file, 0 for a folder of Spark's.
+    file, 0 for a folder of Spark's. ``unpacked``: of the values (`Segment.unpacked`).
     """
 
     path: str
@@ -76,6 +77,7 @@ class ChangeSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     epoch: int = 0
     replaces: bool = False
     bytes: int = 0
+    unpacked: int = 0
 
 
 class Facts(Protocol):
@@ -94,7 +96,20 @@ class Facts(Protocol):
     @property
     def replaces(self) -> bool: ...
     @property
-    def bytes(self) -> int: ...
+    def unpacked(self) -> int: ...
+
+
+class Sized(Protocol):
+    """What has values of so many bytes, 0 where it is not known."""
+
+    @property
+    def unpacked(self) -> int: ...
+
+
+def unpacked_in_all(parts: Iterable[Sized]) -> int:
+    """Return the bytes of the values of all ``parts``; 0 where it is not known of some."""
+    each = [part.unpacked for part in parts]
+    return sum(each) if all(each) else 0
 
 
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +123,7 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[ColumnEntry, ...] = ()
     oid: int = 0
     bytes: int = 0
+    unpacked: int = 0
 
 
 class BasePart(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from waltap_sinks.changelog.manifest import ColumnEntry, Manifest, Mark, TableEntry
-from waltap_spark.output import Staged, TableState
+from waltap_sinks.changelog.manifest import ColumnEntry, Manifest, Mark, Segment, TableEntry
+from waltap_spark.output import Staged, TableState, unpacked_in_all
 
 __all__ = ["Group", "TablePlan", "plan"]
 
@@ -28,10 +28,8 @@ class Group:
     streamed: bool = False
     segments: list[str] = field(default_factory=list)
     rows: int = 0
-    bytes: int = 0
-    """Of the segments; 0 where it is not known."""
-    known: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Rows and bytes of each segment; 0 bytes where that is not known."""
+    known: dict[str, Segment] = field(default_factory=dict)
+    """What the manifests say of each segment; 0 bytes where that is not known."""
     operations: Counter[str] = field(default_factory=Counter)
     unchanged: dict[str, None] = field(default_factory=dict)
     moved: int = 0
@@ -51,13 +49,22 @@ class Group:
     """Names of columns in the segments → in the tables, where they differ; all else of the group has those
     of the tables (`waltap_spark.column_names`)."""
 
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of the segments; 0 where it is not known."""
+        return sum(part.bytes for part in self.known.values())
+
+    @property
+    def unpacked(self) -> int:
+        """Return the bytes of the values in the segments; 0 where it is not known."""
+        return unpacked_in_all(self.known.values())
+
     def add(self, entry: TableEntry, span: tuple[int, int]) -> None:
         """Take the segments of ``entry``, of a manifest with the LSNs ``span``."""
         self.span = span if self.span is None else (self.span[0], span[1])
         self.segments += [part.path for part in entry.segments]
-        self.known |= {part.path: (part.rows, part.bytes) for part in entry.segments}
+        self.known |= {part.path: part for part in entry.segments}
         self.rows += entry.rows
-        self.bytes += sum(part.bytes for part in entry.segments)
         self.operations.update(entry.operations)
         self.unchanged.update(dict.fromkeys(entry.unchanged))
         self.moved += entry.moved
@@ -73,9 +80,7 @@ class Group:
         """Have nothing of the segments ``paths``; what is said of all rows stays as it was."""
         for path in paths.intersection(self.segments):
             self.segments.remove(path)
-            rows, size = self.known.pop(path)
-            self.rows -= rows
-            self.bytes -= size
+            self.rows -= self.known.pop(path).rows
 
     def continues(self, entry: TableEntry, epoch: int) -> bool:
         """Tell whether rows of ``entry`` may join this group."""
@@ -112,7 +117,7 @@ class TablePlan:
             self.groups.append(_group(entry, epoch))
             self.groups[-1].replaces, self.groups[-1].elsewhere = True, entry.elsewhere
             self.groups[-1].segments += [part.path for part in entry.segments]
-            self.groups[-1].known |= {part.path: (0, part.bytes) for part in entry.segments}
+            self.groups[-1].known |= {part.path: part for part in entry.segments}
             return
         if entry.generation is not None:
             self._stage(entry)
@@ -136,6 +141,7 @@ class TablePlan:
                 fingerprint=entry.fingerprint,
                 rows=part.rows,
                 bytes=part.bytes,
+                unpacked=part.unpacked,
                 key=entry.key,
                 columns=entry.columns,
                 oid=entry.oid,
@@ -151,9 +157,10 @@ class TablePlan:
             if not groups or groups[-1].fingerprint != part.fingerprint:
                 groups.append(Group(part.fingerprint, epoch, part.key, part.columns, oid=part.oid))
             groups[-1].segments.append(part.path)
-            groups[-1].known[part.path] = (part.rows, part.bytes)
+            groups[-1].known[part.path] = Segment(
+                path=part.path, rows=part.rows, bytes=part.bytes, unpacked=part.unpacked
+            )
             groups[-1].rows += part.rows
-            groups[-1].bytes += part.bytes
             groups[-1].operations["r"] += part.rows
         if groups:
             groups[0].replaces = True

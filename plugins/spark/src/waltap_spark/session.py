@@ -28,6 +28,8 @@ REQUIRED: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+    "parquet.page.size.row.check.min": "8",
+    "parquet.block.size.row.check.min": "8",
 }
 """Session settings that the tables' types and names rely on: PostgreSQL tells ``a`` from ``A``, has
 ``time``, dates of any year, and timestamps of microseconds with and without zone."""

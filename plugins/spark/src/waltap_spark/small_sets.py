@@ -15,18 +15,22 @@ if TYPE_CHECKING:
 
     from waltap_spark.plan import Group
 
-__all__ = ["is_small", "merged_rows", "rows_of", "stored_types", "write_rows"]
+__all__ = ["LARGE", "is_small", "merged_rows", "rows_of", "stored_types", "write_rows"]
 
 SMALL_ROWS: Final = 20_000
 SMALL_BYTES: Final = 1 << 20
 """Compressed, in the change log's segments. What is larger in either way goes through Spark."""
+
+LARGE: Final = 64 << 20
+"""Bytes of values, no more than which this process holds at once."""
 
 
 def is_small(group: "Group") -> bool:
     """Tell whether the rows of ``group`` are so few that this process writes them."""
     if group.converted or group.elsewhere or not group.segments:
         return False
-    return group.rows <= SMALL_ROWS and 0 < group.bytes <= SMALL_BYTES
+    few = group.rows <= SMALL_ROWS and group.unpacked <= LARGE
+    return few and 0 < group.bytes <= SMALL_BYTES
 
 
 def stored_types(store: Store, segment: str) -> dict[str, str]:

@@ -77,11 +77,15 @@ class ColumnEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
-    """One Parquet file; ``path`` is relative to the log. Rows are in order of their position."""
+    """One Parquet file; ``path`` is relative to the log. Rows are in order of their position.
+
+    ``unpacked``: bytes of the values as Arrow holds them, 0 where that is not known. Packed, they may be a
+    thousandth."""
 
     path: str
     rows: int
     bytes: int
+    unpacked: int = 0
 
 
 class TableEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -28,19 +28,29 @@ NO_XID: Final = -1
 WIDE_BYTES: Final = 1 << 20
 """Bytes of a row, on average, from which on a file is made for wide rows."""
 
+PAGE_BYTES: Final = 1 << 20
+PAGE_ROWS: Final = 1024
+"""So many rows are in a page, or so many bytes of values, whichever are fewer rows. Readers hold whole
+pages, and compare their size with a limit only once in so many rows."""
+
+GROUP_BYTES: Final = 32 << 20
+"""Bytes of values in a row group of rows that are longer than a page has room for `PAGE_ROWS` of. Readers
+hold what is packed of a whole group."""
+
 
 class SegmentFile:
     """One Parquet file being written; nobody sees it before a manifest names it."""
 
     def __init__(
-        self, store: Store, path: str, schema: "pa.Schema", compression: str, *, wide: bool = False
+        self, store: Store, path: str, schema: "pa.Schema", compression: str, row_bytes: int = 0
     ) -> None:
-        """Begin a file. ``wide``: for rows of `WIDE_BYTES`. Parquet's second form of a data page is put
-        together from what is compressed already: two copies of a long value fewer than in the first."""
+        """Begin a file for rows of ``row_bytes`` on average. From `WIDE_BYTES` on they are in Parquet's
+        second form of a data page, which is put together from what is compressed already: two copies of a
+        long value fewer than in the first."""
         from pyarrow import parquet
 
-        self.path, self.wide = path, wide
-        self.rows = 0
+        self.path, self._page_rows = path, _page_rows(row_bytes)
+        self.rows = self.unpacked = 0
         self._store = store
         self._stream = store.create(path)
         with store.writing(path):
@@ -50,15 +60,24 @@ class SegmentFile:
                 compression=compression,
                 use_dictionary=False,
                 write_statistics=_bounded(schema),
-                data_page_version="2.0" if wide else "1.0",
+                data_page_version="2.0" if row_bytes >= WIDE_BYTES else "1.0",
+                write_batch_size=self._page_rows,
                 write_page_checksum=True,
             )
 
+    def has_pages_for(self, row_bytes: int) -> bool:
+        """Tell whether rows of ``row_bytes`` have a place here; pages of this file may be too long."""
+        return _page_rows(row_bytes) * 8 >= self._page_rows
+
     def write(self, table: "pa.Table") -> None:
-        """Append ``table`` as one row group."""
+        """Append ``table``: one row group, or several of long rows."""
+        rows = max(1, table.num_rows)
+        if self._page_rows < PAGE_ROWS:
+            rows = max(1, min(rows, rows * GROUP_BYTES // max(1, table.nbytes)))
         with self._store.writing(self.path):
-            self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+            self._writer.write_table(table, row_group_size=rows)
         self.rows += table.num_rows
+        self.unpacked += table.nbytes
 
     def finish(self) -> Segment:
         """Complete the file; it is durable before a manifest names it."""
@@ -67,7 +86,7 @@ class SegmentFile:
             size: int = self._stream.tell()
             self._stream.close()
         self._store.sync(self.path, size)
-        return Segment(path=self.path, rows=self.rows, bytes=size)
+        return Segment(path=self.path, rows=self.rows, bytes=size, unpacked=self.unpacked)
 
     def abandon(self) -> None:
         """Let go of the file; what was written of it is ignored by everybody."""
@@ -75,6 +94,10 @@ class SegmentFile:
             self._writer.close()
         with contextlib.suppress(OSError, ValueError):
             self._stream.close()
+
+
+def _page_rows(row_bytes: int) -> int:
+    return min(PAGE_ROWS, max(1, PAGE_BYTES // max(1, row_bytes)))
 
 
 def _bounded(schema: "pa.Schema") -> list[str]:
@@ -271,16 +294,16 @@ class TableBuffer:
         if not self._batches:
             return
         table = pa.Table.from_batches(self._batches)
-        wide = self.bytes >= WIDE_BYTES * table.num_rows
+        row_bytes = self.bytes // max(1, table.num_rows)
         self._batches, self.bytes = [], 0
-        if wide and self._file is not None and not self._file.wide:
+        if self._file is not None and not self._file.has_pages_for(row_bytes):
             self._segments.append(self._file.finish())
             self._file = None
         while table.num_rows:
             if self._file is None:
                 schema = self.version.segment_schema
                 self._file = SegmentFile(
-                    store, path.next(self.version), schema, compression, wide=wide
+                    store, path.next(self.version), schema, compression, row_bytes
                 )
             room = most_rows - self._file.rows
             self._file.write(table.slice(0, room))

@@ -21,12 +21,12 @@ from waltap_spark.formats.table_format import (
     TableFormat,
     What,
 )
-from waltap_spark.output import FILE, BasePart, ChangeSet, TableState
+from waltap_spark.output import FILE, BasePart, ChangeSet, TableState, unpacked_in_all
 from waltap_spark.plan import Group
 from waltap_spark.resolve import changes_frame, current_frame
 from waltap_spark.schema import log_struct
 from waltap_spark.settle import with_moves
-from waltap_spark.small_sets import is_small, merged_rows, rows_of, write_rows
+from waltap_spark.small_sets import LARGE, is_small, merged_rows, rows_of, write_rows
 from waltap_spark.timeline import standing
 
 if TYPE_CHECKING:
@@ -136,6 +136,7 @@ class ParquetFormat(TableFormat):
             epoch=group.epoch,
             replaces=group.replaces and table.mode.keeps_past,
             bytes=size,
+            unpacked=group.unpacked,
         )
         return msgspec.structs.replace(table, changes=(*table.changes, written)), written
 
@@ -232,7 +233,8 @@ class ParquetFormat(TableFormat):
             return table
         rows, size = sum(change.rows for change in run), 0
         path = f"{table.folder}/changes/{step.name()}"
-        if all(change.bytes for change in run) and sum(change.bytes for change in run) <= MERGED:
+        packed = [change.bytes for change in run]
+        if all(packed) and sum(packed) <= MERGED and unpacked_in_all(run) <= LARGE:
             path += FILE
             paths = [change.path for change in run]
             size = self._write_file(path, merged_rows(self._output.store, paths))
@@ -247,6 +249,7 @@ class ParquetFormat(TableFormat):
             rows=rows,
             level=level,
             bytes=size,
+            unpacked=unpacked_in_all(run),
             operations=dict(sum((Counter(each.operations) for each in run), Counter())),
             unchanged=tuple(dict.fromkeys(name for each in run for name in each.unchanged)),
             moved=sum(each.moved for each in run),
