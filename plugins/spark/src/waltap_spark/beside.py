@@ -51,7 +51,7 @@ class _Called:
     moved: int
     crossed: bool
     replaces: bool
-    bytes: int
+    unpacked: int
 
 
 def set_aside(settling: Settling) -> Settling:
@@ -105,5 +105,5 @@ def _facts(change: "Facts", names: Mapping[str, str]) -> "Facts":
         moved=change.moved,
         crossed=change.crossed,
         replaces=change.replaces,
-        bytes=change.bytes,
+        unpacked=change.unpacked,
     )
