@@ -2,15 +2,20 @@
 
 import datetime as dt
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 from waltap_spark import few
+from waltap_spark.live import LiveTables
+from waltap_spark.modes import ModeRules
 from waltap_spark.output import ChangeSet, TableState
 from waltap_spark.schema import LOG_FIELDS, struct_of
 from waltap_spark.session import make_active, prepare
 from waltap_spark.beside import GONE
 
+from tests.rigs.changelog import relation
+from tests.rigs.spark import Rig
 from tests.property.test_move_origins import Action, Source
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
@@ -57,6 +62,46 @@ def log_rows(sources: dict[int, Source], truncates: list[tuple[int, int, int, in
             )  # fmt: skip
     rows += [(None, None, None, "t", *place[1:], 0, then, 1, None, place[0]) for place in truncates]
     return rows
+
+
+@pytest.mark.parametrize(
+    ("table_format", "most"), [("parquet", 0), ("parquet", few.FEW), ("delta", 0)]
+)
+def test_a_key_is_the_zero_that_the_source_has_last(
+    delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table_format: str, most: int
+) -> None:
+    """The two zeros are one key; what is stored of them is the source's value."""
+    monkeypatch.setattr(few, "FEW", most)
+    rules = ModeRules(
+        modes=(r"public\.versions:scd2", "scd1"), deletes=(r"public\.soft:soft", "hard")
+    )
+    rig = Rig(tmp_path, delta, table_format, modes=rules)
+    columns = [("id", "float8"), ("n", "float4"), ("large", "text")]
+    plain, soft, versions = (
+        relation(f"public.{name}", columns, key=("id", "n"))
+        for name in ("plain", "soft", "versions")
+    )
+    for table in (plain, soft, versions):
+        rig.db.insert(table, ["1.5", "0.0", "a"], ["0.0", "2.5", "b"])
+    rig.commit()
+    rig.apply()
+    for table in (plain, soft, versions):
+        rig.db.insert(table, ["-0.0", "-0.0", "c"])
+    for table in (plain, soft):  # of a row that has versions such a change alone makes none
+        rig.db.update(table, ["1.5", "0.0"], ["large"], n="1.0")
+        rig.db.update(table, ["1.5", "1.0"], ["large"], n="-0.0")
+        rig.db.update(table, ["0.0", "2.5"], id="-0.0")
+    rig.commit()
+    rig.apply()
+    live = LiveTables(rig.spark, rig.output)
+    for table in (plain, soft, versions):
+        assert rig.output.table(table.name).failed == ""
+        found = live.standing(table.name).selectExpr(
+            "cast(id as string)", "cast(n as string)", "large"
+        )
+        assert sorted(tuple(row) for row in found.collect()) == sorted(rig.db.rows[table.name])
+    rig.applier.close()
+    rig.sink.close()
 
 
 @pytest.mark.parametrize(("crossed", "empties"), [(True, True), (False, False)])

@@ -228,10 +228,11 @@ class _Few:
                 brought = (each.number for each in reversed(there) if self._brings(each, name))
                 numbers.append(next(brought, None))
         ends = [events[-1].number for events in keys.values()]
+        named = [end if last is None else last for end, last in zip(ends, lasts, strict=True)]
         own = [*table.columns, *table.mode.extra]
         made: dict[str, Any] = {}
         for name in own:
-            numbers = [*ends] if name in table.key else sources.get(name, lasts)
+            numbers = [*named] if name in table.key else sources.get(name, lasts)
             made[name] = rows.column(name).take(pa.array(numbers, pa.int64()))
         ended = self._ended(keys)
         made[gone(table)] = pa.array([ended[key] for key in keys], pa.bool_())

@@ -16,6 +16,7 @@ __all__ = [
     "LOG_FIELDS",
     "arrow_schema",
     "common_type",
+    "floating",
     "log_struct",
     "sql_type",
     "struct_of",
@@ -57,6 +58,11 @@ def types_of(struct: "StructType") -> dict[str, str]:
     return {
         field.name: field.dataType.json() for field in struct.fields if field.name not in LOG_FIELDS
     }
+
+
+def floating(columns: Mapping[str, str], names: Iterable[str]) -> list[str]:
+    """Return those of ``names`` that are floating point: Spark groups both zeros, equal as keys, as 0."""
+    return [name for name in names if columns[name] in ('"float"', '"double"')]
 
 
 def struct_of(types: Mapping[str, str]) -> "StructType":

@@ -17,7 +17,7 @@ from waltap_spark.column_identity import file_column, older_value
 from waltap_spark.expression import EXACT, column_of, order, sent, the_same, unchanged_as
 from waltap_spark.moves import alive_keys, settle_moves
 from waltap_spark.nested import fitted
-from waltap_spark.schema import LOG_FIELDS, common_type, struct_of
+from waltap_spark.schema import LOG_FIELDS, common_type, floating, struct_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -145,9 +145,10 @@ def settled(
     partial = [name for name in dict.fromkeys(partial) if name not in key]
     own = [*table.columns, *table.mode.extra]
     whole = [name for name in own if name not in key and name not in partial]
+    zeros = floating(table.columns, key)
     crossed = any(change.crossed for change in changes)
     when = F.when(F.col("_op") != "d", order()) if crossed else order()
-    wanted = [F.max_by(F.struct("_op", *map(column_of, whole)), when).alias("__last")]
+    wanted = [F.max_by(F.struct("_op", *map(column_of, [*whole, *zeros])), when).alias("__last")]
     wanted += [
         F.max_by(F.struct(column_of(name).alias("value")), F.when(sent(name), order())).alias(
             f"__sent{n}"
@@ -172,7 +173,10 @@ def settled(
         last = last.join(before, _match(key, "__was"), "left")
     values = []
     for name in own:
-        if name in key:
+        if name in zeros:
+            there = F.col("__last").getField(name)
+            values.append(F.coalesce(there, column_of(name)).alias(name))
+        elif name in key:
             values.append(column_of(name))
         elif name in partial:
             number = partial.index(name)

@@ -15,7 +15,7 @@ from waltap_spark.beside import GONE, set_aside
 from waltap_spark.expression import column_of, order, sent
 from waltap_spark.modes import row_columns
 from waltap_spark.moves import verdict
-from waltap_spark.schema import LOG_FIELDS
+from waltap_spark.schema import LOG_FIELDS, floating
 from waltap_spark.settle import distinguishing, of_touched_keys
 
 if TYPE_CHECKING:
@@ -182,7 +182,8 @@ def _states(
     there = F.when(F.col("_op") != "d", order())
     crossed = any(change.crossed for change in changes)
     alive = verdict() if crossed else F.max_by("_op", order()) != "d"
-    brought = F.struct(F.lit(True).alias("__is"), *map(column_of, whole), *extra)
+    zeros = floating(table.columns, key)
+    brought = F.struct(F.lit(True).alias("__is"), *map(column_of, [*whole, *zeros]), *extra)
     said = events.groupBy(*map(column_of, key), *AT).agg(
         alive.alias("__alive"),
         F.max("_commit_ts").alias("__ts"),
@@ -227,7 +228,8 @@ def _states(
         carried("__whole").alias("__whole"),
         *(carried(f"__sent{n}").getField("value").alias(f"__part{n}") for n in range(len(partial))),
     ).select(
-        *map(column_of, key),
+        *(column_of(name) for name in key if name not in zeros),
+        *(F.coalesce(F.col("__whole").getField(n), column_of(n)).alias(n) for n in zeros),
         "__held", "__epoch", "__lsn", "__ts", "__ended", "__end", "__alive",
         *(F.col("__whole").getField(name).alias(name) for name in whole),
         *(F.col("__whole").getField(name).alias(name) for name in mode.extra),

@@ -15,7 +15,7 @@ from waltap_spark.formats.table_format import Step, What
 from waltap_spark.modes import row_key
 from waltap_spark.nested import new_fields, same_type
 from waltap_spark.output import Held, TableState
-from waltap_spark.schema import LOG_FIELDS, sql_type
+from waltap_spark.schema import LOG_FIELDS, floating, sql_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -91,7 +91,8 @@ class Work:
             on = " AND ".join(f"t.{quoted(k)} <=> s.{quoted(k)}" for k in key)
             if self._table.mode.name == "scd2":  # versions that have ended stay as they are
                 on = f"t._current AND {on}"
-            values = [quoted(name) for name in names if name not in key]
+            zeros = floating(self._table.columns, self._table.key)  # the row may have the other one
+            values = [quoted(name) for name in names if name not in key or name in zeros]
             update = ", ".join(f"t.{name} = s.{name}" for name in values)
             self._spark.sql(
                 f"MERGE INTO {self.at('current')} t USING {VIEW} s ON {self.own}{on}"
