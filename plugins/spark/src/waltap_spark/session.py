@@ -32,7 +32,8 @@ REQUIRED: Final = {
     "parquet.block.size.row.check.min": "8",
 }
 """Session settings that the tables' types and names rely on: PostgreSQL tells ``a`` from ``A``, has
-``time``, dates of any year, and timestamps of microseconds with and without zone."""
+``time``, dates of any year, and timestamps of microseconds with and without zone. Rows may be megabytes
+long: pages and row groups are not a hundred of them before somebody looks."""
 
 DEFAULTS: Final = {
     "spark.ui.enabled": "false",
