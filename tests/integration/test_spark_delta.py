@@ -9,6 +9,7 @@ import pytest
 
 from waltap_spark.applier import Applier
 from waltap_spark.errors import FormatDiffers, VersionGone
+from waltap_spark.follower import FollowOptions, Follower
 from waltap_spark.formats import merging
 from waltap_spark.live import LiveTables
 from waltap_spark.session import FEW_ROWS
@@ -67,6 +68,28 @@ def test_truncates_snapshots_and_another_table_of_the_name(
     assert 0 < few <= FEW_ROWS, "plans for so many rows are not compiled"
     told = rig.spark.sql(f"DESCRIBE HISTORY {held.targets['changes'].at}").collect()
     assert {"OPTIMIZE", "VACUUM END"} <= {row["operation"] for row in told}
+
+
+def test_an_attempt_that_is_made_again_may_be_longer_than_what_a_young_driver_takes(
+    rig: Rig,
+) -> None:
+    """The driver that died had taken three manifests at once; its successor begins with one."""
+    rig.db.insert(PEOPLE, ["1", "a", "n"])
+    rig.commit()
+    rig.apply()
+    for number in range(3):
+        rig.db.update(PEOPLE, ["1"], name=str(number))
+        rig.db.insert(PEOPLE, [str(10 + number), "b", None])
+        rig.commit()
+    rig.apply_and_die()
+    rig.db.update(PEOPLE, ["1"], name="last")
+    rig.commit()
+    Follower(rig.log, rig.applier, FollowOptions(batch_rows=1)).catch_up()
+    assert rig.applier.state.number == 3, (
+        "what was begun is one commit, and what came since another"
+    )
+    rig.check(PEOPLE)
+    assert LiveTables(rig.spark, rig.output).changes("people").count() == 1 + 3 * 2 + 1
 
 
 def test_columns_come_go_widen_and_change_their_names(rig: Rig) -> None:

@@ -180,7 +180,8 @@ class Applier:
     # --- one commit -------------------------------------------------------------------------------
 
     def apply(self, manifests: Sequence[Manifest]) -> OutputState:
-        """Apply ``manifests``, which follow the mark of the last commit, as one commit.
+        """Apply those of ``manifests`` that follow the mark of the last commit, as one commit. An attempt
+        that was begun before is made again as it was first: it may have been longer than ``manifests``.
 
         A table whose changes cannot be applied stands still (`TableState.failed`): all others go on,
         and it is tried again from where it stands, every `RETRY_S` and by every new applier.
@@ -191,8 +192,7 @@ class Applier:
             owed = self._owed
             self._apply(list(self._log.manifests(self.state.mark, owed)))
             self._owed = None
-            manifests = [each for each in manifests if each.mark > owed]
-        return self._apply(manifests)
+        return self._apply([each for each in manifests if each.mark > self.state.mark])
 
     def _apply(self, manifests: Sequence[Manifest], *, again: bool = True) -> OutputState:
         """``again``: tables that stand still are tried again when they are due."""
