@@ -76,6 +76,34 @@ def test_an_error_that_spark_cannot_get_over_ends_the_run_with_its_words(
     assert mark.mark.end_lsn == last.end_lsn, "what was published stays"
 
 
+def test_an_error_that_comes_while_spark_is_waited_for_is_the_runs(
+    java: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """But for a run that ends by another, of which it is told."""
+    output = Output(tables_of(str(tmp_path / "lake")))
+    output.commit(msgspec.structs.replace(output.open("elsewhere"), number=1))
+    output.close()
+    db = Database()
+    for ends_by_another in (False, True):
+        made = sink(tmp_path)
+        made.open()
+        db.insert(NUMBERS, ["1", "1"])
+        made.write(batch(db.commit()))
+        made.flush()
+        if ends_by_another:
+            with pytest.raises(KeyboardInterrupt):
+                try:
+                    raise KeyboardInterrupt
+                finally:
+                    made.close()
+        else:
+            with pytest.raises(ApplierFailed, match=r"WT-5202 .*WT-5206"):
+                made.close()
+        made.close()
+    (told,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+    assert "WT-5202" in told
+
+
 def write_long_rows(db: Database, made: SparkSink) -> None:
     """300 rows of one megabyte, and one short one of another table."""
     made.open()

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from tests.integration.test_spark_verify import COLUMNS, ROWS, TABLE
 from tests.rigs.changelog import relation
+from tests.rigs.shared_sources import INTO, RULES, run
 from tests.rigs.spark import Rig
 from waltap_spark.commands import application
 from waltap_spark.live import LiveTables, open_tables
@@ -169,3 +170,9 @@ def test_a_comparison_finds_what_differs_and_names_what_it_cannot_compare(
     assert (found.missing, found.surplus, found.changed) == ((), ("(id=4)",), ("(id=1)",))
     assert found.columns == ("name",)
     assert "name: 'other' | 'plain'" in found.rows[0]
+
+
+def test_sources_of_one_target_keep_to_themselves_in_every_mode(
+    iceberg: Any, tmp_path: Path
+) -> None:
+    run(Rig(tmp_path, iceberg, "iceberg", parallel=3, modes=RULES, places=INTO))

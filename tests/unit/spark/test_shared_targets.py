@@ -53,9 +53,6 @@ def test_the_profile_says_both_and_no_name_that_tables_have_for_something_else()
     assert place == Place(schema="all", table="orders", source="a", column="tenant")
     with pytest.raises(ConfigurationError, match=r"_commit_LSN"):
         properties_of(["source.column=_commit_LSN"], "/out")
-    for table_format in ("delta", "iceberg"):
-        with pytest.raises(ConfigurationError, match=rf"in {table_format} not yet"):
-            properties_of([r"source.into=t_(.*)\.(.*):all.$2", f"format={table_format}"], "/out")
 
 
 def test_a_type_that_does_not_fit_with_the_others_stops_that_source_alone() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from waltap.errors import SinkError
-from waltap_spark.errors import ApplierFailed, ChunksUnread, JvmEnded
+from waltap_spark.errors import ApplierFailed, ChunksUnread, JvmEnded, TablesStandStill
 from waltap_spark.output import Output
 from waltap_spark.properties import SparkProperties
 from waltap_spark.settings import arguments
@@ -151,16 +151,20 @@ class DriverProcess:
     def finish(self) -> None:
         """Let the child apply what the change log holds, and wait for its end; may be called twice.
 
-        A child that takes longer than ``drain.timeout.ms`` goes on alone, and ends by itself.
+        A child that takes longer than ``drain.timeout.ms`` goes on alone, and ends by itself. Raises:
+        ApplierFailed, JvmEnded, where the run does not end by another error, which counts then. Tables
+        that stand still are no error of the run, which says so all the time.
         """
         child = self._child
-        if child is not None:
-            self._forget(child)
-            self._wait(child)
-            self._tell()
-        if self._log is not None:
-            self._log.close()
-            self._log = None
+        try:
+            if child is not None:
+                self._forget(child)
+                self._wait(child)
+                self._tell()
+        finally:
+            if self._log is not None:
+                self._log.close()
+                self._log = None
 
     def leave(self) -> None:
         """Do not wait for the child: it applies what the change log holds, and ends by itself."""
@@ -199,7 +203,10 @@ class DriverProcess:
             else:
                 break
         if code != 0:
-            log.error("%s", self._failure(code))
+            failure = self._failure(code)
+            if sys.exc_info()[0] is None and TablesStandStill.code not in str(failure):
+                raise failure
+            log.error("%s", failure)
 
     def _failure(self, code: int) -> ApplierFailed | JvmEnded:
         if self._lacked_memory():

@@ -279,15 +279,6 @@ class SparkProperties(Properties):
             raise ValueError(message)
         return value
 
-    @model_validator(mode="after")
-    def _sources_have_a_format(self) -> Self:
-        if self.source_into and self.format in ("delta", "iceberg"):
-            raise ValueError(
-                f"source.into: several tables are one target in the format parquet, in {self.format} "
-                "not yet; leave it out, or choose another format"
-            )
-        return self
-
     @field_validator("extra_columns")
     @classmethod
     def _extra(cls, value: tuple[str, ...]) -> tuple[str, ...]:

@@ -116,7 +116,7 @@ class Work:
             away = gone(self._table)
             names = [name for name in self.view(frame) if name != away]
             kinds = self._table.columns
-            on = " AND ".join(equal(quoted(name), kinds[name]) for name in names)
+            on = " AND ".join(equal(quoted(name), kind) for name, kind in kinds.items())
             self._spark.sql(
                 f"MERGE INTO {self.at('current')} t USING {VIEW} s ON {self.own}s.{away} AND {on}"
                 f" WHEN MATCHED THEN DELETE WHEN NOT MATCHED AND NOT s.{away} THEN {inserted(names)}"
