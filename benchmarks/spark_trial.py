@@ -319,7 +319,7 @@ def play(database: Database, folder: Path, options: argparse.Namespace) -> list[
         ((end,),) = database.execute("SELECT pg_current_wal_lsn() - '0/0'")
         state = output.state()
         while state is None or state.mark.end_lsn < int(end):
-            if time.monotonic() > caught_up + WAIT_S:
+            if time.monotonic() > caught_up + options.wait:
                 return [f"the tables did not catch up: {state and state.mark}, {pipeline.ended}"]
             time.sleep(0.2)
             state = output.state()
@@ -365,6 +365,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=20, help="tables")
     parser.add_argument("--pause", type=float, default=0.05, help="seconds, of each writer")
     parser.add_argument("--alter", type=float, default=8.0, help="seconds between alterations")
+    parser.add_argument("--wait", type=float, default=WAIT_S, help="seconds until they caught up")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--keep", type=Path, help="a new folder for logs and tables, which stays")
