@@ -24,6 +24,7 @@ LARGE = 2_600
 BUSY = (
     psycopg.errors.DeadlockDetected,
     psycopg.errors.LockNotAvailable,
+    psycopg.errors.ObjectInUse,
     psycopg.errors.UndefinedColumn,
     psycopg.errors.UndefinedTable,
     psycopg.errors.UniqueViolation,
