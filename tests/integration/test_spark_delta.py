@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 
+from waltap_spark import applier
 from waltap_spark.applier import Applier
 from waltap_spark.errors import FormatDiffers, VersionGone
 from waltap_spark.follower import FollowOptions, Follower
 from waltap_spark.formats import merging
+from waltap_spark.formats.work import Work
 from waltap_spark.live import LiveTables
 from waltap_spark.session import FEW_ROWS
 
@@ -90,6 +93,47 @@ def test_an_attempt_that_is_made_again_may_be_longer_than_what_a_young_driver_ta
     )
     rig.check(PEOPLE)
     assert LiveTables(rig.spark, rig.output).changes("people").count() == 1 + 3 * 2 + 1
+
+
+def test_a_table_that_was_tried_in_a_commit_that_failed_is_tried_again_with_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written of it then is found again: a later try would take more rows for the same step."""
+    fails = iter([True, False, True])
+
+    def merge(work: Work, settled: Any, original: Any = Work.merge) -> None:
+        if work._table.table == PEOPLE.table and next(fails, False):
+            raise PySparkException("out of order")
+        original(work, settled)
+
+    monkeypatch.setattr(applier, "RETRY_S", 3600.0)
+    monkeypatch.setattr(Work, "merge", merge)
+    monkeypatch.setattr(rig.applier._format, "puts", lambda _spark: False)
+    for table in (PEOPLE, LEFT):
+        rig.db.insert(table, ["1", "1", None])
+    rig.commit()
+    rig.apply()
+    for name in ("2", "3", "4"):
+        rig.db.update(PEOPLE, ["1"], name=name)
+        rig.db.insert(LEFT, [name, "1", None])
+        rig.commit()
+        if name == "3":
+            with monkeypatch.context() as patch:
+                patch.setattr(rig.output, "commit", no_space)
+                patch.setattr(applier, "RETRY_S", 0.0)
+                with pytest.raises(OSError, match="no space"):
+                    rig.apply()
+        else:
+            rig.apply()
+    with monkeypatch.context() as patch:
+        patch.setattr(applier, "RETRY_S", 0.0)
+        rig.apply()
+    rig.check(PEOPLE, LEFT)
+    assert LiveTables(rig.spark, rig.output).changes("people").count() == 1 + 3
+
+
+def no_space(_state: object) -> None:
+    raise OSError("no space")
 
 
 def test_columns_come_go_widen_and_change_their_names(rig: Rig) -> None:

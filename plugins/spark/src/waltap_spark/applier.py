@@ -190,6 +190,7 @@ class Applier:
         """
         if self._owed is not None:
             owed = self._owed
+            self._tried.clear()  # a table that was tried then has steps of that length
             self._apply(list(self._log.manifests(self.state.mark, owed)))
             self._owed = None
         return self._apply([each for each in manifests if each.mark > self.state.mark])
