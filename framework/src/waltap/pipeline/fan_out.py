@@ -198,9 +198,16 @@ class FanOut(Sink):
                 self._try(outlet)
 
     def close(self) -> None:
-        """Release every sink; may be called twice."""
+        """Release every sink; may be called twice. Raises: SinkError, the first one, after the others were
+        closed."""
+        failed: SinkError | None = None
         for outlet in self.outlets:
-            outlet.close()
+            try:
+                outlet.close()
+            except SinkError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     # --- pauses -------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from waltap.dead_letters.handling import Handling, Policy
 from waltap.dead_letters.store import LetterStore
 from waltap.dead_letters.undeliverable import Undeliverable
 from waltap.decode.relation import Column, Relation
-from waltap.errors import OffsetError
+from waltap.errors import OffsetError, SinkError
 from waltap.format.format import Format, FormatContext
 from waltap.format.record_stage import RecordStep
 from waltap.format.record_transform import RecordTransformContext
@@ -119,8 +119,12 @@ class Stages:
             self.chain = Chain()
 
     def renew_sink(self) -> Sink:
-        """Close the sink, which failed, and return a new one in its place, not opened."""
-        self.sink.close()
+        """Close the sink, which failed, and return a new one in its place, not opened. What goes wrong in
+        closing it is told: the new one has another try."""
+        try:
+            self.sink.close()
+        except SinkError as error:
+            log.warning("the sink that failed: %s", error)
         self.sink = self._sink()
         return self.sink
 

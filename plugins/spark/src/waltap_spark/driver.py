@@ -19,7 +19,13 @@ from waltap.errors import WaltapError
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.errors import ChangeLogMissing
 from waltap_spark.applier import Applier
-from waltap_spark.errors import ChunksUnread, JvmEnded, OutputInUse, first_words
+from waltap_spark.errors import (
+    ChunksUnread,
+    JvmEnded,
+    OutputInUse,
+    TablesStandStill,
+    first_words,
+)
 from waltap_spark.follower import Follower
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.handed import Handed, Inbox
@@ -29,7 +35,7 @@ from waltap_spark.properties import SparkProperties
 from waltap_spark.session import prepare, start_session
 from waltap_spark.settings import apply_options, follow_options, properties_of
 
-__all__ = ["FAILED", "LOCKED", "REFUSED", "UNREAD", "main", "run_driver"]
+__all__ = ["FAILED", "LOCKED", "REFUSED", "STANDING", "UNREAD", "main", "run_driver"]
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +43,8 @@ FAILED: Final = 1
 REFUSED: Final = 2
 LOCKED: Final = 3
 UNREAD: Final = 4
+STANDING: Final = 5
+"""All is applied but for tables that stand still."""
 
 PREDECESSOR_S: Final = 60.0
 """How long a driver that is told to end waits for one that is just finishing, before saying that the
@@ -191,7 +199,7 @@ def main(arguments: list[str] | None = None) -> int:
         return UNREAD
     except WaltapError as error:
         log.error("%s", error)  # noqa: TRY400
-        return REFUSED
+        return STANDING if isinstance(error, TablesStandStill) else REFUSED
     except Exception as error:
         log.exception("failed")
         log.error("%s: %s", type(error).__name__, first_words(error))  # noqa: TRY400 - the last word

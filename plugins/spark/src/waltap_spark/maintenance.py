@@ -111,6 +111,8 @@ def _in_place(
     held = table.held
     if held is None or table.failed:
         return Tended(name, skipped=table.failed or "nothing was written yet")
+    if kind.is_awaited(table):
+        return Tended(name, skipped="another source of its target stands still")
     had = sum(kind.files(spark, target.at) for target in held.targets.values())
     targets = {}
     for what, target in held.targets.items():

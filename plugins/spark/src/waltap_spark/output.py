@@ -100,15 +100,17 @@ class Facts(Protocol):
 
 
 class Sized(Protocol):
-    """What has values of so many bytes, 0 where it is not known."""
+    """What has rows with values of so many bytes, 0 where it is not known."""
 
+    @property
+    def rows(self) -> int: ...
     @property
     def unpacked(self) -> int: ...
 
 
 def unpacked_in_all(parts: Iterable[Sized]) -> int:
     """Return the bytes of the values of all ``parts``; 0 where it is not known of some."""
-    each = [part.unpacked for part in parts]
+    each = [part.unpacked for part in parts if part.rows]
     return sum(each) if all(each) else 0
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from waltap.errors import SinkError
-from waltap_spark.errors import ApplierFailed, ChunksUnread, JvmEnded, TablesStandStill
+from waltap_spark.errors import ApplierFailed, ChunksUnread, JvmEnded
 from waltap_spark.output import Output
 from waltap_spark.properties import SparkProperties
 from waltap_spark.settings import arguments
@@ -33,6 +33,9 @@ REFUSED: Final = 2
 
 UNREAD: Final = 4
 """That for tasks that could not read a snapshot."""
+
+STANDING: Final = 5
+"""That for tables that stand still, where everything else is applied."""
 
 NO_MEMORY: Final = b"java.lang.OutOfMemoryError"
 LOOKED_AT: Final = 1 << 20
@@ -204,7 +207,7 @@ class DriverProcess:
                 break
         if code != 0:
             failure = self._failure(code)
-            if sys.exc_info()[0] is None and TablesStandStill.code not in str(failure):
+            if sys.exc_info()[0] is None and code != STANDING:
                 raise failure
             log.error("%s", failure)
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from waltap_sinks.changelog import Manifest
+from waltap_spark.beside import unlike
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -61,15 +62,15 @@ def leave_out_known(
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     assert group.span is not None
-    low, high = group.span
+    (low, high), own = group.span, unlike(rows.columns, "_known")
     known = (
         history.where((F.col("_epoch") < group.epoch) & (F.col("_op") != "r"))
         .where(F.col("_commit_lsn").between(low, high))
-        .select(*(F.col(name).alias(f"_known{name}") for name in (*CHANGE, "_xid")))
+        .select(*(F.col(name).alias(f"{own}{name}") for name in (*CHANGE, "_xid")))
         .distinct()
     )
-    same = [F.col(name) == F.col(f"_known{name}") for name in CHANGE]
-    same += [F.col("_op") != "r", F.col("_xid").eqNullSafe(F.col("_known_xid"))]
+    same = [F.col(name) == F.col(f"{own}{name}") for name in CHANGE]
+    same += [F.col("_op") != "r", F.col("_xid").eqNullSafe(F.col(f"{own}_xid"))]
     left = rows.join(known, same, "left_anti")
     counts = {row["_op"]: row["count"] for row in left.groupBy("_op").count().collect()}
     stay = sum(counts.values())

@@ -61,8 +61,8 @@ def types_of(struct: "StructType") -> dict[str, str]:
 
 
 def floating(columns: Mapping[str, str], names: Iterable[str]) -> list[str]:
-    """Return those of ``names`` that are floating point: Spark groups both zeros, equal as keys, as 0."""
-    return [name for name in names if columns[name] in ('"float"', '"double"')]
+    """Return those of ``names`` with floating point in them: Spark groups both zeros as 0."""
+    return [name for name in names if '"float"' in columns[name] or '"double"' in columns[name]]
 
 
 def struct_of(types: Mapping[str, str]) -> "StructType":

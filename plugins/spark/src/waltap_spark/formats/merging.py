@@ -150,20 +150,21 @@ class MergingFormat(StepwiseFormat):
             return table
         steps = sum(target.step for target in held.targets.values())
         now = time.time()
-        if steps - held.compacted >= COMPACT_STEPS:
+        awaited = self.is_awaited(table)
+        if steps - held.compacted >= COMPACT_STEPS and not awaited:
             held = msgspec.structs.replace(held, compacted=steps)
             for target in held.targets.values():
                 with self.alone(target.at):
                     self.compact(step.spark, target.at)
         if not held.vacuumed:
             held = msgspec.structs.replace(held, vacuumed=now)
-        elif now - held.vacuumed >= VACUUM_S and not self._is_awaited(table):
+        elif now - held.vacuumed >= VACUUM_S and not awaited:
             held = msgspec.structs.replace(held, vacuumed=now)
             for target in held.targets.values():
                 self.vacuum(step.spark, target.at)
         return msgspec.structs.replace(table, held=held)
 
-    def _is_awaited(self, table: TableState) -> bool:
+    def is_awaited(self, table: TableState) -> bool:
         """Tell whether another source of the target stands still: at a version that is to stay."""
         place = table.place
         return place is not None and any(

@@ -142,7 +142,7 @@ class Work:
         """Rename columns, also where they take each other's names."""
         pairs = list(renames.items())
         if set(renames.values()) & set(self.held.columns):
-            start = unlike(self.held.columns, "__waltap ")
+            start = unlike([*self.held.columns, *renames.values()], "__waltap ")
             aside = {old: f"{start}{n}" for n, old in enumerate(renames)}
             pairs = [*aside.items(), *((aside[old], new) for old, new in renames.items())]
         for what in whats(self._table):
