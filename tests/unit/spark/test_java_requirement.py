@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from waltap_spark.errors import JavaMissing
+from waltap_spark.java import _require_fit as require_fit
 from waltap_spark.java import require_java
 
 
@@ -48,3 +49,16 @@ def test_a_whole_java_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     path = program(tmp_path, script)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert require_java() == path
+
+
+def test_a_java_that_was_killed_is_asked_again_and_not_taken_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = f"test -e {tmp_path}/again || {{ touch {tmp_path}/again; kill -9 $$; }}"
+    path = program(tmp_path, f"{killed}; echo 'version \"21\"' >&2; echo jdk.incubator.vector@21")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert require_java() == path
+    path.write_text("#!/bin/sh\nkill -9 $$\n")
+    require_fit.cache_clear()
+    with pytest.raises(JavaMissing, match="-version was killed by signal 9"):
+        require_java()

@@ -21,6 +21,9 @@ NEEDED_MODULE: Final = "jdk.incubator.vector"
 """Spark 4 starts the JVM with it; a stripped-down runtime does not have it."""
 
 
+TRIES: Final = 3
+
+
 def require_java() -> Path:
     """Return the ``java`` program that Spark will start. Raises: JavaMissing."""
     home = variable("JAVA_HOME")
@@ -58,10 +61,14 @@ def require_pyspark() -> str:
 
 
 def _run(java: str, option: str) -> str:
-    try:
-        done = subprocess.run(
-            [java, option], capture_output=True, text=True, check=False, timeout=30
-        )
-    except (OSError, subprocess.TimeoutExpired) as cause:
-        raise JavaMissing(f"{java} cannot be run: {cause}") from cause
-    return done.stdout + done.stderr
+    """Return what ``java`` says. One that was killed says nothing of what it is, and is asked again."""
+    for _attempt in range(TRIES):
+        try:
+            done = subprocess.run(
+                [java, option], capture_output=True, text=True, check=False, timeout=30
+            )
+        except (OSError, subprocess.TimeoutExpired) as cause:
+            raise JavaMissing(f"{java} cannot be run: {cause}") from cause
+        if done.returncode >= 0:
+            return done.stdout + done.stderr
+    raise JavaMissing(f"{java} cannot be run: {option} was killed by signal {-done.returncode}")
