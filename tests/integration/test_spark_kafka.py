@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waltap_sinks.changelog import ChangeLog
 from confluent_kafka.admin import NewTopic
 
 from waltap_spark.kafka import KafkaFeed, KafkaTopics
@@ -71,6 +72,10 @@ def test_events_of_a_database_become_its_tables_over_restarts(
         ),
     )  # fmt: skip
     assert reader.pull() == 5
+    log = ChangeLog(str(tmp_path / "log"))
+    entries = [entry for manifest in log.manifests() for entry in manifest.tables]
+    sizes = [part.unpacked for entry in entries for part in entry.segments]
+    assert sum(sizes) >= 2 * len(LONG), "who reads them knows how long they are"
     database.psql(
         "UPDATE items SET n = 5 WHERE id = 1; UPDATE items SET id = 20 WHERE id = 2;"
         "INSERT INTO items (id, ok) VALUES (3, true); DELETE FROM items WHERE id = 3;"

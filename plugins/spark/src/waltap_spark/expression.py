@@ -1,5 +1,6 @@
 """Columns as Spark's expressions: by any name, and what the change log's own columns say of a row."""
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -11,6 +12,7 @@ __all__ = [
     "EXACT",
     "column_of",
     "held",
+    "long_bytes",
     "namespace_of",
     "order",
     "quoted",
@@ -96,3 +98,17 @@ def unchanged_as(names: Mapping[str, str]) -> "Column":
         return found
 
     return F.transform("_unchanged", present).alias("_unchanged")
+
+
+def long_bytes(types: Mapping[str, str]) -> "Column | None":
+    """Return about how many bytes the values of a row have in those columns (name → type in JSON) that
+    may have many; None where there is no such column."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    long = [
+        column_of(name) if kind in ('"string"', '"binary"') else column_of(name).cast("string")
+        for name, kind in types.items()
+        if kind in ('"string"', '"binary"') or kind.startswith("{")
+    ]
+    each = [F.coalesce(F.octet_length(value), F.lit(0)).cast("long") for value in long]
+    return functools.reduce(lambda one, other: one + other, each) if each else None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from waltap_spark.beside import gone, unlike
 from waltap_spark.errors import first_words
-from waltap_spark.expression import ORDER, column_of, the_same
+from waltap_spark.expression import ORDER, column_of, long_bytes, the_same
 from waltap_spark.origins import Event, Origin, Origins, Place, stands
 from waltap_spark.output import unpacked_in_all
 from waltap_spark.schema import LOG_FIELDS, struct_of
@@ -24,7 +24,7 @@ from waltap_spark.small_sets import LARGE
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
     from waltap_spark.output import Facts, TableState
 
@@ -108,18 +108,8 @@ def _are_light(table: "TableState", changes: "Sequence[Facts]", rows: "DataFrame
     told = unpacked_in_all(changes)
     if told:
         return told <= LARGE
-    sizes = [_size(name, kind) for name, kind in table.columns.items()]
-    wide = [F.coalesce(F.sum(size), F.lit(0)) for size in sizes if size is not None]
-    return not wide or sum(rows.agg(*wide).collect()[0]) <= LARGE
-
-
-def _size(name: str, kind: str) -> "Column | None":
-    """Return about how many bytes a value has; None for those of types that all have few."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    if kind in ('"string"', '"binary"'):
-        return F.octet_length(column_of(name))
-    return F.octet_length(column_of(name).cast("string")) if kind.startswith("{") else None
+    size = long_bytes(table.columns)
+    return size is None or (rows.agg(F.sum(size)).collect()[0][0] or 0) <= LARGE
 
 
 class _Few:

@@ -21,7 +21,7 @@ from waltap_sinks.changelog.manifest import (
     bucket_of,
     manifest_name,
 )
-from waltap_spark.expression import column_of
+from waltap_spark.expression import column_of, long_bytes
 from waltap_spark.kafka.columns import learn_functions
 from waltap_spark.kafka.errors import EventUnread
 from waltap_spark.kafka.events import Events
@@ -230,7 +230,9 @@ class KafkaFeed:
             path = f"{folder}/{name}"
             if name.endswith(".parquet") and (held := self._store.parquet_rows(path)):
                 self._store.sync(path)
-                segments.append(Segment(path=path, rows=held, bytes=self._store.size(path)))
+                unpacked = (seen["unpacked"] or 0) * held // max(1, seen["good"])
+                size = self._store.size(path)
+                segments.append(Segment(path=path, rows=held, bytes=size, unpacked=unpacked))
         self._store.settle()
         operations = {op: seen[f"op_{op}"] for op in OPERATIONS if seen[f"op_{op}"]}
         entry = TableEntry(
@@ -297,8 +299,12 @@ def _counts(rows: TableRows) -> "list[Column]":
     good = F.col(PROBLEM).isNull()
     moved = (F.col("_op") == "c") & (F.col("_sub") == 1) & (F.size("_unchanged") > 0)
     time = F.when(good, F.col("_commit_ts"))
+    kinds = {field.name: field.dataType.json() for field in rows.frame.schema.fields}
+    size = long_bytes({name: kinds[name] for name in rows.described})
     found = [
         F.count_if(~good).alias("bad"),
+        F.count_if(good).alias("good"),
+        F.sum(F.lit(0) if size is None else F.when(good, size)).alias("unpacked"),
         F.sum(LOST).alias("lost"),
         F.count_if(good & moved).alias("moved"),
         F.unix_micros(F.min(time)).alias("first"),
