@@ -197,8 +197,6 @@ class Applier:
 
     def _apply(self, manifests: Sequence[Manifest], *, again: bool = True) -> OutputState:
         """``again``: tables that stand still are tried again when they are due."""
-        from pyspark.errors import PySparkException
-
         asked = self._asked()
         due = self._due() if again else []
         tended = self._tended()
@@ -228,12 +226,8 @@ class Applier:
             applied = list(
                 pool.map(lambda name: self._attempt(attempt, name, plans[name], before), plans)
             )
-        failures = [error for _table, error in applied if error is not None]
-        stood_still = all(name in stood.tables and stood.tables[name].failed for name in plans)
-        if len(failures) == len(applied) and not stood_still:
-            for error in failures:
-                if not isinstance(error, (*OF_ONE, PySparkException)):
-                    raise error  # a job that fails for all tables alike is no matter of one
+        if not all(name in stood.tables and stood.tables[name].failed for name in plans):
+            _require_one([error for _table, error in applied])
         tables |= {table.name: table for table, _error in applied}
         tables |= self._format.aligned(self._spark, tables, plans)
         plans = {name: found for name, found in plans.items() if not tables[name].failed}
@@ -410,6 +404,15 @@ class Applier:
             log.info("%s goes on", name)
         fine = {"failed": "", "mark": None, "attempts": (), "damaged": "", "passed": ()}
         return msgspec.structs.replace(done, **fine), None
+
+
+def _require_one(errors: Sequence[Exception | None]) -> None:
+    """Raise what all tables failed with, where it is no matter of one: what is wrong for all alike."""
+    from pyspark.errors import PySparkException
+
+    for error in errors if all(errors) else ():
+        if error is not None and not isinstance(error, (*OF_ONE, PySparkException)):
+            raise error
 
 
 class _Attempt:
