@@ -34,6 +34,13 @@ def sink(folder: Path, memory: str = "512m", **properties: Any) -> SparkSink:
     return SparkSink(settings, context(folder / "state", resumes=True))
 
 
+def of_another_log(folder: Path) -> None:
+    """Let the tables be made from another change log, which no driver gets over."""
+    output = Output(tables_of(str(folder / "lake")))
+    output.commit(msgspec.structs.replace(output.open("elsewhere"), number=1))
+    output.close()
+
+
 def test_close_waits_until_spark_has_applied_everything(
     spark: Any, java: Path, tmp_path: Path
 ) -> None:
@@ -56,9 +63,7 @@ def test_close_waits_until_spark_has_applied_everything(
 def test_an_error_that_spark_cannot_get_over_ends_the_run_with_its_words(
     java: Path, tmp_path: Path
 ) -> None:
-    output = Output(tables_of(str(tmp_path / "lake")))
-    output.commit(msgspec.structs.replace(output.open("elsewhere"), number=1))
-    output.close()
+    of_another_log(tmp_path)
     db, made = Database(), sink(tmp_path)
     made.open()
     db.insert(NUMBERS, ["1", "1"])
@@ -80,9 +85,7 @@ def test_an_error_that_comes_while_spark_is_waited_for_is_the_runs(
     java: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """But for a run that ends by another, of which it is told."""
-    output = Output(tables_of(str(tmp_path / "lake")))
-    output.commit(msgspec.structs.replace(output.open("elsewhere"), number=1))
-    output.close()
+    of_another_log(tmp_path)
     db = Database()
     for ends_by_another in (False, True):
         made = sink(tmp_path)

@@ -26,6 +26,7 @@ from waltap_spark.errors import (
     TablesStandStill,
     first_words,
 )
+from waltap_spark.exit_codes import FAILED, LOCKED, REFUSED, STANDING, UNREAD
 from waltap_spark.follower import Follower
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.handed import Handed, Inbox
@@ -35,16 +36,9 @@ from waltap_spark.properties import SparkProperties
 from waltap_spark.session import prepare, start_session
 from waltap_spark.settings import apply_options, follow_options, properties_of
 
-__all__ = ["FAILED", "LOCKED", "REFUSED", "STANDING", "UNREAD", "main", "run_driver"]
+__all__ = ["main", "run_driver"]
 
 log = logging.getLogger(__name__)
-
-FAILED: Final = 1
-REFUSED: Final = 2
-LOCKED: Final = 3
-UNREAD: Final = 4
-STANDING: Final = 5
-"""All is applied but for tables that stand still."""
 
 PREDECESSOR_S: Final = 60.0
 """How long a driver that is told to end waits for one that is just finishing, before saying that the

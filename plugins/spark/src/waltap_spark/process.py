@@ -10,6 +10,7 @@ from typing import IO, Final
 
 from waltap.errors import SinkError
 from waltap_spark.errors import ApplierFailed, ChunksUnread, JvmEnded
+from waltap_spark.exit_codes import REFUSED, STANDING, UNREAD
 from waltap_spark.output import Output
 from waltap_spark.properties import SparkProperties
 from waltap_spark.settings import arguments
@@ -28,15 +29,6 @@ LOOK_S: Final = 10.0
 """How often the tables' last commit is looked at."""
 
 TELL_S: Final = 5.0
-REFUSED: Final = 2
-"""Exit code of `waltap_spark.driver` for an error that another try does not fix."""
-
-UNREAD: Final = 4
-"""That for tasks that could not read a snapshot."""
-
-STANDING: Final = 5
-"""That for tables that stand still, where everything else is applied."""
-
 NO_MEMORY: Final = b"java.lang.OutOfMemoryError"
 LOOKED_AT: Final = 1 << 20
 """Bytes of its log, from the end, in which a child's reason is looked for."""
