@@ -1,7 +1,8 @@
 """Updates of a large table in Spark: ``python -m benchmarks.spark_merge [--rows N] [--updates N]``.
 
 A change log with a snapshot of ``--rows`` and ``--updates`` updates of rows chosen by chance is applied to
-Parquet, Delta Lake and Iceberg, a micro-batch of ``--batch`` changes a commit. Beside it, in the same
+Parquet, Delta Lake and Iceberg, with their history and without, a micro-batch of ``--batch`` changes a
+commit. Beside it, in the same
 session, the pipeline that people write by hand: Structured Streaming over JSON envelopes, in the same
 portions, with a MERGE into Delta Lake for each (`HandWritten`). Rows a second, processor time of Python
 and the JVM, and bytes written for each byte of the rows that changed; of Parquet then what reading costs
@@ -40,11 +41,15 @@ from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.applier import Applier, ApplyOptions
 from waltap_spark.formats.choice import FormatChoice
+from waltap_spark.modes import ModeRules
 from waltap_spark.output import Output
 from waltap_spark.session import prepare, start_session
 
 PER_TRANSACTION = 1000
 PIECE = 50_000
+WARM = 4
+"""Batches that each contender applies before anybody is measured, and one: the JVM compiles meanwhile."""
+
 START = 1 << 24
 PEER = "by hand, Delta"
 TICK = os.sysconf("SC_CLK_TCK")
@@ -157,14 +162,20 @@ class Work:
 
 
 class Ours:
-    """The change log, applied as `waltap run` does it."""
+    """The change log, applied as `waltap run` does it. ``history``: the changes are kept, too, which the
+    pipeline that is written by hand does not do."""
 
-    def __init__(self, work: Work, spark: Any, choice: FormatChoice) -> None:
+    def __init__(self, work: Work, spark: Any, choice: FormatChoice, *, history: bool) -> None:
         self.name = {"parquet": "Parquet", "delta": "Delta", "iceberg": "Iceberg"}[choice.name]
         self._work, self._spark, self._choice = work, spark, choice
         self.folder = work.folder / f"ours-{choice.name}"
+        if history:
+            self.name += " and history"
+            self.folder = work.folder / f"ours-{choice.name}-history"
         self.output = Output(str(self.folder))
-        self.applier = Applier(prepare(spark), work.log, self.output, choice=choice)
+        modes = ModeRules(history=("keep" if history else "none",))
+        options = ApplyOptions(modes=modes)
+        self.applier = Applier(prepare(spark), work.log, self.output, options, choice)
         self.applier.open()
         self._left = list(work.log.manifests(self.applier.state.mark))
 
@@ -173,7 +184,7 @@ class Ours:
         count = len(self._left) - self._work.batches
         self.applier.apply(self._left[:count])
         self._left = self._left[count:]
-        if self.name == "Parquet":
+        if self._choice.name == "parquet":
             self.applier.maintain()
 
     def batch(self) -> None:
@@ -379,10 +390,14 @@ def run(options: argparse.Namespace, folder: Path) -> list[Figures]:
     work = Work(folder / "work", options.rows, options.updates, options.batch)
     making = multiprocessing.get_context("spawn").Process(target=work.write)
     making.start()  # a core makes the work, while the other warms up
-    warm = Work(folder / "warm", options.batch, options.batch, options.batch)
+    warm = Work(folder / "warm", options.batch, WARM * options.batch, options.batch)
     warm.write()
     spark = _session(options, folder)
-    formats = [partial(Ours, choice=FormatChoice(name)) for name in options.formats]
+    formats = [
+        partial(Ours, choice=FormatChoice(name), history=history)
+        for name in options.formats
+        for history in (True, False)
+    ]
     makers: list[Callable[[Work, Any], Any]] = [*formats]
     if options.peer:
         makers.append(HandWritten)
@@ -405,7 +420,7 @@ def run(options: argparse.Namespace, folder: Path) -> list[Figures]:
         figures.amplification = round(figures.written / changed, 2)
         found.append(figures)
         print(_line(figures), flush=True)
-        if options.reads and contender.name == "Parquet":
+        if options.reads and contender.name == "Parquet and history":
             _print_reads(contender, options)
         if options.check:
             sums[contender.name] = _checksum(contender.rows())
@@ -467,7 +482,7 @@ def _line(each: Figures) -> str:
     cpu = each.cpu_seconds / each.rows * 1e6
     middle = f", batches {statistics.median(each.batches):.2f} s" if each.batches else ""
     return (
-        f"{each.contender:16} {rate:9,.0f} rows/s  {cpu:7.1f} µs cpu/row"
+        f"{each.contender:19} {rate:9,.0f} rows/s  {cpu:7.1f} µs cpu/row"
         f"  {each.written / 1e6:8.1f} MB written, x {each.amplification:.2f}"
         f"  ({each.seconds:.1f} s, load {each.first_load_s:.0f} s{middle})"
     )
@@ -499,7 +514,7 @@ def main() -> None:
             break
         times = (each.rows / each.seconds) / (peer.rows / peer.seconds)
         cpu = (peer.cpu_seconds / peer.rows) / (each.cpu_seconds / each.rows)
-        print(f"{each.contender:16} {times:5.2f} x its rate, {cpu:5.2f} x its rows per cpu second")
+        print(f"{each.contender:19} {times:5.2f} x its rate, {cpu:5.2f} x its rows per cpu second")
     if options.save:
         _save(options, found)
 

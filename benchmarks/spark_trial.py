@@ -318,13 +318,15 @@ def play(database: Database, folder: Path, options: argparse.Namespace) -> list[
         caught_up = time.monotonic()
         ((end,),) = database.execute("SELECT pg_current_wal_lsn() - '0/0'")
         state = output.state()
-        while state is None or state.mark.end_lsn < int(end):
+        beat = 0
+        while state is None or state.mark.end_lsn < int(end) or state.mark.end_lsn <= beat:
             if time.monotonic() > caught_up + options.wait:
                 return [f"the tables did not catch up: {state and state.mark}, {pipeline.ended}"]
             time.sleep(0.2)
             state = output.state()
-            if pipeline.processes("engine") and state is not None:
+            if state is not None and state.mark.end_lsn < int(end) and pipeline.processes("engine"):
                 database.execute("SELECT pg_logical_emit_message(true, 'trial', '')")
+                ((beat,),) = database.execute("SELECT (pg_current_wal_lsn() - '0/0')::bigint")
                 database.execute("UPDATE plain0 SET v = v + 1 WHERE id = 2000000000")
         waited = time.monotonic() - caught_up
     finally:

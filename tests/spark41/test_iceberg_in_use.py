@@ -12,9 +12,11 @@ from typer.testing import CliRunner
 
 from tests.integration.test_spark_verify import COLUMNS, ROWS, TABLE
 from tests.rigs.changelog import relation
+from tests.rigs.rows_alone import RowsAlone
 from tests.rigs.shared_sources import INTO, RULES, run
 from tests.rigs.spark import Rig
 from waltap_spark.commands import application
+from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.live import LiveTables, open_tables
 from waltap_spark.maintenance import maintain
 from waltap_spark.modes import ModeRules
@@ -176,3 +178,9 @@ def test_sources_of_one_target_keep_to_themselves_in_every_mode(
     iceberg: Any, tmp_path: Path
 ) -> None:
     run(Rig(tmp_path, iceberg, "iceberg", parallel=3, modes=RULES, places=INTO))
+
+
+def test_rows_without_their_history_are_right(iceberg: Any, tmp_path: Path) -> None:
+    rows = RowsAlone(tmp_path, iceberg, FormatChoice("iceberg"))
+    rows.play()
+    rows.close()

@@ -23,6 +23,7 @@ def test_the_first_pattern_that_matches_a_whole_name_counts_in_any_case() -> Non
 
 def test_a_profile_and_a_driver_say_the_same() -> None:
     pairs = ["mode=public\\.o:scd2,append", "deletes=soft", "extra.columns=_xid,_commit_ts"]
+    pairs.append("history=public\\.o:keep,none")
     made = properties_of(pairs, "lake")
     again = properties_of(arguments(made)[1::2], "lake")
     rules = apply_options(again).modes
@@ -38,6 +39,7 @@ def test_a_profile_and_a_driver_say_the_same() -> None:
         ("mode=scd1,scd2", "both for all"),
         ("mode=public.(:scd2", "public.("),
         ("deletes=maybe", "hard, soft, kept"),
+        ("history=no", "keep, none"),
         ("extra.columns=_sub", "_sub"),
     ],
 )
@@ -45,6 +47,17 @@ def test_what_is_no_rule_is_refused_before_anything_starts(pair: str, told: str)
     with pytest.raises(ConfigurationError) as refused:
         properties_of([pair], "lake")
     assert told in str(refused.value)
+
+
+def test_only_rows_that_a_key_identifies_go_without_a_history() -> None:
+    alone = ModeRules(history=("none",)).of("public.t")
+    assert said(alone) == "scd1, without history"
+    assert unfit(alone, ("id",), {"id": ""}) == ""
+    assert "no key" in unfit(alone, (), {"id": ""})
+    for deletes in ("soft", "kept"):
+        rules = ModeRules(deletes=(deletes,), history=("none",))
+        assert "rows of the past" in unfit(rules.of("public.t"), ("id",), {"id": ""})
+    assert ModeRules(modes=("append",), history=("none",)).of("public.t") == Mode(name="append")
 
 
 def test_versions_are_rows_by_the_position_they_begin_at() -> None:

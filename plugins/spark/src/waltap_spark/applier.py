@@ -465,10 +465,12 @@ class _Attempt:
         if not is_small(group):
             require_sizes(self._log.store, group)
         again = may_repeat(table, group, self._reach)
-        if again:
+        if again and table.mode.history:
             self._leave_out_known(step, table, group, whole=another)
             if not group.rows:
                 return table
+        elif again and group.moved and group.unchanged:
+            table = doubted(table, "rows that got new keys came again, without all their values")
         past = table.mode.keeps_past and bool(table.versions) and not group.elsewhere
         if another:
             if past:

@@ -158,7 +158,7 @@ def status(output: OutputArgument) -> None:
             f"{each.base_rows:,}",
             f"{sum(change.rows for change in each.pending):,}",
             f"{len(each.changes):,}",
-            f"{sum(change.rows for change in each.changes):,}",
+            f"{sum(change.rows for change in each.changes):,}" if each.mode.history else "",
         )
     console.print(table)
     for name, each in sorted(state.tables.items()):

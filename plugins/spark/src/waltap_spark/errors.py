@@ -20,6 +20,7 @@ SinkError
 ├── ChunksRefused       WT-5260   rows of a snapshot cannot be read, or not kept, by executors
 ├── RowsAwaited         WT-5258   rows of a snapshot that nobody hands over
 └── FormatError         WT-5229   a table format cannot do what it should
+    ├── HistoryNotKept      WT-5262   changes are asked for, and the table keeps none
     ├── FormatUnknown       WT-5230   no plugin has it
     ├── FormatUnsupported   WT-5231   it does not run on this pyspark
     ├── FormatNotReady      WT-5232   its jars or settings are not in the session
@@ -49,6 +50,7 @@ __all__ = [
     "FormatNotReady",
     "FormatUnknown",
     "FormatUnsupported",
+    "HistoryNotKept",
     "JavaMissing",
     "JvmEnded",
     "NameTaken",
@@ -252,6 +254,16 @@ class ModeUnfit(FormatError):
     remedy = (
         "Name a mode for this table that fits, such as mode = {table}:scd1; a table that was made in one "
         "mode keeps it, another one is another output and a new snapshot."
+    )
+
+
+class HistoryNotKept(FormatError):
+    """The changes of a table are asked for, and its mode keeps none."""
+
+    code = "WT-5262"
+    remedy = (
+        "Read its rows; changes that are still in the change log can be read by the data source `waltap`. "
+        "A table has a history where it is made with history = keep: another output, a new snapshot."
     )
 
 

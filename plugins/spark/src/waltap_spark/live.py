@@ -7,13 +7,14 @@
 >>> tables.at("1A/2B3C").current("public.flights")   # as they were at that position of the source
 """
 
+import contextlib
 import datetime as dt
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from waltap_sinks.changelog.manifest import Mark
 from waltap_spark.cuts import state_at
-from waltap_spark.errors import TableUnknown
+from waltap_spark.errors import HistoryNotKept, TableUnknown
 from waltap_spark.expression import quoted
 from waltap_spark.formats import FormatContext, TableFormat, What
 from waltap_spark.formats.choice import FormatChoice, choice_of
@@ -110,14 +111,17 @@ class LiveTables:
         return standing(table, self.current(name))
 
     def changes(self, name: str) -> "DataFrame":
-        """Return the table's whole history, one row per change. Raises: TableUnknown."""
+        """Return the table's whole history, one row per change. Raises: TableUnknown, HistoryNotKept."""
         several = self._sharers().get(name)
+        table = self._table(name) if several is None else several[0]
+        if not table.mode.history:
+            raise HistoryNotKept(f"{name} was made without a history", table=name)
         if several is not None:
             return self._together(several, "changes")
-        return self._read(self._table(name), "changes")
+        return self._read(table, "changes")
 
     def register(self) -> list[str]:
-        """Make temporary views of all tables and of their changes (``NAME_changes``).
+        """Make temporary views of all tables and of their changes (``NAME_changes``), where they are kept.
 
         Tables that are part of one target have a view together, that of the target.
         They are called as `view_names` says, whatever stands in a name: SQL then writes it in back-ticks.
@@ -128,7 +132,8 @@ class LiveTables:
         for target, view in zip(tables, views, strict=True):
             name = ".".join(target)
             self.current(name).createOrReplaceTempView(quoted(view))
-            self.changes(name).createOrReplaceTempView(quoted(f"{view}_changes"))
+            with contextlib.suppress(HistoryNotKept):
+                self.changes(name).createOrReplaceTempView(quoted(f"{view}_changes"))
         return views
 
     def _read(self, table: TableState, what: What) -> "DataFrame":

@@ -17,6 +17,7 @@ __all__ = [
     "DELETED",
     "DELETES",
     "EXTRA",
+    "HISTORIES",
     "NAMES",
     "PLAIN",
     "VERSION",
@@ -64,12 +65,14 @@ class Mode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``name``: ``append``, its history alone; ``scd1``, the rows as they are; ``scd2``, all versions of
     each row. ``deletes``: a deleted row goes (``hard``; in scd2 its version ends), stays with a flag
-    (``soft``), or stays as it was (``kept``). ``extra``: columns of `EXTRA` besides.
+    (``soft``), or stays as it was (``kept``). ``extra``: columns of `EXTRA` besides. ``history``: the
+    changes themselves are kept, too.
     """
 
     name: Name = "scd1"
     deletes: Deletes = "hard"
     extra: tuple[str, ...] = ()
+    history: bool = True
 
     @property
     def keeps_past(self) -> bool:
@@ -113,6 +116,7 @@ class ModeRules:
     modes: tuple[str, ...] = ()
     deletes: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
+    history: tuple[str, ...] = ()
 
     def of(self, table: str) -> Mode:
         """Return how ``table`` (``schema.table``) is kept."""
@@ -120,7 +124,8 @@ class ModeRules:
         if name == "append":
             return Mode(name=name)
         deletes = cast(Deletes, of_rules(self.deletes, table, "hard"))
-        return Mode(name=name, deletes=deletes, extra=self.extra)
+        history = of_rules(self.history, table, "keep") == "keep"
+        return Mode(name=name, deletes=deletes, extra=self.extra, history=history)
 
 
 def of_rules(rules: Sequence[str], table: str, default: str) -> str:
@@ -148,6 +153,7 @@ def checked_rules(rules: Sequence[str], values: Sequence[str]) -> None:
 
 NAMES: Final[tuple[str, ...]] = get_args(Name)
 DELETES: Final[tuple[str, ...]] = get_args(Deletes)
+HISTORIES: Final = ("keep", "none")
 
 
 class Kept(Protocol):
@@ -177,6 +183,10 @@ def unfit(mode: Mode, key: Sequence[str], columns: Mapping[str, str]) -> str:
     """Return why a table with ``key`` and ``columns`` cannot be kept so, "" when it can."""
     if (mode.keeps_past or mode.extra) and not key:
         return f"it has no key, and {said(mode)} is by key"
+    if not mode.history and (mode.keeps_past or not key):
+        # what is delivered twice ends right in rows that a key identifies, and in no others
+        why = "it keeps rows of the past" if mode.keeps_past else "it has no key"
+        return f"{why}, and its history tells changes that come again"
     clash = [name for name in columns if name.lower() in mode.columns]
     return f"its column {clash[0]} is called as one of {said(mode)}" if clash else ""
 
@@ -184,4 +194,5 @@ def unfit(mode: Mode, key: Sequence[str], columns: Mapping[str, str]) -> str:
 def said(mode: Mode) -> str:
     """Return the mode for people."""
     text = mode.name if mode.deletes == "hard" else f"{mode.name}, deletes {mode.deletes}"
-    return f"{text}, with {', '.join(mode.extra)}" if mode.extra else text
+    text = f"{text}, with {', '.join(mode.extra)}" if mode.extra else text
+    return text if mode.history else f"{text}, without history"

@@ -79,7 +79,10 @@ def apply_options(properties: SparkProperties) -> ApplyOptions:
         grace_s=properties.grace_s,
         parallel=properties.parallel,
         modes=ModeRules(
-            modes=properties.mode, deletes=properties.deletes, extra=properties.extra_columns
+            modes=properties.mode,
+            deletes=properties.deletes,
+            extra=properties.extra_columns,
+            history=properties.history,
         ),
         dropped=properties.columns_dropped,
         names=ColumnNames(properties.columns_names, properties.columns_renames),

@@ -74,7 +74,7 @@ class MergingFormat(StepwiseFormat):
     def replace(self, step: Step, table: TableState, rows: Brought) -> TableState:
         """Write history; then overwrite the rows."""
         work = self._work(step, table)
-        work.insert("changes", rows.log(table))
+        self._log(work, table, rows)
         if table.mode.name == "append":
             return work.done(epoch=rows.group.epoch)
         work.overwrite("current", rows.rows(table))
@@ -83,7 +83,7 @@ class MergingFormat(StepwiseFormat):
     def apply(self, step: Step, table: TableState, rows: Brought) -> TableState:
         """Write history; then MERGE what the changes come to."""
         work, epoch = self._work(step, table), rows.group.epoch
-        work.insert("changes", rows.log(table))
+        self._log(work, table, rows)
         if table.mode.name == "append":
             return work.done(epoch=epoch)
         first = work.held.epoch in (0, epoch)
@@ -235,6 +235,11 @@ class MergingFormat(StepwiseFormat):
         by = {name for layout in layouts.values() for name in layout.columns}
         held = msgspec.structs.replace(held, divided=tuple(sorted(by & set(held.columns))))
         return msgspec.structs.replace(table, held=held)
+
+    @staticmethod
+    def _log(work: "Work", table: TableState, rows: Brought) -> None:
+        if table.mode.history:
+            work.insert("changes", rows.log(table))
 
     def _left(self, step: Step, table: TableState, rows: Brought) -> "DataFrame":
         """Return what is there after changes with a truncate among them."""

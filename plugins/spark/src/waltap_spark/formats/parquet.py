@@ -69,7 +69,8 @@ class ParquetFormat(TableFormat):
         table, written = self._write_changes(step, table, rows)
         if table.mode.name == "append":
             return table
-        return _with_base(msgspec.structs.replace(table, base=(), pending=()), rows.group, written)
+        replaced = msgspec.structs.replace(table, base=(), pending=())
+        return _kept(_with_base(replaced, rows.group, written))
 
     def apply(self, step: Step, table: TableState, rows: Brought) -> TableState:
         """Write the changes as history; they are pending until the next fold, or base at once."""
@@ -79,15 +80,15 @@ class ParquetFormat(TableFormat):
         if table.mode.name == "append":
             return table
         if _only_adds(table, rows.group):
-            return _with_base(table, rows.group, written)
+            return _kept(_with_base(table, rows.group, written))
         table = msgspec.structs.replace(table, pending=(*table.pending, written))
         if rows.group.moved or rows.truncates or rows.group.replaces:
             table = self._fold(step, table)
-        return table
+        return _kept(table)
 
     def truncate(self, step: Step, table: TableState) -> TableState:
         """Have no base and nothing pending."""
-        return msgspec.structs.replace(table, base=(), pending=())
+        return _kept(msgspec.structs.replace(table, base=(), pending=()))
 
     def read(self, spark: "SparkSession", table: TableState, what: What) -> "DataFrame":
         """Return the rows or the history; what is pending is applied while they are read."""
@@ -107,7 +108,7 @@ class ParquetFormat(TableFormat):
         )
         if many:
             table = self._fold(step, table)
-        return self._merge(step, self._merge_closed(step, table))
+        return self._merge(step, self._merge_closed(step, _kept(table)))
 
     # --- files ------------------------------------------------------------------------------------
 
@@ -295,6 +296,15 @@ def _with_merged(
     at = next(n for n, change in enumerate(sets) if change.path in paths)
     rest = [change for change in sets[at:] if change.path not in paths]
     return (*sets[:at], merged, *rest)
+
+
+def _kept(table: TableState) -> TableState:
+    """Return ``table`` with no more of its history than its mode keeps, and its rows are read from."""
+    if table.mode.history:
+        return table
+    used = {part.path for part in table.base} | {change.path for change in table.pending}
+    changes = tuple(change for change in table.changes if change.path in used)
+    return table if changes == table.changes else msgspec.structs.replace(table, changes=changes)
 
 
 def _with_base(table: TableState, group: Group, written: ChangeSet) -> TableState:

@@ -206,7 +206,7 @@ class SharedWork(Work):
         if not any('"fields"' in kind for kind in self._table.columns.values()):
             return frame
         has = {field.name: field.dataType.json() for field in frame.schema.fields}
-        there = self._spark.table(self.at("changes")).schema.fields
+        there = self._spark.table(self.at(whats(self._table)[-1])).schema.fields
         wanted = {field.name: field.dataType.json() for field in there}
         return frame.select(
             *(

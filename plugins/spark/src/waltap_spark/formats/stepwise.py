@@ -316,7 +316,9 @@ class StepwiseFormat(TableFormat):
 
 def whats(table: TableState) -> tuple[What, ...]:
     """Return what is stored of a table."""
-    return ("changes",) if table.mode.name == "append" else WHATS
+    if table.mode.name == "append":
+        return ("changes",)
+    return WHATS if table.mode.history else ("current",)
 
 
 def stored_columns(table: TableState, what: What) -> dict[str, str]:

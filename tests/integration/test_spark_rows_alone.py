@@ -1,0 +1,22 @@
+"""``history = none``: rows without what happened to them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from waltap_spark.formats.choice import FormatChoice
+
+from tests.rigs.rows_alone import RowsAlone
+
+pytestmark = pytest.mark.usefixtures("quick_plans")
+
+
+@pytest.mark.parametrize("name", ["parquet", "delta"])
+def test_rows_are_right_and_nothing_else_is_kept(
+    request: pytest.FixtureRequest, tmp_path: Path, name: str
+) -> None:
+    spark: Any = request.getfixturevalue("delta" if name == "delta" else "spark")
+    rows = RowsAlone(tmp_path, spark, FormatChoice(name))
+    rows.play()
+    rows.close()
