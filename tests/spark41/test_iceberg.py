@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from waltap_spark import few, superseded
 from waltap_spark.formats import merging
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.live import LiveTables
@@ -174,3 +175,34 @@ def test_a_name_in_a_catalogue_that_is_anothers_history_is_refused(
     assert "WT-5246" in rig.output.table(tables[1].name).failed
     rig.applier.close()
     rig.sink.close()
+
+
+def test_many_plain_changes_are_settled_by_leaving_superseded_rows_out(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[str] = []
+
+    def noted(*given: Any) -> Any:
+        found = superseded.last_rows(*given)
+        plans.append(
+            "" if found is None else found._jdf.queryExecution().optimizedPlan().toString()
+        )
+        return found
+
+    monkeypatch.setattr("waltap_spark.formats.table_format.last_rows", noted)
+    monkeypatch.setattr(few, "FEW", 0)
+    rig.db.insert(PEOPLE, *([str(n), "old", None] for n in range(20)))
+    rig.commit()
+    rig.apply()
+    plans.clear()
+    for number in range(30):
+        rig.db.update(PEOPLE, [str(number % 17)], name=str(number))
+    rig.db.delete(PEOPLE, ["16"])
+    rig.db.delete(PEOPLE, ["19"])
+    rig.db.update(PEOPLE, ["18"], id="40")
+    rig.commit()
+    rig.apply()
+    rig.check(PEOPLE)
+    assert len(plans) == 1
+    assert "LeftAnti" in plans[0]
+    assert "Aggregate" not in plans[0]

@@ -7,7 +7,7 @@ stores make an object visible, whole, when its upload ends; there is nothing to 
 import contextlib
 import os
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +20,7 @@ from waltap.offsets.lock_file import LockFile, holder
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyarrow import parquet
 
 __all__ = ["Store", "safe_name"]
 
@@ -146,6 +147,20 @@ class Store:
         try:
             with self._fs.open_input_file(self.path(path)) as stream:
                 return parquet.ParquetFile(stream, page_checksum_verification=True).read()
+        except OSError as cause:
+            raise self._failure(f"cannot give {path}", cause) from cause
+
+    def parquet_columns(self, path: str, names: "Sequence[str]", most: int) -> "pa.Table | None":
+        """Return columns of one segment, its rows in file order; None where their values take more than
+        ``most`` bytes."""
+        from pyarrow import parquet
+
+        try:
+            with self._fs.open_input_file(self.path(path)) as stream:
+                file = parquet.ParquetFile(stream, page_checksum_verification=True)
+                if _unpacked(file.metadata, names) > most:
+                    return None
+                return file.read(columns=list(names)).select(list(names))
         except OSError as cause:
             raise self._failure(f"cannot give {path}", cause) from cause
 
@@ -402,3 +417,10 @@ class Store:
     def _failure(self, what: str, cause: Exception) -> FilesUnavailable:
         kind = kind_of(cause, remote=self._remote)
         return kind(f"{self.location} {what}: {cause}", path=self.location)
+
+
+def _unpacked(metadata: "parquet.FileMetaData", names: "Sequence[str]") -> int:
+    """Return the bytes of the values of those columns."""
+    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+    each = (group.column(number) for group in groups for number in range(group.num_columns))
+    return sum(one.total_uncompressed_size for one in each if one.path_in_schema in names)

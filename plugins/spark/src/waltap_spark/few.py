@@ -48,13 +48,20 @@ def moved(
 
 
 def settle(
-    table: "TableState", changes: "Sequence[Facts]", rows: "DataFrame", base: "DataFrame"
+    table: "TableState",
+    changes: "Sequence[Facts]",
+    rows: "DataFrame",
+    base: "DataFrame",
+    plainly: "Callable[[], DataFrame | None]" = lambda: None,
 ) -> "DataFrame":
     """Return one row for each key of ``rows``, as `settle.settled`, with what moved rows kept; a truncate
-    among ``rows`` leaves nothing of what was before it."""
-    few = settled_few(table, changes, rows, base)
-    if few is not None:
-        return few
+    among ``rows`` leaves nothing of what was before it. ``plainly`` does it where rows are many, and
+    plain."""
+    found = settled_few(table, changes, rows, base)
+    if found is None:
+        found = plainly()
+    if found is not None:
+        return found
     rows = with_moves(table, changes, rows, base)
     if any("t" in change.operations for change in changes):
         base, rows = base.limit(0), after_last_truncate(rows)

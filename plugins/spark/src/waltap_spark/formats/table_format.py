@@ -29,6 +29,7 @@ from waltap_spark.output import Output, TableState
 from waltap_spark.plan import Group
 from waltap_spark.settle import after_last_truncate, widened, with_source
 from waltap_spark.shared_targets import union_columns
+from waltap_spark.superseded import last_rows
 from waltap_spark.timeline import changed, fresh, standing
 
 if TYPE_CHECKING:
@@ -122,7 +123,13 @@ class Brought:
         if table.mode.keeps_past:
             rows = moved(table, [self.group], filled, standing(table, base))
             return changed(table, [self.group], rows, base)
-        return settle(table, [self.group], filled, base)
+        return settle(
+            table,
+            [self.group],
+            filled,
+            base,
+            lambda: last_rows(table, self.group, self.files, filled),
+        )
 
     def changes(self, table: TableState, base: "DataFrame") -> "tuple[DataFrame, DataFrame]":
         """Return the changes, with what moved rows kept, and what they apply to: ``base``, or nothing
