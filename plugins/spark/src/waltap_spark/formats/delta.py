@@ -115,6 +115,8 @@ def _conf() -> str:
 class DeltaFormat(MergingFormat):
     """Tables of Delta Lake."""
 
+    measured = "analyzed"  # an optimized plan has its files chosen, by a job
+
     def __init__(self, properties: DeltaProperties, context: FormatContext) -> None:
         super().__init__(context)
         self._properties = properties

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from threading import Lock, RLock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import msgspec
 
@@ -58,6 +58,9 @@ class Commit:
 
 class StepwiseFormat(TableFormat):
     """A table format whose commits carry notes, and whose tables have versions."""
+
+    measured: ClassVar[str] = "optimizedPlan"
+    """The plan of Spark's whose statistics say how much a table has."""
 
     def __init__(self, context: FormatContext) -> None:
         self._output, self._options = context.output, context.options
@@ -178,7 +181,7 @@ class StepwiseFormat(TableFormat):
         target = None if table.held is None else table.held.targets.get("current")
         if target is None:
             return 0  # rows are added, and none is looked at
-        return _rows_by_statistics(spark, target.at)
+        return _rows_by_statistics(spark, target.at, self.measured)
 
     # --- steps --------------------------------------------------------------------------------------
 
@@ -326,7 +329,7 @@ def stored_columns(table: TableState, what: What) -> dict[str, str]:
     return {**table.columns, **LOG_FIELDS} if what == "changes" else row_columns(table)
 
 
-def _rows_by_statistics(spark: "SparkSession", at: str) -> int | None:
+def _rows_by_statistics(spark: "SparkSession", at: str, plan: str) -> int | None:
     """Return about how many rows a table has: nothing is read but what its newest version says of itself.
     None where that cannot be asked, as with Spark Connect."""
     from py4j.protocol import Py4JError
@@ -336,7 +339,7 @@ def _rows_by_statistics(spark: "SparkSession", at: str) -> int | None:
         frame = getattr(spark.sql(f"SELECT * FROM {at}"), "_jdf", None)
         if frame is None:
             return None
-        statistics = frame.queryExecution().optimizedPlan().stats()
+        statistics = getattr(frame.queryExecution(), plan)().stats()
         rows = statistics.rowCount()
         return int(rows.get() if rows.isDefined() else statistics.sizeInBytes() // BYTES)
     except (Py4JError, PySparkException):
