@@ -37,6 +37,9 @@ GROUP_BYTES: Final = 32 << 20
 """Bytes of values in a row group of rows that are longer than a page has room for `PAGE_ROWS` of. Readers
 hold what is packed of a whole group."""
 
+GROUP_ROWS: Final = 50_000
+"""Rows of a row group at most: a group is read by one task, whatever else the file has."""
+
 
 class SegmentFile:
     """One Parquet file being written; nobody sees it before a manifest names it."""
@@ -70,10 +73,11 @@ class SegmentFile:
         return _page_rows(row_bytes) * 8 >= self._page_rows
 
     def write(self, table: "pa.Table") -> None:
-        """Append ``table``: one row group, or several of long rows."""
-        rows = max(1, table.num_rows)
+        """Append ``table``: one row group, or several where it has many rows, or long ones."""
+        rows = max(1, min(table.num_rows, GROUP_ROWS))
         if self._page_rows < PAGE_ROWS:
-            rows = max(1, min(rows, rows * GROUP_BYTES // max(1, table.nbytes)))
+            fit = table.num_rows * GROUP_BYTES // max(1, table.nbytes)
+            rows = max(1, min(rows, fit))
         with self._store.writing(self.path):
             self._writer.write_table(table, row_group_size=rows)
         self.rows += table.num_rows
