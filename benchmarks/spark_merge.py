@@ -177,6 +177,7 @@ class Ours:
         options = ApplyOptions(modes=modes)
         self.applier = Applier(prepare(spark), work.log, self.output, options, choice)
         self.applier.open()
+        self._reader = prepare(spark)
         self._left = list(work.log.manifests(self.applier.state.mark))
 
     def load(self) -> None:
@@ -205,7 +206,7 @@ class Ours:
         state = self.applier.state
         table = state.tables["public.items"]
         assert not table.failed, table.failed
-        return self.applier.format.read(self._spark, table, "current")
+        return self.applier.format.read(self._reader, table, "current")
 
     def close(self) -> None:
         self.applier.close()

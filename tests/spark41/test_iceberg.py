@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from waltap_spark import few, superseded
+from waltap_spark.errors import SessionTaken
 from waltap_spark.formats import merging
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.live import LiveTables
@@ -206,3 +207,33 @@ def test_many_plain_changes_are_settled_by_leaving_superseded_rows_out(
     assert len(plans) == 1
     assert "LeftAnti" in plans[0]
     assert "Aggregate" not in plans[0]
+
+
+def test_two_outputs_in_one_session_are_never_taken_for_each_other(
+    iceberg: Any, tmp_path: Path
+) -> None:
+    """Both have a table of one name in a catalogue of one name; the second says what to do."""
+    session = iceberg.newSession()
+    rigs = []
+    for number in range(2):
+        rig = Rig(tmp_path / str(number), session, "iceberg", parallel=2)
+        rig.db.insert(PEOPLE, [str(number), "a", None])
+        rig.commit()
+        rig.apply()
+        rig.db.insert(PEOPLE, [str(number + 10), "b", None])
+        rig.commit()
+        rig.apply()  # by sessions that were told of the first one's catalogue
+        rigs.append(rig)
+        if not number:
+            LiveTables(session, rig.output).current(PEOPLE.name).collect()
+    for rig in rigs:
+        assert rig.output.table(PEOPLE.name).failed == ""
+    with pytest.raises(SessionTaken) as refused:
+        LiveTables(session, rigs[1].output).current(PEOPLE.name)
+    assert "newSession" in str(refused.value)
+    for rig in rigs:
+        found = LiveTables(session.newSession(), rig.output).current(PEOPLE.name).count()
+        assert found == 2
+        rig.applier.close()
+        rig.sink.close()
+    assert LiveTables(session, rigs[0].output).current(PEOPLE.name).count() == 2

@@ -24,6 +24,7 @@ SinkError
     ├── FormatUnknown       WT-5230   no plugin has it
     ├── FormatUnsupported   WT-5231   it does not run on this pyspark
     ├── FormatNotReady      WT-5232   its jars or settings are not in the session
+    ├── SessionTaken        WT-5263   the session has another output's tables open
     ├── FormatDiffers       WT-5233   the tables are in another format
     ├── FormatLimit         WT-5234   it cannot hold such a table
     ├── TargetChanged       WT-5235   somebody else wrote the table
@@ -62,6 +63,7 @@ __all__ = [
     "PysparkUnfit",
     "RowsAwaited",
     "SegmentDamaged",
+    "SessionTaken",
     "SourcesDiffer",
     "TableUnknown",
     "TablesStandStill",
@@ -291,6 +293,16 @@ class FormatNotReady(FormatError):
     remedy = (
         'In the profile: "spark.jars.packages" = "{packages}", or "spark.jars" with the files; commands '
         "take --set spark.jars.packages={packages}. A session of your own needs {settings} besides."
+    )
+
+
+class SessionTaken(FormatError):
+    """The Spark session reads the tables of another output, by a catalogue of the same name."""
+
+    code = "WT-5263"
+    remedy = (
+        "Open these tables in a session of their own, such as spark.newSession(); or give outputs a catalogue "
+        "of yours (format.catalog) instead of {catalog}."
     )
 
 

@@ -10,6 +10,7 @@ import json
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 import msgspec
 
@@ -120,7 +121,7 @@ class DeltaFormat(MergingFormat):
     def __init__(self, properties: DeltaProperties, context: FormatContext) -> None:
         super().__init__(context)
         self._properties = properties
-        self._ready: set[int] = set()
+        self._ready: WeakSet[SparkSession] = WeakSet()
         self._puts: bool | None = None
 
     def identifier(self, table: TableState, what: What) -> str:
@@ -304,7 +305,7 @@ class DeltaFormat(MergingFormat):
         spark.sql(f"VACUUM {at} RETAIN {hours} HOURS")
 
     def _require_delta(self, spark: "SparkSession") -> None:
-        if id(spark) in self._ready:
+        if spark in self._ready:
             return
         if EXTENSION not in (spark.conf.get(EXTENSIONS, "") or ""):
             import pyspark
@@ -315,7 +316,7 @@ class DeltaFormat(MergingFormat):
                 packages=RELEASES.get(generation, RELEASES["4.2"]),
                 settings=_conf(),
             )
-        self._ready.add(id(spark))
+        self._ready.add(spark)
 
 
 def _replaces_on(spark: "SparkSession") -> bool:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 import msgspec
 
@@ -21,6 +22,7 @@ from waltap_spark.errors import (
     FormatLimit,
     FormatNotReady,
     FormatUnsupported,
+    SessionTaken,
     VersionGone,
 )
 from waltap_spark.expression import namespace_of, quoted
@@ -134,7 +136,7 @@ class IcebergFormat(MergingFormat):
     def __init__(self, properties: IcebergProperties, context: FormatContext) -> None:
         super().__init__(context)
         self._properties = properties
-        self._ready: set[int] = set()
+        self._ready: WeakSet[SparkSession] = WeakSet()
         self._starting = Lock()
 
     def identifier(self, table: TableState, what: What) -> str:
@@ -320,6 +322,12 @@ class IcebergFormat(MergingFormat):
         finally:
             spark.conf.unset(NOTED)
 
+    def rows_of(self, spark: "SparkSession", table: TableState) -> int | None:
+        """Ask Spark's statistics, of a session that knows which catalogue is meant."""
+        if table.held is not None:
+            self._require_iceberg(spark)
+        return super().rows_of(spark, table)
+
     def at_version(self, spark: "SparkSession", target: Target) -> "DataFrame":
         """Return the rows of a snapshot. Raises: VersionGone, when it has expired."""
         self._require_iceberg(spark)
@@ -434,14 +442,17 @@ class IcebergFormat(MergingFormat):
 
     def _require_iceberg(self, spark: "SparkSession") -> None:
         """See that the session has Iceberg, and our own catalogue where no other is named."""
-        if id(spark) in self._ready:
+        if spark in self._ready:
             return
         with self._starting:
             self._start(spark)
-        self._ready.add(id(spark))
+        self._ready.add(spark)
 
     def _start(self, spark: "SparkSession") -> None:
-        """Set our own catalogue; have any other load, whose failure Iceberg would keep to itself."""
+        """Set our own catalogue; have any other load, whose failure Iceberg would keep to itself.
+
+        Raises: SessionTaken, CatalogueUnreachable.
+        """
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
@@ -452,6 +463,7 @@ class IcebergFormat(MergingFormat):
             f"{OWN_SETTING}.cache-enabled": "false",
         }
         if not self._properties.catalog:
+            self._require_free(spark, own[f"{OWN_SETTING}.warehouse"])
             for name, value in own.items():
                 spark.conf.set(name, value)
         jvm = getattr(spark, "_jvm", None)
@@ -466,6 +478,21 @@ class IcebergFormat(MergingFormat):
         except (Py4JJavaError, PySparkException) as error:
             text = f"the catalogue {name} cannot be had: {_reason(error)}"
             raise CatalogueUnreachable(text, catalog=name) from error
+
+    @staticmethod
+    def _require_free(spark: "SparkSession", warehouse: str) -> None:
+        """See that the session has not loaded our own catalogue for another output: it would keep that.
+
+        Raises: SessionTaken.
+        """
+        had = spark.conf.get(f"{OWN_SETTING}.warehouse", None)
+        jvm = getattr(spark, "_jvm", None)
+        if had in (None, warehouse) or jvm is None:
+            return
+        manager = _java(spark).sessionState().catalogManager()
+        if manager.listCatalogs(jvm.scala.Option.apply(None)).contains(OWN):
+            text = f"this Spark session has the Iceberg tables of another output open, {had}"
+            raise SessionTaken(text, catalog=OWN)
 
 
 def _reason(error: BaseException) -> str:
