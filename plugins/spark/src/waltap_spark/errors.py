@@ -301,8 +301,8 @@ class SessionTaken(FormatError):
 
     code = "WT-5263"
     remedy = (
-        "Open these tables in a session of their own, such as spark.newSession(); or give outputs a catalogue "
-        "of yours (format.catalog) instead of {catalog}."
+        "Open these tables in a session of their own, such as spark.newSession(); or give outputs a "
+        "catalogue of yours (format.catalog) instead of {catalog}."
     )
 
 
