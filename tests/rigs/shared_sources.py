@@ -2,7 +2,9 @@
 
 import random
 
+import pytest
 from waltap.decode.relation import Relation
+from waltap_spark.errors import HistoryNotKept
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
 from waltap_spark.shared_targets import Places
@@ -18,6 +20,7 @@ INTO = Places((r"t(\d)\.(.*):all.$2@tenant $1",))
 RULES = ModeRules(
     modes=(r"all\.versions:scd2", r"all\.logged:append", "scd1"),
     deletes=(r"all\.soft:soft", "hard"),
+    history=(r"all\.plain:none", "keep"),
 )
 KINDS = ("plain", "versions", "logged", "bare")
 STANDING = ("plain", "bare")
@@ -96,6 +99,15 @@ def check(rig: Rig, tenants: dict[str, list[Relation]]) -> None:
                 assert now == len(rig.db.rows.get(table.name, []))
             else:
                 assert len(own) == sum(len(part) for part in rig.log.rows(*table.name.split(".")))
+    with pytest.raises(HistoryNotKept):
+        tables.changes("all.plain")
+    for kind in KINDS[1:]:
+        told = sum(
+            len(part)
+            for relations in tenants.values()
+            for part in rig.log.rows(*relations[KINDS.index(kind)].name.split("."))
+        )
+        assert tables.changes(f"all.{kind}").count() == told, kind
     plain = tables.current("t2.plain").collect()
     assert sorted((tuple(map(text, row)) for row in plain), key=str) == sorted(
         rig.db.rows.get("t2.plain", []), key=str
