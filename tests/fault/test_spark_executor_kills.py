@@ -15,6 +15,7 @@ from waltap_spark.live import LiveTables
 from waltap_spark.output import Output
 from waltap_spark.session import prepare
 
+from tests.servers.delta import spark_jars
 from tests.servers.postgres import Database
 
 ACCOUNTS, EACH, GATE = 3000, 100, 42
@@ -212,11 +213,13 @@ def banks(database: Database, java: Path, tmp_path: Path) -> Iterator[Banks]:
         bank.close()
 
 
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
 @pytest.mark.timeout(1500)  # five starts of Spark, on a machine that may have much to do
 def test_executor_driver_and_engine_are_killed_while_tasks_read(
-    banks: Banks, request: pytest.FixtureRequest
+    banks: Banks, request: pytest.FixtureRequest, kind: str
 ) -> None:
-    bank = banks(ON_A_CLUSTER)
+    jars = {"format": kind, "spark.jars": spark_jars()} if kind == "delta" else {}
+    bank = banks({**ON_A_CLUSTER, **jars})
     bank.start()
     bank.until(bank.waiting, "task that reads")
     bank.kill(*bank.executors())
@@ -226,4 +229,4 @@ def test_executor_driver_and_engine_are_killed_while_tasks_read(
     bank.engine.wait()
     bank.start()
     bank.until(lambda: bank.said("are read by others") == 2, "second snapshot")
-    bank.finish(lambda: request.getfixturevalue("spark"))
+    bank.finish(lambda: request.getfixturevalue("delta" if kind == "delta" else "spark"))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.integration.test_spark_waiting_rows import Tables, die_between_two_steps
 from tests.integration.test_spark_verify import COLUMNS, ROWS, TABLE
 from tests.rigs.changelog import relation
 from tests.rigs.rows_alone import RowsAlone
@@ -184,3 +185,9 @@ def test_rows_without_their_history_are_right(iceberg: Any, tmp_path: Path) -> N
     rows = RowsAlone(tmp_path, iceberg, FormatChoice("iceberg"))
     rows.play()
     rows.close()
+
+
+def test_a_snapshot_that_tasks_read_has_one_set_of_rows_whoever_dies(
+    iceberg: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    die_between_two_steps(Tables(tmp_path, iceberg, "iceberg"), monkeypatch)

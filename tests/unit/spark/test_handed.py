@@ -1,14 +1,10 @@
 """Chunks that an engine hands to its Spark process, and what the log says of tables that come so."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from waltap.decode.relation import Relation
-from waltap.snapshot.chunk import SnapshotChunk
-from waltap.source.position import Position
-from waltap.transactions.transaction import Batch, SnapshotRows
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.changelog.errors import RowsElsewhere
 from waltap_spark.handed import NO_MORE, Inbox, TableChunks, packed
@@ -16,35 +12,9 @@ from waltap_spark.pace import Pace
 from waltap_spark.plan import plan
 from waltap_spark.properties import SparkProperties
 
-from tests.rigs.changelog import context, relation
+from tests.rigs.changelog import context
+from tests.rigs.handed import ITEMS, Chunk, rows
 from tests.rigs.pipeline import until
-
-ITEMS = relation("public.items", [("id", "int4"), ("v", "text")])
-
-
-class Chunk(SnapshotChunk):
-    """One of nothing."""
-
-    def __init__(self, relation: Relation, index: int, count: int) -> None:
-        self.relation, self.index, self.count = relation, index, count
-
-    def read(self) -> Iterator[SnapshotRows]:
-        yield from ()
-
-
-def rows(name: str, rows: Sequence[tuple[str, ...]] = ()) -> Batch:
-    piece = SnapshotRows(
-        relation=ITEMS,
-        rows=[*rows],
-        ts=1,
-        lsn=7,
-        xid=None,
-        opens=True,
-        complete=True,
-        ends_chunk=True,
-        elsewhere=name,
-    )
-    return Batch(parts=[piece], position=Position(7), events=0, snapshot=True)
 
 
 @pytest.fixture
@@ -145,7 +115,7 @@ def test_a_snapshot_that_tasks_read_never_goes_on_as_one_that_is_in_the_log(
     assert found.num_rows == 1
 
 
-@pytest.mark.parametrize("more", [{"format": "delta"}, {"applier": "none"}])
-def test_a_profile_that_executors_cannot_serve_is_refused(more: dict[str, str]) -> None:
+def test_a_profile_that_executors_cannot_serve_is_refused() -> None:
+    profile = {"path": "x", "snapshot.readers": "executors", "applier": "none"}
     with pytest.raises(ValueError, match=r"snapshot\.readers = executors wants"):
-        SparkProperties.model_validate({"path": "x", "snapshot.readers": "executors", **more})
+        SparkProperties.model_validate(profile)

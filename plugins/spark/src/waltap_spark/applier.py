@@ -95,7 +95,7 @@ class Applier:
     ) -> None:
         """``handed``: as `Elsewhere` has it."""
         self._spark, self._log, self._output = spark, changelog, output
-        self._elsewhere = Elsewhere(changelog, handed)
+        self._elsewhere = Elsewhere(changelog, handed, output)
         self._options = options or ApplyOptions()
         self._choice = choice or FormatChoice()
         self._format = self._choice.factory(self._context(output))
@@ -256,6 +256,7 @@ class Applier:
             state = noted(self._output, state, before)
         self._output.commit(state)
         self.state, self._owed, self._kept = state, None, []
+        self._elsewhere.settle()
         for path in asked.paths:
             self._requests.answered(path)
         if self._upkeep is not None:
@@ -503,7 +504,8 @@ class _Attempt:
         table = self._format.evolve(step, table, change)
         if group.elsewhere:
             handed, store = self.handed(group.elsewhere), self._log.store
-            return replaced_from_chunks(self._format, step, table, group, handed, store)
+            kind = self._format
+            return replaced_from_chunks(kind, step, table, group, handed, store, self._output)
         if not group.rows:
             if group.replaces and past:
                 return self._end(step, table, group)

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark import Broadcast
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
-__all__ = ["chunk_rows"]
+__all__ = ["chunk_rows", "chunk_struct"]
 
 TASKS_EACH: Final = 8
 """Tasks for each slot of the cluster, where there are so many chunks: what a kill costs stays small."""
@@ -40,8 +41,7 @@ def chunk_rows(
     """Give the rows of ``chunks`` as segments of a table with ``types`` have them. The source is read when
     the frame is used, each time anew; behind the block no more."""
     wanted = log_struct(types)
-    carried = log_struct({name: _TIME.sub('"string"', kind) for name, kind in types.items()})
-    carried = type(carried)([field for field in carried if field.name != "_epoch"])
+    carried = chunk_struct({name: _TIME.sub('"string"', kind) for name, kind in types.items()})
     casts = [
         f"cast({quoted(field.name)} as {wanted[field.name].dataType.simpleString()})"
         f" as {quoted(field.name)}"
@@ -59,6 +59,12 @@ def chunk_rows(
         yield rows.selectExpr(*casts)
     finally:
         given.destroy()
+
+
+def chunk_struct(types: dict[str, str]) -> "StructType":
+    """Return the columns of `chunk_rows`: those of segments, which do not say their epoch."""
+    struct = log_struct(types)
+    return type(struct)([field for field in struct if field.name != "_epoch"])
 
 
 def _reader(

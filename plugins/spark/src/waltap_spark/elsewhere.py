@@ -5,29 +5,39 @@ keeps its snapshot, they can be had, as often as need be: a driver that died beg
 finds the same rows. When it is gone before the snapshot was complete, they are *lost*: the engine's next
 start takes another snapshot, and says so in the log. Then what a table has of the lost one counts for
 nothing. Until the log says that, whoever comes to such a table waits.
+
+A format that is written in place must take each of its steps with the same rows, whoever takes it, and may
+have taken one of two when driver and engine die. So its tables come by way of files of ours: all rows of a
+table are in a folder before the first step is taken, and stay there until the commit. Rows that are there
+are not lost with their engine.
 """
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from waltap.errors import SinkError
 from waltap_sinks.changelog import ChangeLog, Manifest, Mark
-from waltap_spark.chunks import chunk_rows
+from waltap_spark.chunks import chunk_rows, chunk_struct
 from waltap_spark.errors import ChunksRefused, ChunksUnread, RowsAwaited
 from waltap_spark.expression import with_names
 from waltap_spark.formats import Brought, Step, TableFormat
 from waltap_spark.handed import Handed
 from waltap_spark.log_rows import stored_as, with_epoch
-from waltap_spark.output import TableState
+from waltap_spark.output import Output, TableState
 from waltap_spark.plan import Group, TablePlan
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from waltap.files.store import Store
 
 __all__ = ["Elsewhere", "replaced_from_chunks", "unread"]
+
+WAITING: Final = "_waltap/handed"
+"""Where rows wait for the commit of tables that are written in place, below a folder for each snapshot."""
 
 _SAID = re.compile(r"WT-\d{4} [^\n]*")
 
@@ -36,9 +46,15 @@ class Elsewhere:
     """Tells which snapshots can be read. ``handed`` gives the chunks that have a name, None where they are
     not here, or not yet, and raises LookupError where none will be; None where nobody hands any over."""
 
-    def __init__(self, changelog: ChangeLog, handed: Callable[[str], Handed | None] | None) -> None:
-        self._log, self._handed = changelog, handed
+    def __init__(
+        self,
+        changelog: ChangeLog,
+        handed: Callable[[str], Handed | None] | None,
+        output: Output,
+    ) -> None:
+        self._log, self._handed, self._output = changelog, handed, output
         self._found: dict[str, Handed] = {}
+        self._seen = True
 
     def of(self, name: str) -> Handed | None:
         """Return the chunks called ``name``, by table, as `look` found them."""
@@ -50,8 +66,8 @@ class Elsewhere:
 
         Raises: RowsAwaited, where some can be had neither now nor, as far as is known, never.
         """
-        groups = [group for each in plans.values() for group in each.groups if group.elsewhere]
-        names = {group.elsewhere for group in groups}
+        of = {name: [g for g in each.groups if g.elsewhere] for name, each in plans.items()}
+        names = {group.elsewhere for groups in of.values() for group in groups}
         for manifest in manifests:
             names |= manifest.elsewhere
         nobody = self._handed is None
@@ -68,8 +84,18 @@ class Elsewhere:
                     changelog=self._log.store.location,
                     nobody=nobody,
                 )
-        for group in groups:
-            group.lost = group.elsewhere in names
+        for table, groups in of.items():
+            folder = TableState(schema=plans[table].schema, table=plans[table].table).folder
+            for group in groups:
+                self._seen = True
+                gone = group.elsewhere in names
+                group.lost = gone and not _is_whole(self._output, _place(group, folder))
+
+    def settle(self) -> None:
+        """Remove rows that wait for a commit: there is none that is owed."""
+        if self._seen:
+            self._output.store.delete_folder(WAITING)
+            self._seen = False
 
     def _lost(self, name: str) -> bool:
         """Tell whether another snapshot has begun behind the one that is called ``name``."""
@@ -93,15 +119,37 @@ def replaced_from_chunks(
     group: Group,
     handed: Handed | None,
     files: "Store",
+    output: Output,
 ) -> TableState:
     """Return ``table`` with the rows that tasks read for ``group``, and no others."""
-    chunks = (handed or {})[table.name]
     types = stored_as(group, table.versions[group.fingerprint])
-    with chunk_rows(step.spark, chunks, types) as rows:
+    place = _place(group, table.folder)
+
+    def replaced(rows: "DataFrame") -> TableState:
         named = with_names(rows, group.called) if group.called else rows
         brought = Brought(group=group, read=lambda: with_epoch(named, group.epoch), files=files)
-        table = format_.replace(step, table, brought)
-    return msgspec.structs.replace(table, handed_rows=group.rows)
+        return format_.replace(step, table, brought)
+
+    if not (format_.writes_in_place and _is_whole(output, place)):
+        with chunk_rows(step.spark, (handed or {})[table.name], types) as rows:
+            if not format_.writes_in_place:
+                done = replaced(rows)
+                return msgspec.structs.replace(done, handed_rows=group.rows)
+            rows.write.mode("overwrite").parquet(output.uri(place))
+        output.sync(place)
+        output.store.settle()
+    there = step.spark.read.schema(chunk_struct(types)).parquet(output.uri(place))
+    group.count(there.count())
+    return msgspec.structs.replace(replaced(there), handed_rows=group.rows)
+
+
+def _place(group: Group, folder: str) -> str:
+    return f"{WAITING}/{group.elsewhere}/{folder}"
+
+
+def _is_whole(output: Output, place: str) -> bool:
+    """Tell whether Spark has written all rows there."""
+    return "_SUCCESS" in output.store.names(place)
 
 
 def unread(error: BaseException, table: str) -> SinkError | None:

@@ -11,6 +11,7 @@ no commit names count for nothing and are removed at the next start.
     tables/SCHEMA/TABLE/current/COMMIT-ATTEMPT/   rows as they stood at some commit
     _waltap/commits/COMMIT.json                   `OutputState`, see `waltap_spark.commit_files`
     _waltap/checkpoint/                           Spark's own
+    _waltap/handed/SNAPSHOT/tables/SCHEMA/TABLE/  see `waltap_spark.elsewhere`
 
 This module knows no Spark.
 """

@@ -248,9 +248,6 @@ class SparkProperties(Properties):
     def _readers_want_an_applier(self) -> Self:
         if self.snapshot_readers == "executors" and self.applier != "embedded":
             raise ValueError("snapshot.readers = executors wants applier = embedded")
-        if self.snapshot_readers == "executors" and self.format != "parquet":
-            text = "snapshot.readers = executors wants format = parquet"
-            raise ValueError(f"{text}; into others snapshots come by snapshot.readers = engine")
         return self
 
     @field_validator("mode")

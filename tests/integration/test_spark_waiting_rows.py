@@ -1,0 +1,129 @@
+"""A snapshot that tasks read into a table that is written in place: rows wait in files until the commit."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
+from waltap_spark import elsewhere
+from waltap_spark.applier import Applier, ApplyOptions
+from waltap_spark.formats.choice import FormatChoice
+from waltap_spark.formats.work import Work
+from waltap_spark.handed import Handed, TableChunks
+from waltap_spark.live import LiveTables
+from waltap_spark.output import Output
+from waltap_spark.session import prepare
+
+from tests.rigs.changelog import context
+from tests.rigs.handed import ITEMS, Chunk, rows
+from tests.rigs.spark import Died
+
+pytestmark = pytest.mark.usefixtures("quick_plans")
+
+OLD = [("1", "old"), ("2", "old"), ("3", "gone")]
+NEW = [("1", "new"), ("2", "old")]
+
+
+class Tables:
+    """A log, its tables, and what an engine hands over."""
+
+    def __init__(self, folder: Path, spark: Any, kind: str = "delta") -> None:
+        self.folder, self.spark, self.kind = folder, spark, kind
+        self.handed: dict[str, Handed] = {}
+        self.reopen()
+
+    def reopen(self) -> None:
+        """A new engine."""
+        place = context(self.folder, resumes=True)
+        self.sink = ChangeLogSink(ChangeLogProperties(path=str(self.folder / "log")), place)
+        self.sink.open()
+
+    def hand_over(self, name: str, content: Sequence[tuple[str, ...]]) -> None:
+        """Hand ``content`` over, a row a chunk, and say so in the log; what was handed before is gone."""
+        chunks = [Chunk(ITEMS, n, len(content), [row]) for n, row in enumerate(content)]
+        self.handed = {name: {ITEMS.name: TableChunks.of(chunks, context(self.folder))}}
+        self.sink.write(rows(name))
+        self.sink.flush()
+
+    def apply(self) -> None:
+        """Apply all there is by a driver of its own."""
+        log, output = ChangeLog(str(self.folder / "log")), Output(str(self.folder / "out"))
+        applier = Applier(
+            prepare(self.spark), log, output, ApplyOptions(parallel=1), FormatChoice(self.kind),
+            self.handed.get,
+        )  # fmt: skip
+        applier.open()
+        try:
+            applier.apply(list(log.manifests(applier.state.mark)))
+        finally:
+            applier.close()
+
+    def read(self, what: str) -> list[tuple[str, ...]]:
+        """Return the rows, or the history."""
+        tables = LiveTables(self.spark, Output(str(self.folder / "out")))
+        found = getattr(tables, what)(ITEMS.name).selectExpr("cast(id as string)", "v")
+        return sorted(map(tuple, found.collect()))
+
+    @property
+    def waiting(self) -> list[Path]:
+        """Return files of rows that wait."""
+        return list((self.folder / "out" / elsewhere.WAITING).rglob("*.parquet"))
+
+
+def test_a_step_that_was_taken_keeps_its_rows_when_driver_and_engine_die(
+    delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    die_between_two_steps(Tables(tmp_path, delta), monkeypatch)
+
+
+def die_between_two_steps(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The history has the first snapshot's rows, the table has none yet: both go on with these."""
+    tables.hand_over("one", OLD)
+
+    def dies(*_given: object) -> None:
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Work, "overwrite", dies)
+        with pytest.raises(Died):
+            tables.apply()
+    assert tables.waiting
+    tables.sink.close()
+    tables.reopen()
+    tables.hand_over("two", NEW)
+    tables.apply()
+    assert tables.read("current") == NEW
+    assert tables.read("changes") == sorted([*OLD, *NEW])
+    assert not tables.waiting
+    tables.sink.close()
+
+
+def test_rows_of_which_some_are_missing_are_read_again(
+    delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that dies while they come, and an engine that lives."""
+    tables = Tables(tmp_path, delta)
+    tables.hand_over("one", OLD)
+
+    def partly(output: Output, place: str) -> bool:
+        for found in (tmp_path / "out" / place).glob("_SUCCESS"):
+            found.unlink()
+            raise Died
+        return False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(elsewhere, "_is_whole", partly)
+        patch.setattr(Output, "sync", lambda self, place: partly(self, place))
+        with pytest.raises(Died):
+            tables.apply()
+    assert tables.waiting
+    before = set(tables.waiting)
+    with monkeypatch.context() as patch:
+        patch.setattr(elsewhere.Elsewhere, "settle", lambda _self: None)
+        tables.apply()
+    assert tables.waiting
+    assert not before & set(tables.waiting), "they were written anew"
+    assert tables.read("current") == tables.read("changes") == OLD
+    tables.sink.close()
