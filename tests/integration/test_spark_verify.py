@@ -9,6 +9,7 @@ from rich.console import Console
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.applier import Applier
 from waltap_spark.live import LiveTables
+from waltap_spark.modes import ModeRules
 from waltap_spark.output import Output
 from waltap_spark.session import prepare
 from waltap_sinks.comparison import Comparison, comparison_table
@@ -16,6 +17,7 @@ from waltap_spark.verify import compare
 
 from tests.rigs.changelog import Database as Model
 from tests.rigs.changelog import batch, context, relation
+from tests.rigs.spark import Rig
 
 COLUMNS = [
     ("id", "int4"),
@@ -131,3 +133,23 @@ def test_a_missing_row_and_a_doubled_one_are_seen(
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(comparison_table([less], "Spark"))
     assert "only in Spark: (id=4)" in console.export_text()
+
+
+def test_a_table_of_which_nothing_could_be_kept_is_not_passed_over(
+    tmp_path: Path, spark: Any, database: Any
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    database.execute("CREATE TABLE bare (a int); INSERT INTO bare VALUES (1), (1)")
+    rig = Rig(tmp_path, spark, modes=ModeRules(history=("none",)))
+    rig.db.insert(relation("public.t", [("id", "int4")]), ["1"])
+    rig.db.insert(relation("public.bare", [("a", "int4")], key=()), ["1"], ["1"])
+    rig.commit()
+    rig.apply()
+    tables = LiveTables(rig.spark, rig.output)
+    with database.connect(autocommit=True) as connection:
+        found = {each.table: each for each in compare(connection, tables)}
+    assert found["public.t"].equal
+    bare = found["public.bare"]
+    assert (bare.equal, bare.source_rows, bare.target_rows) == (False, 2, 0)
+    rig.applier.close()
+    rig.sink.close()

@@ -86,9 +86,10 @@ class SparkTables:
         return None if state is None else applied_by_all(state).end_lsn
 
     def tables(self) -> list[KeptTable]:
-        """Return the tables of the newest commit."""
-        self._tables.refresh()
-        names = dict.fromkeys((*self._wanted, *self._tables.names))
+        """Return the tables of the newest commit, those too of which no row could be kept."""
+        state = self._tables.refresh().state
+        standing = [] if state is None else [n for n, each in state.tables.items() if each.failed]
+        names = dict.fromkeys((*self._wanted, *self._tables.names, *standing))
         return [self._kept(name, self._state(name)) for name in names]
 
     @staticmethod
