@@ -20,3 +20,11 @@ def test_rows_are_right_and_nothing_else_is_kept(
     rows = RowsAlone(tmp_path, spark, FormatChoice(name))
     rows.play()
     rows.close()
+
+
+def test_what_comes_again_without_a_column_that_was_added_is_told(
+    spark: Any, tmp_path: Path
+) -> None:
+    rows = RowsAlone(tmp_path, spark, FormatChoice("parquet"))
+    rows.play_with_a_column_that_is_added()
+    rows.close()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from waltap.decode.relation import Relation
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark import elsewhere
 from waltap_spark.applier import Applier, ApplyOptions
@@ -16,7 +17,7 @@ from waltap_spark.live import LiveTables
 from waltap_spark.output import Output
 from waltap_spark.session import prepare
 
-from tests.rigs.changelog import context
+from tests.rigs.changelog import context, relation
 from tests.rigs.handed import ITEMS, Chunk, rows
 from tests.rigs.spark import Died
 
@@ -40,11 +41,13 @@ class Tables:
         self.sink = ChangeLogSink(ChangeLogProperties(path=str(self.folder / "log")), place)
         self.sink.open()
 
-    def hand_over(self, name: str, content: Sequence[tuple[str, ...]]) -> None:
+    def hand_over(
+        self, name: str, content: Sequence[tuple[str, ...]], table: Relation = ITEMS
+    ) -> None:
         """Hand ``content`` over, a row a chunk, and say so in the log; what was handed before is gone."""
-        chunks = [Chunk(ITEMS, n, len(content), [row]) for n, row in enumerate(content)]
-        self.handed = {name: {ITEMS.name: TableChunks.of(chunks, context(self.folder))}}
-        self.sink.write(rows(name))
+        chunks = [Chunk(table, n, len(content), [row]) for n, row in enumerate(content)]
+        self.handed = {name: {table.name: TableChunks.of(chunks, context(self.folder))}}
+        self.sink.write(rows(name, table=table))
         self.sink.flush()
 
     def apply(self) -> None:
@@ -103,27 +106,53 @@ def die_between_two_steps(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> No
 def test_rows_of_which_some_are_missing_are_read_again(
     delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A driver that dies while they come, and an engine that lives."""
+    """A driver that dies when they are written and not yet durable, and an engine that lives."""
     tables = Tables(tmp_path, delta)
     tables.hand_over("one", OLD)
 
-    def partly(output: Output, place: str) -> bool:
-        for found in (tmp_path / "out" / place).glob("_SUCCESS"):
-            found.unlink()
-            raise Died
-        return False
+    def dies(*_given: object) -> None:
+        raise Died
 
     with monkeypatch.context() as patch:
-        patch.setattr(elsewhere, "_is_whole", partly)
-        patch.setattr(Output, "sync", lambda self, place: partly(self, place))
+        patch.setattr(Output, "sync", dies)
         with pytest.raises(Died):
             tables.apply()
-    assert tables.waiting
     before = set(tables.waiting)
+    assert before
+    assert not list((tmp_path / "out").rglob("_delta_log")), (
+        "no step is taken before they are there"
+    )
     with monkeypatch.context() as patch:
         patch.setattr(elsewhere.Elsewhere, "settle", lambda _self: None)
         tables.apply()
     assert tables.waiting
     assert not before & set(tables.waiting), "they were written anew"
     assert tables.read("current") == tables.read("changes") == OLD
+    tables.apply()
+    assert not tables.waiting, "who opens the tables next, and owes nothing, clears them away"
+    tables.sink.close()
+
+
+def test_a_snapshot_that_is_lost_before_its_rows_are_there_leaves_nothing(
+    delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the next one the table may have got other columns."""
+    tables = Tables(tmp_path, delta)
+    tables.hand_over("one", OLD)
+
+    def dies(*_given: object) -> None:
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(elsewhere, "chunk_rows", dies)
+        with pytest.raises(Died):
+            tables.apply()
+    tables.sink.close()
+    tables.reopen()
+    wider = relation(ITEMS.name, [("id", "int8"), ("v", "text"), ("more", "int4")])
+    tables.hand_over("two", [("5000000000", "new", "7")], wider)
+    tables.apply()
+    assert tables.read("current") == tables.read("changes") == [("5000000000", "new")]
+    more = LiveTables(delta, Output(str(tmp_path / "out"))).current(ITEMS.name).select("more")
+    assert [row[0] for row in more.collect()] == [7]
     tables.sink.close()

@@ -26,10 +26,10 @@ class Chunk(SnapshotChunk):
             yield SnapshotRows(relation=self.relation, rows=self.rows, ts=1, lsn=7, xid=None)
 
 
-def rows(name: str, rows: Sequence[tuple[str, ...]] = ()) -> Batch:
-    """Return a whole snapshot of `ITEMS`, whose rows are handed over under ``name``, "" where they are not."""
+def rows(name: str, rows: Sequence[tuple[str, ...]] = (), table: Relation = ITEMS) -> Batch:
+    """Return a whole snapshot of ``table``, whose rows are handed over under ``name``, "" where not."""
     piece = SnapshotRows(
-        relation=ITEMS,
+        relation=table,
         rows=[*rows],
         ts=1,
         lsn=7,

@@ -78,12 +78,45 @@ class RowsAlone:
         part = self._commit()
         rig.apply()
         self._check()
+        self._come_again(part)
+
+    def _come_again(self, part: TransactionPart) -> None:
+        """``part`` lacks values that rows have: the history knows, and who has none says so."""
+        rig = self.rig
+        assert rig.output.table(ALONE.name).stale == ()
         rig.start_over()
         self._deliver(part)
         rig.apply()
         assert "came again" in rig.output.table(ALONE.name).stale[0]
         assert rig.output.table(BESIDE.name).stale == ()
         rig.check(BESIDE)
+
+    def play_with_a_column_that_is_added(self) -> None:
+        """A change comes again that is of before a column was added with a default."""
+        rig, wider = self.rig, [*COLUMNS, ("more", "int4")]
+        for table in (ALONE, BESIDE):
+            rig.db.insert(table, ["1", "a", "x"])
+        part = self._commit()
+        rig.apply()
+        tables = [
+            relation(
+                table.name, wider, numbers=(1, 2, 3, 4), oid=table.oid,
+                more={"more": {"default": "7", "missing": "7"}},
+            )
+            for table in (ALONE, BESIDE)
+        ]  # fmt: skip
+        for now in tables:
+            rig.db.rows[now.name] = [(*row, "7") for row in rig.db.rows[now.name]]
+            rig.db.insert(now, ["2", "b", "y", "8"])
+        self._commit()
+        rig.apply()
+        rig.check(*tables)
+        rig.start_over()
+        self._deliver(part)
+        rig.apply()
+        assert "came again" in rig.output.table(ALONE.name).stale[0]
+        assert rig.output.table(BESIDE.name).stale == ()
+        rig.check(tables[1])
 
     def _wider(self) -> None:
         """A column more, and a snapshot: neither looks for a history."""

@@ -25,18 +25,16 @@ from waltap_spark.column_identity import (
 )
 from waltap_spark.cuts import noted
 from waltap_spark.damage import damage, require_sizes, without
-from waltap_spark.elsewhere import Elsewhere, replaced_from_chunks, unread
+from waltap_spark.elsewhere import Elsewhere, replaced_from_chunks, unread, waited_for
 from waltap_spark.endings import ending
 from waltap_spark.errors import (
     FormatDiffers,
-    FormatError,
     ModeUnfit,
-    NamesClash,
     SegmentDamaged,
-    SourcesDiffer,
     TypeChanged,
     first_words,
 )
+from waltap_spark.failures import OF_ONE, require_one
 from waltap_spark.formats import Brought, Evolution, FormatContext, Step, TableFormat
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.handed import Handed
@@ -45,7 +43,7 @@ from waltap_spark.modes import of_rules, said, unfit
 from waltap_spark.options import ApplyOptions
 from waltap_spark.output import Intent, Output, OutputState, TableState
 from waltap_spark.plan import Group, TablePlan, plan
-from waltap_spark.redelivery import leave_out_known, may_repeat, reached
+from waltap_spark.redelivery import lacks_values, leave_out_known, may_repeat, reached
 from waltap_spark.resumption import Asked, Requests, resumed
 from waltap_spark.schema import LOG_FIELDS, common_type
 from waltap_spark.session import Suited, make_active, prepare
@@ -60,16 +58,6 @@ if TYPE_CHECKING:
 __all__ = ["Applier", "ApplyOptions"]
 
 log = logging.getLogger(__name__)
-
-OF_ONE: Final = (
-    TypeChanged,
-    NamesClash,
-    ColumnNameTaken,
-    SourcesDiffer,
-    SegmentDamaged,
-    FormatError,
-)
-"""What is wrong with one table, and no other."""
 
 RETRY_S: Final = 60.0
 """How long a table that stands still is left alone before it is tried again."""
@@ -136,6 +124,8 @@ class Applier:
         if begun is not None and begun.number == state.number + 1:
             self._owed = begun.mark
         self.state = state
+        if self._owed is None:
+            self._elsewhere.settle()
         if self._upkeep is not None:
             self._upkeep.stop()
         self._upkeep, self._kept = None, []
@@ -227,7 +217,7 @@ class Applier:
                 pool.map(lambda name: self._attempt(attempt, name, plans[name], before), plans)
             )
         if not all(name in stood.tables and stood.tables[name].failed for name in plans):
-            _require_one([error for _table, error in applied])
+            require_one([error for _table, error in applied])
         tables |= {table.name: table for table, _error in applied}
         tables |= self._format.aligned(self._spark, tables, plans)
         plans = {name: found for name, found in plans.items() if not tables[name].failed}
@@ -256,12 +246,12 @@ class Applier:
             state = noted(self._output, state, before)
         self._output.commit(state)
         self.state, self._owed, self._kept = state, None, []
-        self._elsewhere.settle()
         for path in asked.paths:
             self._requests.answered(path)
         if self._upkeep is not None:
             self._upkeep.settle(tended)
             self._upkeep.look(state)
+        self._elsewhere.settle()
         log.info(
             "applied",
             extra={
@@ -407,15 +397,6 @@ class Applier:
         return msgspec.structs.replace(done, **fine), None
 
 
-def _require_one(errors: Sequence[Exception | None]) -> None:
-    """Raise what all tables failed with, where it is no matter of one: what is wrong for all alike."""
-    from pyspark.errors import PySparkException
-
-    for error in errors if all(errors) else ():
-        if error is not None and not isinstance(error, (*OF_ONE, PySparkException)):
-            raise error
-
-
 class _Attempt:
     """One commit in the making: writes what nobody knows of yet."""
 
@@ -470,8 +451,8 @@ class _Attempt:
             self._leave_out_known(step, table, group, whole=another)
             if not group.rows:
                 return table
-        elif again and group.moved and group.unchanged:
-            table = doubted(table, "rows that got new keys came again, without all their values")
+        elif again and lacks_values(table, group):
+            table = doubted(table, "changes came again that lack values which its rows have")
         past = table.mode.keeps_past and bool(table.versions) and not group.elsewhere
         if another:
             if past:
@@ -501,11 +482,14 @@ class _Attempt:
             forgets=gone,
             drops=tuple(name for name in table.source_columns if name not in names),
         )
+        handed = self.handed(group.elsewhere)
+        if group.elsewhere and self._format.writes_in_place:
+            known = waited_for(step, learn(table), group, handed, self._output)
+            change = replace(change, learn=lambda _table: known)
         table = self._format.evolve(step, table, change)
         if group.elsewhere:
-            handed, store = self.handed(group.elsewhere), self._log.store
-            kind = self._format
-            return replaced_from_chunks(kind, step, table, group, handed, store, self._output)
+            kind, files = self._format, self._log.store
+            return replaced_from_chunks(kind, step, table, group, handed, files, self._output)
         if not group.rows:
             if group.replaces and past:
                 return self._end(step, table, group)

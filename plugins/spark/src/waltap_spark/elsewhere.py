@@ -12,6 +12,7 @@ table are in a folder before the first step is taken, and stay there until the c
 are not lost with their engine.
 """
 
+import logging
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from waltap.errors import SinkError
+from waltap.files.errors import FilesUnavailable
 from waltap_sinks.changelog import ChangeLog, Manifest, Mark
 from waltap_spark.chunks import chunk_rows, chunk_struct
 from waltap_spark.errors import ChunksRefused, ChunksUnread, RowsAwaited
@@ -34,10 +36,15 @@ if TYPE_CHECKING:
 
     from waltap.files.store import Store
 
-__all__ = ["Elsewhere", "replaced_from_chunks", "unread"]
+__all__ = ["Elsewhere", "replaced_from_chunks", "unread", "waited_for"]
+
+log = logging.getLogger(__name__)
 
 WAITING: Final = "_waltap/handed"
 """Where rows wait for the commit of tables that are written in place, below a folder for each snapshot."""
+
+WHOLE: Final = "_whole"
+"""A file beside them, when they are all there. Whether Spark writes one is a matter of settings."""
 
 _SAID = re.compile(r"WT-\d{4} [^\n]*")
 
@@ -92,10 +99,14 @@ class Elsewhere:
                 group.lost = gone and not _is_whole(self._output, _place(group, folder))
 
     def settle(self) -> None:
-        """Remove rows that wait for a commit: there is none that is owed."""
-        if self._seen:
+        """Remove rows that wait for a commit, when none is owed."""
+        if not self._seen:
+            return
+        try:
             self._output.store.delete_folder(WAITING)
             self._seen = False
+        except FilesUnavailable as error:
+            log.warning("rows that nobody waits for stay until the next commit: %s", error)
 
     def _lost(self, name: str) -> bool:
         """Tell whether another snapshot has begun behind the one that is called ``name``."""
@@ -112,6 +123,20 @@ class Elsewhere:
         return None if first is None else first.previous
 
 
+def waited_for(
+    step: Step, table: TableState, group: Group, handed: Handed | None, output: Output
+) -> TableState:
+    """Return ``table``, once all rows of ``group`` are in files of ours."""
+    place = _place(group, table.folder)
+    if not _is_whole(output, place):
+        types = stored_as(group, table.versions[group.fingerprint])
+        with chunk_rows(step.spark, (handed or {})[table.name], types) as rows:
+            rows.write.mode("overwrite").parquet(output.uri(place))
+        output.sync(place)
+        output.store.publish(f"{place}/{WHOLE}", b"")
+    return table
+
+
 def replaced_from_chunks(
     format_: TableFormat,
     step: Step,
@@ -121,26 +146,23 @@ def replaced_from_chunks(
     files: "Store",
     output: Output,
 ) -> TableState:
-    """Return ``table`` with the rows that tasks read for ``group``, and no others."""
+    """Return ``table`` with the rows that tasks read for ``group``, or have read (`waited_for`), and no
+    others."""
     types = stored_as(group, table.versions[group.fingerprint])
-    place = _place(group, table.folder)
 
     def replaced(rows: "DataFrame") -> TableState:
         named = with_names(rows, group.called) if group.called else rows
         brought = Brought(group=group, read=lambda: with_epoch(named, group.epoch), files=files)
-        return format_.replace(step, table, brought)
+        done = format_.replace(step, table, brought)
+        return msgspec.structs.replace(done, handed_rows=group.rows)
 
-    if not (format_.writes_in_place and _is_whole(output, place)):
+    if not format_.writes_in_place:
         with chunk_rows(step.spark, (handed or {})[table.name], types) as rows:
-            if not format_.writes_in_place:
-                done = replaced(rows)
-                return msgspec.structs.replace(done, handed_rows=group.rows)
-            rows.write.mode("overwrite").parquet(output.uri(place))
-        output.sync(place)
-        output.store.settle()
-    there = step.spark.read.schema(chunk_struct(types)).parquet(output.uri(place))
-    group.count(there.count())
-    return msgspec.structs.replace(replaced(there), handed_rows=group.rows)
+            return replaced(rows)
+    there = step.spark.read.schema(chunk_struct(types))
+    waiting = there.parquet(output.uri(_place(group, table.folder)))
+    group.count(waiting.count())
+    return replaced(waiting)
 
 
 def _place(group: Group, folder: str) -> str:
@@ -148,8 +170,8 @@ def _place(group: Group, folder: str) -> str:
 
 
 def _is_whole(output: Output, place: str) -> bool:
-    """Tell whether Spark has written all rows there."""
-    return "_SUCCESS" in output.store.names(place)
+    """Tell whether all rows are there, and durable."""
+    return WHOLE in output.store.names(place)
 
 
 def unread(error: BaseException, table: str) -> SinkError | None:

@@ -254,8 +254,9 @@ class ModeUnfit(FormatError):
 
     code = "WT-5241"
     remedy = (
-        "Name a mode for this table that fits, such as mode = {table}:scd1, or history = {table}:keep where "
-        "that is meant; a table that was made in one mode keeps it, another is a new output and snapshot."
+        "Name a mode for this table that fits, such as mode = {table}:scd1, or history = {table}:keep "
+        "where that is meant; a table that was made in one mode keeps it, another is a new output and "
+        "snapshot."
     )
 
 

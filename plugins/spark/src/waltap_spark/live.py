@@ -113,12 +113,12 @@ class LiveTables:
     def changes(self, name: str) -> "DataFrame":
         """Return the table's whole history, one row per change. Raises: TableUnknown, HistoryNotKept."""
         several = self._sharers().get(name)
-        table = self._table(name) if several is None else several[0]
-        if not table.mode.history:
+        tables = [self._table(name)] if several is None else several
+        if not all(table.mode.history for table in tables):
             raise HistoryNotKept(f"{name} was made without a history", table=name)
         if several is not None:
             return self._together(several, "changes")
-        return self._read(table, "changes")
+        return self._read(tables[0], "changes")
 
     def register(self) -> list[str]:
         """Make temporary views of all tables and of their changes (``NAME_changes``), where they are kept.

@@ -84,8 +84,8 @@ class SparkProperties(Properties):
         default=("keep",),
         summary=(
             "Whether the changes of a table are kept beside its rows, as SCHEMA.TABLE_changes: keep, or "
-            "none, which halves what a commit of Delta Lake and Iceberg costs. None is for scd1 with hard "
-            "deletes and a key. By table, as mode."
+            "none, which saves commits of Delta Lake and Iceberg one of two tables. None is for scd1 with "
+            "hard deletes and a key. By table, as mode."
         ),
         examples=("none", r"public\.audit.*:keep,none"),
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from waltap_spark.output import TableState
     from waltap_spark.plan import Group
 
-__all__ = ["leave_out_known", "may_repeat", "reached"]
+__all__ = ["lacks_values", "leave_out_known", "may_repeat", "reached"]
 
 CHANGE = ("_commit_lsn", "_lsn", "_seq", "_sub", "_commit_ts")
 """What tells a change, besides the number of its transaction."""
@@ -44,6 +44,13 @@ def may_repeat(table: "TableState", group: "Group", reach: int) -> bool:
         and group.span[0] < reach
         and group.epoch > table.snapshot_epoch
     )
+
+
+def lacks_values(table: "TableState", group: "Group") -> bool:
+    """Tell whether changes of ``group`` that come again to a table without a history would take values
+    from its rows: what a row kept under its old key, or in a column that was added since."""
+    has = {column.name for column in group.columns}
+    return bool((group.moved and group.unchanged) or not has.issuperset(table.source_columns))
 
 
 def leave_out_known(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from waltap.capture.java_regex import java_pattern, java_replacement
 from waltap_spark.errors import SourcesDiffer
+from waltap_spark.modes import said
 from waltap_spark.places import COLUMN, Place
 from waltap_spark.schema import common_type
 
@@ -152,7 +153,18 @@ class Shapes:
                     f"{table.name} would be a source of {place.name}, which is a table by itself"
                 )
             self._take(table)
+            if place is not None:
+                self._require_alike(table, place.name)
         return table
+
+    def _require_alike(self, table: "TableState", target: str) -> None:
+        for other in self._tables().values():
+            shares = other.place is not None and other.place.name == target and other.columns
+            if shares and other.mode != table.mode:
+                raise SourcesDiffer(
+                    f"{table.name} would be {said(table.mode)} in {target}, and {other.name} is "
+                    f"{said(other.mode)} there"
+                )
 
     def _take(self, table: "TableState") -> None:
         place = table.place

@@ -487,10 +487,13 @@ class IcebergFormat(MergingFormat):
         """
         had = spark.conf.get(f"{OWN_SETTING}.warehouse", None)
         jvm = getattr(spark, "_jvm", None)
-        if had in (None, warehouse) or jvm is None:
+        if had in (None, warehouse):
             return
-        manager = _java(spark).sessionState().catalogManager()
-        if manager.listCatalogs(jvm.scala.Option.apply(None)).contains(OWN):
+        loaded = True  # perhaps; a session of Spark Connect does not say
+        if jvm is not None:
+            manager = _java(spark).sessionState().catalogManager()
+            loaded = manager.listCatalogs(jvm.scala.Option.apply(None)).contains(OWN)
+        if loaded:
             text = f"this Spark session has the Iceberg tables of another output open, {had}"
             raise SessionTaken(text, catalog=OWN)
 
