@@ -45,7 +45,13 @@ class Segments:
     """Rows of one table, in segments; ``rows``: values of ``own``, operation, and position."""
 
     def __init__(
-        self, folder: Path, own: pa.Schema, key: tuple[str, ...], parts: list[list[Any]]
+        self,
+        folder: Path,
+        own: pa.Schema,
+        key: tuple[str, ...],
+        parts: list[list[Any]],
+        *,
+        dictionaries: bool = False,
     ) -> None:
         self.store, schema = Store(str(folder)), pa.schema([*own, *LOG])
         self.group = Group("f", EPOCH, key, (), oid=0)
@@ -55,7 +61,9 @@ class Segments:
             arrays = [
                 pa.array([row[n] for row in listed], kind) for n, kind in enumerate(schema.types)
             ]
-            pq.write_table(pa.table(arrays, schema=schema), folder / path)
+            pq.write_table(
+                pa.table(arrays, schema=schema), folder / path, use_dictionary=dictionaries
+            )
             self.group.segments.append(path)
             self.group.known[path] = Segment(path=path, rows=len(rows), bytes=1, unpacked=1)
             self.group.rows += len(rows)
@@ -168,6 +176,11 @@ def test_what_is_not_plain_is_left_to_spark(session: Any, tmp_path: Path) -> Non
     at_one_place = [((n % 3, n), "r", (10, -1, 0)) for n in range(9)]
     assert not told(lambda made: None, "at one place", at_one_place)
     assert told(lambda made: None, "of different keys", at_one_place[:3])
+    (tmp_path / "dictionaries").mkdir()
+    made = Segments(tmp_path / "dictionaries", own, ("id",), [rows], dictionaries=True)
+    frame = made.brought(session).log(made.table)
+    hidden = last_rows(made.table, made.group, made.store, frame)
+    assert hidden is None, "nobody knows how much they hold"
 
 
 def test_sixty_tables_settle_three_ways_to_what_they_hold(

@@ -31,7 +31,7 @@ class Tables:
     """A log, its tables, and what an engine hands over."""
 
     def __init__(self, folder: Path, spark: Any, kind: str = "delta") -> None:
-        self.folder, self.spark, self.kind = folder, spark, kind
+        self.folder, self.spark, self.kind = folder, prepare(spark), kind
         self.handed: dict[str, Handed] = {}
         self.reopen()
 

@@ -29,7 +29,7 @@ class RowsAlone:
 
     def __init__(self, folder: Path, spark: Any, choice: FormatChoice) -> None:
         self.rig = Rig(folder, spark, choice, parallel=1, modes=RULES, fold_rows=0, merge_sets=2)
-        self.spark = spark
+        self.spark = self.rig.spark
 
     def play(self) -> None:
         """Everything that rows go through; the same changes once more; a driver that dies."""
