@@ -63,6 +63,17 @@ class Tables:
         finally:
             applier.close()
 
+    def apply_and_die(self, place: object, name: str) -> None:
+        """Apply by a driver that dies where it comes to ``name`` of ``place``."""
+
+        def dies(*_given: object) -> None:
+            raise Died
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(place, name, dies)
+            with pytest.raises(Died):
+                self.apply()
+
     def read(self, what: str) -> list[tuple[str, ...]]:
         """Return the rows, or the history."""
         tables = LiveTables(self.spark, Output(str(self.folder / "out")))
@@ -76,22 +87,15 @@ class Tables:
 
 
 def test_a_step_that_was_taken_keeps_its_rows_when_driver_and_engine_die(
-    delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    delta: Any, tmp_path: Path
 ) -> None:
-    die_between_two_steps(Tables(tmp_path, delta), monkeypatch)
+    die_between_two_steps(Tables(tmp_path, delta))
 
 
-def die_between_two_steps(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+def die_between_two_steps(tables: Tables) -> None:
     """The history has the first snapshot's rows, the table has none yet: both go on with these."""
     tables.hand_over("one", OLD)
-
-    def dies(*_given: object) -> None:
-        raise Died
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Work, "overwrite", dies)
-        with pytest.raises(Died):
-            tables.apply()
+    tables.apply_and_die(Work, "overwrite")
     assert tables.waiting
     tables.sink.close()
     tables.reopen()
@@ -109,14 +113,7 @@ def test_rows_of_which_some_are_missing_are_read_again(
     """A driver that dies when they are written and not yet durable, and an engine that lives."""
     tables = Tables(tmp_path, delta)
     tables.hand_over("one", OLD)
-
-    def dies(*_given: object) -> None:
-        raise Died
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Output, "sync", dies)
-        with pytest.raises(Died):
-            tables.apply()
+    tables.apply_and_die(Output, "sync")
     before = set(tables.waiting)
     assert before
     assert not list((tmp_path / "out").rglob("_delta_log")), (
@@ -134,19 +131,12 @@ def test_rows_of_which_some_are_missing_are_read_again(
 
 
 def test_a_snapshot_that_is_lost_before_its_rows_are_there_leaves_nothing(
-    delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    delta: Any, tmp_path: Path
 ) -> None:
     """Until the next one the table may have got other columns."""
     tables = Tables(tmp_path, delta)
     tables.hand_over("one", OLD)
-
-    def dies(*_given: object) -> None:
-        raise Died
-
-    with monkeypatch.context() as patch:
-        patch.setattr(elsewhere, "chunk_rows", dies)
-        with pytest.raises(Died):
-            tables.apply()
+    tables.apply_and_die(elsewhere, "chunk_rows")
     tables.sink.close()
     tables.reopen()
     wider = relation(ITEMS.name, [("id", "int8"), ("v", "text"), ("more", "int4")])

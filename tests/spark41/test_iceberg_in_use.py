@@ -188,6 +188,6 @@ def test_rows_without_their_history_are_right(iceberg: Any, tmp_path: Path) -> N
 
 
 def test_a_snapshot_that_tasks_read_has_one_set_of_rows_whoever_dies(
-    iceberg: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    iceberg: Any, tmp_path: Path
 ) -> None:
-    die_between_two_steps(Tables(tmp_path, iceberg, "iceberg"), monkeypatch)
+    die_between_two_steps(Tables(tmp_path, iceberg, "iceberg"))

@@ -25,7 +25,7 @@ from waltap_spark.column_identity import (
 )
 from waltap_spark.cuts import noted
 from waltap_spark.damage import damage, require_sizes, without
-from waltap_spark.elsewhere import Elsewhere, replaced_from_chunks, unread, waited_for
+from waltap_spark.elsewhere import Elsewhere, replaced_from_chunks, unread, wait_for
 from waltap_spark.endings import ending
 from waltap_spark.errors import (
     FormatDiffers,
@@ -484,7 +484,8 @@ class _Attempt:
         )
         handed = self.handed(group.elsewhere)
         if group.elsewhere and self._format.writes_in_place:
-            known = waited_for(step, learn(table), group, handed, self._output)
+            known = learn(table)
+            wait_for(step, known, group, handed, self._output)
             change = replace(change, learn=lambda _table: known)
         table = self._format.evolve(step, table, change)
         if group.elsewhere:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from waltap.files.store import Store
 
-__all__ = ["Elsewhere", "replaced_from_chunks", "unread", "waited_for"]
+__all__ = ["Elsewhere", "replaced_from_chunks", "unread", "wait_for"]
 
 log = logging.getLogger(__name__)
 
@@ -123,10 +123,10 @@ class Elsewhere:
         return None if first is None else first.previous
 
 
-def waited_for(
+def wait_for(
     step: Step, table: TableState, group: Group, handed: Handed | None, output: Output
-) -> TableState:
-    """Return ``table``, once all rows of ``group`` are in files of ours."""
+) -> None:
+    """See that all rows of ``group`` are in files of ours."""
     place = _place(group, table.folder)
     if not _is_whole(output, place):
         types = stored_as(group, table.versions[group.fingerprint])
@@ -134,7 +134,6 @@ def waited_for(
             rows.write.mode("overwrite").parquet(output.uri(place))
         output.sync(place)
         output.store.publish(f"{place}/{WHOLE}", b"")
-    return table
 
 
 def replaced_from_chunks(
@@ -146,7 +145,7 @@ def replaced_from_chunks(
     files: "Store",
     output: Output,
 ) -> TableState:
-    """Return ``table`` with the rows that tasks read for ``group``, or have read (`waited_for`), and no
+    """Return ``table`` with the rows that tasks read for ``group``, or have read (`wait_for`), and no
     others."""
     types = stored_as(group, table.versions[group.fingerprint])
 
