@@ -113,8 +113,9 @@ def rig(kafka: Kafka, folder: Path, guarantee: str) -> SinkRig:
 
 @contextlib.contextmanager
 def refusing(kafka: Kafka, topics: list[str]) -> Iterator[None]:
-    """Let the broker refuse every record of ``topics``, for its size."""
-    limit(kafka, topics, "10")
+    """Let the broker refuse what is written to ``topics``, for its size; but not the marker of 78 bytes that
+    ends a transaction, without which it would never end."""
+    limit(kafka, topics, "78")
     for topic in topics:
         refused: list[bool] = []
         producer = Producer(
@@ -128,7 +129,7 @@ def refusing(kafka: Kafka, topics: list[str]) -> Iterator[None]:
         deadline = time.monotonic() + WAIT_SECONDS
         while refused[-1:] != [True]:
             assert time.monotonic() < deadline
-            producer.produce(topic, b"x", headers=[(PROBE, b"")])
+            producer.produce(topic, b"x" * 200, headers=[(PROBE, b"")])
             producer.flush(WAIT_SECONDS)
     yield
     limit(kafka, topics, "1000000")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyarrow import dataset, fs
+from pyarrow import dataset, fs, parquet
 from waltap.errors import SinkError
 from waltap.files import (
     AccessRefused,
@@ -171,6 +171,24 @@ def test_requests_that_fail_at_random_lose_and_double_nothing(
     pipeline.catch_up()
     assert Counter(delivered(s3, bucket, kind)) == Counter(range(rows))
     assert delivered(s3, bucket, kind) == list(range(rows))
+
+
+def test_small_reads_are_tried_again_where_a_refusal_is_longer_than_what_was_asked_for(
+    s3: S3Server, bucket: str, door: S3Door
+) -> None:
+    given = {**s3.properties(url=door.url), "storage.max.attempts": 12}
+    store = Store(f"s3://{bucket}/small", StorageProperties.model_validate(given))
+    with store.create("few") as stream:
+        stream.write(b"few bytes")
+    with store.create("rows") as stream:
+        parquet.write_table(pa.table({"n": range(10)}), stream)
+    door.share = 0.25
+    for _ in range(8):
+        assert store.read("few") == b"few bytes"
+        assert store.read_parquet("rows")["n"].to_pylist() == list(range(10))
+        found = [batch["n"].to_pylist() for batch in store.parquet_batches("rows", 4)]
+        assert found == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert door.failed > 5
 
 
 def more(door: S3Door, before: int) -> bool:

@@ -5,13 +5,15 @@ stores make an object visible, whole, when its upload ends; there is nothing to 
 """
 
 import contextlib
+import itertools
 import math
 import os
+import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from waltap.files.errors import BucketMissing, FilesInUse, FilesUnavailable, kind_of
 from waltap.files.location import opened
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Store", "safe_name"]
 
+Read = TypeVar("Read")
+
 RENAMING: Final = frozenset({"local", "hdfs", "viewfs", "mock"})
 """Filesystems that rename atomically; elsewhere an upload itself is atomic."""
 
@@ -35,6 +39,13 @@ OBJECTS: Final = frozenset({"s3", "gcs", "abfs"})
 LARGE_BYTES: Final = 8 << 20
 """A file that is made durable as soon as it is complete."""
 
+MISREAD: Final = "Failed to flush response stream"
+"""What Amazon's SDK says, and tries no more, where a refusal is longer than the bytes that were asked for:
+pyarrow gives it a buffer for those alone."""
+
+AGAIN_S: Final = 0.1
+LONGEST_AGAIN_S: Final = 5.0
+
 MANY_FILES: Final = 16
 SYNC_THREADS: Final = 8
 
@@ -42,6 +53,10 @@ SYNC_THREADS: Final = 8
 def safe_name(text: str) -> str:
     """Return ``text`` as a file name: what is not a letter, digit, _ or - is percent-encoded."""
     return urllib.parse.quote(text, safe="").replace(".", "%2E").replace("~", "%7E")
+
+
+def _anyone() -> None:
+    """Let whoever asks write."""
 
 
 class Store:
@@ -55,8 +70,10 @@ class Store:
     def __init__(self, location: str, storage: StorageProperties | None = None) -> None:
         self.location = location.partition("?")[0]
         self._remote = "://" in location
+        storage = storage or StorageProperties()
+        self._attempts = storage.storage_attempts
         try:
-            place = opened(location, storage or StorageProperties())
+            place = opened(location, storage)
         except (OSError, ValueError) as cause:  # pyarrow's errors are subclasses of these
             raise self._failure("cannot be opened", cause) from cause
         self._fs, base, self.location = place
@@ -72,8 +89,15 @@ class Store:
         """Folders whose names of files are not known to be durable, as ``_files`` are not."""
         self._lock: LockFile | None = None
         self.takes_over = False
-        self.may_write: Callable[[], None] = lambda: None
+        self.may_write: Callable[[], None] = _anyone
         """See `SinkContext`: asked before a file is begun, appears or goes."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Go to another process (tasks of Spark read by it): a lock of threads stays where it is."""
+        return {name: value for name, value in self.__dict__.items() if name != "_settling"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _settling=Lock())
 
     def path(self, relative: str) -> str:
         """Return the path that the filesystem knows ``relative`` by."""
@@ -124,11 +148,12 @@ class Store:
 
     def read(self, path: str) -> bytes:
         """Return the content of a small file."""
-        try:
+
+        def whole() -> bytes:
             with self._fs.open_input_stream(self.path(path), compression=None) as stream:
                 return bytes(stream.read())
-        except OSError as cause:
-            raise self._failure(f"cannot give {path}", cause) from cause
+
+        return self._read(path, whole)
 
     def size(self, path: str) -> int:
         """Return the bytes of a file. Raises: FilesUnavailable, caused by FileNotFoundError where there is
@@ -145,58 +170,81 @@ class Store:
 
     def read_parquet(self, path: str) -> "pa.Table":
         """Return the rows of one segment, in file order."""
-        from pyarrow import parquet
 
-        try:
-            with self._fs.open_input_file(self.path(path)) as stream:
-                return parquet.ParquetFile(stream, page_checksum_verification=True).read()
-        except OSError as cause:
-            raise self._failure(f"cannot give {path}", cause) from cause
+        def rows() -> "pa.Table":
+            with self._segment(path) as file:
+                return file.read()
+
+        return self._read(path, rows)
 
     def parquet_columns(self, path: str, names: "Sequence[str]", most: int) -> "pa.Table | None":
         """Return columns of one segment, its rows in file order; None where their values take more than
         ``most`` bytes, or the file does not say how many."""
-        from pyarrow import parquet
 
-        try:
-            with self._fs.open_input_file(self.path(path)) as stream:
-                file = parquet.ParquetFile(stream, page_checksum_verification=True)
+        def columns() -> "pa.Table | None":
+            with self._segment(path) as file:
                 if _unpacked(file.metadata, names) > most:
                     return None
                 return file.read(columns=list(names)).select(list(names))
-        except OSError as cause:
-            raise self._failure(f"cannot give {path}", cause) from cause
+
+        return self._read(path, columns)
 
     def parquet_schema(self, path: str) -> "pa.Schema":
         """Return the schema of one segment, of which only the end is read."""
-        from pyarrow import parquet
 
-        try:
-            with self._fs.open_input_file(self.path(path)) as stream:
-                return parquet.read_schema(stream)
-        except OSError as cause:
-            raise self._failure(f"cannot give {path}", cause) from cause
+        def schema() -> "pa.Schema":
+            with self._segment(path) as file:
+                return file.schema_arrow
+
+        return self._read(path, schema)
 
     def parquet_rows(self, path: str) -> int:
         """Return how many rows one segment has, of which only the end is read."""
-        from pyarrow import parquet
 
-        try:
-            with self._fs.open_input_file(self.path(path)) as stream:
-                return int(parquet.read_metadata(stream).num_rows)
-        except OSError as cause:
-            raise self._failure(f"cannot give {path}", cause) from cause
+        def rows() -> int:
+            with self._segment(path) as file:
+                return int(file.metadata.num_rows)
+
+        return self._read(path, rows)
 
     def parquet_batches(self, path: str, rows: int) -> "Iterator[pa.RecordBatch]":
         """Return the rows of one segment in file order, so many at a time."""
+        given = tries = 0
+        while True:
+            try:
+                with self._segment(path) as file:
+                    batches = file.iter_batches(batch_size=rows)
+                    for batch in itertools.islice(batches, given, None):
+                        yield batch
+                        given += 1
+            except OSError as cause:
+                tries += 1
+                self._refused(path, cause, tries)
+            else:
+                return
+
+    @contextlib.contextmanager
+    def _segment(self, path: str) -> "Iterator[parquet.ParquetFile]":
         from pyarrow import parquet
 
-        try:
-            with self._fs.open_input_file(self.path(path)) as stream:
-                found = parquet.ParquetFile(stream, page_checksum_verification=True)
-                yield from found.iter_batches(batch_size=rows)
-        except OSError as cause:
+        with self._fs.open_input_file(self.path(path)) as stream:
+            yield parquet.ParquetFile(stream, page_checksum_verification=True)
+
+    def _read(self, path: str, read: Callable[[], Read]) -> Read:
+        """Return what ``read`` does, which is called again where the SDK lost what the store said."""
+        tries = 0
+        while True:
+            try:
+                return read()
+            except OSError as cause:
+                tries += 1
+                self._refused(path, cause, tries)
+
+    def _refused(self, path: str, cause: OSError, tries: int) -> None:
+        """Wait before a read that is tried again. Raises: FilesUnavailable where it is not."""
+        if MISREAD not in str(cause) or tries >= self._attempts:
             raise self._failure(f"cannot give {path}", cause) from cause
+        time.sleep(min(AGAIN_S * 2**tries, LONGEST_AGAIN_S))
 
     # --- writing ----------------------------------------------------------------------------------
 

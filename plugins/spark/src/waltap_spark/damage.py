@@ -11,7 +11,7 @@ mark before it (`waltap_spark.follower`). Knows no Spark.
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from waltap.files.errors import FilesUnavailable
+from waltap.files.errors import AccessRefused, BucketMissing, FilesAway, FilesUnavailable
 from waltap.files.store import Store
 from waltap_spark.errors import SegmentDamaged
 from waltap_spark.plan import Group
@@ -68,6 +68,8 @@ def _unreadable(store: Store, path: str, rows: int) -> str:
 
     try:
         found = sum(batch.num_rows for batch in store.parquet_batches(path, ROWS))
+    except (AccessRefused, BucketMissing, FilesAway):
+        raise  # nothing was seen of the segment
     except (FilesUnavailable, pa.ArrowException, ValueError) as error:
         cause = error.__cause__ or error
         return f"cannot be read: {' '.join(str(cause).split())}"
