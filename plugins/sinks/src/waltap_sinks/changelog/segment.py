@@ -74,7 +74,8 @@ class SegmentFile:
 
     def write(self, table: "pa.Table") -> None:
         """Append ``table``: one row group, or several where it has many rows, or long ones."""
-        rows = max(1, min(table.num_rows, GROUP_ROWS))
+        groups = -(-table.num_rows // GROUP_ROWS)
+        rows = -(-table.num_rows // max(1, groups)) or 1
         if self._page_rows < PAGE_ROWS:
             fit = table.num_rows * GROUP_BYTES // max(1, table.nbytes)
             rows = max(1, min(rows, fit))
