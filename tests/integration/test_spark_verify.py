@@ -15,6 +15,7 @@ from waltap_spark.session import prepare
 from waltap_sinks.comparison import Comparison, comparison_table
 from waltap_spark.verify import compare
 
+from tests.rigs.busy_lake import looks_right_while_it_runs
 from tests.rigs.changelog import Database as Model
 from tests.rigs.changelog import batch, context, relation
 from tests.rigs.spark import Rig
@@ -153,3 +154,10 @@ def test_a_table_of_which_nothing_could_be_kept_is_not_passed_over(
     assert (bare.equal, bare.source_rows, bare.target_rows) == (False, 2, 0)
     rig.applier.close()
     rig.sink.close()
+
+
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+def test_who_looks_while_both_sides_are_written_finds_what_is_so(
+    database: Any, tmp_path: Path, delta: Any, table_format: str
+) -> None:
+    looks_right_while_it_runs(database, tmp_path, delta, table_format)

@@ -1,7 +1,6 @@
 """From a real PostgreSQL to Spark: an engine that runs until it is idle, and an applier."""
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -55,10 +54,8 @@ class Lake:
 
     def run(self) -> str:
         """Run the engine until everything is delivered; return its log."""
-        program = shutil.which("waltap", path=str(Path(sys.executable).parent))
-        assert program is not None
         done = subprocess.run(
-            [program, "run", "p.toml", "--until-idle", "2"],
+            [sys.executable, "-m", "waltap", "run", "p.toml", "--until-idle", "2"],
             cwd=self.folder,
             env={**os.environ, "PYTHONPATH": self._path},
             capture_output=True,

@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.integration.test_spark_nested import OPTIONS, SOURCE, nested_values_follow, site
 from tests.integration.test_spark_waiting_rows import Tables, die_between_two_steps
 from tests.integration.test_spark_verify import COLUMNS, ROWS, TABLE
+from tests.rigs.busy_lake import looks_right_while_it_runs
 from tests.rigs.changelog import relation
+from tests.rigs.lake import Lake
 from tests.rigs.rows_alone import RowsAlone
 from tests.rigs.shared_sources import INTO, RULES, run
 from tests.rigs.spark import Rig
@@ -31,6 +34,8 @@ NUMBER = relation("public.odd", [("id", "int4"), ("v", "int4")])
 TEXT = relation("public.odd", [("id", "int4"), ("v", "text")])
 START = 100
 MOVES = 4
+
+__all__ = ["site"]
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 
@@ -191,3 +196,17 @@ def test_a_snapshot_that_tasks_read_has_one_set_of_rows_whoever_dies(
     iceberg: Any, tmp_path: Path
 ) -> None:
     die_between_two_steps(Tables(tmp_path, iceberg, "iceberg"))
+
+
+def test_nested_values_follow_the_source_and_their_types_grow(
+    iceberg: Any, database: Any, tmp_path: Path, site: list[Path]
+) -> None:
+    nested_values_follow(
+        Lake(database, tmp_path, iceberg, "iceberg", source=SOURCE, plugins=site, **OPTIONS)
+    )
+
+
+def test_who_looks_while_both_sides_are_written_finds_what_is_so(
+    iceberg: Any, database: Any, tmp_path: Path
+) -> None:
+    looks_right_while_it_runs(database, tmp_path, iceberg, "iceberg")
