@@ -213,13 +213,8 @@ def banks(database: Database, java: Path, tmp_path: Path) -> Iterator[Banks]:
         bank.close()
 
 
-@pytest.mark.parametrize("kind", ["parquet", "delta"])
-@pytest.mark.timeout(1500)  # five starts of Spark, on a machine that may have much to do
-def test_executor_driver_and_engine_are_killed_while_tasks_read(
-    banks: Banks, request: pytest.FixtureRequest, kind: str
-) -> None:
-    jars = {"format": kind, "spark.jars": spark_jars()} if kind == "delta" else {}
-    bank = banks({**ON_A_CLUSTER, **jars})
+def each_dies_in_turn(bank: Bank, spark: Callable[[], Any]) -> None:
+    """Kill the executor, the driver and the engine while a task waits; see `Bank.finish`."""
     bank.start()
     bank.until(bank.waiting, "task that reads")
     bank.kill(*bank.executors())
@@ -229,4 +224,15 @@ def test_executor_driver_and_engine_are_killed_while_tasks_read(
     bank.engine.wait()
     bank.start()
     bank.until(lambda: bank.said("are read by others") == 2, "second snapshot")
-    bank.finish(lambda: request.getfixturevalue("delta" if kind == "delta" else "spark"))
+    bank.finish(spark)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
+@pytest.mark.timeout(1500)  # five starts of Spark, on a machine that may have much to do
+def test_executor_driver_and_engine_are_killed_while_tasks_read(
+    banks: Banks, request: pytest.FixtureRequest, kind: str
+) -> None:
+    jars = {"format": kind, "spark.jars": spark_jars()} if kind == "delta" else {}
+    bank = banks({**ON_A_CLUSTER, **jars})
+    name = "delta" if kind == "delta" else "spark"
+    each_dies_in_turn(bank, lambda: request.getfixturevalue(name))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.fault.test_spark_executor_kills import ON_A_CLUSTER, Banks, banks, each_dies_in_turn
 from tests.integration.test_spark_nested import OPTIONS, SOURCE, nested_values_follow, site
 from tests.integration.test_spark_waiting_rows import Tables, die_between_two_steps
 from tests.integration.test_spark_verify import COLUMNS, ROWS, TABLE
@@ -19,6 +20,7 @@ from tests.rigs.lake import Lake
 from tests.rigs.rows_alone import RowsAlone
 from tests.rigs.shared_sources import INTO, RULES, run
 from tests.rigs.spark import Rig
+from tests.servers.iceberg import spark_jars
 from waltap_spark.commands import application
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.live import LiveTables, open_tables
@@ -35,7 +37,7 @@ TEXT = relation("public.odd", [("id", "int4"), ("v", "text")])
 START = 100
 MOVES = 4
 
-__all__ = ["site"]
+__all__ = ["banks", "site"]
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 
@@ -210,3 +212,11 @@ def test_who_looks_while_both_sides_are_written_finds_what_is_so(
     iceberg: Any, database: Any, tmp_path: Path
 ) -> None:
     looks_right_while_it_runs(database, tmp_path, iceberg, "iceberg")
+
+
+@pytest.mark.timeout(1500)  # five starts of Spark, on a machine that may have much to do
+def test_executor_driver_and_engine_are_killed_while_tasks_read(
+    banks: Banks, request: pytest.FixtureRequest
+) -> None:
+    bank = banks({**ON_A_CLUSTER, "format": "iceberg", "spark.jars": spark_jars()})
+    each_dies_in_turn(bank, lambda: request.getfixturevalue("iceberg"))
