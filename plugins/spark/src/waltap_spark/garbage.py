@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from waltap.files.errors import FilesUnavailable
 from waltap.files.store import Store
 from waltap_spark.errors import OutputDamaged
 
@@ -32,10 +33,14 @@ class Garbage:
         self._store = store
 
     def note(self, number: int, paths: Iterable[str]) -> None:
-        """Write down what commit ``number`` is to drop; before it appears."""
+        """Write down what commit ``number`` is to drop; before it appears. What an attempt at it that
+        failed was to drop counts no more."""
         dropped = _Dropped(since=time.time(), paths=tuple(sorted(paths)))
+        path = f"{FOLDER}/{_name(number)}"
         if dropped.paths:
-            self._store.put(f"{FOLDER}/{_name(number)}", msgspec.json.encode(dropped) + b"\n")
+            self._store.put(path, msgspec.json.encode(dropped) + b"\n")
+        else:
+            self._store.delete(path)
 
     def forget_after(self, number: int) -> None:
         """Forget what commits after ``number`` were to drop: they never appeared."""
@@ -45,15 +50,25 @@ class Garbage:
 
     def paths(self) -> set[str]:
         """Return all that is still there. Raises: OutputDamaged."""
-        return {path for name in self._store.names(FOLDER) for path in self._read(name).paths}
+        found: set[str] = set()
+        for name in self._store.names(FOLDER):
+            try:
+                found.update(self._read(name).paths)
+            except FilesUnavailable as error:  # a driver has collected it since: the sets are gone
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    raise
+        return found
 
-    def due(self, grace_s: float) -> Iterable[tuple[str, tuple[str, ...]]]:
-        """Return (file, paths) of what was dropped ``grace_s`` ago, oldest first.
+    def due(self, grace_s: float, number: int) -> Iterable[tuple[str, tuple[str, ...]]]:
+        """Return (file, paths) of what commits up to ``number`` dropped ``grace_s`` ago, oldest first:
+        of a commit that did not appear, the one before it still names what it was to drop.
 
         Raises: OutputDamaged.
         """
         limit = time.time() - grace_s
         for name in self._store.names(FOLDER):
+            if name > _name(number):
+                return
             dropped = self._read(name)
             if dropped.since > limit:
                 return

@@ -352,6 +352,7 @@ class Output:
         self.location = location
         self.garbage = Garbage(self.store)
         self._commits = CommitFiles(self.store, OutputState)
+        self._number = 0
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -402,6 +403,7 @@ class Output:
             raise OutputInUse(text, holder=holder) from cause
         self._commits.forget()
         state = self.state()
+        self._number = 0 if state is None else state.number
         if state is None:
             begun = self.intent()
             return OutputState(
@@ -464,11 +466,12 @@ class Output:
     def commit(self, state: OutputState) -> None:
         """Make ``state`` what counts, atomically; then remove commits that nobody needs."""
         self._commits.write(state)
+        self._number = state.number
 
     def collect(self, grace_s: float) -> int:
-        """Remove sets that no commit has named for ``grace_s``; return how many."""
+        """Remove sets that no commit has named for ``grace_s``; return how many. For who has opened it."""
         removed = 0
-        for name, paths in self.garbage.due(grace_s):
+        for name, paths in self.garbage.due(grace_s, self._number):
             for path in paths:
                 self.remove(path)
             self.store.delete(name)

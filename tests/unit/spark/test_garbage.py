@@ -1,0 +1,73 @@
+"""Sets go when a commit has dropped them, and no sooner."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from waltap_sinks.changelog.manifest import Mark
+from waltap_spark.garbage import FOLDER
+from waltap_spark.output import ChangeSet, Output, OutputState, TableState
+
+SET = "tables/s/t/changes/one"
+
+
+def opened(folder: Path) -> tuple[Output, OutputState]:
+    """An output whose first commit names a set."""
+    output = Output(str(folder))
+    state = output.open("log", "id")
+    output.store.put(f"{SET}/part.parquet", b"rows")
+    table = TableState(
+        schema="s", table="t", changes=(ChangeSet(path=SET, fingerprint="f", rows=1),)
+    )
+    state = msgspec.structs.replace(state, number=1, mark=Mark(1, 1, 0), tables={"s.t": table})
+    output.commit(state)
+    return output, state
+
+
+def test_what_a_failed_attempt_was_to_drop_stays_while_a_commit_names_it(tmp_path: Path) -> None:
+    output, state = opened(tmp_path)
+    output.garbage.note(2, {SET})  # and the commit failed
+    assert output.collect(0.0) == 0
+    output.garbage.note(2, ())  # made again, it drops nothing
+    state = msgspec.structs.replace(state, number=2)
+    output.commit(state)
+    assert output.collect(0.0) == 0
+    assert (tmp_path / SET / "part.parquet").exists()
+    output.close()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_a_commit_dropped_goes(tmp_path: Path, again: bool) -> None:
+    """By who committed it, or by a successor."""
+    output, state = opened(tmp_path)
+    output.garbage.note(2, {SET})
+    output.commit(msgspec.structs.replace(state, number=2, tables={}))
+    if again:
+        output.close()
+        output = Output(str(tmp_path))
+        output.open("log", "id")
+    assert output.collect(3600.0) == 0
+    assert output.collect(0.0) == 1
+    assert not (tmp_path / SET).exists()
+    output.close()
+
+
+def test_what_a_driver_collects_while_somebody_reads_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, state = opened(tmp_path)
+    output.garbage.note(2, {SET})
+    output.commit(msgspec.structs.replace(state, number=2, tables={}))
+    reader = Output(str(tmp_path))
+    listed = reader.store.names
+
+    def overtaken(folder: str) -> list[str]:
+        names = listed(folder)
+        if folder == FOLDER:
+            output.collect(0.0)
+        return names
+
+    monkeypatch.setattr(reader.store, "names", overtaken)
+    assert reader.garbage.paths() == set()
+    output.close()
