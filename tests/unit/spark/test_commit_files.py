@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from waltap_sinks.changelog.manifest import Mark
-from waltap_spark.commit_files import COMMITS, STEPS, changed, difference
+from waltap_spark.commit_files import COMMITS, KEPT, STEPS, changed, difference
 from waltap_spark.errors import OutputDamaged
 from waltap_spark.output import BasePart, ChangeSet, Output, OutputState, Staged, TableState
 
@@ -112,6 +112,28 @@ def test_the_file_that_is_damaged_or_missing_is_named_and_without_it_the_tables_
     for number in (4, 5):  # as the remedy says
         (tmp_path / COMMITS / f"{number:012d}-000000000001.json").unlink()
     assert Output(str(tmp_path)).state() == states[1]
+
+
+def test_commits_that_a_driver_removes_while_somebody_reads_them_are_looked_for_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _written, states = commits(tmp_path, 3)
+    reader, writer = Output(str(tmp_path)), Output(str(tmp_path))
+    state, listed = writer.open("log", "id"), reader.store.names
+
+    def overtaken(folder: str) -> list[str]:
+        nonlocal state
+        names = listed(folder)
+        if folder == COMMITS and state.number < 10 * STEPS:
+            for _each in range(2 * STEPS + KEPT):
+                state = msgspec.structs.replace(state, number=state.number + 1)
+                writer.commit(state)
+                states.append(state)
+        return names
+
+    monkeypatch.setattr(reader.store, "names", overtaken)
+    assert reader.kept_states() == states[-KEPT:]
+    writer.close()
 
 
 def test_what_a_commit_writes_does_not_grow_with_the_history(tmp_path: Path) -> None:

@@ -114,30 +114,30 @@ class CommitFiles(Generic[T]):
 
     def newest(self) -> T | None:
         """Return the newest commit, None before the first. Raises: OutputDamaged."""
-        for tried in range(TRIES):
-            names = self._names()
-            if not names:
-                return None
-            try:
-                return self._resolved(names[-1])
-            except FilesUnavailable as error:  # it was removed after the folder was listed
-                if not isinstance(error.__cause__, FileNotFoundError):
-                    raise
-                if tried == TRIES - 1:
-                    raise self._missing(names[-1], error) from error
-        return None
+        found = self._listed(1)
+        return found[-1] if found else None
 
     def kept(self) -> list[T]:
         """Return the commits that are kept to be read, oldest first. Raises: OutputDamaged."""
-        found: list[T] = []
-        for name in self._names()[-KEPT:]:
-            since = _since(name)
-            before = found[-1] if found else None
-            if since is not None and before is not None and _number(before) == _of(name) - 1:
-                found.append(self._after(before, name))
-            else:
-                found.append(self._resolved(name))
-        return found
+        return self._listed(KEPT)
+
+    def _listed(self, most: int) -> list[T]:
+        """Return the newest commits, oldest first. Raises: OutputDamaged."""
+        for tried in range(TRIES):
+            names = self._names()[-most:]
+            found: list[T] = []
+            for name in names:
+                try:
+                    found.append(self._following(found[-1] if found else None, name))
+                except FilesUnavailable as error:  # it was removed after the folder was listed
+                    if not isinstance(error.__cause__, FileNotFoundError):
+                        raise
+                    if tried == TRIES - 1:
+                        raise self._missing(name, error) from error
+                    break
+            if len(found) == len(names):
+                return found
+        return []
 
     def write(self, state: T) -> None:
         """Make ``state`` what counts, atomically; then remove commits that nobody needs."""
@@ -181,6 +181,11 @@ class CommitFiles(Generic[T]):
         for number in range(since + 1, _of(name) + 1):
             state = self._after(state, f"{number:012d}-{since:012d}.json")
         return state
+
+    def _following(self, before: T | None, name: str) -> T:
+        if _since(name) is not None and before is not None and _number(before) == _of(name) - 1:
+            return self._after(before, name)
+        return self._resolved(name)
 
     def _whole(self, name: str) -> T:
         path = f"{COMMITS}/{name}"
