@@ -9,7 +9,7 @@ from typing import Literal, cast
 from waltap_sinks.changelog import NOTHING, ChangeLog, Mark
 from waltap_spark.source.errors import SourceOption
 
-__all__ = ["Bound", "Options", "end_mark", "parse_options", "start_mark"]
+__all__ = ["OF_A_BATCH", "Bound", "Options", "end_mark", "parse_options", "start_mark"]
 
 KNOWN = (
     "path",
@@ -40,6 +40,9 @@ OF_A_RANGE = (
     "standing",
 )
 """What says which part of a log is wanted; of a stream of profiles snapshot mode and slot say it."""
+
+OF_A_BATCH = frozenset(("endingPosition", "endingTime", "standing"))
+"""What a query has that ends, and no stream of a log: what it left out would be gone with the offset."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from waltap_sinks.changelog import Manifest, Mark
-from waltap_spark.source.errors import OffsetOfAnother
-from waltap_spark.source.options import Options, start_mark
+from waltap_spark.source.errors import OffsetOfAnother, SourceOption
+from waltap_spark.source.options import OF_A_BATCH, Options, start_mark
 from waltap_spark.source.rows import Limits, batches
 from waltap_spark.source.tasks import LogTask, TaskPlanner, limits_of
 
@@ -51,7 +51,10 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
     def __init__(
         self, options: Options, struct: "StructType", *, known: Mark | None = None
     ) -> None:
-        """``known``: as `TaskPlanner` has it."""
+        """``known``: as `TaskPlanner` has it. Raises: SourceOption."""
+        for name in options.ranged:
+            if name in OF_A_BATCH:
+                raise SourceOption(f"{name} is of a batch, not of a stream", option=name)
         self._options, self._struct = options, struct
         self._log = options.log()
         self._planner = TaskPlanner(self._log, options, struct, known)
