@@ -26,6 +26,7 @@ from waltap_spark.source.catalogue import (
 )
 from waltap_spark.source.errors import OffsetOfAnother, SourceOption, TableNotLogged
 from waltap_spark.source.hosted import HostedEngine
+from waltap_spark.source.offsets import NOWHERE, mark_of, offset_of
 from waltap_spark.source.options import Options
 from waltap_spark.source.rows import Limits, batches
 from waltap_spark.source.stream import (
@@ -263,18 +264,6 @@ def _last(host: HostedEngine) -> Mark:
     return NOTHING if last is None else last.mark
 
 
-NOWHERE: Final = {"version": 1, "log": "", "epoch": 0, "end_lsn": 0, "ordinal": 0}
-
-
-def _offset(identity: str, mark: Mark) -> dict[str, Any]:
-    at = {"epoch": mark.epoch, "end_lsn": mark.end_lsn, "ordinal": mark.ordinal}
-    return {**NOWHERE, "log": identity, **at}
-
-
-def _mark(part: dict[str, Any]) -> Mark:
-    return Mark(part["epoch"], part["end_lsn"], part["ordinal"])
-
-
 class _Spool:
     """The spool of one profile, and the stream over it once there is something to read."""
 
@@ -321,19 +310,19 @@ class _Spool:
         it, since a checkpoint at ``begin`` is read on from there. So the offset moves over it, too, with a
         batch that has no rows: from time to time, and at once where there is no more to come (``over``).
         Raises: OffsetOfAnother where the spool is not the one that the checkpoint was made with."""
-        stream, mark = self._open(), _mark(begin)
+        stream, mark = self._open(), mark_of(begin)
         if stream is None:
             passed = self._passed_over(begin)
         else:
             end = stream.latestOffset(begin, limit)
-            if _mark(end) != mark:
+            if mark_of(end) != mark:
                 self.release(begin)
                 return end
             passed = stream.passed(mark)
         if passed > mark and (over or mark == NOTHING or time.monotonic() >= self._next_progress):
             self.release(begin)
             self._next_progress = time.monotonic() + PROGRESS_S
-            return _offset(self.host.log.identity(), passed)
+            return offset_of(self.host.log.identity(), passed)
         self.host.release(passed, spent=mark)
         return begin
 
@@ -344,7 +333,7 @@ class _Spool:
         if begin["log"] and begin["log"] != self.host.log.identity():
             where = self.host.location
             raise OffsetOfAnother(f"the spool of the checkpoint is not the one in {where}")
-        mark = _mark(begin)
+        mark = mark_of(begin)
         if self._tried is None:
             return mark
         at = self._passed[1] if self._passed[0] == mark else mark
@@ -355,15 +344,15 @@ class _Spool:
 
     def release(self, part: dict[str, Any]) -> None:
         """Spark is done with what lies up to ``part``."""
-        self.host.release(_mark(part), spent=_mark(part))
+        self.host.release(mark_of(part), spent=mark_of(part))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SpoolTask]:
         """Return the tasks between two offsets."""
-        if _mark(end) <= _mark(start):
+        if mark_of(end) <= mark_of(start):
             return []
         stream = self._open()
         if stream is None:
-            if end["log"] == self.host.log.identity() and _mark(end) <= (self._tried or NOTHING):
+            if end["log"] == self.host.log.identity() and mark_of(end) <= (self._tried or NOTHING):
                 return []
             raise OffsetOfAnother(f"the spool of the checkpoint is not in {self.host.location}")
         return [SpoolTask(self.host, task, Limits()) for task in stream.partitions(start, end)]

@@ -6,12 +6,13 @@ but what the log says; an offset that is read from a checkpoint means the same r
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from waltap_sinks.changelog import Manifest, Mark
 from waltap_spark.source.errors import OffsetOfAnother, SourceOption
+from waltap_spark.source.offsets import mark_of, offset_of
 from waltap_spark.source.options import OF_A_BATCH, Options, start_mark
 from waltap_spark.source.rows import Limits, batches
 from waltap_spark.source.tasks import LogTask, TaskPlanner, limits_of
@@ -37,12 +38,9 @@ except ImportError:  # before Spark 4.2 a source is asked for its end without a 
 
 __all__ = ["LIMITED", "ChangeLogStream", "SupportsTriggerAvailableNow", "read_limit", "share_of"]
 
-OFFSET_VERSION: Final = 1
 PROGRESS_S: Final = 60.0
 """How often the offset moves on over changes of other tables, with a batch that has no rows, and how
 often a registered reader gives a sign of life."""
-
-T = TypeVar("T")
 
 
 class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -75,13 +73,7 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         return self._offset(mark)
 
     def _offset(self, mark: Mark) -> dict[str, Any]:
-        return {
-            "version": OFFSET_VERSION,
-            "log": self._identity,
-            "epoch": mark.epoch,
-            "end_lsn": mark.end_lsn,
-            "ordinal": mark.ordinal,
-        }
+        return offset_of(self._identity, mark)
 
     def _mark(self, offset: dict[str, Any]) -> Mark:
         """Return the mark of an offset. Raises: OffsetOfAnother."""
@@ -89,7 +81,7 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         if log and self._identity and log != self._identity:
             where = self._log.store.location
             raise OffsetOfAnother(f"the checkpoint is one of the change log {log}, not of {where}")
-        return Mark(offset["epoch"], offset["end_lsn"], offset["ordinal"])
+        return mark_of(offset)
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         """Return where the next batch ends: at the first manifest that would exceed ``limit``, or the
