@@ -1,7 +1,11 @@
 """A stream of a change log, asked as Spark asks it: offsets, and the rows between two of them."""
 
+import datetime as dt
+import json
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
@@ -10,9 +14,10 @@ from waltap_spark.source.errors import SourceOption
 from waltap_spark.source.options import parse_options
 from waltap_spark.source.stream import ChangeLogStream
 
-from tests.rigs.changelog import Database, batch, context, relation
+from tests.rigs.changelog import COMMIT_TS, Database, batch, context, relation
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
+Offset = dict[str, Any]
 
 
 class Log:
@@ -20,7 +25,7 @@ class Log:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path, self.db = folder, str(folder / "log"), Database()
-        self.sink = self.opened()
+        self.sink, self.log = self.opened(), ChangeLog(self.path)
 
     def opened(self) -> ChangeLogSink:
         sink = ChangeLogSink(ChangeLogProperties(path=self.path), context(self.folder))
@@ -56,3 +61,91 @@ def log(tmp_path: Path) -> Iterator[Log]:
 def test_what_is_of_a_batch_is_refused(log: Log, option: str, value: str) -> None:
     with pytest.raises(SourceOption, match=f"WT-5221 {option} is of a batch, not of a stream"):
         log.stream(**{option: value})
+
+
+def text(lsn: int) -> str:
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+def names(stream: ChangeLogStream, start: Offset, end: Offset) -> list[str]:
+    """What a batch has, its tasks and its reader each sent to another process."""
+    start, end = json.loads(json.dumps((start, end)))
+    tasks = pickle.loads(pickle.dumps(stream.partitions(start, end)))
+    parts = [part for task in tasks for part in stream.read(task)]
+    return [row["name"] for part in parts for row in part.to_pylist()]
+
+
+def restored(log: Log) -> None:
+    """The server is another from here on: a new epoch, whose LSNs begin far below."""
+    log.sink.close()
+    log.sink = log.opened()
+    log.db.lsn = 0x1000
+
+
+def test_an_lsn_to_start_at_is_one_of_the_history_in_which_the_stream_began(log: Log) -> None:
+    log.db.insert(PEOPLE, ["1", "Bob"])
+    first = log.db.commit()
+    log.db.insert(PEOPLE, ["2", "Cid"])
+    log.sink.write(batch(first, log.db.commit()))
+    log.sink.flush()
+    given = {"startingPosition": text(first.end_lsn)}
+    stream = log.stream(**given)
+    began = stream.initialOffset()
+    end = stream.latestOffset(began, stream.getDefaultReadLimit())
+    assert names(stream, began, end) == ["Cid"], "the flush has a row from before, too"
+
+    restored(log)
+    log.people("Dan")
+    stream = log.stream(**given)
+    assert names(stream, began, end) == ["Cid"], "a batch is read again as it was"
+    later = stream.latestOffset(end, stream.getDefaultReadLimit())
+    assert names(stream, end, later) == ["Dan"]
+    assert names(stream, began, later) == ["Cid", "Dan"]
+    log.people("Eve")
+    newest = stream.latestOffset(later, stream.getDefaultReadLimit())
+    assert names(log.stream(**given), later, newest) == ["Eve"]
+
+
+def test_an_lsn_that_the_log_has_not_reached_is_waited_for_over_restarts(log: Log) -> None:
+    stream = log.stream(startingPosition=text(log.db.lsn + 0x1000))
+    began = stream.initialOffset()
+    log.people("too", "early")
+    stream = log.stream(startingPosition=text(log.db.lsn + 0x1000))
+    early = stream.latestOffset(began, stream.getDefaultReadLimit())
+    assert names(stream, began, early) == []
+    log.people("early, too")
+    log.db.lsn += 0x1000
+    log.people("Bob")
+    stream = log.stream(startingPosition="earliest")
+    end = stream.latestOffset(early, stream.getDefaultReadLimit())
+    assert names(stream, early, end) == ["Bob"], "the first start counts, as Spark has it"
+    assert "first" not in end, "what follows is all wanted"
+
+
+def test_the_offset_of_an_earlier_version_is_read_and_drops_nothing(log: Log) -> None:
+    given = {"startingPosition": text(log.db.lsn + 0x1000)}
+    stream = log.stream(**given)
+    end = log.log.last()
+    assert end is not None
+    told = {
+        "version": 1,
+        "log": log.log.identity(),
+        "epoch": 1,
+        "end_lsn": end.mark.end_lsn,
+        "ordinal": 0,
+    }
+    limit = stream.getDefaultReadLimit()
+    assert stream.latestOffset(told, limit) == told
+    restored(log)
+    log.people("Dan")
+    stream = log.stream(**given)
+    assert names(stream, told, stream.latestOffset(told, limit)) == ["Dan"]
+
+
+def test_a_time_to_start_at_goes_for_every_batch(log: Log) -> None:
+    log.people("Bob", "Cid")
+    since = dt.datetime.fromtimestamp((COMMIT_TS + log.db.lsn - 60) / 1e6, dt.UTC)
+    stream = log.stream(startingTime=since.isoformat())
+    began = stream.initialOffset()
+    end = stream.latestOffset(began, stream.getDefaultReadLimit())
+    assert names(stream, began, end) == ["Cid"]

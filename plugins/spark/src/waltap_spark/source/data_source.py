@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from waltap_spark.source.catalogue import source_struct
 from waltap_spark.source.options import Options, parse_options
 from waltap_spark.source.stream import ChangeLogStream, read_task
-from waltap_spark.source.tasks import TaskPlanner, limits_of
+from waltap_spark.source.tasks import TaskPlanner
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,7 +73,6 @@ class ChangeLogBatch(DataSourceReader):  # type: ignore[misc]
 
     def __init__(self, options: Options, struct: "StructType") -> None:
         self._options, self._struct = options, struct
-        self._limits = limits_of(options.log(), options)
 
     def partitions(self) -> list[InputPartition]:
         """Return the tasks."""
@@ -82,4 +81,4 @@ class ChangeLogBatch(DataSourceReader):  # type: ignore[misc]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Return the rows of a task."""
-        return read_task(self._options, self._struct, self._limits, partition)
+        return read_task(self._options, self._struct, partition)

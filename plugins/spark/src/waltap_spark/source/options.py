@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from waltap_sinks.changelog import NOTHING, ChangeLog, Mark
+from waltap_sinks.changelog import NOTHING, ChangeLog, Manifest, Mark
 from waltap_spark.source.errors import SourceOption
 
 __all__ = ["OF_A_BATCH", "Bound", "Options", "end_mark", "parse_options", "start_mark"]
@@ -181,9 +181,9 @@ def _moment(text: str, option: str) -> int:
     return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
 
 
-def start_mark(log: ChangeLog, bound: Bound) -> Mark:
-    """Return the mark after which reading starts: no row that ``bound`` wants lies before it."""
-    last = log.last()
+def start_mark(log: ChangeLog, bound: Bound, last: Manifest | None) -> Mark:
+    """Return the mark after which reading starts: no row that ``bound`` wants lies before it. ``last``:
+    the newest manifest; an LSN is one of its epoch."""
     if last is None or bound.words == "earliest":
         return _before_first(log)
     if bound.words == "latest":
@@ -191,7 +191,7 @@ def start_mark(log: ChangeLog, bound: Bound) -> Mark:
     if bound.mark is not None:
         return bound.mark
     before = _before_first(log)
-    for step in log.manifests(before):
+    for step in log.manifests(before, last.mark):
         if bound.time is not None:
             reached = step.last_commit_ts is not None and step.last_commit_ts >= bound.time
         else:

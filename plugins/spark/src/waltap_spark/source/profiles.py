@@ -28,7 +28,7 @@ from waltap_spark.source.errors import OffsetOfAnother, SourceOption, TableNotLo
 from waltap_spark.source.hosted import HostedEngine
 from waltap_spark.source.offsets import NOWHERE, mark_of, offset_of
 from waltap_spark.source.options import Options
-from waltap_spark.source.rows import Limits, batches
+from waltap_spark.source.rows import batches
 from waltap_spark.source.stream import (
     LIMITED,
     PROGRESS_S,
@@ -37,7 +37,7 @@ from waltap_spark.source.stream import (
     read_limit,
     share_of,
 )
-from waltap_spark.source.tasks import LogTask, TaskPlanner, limits_of
+from waltap_spark.source.tasks import LogTask, TaskPlanner
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,9 +51,9 @@ OFFSET_VERSION: Final = 2
 class SpoolTask(InputPartition):  # type: ignore[misc]
     """Segments of one profile's spool that one task reads; plain values, since it travels."""
 
-    def __init__(self, host: HostedEngine, task: LogTask, limits: Limits) -> None:
+    def __init__(self, host: HostedEngine, task: LogTask) -> None:
         super().__init__(len(task.segments))
-        self.location, self.limits = host.location, limits
+        self.location, self.limits = host.location, task.limits
         self.segments = [replace(each, source=host.name) for each in task.segments]
 
 
@@ -233,8 +233,7 @@ class ProfilesBatch(DataSourceReader):  # type: ignore[misc]
         own = _without_source(self._struct)
         try:
             planner = TaskPlanner(log, options, own, self._known[host.name])
-            limits = limits_of(log, options)
-            return [SpoolTask(host, task, limits) for task in planner.of_range(log)]
+            return [SpoolTask(host, task) for task in planner.of_range(log)]
         except TableNotLogged:
             return []
 
@@ -355,7 +354,7 @@ class _Spool:
             if end["log"] == self.host.log.identity() and mark_of(end) <= (self._tried or NOTHING):
                 return []
             raise OffsetOfAnother(f"the spool of the checkpoint is not in {self.host.location}")
-        return [SpoolTask(self.host, task, Limits()) for task in stream.partitions(start, end)]
+        return [SpoolTask(self.host, task) for task in stream.partitions(start, end)]
 
 
 def _without_source(struct: "StructType") -> "StructType":

@@ -12,10 +12,10 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from waltap_sinks.changelog import Manifest, Mark
 from waltap_spark.source.errors import OffsetOfAnother, SourceOption
-from waltap_spark.source.offsets import mark_of, offset_of
+from waltap_spark.source.offsets import FirstLsn, mark_of, offset_of
 from waltap_spark.source.options import OF_A_BATCH, Options, start_mark
-from waltap_spark.source.rows import Limits, batches
-from waltap_spark.source.tasks import LogTask, TaskPlanner, limits_of
+from waltap_spark.source.rows import batches
+from waltap_spark.source.tasks import LogTask, TaskPlanner
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,7 +57,7 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         self._log = options.log()
         self._planner = TaskPlanner(self._log, options, struct, known)
         self._identity = self._log.identity()
-        self._limits = limits_of(self._log, options)
+        self._first: FirstLsn | None = None
         self._target: Mark | None = None
         self._passed: tuple[Mark, Mark] | None = None
         self._at: tuple[Mark, int | None] | None = None
@@ -67,13 +67,16 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the offset of the starting position."""
-        mark = start_mark(self._log, self._options.start)
+        last, start = self._log.last(), self._options.start
+        mark = start_mark(self._log, start, last)
+        if start.lsn is not None and last is not None:
+            self._first = FirstLsn(last.mark.epoch, start.lsn)
         if self._options.reader:
             self._log.readers.register(self._options.reader, mark, by="Spark")
         return self._offset(mark)
 
     def _offset(self, mark: Mark) -> dict[str, Any]:
-        return offset_of(self._identity, mark)
+        return offset_of(self._identity, mark, self._first)
 
     def _mark(self, offset: dict[str, Any]) -> Mark:
         """Return the mark of an offset. Raises: OffsetOfAnother."""
@@ -89,7 +92,7 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         if start is None:  # Spark 4.1 asks so
             last = self._log.last()
             return self.initialOffset() if last is None else self._offset(last.mark)
-        begin = self._mark(start)
+        begin, self._first = self._mark(start), FirstLsn.of(start)
         at, found = begin, _Taken()
         if self._passed is not None and self._passed[0] == begin:
             at = self._passed[1]
@@ -157,14 +160,15 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks of a batch, for the first time or again."""
-        first, last = self._mark(start), self._mark(end)
-        if last <= first:
+        begin, last = self._mark(start), self._mark(end)
+        self._first = FirstLsn.of(start)
+        if last <= begin:
             return []
-        return list(self._planner.of_manifests(self._log.manifests(first, last)))
+        return list(self._planner.of_manifests(self._log.manifests(begin, last), self._first))
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Return the rows of a task."""
-        return read_task(self._options, self._struct, self._limits, partition)
+        return read_task(self._options, self._struct, partition)
 
 
 def read_limit(options: Options) -> Any:
@@ -188,13 +192,13 @@ def share_of(limit: Any, parts: int) -> Any:
 
 
 def read_task(
-    options: Options, struct: "StructType", limits: Limits, partition: InputPartition
+    options: Options, struct: "StructType", partition: InputPartition
 ) -> "Iterator[pa.RecordBatch]":
     """Return the rows of ``partition``; a batch without any has one that is no task."""
     if not isinstance(partition, LogTask):
         return iter(())
     store = options.log().store
-    return batches(store, partition.segments, struct, limits, many=not options.table)
+    return batches(store, partition.segments, struct, partition.limits, many=not options.table)
 
 
 class _Taken:

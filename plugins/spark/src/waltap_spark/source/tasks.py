@@ -10,21 +10,22 @@ from waltap_sinks.changelog.errors import RowsElsewhere
 from waltap_sinks.changelog.manifest import NOTHING
 from waltap_spark.source.catalogue import MANY, OWN, Columns, logged_tables
 from waltap_spark.source.errors import ColumnsGrew
+from waltap_spark.source.offsets import FirstLsn
 from waltap_spark.source.options import Options, end_mark, start_mark
 from waltap_spark.source.rows import Limits, SegmentRows
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["LogTask", "TaskPlanner", "limits_of"]
+__all__ = ["LogTask", "TaskPlanner"]
 
 
 class LogTask(InputPartition):  # type: ignore[misc]
-    """Segments that one task reads, in order; plain values, since it travels."""
+    """Segments that one task reads, in order, and which of their rows; plain values, since it travels."""
 
-    def __init__(self, segments: list[SegmentRows]) -> None:
+    def __init__(self, segments: list[SegmentRows], limits: Limits) -> None:
         super().__init__(len(segments))
-        self.segments = segments
+        self.segments, self.limits = segments, limits
 
 
 class TaskPlanner:
@@ -65,13 +66,18 @@ class TaskPlanner:
                     raise RowsElsewhere(text, table=entry.name)
                 yield entry
 
-    def of_manifests(self, manifests: Iterable[Manifest]) -> list[LogTask]:
-        """Return the tasks that read what ``manifests`` add. Raises: ColumnsGrew."""
+    def of_manifests(
+        self, manifests: Iterable[Manifest], first: FirstLsn | None = None
+    ) -> list[LogTask]:
+        """Return the tasks that read what ``manifests`` add, from ``first`` on. Raises: ColumnsGrew."""
         segments: list[SegmentRows] = []
         for manifest in manifests:
             for entry in self.wanted(manifest):
                 segments += self._segments(entry, manifest.mark)
-        return self._cut(segments)
+        time = self._options.start.time
+        if first is None:
+            return self._cut(segments, Limits(first_time=time))
+        return self._cut(segments, Limits(epoch=first.epoch, first_lsn=first.lsn, first_time=time))
 
     def of_range(self, log: ChangeLog) -> list[LogTask]:
         """Return the tasks that read what the options want of ``log``, without rows of snapshots that were
@@ -80,7 +86,7 @@ class TaskPlanner:
         newest = logged_tables(log, options)
         for entry in newest.values():
             self._called(entry, NOTHING if last is None else last.mark)
-        start, end = start_mark(log, options.start), end_mark(log, options.end)
+        start, end = start_mark(log, options.start, last), end_mark(log, options.end)
         entries = (
             found
             for entry in newest.values()
@@ -88,17 +94,14 @@ class TaskPlanner:
                 entry.schema, entry.table, after=start, until=end, standing=options.standing
             )
         )
-        return self.of_entries(entries)
-
-    def of_entries(self, entries: Iterable[tuple[int, TableEntry]]) -> list[LogTask]:
-        """Return the tasks that read ``entries``, each with its epoch."""
         at = self._mark
         return self._cut(
             [
                 each
                 for epoch, entry in entries
                 for each in self._segments(entry, Mark(epoch, at.end_lsn, at.ordinal))
-            ]
+            ],
+            _limits(options, NOTHING.epoch if last is None else last.mark.epoch),
         )
 
     def _called(self, entry: TableEntry, mark: Mark) -> dict[str, str] | None:
@@ -130,13 +133,13 @@ class TaskPlanner:
             for part in entry.segments
         ]
 
-    def _cut(self, segments: list[SegmentRows]) -> list[LogTask]:
+    def _cut(self, segments: list[SegmentRows], limits: Limits) -> list[LogTask]:
         """Put small segments together: a task costs more than reading a few rows."""
         tasks: list[LogTask] = []
         rows = 0
         for segment in segments:
             if not tasks or rows + segment.rows > self._options.rows_per_task:
-                tasks.append(LogTask([]))
+                tasks.append(LogTask([], limits))
                 rows = 0
             tasks[-1].segments.append(segment)
             rows += segment.rows
@@ -148,11 +151,9 @@ def _numbers(entry: TableEntry, names: list[str]) -> dict[str, int | None]:
     return {name: known.get(name) for name in names}
 
 
-def limits_of(log: ChangeLog, options: Options) -> Limits:
-    """Return which rows of the manifests at both ends are wanted."""
-    last = log.last()
+def _limits(options: Options, epoch: int) -> Limits:
     return Limits(
-        epoch=0 if last is None else last.mark.epoch,
+        epoch=epoch,
         first_lsn=options.start.lsn,
         end_lsn=options.end.lsn,
         first_time=options.start.time,
