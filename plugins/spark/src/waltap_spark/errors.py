@@ -11,6 +11,7 @@ SinkError
 ├── SourcesDiffer       WT-5261   a table cannot be one with the others of its target
 ├── OutputMismatch      WT-5206   the tables were made from another change log
 ├── TableUnknown        WT-5207   there is no such table
+├── MomentUnread        WT-5264   a text is no position of the source
 ├── TablesStandStill    WT-5208   changes of some tables cannot be applied
 ├── PysparkUnfit        WT-5210   pyspark is not there, or too old
 ├── SegmentDamaged      WT-5211   a segment of the change log is missing or cannot be read
@@ -54,6 +55,7 @@ __all__ = [
     "HistoryNotKept",
     "JavaMissing",
     "JvmEnded",
+    "MomentUnread",
     "NameTaken",
     "NamesClash",
     "OutputDamaged",
@@ -213,6 +215,16 @@ class TableUnknown(SinkError):
 
     code = "WT-5207"
     remedy = "Tables there are: {known}."
+
+
+class MomentUnread(SinkError):
+    """Tables are asked for as they stood at something that is no position of the source."""
+
+    code = "WT-5264"
+    remedy = (
+        "Give `at` an LSN as PostgreSQL prints it (16/B374D848), a mark as `waltap spark status` shows "
+        "it, or a time as a datetime."
+    )
 
 
 class TablesStandStill(SinkError):

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 
 from waltap_sinks.changelog.manifest import Mark
 from waltap_spark.cuts import state_at
-from waltap_spark.errors import HistoryNotKept, TableUnknown
+from waltap_spark.errors import HistoryNotKept, MomentUnread, TableUnknown
 from waltap_spark.expression import quoted
 from waltap_spark.formats import FormatContext, TableFormat, What
 from waltap_spark.formats.choice import FormatChoice, choice_of
 from waltap_spark.options import ApplyOptions
 from waltap_spark.output import Output, OutputState, TableState
+from waltap_spark.positions import parse_position
 from waltap_spark.shared_targets import sharers
 from waltap_spark.timeline import standing
 
@@ -60,7 +61,7 @@ class LiveTables:
         commits.
 
         Formats in place read as far back as they keep versions, Parquet the last few commits.
-        Raises: VersionGone, TableUnknown before the first commit.
+        Raises: MomentUnread, VersionGone, TableUnknown before the first commit.
         """
         if self._state is None:
             raise TableUnknown(
@@ -154,11 +155,10 @@ class LiveTables:
 def _moment(moment: "Mark | int | str | dt.datetime") -> "Mark | int | dt.datetime":
     if not isinstance(moment, str):
         return moment
-    high, slash, low = moment.partition("/")
-    if slash:
-        return (int(high, 16) << 32) | int(low, 16)
-    epoch, end, ordinal = moment.split("-")
-    return Mark(int(epoch, 16), int(end, 16), int(ordinal, 16))
+    try:
+        return parse_position(moment)
+    except ValueError as cause:
+        raise MomentUnread(f"{moment!r} is neither an LSN nor a mark") from cause
 
 
 def view_names(tables: Sequence[tuple[str, str]]) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from waltap_sinks.changelog import NOTHING, ChangeLog, Manifest, Mark
+from waltap_spark.positions import parse_position
 from waltap_spark.source.errors import SourceOption
 
 __all__ = ["OF_A_BATCH", "Bound", "Options", "end_mark", "parse_options", "start_mark"]
@@ -159,15 +160,12 @@ def _bound(given: Mapping[str, str], side: str, default: str) -> Bound:
     if text.lower() in ("earliest", "latest"):
         return Bound(cast(Literal["earliest", "latest"], text.lower()))
     try:
-        if text.count("-") == 2:
-            return Bound(mark=Mark(*(int(part, 16) for part in text.split("-"))))
-        high, slash, low = text.partition("/")
-        if slash:
-            return Bound(lsn=(int(high, 16) << 32) + int(low, 16))
-    except ValueError:
-        pass
-    what = "earliest, latest, an LSN (0/16B3748) or a mark of `waltap changelog list`"
-    raise SourceOption(f"{side}Position is {text}, not {what}", option=f"{side}Position")
+        found = parse_position(text)
+    except ValueError as cause:
+        what = "earliest, latest, an LSN (0/16B3748) or a mark of `waltap changelog list`"
+        name = f"{side}Position"
+        raise SourceOption(f"{name} is {text}, not {what}", option=name) from cause
+    return Bound(mark=found) if isinstance(found, Mark) else Bound(lsn=found)
 
 
 def _moment(text: str, option: str) -> int:

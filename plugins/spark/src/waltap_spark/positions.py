@@ -1,0 +1,20 @@
+"""Positions of the source as people write them: as PostgreSQL prints an LSN, or as a mark is printed."""
+
+import re
+from typing import Final
+
+from waltap.source.position import parse_lsn
+from waltap_sinks.changelog.manifest import Mark
+
+__all__ = ["parse_position"]
+
+_MARK: Final = re.compile(r"([0-9a-f]{4,})-([0-9a-f]{16})-([0-9a-f]{6,})", re.IGNORECASE)
+"""With all its digits: 2026-03-01 is none, and a day that somebody meant."""
+
+
+def parse_position(text: str) -> Mark | int:
+    """Return the mark, or the LSN, that ``text`` is. Raises: ValueError where it is neither."""
+    mark = _MARK.fullmatch(text.strip())
+    if mark is not None:
+        return Mark(*(int(part, 16) for part in mark.groups()))
+    return parse_lsn(text)
