@@ -1,6 +1,8 @@
 """Tables in Delta Lake: kept by MERGE, one cut over all, exactly once whatever happens between."""
 
+import os
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from waltap_spark.session import FEW_ROWS
 
 from tests.integration.test_spark_applier import PEOPLE
 from tests.rigs.changelog import relation
+from tests.rigs.failing_steps import steps_that_fail_are_taken_once
 from tests.rigs.spark import Died, Rig
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
@@ -76,6 +79,38 @@ def test_truncates_snapshots_and_another_table_of_the_name(
     assert not context.statusTracker().getJobIdsForGroup("again"), "files were chosen"
     told = rig.spark.sql(f"DESCRIBE HISTORY {held.targets['changes'].at}").collect()
     assert {"OPTIMIZE", "VACUUM END"} <= {row["operation"] for row in told}
+
+
+def test_steps_that_fail_are_taken_once(rig: Rig) -> None:
+    steps_that_fail_are_taken_once(rig)
+
+
+def test_a_table_whose_log_forgot_the_version_that_counts_goes_on(rig: Rig) -> None:
+    """Delta removes what is older than its retention as it writes a checkpoint, which may be our next commit."""
+    rig.db.insert(PEOPLE, ["1", "a", None])
+    rig.commit()
+    rig.apply()
+    held = rig.output.table("people").held
+    assert held is not None
+    for target in held.targets.values():
+        rig.spark.sql(
+            f"ALTER TABLE {target.at} SET TBLPROPERTIES ('delta.checkpointInterval' = '1',"
+            " 'delta.logRetentionDuration' = 'interval 7 days')"
+        )
+    rig.db.insert(PEOPLE, ["2", "b", None])
+    rig.commit()
+    rig.apply()
+    long_ago = time.time() - 10 * 24 * 3600
+    logs = list(Path(rig.output.location).glob("tables/*/*/delta/*/_delta_log/*"))
+    for path in logs:
+        os.utime(path, (long_ago, long_ago))
+    rig.db.insert(PEOPLE, ["3", "c", None])
+    rig.commit()
+    rig.apply()
+    assert rig.output.table("people").failed == ""
+    assert logs
+    assert not any(path.exists() for path in logs if path.suffix == ".json")
+    rig.check(PEOPLE)
 
 
 def test_an_attempt_that_is_made_again_may_be_longer_than_what_a_young_driver_takes(

@@ -33,7 +33,7 @@ create type size as (w int, "odd h" numeric(6,2));
 create type box_of as (label text, sizes size[], kept int4range);
 create domain boxed as box_of;
 create table plain (
-  id int primary key, box boxed, boxes box_of[], pairs hstore, made semver, long text);
+  id int primary key, box boxed, boxes box_of[], pairs hstore, made semver, long text, small int default 5);
 alter table plain alter box set storage external, alter long set storage external;
 """
 FILL = """
@@ -60,14 +60,14 @@ def changes(later: str) -> str:
 
 GROWN = """
 insert into {name} values (4, row('new', array[row(7, 8, true)::size], null, 'red'), null, null, '3.0.0', null);
-update {name} set long = 'm' where id = 1;
+update {name} set long = 'm', small = 30000000000 where id = 1;
 """
 
 
 def source_rows(database: Database, name: str) -> list[Any]:
     with database.connect(autocommit=True) as connection:
         return connection.execute(
-            f"select id, to_jsonb(box), to_jsonb(boxes), hstore_to_jsonb(pairs), made::text, long"
+            f"select id, to_jsonb(box), to_jsonb(boxes), hstore_to_jsonb(pairs), made::text, long, small"
             f" from {name} order by id"
         ).fetchall()
 
@@ -82,6 +82,7 @@ def spark_rows(tables: LiveTables, name: str) -> list[Any]:
             row["pairs"],
             None if row["made"] is None else ".".join(map(str, row["made"])),
             row["long"],
+            row["small"],
         )
         for row in found
     ]
@@ -112,6 +113,7 @@ def nested_values_follow(lake: Lake) -> None:
     lake.database.psql(
         changes("")
         + "alter type size add attribute round boolean; alter type box_of add attribute colour text;"
+        + "".join(f"alter table {name} alter small type bigint;" for name in NAMES)
         + changes(GROWN)
     )
     lake.run()

@@ -1,6 +1,7 @@
 """The comparison finds every difference, and none where there is none."""
 
 import io
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,56 @@ def test_a_missing_row_and_a_doubled_one_are_seen(
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(comparison_table([less], "Spark"))
     assert "only in Spark: (id=4)" in console.export_text()
+
+
+def test_a_row_that_is_there_twice_is_seen(tmp_path: Path, spark: Any, database: Any) -> None:
+    """In a table of which files were copied by hand, say."""
+    rig = Rig(tmp_path, spark)
+    rig.db.insert(relation("public.t", [("id", "int4"), ("v", "text")]), ["1", "a"], ["2", None])
+    rig.commit()
+    rig.apply()
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a'), (2, NULL)"
+    )
+    tables = LiveTables(rig.spark, rig.output)
+    with database.connect(autocommit=True) as connection:
+        (found,) = compare(connection, tables, patience_s=1.0)
+        assert found.equal
+        original = tables.standing
+
+        def doubled(name: str) -> Any:
+            rows = original(name)
+            return rows.union(rows.where("id = 2"))
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tables, "standing", doubled)
+            (found,) = compare(connection, tables, patience_s=1.0)
+    assert (found.equal, found.changed) == (False, ("(id=2)",))
+    assert "1 | 2 rows have this key" in found.rows[0]
+    rig.applier.close()
+    rig.sink.close()
+
+
+def test_a_table_without_a_key_is_read_again_as_it_is_by_then(
+    tmp_path: Path, spark: Any, database: Any
+) -> None:
+    bare = relation("public.bare", [("a", "int4")], key=())
+    rig = Rig(tmp_path, spark)
+    rig.db.insert(bare, ["1"])
+    rig.commit()
+    rig.apply()
+    rig.db.insert(bare, ["2"])
+    rig.commit()
+    database.execute("CREATE TABLE bare (a int); INSERT INTO bare VALUES (1), (2)")
+    tables = LiveTables(rig.spark, rig.output)
+    applying = threading.Timer(1.0, rig.apply)
+    applying.start()
+    with database.connect(autocommit=True) as connection:
+        (found,) = compare(connection, tables, patience_s=60.0)
+    applying.join()
+    assert found.equal, found
+    rig.applier.close()
+    rig.sink.close()
 
 
 def test_a_table_of_which_nothing_could_be_kept_is_not_passed_over(

@@ -16,6 +16,7 @@ from tests.integration.test_spark_waiting_rows import Tables, die_between_two_st
 from tests.integration.test_spark_verify import COLUMNS, ROWS, TABLE
 from tests.rigs.busy_lake import looks_right_while_it_runs
 from tests.rigs.changelog import relation
+from tests.rigs.failing_steps import steps_that_fail_are_taken_once
 from tests.rigs.lake import Lake
 from tests.rigs.rows_alone import RowsAlone
 from tests.rigs.shared_sources import INTO, RULES, run
@@ -108,6 +109,10 @@ def test_readers_see_one_cut_while_it_runs_and_a_table_that_cannot_follow_stands
     assert rig.output.table("odd").failed == ""
     assert rig.current(TEXT) == [("1", "5"), ("3", "word"), ("4", "word")]
     rig.check(LEFT, RIGHT)
+
+
+def test_steps_that_fail_are_taken_once(rig: Rig) -> None:
+    steps_that_fail_are_taken_once(rig)
 
 
 def test_maintenance_makes_few_files_and_who_reads_an_older_version_goes_on(rig: Rig) -> None:

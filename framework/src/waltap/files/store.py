@@ -216,7 +216,7 @@ class Store:
                     batches = file.iter_batches(batch_size=rows)
                     for batch in itertools.islice(batches, given, None):
                         yield batch
-                        given += 1
+                        given, tries = given + 1, 0
             except OSError as cause:
                 tries += 1
                 self._refused(path, cause, tries)

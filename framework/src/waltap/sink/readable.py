@@ -1,16 +1,16 @@
 """What a destination shows of itself, so that it can be compared with its source (``waltap verify``)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-__all__ = ["KeptTable", "Readable", "Row", "Rows", "Side"]
+__all__ = ["KeptTable", "Readable", "Row", "Rows", "Side", "by_key"]
 
 Row = tuple[str | None, ...]
 """Texts of some columns of a row; None is NULL."""
 
 Rows = dict[Row, Row]
-"""Keys → all compared columns."""
+"""Keys → all compared columns; where several rows have one key, theirs behind one another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,20 @@ class KeptTable:
     key: tuple[str, ...] = ()
     columns: Mapping[int, str] = field(default_factory=dict)
     apart: str = ""
+
+
+def by_key(rows: Iterable[tuple[Row, Row]]) -> Rows:
+    """Return rows, of which key and columns are given, those of one key in one order on both sides."""
+    found: Rows = {}
+    again: dict[Row, list[Row]] = {}
+    for key, row in rows:
+        if key in found:
+            again.setdefault(key, [found[key]]).append(row)
+        found[key] = row
+    for key, several in again.items():
+        several.sort(key=lambda row: [(value is None, value or "") for value in row])
+        found[key] = tuple(value for row in several for value in row)
+    return found
 
 
 class Side(Protocol):

@@ -285,14 +285,16 @@ class Applier:
         """Return the tables that somebody wants to go on, as they are to be tried; they are due then."""
         asked = Asked()
         for path, request in self._requests.found().items():
-            asked.paths.append(path)
             table = self.state.tables.get(request.table)
             if table is None or not table.failed:
                 log.info("%s does not stand still", request.table)
+                self._requests.answered(path)
                 continue
             if request.how == "anew" and self._format.writes_in_place:
                 log.warning("%s cannot be begun anew in this format", request.table)
+                self._requests.answered(path)
                 continue
+            asked.paths.append(path)
             asked.tables[table.name] = resumed(table, request.how)
             self._tried.pop(table.name, None)
         return asked

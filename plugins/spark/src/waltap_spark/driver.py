@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from waltap.errors import WaltapError
+from waltap.errors import Retry, WaltapError
+from waltap.files import FilesUnavailable
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.errors import ChangeLogMissing
 from waltap_spark.applier import Applier
@@ -193,12 +194,19 @@ def main(arguments: list[str] | None = None) -> int:
         return UNREAD
     except WaltapError as error:
         log.error("%s", error)  # noqa: TRY400
-        return STANDING if isinstance(error, TablesStandStill) else REFUSED
+        return _status(error)
     except Exception as error:
         log.exception("failed")
         log.error("%s: %s", type(error).__name__, first_words(error))  # noqa: TRY400 - the last word
         return FAILED
     return 0
+
+
+def _status(error: WaltapError) -> int:
+    if isinstance(error, TablesStandStill):
+        return STANDING
+    passes = isinstance(error, FilesUnavailable) and error.retry is not Retry.NEVER
+    return FAILED if passes else REFUSED
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -8,7 +8,7 @@ See `waltap_spark.canonical` for the text of a value that both sides make.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from waltap.sink.readable import KeptTable, Row, Rows, Side
+from waltap.sink.readable import KeptTable, Row, Rows, Side, by_key
 from waltap_sinks.comparison.compare import compare as compared
 from waltap_sinks.comparison.found import Comparison
 from waltap_sinks.comparison.row_hash import row_text
@@ -110,7 +110,7 @@ class SparkTables:
 
     def _frame(self, name: str) -> "DataFrame | None":
         try:
-            return self._tables.standing(name)
+            return self._tables.refresh().standing(name)
         except TableUnknown:
             return None
 
@@ -139,7 +139,7 @@ class SparkTables:
 
 
 class _Side:
-    """One table; each call reads the newest commit."""
+    """One table; each call reads what was committed by then."""
 
     def __init__(
         self, tables: SparkTables, name: str, texts: dict[str, str], key: Sequence[str]
@@ -197,8 +197,8 @@ class _Side:
         return {key: row for key, row in found.items() if key in keys}
 
     def _by_key(self, frame: "DataFrame") -> Rows:
-        rows = [tuple(row) for row in frame.drop("bucket").collect()]
-        return {tuple(row[n] for n in self._key): row for row in rows}
+        rows = frame.drop("bucket").collect()
+        return by_key((tuple(row[n] for n in self._key), tuple(row)) for row in rows)
 
 
 def _unquoted(column: str) -> str:

@@ -27,6 +27,6 @@ def make_readable(store: "Store", output: "Output", group: "Group", folder: str)
                 kind = pa.list_(pa.string()) if pa.types.is_list(column.type) else pa.string()
                 rows = rows.set_column(at, column.name, rows.column(at).cast(kind))
         path = f"{folder}/{number}.parquet"
-        with output.store.create(path) as file:
+        with output.store.writing(path), output.store.create(path) as file:
             parquet.write_table(rows, file)
         group.converted.append(output.uri(path))

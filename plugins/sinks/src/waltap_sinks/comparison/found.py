@@ -85,6 +85,9 @@ def rows_shown(
             right = "no row" if theirs is None else _value(theirs[n])
             if name not in key and left != right:
                 parts.append(f"{name}: {left} | {right}")
+        many = [0 if row is None else len(row) // len(names) for row in (ours, theirs)]
+        if max(many) > 1:
+            parts.append(f"{many[0]} | {many[1]} rows have this key")
         told.append(f"{where} {'; '.join(parts)}")
     return tuple(told)
 

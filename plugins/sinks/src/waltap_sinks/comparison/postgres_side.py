@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from waltap.sink.readable import Row, Rows
+from waltap.sink.readable import Row, Rows, by_key
 from waltap_sinks.comparison.row_hash import line_of, row_text, source_bucket, source_row_hash
 
 if TYPE_CHECKING:
@@ -89,7 +89,9 @@ class PostgresSide:
         names = _percent(", ".join([*self._keys, *self._texts]))
         query = f"SELECT {names} FROM {_percent(self._table)} {ending}"
         size = len(self._keys)
-        return {tuple(row[:size]): tuple(row[size:]) for row in self._all(query, parameters)}
+        return by_key(
+            (tuple(row[:size]), tuple(row[size:])) for row in self._all(query, parameters)
+        )
 
 
 def quoted(name: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from waltap.sink.readable import Row, Rows
+from waltap.sink.readable import Row, Rows, by_key
 from waltap_sinks.comparison.common_text import reader_of
 from waltap_sinks.comparison.row_hash import bucket_of, hash_of
 
@@ -60,8 +60,8 @@ class RowSide:
     def rows(self, buckets: Sequence[str]) -> Rows:
         """Return the rows of ``buckets``."""
         wanted = set(buckets)
-        return {key: row for key, row in self._keyed() if bucket_of(key) in wanted}
+        return by_key((key, row) for key, row in self._keyed() if bucket_of(key) in wanted)
 
     def of_keys(self, keys: set[Row]) -> Rows:
         """Return the rows of ``keys``."""
-        return {key: row for key, row in self._keyed() if key in keys}
+        return by_key((key, row) for key, row in self._keyed() if key in keys)

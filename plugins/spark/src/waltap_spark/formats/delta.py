@@ -175,16 +175,18 @@ class DeltaFormat(MergingFormat):
             return self._described(spark, target)
         path = target.at.removeprefix("delta.`").removesuffix("`").replace("``", "`")
         folder = path.removeprefix(self._output.uri("")).lstrip("/") + "/_delta_log"
-        found: list[Commit] = []
-        for version in itertools.count(max(target.version, 0)):
+        first = max(target.version, 0)
+        there = self._entry(f"{folder}/{first:020d}.json")
+        if there is None and first == 0 and self._output.store.names(folder):
+            return self._described(spark, target)  # the beginning of its log is gone
+        found = [] if there is None or first == target.version else [_commit(first, there)]
+        for version in itertools.count(first + 1):
             text = self._entry(f"{folder}/{version:020d}.json")
             if text is None:
                 break
-            if version > target.version:
-                found.append(_commit(version, text))
-        if version == 0 and self._output.store.names(folder):  # the beginning of its log is gone
-            return self._described(spark, target)
-        return None if version == max(target.version, 0) else found
+            found.append(_commit(version, text))
+        # Delta forgets old entries as it writes a checkpoint, which may be with the next one
+        return None if there is None and not found else found
 
     def _entry(self, path: str) -> bytes | None:
         try:
@@ -209,7 +211,8 @@ class DeltaFormat(MergingFormat):
             if len(rows) < most or min(versions) <= target.version:
                 break
             most *= 4
-        if target.version >= 0 and target.version not in versions:
+        oldest = min(versions, default=-1)
+        if target.version >= 0 and target.version not in versions and oldest != target.version + 1:
             return None
         return [
             Commit(

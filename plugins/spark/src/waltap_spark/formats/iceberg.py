@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from threading import Lock
@@ -402,14 +403,14 @@ class IcebergFormat(MergingFormat):
             (files.sort() if table.sortOrder().isSorted() else files).execute()
             actions.rewritePositionDeletes(table).execute()
         table.refresh()
-        self._expire(table)
+        self._expire(table, at)
 
     def vacuum(self, spark: "SparkSession", at: str) -> None:
         """Expire snapshots, remove files that none of them names and never did."""
         from py4j.protocol import Py4JJavaError
 
         table = self._load(spark, at)
-        self._expire(table)
+        self._expire(table, at)
         actions = _jvm(spark).org.apache.iceberg.spark.actions.SparkActions.get(_java(spark))
         before = round((time.time() - ORPHANS_S) * 1000)
         try:
@@ -418,17 +419,24 @@ class IcebergFormat(MergingFormat):
         except Py4JJavaError as error:  # a catalogue's storage that Hadoop cannot list
             log.warning("%s: orphan files were not looked for: %s", at, error.java_exception)
 
-    def _expire(self, table: Any) -> None:
-        """Expire snapshots older than the retention, and those beyond the most that are kept."""
+    def _expire(self, table: Any, at: str) -> None:
+        """Expire snapshots older than the retention, and those beyond the most that are kept; none that a
+        table stands at, or that came after it: other sources of the commit in the making begin there."""
         kept = max(self._properties.retention_snapshots, KEPT_ALWAYS)
         limit = round((time.time() - self._properties.retention_hours * 3600) * 1000)
+        held = [each.held for each in self._tables().values() if each.held is not None]
+        named = {t.version for each in held for t in each.targets.values() if t.at == at}
         times, snapshot = [], table.currentSnapshot()
+        needed = math.inf
         while snapshot is not None:
             times.append(snapshot.timestampMillis())
+            if snapshot.snapshotId() in named:
+                needed = times[-1]
             parent = snapshot.parentId()
             snapshot = None if parent is None else table.snapshot(parent)
         if len(times) > kept:
             limit = max(limit, times[kept - 1])
+        limit = int(min(limit, needed))
         if times and times[-1] < limit and len(times) > KEPT_ALWAYS:
             table.expireSnapshots().expireOlderThan(limit).retainLast(KEPT_ALWAYS).commit()
 

@@ -5,15 +5,16 @@ by steps that each happen once (`waltap_spark.formats.stepwise`). `TableState.he
 that counts, and the version it made; readers read that version, whatever came after.
 """
 
+import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from waltap_spark.beside import gone, unlike
-from waltap_spark.errors import NameTaken
+from waltap_spark.errors import NameTaken, first_words
 from waltap_spark.expression import column_of
 from waltap_spark.formats.shared import SharedWork, at_versions, begin, make_room, part_of, together
 from waltap_spark.formats.stepwise import StepwiseFormat, stored_columns, whats
@@ -39,6 +40,8 @@ COMPACT_STEPS: Final = 50
 """Steps of a table after which its small files are made large ones."""
 
 VACUUM_S: Final = 24 * 3600.0
+
+log = logging.getLogger(__name__)
 
 
 class MergingFormat(StepwiseFormat):
@@ -154,15 +157,33 @@ class MergingFormat(StepwiseFormat):
         if steps - held.compacted >= COMPACT_STEPS and not awaited:
             held = msgspec.structs.replace(held, compacted=steps)
             for target in held.targets.values():
-                with self.alone(target.at):
-                    self.compact(step.spark, target.at)
+                self._tend(step, target.at, "compacted", self.compact)
         if not held.vacuumed:
             held = msgspec.structs.replace(held, vacuumed=now)
         elif now - held.vacuumed >= VACUUM_S and not awaited:
             held = msgspec.structs.replace(held, vacuumed=now)
             for target in held.targets.values():
-                self.vacuum(step.spark, target.at)
+                self._tend(step, target.at, "vacuumed", self.vacuum)
         return msgspec.structs.replace(table, held=held)
+
+    def _tend(
+        self, step: Step, at: str, what: str, tend: Callable[["SparkSession", str], None]
+    ) -> None:
+        """Tend the files of a target, once in a commit whichever of its sources asks. What fails does not
+        take back what was written: the next time comes."""
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+
+        with self.alone(at):
+            if self._tended.get((at, what)) == step.mark:
+                return
+            self._tended[at, what] = step.mark
+            try:
+                tend(step.spark, at)
+            except (Py4JJavaError, PySparkException) as error:
+                log.warning(
+                    "%s was not %s, and will be another time: %s", at, what, first_words(error)
+                )
 
     def is_awaited(self, table: TableState) -> bool:
         """Tell whether another source of the target stands still: at a version that is to stay."""

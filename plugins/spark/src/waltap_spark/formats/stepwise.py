@@ -25,6 +25,8 @@ from waltap_spark.targets import Claims, Layout
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from waltap_sinks.changelog.manifest import Mark
+
 __all__ = ["Commit", "Note", "StepwiseFormat", "stored_columns", "whats"]
 
 BYTES: Final = 16
@@ -66,9 +68,12 @@ class StepwiseFormat(TableFormat):
         self._output, self._options = context.output, context.options
         self._identity = context.identity
         self._claims = Claims(context.tables)
-        self._taken: dict[tuple[str, str], dict[int, int]] = {}
-        """Steps after the one that counts taken before: table and identifier → step → version."""
+        self._taken: dict[tuple[str, str], tuple[int, dict[int, int]]] = {}
+        """Steps taken before: table and identifier → the step that they are after, step → version. A table
+        that failed elsewhere stands at an earlier step again, of which nothing is known then."""
         self._tables = context.tables
+        self._tended: dict[tuple[str, str], Mark] = {}
+        """At which mark files were tended: identifier and what was done → mark."""
         self._locks: dict[str, AbstractContextManager[object]] = {}
         self._locking = Lock()
 
@@ -204,7 +209,8 @@ class StepwiseFormat(TableFormat):
                     raise
                 if number not in taken:
                     raise self._changed(target, "does not have what was just written")
-        version = taken.pop(number)
+            version = taken.pop(number)
+            self._taken[table.name, target.at] = number, taken
         return msgspec.structs.replace(target, version=version, step=number)
 
     def alone(self, at: str) -> AbstractContextManager[object]:
@@ -225,9 +231,10 @@ class StepwiseFormat(TableFormat):
     def taken(self, spark: "SparkSession", table: TableState, target: Target) -> dict[int, int]:
         """Return the steps after that of ``target`` that were taken already, with their versions."""
         key = (table.name, target.at)
-        found = self._taken.get(key)
-        if found is None:
-            found = self._taken[key] = self._look(spark, table, target)
+        step, found = self._taken.get(key, (-1, {}))
+        if step != target.step:
+            found = self._look(spark, table, target)
+            self._taken[key] = target.step, found
         return found
 
     def _look(self, spark: "SparkSession", table: TableState, target: Target) -> dict[int, int]:

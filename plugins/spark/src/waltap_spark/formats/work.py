@@ -189,19 +189,19 @@ class Work:
             n: kind for n, kind in have.items() if not same_type(stored(had[n]), stored(kind))
         }
         more = {n: new_fields(stored(had[n]), stored(kind)) for n, kind in changed.items()}
+        fields = [((name, *way), kind) for name, each in more.items() for way, kind in each or ()]
+        other = {name: kind for name, kind in changed.items() if not more[name]}
+        wide = all(self._format.widens(stored(had[n]), stored(k)) for n, k in other.items())
         for what in whats(self._table) if changed else ():
-            if all(more.values()):
-                fields = [
-                    ((name, *way), kind) for name, each in more.items() for way, kind in each or ()
-                ]
+            if fields:
                 add = self._format.add_fields
                 self.take(what, partial(add, self._spark, self.at(what), fields))
-            elif all(self._format.widens(stored(had[n]), stored(k)) for n, k in changed.items()):
-                for name, kind in changed.items():
+            if wide:
+                for name, kind in other.items():
                     widen = self._format.widen_column
                     self.take(what, partial(widen, self._spark, self.at(what), name, kind))
             else:
-                self._rewrite(what, changed)
+                self._rewrite(what, other)
         self.held = msgspec.structs.replace(self.held, columns={**had, **have})
 
     def _rewrite(self, what: What, changed: Mapping[str, str]) -> None:
