@@ -122,6 +122,23 @@ def test_an_lsn_that_the_log_has_not_reached_is_waited_for_over_restarts(log: Lo
     assert "first" not in end, "what follows is all wanted"
 
 
+def test_spark_4_1_asks_for_the_end_alone_and_the_lsn_is_waited_for_all_the_same(log: Log) -> None:
+    given = {"startingPosition": text(log.db.lsn + 0x1000)}
+    stream = log.stream(**given)
+    offsets = [stream.latestOffset()]
+    offsets.insert(0, stream.initialOffset())
+    assert names(stream, *offsets[-2:]) == []
+    for number in range(3):
+        log.people(f"early {number}")
+        offsets.append(stream.latestOffset())
+        assert names(stream, *offsets[-2:]) == []
+        if number:
+            stream = log.stream(**given)
+    log.db.lsn += 0x1000
+    log.people("Bob")
+    assert names(stream, offsets[-1], stream.latestOffset()) == ["Bob"]
+
+
 def test_the_offset_of_an_earlier_version_is_read_and_drops_nothing(log: Log) -> None:
     given = {"startingPosition": text(log.db.lsn + 0x1000)}
     stream = log.stream(**given)

@@ -57,7 +57,9 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         self._log = options.log()
         self._planner = TaskPlanner(self._log, options, struct, known)
         self._identity = self._log.identity()
-        self._first: FirstLsn | None = None
+        self._first: FirstLsn | None = (
+            None  # that of the offsets: they do not say it once it is passed
+        )
         self._target: Mark | None = None
         self._passed: tuple[Mark, Mark] | None = None
         self._at: tuple[Mark, int | None] | None = None
@@ -68,12 +70,12 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the offset of the starting position."""
         last, start = self._log.last(), self._options.start
-        mark = start_mark(self._log, start, last)
+        mark, first = start_mark(self._log, start, last), None
         if start.lsn is not None and last is not None:
-            self._first = FirstLsn(last.mark.epoch, start.lsn)
+            first = FirstLsn(last.mark.epoch, start.lsn)
         if self._options.reader:
             self._log.readers.register(self._options.reader, mark, by="Spark")
-        return self._offset(mark)
+        return offset_of(self._identity, mark, first)
 
     def _offset(self, mark: Mark) -> dict[str, Any]:
         return offset_of(self._identity, mark, self._first)
@@ -92,7 +94,7 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         if start is None:  # Spark 4.1 asks so
             last = self._log.last()
             return self.initialOffset() if last is None else self._offset(last.mark)
-        begin, self._first = self._mark(start), FirstLsn.of(start)
+        begin, self._first = self._mark(start), FirstLsn.of(start) or self._first
         at, found = begin, _Taken()
         if self._passed is not None and self._passed[0] == begin:
             at = self._passed[1]
@@ -161,7 +163,7 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks of a batch, for the first time or again."""
         begin, last = self._mark(start), self._mark(end)
-        self._first = FirstLsn.of(start)
+        self._first = FirstLsn.of(start) or self._first
         if last <= begin:
             return []
         return list(self._planner.of_manifests(self._log.manifests(begin, last), self._first))
