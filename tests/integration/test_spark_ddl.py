@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waltap_sinks.changelog import ChangeLog
 from waltap_spark.verify import compare
 
 from tests.rigs.lake import Lake
@@ -90,3 +91,24 @@ def test_what_no_change_tells_is_marked(lake: Lake) -> None:
     assert state is not None
     assert "the type of v changed" in state.tables["public.t"].stale[0]
     assert "at was added with a default" in state.tables["public.u"].stale[0]
+
+
+def test_types_that_users_made_are_the_same_in_a_snapshot_and_behind_it(lake: Lake) -> None:
+    """The catalogue, which a snapshot goes by, and the wire name them in different ways."""
+    lake.database.psql("""
+        create schema kinds; create extension hstore;
+        create type kinds.mood as enum ('sad', 'ok'); create type "odd Type" as (w int, h numeric(6,2));
+        create domain price as numeric(10,2); create domain kinds.few as int[];
+        create table users_types (id int primary key, m kinds.mood, ms kinds.mood[], s "odd Type",
+          ss "odd Type"[], p price, f kinds.few, h hstore, n int);
+        insert into users_types values (1, 'ok', '{ok}', '(1,2)', '{"(1,2)"}', 1.5, '{1}', 'a=>1', 1);
+    """)
+    lake.run()
+    lake.apply()
+    lake.database.psql("update users_types set n = 2")
+    lake.run()
+    tables = lake.apply()
+    assert tables.output.table("public.users_types").stale == ()
+    manifests = ChangeLog(str(lake.folder / "log")).manifests()
+    entries = [entry for each in manifests for entry in each.tables]
+    assert len({entry.columns for entry in entries if entry.name.endswith("users_types")}) == 1

@@ -221,7 +221,7 @@ def doubted(table: TableState, doubt: str) -> TableState:
 
 def _may_change_values(before: ColumnEntry, now: ColumnEntry) -> bool:
     """Tell whether an ALTER TABLE between the two may have rewritten values."""
-    if before.type != now.type:
+    if before.type != now.type and not _one_is_bare(before.type, now.type):
         return True
     old, new = before.typmod, now.typmod
     if new in {old, -1}:
@@ -230,6 +230,12 @@ def _may_change_values(before: ColumnEntry, now: ColumnEntry) -> bool:
         (whole, scale), (now_whole, now_scale) = _digits(old), _digits(new)
         return now_scale < scale or now_whole < whole
     return old == -1 or new < old
+
+
+def _one_is_bare(one: str, other: str) -> bool:
+    """Tell whether both are one type that a user made, with and without its schema: earlier versions wrote it
+    without in snapshots."""
+    return one.partition(".")[2] == other or other.partition(".")[2] == one
 
 
 def _digits(typmod: int) -> tuple[int, int]:

@@ -419,6 +419,8 @@ def _projection(
 
 
 def _type_text(column: Column) -> str:
-    if column.type_text is not None:
-        return column.type_text
-    return column.data_type.name if column.data_type is not None else f"oid {column.type_oid}"
+    """Return the catalogue's name, which a snapshot has, too; the wire gives domains that of their base."""
+    kind = column.data_type
+    if kind is None:
+        return column.type_text or f"oid {column.type_oid}"
+    return kind.name if kind.schema == "pg_catalog" else f"{kind.schema}.{kind.name}"

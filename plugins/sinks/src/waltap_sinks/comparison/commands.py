@@ -176,7 +176,9 @@ def dsn_of(profile: "Profile") -> str:
     properties: Any = profile.connector.properties
     named = {d.name: getattr(properties, d.field) for d in declarations(type(properties))}
     given = {LIBPQ[name]: value for name, value in named.items() if name in LIBPQ}
-    given |= {"password": getattr(properties, "secret", given.get("password"))}
+    secret = getattr(properties, "secret", None)
+    if secret is not None:
+        given["password"] = secret()  # it may come of a command, or of a file that changes
     given |= getattr(properties, "parameters", {})
     return make_conninfo("", **{name: v for name, v in given.items() if v is not None})
 
