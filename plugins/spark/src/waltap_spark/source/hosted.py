@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from waltap.config.layers import load
+from waltap.config.property import declarations
 from waltap.config.resolve import resolve
 from waltap.errors import WaltapError
+from waltap.files.properties import StorageProperties
 from waltap.host import Host
 from waltap.pipeline.in_process import Pipeline, PipelineEnded
 from waltap.pipeline.limits import Limits
@@ -26,6 +28,7 @@ from waltap.source.connector import MadeByRun
 from waltap_sinks.changelog import NOTHING, ChangeLog, ChangeLogProperties, Mark
 from waltap_sinks.changelog.manifest import bucket_of
 from waltap_sinks.changelog.table_version import TableVersion
+from waltap_spark.source.errors import SourceOption
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,6 +49,9 @@ LOOK_S: Final = 0.05
 UNDER_LOCK: Final = frozenset(("snapshot", "streaming"))
 """States that a run comes to when it has the pipeline's lock."""
 
+SPARED: Final = frozenset(("storage_region", "storage_attempts", "storage_connect_ms"))
+"""Properties of an object store without which it is reached, too; a region is looked up."""
+
 
 class HostedEngine:
     """The engine of the profile in ``file``. Until `begin` it is a few texts, and may be pickled.
@@ -55,7 +61,7 @@ class HostedEngine:
     """
 
     def __init__(self, file: str, spool: str = "") -> None:
-        """Raises: ConfigurationError, PluginError."""
+        """Raises: ConfigurationError, PluginError, SourceOption."""
         own = (
             f"changelog:{spool}" if spool else None
         )  # then nobody asks what the profile's sink needs
@@ -67,6 +73,7 @@ class HostedEngine:
         if spool:
             self.location = f"{spool.rstrip('/')}/{self.name}"
         elif isinstance(sink, ChangeLogProperties):
+            _only_as_everybody(profile.name, sink)
             self.location, self.own = sink.path, True
         else:
             self.location = str(self._state_dir / "spool")
@@ -206,3 +213,22 @@ class HostedEngine:
         if last is None or last.mark <= released:
             return lsn
         return min(lsn, released.end_lsn) if last.mark.epoch == released.epoch else 0
+
+
+def _only_as_everybody(profile: str, sink: ChangeLogProperties) -> None:
+    """Raises: SourceOption where the sink says itself how its store is reached: Spark's processes read the
+    log with what their environment says, and secrets do not travel in tasks."""
+    said = [
+        each.name
+        for each in declarations(StorageProperties)
+        if "://" in sink.path
+        and each.field not in SPARED
+        and getattr(sink, each.field) != each.default
+    ]
+    if said:
+        text = (
+            f"the sink of {profile} has {', '.join(said)}: Spark's processes have these of their "
+            "environment alone, so have it say them (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, …) in place of "
+            "the profile, or give a spool"
+        )
+        raise SourceOption(text, option="spool")
