@@ -17,7 +17,7 @@ import pytest
 from waltap.errors import WaltapError
 from waltap_spark.source import hosted
 from waltap_spark.source.data_source import ChangeLogSource
-from waltap_spark.source.errors import OffsetOfAnother, SourceOption
+from waltap_spark.source.errors import CapturedElsewhere, OffsetOfAnother, SourceOption
 from waltap_spark.source.profiles import ProfilesStream
 
 from tests.servers.postgres import Database
@@ -407,6 +407,10 @@ def test_a_batch_captures_what_there_is_and_reads_the_spool(shop: Shop) -> None:
         batch()
     assert [each[0] for each in batch()] == [1, 2, 3, 4, 5]
     assert available_now(shop, None)[0][-1] == (5, "c", "shop"), "a stream has the same spool"
+    shop.database.execute("INSERT INTO orders VALUES (6, 'new', 6)")
+    with pytest.raises(CapturedElsewhere, match="was captured into"):
+        batch(spool=str(shop.folder / "another"))
+    assert [each[0] for each in batch()] == [1, 2, 3, 4, 5, 6], "nothing of it went there"
 
 
 def test_what_the_engine_fails_with_ends_the_query(shop: Shop) -> None:

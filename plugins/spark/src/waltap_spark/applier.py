@@ -29,6 +29,7 @@ from waltap_spark.elsewhere import Elsewhere, replaced_from_chunks, unread, wait
 from waltap_spark.endings import ending
 from waltap_spark.errors import (
     FormatDiffers,
+    MadeOtherwise,
     ModeUnfit,
     SegmentDamaged,
     TypeChanged,
@@ -524,7 +525,7 @@ class _Attempt:
         leave_out_known(group, rows, history, write, whole=whole)
 
     def _require_fit(self, table: TableState, group: Group) -> None:
-        """Raises: ColumnNameTaken, SourcesDiffer, ModeUnfit."""
+        """Raises: ColumnNameTaken, SourcesDiffer, MadeOtherwise, ModeUnfit."""
         for name in (*group.called, *(column.name for column in group.columns)):
             if name in LOG_FIELDS:
                 raise ColumnNameTaken(
@@ -535,11 +536,12 @@ class _Attempt:
         wanted = self._options.modes.of(table.target_name)
         if wanted != table.mode:
             text = f"{table.name} was made as {said(table.mode)}, and is to be {said(wanted)}"
-            raise ModeUnfit(text, table=table.name)
+            raise MadeOtherwise(text, table=table.target_name)
         columns = {column.name: "" for column in group.columns}
         reason = unfit(table.mode, group.key, columns)
         if reason:
-            raise ModeUnfit(f"{table.name} cannot be {said(wanted)}: {reason}", table=table.name)
+            text = f"{table.name} cannot be {said(wanted)}: {reason}"
+            raise ModeUnfit(text, table=table.target_name)
 
     def _end(self, step: Step, table: TableState, group: Group) -> TableState:
         """Let the rows that are there end before those of ``group`` come."""

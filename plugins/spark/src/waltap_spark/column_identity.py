@@ -233,8 +233,8 @@ def _may_change_values(before: ColumnEntry, now: ColumnEntry) -> bool:
 
 
 def _one_is_bare(one: str, other: str) -> bool:
-    """Tell whether both are one type that a user made, with and without its schema: earlier versions wrote
-    it without in snapshots."""
+    """Tell whether both are one type that a user made, with and without its schema, as earlier versions
+    wrote it for snapshots."""
     return one.partition(".")[2] == other or other.partition(".")[2] == one
 
 

@@ -13,6 +13,7 @@ from waltap_sinks.comparison.commands import (
     TableOption,
     WithoutOption,
 )
+from waltap_spark.errors import TypeChanged
 from waltap_spark.expression import quoted
 from waltap_spark.modes import said
 
@@ -32,9 +33,9 @@ SNAPSHOT_ADVICE = (
     "snapshot.mode=always` takes a new snapshot, which replaces them."
 )
 
-RESUME_ADVICE = (
-    "`waltap spark resume {output} {table}` tries it at once; --as-text keeps both types as text."
-)
+RESUME_ADVICE = "When that is mended, `waltap spark resume {output} {table}` tries it at once."
+
+TYPE_ADVICE = "`waltap spark resume {output} {table} --as-text` goes on with both types as text."
 
 DAMAGE_ADVICE = (
     "It goes on as soon as the file is restored; `waltap spark resume {output} {table} --pass-over` goes "
@@ -165,6 +166,8 @@ def status(output: OutputArgument) -> None:
         if each.failed:
             console.print(f"[bold red]{name} stands still[/] at {each.mark}: {each.failed}")
             advice = DAMAGE_ADVICE if each.damaged else RESUME_ADVICE
+            if TypeChanged.code in each.failed:
+                advice = TYPE_ADVICE
             console.print(advice.format(output=found.location, table=name), highlight=False)
         for doubt in each.stale:
             console.print(f"[yellow]{name} needs a new snapshot[/]: {doubt}", highlight=False)
@@ -297,6 +300,9 @@ def resume(
     if pass_over and not chosen.damaged:
         text = f"is for damaged segments, and {chosen.name} stands still for another reason"
         raise typer.BadParameter(text, param_hint="--pass-over")
+    if as_text and TypeChanged.code not in chosen.failed:
+        text = f"is for types that do not fit, and {chosen.name} stands still for another reason"
+        raise typer.BadParameter(text, param_hint="--as-text")
     how: How = "text" if as_text else "anew" if anew else "over" if pass_over else "again"
     Requests(found).ask(chosen, how)
     notices().print(f"{chosen.name} is tried again from {chosen.mark}")

@@ -21,6 +21,8 @@ SinkError
 ├── ChunksRefused       WT-5260   rows of a snapshot cannot be read, or not kept, by executors
 ├── RowsAwaited         WT-5258   rows of a snapshot that nobody hands over
 └── FormatError         WT-5229   a table format cannot do what it should
+    ├── ModeUnfit           WT-5241   a table cannot be kept as the profile says
+    ├── MadeOtherwise       WT-5265   a table was made in another mode
     ├── HistoryNotKept      WT-5262   changes are asked for, and the table keeps none
     ├── FormatUnknown       WT-5230   no plugin has it
     ├── FormatUnsupported   WT-5231   it does not run on this pyspark
@@ -266,9 +268,18 @@ class ModeUnfit(FormatError):
 
     code = "WT-5241"
     remedy = (
-        "Name a mode for this table that fits, such as mode = {table}:scd1, or history = {table}:keep "
-        "where that is meant; a table that was made in one mode keeps it, another is a new output and "
-        "snapshot."
+        "Rules for {table} that fit: mode append or scd1, deletes hard, history keep. Without a key there "
+        "is nothing else, and extra.columns must be empty then."
+    )
+
+
+class MadeOtherwise(FormatError):
+    """A table was made in one mode, and the profile has another; it stands still, the others go on."""
+
+    code = "WT-5265"
+    remedy = (
+        "Put back the rules for {table} under which it was made (mode, deletes, history, extra.columns), "
+        "or give the pipeline another sink.path and take a new snapshot."
     )
 
 
@@ -333,8 +344,8 @@ class FormatLimit(FormatError):
 
     code = "WT-5234"
     remedy = (
-        "Leave one of the columns out (column.exclude.list), rename it, or choose parquet. What "
-        "format.partition.by and format.cluster.by name must be columns of the table."
+        "What format.partition.by and format.cluster.by name must be columns of the table. A column that "
+        "the format does not take: leave it out (column.exclude.list), rename it, or choose parquet."
     )
 
 

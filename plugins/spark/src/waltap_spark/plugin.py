@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from waltap.hookspecs import hookimpl
-from waltap.specs import CommandSpec, SinkSpec, TableFormatSpec
+from waltap.specs import CheckSpec, CommandSpec, SinkSpec, TableFormatSpec
 
 if TYPE_CHECKING:
     from waltap.sink.readable import Readable
@@ -31,6 +31,12 @@ def _keeps(properties: Any, table: str) -> str:
     schema, _dot, name = table.partition(".")
     place = options.places.of(schema, name)
     return said(options.modes.of(table if place is None else place.name))
+
+
+def _kept_as_said(context: Any) -> Any:
+    from waltap_spark.kept_check import kept_as_said
+
+    return kept_as_said(context)
 
 
 def _parquet(_properties: Any, context: Any) -> Any:
@@ -82,6 +88,16 @@ def register_sinks() -> Iterable[SinkSpec]:
         exactly_once=True,
         readable=_readable,
         keeps=_keeps,
+    )
+
+
+@hookimpl
+def register_checks() -> Iterable[CheckSpec]:
+    """Contribute the check that tables can be kept as the profile says."""
+    yield CheckSpec(
+        name="spark tables",
+        summary="Tables that would stand still: their mode, their key, what their files are divided by.",
+        factory=_kept_as_said,
     )
 
 

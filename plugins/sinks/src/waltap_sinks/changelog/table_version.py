@@ -419,7 +419,7 @@ def _projection(
 
 
 def _type_text(column: Column) -> str:
-    """Return the catalogue's name, as in a snapshot; the wire gives domains that of their base."""
+    """Return the catalogue's name, which snapshots have, too: the wire calls a domain as its base."""
     kind = column.data_type
     if kind is None:
         return column.type_text or f"oid {column.type_oid}"

@@ -3,13 +3,14 @@
 SinkError
 ├── SourceOption        WT-5221   an option of the data source is missing or wrong
 ├── OffsetOfAnother     WT-5222   a stored offset is one of another change log
+├── CapturedElsewhere   WT-5266   what was captured last went somewhere else than to this spool
 ├── TableNotLogged      WT-5223   the change log has no change of the table
 └── ColumnsGrew         WT-5224   a table got columns that the query does not know
 """
 
 from waltap.errors import SinkError
 
-__all__ = ["ColumnsGrew", "OffsetOfAnother", "SourceOption", "TableNotLogged"]
+__all__ = ["CapturedElsewhere", "ColumnsGrew", "OffsetOfAnother", "SourceOption", "TableNotLogged"]
 
 
 class SourceOption(SinkError):
@@ -18,6 +19,18 @@ class SourceOption(SinkError):
     code = "WT-5221"
     remedy = (
         'Give .option({option!r}, …) as docs/howto/spark.md describes it under "As a data source".'
+    )
+
+
+class CapturedElsewhere(SinkError):
+    """What a profile captured up to its stored offset is in another spool, or in the profile's own sink:
+    this one would lack it in silence."""
+
+    code = "WT-5266"
+    remedy = (
+        "Read with the spool (option spool, or none) that the profile was read with before, or give this "
+        "query a profile of its own, with another name, slot and publication. To begin anew, with a "
+        "snapshot: `waltap offsets clear {file}`."
     )
 
 

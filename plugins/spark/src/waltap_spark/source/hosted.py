@@ -28,7 +28,7 @@ from waltap.source.connector import MadeByRun
 from waltap_sinks.changelog import NOTHING, ChangeLog, ChangeLogProperties, Mark
 from waltap_sinks.changelog.manifest import bucket_of
 from waltap_sinks.changelog.table_version import TableVersion
-from waltap_spark.source.errors import SourceOption
+from waltap_spark.source.errors import CapturedElsewhere, SourceOption
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -126,7 +126,9 @@ class HostedEngine:
 
     def begin(self, *, ends: bool, waits: bool = True) -> None:
         """Start capturing; ``ends``: up to what there is now. ``waits``: the slot for `release`, else it
-        follows what is durable in the spool, as that of any engine. Raises: WaltapError."""
+        follows what is durable in the spool, as that of any engine. Raises: WaltapError, CapturedElsewhere
+        among them."""
+        self._require_all()
         self._limits = Limits(until_idle=0.0) if ends else None
         self._until = time.monotonic() + PATIENCE_S
         self._parent = os.getppid()
@@ -136,6 +138,20 @@ class HostedEngine:
             confirmable=self._confirmable if waits else None,
         )
         self._pipeline.start(self._limits)
+
+    def _require_all(self) -> None:
+        """See that the spool has what was captured up to the stored offset."""
+        host = Host()
+        profile = resolve(load(Path(self.file)), host, sink=f"changelog:{self.location}")
+        stages = build(profile, host, run_id="")
+        offset = stages.store.load()
+        if offset is None or offset.snapshot is not None:
+            return
+        if offset.sink not in {"", stages.destination}:
+            text = (
+                f"{self.name} was captured into {offset.sink}, and {stages.destination} is to go on"
+            )
+            raise CapturedElsewhere(text, file=self.file)
 
     def look(self) -> None:
         """See whether it runs. Raises: WaltapError, what it failed with."""
