@@ -9,6 +9,8 @@ from waltap_spark.formats.table_format import FormatContext, TableFormat
 from waltap_spark.output import OutputState
 
 if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
     from waltap.specs import TableFormatSpec
 
 __all__ = ["PARQUET", "PREFIX", "FormatChoice", "choice_of"]
@@ -59,17 +61,23 @@ class FormatChoice:
         from pydantic import ValidationError
 
         from waltap.config.property import Properties
-        from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
+        from waltap.errors import ConfigurationError, Problem
 
         own = {name.removeprefix(PREFIX): value for name, value in self.values.items()}
         try:
             return (spec.properties or Properties).model_validate(own)
         except ValidationError as cause:
             problems = [
-                Problem((PREFIX + ".".join(map(str, each["loc"]))).rstrip("."), each["msg"])
+                Problem((PREFIX + ".".join(map(str, each["loc"]))).rstrip("."), _said(each, spec))
                 for each in cause.errors(include_input=False, include_url=False)
             ]
-            raise ConfigurationError(problems, origin=COMMAND_LINE) from cause
+            raise ConfigurationError(problems, origin=f"the format {spec.name}") from cause
+
+
+def _said(error: "ErrorDetails", spec: "TableFormatSpec") -> str:
+    if error["type"] == "extra_forbidden":
+        return f"says nothing to the format {spec.name}"
+    return error["msg"].removeprefix("Value error, ")
 
 
 def choice_of(state: OutputState | None) -> FormatChoice:
