@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from psycopg.conninfo import conninfo_to_dict
 from waltap.config.layers import read_tables
 from waltap.config.resolve import resolve
@@ -9,29 +10,23 @@ from waltap.host import Host
 from waltap_sinks.comparison.commands import dsn_of
 
 
-def test_the_password_is_the_profiles(tmp_path: Path) -> None:
-    source = {
-        "type": "postgres",
-        "database.hostname": "db",
-        "database.user": "u",
-        "database.password": "it's a secret",
-        "database.dbname": "shop",
+@pytest.mark.parametrize(
+    ("given", "password"),
+    [
+        ({"database.password": "it's a secret"}, "it's a secret"),
+        ({"database.password.command": "echo of the moment"}, "of the moment"),
+        ({}, None),
+    ],
+)
+def test_it_has_the_password_that_a_run_has(
+    tmp_path: Path, given: dict[str, str], password: str | None
+) -> None:
+    place = {"database.hostname": "db", "database.user": "u", "database.dbname": "shop"}
+    tables = {
+        "name": "p",
+        "source": {"type": "postgres", **place, **given},
+        "sink": {"type": "changelog", "path": str(tmp_path / "log")},
     }
-    sink = {"type": "changelog", "path": str(tmp_path / "log")}
-    profile = resolve(read_tables({"name": "p", "source": source, "sink": sink}), Host())
-    found = conninfo_to_dict(dsn_of(profile))
-    assert found["password"] == "it's a secret"
+    found = conninfo_to_dict(dsn_of(resolve(read_tables(tables), Host())))
+    assert found.get("password") == password
     assert (found["host"], found["user"], found["dbname"]) == ("db", "u", "shop")
-
-
-def test_a_command_that_gives_it_is_asked(tmp_path: Path) -> None:
-    source = {
-        "type": "postgres",
-        "database.hostname": "db",
-        "database.user": "u",
-        "database.dbname": "shop",
-        "database.password.command": "echo of the moment",
-    }
-    sink = {"type": "changelog", "path": str(tmp_path / "log")}
-    profile = resolve(read_tables({"name": "p", "source": source, "sink": sink}), Host())
-    assert conninfo_to_dict(dsn_of(profile))["password"] == "of the moment"

@@ -196,7 +196,8 @@ class SourcesDiffer(SinkError):
     code = "WT-5261"
     remedy = (
         "Give the column the same type in all sources, or source.column another name, or each table a "
-        "source of its own (@SOURCE), or leave the table out of source.into in an output that begins anew."
+        "source of its own (@SOURCE), and all of a target one mode, which those that are there have; or "
+        "leave the table out of source.into in an output that begins anew."
         " Where a group may match nothing, as (x)? does, write a rule for each of the two cases."
     )
 

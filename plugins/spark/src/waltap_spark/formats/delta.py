@@ -173,7 +173,7 @@ class DeltaFormat(MergingFormat):
         self._require_delta(spark)
         if self._properties.catalog:
             return self._described(spark, target)
-        path = target.at.removeprefix("delta.`").removesuffix("`").replace("``", "`")
+        path = _path(target.at)
         folder = path.removeprefix(self._output.uri("")).lstrip("/") + "/_delta_log"
         first = max(target.version, 0)
         there = self._entry(f"{folder}/{first:020d}.json")
@@ -218,7 +218,7 @@ class DeltaFormat(MergingFormat):
             Commit(
                 row["version"],
                 row["operation"],
-                _note(row["userMetadata"]),
+                Note.read(row["userMetadata"]),
                 _restored(row["operation"], row["operationParameters"]),
             )
             for row in reversed(rows)
@@ -240,8 +240,7 @@ class DeltaFormat(MergingFormat):
             ordered = rows.select(*map(column_of, names)).alias(NEW)
             self._putting(ordered, on).insertInto(at)
         else:
-            path = at.removeprefix("delta.`").removesuffix("`").replace("``", "`")
-            self._putting(rows.alias(NEW), on).save(path)
+            self._putting(rows.alias(NEW), on).save(_path(at))
 
     def _putting(self, rows: "DataFrame", on: str) -> "DataFrameWriter":
         writer = rows.write.format("delta").mode("overwrite")
@@ -376,7 +375,7 @@ def _commit(version: int, text: bytes) -> Commit:
             info = entry["commitInfo"]
             operation = info.get("operation", "")
             restored = _restored(operation, info.get("operationParameters"))
-            return Commit(version, operation, _note(info.get("userMetadata")), restored)
+            return Commit(version, operation, Note.read(info.get("userMetadata")), restored)
     return Commit(version, "unknown", None)
 
 
@@ -386,8 +385,6 @@ def _restored(operation: str, parameters: Mapping[str, object] | None) -> int | 
     return None if version is None else int(str(version))
 
 
-def _note(text: str | None) -> Note | None:
-    try:
-        return None if text is None else msgspec.json.decode(text, type=Note)
-    except msgspec.DecodeError:
-        return None
+def _path(at: str) -> str:
+    """Return the path of a table that SQL knows by it."""
+    return at.removeprefix("delta.`").removesuffix("`").replace("``", "`")

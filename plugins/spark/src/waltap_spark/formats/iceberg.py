@@ -304,7 +304,7 @@ class IcebergFormat(MergingFormat):
             return [Commit(0, "CREATE", None)]  # there before us
         while snapshot is not None and snapshot.snapshotId() != target.version:
             summary = snapshot.summary()
-            note = _note(summary.get(KEY))
+            note = Note.read(summary.get(KEY))
             found.append(Commit(snapshot.snapshotId(), snapshot.operation() or "unknown", note))
             parent = snapshot.parentId()
             snapshot = None if parent is None else table.snapshot(parent)
@@ -582,10 +582,3 @@ def _stored(kind: Any) -> Any:
 def _digits(kind: str) -> tuple[int, int]:
     precision, scale = kind[len("decimal(") : -1].split(",")
     return int(precision), int(scale)
-
-
-def _note(text: str | None) -> Note | None:
-    try:
-        return None if text is None else msgspec.json.decode(text, type=Note)
-    except msgspec.DecodeError:
-        return None

@@ -46,6 +46,14 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     table: str = ""
     source: str = ""
 
+    @classmethod
+    def read(cls, text: str | None) -> "Note | None":
+        """Return the note that ``text`` is, None where it is none, or somebody else's."""
+        try:
+            return None if text is None else msgspec.json.decode(text, type=cls)
+        except msgspec.DecodeError:
+            return None
+
 
 @dataclass(frozen=True, slots=True)
 class Commit:
