@@ -221,7 +221,7 @@ def doubted(table: TableState, doubt: str) -> TableState:
 
 def _may_change_values(before: ColumnEntry, now: ColumnEntry) -> bool:
     """Tell whether an ALTER TABLE between the two may have rewritten values."""
-    if before.type != now.type and not _one_is_bare(before.type, now.type):
+    if before.type != now.type and not _other_names(before.type, now.type):
         return True
     old, new = before.typmod, now.typmod
     if new in {old, -1}:
@@ -232,9 +232,11 @@ def _may_change_values(before: ColumnEntry, now: ColumnEntry) -> bool:
     return old == -1 or new < old
 
 
-def _one_is_bare(one: str, other: str) -> bool:
-    """Tell whether both are one type that a user made, with and without its schema, as earlier versions
-    wrote it for snapshots."""
+def _other_names(one: str, other: str) -> bool:
+    """Tell whether both may be one type that a user made, by its names of earlier versions: without its
+    schema, of snapshots, and that of its base, of the wire, where it is a domain."""
+    if one.startswith("pg_catalog.") or other.startswith("pg_catalog."):
+        return True
     return one.partition(".")[2] == other or other.partition(".")[2] == one
 
 

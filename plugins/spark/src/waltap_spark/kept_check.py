@@ -19,28 +19,42 @@ __all__ = ["kept_as_said"]
 
 NAME: Final = "spark tables"
 
+FIT_ALL: Final = frozenset(("append", "scd1", "hard", "keep"))
+"""What any table can be kept as."""
+
 
 def kept_as_said(context: CheckContext) -> list[Check]:
     """Return a warning for each table that would stand still at its first change."""
     profile = context.profile
     sinks = [outlet.sink for outlet in profile.outlets] or [profile.sink]
-    mine = [sink.properties for sink in sinks if isinstance(sink.properties, SparkProperties)]
-    if not mine:
+    properties = [sink.properties for sink in sinks if isinstance(sink.properties, SparkProperties)]
+    mine = [(each, apply_options(each), _made(each)) for each in properties]
+    if not any(_may_be_wrong(*each) for each in mine):
         return []
     try:
         relations = [each.relation for each in context.connector.plan(context.offset).tables]
     except WaltapError:
         return []  # the check of the connector says why
     found: dict[str, WaltapError] = {}
-    for properties in mine:
-        options, made = apply_options(properties), _made(properties)
+    for each in mine:
         for relation in relations:
-            for error in _wrong(properties, options, relation, made):
+            for error in _wrong(*each, relation):
                 found.setdefault(relation.name, error)
     return [
         Check(name=NAME, verdict="warning", found=error.problem, remedy=error.advice())
         for error in found.values()
     ]
+
+
+def _may_be_wrong(
+    properties: SparkProperties, options: ApplyOptions, made: Mapping[str, TableState]
+) -> bool:
+    """Tell whether the tables are to be asked for, of which there may be thousands."""
+    by = options.modes
+    said_of_some = {*by.modes, *by.deletes, *by.history, *by.extra} - FIT_ALL
+    if said_of_some or properties.format_properties:
+        return True
+    return any(by.of(each.target_name) != each.mode for each in made.values())
 
 
 def _made(properties: SparkProperties) -> Mapping[str, TableState]:
@@ -54,8 +68,8 @@ def _made(properties: SparkProperties) -> Mapping[str, TableState]:
 def _wrong(
     properties: SparkProperties,
     options: ApplyOptions,
-    relation: Relation,
     made: Mapping[str, TableState],
+    relation: Relation,
 ) -> Iterator[WaltapError]:
     place = options.places.of(relation.schema, relation.table)
     name = relation.name if place is None else place.name
