@@ -11,12 +11,14 @@ import pytest
 from pyspark.errors import PySparkException
 
 from waltap_spark import applier
+from waltap_spark.adoption import adopt
 from waltap_spark.applier import Applier
 from waltap_spark.errors import FormatDiffers, VersionGone
 from waltap_spark.follower import FollowOptions, Follower
 from waltap_spark.formats import merging
 from waltap_spark.formats.work import Work
 from waltap_spark.live import LiveTables
+from waltap_spark.output import Output
 from waltap_spark.session import FEW_ROWS
 
 from tests.integration.test_spark_applier import PEOPLE
@@ -83,6 +85,23 @@ def test_truncates_snapshots_and_another_table_of_the_name(
 
 def test_steps_that_fail_are_taken_once(rig: Rig) -> None:
     steps_that_fail_are_taken_once(rig)
+
+
+def test_a_commit_that_was_begun_is_owed_by_tables_that_get_another_log(rig: Rig) -> None:
+    rig.db.insert(PEOPLE, ["1", "a", None])
+    rig.commit()
+    rig.apply()
+    rig.db.insert(PEOPLE, ["2", "b", None])
+    rig.commit()
+    rig.apply_and_die()
+    rig.applier.close()
+    adopt(Output(rig.output.location), rig.log)
+    rig.db.insert(PEOPLE, ["3", "c", None])
+    rig.commit()
+    rig.reopen()
+    rig.apply()
+    rig.check(PEOPLE)
+    assert LiveTables(rig.spark, rig.output).changes("people").count() == 3
 
 
 def test_a_table_whose_log_forgot_the_version_that_counts_goes_on(rig: Rig) -> None:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from waltap_sinks.changelog import ChangeLog
+from waltap_sinks.changelog import ChangeLog, Mark
 from waltap_sinks.changelog.errors import ChangeLogOlder
 from waltap_sinks.changelog.log_identity import make_log_identity
 from waltap_spark.errors import TableUnknown
@@ -14,29 +14,36 @@ __all__ = ["adopt"]
 def adopt(output: Output, changelog: ChangeLog) -> OutputState:
     """Let the tables at ``output`` go by the id of ``changelog`` from now on; return the new commit.
 
-    The log must go on exactly where the tables stand: nothing is applied twice, nothing left out.
+    The log must go on exactly where the tables stand: nothing is applied twice, nothing left out. A commit
+    that a driver had begun is the next one's still.
     Raises: ChangeLogOlder, ChangeLogRetired, ChangeLogDamaged, OutputInUse, TableUnknown.
     """
-    state = output.state()
-    if state is None:
+    known = output.state()
+    if known is None:
         raise TableUnknown(f"there are no tables in {output.location}", known="none yet")
-    last = changelog.last()
-    location = changelog.store.location
-    if last is None or last.mark < state.mark:
-        ends = "holds nothing" if last is None else f"ends at {last.mark}"
-        raise ChangeLogOlder(
-            f"{location} {ends}, and the tables stand at {state.mark}", path=location
-        )
-    next(changelog.manifests(state.mark), None)  # raises where its chain does not pass the mark
-    output.open(state.changelog, state.log_id)
+    state = output.open(known.changelog, known.log_id)
     try:
+        _require_rest(changelog, state.mark)
+        begun = output.begun(state)
+        if begun is not None:  # before the commit: it counts where that does not come about, too
+            output.intend(msgspec.structs.replace(begun, number=state.number + 2))
         adopted = msgspec.structs.replace(
             state,
             number=state.number + 1,
-            changelog=location,
+            changelog=changelog.store.location,
             log_id=make_log_identity(changelog.store),
         )
         output.commit(adopted)
     finally:
         output.close()
     return adopted
+
+
+def _require_rest(changelog: ChangeLog, mark: Mark) -> None:
+    """Raises: ChangeLogOlder, ChangeLogRetired, ChangeLogDamaged where the log lacks what comes after
+    ``mark``, or never came to it."""
+    last, location = changelog.last(), changelog.store.location
+    if last is None or last.mark < mark:
+        ends = "holds nothing" if last is None else f"ends at {last.mark}"
+        raise ChangeLogOlder(f"{location} {ends}, and the tables stand at {mark}", path=location)
+    next(changelog.manifests(mark), None)

@@ -121,8 +121,8 @@ class Applier:
             text = f"{self.location} has tables in {state.format}, not in {self._choice.name}"
             raise FormatDiffers(text, format=state.format)
         state = msgspec.structs.replace(state, format_values=self._choice.values)
-        begun = self._output.intent() if self._format.writes_in_place else None
-        if begun is not None and begun.number == state.number + 1:
+        begun = self._output.begun(state) if self._format.writes_in_place else None
+        if begun is not None:
             self._owed = begun.mark
         self.state = state
         if self._owed is None:

@@ -63,8 +63,8 @@ def take(output: Output) -> OutputState:
         raise TableUnknown(f"nothing was applied to {output.location} yet", known="none yet")
     log = ChangeLog(state.changelog)
     state = output.open(log.store.location, log.identity())
-    begun = output.intent()
-    if begun is not None and begun.number == state.number + 1:
+    begun = output.begun(state)
+    if begun is not None:
         output.close()
         text = f"a driver that died had begun commit {begun.number} of {output.location}"
         raise CommitBegun(text, changelog=state.changelog, output=output.location)

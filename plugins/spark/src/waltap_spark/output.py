@@ -459,6 +459,11 @@ class Output:
             text = f"{INTENT} says not which commit was begun: {cause}"
             raise OutputDamaged(text, path=self.uri(INTENT)) from cause
 
+    def begun(self, state: OutputState) -> Intent | None:
+        """Return the commit after ``state`` that a driver had begun, None where there is none."""
+        intent = self.intent()
+        return None if intent is None or intent.number <= state.number else intent
+
     def intend(self, intent: Intent) -> None:
         """Say, durably, which commit is begun."""
         self.store.publish(INTENT, msgspec.json.encode(intent) + b"\n")
