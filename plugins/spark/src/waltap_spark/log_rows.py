@@ -4,6 +4,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from waltap.files.store import Store
+from waltap_spark.addresses import address
 from waltap_spark.expression import with_names
 from waltap_spark.plan import Group
 from waltap_spark.schema import log_struct, types_of
@@ -28,8 +29,7 @@ def logged(
     if types is not None:
         struct = log_struct(stored_as(group, types))
         reader = reader.schema(type(struct)([f for f in struct if f.name != "_epoch"]))
-    prefix = "file://" if store.local else ""
-    paths = group.converted or [prefix + store.uri(path) for path in group.segments]
+    paths = group.converted or [address(store, path) for path in group.segments]
     rows = reader.parquet(*(paths[:1] if first else paths))
     return with_names(rows, group.called) if group.called else rows
 

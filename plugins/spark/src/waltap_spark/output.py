@@ -26,6 +26,7 @@ from waltap.files.errors import FilesInUse
 from waltap.files.store import Store, safe_name
 from waltap_sinks.changelog.log_identity import same_place
 from waltap_sinks.changelog.manifest import NOTHING, ColumnEntry, Mark
+from waltap_spark.addresses import address
 from waltap_spark.commit_files import CommitFiles
 from waltap_spark.errors import OutputDamaged, OutputInUse, OutputMismatch, TableUnknown
 from waltap_spark.garbage import Garbage
@@ -381,10 +382,7 @@ class Output:
 
     def uri(self, path: str) -> str:
         """Return ``path`` as Spark wants it."""
-        found = self.store.uri(path)
-        if self.store.local:
-            return f"file://{found}"
-        return f"s3a://{found[5:]}" if found.startswith("s3://") else found
+        return address(self.store, path)
 
     # --- writing ----------------------------------------------------------------------------------
 

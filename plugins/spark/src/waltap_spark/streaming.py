@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from waltap_sinks.changelog import ChangeLog, Manifest
 from waltap_sinks.changelog.manifest import parse_manifest
+from waltap_spark.addresses import address
 from waltap_spark.applier import Applier
 from waltap_spark.follower import FollowOptions
 from waltap_spark.pace import Pace
@@ -39,14 +40,13 @@ def start_query(
     """
     chosen = options or FollowOptions()
     changelog.store.make_folder("manifests")
-    prefix = "file://" if changelog.store.local else ""
     manifests = (
         spark.readStream.format("text")
         .option("wholetext", "true")
         .option("recursiveFileLookup", "true")
         .option("ignoreMissingFiles", "true")
         .option("maxFilesPerTrigger", str(BATCH_FILES))
-        .load(prefix + changelog.store.uri("manifests"))
+        .load(address(changelog.store, "manifests"))
     )
 
     pace = Pace(chosen.batch_s, chosen.batch_rows)
