@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from waltap_spark import few as few_changes
+from waltap_spark import pipelines
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
 
@@ -50,6 +51,23 @@ def test_rows_that_change_places_in_one_statement_are_both_there(rig: Rig, table
     rig.commit()
     rig.apply()
     rig.check(table)
+
+
+def test_a_view_of_the_history_has_rows_that_took_each_others_keys(rig: Rig) -> None:
+    rig.db.insert(PEOPLE, *[[str(n), f"row {n}", "n"] for n in range(1, 4)])
+    rig.commit()
+    for n in range(1, 4):  # UPDATE people SET id = id + 1, from below
+        rig.db.update(PEOPLE, [str(n)], which=1 if n > 1 else 0, id=str(n + 1))
+    rig.db.insert(PEOPLE, ["9", "comes", None])
+    rig.db.delete(PEOPLE, ["9"])
+    rig.commit()
+    path = str(rig.folder / "log")
+    history = rig.spark.read.format("waltap").options(path=path, table=PEOPLE.name).load()
+    found = pipelines.current(history, path, PEOPLE.name).collect()
+    assert sorted((str(row["id"]), row["name"], row["note"]) for row in found) == sorted(
+        rig.db.rows[PEOPLE.name]
+    )
+    assert len(found) == 3
 
 
 def test_a_time_of_day_moves_along(rig: Rig) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from waltap_spark.output import TableState
 
-__all__ = ["alive_keys", "at_key", "settle_moves", "verdict"]
+__all__ = ["TRANSACTION", "alive_keys", "at_key", "settle_moves", "verdict"]
 
 TRANSACTION = ("_epoch", "_commit_lsn")
 WITHIN = ("_seq", "_sub")

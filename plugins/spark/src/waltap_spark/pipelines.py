@@ -8,8 +8,10 @@
 ...                         **pipelines.auto_cdc("lake", "public.orders"))
 
 AUTO CDC knows upserts and deletes alone. It would write null over a value that the server did not send,
-and leave rows that a truncate took: `changes` stops such a stream (WT-5256). Where the target has no MERGE
-that Spark knows (Delta, on pyspark 4.2), a streaming table keeps the history, a view `current`.
+and leave rows that a truncate took: `changes` stops such a stream (WT-5256). Of rows that change places in
+one transaction it takes the last operation of each key, which may be the end of the row before. Where the
+target has no MERGE that Spark knows (Delta, on pyspark 4.2), a streaming table keeps the history, a view
+`current`.
 """
 
 import inspect
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from waltap_spark.beside import unlike
 from waltap_spark.errors import ChangeUnfit, PipelinesUnfit, TableUnknown
 from waltap_spark.expression import quoted
+from waltap_spark.moves import TRANSACTION, verdict
 from waltap_spark.source.catalogue import OWN, logged_tables
 from waltap_spark.source.options import parse_options
 
@@ -101,13 +104,20 @@ def current(history: "DataFrame", path: str, table: str) -> "DataFrame":
     emptied = history.where("_op = 't'").agg(F.max(order).alias(begins))
     rows = history.where("_op <> 't'").crossJoin(F.broadcast(emptied))
     rows = rows.where(F.col(begins).isNull() | (order > F.col(begins)))
-    wanted = [F.max_by("_op", order).alias("__op")]
+    wanted = [verdict().alias("__alive")]
     for number, name in enumerate(own):
         sent = ~F.coalesce(F.array_contains("_unchanged", name), F.lit(False)) & (
             F.col("_op") != "d"
         )
         value = F.max_by(F.struct(F.col(quoted(name)).alias("value")), F.when(sent, order))
-        wanted.append(value.alias(f"__{number}"))
-    found = rows.groupBy(*(F.col(quoted(name)).alias(f"__key{n}") for n, name in enumerate(keys)))
-    last = found.agg(*wanted).where("__op <> 'd'")
-    return last.select(*(F.col(f"__{n}.value").alias(name) for n, name in enumerate(own)))
+        wanted += [value.alias(f"__{number}"), F.max(F.when(sent, order)).alias(f"__at{number}")]
+    by_key = [F.col(quoted(name)).alias(f"__key{n}") for n, name in enumerate(keys)]
+    steps = rows.groupBy(*by_key, *TRANSACTION).agg(*wanted)
+    told = F.when(F.col("__alive").isNotNull(), F.struct(*TRANSACTION))
+    last = steps.groupBy(*(f"__key{n}" for n in range(len(keys)))).agg(
+        F.max_by("__alive", told).alias("__alive"),
+        *(F.max_by(f"__{n}", f"__at{n}").alias(f"__{n}") for n in range(len(own))),
+    )
+    return last.where("__alive").select(
+        *(F.col(f"__{n}.value").alias(name) for n, name in enumerate(own))
+    )
