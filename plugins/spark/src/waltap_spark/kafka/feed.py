@@ -118,7 +118,9 @@ class KafkaFeed:
         self._bucket = max(self._bucket, bucket_of(dt.datetime.now(dt.UTC)))
         bad = events.bad()
         self._require_few(bad)
-        highs = {**self._highs, **events.highs()}
+        highs = dict(self._highs)
+        for place, high in events.highs().items():  # a portion may be all of what comes again
+            highs[place] = max(highs.get(place, high), high)
         entries, times = [], list[int]()
         for number, rows in enumerate(events.tables()):
             entry, seen, found = self._written(rows, number)

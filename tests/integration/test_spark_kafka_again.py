@@ -1,0 +1,41 @@
+"""Events that a connector delivers again, in any portion, and what a topic no longer has: no row changes twice."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import NewTopic
+
+from waltap_spark.kafka import KafkaTopics
+
+from tests.rigs.kafka import create
+from tests.rigs.topics import Reader, event, produce
+from tests.servers.kafka import Kafka
+
+COLUMNS = {"inventory.items": "id INT, name STRING", "inventory.words": "name STRING"}
+
+
+def test_what_comes_again_in_several_portions_is_left_out_in_each(
+    kafka: Kafka, spark_of_topics: Any, tmp_path: Path
+) -> None:
+    """The furthest position stays that, while portions of older events go by."""
+    topic = kafka.topic_name()
+    create(kafka.bootstrap, NewTopic(topic, 1))
+    sent = [
+        ({"id": 1}, event("c" if n == 1 else "u", 100 + n, None, {"id": 1, "name": f"{n}"}, 90))
+        for n in range(1, 9)
+    ]
+    words = [
+        (None, event("c", 200 + n, None, {"name": f"{n}"}, 90, table="words")) for n in range(1, 5)
+    ]
+    produce(kafka, topic, *sent, *words)
+    topics = KafkaTopics(bootstrap=kafka.bootstrap, topics=(topic,), columns=COLUMNS)
+    reader = Reader(spark_of_topics, tmp_path, topics)
+    assert reader.pull() == 12
+    produce(kafka, topic, *sent[4:], *words[:3])
+    reader.topics = KafkaTopics(
+        bootstrap=kafka.bootstrap, topics=(topic,), columns=COLUMNS, records=2
+    )
+    assert reader.pull() == 0
+    assert reader.rows("items") == [(1, "8")]
+    assert reader.rows("words", order="name") == [("1",), ("2",), ("3",), ("4",)]
