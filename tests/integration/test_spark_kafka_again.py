@@ -39,3 +39,28 @@ def test_what_comes_again_in_several_portions_is_left_out_in_each(
     assert reader.pull() == 0
     assert reader.rows("items") == [(1, "8")]
     assert reader.rows("words", order="name") == [("1",), ("2",), ("3",), ("4",)]
+
+
+def test_an_insert_that_comes_again_alone_is_one_row(
+    kafka: Kafka, spark_of_topics: Any, tmp_path: Path
+) -> None:
+    """As the last of a portion, within one, and where compaction took the delete between two."""
+    topic = kafka.topic_name()
+    create(kafka.bootstrap, NewTopic(topic, 1))
+    last = ({"id": 10}, event("c", 103, None, {"id": 10, "name": "ten"}, 90))
+    produce(
+        kafka, topic,
+        ({"id": 1}, event("c", 101, None, {"id": 1, "name": "one"}, 90)),
+        ({"id": 1}, event("c", 102, None, {"id": 1, "name": "one anew"}, 90)),
+        last,
+    )  # fmt: skip
+    topics = KafkaTopics(bootstrap=kafka.bootstrap, topics=(topic,), columns=COLUMNS)
+    reader = Reader(spark_of_topics, tmp_path, topics)
+    assert reader.pull() == 3
+    assert reader.rows("items") == [(1, "one anew"), (10, "ten")]
+    produce(kafka, topic, last)
+    assert reader.pull() == 1
+    assert reader.rows("items") == [(1, "one anew"), (10, "ten")]
+    produce(kafka, topic, ({"id": 1}, event("c", 120, None, {"id": 1, "name": "third"}, 110)))
+    assert reader.pull() == 1
+    assert reader.rows("items") == [(1, "third"), (10, "ten")]
