@@ -213,12 +213,17 @@ class Applier:
         )
         attempt.handed, attempt.shapes = self._elsewhere.of, self._shapes
         tables = dict(before.tables)
-        with ThreadPoolExecutor(self._parallel) as pool:
-            applied = list(
-                pool.map(lambda name: self._attempt(attempt, name, plans[name], before), plans)
-            )
-        if not all(name in stood.tables and stood.tables[name].failed for name in plans):
-            require_one([error for _table, error in applied])
+        try:
+            with ThreadPoolExecutor(self._parallel) as pool:
+                applied = list(
+                    pool.map(lambda name: self._attempt(attempt, name, plans[name], before), plans)
+                )
+            if not all(name in stood.tables and stood.tables[name].failed for name in plans):
+                require_one([error for _table, error in applied])
+        except Exception:
+            self._output.remove_vain(step.given)
+            raise
+        self._output.remove_vain(step.given, *(table for table, _error in applied))
         tables |= {table.name: table for table, _error in applied}
         tables |= self._format.aligned(self._spark, tables, plans)
         plans = {name: found for name, found in plans.items() if not tables[name].failed}
@@ -510,11 +515,10 @@ class _Attempt:
         return msgspec.structs.replace(table, stale=()) if brought.truncates else table
 
     def _leave_out_known(self, step: Step, table: TableState, group: Group, *, whole: bool) -> None:
-        folder = f"{table.folder}/changes/{self._step.name()}"
-        make_readable(self._log.store, self._output, group, folder)
+        make_readable(self._log.store, self._output, group, lambda: step.path(table, "changes"))
 
         def write(left: "DataFrame") -> str:
-            path = self._output.uri(f"{table.folder}/changes/{self._step.name()}")
+            path = self._output.uri(step.path(table, "changes"))
             left.write.mode("overwrite").parquet(path)
             group.called = {}
             return path
@@ -559,8 +563,7 @@ class _Attempt:
         if called != table.name and table.oid != group.oid and not group.replaces:
             table = doubted(table, f"it was called {called} before, and its rows are there")
         types = table.versions.get(group.fingerprint)
-        folder = f"{table.folder}/changes/{self._step.name()}"
-        make_readable(self._log.store, self._output, group, folder)
+        make_readable(self._log.store, self._output, group, lambda: step.path(table, "changes"))
         if types is None:
             types = logged_types(step.spark, self._log.store, group) if group.segments else {}
         learnt = identify(table, group)

@@ -16,13 +16,14 @@ no commit names count for nothing and are removed at the next start.
 This module knows no Spark.
 """
 
+import logging
 import uuid
 from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
 import msgspec
 
-from waltap.files.errors import FilesInUse
+from waltap.files.errors import FilesInUse, FilesUnavailable
 from waltap.files.store import Store, safe_name
 from waltap_sinks.changelog.log_identity import same_place
 from waltap_sinks.changelog.manifest import NOTHING, ColumnEntry, Mark
@@ -50,6 +51,8 @@ __all__ = [
     "applied_by_all",
     "unpacked_in_all",
 ]
+
+log = logging.getLogger(__name__)
 
 VERSION: Final = 2
 INTENT: Final = "_waltap/intent.json"
@@ -446,6 +449,17 @@ class Output:
             self.store.delete(path)
         else:
             self.store.delete_folder(path)
+
+    def remove_vain(self, given: Iterable[str], *tables: TableState) -> None:
+        """Remove the sets of ``given`` that none of ``tables`` names, which no commit does either. What
+        cannot be removed counts for nothing until the next `open`."""
+        named = {path for table in tables for path in table.paths()} if given else set()
+        for path in given:
+            try:
+                if path not in named:
+                    self.remove(path)
+            except FilesUnavailable as error:
+                log.warning("a set that nobody needs stays until the next start: %s", error)
 
     def intent(self) -> Intent | None:
         """Return the commit that was begun last, None when none was. Raises: OutputDamaged."""

@@ -210,7 +210,12 @@ class Upkeep:
             attempt=uuid.uuid4().hex[:8],
         )
         started = time.monotonic()
-        after = self._format.maintain(step, table)
+        try:
+            after = self._format.maintain(step, table)
+        except Exception:
+            self._output.remove_vain(step.given)
+            raise
+        self._output.remove_vain(step.given, after)
         if after is table:
             return False
         self._output.store.settle()

@@ -3,6 +3,7 @@
 The change log writes none unless it is told to.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,20 +14,23 @@ if TYPE_CHECKING:
 __all__ = ["make_readable"]
 
 
-def make_readable(store: "Store", output: "Output", group: "Group", folder: str) -> None:
-    """Copy the segments of ``group`` to ``folder`` of ``output``, where Spark cannot read them; once."""
+def make_readable(
+    store: "Store", output: "Output", group: "Group", folder: Callable[[], str]
+) -> None:
+    """Copy the segments of ``group`` to a ``folder`` of ``output``, where Spark cannot read them; once."""
     if group.converted or not any("decimal256" in each.arrow for each in group.columns):
         return
     import pyarrow as pa
     from pyarrow import parquet
 
+    copies = folder()
     for number, segment in enumerate(group.segments):
         rows = store.read_parquet(segment)
         for at, column in enumerate(rows.schema):
             if "decimal256" in str(column.type):
                 kind = pa.list_(pa.string()) if pa.types.is_list(column.type) else pa.string()
                 rows = rows.set_column(at, column.name, rows.column(at).cast(kind))
-        path = f"{folder}/{number}.parquet"
+        path = f"{copies}/{number}.parquet"
         with output.store.writing(path), output.store.create(path) as file:
             parquet.write_table(rows, file)
         group.converted.append(output.uri(path))

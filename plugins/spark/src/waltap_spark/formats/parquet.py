@@ -116,9 +116,9 @@ class ParquetFormat(TableFormat):
         self, step: Step, table: TableState, rows: Brought
     ) -> tuple[TableState, ChangeSet]:
         group, size = rows.group, 0
-        path = f"{table.folder}/changes/{step.name()}"
-        if is_small(group):
-            path += FILE
+        small = is_small(group)
+        path = step.path(table, "changes", FILE if small else "")
+        if small:
             few = rows_of(rows.files, group, list(table.versions[group.fingerprint]))
             size = self._write_file(path, few)
         elif group.elsewhere:
@@ -196,7 +196,7 @@ class ParquetFormat(TableFormat):
         closed: bool = False,
     ) -> BasePart:
         """Write ``frame``, of about ``expected`` rows of ``table``, as a part of its base."""
-        path = f"{table.folder}/current/{step.name()}"
+        path = step.path(table, "current")
         self._write(frame, path, expected)
         return BasePart(
             path=path,
@@ -233,10 +233,10 @@ class ParquetFormat(TableFormat):
         else:
             return table
         rows, size = sum(change.rows for change in run), 0
-        path = f"{table.folder}/changes/{step.name()}"
         packed = [change.bytes for change in run]
-        if all(packed) and sum(packed) <= MERGED and unpacked_in_all(run) <= LARGE:
-            path += FILE
+        small = all(packed) and sum(packed) <= MERGED and unpacked_in_all(run) <= LARGE
+        path = step.path(table, "changes", FILE if small else "")
+        if small:
             paths = [change.path for change in run]
             size = self._write_file(path, merged_rows(self._output.store, paths))
         else:

@@ -65,11 +65,16 @@ class Step:
     number: int
     mark: "Mark"
     attempt: str
+    given: list[str] = field(default_factory=list)
+    """The paths that were asked for: what is not named in the end was written in vain."""
     _counter: "count[int]" = field(default_factory=count)
 
-    def name(self) -> str:
-        """Return a name for a folder that no other commit, and no other attempt at this one, has."""
-        return f"{self.number:012d}-{self.attempt}-{next(self._counter)}"
+    def path(self, table: TableState, what: What, end: str = "") -> str:
+        """Return the path of a set of ``table`` that no other commit, and no other attempt at this one,
+        has. ``end``: of its name."""
+        name = f"{self.number:012d}-{self.attempt}-{next(self._counter)}{end}"
+        self.given.append(f"{table.folder}/{what}/{name}")
+        return self.given[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
