@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from waltap_spark.formats import FormatContext, Step
+from waltap_spark.formats import FormatContext, Step, parquet
 from waltap_spark.formats.parquet import ParquetFormat
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
@@ -91,6 +91,32 @@ def test_versions_that_ended_are_not_written_again(spark: Any, tmp_path: Path) -
     assert [row["name"] for row in rows.where("_current").collect()] == ["5"]
     rig.reopen()
     assert rig.folders() == rig.named_folders()
+    rig.applier.close()
+    rig.sink.close()
+
+
+def test_versions_that_ended_are_no_reason_to_fold(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stay through a fold: however many their parts are, there is an end of folding."""
+    monkeypatch.setattr(parquet, "MOST_PARTS", 2)
+    rules = ModeRules(modes=("scd2",))
+    rig = Rig(tmp_path, spark, fold_rows=0, fold_share=0.0, modes=rules)
+    rig.db.insert(OTHERS, ["1", "0"])
+    for number in range(1, 5):
+        rig.db.update(OTHERS, ["1"], name=str(number))
+        rig.commit()
+        rig.applier.apply(list(rig.log.manifests(rig.applier.state.mark)))
+        upkeep = rig.applier._upkeep
+        assert upkeep is not None
+        tended = 0
+        while upkeep.tend(patient=False):
+            rig.applier.apply([])
+            tended += 1
+            assert tended < 3, "it is folded again and again"
+    parts = rig.output.table("others").base
+    assert len([part for part in parts if part.closed]) > 2
+    assert len([part for part in parts if not part.closed]) == 1
     rig.applier.close()
     rig.sink.close()
 

@@ -39,7 +39,8 @@ MERGED: Final = 4 << 20
 """Bytes of files that this process makes one of; more is Spark's to merge."""
 
 MOST_PARTS: Final = 256
-"""Folders that a base may have; merging keeps them far below, unless schemas alternate."""
+"""Folders that a base may have, besides those that a fold leaves as they are; merging keeps them far
+below, unless schemas alternate."""
 
 
 class ParquetFormat(TableFormat):
@@ -104,7 +105,7 @@ class ParquetFormat(TableFormat):
         many = (
             pending_rows > enough
             or 0 < options.fold_sets <= len(table.pending)
-            or len(table.base) > MOST_PARTS
+            or sum(not part.closed for part in table.base) > MOST_PARTS
         )
         if many:
             table = self._fold(step, table)
