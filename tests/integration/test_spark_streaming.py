@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_spark.applier import Applier
+from waltap_spark.applier import Applier, ApplyOptions
+from waltap_spark.errors import TablesStandStill
 from waltap_spark.follower import Follower, FollowOptions
 from waltap_spark.live import LiveTables
 from waltap_spark.output import Output
@@ -36,10 +38,14 @@ class Rig:
             self.sink.write(batch(self.db.commit()))
             self.sink.flush()
 
-    def check(self) -> None:
+    def check_rows(self) -> None:
         tables = LiveTables(self.spark, self.output)
         rows = [(str(row[0]), row[1]) for row in tables.current("people").collect()]
         assert sorted(rows) == sorted(self.db.rows[PEOPLE.name])
+
+    def check(self) -> None:
+        self.check_rows()
+        tables = LiveTables(self.spark, self.output)
         logged = sum(manifest.rows for manifest in self.log.manifests())
         assert tables.changes("people").count() == logged
 
@@ -116,3 +122,49 @@ def test_manifests_that_spark_did_not_give_are_read_from_the_log(rig: Rig, tmp_p
     )
     assert query.awaitTermination(180)
     rig.check()
+
+
+def test_a_run_to_the_end_fails_while_tables_stand_still(rig: Rig, tmp_path: Path) -> None:
+    """Each of them, with anything new or without; others are up to date then. It ends well once none does."""
+    number = relation("public.odd", [("id", "int4"), ("v", "int4")])
+    text = relation("public.odd", [("id", "int4"), ("v", "text")])
+
+    def run(applier: Applier) -> None:
+        query = start_query(rig.spark, rig.log, applier, str(tmp_path / "one"), available_now=True)
+        assert query.awaitTermination(180)
+
+    rig.db.insert(number, ["1", "5"])
+    rig.work(1)
+    run(rig.applier)
+    rig.db.insert(text, ["2", "five"])
+    rig.work(2)
+    with pytest.raises(StreamingQueryException, match=r"public\.odd: WT-5205"):
+        run(rig.applier)
+    rig.check_rows()
+    with pytest.raises(TablesStandStill, match=r"public\.odd: WT-5205"):
+        run(rig.applier)
+    rig.work(1)
+    with pytest.raises(StreamingQueryException, match=r"public\.odd: WT-5205"):
+        run(rig.applier)
+    rig.check_rows()
+    rig.applier.close()
+    options = ApplyOptions(type_change="string")
+    rig.applier = Applier(rig.spark, rig.log, Output(str(tmp_path / "out")), options)
+    rig.applier.open()
+    run(rig.applier)
+    rig.check_rows()
+    assert LiveTables(rig.spark, rig.output).current("odd").count() == 2
+
+
+def test_what_a_query_applied_leaves_the_log(rig: Rig, tmp_path: Path) -> None:
+    options = FollowOptions(retention_h=-2.0)  # as if it were two hours later
+    for _ in range(2):
+        rig.work(3)
+        query = start_query(
+            rig.spark, rig.log, rig.applier, str(tmp_path / "one"), options, available_now=True
+        )
+        assert query.awaitTermination(180)
+        first, last = rig.log.first(), rig.log.last()
+        assert first is not None
+        assert first == last, "the newest stays"
+        rig.check_rows()

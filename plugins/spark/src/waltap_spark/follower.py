@@ -62,12 +62,13 @@ class Follower:
             last_time = stopping()
             self.catch_up()
             if last_time:
-                self._complain()
+                self.complain()
                 return
-            self._retire()
+            self.retire()
             time.sleep(self._options.trigger_ms / 1000)
 
-    def _complain(self) -> None:
+    def complain(self) -> None:
+        """Raises: TablesStandStill, when there are such."""
         failed = {n: each.failed for n, each in self._applier.state.tables.items() if each.failed}
         if failed:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
@@ -110,10 +111,10 @@ class Follower:
         except ChangeLogDamaged as error:
             damaged.append(error)
 
-    def _retire(self) -> None:
-        """Remove from the change log what was applied long ago."""
+    def retire(self, *, at_once: bool = False) -> None:
+        """Remove from the change log what was applied long ago, once in a while or ``at_once``."""
         now = time.monotonic()
-        if now < self._next_retire:
+        if now < self._next_retire and not at_once:
             return
         self._next_retire = now + RETIRE_EVERY_S
         state = self._applier.state

@@ -13,7 +13,7 @@ from waltap_sinks.changelog import ChangeLog, Manifest
 from waltap_sinks.changelog.manifest import parse_manifest
 from waltap_spark.addresses import address
 from waltap_spark.applier import Applier
-from waltap_spark.follower import FollowOptions
+from waltap_spark.follower import Follower, FollowOptions
 from waltap_spark.pace import Pace
 
 if TYPE_CHECKING:
@@ -36,7 +36,10 @@ def start_query(
 ) -> "StreamingQuery":
     """Start a streaming query that applies ``changelog``; ``applier`` is open.
 
-    ``available_now``: apply what there is, then end. A failure ends the query with it.
+    ``available_now``: apply what there is, then end. A failure ends the query with it. So do tables that
+    stand still, when all others are up to date: the batch counts as not done, and comes again. A query
+    that goes on only logs them.
+    Raises: TablesStandStill, with ``available_now``, when nothing new is there and tables stand still.
     """
     chosen = options or FollowOptions()
     changelog.store.make_folder("manifests")
@@ -50,15 +53,30 @@ def start_query(
     )
 
     pace = Pace(chosen.batch_s, chosen.batch_rows)
+    follower = Follower(changelog, applier, chosen)
+    last = changelog.last() if available_now else None
+
+    def end_batch() -> None:
+        ends = last is not None and applier.state.mark >= last.mark
+        applier.maintain()
+        follower.retire(at_once=ends)
+        if ends:
+            follower.complain()
 
     def batch(frame: "DataFrame", _number: int) -> None:
         found = [parse_manifest(row[0], "a manifest") for row in frame.collect()]
-        for portion in pace.portions(_chain(changelog, applier, found)):
+        fresh = _chain(changelog, applier, found)
+        for portion in pace.portions(fresh):
             started = time.monotonic()
             applier.apply(portion)
             pace.took(time.monotonic() - started)
-        applier.maintain()
+        if not fresh:
+            applier.apply([])  # tables that stand still
+        end_batch()
 
+    if last is not None and applier.state.mark >= last.mark:  # Spark may have no batch then
+        applier.apply([])
+        end_batch()
     writer = manifests.writeStream.foreachBatch(batch).option("checkpointLocation", checkpoint)
     if available_now:
         writer = writer.trigger(availableNow=True)
