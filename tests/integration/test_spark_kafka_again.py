@@ -6,12 +6,15 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import NewTopic
 
+from waltap_sinks.changelog import ChangeLog
 from waltap_spark.kafka import KafkaTopics
 
 from tests.rigs.kafka import create
 from tests.rigs.topics import Reader, event, produce
 from tests.servers.kafka import Kafka
 
+AWAY, HERE = "__debezium.newkey", "__debezium.oldkey"
+UNSENT = "__debezium_unavailable_value"
 COLUMNS = {"inventory.items": "id INT, name STRING", "inventory.words": "name STRING"}
 
 
@@ -64,3 +67,33 @@ def test_an_insert_that_comes_again_alone_is_one_row(
     produce(kafka, topic, ({"id": 1}, event("c", 120, None, {"id": 1, "name": "third"}, 110)))
     assert reader.pull() == 1
     assert reader.rows("items") == [(1, "third"), (10, "ten")]
+
+
+def test_the_other_event_of_a_moved_row_is_awaited_where_it_may_be_however_old_they_are(
+    kafka: Kafka, spark_of_topics: Any, tmp_path: Path
+) -> None:
+    """It is behind the portion, after a long pause; a partition that is beyond it is waited for no more."""
+    topic = kafka.topic_name()
+    create(kafka.bootstrap, NewTopic(topic, 2))
+    later = [
+        ({"id": 3}, event("u", 200 + n, None, {"id": 3, "name": f"{n}"}, 190), 1) for n in range(10)
+    ]
+    produce(
+        kafka, topic,
+        ({"id": 1}, event("c", 100, None, {"id": 1, "name": "old"}, 90), 0),
+        ({"id": 1}, event("d", 120, {"id": 1}, None, 115), 0, AWAY),
+        ({"id": 5}, event("d", 130, {"id": 5}, None, 125), 0, AWAY),  # its other was compacted away
+        ({"id": 3}, event("c", 104, None, {"id": 3, "name": "three"}, 90), 1),
+        ({"id": 4}, event("c", 105, None, {"id": 4, "name": "four"}, 90), 1),
+        ({"id": 4}, event("u", 106, None, {"id": 4, "name": "fore"}, 90), 1),
+        ({"id": 2}, event("c", 120, None, {"id": 2, "name": UNSENT}, 115), 1, HERE),
+        *later,
+    )  # fmt: skip
+    topics = KafkaTopics(
+        bootstrap=kafka.bootstrap, topics=(topic,), columns=COLUMNS, records=2, patience_s=0
+    )
+    reader = Reader(spark_of_topics, tmp_path, topics)
+    assert reader.pull() == 17
+    assert reader.rows("items") == [(2, "old"), (3, "9"), (4, "fore")]
+    manifests = list(ChangeLog(str(tmp_path / "log")).manifests())
+    assert max(manifest.rows for manifest in manifests) <= 4, "portions stayed small"

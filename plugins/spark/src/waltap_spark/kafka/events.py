@@ -38,6 +38,7 @@ class _Half:
 
     place: Place
     offset: int
+    position: High
     age_s: float
 
 
@@ -62,6 +63,7 @@ class Events:
             *_OWN[:6], has.format(_MOVED_HERE, "moved"), has.format(_MOVES_AWAY, "leaves")
         )
         read = self._of_avro(own) if self._avro else self._of_json(own)
+        self._highs = dict(highs)
         self._whole = placed(read, highs, spread).persist()
         self._all, self._alone = self._whole, frozenset[tuple[str, int, int]]()
         self._seen: list[Row] | None = None
@@ -169,27 +171,46 @@ class Events:
         rows = found.select("topic", "partition", "offset", "problem")
         return [BadRecord(*row) for row in rows.limit(self._topics.most_bad + 1).collect()]
 
-    def hold_back(self) -> dict[Place, int]:
+    def hold_back(self, unfinished: frozenset[Place]) -> dict[Place, int]:
         """Leave out what is to wait, with all that follows it in its partition: one of the two events of a
-        row whose key changed, while the other may still come. Return where partitions end then."""
-        from pyspark.sql import functions as F  # noqa: N812
+        row whose key changed, while the other may still come. Return where partitions end then.
 
+        ``unfinished``: partitions that have more than this. However old an event is, the other one may lie
+        there, unless the partition went beyond its position already."""
         ends: dict[Place, int] = {}
+        more = {place: self._highs.get(place, (0, 0)) for place in unfinished}
+        for row in self._summary():
+            place = row["topic"], row["partition"]
+            if place in more and row["high"] is not None:
+                more[place] = max(more[place], tuple(row["high"]))
         now = time.time()
         while any(row["moves"] for row in self._summary()):
             halves = self._halves(now)
-            waiting = [half for half in halves if half.age_s < self._topics.patience_s]
+            waiting = [half for half in halves if self._may_follow(half, more)]
             if not waiting:
                 self._alone = frozenset((*half.place, half.offset) for half in halves)
                 break
             for half in waiting:
-                ends[half.place] = min(ends.get(half.place, half.offset), half.offset)
-            cut = F.lit(False)
-            for (topic, partition), end in ends.items():
-                here = (F.col("topic") == topic) & (F.col("partition") == partition)
-                cut |= here & (F.col("offset") >= end)
-            self._all, self._seen = self._whole.where(~cut), None
+                if half.offset < ends.get(half.place, half.offset + 1):
+                    ends[half.place], more[half.place] = half.offset, half.position
+            self._cut(ends)
         return ends
+
+    def _may_follow(self, half: _Half, more: Mapping[Place, High]) -> bool:
+        """Tell whether the other event may still come; ``more``: positions from which on there is more in
+        partitions than is here."""
+        return half.age_s < self._topics.patience_s or any(
+            place[0] == half.place[0] and begins <= half.position for place, begins in more.items()
+        )
+
+    def _cut(self, ends: Mapping[Place, int]) -> None:
+        from pyspark.sql import functions as F  # noqa: N812
+
+        cut = F.lit(False)
+        for (topic, partition), end in ends.items():
+            here = (F.col("topic") == topic) & (F.col("partition") == partition)
+            cut |= here & (F.col("offset") >= end)
+        self._all, self._seen = self._whole.where(~cut), None
 
     def _halves(self, now: float) -> list[_Half]:
         from pyspark.sql import functions as F  # noqa: N812
@@ -206,7 +227,7 @@ class Events:
         )
         return [
             _Half((each["topic"], each["partition"]), each["offset"],
-                  now - each["timestamp"].timestamp())
+                  (row["_commit"], row["_lsn"]), now - each["timestamp"].timestamp())
             for row in rows for each in row["where"]
         ]  # fmt: skip
 

@@ -107,10 +107,11 @@ class KafkaFeed:
                 return None
             frame = records(self._spark, self._topics, what.ranges)
             with Events(self._topics, frame, self._highs, self._keys, what.spread) as events:
-                ends = {place: each.end for place, each in what.ranges.items()} | events.hold_back()
+                ends = {place: each.end for place, each in what.ranges.items()}
+                ends |= events.hold_back(what.unfinished)
                 if any(ends[place] > each.start for place, each in what.ranges.items()):
                     return self._pulled(events, ends)
-            if what.whole:
+            if not what.unfinished:
                 return None
             at_a_time *= 2  # what everything waits for is behind the portion
 

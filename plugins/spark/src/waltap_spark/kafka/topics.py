@@ -78,9 +78,11 @@ class Offered:
     spread: frozenset[str]
 
     @property
-    def whole(self) -> bool:
-        """Tell whether the portion goes up to the end of every partition."""
-        return all(each.end == self.ends[place] for place, each in self.ranges.items())
+    def unfinished(self) -> frozenset[Place]:
+        """Return the partitions that have more than the portion has of them."""
+        return frozenset(
+            place for place, each in self.ranges.items() if each.end < self.ends[place]
+        )
 
 
 def offered(
