@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 from waltap_sinks.changelog import ChangeLog
@@ -97,3 +98,27 @@ def test_the_other_event_of_a_moved_row_is_awaited_where_it_may_be_however_old_t
     assert reader.rows("items") == [(2, "old"), (3, "9"), (4, "fore")]
     manifests = list(ChangeLog(str(tmp_path / "log")).manifests())
     assert max(manifest.rows for manifest in manifests) <= 4, "portions stayed small"
+
+
+def test_an_open_transaction_is_no_part_of_what_there_is(
+    kafka: Kafka, spark_of_topics: Any, tmp_path: Path
+) -> None:
+    """What is before it is taken at once, and its own when it is committed."""
+    topic = kafka.topic_name()
+    create(kafka.bootstrap, NewTopic(topic, 1))
+    produce(kafka, topic, ({"id": 1}, event("c", 100, None, {"id": 1, "name": "one"}, 90)))
+    writer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic})
+    writer.init_transactions()
+    writer.begin_transaction()
+    writer.produce(topic, event("c", 120, None, {"id": 2, "name": "two"}, 110), b'{"id": 2}')
+    assert writer.flush(120) == 0
+    topics = KafkaTopics(
+        bootstrap=kafka.bootstrap, topics=(topic,), columns=COLUMNS,
+        options={"kafkaConsumer.pollTimeoutMs": "5000"},
+    )  # fmt: skip
+    reader = Reader(spark_of_topics, tmp_path, topics)
+    assert reader.pull() == 1
+    assert reader.rows("items") == [(1, "one")]
+    writer.commit_transaction()
+    assert reader.pull() == 1
+    assert reader.rows("items") == [(1, "one"), (2, "two")]

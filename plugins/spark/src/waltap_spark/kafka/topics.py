@@ -160,6 +160,7 @@ def _consumer(topics: KafkaTopics) -> dict[str, str]:
         "key.deserializer": name,
         "value.deserializer": name,
         "allow.auto.create.topics": "false",
+        "isolation.level": "read_committed",  # as `records`: ends are not behind an open transaction
         **own,
     }
 
