@@ -4,11 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 from waltap_sinks.changelog import ChangeLog
 from waltap_spark.kafka import KafkaTopics
+from waltap_spark.kafka.errors import OffsetsLost
 
 from tests.rigs.kafka import create
 from tests.rigs.topics import Reader, event, produce
@@ -122,3 +124,62 @@ def test_an_open_transaction_is_no_part_of_what_there_is(
     writer.commit_transaction()
     assert reader.pull() == 1
     assert reader.rows("items") == [(1, "one"), (2, "two")]
+
+
+def test_a_row_that_moved_comes_again_as_the_last_of_its_partition(
+    kafka: Kafka, spark_of_topics: Any, tmp_path: Path
+) -> None:
+    """Its delete is elsewhere, and was left out. An insert that only now follows its delete is none of these."""
+    topic = kafka.topic_name()
+    create(kafka.bootstrap, NewTopic(topic, 2))
+    again = (
+        ({"id": 1}, event("d", 120, {"id": 1}, None, 115), 0, AWAY),
+        ({"id": 9}, event("c", 130, None, {"id": 9, "name": "nine"}, 125), 0),
+        ({"id": 2}, event("c", 120, None, {"id": 2, "name": UNSENT}, 115), 1, HERE),
+    )
+    produce(
+        kafka, topic,
+        ({"id": 1}, event("c", 100, None, {"id": 1, "name": "old"}, 90), 0),
+        ({"id": 3}, event("c", 104, None, {"id": 3, "name": "three"}, 90), 1),
+        *again,
+    )  # fmt: skip
+    topics = KafkaTopics(bootstrap=kafka.bootstrap, topics=(topic,), columns=COLUMNS, patience_s=0)
+    reader = Reader(spark_of_topics, tmp_path, topics)
+    assert reader.pull() == 5
+    produce(kafka, topic, *again)
+    assert reader.pull() == 1  # of 9: the last may be another of its LSN
+    expected = [(2, "old"), (3, "three"), (9, "nine")]
+    assert reader.rows("items") == expected
+    produce(kafka, topic, ({"id": 3}, event("d", 140, {"id": 3}, None, 135), 0, AWAY))
+    assert reader.pull() == 1, "nobody waits"
+    produce(
+        kafka, topic,
+        ({"id": 3}, event("d", 140, {"id": 3}, None, 135), 0, AWAY),
+        ({"id": 4}, event("c", 140, None, {"id": 4, "name": "four"}, 135), 0, HERE),
+    )  # fmt: skip
+    assert reader.pull() == 2
+    assert reader.rows("items") == [(2, "old"), (4, "four"), (9, "nine")]
+
+
+def test_rows_that_were_read_come_again_but_not_a_first_snapshot(
+    kafka: Kafka, spark_of_topics: Any, tmp_path: Path
+) -> None:
+    """An incremental one lies among changes; a first one at an earlier position is of another server."""
+    topic = kafka.topic_name()
+    create(kafka.bootstrap, NewTopic(topic, 1))
+    read = event("r", 150, None, {"id": 1, "name": "read"}, 140, snapshot="incremental")
+    produce(
+        kafka, topic,
+        ({"id": 1}, read),
+        ({"id": 1}, event("u", 170, None, {"id": 1, "name": "then"}, 160)),
+    )  # fmt: skip
+    topics = KafkaTopics(bootstrap=kafka.bootstrap, topics=(topic,), columns=COLUMNS)
+    reader = Reader(spark_of_topics, tmp_path, topics)
+    assert reader.pull() == 2
+    produce(kafka, topic, ({"id": 1}, read))
+    assert reader.pull() == 0
+    assert reader.rows("items") == [(1, "then")]
+    first = event("r", 100, None, {"id": 1, "name": "other"}, snapshot="first")
+    produce(kafka, topic, ({"id": 1}, first))
+    with pytest.raises(OffsetsLost, match="WT-5251.*another history of the source begins"):
+        reader.pull()

@@ -152,7 +152,7 @@ class Events:
             .agg(
                 F.count_if(~fine).alias("bad"),
                 F.max(F.when(fine & F.col("_commit").isNotNull(), place)).alias("high"),
-                F.min(F.when(fine & F.col("again") & (F.col("op") == "r"), F.col("offset"))).alias("anew"),
+                F.min(F.when(fine & F.col("again") & F.col("first_read"), F.col("offset"))).alias("anew"),
                 F.count_if(fine & F.col("again")).alias("again"),
                 F.count_if(fine & (F.col("moved") | F.col("leaves"))).alias("moves"),
                 F.max(F.when(mine, F.col("key"))).alias("key"),

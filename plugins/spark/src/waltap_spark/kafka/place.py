@@ -26,7 +26,8 @@ _FIRST_GAP: Final = 8
 
 def placed(events: "DataFrame", highs: Mapping[Place, High], spread: frozenset[str]) -> "DataFrame":
     """Return ``events`` with ``_commit`` and ``rank`` (what partitions go forward in), ``_commit_lsn`` and
-    ``_seq`` (the order of changes), ``_lsn``, ``again``, and ``problem``.
+    ``_seq`` (the order of changes), ``_lsn``, ``first_read`` (a row of a first snapshot), ``again``, and
+    ``problem``.
 
     ``highs``: how far partitions were before; ``spread``: topics of several partitions.
     """
@@ -42,7 +43,9 @@ def placed(events: "DataFrame", highs: Mapping[Place, High], spread: frozenset[s
         "*",
         f"case when problem is not null or op = 'm' then null"
         f" when {first} then _lsn - {_FIRST_GAP} else _before end AS _told",
-        f"if({first}, 0L, _lsn) AS rank",
+        f"coalesce({first}, false) AS first_read",
+        # the delete of a row whose key changed has the LSN of its insert, and comes before it
+        f"if({first}, 0L, if(leaves and op = 'd', _lsn - 1, _lsn)) AS rank",
     )  # fmt: skip
     known = _with_highs(known, highs)
     until = Window.partitionBy("topic", "partition").orderBy("offset")
@@ -55,15 +58,19 @@ def placed(events: "DataFrame", highs: Mapping[Place, High], spread: frozenset[s
     known = known.withColumn("_commit", F.when(counts, F.coalesce(F.col("_told"), told, begins)))
     position = F.when(counts, F.struct("_commit", "rank"))
     furthest = F.greatest(F.max(position).over(before), F.col("_high"))
-    return known.selectExpr(
-        "*",
-        # 31 bits of WAL at a time: a transaction may be longer, or have begun long before
-        f"if({first}, _commit - {SNAPSHOT_GAP - _FIRST_GAP},"
-        " _commit + floor((_lsn - _commit) / 2147483648D)) AS _commit_lsn",
-        f"if({first}, 0, cast(pmod(_lsn - _commit, 2147483648L) as int)) AS _seq",
-    ).withColumn("again", F.coalesce(position < furthest, F.lit(False))).drop(
-        "_high", "_told", "_before"
-    )  # fmt: skip
+    once = F.expr("moved and op = 'c'")  # nothing but itself stands at its position
+    again = (position < furthest) | (once & (position == furthest))
+    return (
+        known.selectExpr(
+            "*",
+            # 31 bits of WAL at a time: a transaction may be longer, or have begun long before
+            f"if({first}, _commit - {SNAPSHOT_GAP - _FIRST_GAP},"
+            " _commit + floor((_lsn - _commit) / 2147483648D)) AS _commit_lsn",
+            f"if({first}, 0, cast(pmod(_lsn - _commit, 2147483648L) as int)) AS _seq",
+        )
+        .withColumn("again", F.coalesce(again, F.lit(False)))
+        .drop("_high", "_told", "_before")
+    )
 
 
 def _problem(spread: frozenset[str]) -> "Column":
