@@ -212,7 +212,6 @@ class Applier:
             step, self._log, self._output, self._options, self._format, called, at_us, reach
         )
         attempt.handed, attempt.shapes = self._elsewhere.of, self._shapes
-        tables = dict(before.tables)
         try:
             with ThreadPoolExecutor(self._parallel) as pool:
                 applied = list(
@@ -224,7 +223,7 @@ class Applier:
             self._output.remove_vain(step.given)
             raise
         self._output.remove_vain(step.given, *(table for table, _error in applied))
-        tables |= {table.name: table for table, _error in applied}
+        tables = before.tables | {table.name: table for table, _error in applied}
         tables |= self._format.aligned(self._spark, tables, plans)
         plans = {name: found for name, found in plans.items() if not tables[name].failed}
         rows = sum(group.rows for found in plans.values() for group in found.groups)
