@@ -17,6 +17,7 @@ from tests.servers import (
     shared_classes,
     spark_catalogue,
     spark_kafka,
+    spark_s3,
 )
 from tests.servers.child import ChildFailed
 from tests.servers.jars import MissingProgram
@@ -33,7 +34,7 @@ def main(command: str) -> str | None:
         if command == "setup":
             kafka.prepare()
             registry.prepare()
-            for service in (delta, iceberg, spark_kafka, spark_catalogue):
+            for service in (delta, iceberg, spark_kafka, spark_s3, spark_catalogue):
                 service.prepare()
             for service in (redis, nats, prometheus, moto, pgbouncer):
                 service.prepare()

@@ -1,0 +1,97 @@
+"""A change log and tables in S3, where Spark's filesystem has another name for it than everybody else."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
+
+from tests.rigs.changelog import Database, batch, context, relation
+from tests.servers import spark_s3
+from tests.servers.fixtures import missing
+from tests.servers.jars import MissingProgram
+from tests.servers.s3 import ANYBODY, REGION, S3Server
+from waltap_spark.small_sets import SMALL_ROWS
+
+PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
+SMALL = relation("public.small", [("id", "int4"), ("name", "text")])
+
+READ = """
+import json, sys
+from pyspark.sql import SparkSession
+from waltap_sinks.changelog import ChangeLog
+from waltap_spark.applier import Applier
+from waltap_spark.live import open_tables
+from waltap_spark.output import Output
+from waltap_spark.session import prepare, start_session
+from waltap_spark.streaming import start_query
+
+changelog, tables, streamed, checkpoint, conf = sys.argv[1:]
+spark = start_session("s3", master="local[2]", settings=json.loads(conf))
+applier = Applier(spark, ChangeLog(changelog), Output(streamed))
+applier.open()
+query = start_query(spark, ChangeLog(changelog), applier, checkpoint, available_now=True)
+query.awaitTermination()
+applier.close()
+found = {}
+for place in (tables, streamed):
+    for name in ("people", "small"):
+        rows = open_tables(spark, place).current(name)
+        found[place + " " + name] = [rows.count(), rows.where("name = 'changed'").count()]
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture
+def conf(s3: S3Server) -> dict[str, str]:
+    try:
+        return spark_s3.conf(s3.url)
+    except MissingProgram as reason:
+        missing(f"no S3 for Spark: {reason}")
+
+
+def run(s3: S3Server, *command: str) -> str:
+    env = {
+        **os.environ,
+        "AWS_ACCESS_KEY_ID": ANYBODY.key,
+        "AWS_SECRET_ACCESS_KEY": ANYBODY.secret,
+        "AWS_REGION": REGION,
+    }
+    done = subprocess.run(
+        [sys.executable, *command], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+    return done.stdout
+
+
+def test_tables_follow_a_change_log_in_s3(
+    s3: S3Server, bucket: str, conf: dict[str, str], tmp_path: Path, java: Path
+) -> None:
+    """Of few rows and of many: those go through Spark. By the command, and by a streaming query."""
+    settings: dict[str, Any] = {"path": f"s3://{bucket}/log", **s3.properties()}
+    sink = ChangeLogSink(ChangeLogProperties.model_validate(settings), context(tmp_path))
+    sink.open()
+    db, many = Database(), SMALL_ROWS + 1000
+    db.insert(PEOPLE, *[[str(n), "new"] for n in range(many)])
+    db.insert(SMALL, ["1", "new"], ["2", "new"])
+    sink.write(batch(db.commit()))
+    sink.flush()
+    db.update(PEOPLE, ["7"], name="changed")
+    db.update(SMALL, ["2"], name="changed")
+    sink.write(batch(db.commit()))
+    sink.flush()
+    sink.close()
+    way = f"scheme=http&endpoint_override={s3.url.rpartition('/')[2]}"
+    places = [f"s3://{bucket}/{name}?{way}" for name in ("log", "tables", "streamed")]
+    given = [word for name, value in conf.items() for word in ("--set", f"{name}={value}")]
+    run(s3, "-m", "waltap", "spark", "apply", "--changelog", places[0], "--output", places[1],
+        "--once", *given)  # fmt: skip
+    found = run(s3, "-c", READ, *places, str(tmp_path / "checkpoint"), json.dumps(conf))
+    counts = {"people": [many, 1], "small": [2, 1]}
+    assert json.loads(found.splitlines()[-1]) == {
+        f"{place} {name}": count for place in places[1:] for name, count in counts.items()
+    }
