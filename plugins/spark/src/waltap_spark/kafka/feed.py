@@ -21,6 +21,7 @@ from waltap_sinks.changelog.manifest import (
     bucket_of,
     manifest_name,
 )
+from waltap_spark.addresses import address
 from waltap_spark.expression import column_of, long_bytes
 from waltap_spark.kafka.columns import learn_functions
 from waltap_spark.kafka.errors import EventUnread
@@ -220,7 +221,7 @@ class KafkaFeed:
         schema, table = rows.table
         place = f"{safe_name(schema)}.{safe_name(table)}"
         folder = f"segments/{self._bucket}/{place}/{self._mark}-k{number:04x}"
-        uri = f"file://{self._store.uri(folder)}" if self._store.local else self._store.uri(folder)
+        uri = address(self._store, folder)
         observed = Observation()
         frame = rows.frame.observe(observed, *_counts(rows))
         frame.where(f"{PROBLEM} is null").drop(*MARKS).write.mode("overwrite").parquet(uri)
