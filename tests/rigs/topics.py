@@ -7,6 +7,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 from waltap_spark.applier import Applier
+from waltap_spark.formats.choice import PARQUET, FormatChoice
 from waltap_spark.kafka import KafkaFeed, KafkaTopics
 from waltap_spark.live import LiveTables
 from waltap_spark.output import Output
@@ -18,8 +19,11 @@ from tests.servers.kafka import Kafka
 class Reader:
     """Topics, and the tables that follow; `pull` is one life of a process."""
 
-    def __init__(self, spark: Any, folder: Path, topics: KafkaTopics) -> None:
+    def __init__(
+        self, spark: Any, folder: Path, topics: KafkaTopics, table_format: str = PARQUET
+    ) -> None:
         self.spark, self.folder, self.topics = prepare(spark), folder, topics
+        self.choice = FormatChoice(table_format)
         spark.conf.set("spark.sql.timeType.enabled", "true")  # plans are checked in any session
 
     def feed(self, **changed: Any) -> KafkaFeed:
@@ -30,7 +34,8 @@ class Reader:
         """Take and apply what there is; return the rows."""
         rows = 0
         with self.feed() as feed:
-            applier = Applier(self.spark, feed.log, Output(str(self.folder / "out")))
+            output = Output(str(self.folder / "out"))
+            applier = Applier(self.spark, feed.log, output, choice=self.choice)
             applier.open()
             try:
                 while found := feed.pull():

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from waltap_spark.kafka.columns import text_of
 from waltap_spark.kafka.connect_schema import key_fields, names_in_avro, without_decimals
@@ -158,6 +158,8 @@ class Events:
                 F.max(F.when(mine, F.col("key"))).alias("key"),
                 F.max(F.when(mine, F.col("schema_text"))).alias("schema_text"),
                 F.min(F.when(mine, F.struct("_commit_lsn", "_seq"))).alias("begins"),
+                F.min(F.when(mine, F.struct("offset", "_commit", "rank"))).alias("first"),
+                F.max(F.when(mine, F.col("offset"))).alias("last"),
             )
             .collect()
         )  # fmt: skip
@@ -173,7 +175,8 @@ class Events:
 
     def hold_back(self, unfinished: frozenset[Place]) -> dict[Place, int]:
         """Leave out what is to wait, with all that follows it in its partition: one of the two events of a
-        row whose key changed, while the other may still come. Return where partitions end then.
+        row whose key changed, while the other may still come; what has a schema for the second time.
+        Return where partitions end then.
 
         ``unfinished``: partitions that have more than this. However old an event is, the other one may lie
         there, unless the partition went beyond its position already."""
@@ -183,6 +186,10 @@ class Events:
             place = row["topic"], row["partition"]
             if place in more and row["high"] is not None:
                 more[place] = max(more[place], tuple(row["high"]))
+        while turns := self._turns():
+            ends |= {place: offset for place, (offset, *_position) in turns.items()}
+            more |= {place: (commit, rank) for place, (_offset, commit, rank) in turns.items()}
+            self._cut(ends)
         now = time.time()
         while any(row["moves"] for row in self._summary()):
             halves = self._halves(now)
@@ -195,6 +202,32 @@ class Events:
                     ends[half.place], more[half.place] = half.offset, half.position
             self._cut(ends)
         return ends
+
+    def _turns(self) -> dict[Place, tuple[int, int, int]]:
+        """Return offset and position by partition in which a schema of a table begins out of turn.
+
+        `tables` has all rows of a schema at once, in the order in which schemas begin: that is to be the
+        order of every partition."""
+        parts: dict[Place, list[Row]] = {}
+        for row in self._summary():
+            if row["first"] is not None:
+                parts.setdefault((row["topic"], row["partition"]), []).append(row)
+        began: dict[tuple[str, str, str], Any] = {}
+        for row in (each for rows in parts.values() for each in rows):
+            began[_schema(row)] = min(began.get(_schema(row), row["begins"]), row["begins"])
+        found = {}
+        for place, rows in parts.items():
+            starts = [
+                tuple(later["first"])
+                for later in rows
+                for row in rows
+                if _schema(row)[:2] == _schema(later)[:2] and row["first"] < later["first"]
+                if row["last"] > later["first"]["offset"]
+                or began[_schema(row)] > began[_schema(later)]
+            ]
+            if starts:
+                found[place] = min(starts)
+        return found
 
     def _may_follow(self, half: _Half, more: Mapping[Place, High]) -> bool:
         """Tell whether the other event may still come; ``more``: positions from which on there is more in
@@ -259,7 +292,7 @@ class Events:
         parts: dict[tuple[str, str, str], list[Row]] = {}
         for row in self._summary():
             if row["begins"] is not None:
-                parts.setdefault((row["schema"], row["table"], row["schema_id"]), []).append(row)
+                parts.setdefault(_schema(row), []).append(row)
         events = self._all.where("problem is null and not again and op <> 'm'")
         ordered = sorted(parts.items(), key=lambda part: min(row["begins"] for row in part[1]))
         for (schema, name, schema_id), rows in ordered:
@@ -304,6 +337,11 @@ class Events:
             (row["topic"], row["partition"], row["offset"]): (row["key"], row["value"])
             for row in rows.select("topic", "partition", "offset", "key", "value").collect()
         }
+
+
+def _schema(row: "Row") -> tuple[str, str, str]:
+    """Return the table and the schema that a row of a summary is about."""
+    return row["schema"], row["table"], row["schema_id"]
 
 
 def _no_envelopes(part: "DataFrame", reason: str) -> "DataFrame":
