@@ -28,6 +28,9 @@ _AVRO: Final = {
 
 DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 
+_TELLING: Final = ("scale", "connect.decimal.precision", "length")
+"""Parameters without which a value has another meaning. Others tell the labels of an enum, or the source."""
+
 
 @dataclass(frozen=True, slots=True)
 class Field:
@@ -43,7 +46,8 @@ class Field:
     def described(self) -> str:
         """Return the type as a change log's manifest names it; equal where values mean the same."""
         parts = [self.meaning or self.kind]
-        parts += [f"{name}={value}" for name, value in sorted(self.parameters.items())]
+        told = sorted(self.parameters.items())
+        parts += [f"{name}={value}" for name, value in told if name in _TELLING]
         parts += [] if self.items is None else [self.items.described()]
         parts += [f"{each.name}:{each.described()}" for each in self.fields]
         return " ".join(parts)
