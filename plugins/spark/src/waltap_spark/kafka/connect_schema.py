@@ -29,7 +29,7 @@ _AVRO: Final = {
 DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 
 _TELLING: Final = ("scale", "connect.decimal.precision", "length")
-"""Parameters without which a value has another meaning. Others tell the labels of an enum, or the source."""
+"""Parameters that values go by. Others tell of the labels of an enum, or of the source."""
 
 
 @dataclass(frozen=True, slots=True)
