@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import NewTopic
 from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
 
 from tests.rigs.changelog import Database, batch, context, relation
-from tests.servers import spark_s3
+from tests.rigs.kafka import create
+from tests.rigs.topics import event, produce
+from tests.servers import spark_kafka, spark_s3
 from tests.servers.fixtures import missing
 from tests.servers.jars import MissingProgram
+from tests.servers.kafka import Kafka
 from tests.servers.s3 import ANYBODY, REGION, S3Server
 from waltap_spark.small_sets import SMALL_ROWS
 
@@ -45,6 +49,20 @@ for place in (tables, streamed):
 print(json.dumps(found))
 """
 
+FEED = """
+import json, sys
+from waltap_spark.kafka import KafkaFeed, KafkaTopics
+from waltap_spark.session import start_session
+
+changelog, bootstrap, topic, conf = sys.argv[1:]
+spark = start_session("s3", master="local[2]", settings=json.loads(conf))
+topics = KafkaTopics(bootstrap=bootstrap, topics=(topic,), columns={"inventory.items": "id INT"})
+with KafkaFeed(spark, topics, changelog) as feed:
+    manifest = feed.pull()
+    (segment,) = [part for entry in manifest.tables for part in entry.segments]
+    print(feed.log.store.read_parquet(segment.path)["id"].to_pylist())
+"""
+
 
 @pytest.fixture
 def conf(s3: S3Server) -> dict[str, str]:
@@ -68,6 +86,11 @@ def run(s3: S3Server, *command: str) -> str:
     return done.stdout
 
 
+def place(s3: S3Server, bucket: str, name: str) -> str:
+    address = s3.url.rpartition("/")[2]
+    return f"s3://{bucket}/{name}?scheme=http&endpoint_override={address}"
+
+
 def test_tables_follow_a_change_log_in_s3(
     s3: S3Server, bucket: str, conf: dict[str, str], tmp_path: Path, java: Path
 ) -> None:
@@ -85,13 +108,24 @@ def test_tables_follow_a_change_log_in_s3(
     sink.write(batch(db.commit()))
     sink.flush()
     sink.close()
-    way = f"scheme=http&endpoint_override={s3.url.rpartition('/')[2]}"
-    places = [f"s3://{bucket}/{name}?{way}" for name in ("log", "tables", "streamed")]
+    places = [place(s3, bucket, name) for name in ("log", "tables", "streamed")]
     given = [word for name, value in conf.items() for word in ("--set", f"{name}={value}")]
     run(s3, "-m", "waltap", "spark", "apply", "--changelog", places[0], "--output", places[1],
         "--once", *given)  # fmt: skip
     found = run(s3, "-c", READ, *places, str(tmp_path / "checkpoint"), json.dumps(conf))
     counts = {"people": [many, 1], "small": [2, 1]}
     assert json.loads(found.splitlines()[-1]) == {
-        f"{place} {name}": count for place in places[1:] for name, count in counts.items()
+        f"{where} {name}": count for where in places[1:] for name, count in counts.items()
     }
+
+
+def test_events_of_topics_become_a_change_log_in_s3(
+    s3: S3Server, bucket: str, conf: dict[str, str], kafka: Kafka
+) -> None:
+    topic = kafka.topic_name()
+    create(kafka.bootstrap, NewTopic(topic, 1))
+    produce(kafka, topic, ({"id": 1}, event("c", 100, None, {"id": 1}, 90)))
+    jars = f"{conf['spark.jars']},{spark_kafka.spark_jars()}"
+    found = run(s3, "-c", FEED, place(s3, bucket, "log"), kafka.bootstrap, topic,
+                json.dumps({**conf, "spark.jars": jars}))  # fmt: skip
+    assert found.splitlines()[-1] == "[1]"
