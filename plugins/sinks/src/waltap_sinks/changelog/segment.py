@@ -192,6 +192,13 @@ class TableBuffer:
         self._commit_ts.extend([ts] * count)
         self._xid.extend([NO_XID if xid is None else xid] * count)
 
+    def goes_on_as(self, version: TableVersion) -> None:
+        """Take changes of ``version`` from now on, which has the same columns: what comes may have more
+        values beside them, or fewer, in other places."""
+        if version is not self.version:
+            self.convert()
+            self.version = version
+
     # --- columns ----------------------------------------------------------------------------------
 
     def convert(self) -> None:

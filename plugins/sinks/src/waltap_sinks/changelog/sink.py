@@ -320,7 +320,8 @@ class ChangeLogSink(Sink):
             buffer = self._route(part.relation, whole=True)
             if buffer is not None and part.rows:
                 # they stand behind every transaction taken so far and before the next
-                lsn = self.mark.end_lsn if self._position is None else self._position.end_lsn
+                before = self._position or batch.position  # the mark may be of another history
+                lsn = before.end_lsn or self.mark.end_lsn
                 buffer.add_snapshot(part.rows, lsn=lsn, ts=part.ts, xid=part.xid)
             return
         lsn = batch.position.end_lsn if part.lsn is None else part.lsn
@@ -463,6 +464,9 @@ class ChangeLogSink(Sink):
             buffer = None
         if buffer is None:
             buffer = pending.current[key] = TableBuffer(version, generation)
+        elif buffer.version is not version:
+            buffer.goes_on_as(version)
+            self._routes.clear()  # the version before may come again
         return buffer
 
     # --- memory -----------------------------------------------------------------------------------

@@ -122,6 +122,7 @@ class GatheredColumns:
         buffer = self._buffers.get(key)
         if buffer is None:
             buffer = self._buffers[key] = TableBuffer(version)
+        buffer.goes_on_as(version)
         return buffer
 
     def _version(self, relation: Relation) -> TableVersion | None:
