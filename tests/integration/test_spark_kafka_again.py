@@ -1,5 +1,6 @@
 """Events that a connector delivers again, in any portion, and what a topic no longer has: no row changes twice."""
 
+import datetime as dt
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 from waltap_sinks.changelog import ChangeLog
+from waltap_sinks.changelog.manifest import bucket_of
 from waltap_spark.kafka import KafkaTopics
 from waltap_spark.kafka.errors import OffsetsLost
 
@@ -183,3 +185,25 @@ def test_rows_that_were_read_come_again_but_not_a_first_snapshot(
     produce(kafka, topic, ({"id": 1}, first))
     with pytest.raises(OffsetsLost, match="WT-5251.*another history of the source begins"):
         reader.pull()
+
+
+def test_nothing_but_segments_is_left_and_nothing_of_those_that_were_retired(
+    kafka: Kafka, spark_of_topics: Any, tmp_path: Path
+) -> None:
+    topic = kafka.topic_name()
+    create(kafka.bootstrap, NewTopic(topic, 1))
+    topics = KafkaTopics(bootstrap=kafka.bootstrap, topics=(topic,), columns=COLUMNS)
+    reader, now = Reader(spark_of_topics, tmp_path, topics), dt.datetime.now(dt.UTC)
+    with reader.feed() as feed:
+        for days in (0, 2):
+            lsn = 100 + days
+            produce(kafka, topic, ({"id": 1}, event("c", lsn, None, {"id": 1, "name": "one"}, 90)))
+            feed._bucket = bucket_of(now + dt.timedelta(days=days))
+            taken = feed.pull()
+            assert taken is not None
+        segments = tmp_path / "log" / "segments"
+        found = [path.suffix for path in segments.rglob("*") if path.is_file()]
+        assert found == [".parquet", ".parquet"]
+        assert feed.log.retire(taken.mark, bucket_of(now + dt.timedelta(days=1))) == 1
+    with reader.feed():
+        assert [each.name for each in segments.iterdir()] == [taken.bucket]

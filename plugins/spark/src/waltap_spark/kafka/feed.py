@@ -84,6 +84,7 @@ class KafkaFeed:
             self._mark, self._bucket = manifest.mark, manifest.bucket
             self._keys |= {(each.schema, each.table): each.key for each in manifest.tables}
             self._take(manifest)
+        self._sweep()
 
     def close(self) -> None:
         """Let go of the log; may be called twice."""
@@ -117,7 +118,10 @@ class KafkaFeed:
             at_a_time *= 2  # what everything waits for is behind the portion
 
     def _pulled(self, events: Events, ends: Mapping[Place, int]) -> Manifest:
-        self._bucket = max(self._bucket, bucket_of(dt.datetime.now(dt.UTC)))
+        bucket = max(self._bucket, bucket_of(dt.datetime.now(dt.UTC)))
+        if bucket != self._bucket:
+            self._sweep()
+        self._bucket = bucket
         bad = events.bad()
         self._require_few(bad)
         highs = dict(self._highs)
@@ -142,6 +146,16 @@ class KafkaFeed:
         self._take(manifest)
         log.info("taken from topics", extra={"batch_rows": manifest.rows, "lsn": str(self._mark)})
         return manifest
+
+    def _sweep(self) -> None:
+        """Remove what is left of segments from before the first manifest: those that it named were retired
+        (`ChangeLog.retire`), and folders stay behind; others were never published."""
+        epochs = self._store.folders("manifests")
+        kept = [each for epoch in epochs for each in self._store.folders(f"manifests/{epoch}")]
+        if kept:
+            for bucket in self._store.folders("segments"):
+                if bucket < min(kept):
+                    self._store.delete_folder(f"segments/{bucket}")
 
     # --- bad records --------------------------------------------------------------------------------
 
@@ -224,7 +238,10 @@ class KafkaFeed:
         uri = address(self._store, folder)
         observed = Observation()
         frame = rows.frame.observe(observed, *_counts(rows))
-        frame.where(f"{PROBLEM} is null").drop(*MARKS).write.mode("overwrite").parquet(uri)
+        good = frame.where(f"{PROBLEM} is null").drop(*MARKS)
+        # files beside the segments would stay when those are retired
+        unmarked = good.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+        unmarked.mode("overwrite").parquet(uri)
         seen = observed.get
         if seen["lost"]:
             text = "%s.%s: %s values that no type of Spark's holds (infinite or far dates, 24:00) are null"
@@ -232,7 +249,13 @@ class KafkaFeed:
         segments = []
         for name in self._store.names(folder):
             path = f"{folder}/{name}"
-            if name.endswith(".parquet") and (held := self._store.parquet_rows(path)):
+            if not name.endswith(".parquet"):
+                continue
+            if self._store.local:
+                self._store.delete(f"{folder}/.{name}.crc")
+            if not (held := self._store.parquet_rows(path)):
+                self._store.delete(path)
+            else:
                 self._store.sync(path)
                 unpacked = (seen["unpacked"] or 0) * held // max(1, seen["good"])
                 size = self._store.size(path)
