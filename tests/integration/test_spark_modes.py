@@ -12,6 +12,7 @@ from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
 
 from tests.rigs.changelog import relation
+from tests.rigs.parts_of_transactions import a_transaction_is_one_version
 from tests.rigs.spark import Rig
 from tests.rigs.versions import last_known, states, text, versions
 
@@ -152,3 +153,10 @@ def test_every_mode_holds_what_its_log_comes_to(
         check(rig, names)
     rig.applier.close()
     rig.sink.close()
+
+
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+def test_a_transaction_that_is_applied_in_parts_is_one_version(
+    tmp_path: Path, delta: Any, table_format: str
+) -> None:
+    a_transaction_is_one_version(tmp_path, delta, table_format)

@@ -18,6 +18,7 @@ from tests.rigs.busy_lake import looks_right_while_it_runs
 from tests.rigs.changelog import relation
 from tests.rigs.failing_steps import steps_that_fail_are_taken_once
 from tests.rigs.lake import Lake
+from tests.rigs.parts_of_transactions import a_transaction_is_one_version
 from tests.rigs.rows_alone import RowsAlone
 from tests.rigs.shared_sources import INTO, RULES, run
 from tests.rigs.spark import Rig
@@ -109,6 +110,12 @@ def test_readers_see_one_cut_while_it_runs_and_a_table_that_cannot_follow_stands
     assert rig.output.table("odd").failed == ""
     assert rig.current(TEXT) == [("1", "5"), ("3", "word"), ("4", "word")]
     rig.check(LEFT, RIGHT)
+
+
+def test_a_transaction_that_is_applied_in_parts_is_one_version(
+    iceberg: Any, tmp_path: Path
+) -> None:
+    a_transaction_is_one_version(tmp_path, iceberg, "iceberg")
 
 
 def test_steps_that_fail_are_taken_once(rig: Rig) -> None:

@@ -270,7 +270,11 @@ def _compared(table: "TableState", states: "DataFrame") -> "DataFrame":
 
 
 def _versions(table: "TableState", states: "DataFrame") -> "DataFrame":
-    """Return the versions that ``states`` make of rows."""
+    """Return the versions that ``states`` make of rows.
+
+    What came before of the transaction that a held version is of made only a part of it: a schema that
+    changed within it, or a snapshot that was taken at its position.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     by_key = _by_key(table)
@@ -281,14 +285,16 @@ def _versions(table: "TableState", states: "DataFrame") -> "DataFrame":
         F.lead("__ts").over(by_key).alias("_valid_to"),
         F.lead("__alive").over(by_key).alias("__goes_on"),
     )
-    made = turned.where("__alive").withColumns(
+    partly = F.col("__held") & (F.col("_to_epoch") == F.col("__epoch"))
+    partly = F.coalesce(partly & (F.col("_to_lsn") == F.col("__lsn")), F.lit(False))
+    made = turned.where(F.col("__alive") & ~(partly & F.col("__goes_on"))).withColumns(
         {
             "_valid_from": F.col("__ts"),
             "_from_epoch": F.col("__epoch"),
             "_from_lsn": F.col("__lsn"),
             "_current": F.col("_to_epoch").isNull(),
             CHANGED: ~F.col("__held") | F.col("_to_epoch").isNotNull(),
-            GONE: F.lit(False),
+            GONE: partly,
         }
     )
     if table.mode.deletes == "soft":
