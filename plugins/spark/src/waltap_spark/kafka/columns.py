@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CORRUPT",
     "declared_column",
+    "is_there",
     "learn_functions",
     "out_of_range",
     "raw_struct",
@@ -51,6 +52,8 @@ _UUID: Final = "io.debezium.data.Uuid"
 _INTEGERS: Final = ("int16", "int32", "int64")
 _WORD: Final = 1 << 64
 _MOST_DIGITS: Final = 38
+_SURE_DIGITS: Final = 15
+"""Of so many digits any number comes back from a double."""
 _DAY_S: Final = 86_400
 _FIRST_S, _END_S = -62_135_596_800, 253_402_300_800
 """Seconds of the years 1 to 9999: what a database's own change log holds as date and timestamp."""
@@ -86,11 +89,25 @@ def _raw(field: Field) -> str:
         return f"array<{_raw(field.items)}>"
     if field.kind == "map":
         assert field.items is not None
-        return f"map<string, {_raw(field.items)}>"
+        return f"map<string, {'string' if _is_variant(field.items) else _raw(field.items)}>"
     if field.kind == "struct":
         inner = ", ".join(f"{quoted(each.name)}: {_raw(each)}" for each in field.fields)
         return f"struct<{inner}>"
+    if _is_variant(field):
+        return "variant"
     return _RAW.get(field.kind, "string")  # bytes are base64 in JSON
+
+
+def _is_variant(field: Field) -> bool:
+    """Tell whether JSON has to say if digits are a number or base64: one of a scale has a point."""
+    return field.meaning == DECIMAL and int(field.parameters.get("scale", "0")) <= 0
+
+
+def is_there(field: Field, column: str, *, avro: bool) -> str:
+    """Return SQL that tells whether a raw value is none of null."""
+    if not avro and _is_variant(field):
+        return f"({column} is not null and not is_variant_null({column}))"
+    return f"{column} is not null"
 
 
 def typed_column(field: Field, column: str, *, avro: bool, inside: bool = False) -> str:
@@ -134,13 +151,30 @@ def typed_column(field: Field, column: str, *, avro: bool, inside: bool = False)
 
 
 def _decimal(field: Field, column: str, *, avro: bool, inside: bool) -> str:
-    scale = field.parameters.get("scale", "0")
+    scale = int(field.parameters.get("scale", "0"))
     precision = int(field.parameters.get("connect.decimal.precision", _MOST_DIGITS))
-    fits = 0 <= int(scale) <= precision <= _MOST_DIGITS
-    number = column if avro else f"try_to_binary({column}, 'base64')"
-    if not fits:
-        return _number_text(number, scale, inside=inside)
-    return f"try_cast({_unscaled(number)} || 'E-{scale}' as decimal({precision},{scale}))"
+    fits = 0 <= scale <= precision <= _MOST_DIGITS
+    exact = f"decimal({precision if fits else _MOST_DIGITS},{scale})"
+    if avro:
+        text, number = column, column
+    else:
+        text = f"try_variant_get({column}, '$', 'string')" if _is_variant(field) else column
+        number = f"try_to_binary({text}, 'base64')"
+    if fits:
+        made = f"try_cast({_unscaled(number)} || 'E-{scale}' as {exact})"
+    else:
+        made = _number_text(number, str(scale), inside=inside)
+    if avro:
+        return made
+    if _is_variant(field):  # a number of more digits than variants have is a double
+        kind = f"schema_of_variant({column})"
+        plain = f"try_cast({text} as {exact})" if fits else f"if({kind} = 'DOUBLE', null, {text})"
+        return f"if({kind} = 'STRING', {made}, {plain})"
+    # Spark reads such a token as a double
+    plain = f"try_cast({text} as {exact})" if scale <= _MOST_DIGITS else "null"
+    plain = f"if(abs(try_cast({text} as double)) < 1E{_SURE_DIGITS - scale}D, {plain}, null)"
+    plain = plain if fits else f"cast({plain} as string)"
+    return f"if(contains({column}, '.'), {plain}, {made})"
 
 
 def _number_text(number: str, scale: str, *, inside: bool) -> str:
@@ -223,7 +257,8 @@ def unread(field: Field, column: str, *, avro: bool) -> str | None:
     """Return SQL that tells whether a part of a raw array or struct became null; None for other values."""
     if field.kind == "array" and field.items is not None:
         inner = typed_column(field.items, "e", avro=avro, inside=True)
-        return None if inner == "e" else f"exists({column}, e -> e is not null and {inner} is null)"
+        there = is_there(field.items, "e", avro=avro)
+        return None if inner == "e" else f"exists({column}, e -> {there} and {inner} is null)"
     return None
 
 

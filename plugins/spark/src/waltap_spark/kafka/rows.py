@@ -10,6 +10,7 @@ from waltap_spark.expression import quoted
 from waltap_spark.kafka.columns import (
     CORRUPT,
     declared_column,
+    is_there,
     out_of_range,
     raw_struct,
     text_of,
@@ -124,7 +125,8 @@ class _Made:
         kind = self._kinds.get(field.name)
         made = declared_column(kind, raw) if kind else typed_column(field, raw, avro=self._avro)
         self.stage.append(f"{made} AS {value}")
-        missed = "false" if made == raw else f"{raw} is not null and {value} is null"
+        there = is_there(field, raw, avro=self._avro)
+        missed = "false" if made == raw else f"{there} and {value} is null"
         if part := unread(field, raw, avro=self._avro):
             missed = f"({missed} or coalesce({part}, false))"
         held = was_not_sent(field, raw, self._placeholder, avro=self._avro)
