@@ -500,6 +500,21 @@ def test_what_was_applied_can_be_retired_and_the_log_goes_on(tmp_path: Path) -> 
     assert log.sweep(before="99991231T00") == 0
 
 
+def test_sweep_leaves_what_the_next_manifest_will_name(tmp_path: Path) -> None:
+    filled(tmp_path, 1)
+    log = opened(tmp_path, **{"memory.max.bytes": 1})
+    db = Database()
+    db.lsn = 1 << 40
+    db.insert(PEOPLE, *[[str(n), "n" * 100, None] for n in range(20_000)])
+    log.write(batch(db.commit()))
+    written = list(tmp_path.glob("segments/**/*.parquet"))
+    assert len(written) > 1, "nothing was spilled"
+    assert ChangeLog(str(tmp_path)).sweep(before="99991231T00") == 0
+    log.flush()
+    log.close()
+    assert len(rows(tmp_path)) >= 20_000
+
+
 def test_sweep_removes_what_no_manifest_names(tmp_path: Path) -> None:
     steps = filled(tmp_path, 2)
     kept = tmp_path / steps[0].tables[0].segments[0].path

@@ -173,6 +173,16 @@ def test_requests_that_fail_at_random_lose_and_double_nothing(
     assert delivered(s3, bucket, kind) == list(range(rows))
 
 
+def test_the_environment_may_say_where_the_store_is(
+    s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = s3.properties()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", str(given.pop("storage.endpoint")))
+    store = Store(f"s3://{bucket}/here", StorageProperties.model_validate(given))
+    store.publish("one", b"found")
+    assert store.read("one") == b"found"
+
+
 def test_small_reads_are_tried_again_where_a_refusal_is_longer_than_what_was_asked_for(
     s3: S3Server, bucket: str, door: S3Door
 ) -> None:

@@ -75,7 +75,7 @@ def _s3(bucket: str, storage: StorageProperties) -> "fs.FileSystem":
         "secret_key": storage.storage_secret_key,
         "session_token": storage.storage_session_token,
         "role_arn": storage.storage_role,
-        "endpoint_override": storage.storage_endpoint,
+        "endpoint_override": storage.storage_endpoint or _endpoint_of_environment(),
         "region": storage.storage_region or _region(bucket, storage),
     }
     if storage.storage_role is not None:
@@ -87,6 +87,13 @@ def _s3(bucket: str, storage: StorageProperties) -> "fs.FileSystem":
         retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=storage.storage_attempts),
         allow_delayed_open=True,  # small objects in one request
     )
+
+
+def _endpoint_of_environment() -> str | None:
+    """Return what Amazon's own tools go by, and pyarrow does not."""
+    import os
+
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
 
 
 def _region(bucket: str, storage: StorageProperties) -> str | None:

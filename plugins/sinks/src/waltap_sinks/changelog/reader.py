@@ -292,13 +292,18 @@ class ChangeLog:
         return retired
 
     def sweep(self, before: str) -> int:
-        """Remove segments in folders (`bucket_of` a time) older than ``before`` that no
-        manifest names.
+        """Remove segments in folders (`bucket_of` a time) older than ``before`` that no manifest names,
+        and none will: what was begun since the newest manifest is the next one's, and of a snapshot
+        that goes on nobody knows which.
 
         Returns how many.
 
         Reads every manifest: meant for the command line and for once a day, not for each start.
         """
+        last = self.last()
+        if last is not None and last.snapshot is not None and not last.snapshot.complete:
+            return 0
+        begun = str(NOTHING if last is None else last.mark)
         named = {
             part.path
             for epoch, bucket in self._buckets(newest_first=False)
@@ -311,7 +316,11 @@ class ChangeLog:
             if bucket >= before:
                 break
             paths = list(self._segments(bucket))
-            orphans = [path for path in paths if path not in named]
+            orphans = [
+                path
+                for path in paths
+                if path not in named and not path.rpartition("/")[2].startswith(begun)
+            ]
             if len(orphans) == len(paths):
                 self.store.delete_folder(f"{SEGMENTS}/{bucket}")
             else:
