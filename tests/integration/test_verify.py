@@ -198,3 +198,18 @@ def test_both_sides_are_written_meanwhile(destination: Destination) -> None:
             assert "a=280" in output
         stop.set()
         run.stop()
+
+
+@pytest.mark.parametrize("destination", ["changelog"], indirect=True)
+def test_a_column_that_has_the_name_of_one_that_was_dropped_is_another(
+    destination: Destination,
+) -> None:
+    database = destination.database
+    database.execute("CREATE TABLE again (id int PRIMARY KEY, a text)")
+    database.execute("INSERT INTO again VALUES (1, 'of the old one'), (2, NULL)")
+    destination.pipeline.catch_up()
+    database.execute("ALTER TABLE again DROP a; ALTER TABLE again ADD a text DEFAULT 'new'")
+    database.execute("UPDATE again SET a = 'set' WHERE id = 2")
+    destination.pipeline.catch_up()
+    code, output = destination.verify("--table", "public.again")
+    assert code == 0, output

@@ -82,14 +82,24 @@ class _Log:
         for epoch, run in self._log.standing_entries(entry.name, manifests):
             called = _present_names(run.columns, present)
             missing = _missing(run.columns, entry.columns)
+            gone = {
+                column.name  # another may have its name now
+                for column in run.columns
+                if column.number is not None and column.number not in present
+            }
             for segment in run.segments:
                 table = self._log.store.read_parquet(segment.path)
                 for row in table.to_pylist():
-                    told = {called.get(name, name): value for name, value in row.items()}
+                    told = {
+                        called.get(name, name): value
+                        for name, value in row.items()
+                        if name not in gone
+                    }
                     for name, value in missing.items():
                         told.setdefault(name, value)
                     if told.get("_unchanged"):
-                        told["_unchanged"] = [called.get(n, n) for n in told["_unchanged"]]
+                        unsent = [name for name in told["_unchanged"] if name not in gone]
+                        told["_unchanged"] = [called.get(name, name) for name in unsent]
                     standing.apply(
                         row["_op"],
                         told,
