@@ -30,10 +30,10 @@ from waltap_sinks.changelog.manifest import (
     Manifest,
     Mark,
     SnapshotPart,
-    TableEntry,
     bucket_of,
     manifest_name,
 )
+from waltap_sinks.changelog.pending import Pending
 from waltap_sinks.changelog.properties import ChangeLogProperties
 from waltap_sinks.changelog.published_note import PublishedNote
 from waltap_sinks.changelog.read_so_far import ReadSoFar
@@ -45,33 +45,11 @@ __all__ = ["ChangeLogSink"]
 
 log = logging.getLogger(__name__)
 
-BufferKey = tuple[str, str, int | None, int | None]
-"""Schema, table, the generation of rows of a snapshot, and their chunk while it has not ended."""
-
 _relation_of = attrgetter("relation")
 _MOST_VERSIONS = 4096
 
 UNCONVERTED_BYTES = 8 * 1024 * 1024
 """Changes of so many bytes are made columns at once, however few they are."""
-
-
-class _Pending:
-    """Buffers of the tables that one manifest, or one open transaction, touches."""
-
-    def __init__(self) -> None:
-        self.finished: list[TableEntry] = []
-        self.current: dict[BufferKey, TableBuffer] = {}
-
-    def buffers(self) -> Iterator[TableBuffer]:
-        """Return the buffers that still take changes."""
-        return iter(self.current.values())
-
-    def chunks(self) -> dict[BufferKey, TableBuffer]:
-        """Return the buffers of chunks of a snapshot that have not ended: they are not published yet."""
-        return {key: buffer for key, buffer in self.current.items() if key[3] is not None}
-
-    def __bool__(self) -> bool:
-        return bool(self.finished or len(self.current) > len(self.chunks()))
 
 
 class ChangeLogSink(Sink):
@@ -121,7 +99,7 @@ class ChangeLogSink(Sink):
 
     def _forget(self) -> None:
         """Drop everything that is not published."""
-        self._whole, self._open = _Pending(), _Pending()
+        self._whole, self._open = Pending(), Pending()
         self._open_commit: int | None = None
         self._routes: dict[tuple[Relation, bool], TableBuffer | None] = {}
         self._unconverted = self._unconverted_bytes = 0
@@ -449,7 +427,7 @@ class ChangeLogSink(Sink):
 
     def _buffer(
         self,
-        pending: _Pending,
+        pending: Pending,
         version: TableVersion,
         generation: int | None,
         chunk: int | None = None,
@@ -489,7 +467,7 @@ class ChangeLogSink(Sink):
         properties = self._properties
         buffer.spill(self._store, self._paths, properties.compression, properties.segment_rows)
 
-    def _finish(self, pending: _Pending, buffer: TableBuffer) -> None:
+    def _finish(self, pending: Pending, buffer: TableBuffer) -> None:
         properties = self._properties
         entry = buffer.finish(
             self._store, self._paths, properties.compression, properties.segment_rows
@@ -506,14 +484,14 @@ class ChangeLogSink(Sink):
         generations = {k: b for k, b in self._whole.current.items() if k[2] is not None}
         self._whole.finished += self._open.finished
         self._whole.current = generations
-        self._open = _Pending()
+        self._open = Pending()
         self._open_commit = None
         self._routes.clear()
 
     def _drop_open(self) -> None:
         for buffer in self._open.buffers():
             buffer.abandon()
-        self._open = _Pending()
+        self._open = Pending()
         self._open_commit = None
         self._routes.clear()
 
@@ -590,7 +568,7 @@ class ChangeLogSink(Sink):
         self._published_note.write(manifest.mark)
         if manifest.transactions:
             self._published_below = manifest.mark.end_lsn
-        chunks, self._whole = self._whole.chunks(), _Pending()
+        chunks, self._whole = self._whole.chunks(), Pending()
         self._whole.current.update(chunks)
         self._routes = {key: buffer for key, buffer in self._routes.items() if not key[1]}
         self._transactions, self._commit_ts = 0, None
