@@ -70,13 +70,14 @@ def opened(location: str, storage: StorageProperties) -> Place:
 def _s3(bucket: str, storage: StorageProperties) -> "fs.FileSystem":
     from pyarrow import fs
 
+    endpoint = storage.storage_endpoint or _endpoint_of_environment()
     given: dict[str, Any] = {
         "access_key": storage.storage_access_key,
         "secret_key": storage.storage_secret_key,
         "session_token": storage.storage_session_token,
         "role_arn": storage.storage_role,
-        "endpoint_override": storage.storage_endpoint or _endpoint_of_environment(),
-        "region": storage.storage_region or _region(bucket, storage),
+        "endpoint_override": endpoint,
+        "region": storage.storage_region or _region(bucket, endpoint),
     }
     if storage.storage_role is not None:
         given["session_name"] = "waltap"
@@ -96,16 +97,13 @@ def _endpoint_of_environment() -> str | None:
     return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
 
 
-def _region(bucket: str, storage: StorageProperties) -> str | None:
+def _region(bucket: str, endpoint: str | None) -> str | None:
     """Return the region of ``bucket``; Amazon's own store tells it, others have none to speak of."""
     import os
 
     from pyarrow import fs
 
-    if storage.storage_endpoint or any(
-        os.environ.get(name)
-        for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION")
-    ):
+    if endpoint or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"):
         return None
     found: str = fs.resolve_s3_region(bucket)
     return found

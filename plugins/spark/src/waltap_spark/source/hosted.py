@@ -22,7 +22,7 @@ from waltap.host import Host
 from waltap.pipeline.in_process import Pipeline, PipelineEnded
 from waltap.pipeline.limits import Limits
 from waltap.pipeline.lock import PipelineLock, PipelineRunning
-from waltap.pipeline.setup import build
+from waltap.pipeline.setup import Stages, build
 from waltap.sink.sink import SinkContext
 from waltap.source.connector import MadeByRun
 from waltap_sinks.changelog import NOTHING, ChangeLog, ChangeLogProperties, Mark
@@ -96,13 +96,11 @@ class HostedEngine:
     def catalogue(self, wants: Callable[[str], bool]) -> "dict[str, pa.Schema]":
         """Ask the server for the captured tables that are wanted: name → columns as the spool will have
         them. Raises: WaltapError."""
-        host = Host()
-        profile = resolve(load(Path(self.file)), host, sink=f"changelog:{self.location}")
-        stages = build(profile, host, run_id="")
+        stages = self._stages()
         connector = stages.open_connector(MadeByRun())
         try:
             context = SinkContext(
-                pipeline=profile.name,
+                pipeline=self.name,
                 state_dir=Path(),
                 types=stages.types,
                 describe=stages.relations.describe,
@@ -116,6 +114,11 @@ class HostedEngine:
             }
         finally:
             connector.close()
+
+    def _stages(self) -> Stages:
+        host = Host()
+        profile = resolve(load(Path(self.file)), host, sink=f"changelog:{self.location}")
+        return build(profile, host, run_id="")
 
     # --- its life ---------------------------------------------------------------------------------
 
@@ -141,9 +144,7 @@ class HostedEngine:
 
     def _require_all(self) -> None:
         """See that the spool has what was captured up to the stored offset."""
-        host = Host()
-        profile = resolve(load(Path(self.file)), host, sink=f"changelog:{self.location}")
-        stages = build(profile, host, run_id="")
+        stages = self._stages()
         offset = stages.store.load()
         if offset is None or offset.snapshot is not None:
             return
