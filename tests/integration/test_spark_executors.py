@@ -49,7 +49,7 @@ def made(database: Database, tmp_path: Path, spark: Any) -> Iterator[Made]:
     rigs: list[HandedSnapshots] = []
 
     def make(**options: Any) -> HandedSnapshots:
-        rigs.append(HandedSnapshots(database, tmp_path, spark, **options))
+        rigs.append(HandedSnapshots(database, tmp_path, **{"spark": spark, **options}))
         rigs[-1].pipeline.settings["snapshot.max.threads"] = 3
         return rigs[-1]
 
@@ -141,3 +141,24 @@ def test_chunks_whose_snapshot_is_gone_leave_the_tables_as_they_were(made: Made)
     with pytest.raises(ChunksUnread, match="WT-2001 the exported snapshot is gone"):
         rig.apply()
     assert rig.output.state() is None
+
+
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+def test_values_that_became_null_are_told_of(
+    made: Made, database: Database, delta: Any, table_format: str
+) -> None:
+    """Delta Lake's tables get their rows by way of files, which keep what tasks told."""
+    database.execute(
+        "INSERT INTO big (id, n, at) VALUES (3001, 'NaN', 'infinity'), (3002, 'NaN', NULL)"
+    )
+    rig = made(table_format=table_format, spark=delta)
+    with rig.engine("one"):
+        rig.apply()
+    state = rig.output.state()
+    assert state is not None
+    told = state.tables["public.big"].handed_nulls
+    assert [text.partition(" of ")[0] for text in told] == ["column at", "column n"], told
+    assert all("null is written" in text for text in told)
+    assert state.tables["public.typed"].handed_nulls == ()
+    big = rig.tables.current("public.big").where("id > 3000")
+    assert big.where("n is null and at is null").count() == 2

@@ -12,6 +12,7 @@ from waltap.source.connector import MadeByRun
 from waltap.transactions.transaction import Batch, SnapshotRows
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.applier import Applier, ApplyOptions
+from waltap_spark.formats.choice import PARQUET, FormatChoice
 from waltap_spark.handed import Handed, TableChunks
 from waltap_spark.live import LiveTables
 from waltap_spark.output import Output
@@ -24,11 +25,18 @@ from tests.servers.postgres import Database
 class HandedSnapshots:
     """Snapshots of ``database``, one after the other, each by an engine of its own; and their tables."""
 
-    def __init__(self, database: Database, folder: Path, spark: Any, **options: Any) -> None:
+    def __init__(
+        self,
+        database: Database,
+        folder: Path,
+        spark: Any,
+        table_format: str = PARQUET,
+        **options: Any,
+    ) -> None:
         self.pipeline = Pipeline(database, folder)
         self.folder, self.spark = folder, prepare(spark)
         spark.conf.set("spark.sql.timeType.enabled", "true")  # plans are checked in any session
-        self.options = ApplyOptions(**options)
+        self.options, self.choice = ApplyOptions(**options), FormatChoice(table_format)
         self.log, self.output = ChangeLog(str(folder / "log")), Output(str(folder / "out"))
         self._there: dict[str, Handed] = {}
         self._applier: Applier | None = None
@@ -81,8 +89,8 @@ class HandedSnapshots:
         """What a driver process does that starts now."""
         if self._applier is not None:
             self._applier.close()
-        handed = self._there.get
-        self._applier = Applier(self.spark, self.log, self.output, self.options, None, handed)
+        told = self.options, self.choice, self._there.get
+        self._applier = Applier(self.spark, self.log, self.output, *told)
         self._applier.open()
         self._applier.apply(list(self.log.manifests(self._applier.state.mark)))
 

@@ -470,7 +470,7 @@ class _Attempt:
         if group.replaces or another:
             table = msgspec.structs.replace(table, snapshot_epoch=group.epoch)
         if group.replaces:
-            table = msgspec.structs.replace(table, stale=())
+            table = msgspec.structs.replace(table, stale=(), handed_nulls=())
         names = {column.name for column in group.columns}
         # a schema of the past lacks what was added since
         drops = not again and of_rules(self._options.dropped, table.target_name, "keep") == "drop"

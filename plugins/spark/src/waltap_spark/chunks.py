@@ -8,8 +8,9 @@ Rows become columns by the code of the change log, so they are what its segments
 import contextlib
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from waltap_spark.expression import quoted
 from waltap_spark.handed import TableChunks
@@ -17,11 +18,11 @@ from waltap_spark.schema import arrow_schema, log_struct
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark import Broadcast
+    from pyspark import Accumulator, AccumulatorParam, Broadcast
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["chunk_rows", "chunk_struct"]
+__all__ = ["ChunkRows", "chunk_rows", "chunk_struct"]
 
 TASKS_EACH: Final = 8
 """Tasks for each slot of the cluster, where there are so many chunks: what a kill costs stays small."""
@@ -34,10 +35,22 @@ _TIME: Final = re.compile(r'"time\(\d\)"')
 """Spark's type that its workers cannot give yet: as text it can be carried."""
 
 
+@dataclass(frozen=True, slots=True)
+class ChunkRows:
+    """``rows`` of chunks, and what tasks have told of them since: values that became null, by column."""
+
+    rows: "DataFrame"
+    _told: "Accumulator[frozenset[str]]"
+
+    def told(self) -> tuple[str, ...]:
+        """Return what to tell of rows that were read; a task that was tried again told the same."""
+        return tuple(sorted(self._told.value))
+
+
 @contextlib.contextmanager
 def chunk_rows(
     spark: "SparkSession", chunks: TableChunks, types: dict[str, str]
-) -> "Iterator[DataFrame]":
+) -> Iterator[ChunkRows]:
     """Give the rows of ``chunks`` as segments of a table with ``types`` have them. The source is read when
     the frame is used, each time anew; behind the block no more."""
     wanted = log_struct(types)
@@ -53,10 +66,11 @@ def chunk_rows(
     slots = max(1, context.defaultParallelism)
     tasks = min(chunks.count, max(TASKS_EACH * slots, -(-chunks.count // CHUNKS_EACH)))
     given = context.broadcast(chunks.pickled)
-    reading = _reader(given, carried.json())
+    told = context.accumulator(frozenset[str](), cast("AccumulatorParam[frozenset[str]]", _Texts()))
+    reading = _reader(given, told, carried.json())
     try:
         rows = spark.range(0, chunks.count, 1, tasks).mapInArrow(reading, carried)
-        yield rows.selectExpr(*casts)
+        yield ChunkRows(rows.selectExpr(*casts), told)
     finally:
         given.destroy()
 
@@ -67,19 +81,36 @@ def chunk_struct(types: dict[str, str]) -> "StructType":
     return type(struct)([field for field in struct if field.name != "_epoch"])
 
 
+class _Texts:
+    """How texts of tasks come together: each once."""
+
+    def zero(self, _value: frozenset[str]) -> frozenset[str]:
+        """Return what a task begins with."""
+        return frozenset()
+
+    def addInPlace(self, one: frozenset[str], other: frozenset[str]) -> frozenset[str]:  # noqa: N802 - Spark's
+        """Return both."""
+        return one | other
+
+
 def _reader(
-    given: "Broadcast[bytes]", struct: str
+    given: "Broadcast[bytes]", told: "Accumulator[frozenset[str]]", struct: str
 ) -> "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]":
     def read(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
         if numbers:
-            yield from read_chunks(given.value, numbers, struct)
+            yield from read_chunks(
+                given.value, numbers, struct, lambda text: told.add(frozenset((text,)))
+            )
 
     return read
 
 
-def read_chunks(pickled: bytes, numbers: list[int], struct: str) -> "Iterator[pa.RecordBatch]":
-    """Yield the rows of the chunks with these numbers; runs where tasks do. ``struct``: Spark's, as JSON.
+def read_chunks(
+    pickled: bytes, numbers: list[int], struct: str, tell: Callable[[str], None]
+) -> "Iterator[pa.RecordBatch]":
+    """Yield the rows of the chunks with these numbers; runs where tasks do. ``struct``: Spark's, as JSON;
+    ``tell`` is told which values become null.
 
     Raises: SnapshotError, ConnectionLost, SourceError.
     """
@@ -101,7 +132,7 @@ def read_chunks(pickled: bytes, numbers: list[int], struct: str) -> "Iterator[pa
     for number in numbers:
         chunk = chunks[number]
         if buffer is None:
-            buffer = TableBuffer(TableVersion(chunk.relation, context))
+            buffer = TableBuffer(TableVersion(chunk.relation, context, tell))
         for piece in chunk.read():
             if piece.rows:
                 lsn = piece.lsn if piece.lsn is not None else 0

@@ -171,6 +171,8 @@ def status(output: OutputArgument) -> None:
             console.print(advice.format(output=found.location, table=name), highlight=False)
         for doubt in each.stale:
             console.print(f"[yellow]{name} needs a new snapshot[/]: {doubt}", highlight=False)
+        for text in each.handed_nulls:
+            console.print(text, style="yellow", markup=False, highlight=False)
     if any(each.stale for each in state.tables.values()):
         console.print(SNAPSHOT_ADVICE, highlight=False)
     at = dt.datetime.fromtimestamp(state.committed_at, dt.UTC)

@@ -44,7 +44,8 @@ WAITING: Final = "_waltap/handed"
 """Where rows wait for the commit of tables that are written in place, below a folder for each snapshot."""
 
 WHOLE: Final = "_whole"
-"""A file beside them, when they are all there. Whether Spark writes one is a matter of settings."""
+"""A file beside them, when they are all there: what tasks told of them, as JSON. Whether
+Spark writes one of its own is a matter of settings."""
 
 _SAID = re.compile(r"WT-\d{4} [^\n]*")
 
@@ -130,10 +131,11 @@ def wait_for(
     place = _place(group, table.folder)
     if not _is_whole(output, place):
         types = stored_as(group, table.versions[group.fingerprint])
-        with chunk_rows(step.spark, (handed or {})[table.name], types) as rows:
-            rows.write.mode("overwrite").parquet(output.uri(place))
+        with chunk_rows(step.spark, (handed or {})[table.name], types) as read:
+            read.rows.write.mode("overwrite").parquet(output.uri(place))
+            told = read.told()
         output.sync(place)
-        output.store.publish(f"{place}/{WHOLE}", b"")
+        output.store.publish(f"{place}/{WHOLE}", msgspec.json.encode(told))
 
 
 def replaced_from_chunks(
@@ -156,12 +158,14 @@ def replaced_from_chunks(
         return msgspec.structs.replace(done, handed_rows=group.rows)
 
     if not format_.writes_in_place:
-        with chunk_rows(step.spark, (handed or {})[table.name], types) as rows:
-            return replaced(rows)
-    there = step.spark.read.schema(chunk_struct(types))
-    waiting = there.parquet(output.uri(_place(group, table.folder)))
+        with chunk_rows(step.spark, (handed or {})[table.name], types) as read:
+            done = replaced(read.rows)
+            return msgspec.structs.replace(done, handed_nulls=read.told())
+    place = _place(group, table.folder)
+    told = msgspec.json.decode(output.store.read(f"{place}/{WHOLE}"), type=tuple[str, ...])
+    waiting = step.spark.read.schema(chunk_struct(types)).parquet(output.uri(place))
     group.count(waiting.count())
-    return replaced(waiting)
+    return msgspec.structs.replace(replaced(waiting), handed_nulls=told)
 
 
 def _place(group: Group, folder: str) -> str:

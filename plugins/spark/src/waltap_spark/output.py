@@ -196,7 +196,8 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``base``, ``pending`` and ``changes`` are Parquet's own, ``held`` that of formats written in place.
     ``kept_as`` is how the table is kept, None as `PLAIN`. ``snapshot_epoch``: the epoch of the change
     log in which a snapshot replaced its rows last. ``handed_rows``: rows that tasks read of the source,
-    for the last snapshot that came so. ``place``: its part in a target of several tables.
+    for the last snapshot that came so, and ``handed_nulls``: which of their values are null here since a
+    column cannot hold them. ``place``: its part in a target of several tables.
     """
 
     schema: str
@@ -227,6 +228,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     passed: tuple[str, ...] = ()
     snapshot_epoch: int = 0
     handed_rows: int = 0
+    handed_nulls: tuple[str, ...] = ()
 
     @property
     def mode(self) -> Mode:

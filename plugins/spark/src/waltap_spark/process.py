@@ -129,13 +129,15 @@ class DriverProcess:
         return 0 if state is None else state.number
 
     def _tell(self) -> None:
-        """Log, once each, what the last commit says of tables that stand still or need a snapshot."""
+        """Log, once each, what the last commit says of tables that stand still or need a snapshot, and of
+        values that became null."""
         try:
             state = Output(self._output).state()
         except SinkError:
             return  # whoever writes it says so
         for name, each in state.tables.items() if state is not None else ():
             texts = [f"{name} needs a new snapshot: {doubt}" for doubt in each.stale]
+            texts.extend(each.handed_nulls)
             if each.failed:
                 texts.append(f"{name} stands still, other tables go on: {each.failed}")
             for text in texts:
