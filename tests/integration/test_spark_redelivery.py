@@ -140,3 +140,47 @@ def test_after_a_snapshot_that_is_older_than_what_was_applied_nothing_is_left_ou
     rig.check(PLAIN)
     rig.applier.close()
     rig.sink.close()
+
+
+ALONE = ModeRules(history=("none",))
+
+
+def segments(rig: Rig) -> set[Path]:
+    return set((rig.folder / "log").glob("segments/**/*.parquet"))
+
+
+@pytest.mark.parametrize(
+    "stands", [False, True], ids=["in one commit", "of a table that stood still"]
+)
+def test_what_comes_first_is_not_taken_for_what_comes_again(
+    spark: Any, tmp_path: Path, *, stands: bool
+) -> None:
+    """A key moves, without a long value, at the end of one epoch; the next one is there when it is applied."""
+    rig = Rig(tmp_path, spark, parallel=1, modes=ALONE)
+    rig.db.insert(PLAIN, ["1", "a", "long"])
+    commit(rig)
+    rig.apply()
+    before = segments(rig)
+    rig.db.update(PLAIN, ["1"], unsent=["note"], id="2")
+    moved = commit(rig)
+    (segment,) = segments(rig) - before
+    if stands:
+        segment.rename(tmp_path / "away")
+        rig.apply()
+        assert rig.output.table(PLAIN.name).damaged
+    rig.start_over()
+    rig.db.insert(PLAIN, ["3", "b", None])
+    later = commit(rig)
+    rig.apply()
+    if stands:
+        (tmp_path / "away").rename(segment)
+        rig.reopen()
+        rig.apply()
+    rig.check(PLAIN)
+    assert rig.output.table(PLAIN.name).stale == ()
+    rig.start_over()
+    deliver(rig, moved, later)
+    rig.apply()
+    assert rig.output.table(PLAIN.name).stale, "now it does come again, and lacks a value"
+    rig.applier.close()
+    rig.sink.close()

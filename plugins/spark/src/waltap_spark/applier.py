@@ -44,7 +44,7 @@ from waltap_spark.modes import of_rules, said, unfit
 from waltap_spark.options import ApplyOptions
 from waltap_spark.output import Intent, Output, OutputState, TableState
 from waltap_spark.plan import Group, TablePlan, plan
-from waltap_spark.redelivery import lacks_values, leave_out_known, may_repeat, reached
+from waltap_spark.redelivery import lacks_values, leave_out_known, may_repeat, needed, reached
 from waltap_spark.resumption import Asked, Requests, resumed
 from waltap_spark.schema import LOG_FIELDS, common_type
 from waltap_spark.session import Suited, make_active, prepare
@@ -207,7 +207,7 @@ class Applier:
         step = Step(spark=self._spark, number=number, mark=mark, attempt=uuid.uuid4().hex[:8])
         told = [each.last_commit_ts for each in manifests if each.last_commit_ts is not None]
         at_us = (told or [before.last_commit_ts or int(time.time() * 1e6)])[-1]
-        reach = reached(before.reached, manifests)
+        reach = reached(before, manifests)
         attempt = _Attempt(
             step, self._log, self._output, self._options, self._format, called, at_us, reach
         )
@@ -243,8 +243,9 @@ class Applier:
             garbage={},
             rows_applied=before.rows_applied + rows,
             last_commit_ts=times[-1] if times else before.last_commit_ts,
-            reached=reach,
+            reached=reach[mark.epoch],
         )
+        state = msgspec.structs.replace(state, reached_by=needed(reach, state))
         self._output.collect(self._options.grace_s)
         self._output.garbage.note(number, dropped)
         if self._format.writes_in_place:
@@ -419,10 +420,10 @@ class _Attempt:
         tables: TableFormat,
         called: Mapping[int, str],
         at_us: int,
-        reach: int,
+        reach: Mapping[int, int],
     ) -> None:
         """``called``: what tables were called at the last commit, by the source's numbers; ``at_us``: the
-        time of the last transaction; ``reach``: the highest LSN of earlier epochs."""
+        time of the last transaction; ``reach``: the highest LSN of epochs before."""
         self._step, self._log, self._output, self._options = step, changelog, output, options
         self._format, self._called, self._at_us, self._reach = tables, called, at_us, reach
         self.handed: Callable[[str], Handed | None] = lambda _name: None

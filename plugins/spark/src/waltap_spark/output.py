@@ -316,7 +316,8 @@ class OutputState(msgspec.Struct, frozen=True, kw_only=True):
     its tables, ``format_values`` its properties. ``cuts`` are the newest (`waltap_spark.cuts`),
     ``cuts_before`` the versions before them. ``garbage``: folders no longer named, and since when, as
     earlier versions kept them; now they are in files of their own (`waltap_spark.garbage`). ``reached``:
-    the highest LSN of the change log's epochs before the present one (`waltap_spark.redelivery`)."""
+    the highest LSN of the change log's epochs before the present one (`waltap_spark.redelivery`);
+    ``reached_by``: the same for each epoch since that of the table that is farthest behind."""
 
     version: int
     number: int
@@ -334,6 +335,7 @@ class OutputState(msgspec.Struct, frozen=True, kw_only=True):
     cuts: tuple[Cut, ...] = ()
     cuts_before: Versions = {}
     reached: int = 0
+    reached_by: tuple[tuple[int, int], ...] = ()
 
 
 class Intent(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,37 +11,55 @@ reached. That is one Spark job, or two, for each group of changes.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from waltap_sinks.changelog import Manifest
 from waltap_spark.beside import unlike
+from waltap_spark.output import applied_by_all
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from waltap_spark.output import TableState
+    from waltap_spark.output import OutputState, TableState
     from waltap_spark.plan import Group
 
-__all__ = ["lacks_values", "leave_out_known", "may_repeat", "reached"]
+__all__ = ["lacks_values", "leave_out_known", "may_repeat", "needed", "reached"]
 
 CHANGE = ("_commit_lsn", "_lsn", "_seq", "_sub", "_commit_ts")
 """What tells a change, besides the number of its transaction."""
 
 
-def reached(before: int, manifests: Iterable[Manifest]) -> int:
-    """Return the highest LSN of all epochs before that of the last of ``manifests``; ``before``: that of
-    the epochs before the first one's predecessor."""
-    ends = (m.previous.end_lsn for m in manifests if m.previous.epoch < m.mark.epoch)
-    return max([before, *ends])
+def reached(before: "OutputState", manifests: Iterable[Manifest]) -> dict[int, int]:
+    """Return, by epoch, the highest LSN of all epochs before it: what ``before`` knew, and more of
+    ``manifests``."""
+    found = dict(before.reached_by or [(before.mark.epoch, before.reached)])
+    for each in manifests:
+        if each.previous.epoch < each.mark.epoch:
+            found[each.mark.epoch] = max(each.previous.end_lsn, *found.values())
+    return found
 
 
-def may_repeat(table: "TableState", group: "Group", reach: int) -> bool:
-    """Tell whether changes of ``group`` may be some that ``table`` had in an earlier epoch."""
+def needed(reach: Mapping[int, int], state: "OutputState") -> tuple[tuple[int, int], ...]:
+    """Return of ``reach`` the epochs that some table of ``state`` has still before it."""
+    oldest = applied_by_all(state).epoch
+    return tuple((epoch, lsn) for epoch, lsn in reach.items() if epoch >= oldest)
+
+
+def _before(reach: Mapping[int, int], epoch: int) -> int:
+    """Return the highest LSN before ``epoch``; an earlier version knew that of the last alone."""
+    return next((reach[each] for each in sorted(reach) if each >= epoch), 0)
+
+
+def may_repeat(table: "TableState", group: "Group", reach: Mapping[int, int]) -> bool:
+    """Tell whether changes of ``group`` may be some that ``table`` had in an earlier epoch.
+
+    ``reach``: as `reached` has it.
+    """
     return (
         bool(group.segments and table.versions)
         and group.span is not None
-        and group.span[0] < reach
+        and group.span[0] < _before(reach, group.epoch)
         and group.epoch > table.snapshot_epoch
     )
 
