@@ -162,11 +162,15 @@ class Applier:
         if self._upkeep is not None:
             self._upkeep.start()
 
-    def maintain(self) -> OutputState:
+    def maintain(self, *, patient: bool = False) -> OutputState:
         """Tend the files of all tables here and now, for who has no thread for it (`keep_up`)."""
-        while self._upkeep is not None and self._upkeep.tend(patient=False):
+        while self._upkeep is not None and self._upkeep.tend(patient=patient):
             self._apply([], again=False)
         return self.state
+
+    def collect(self) -> int:
+        """Remove sets that no commit has named for long, as each commit does; return how many."""
+        return self._output.collect(self._options.grace_s)
 
     # --- one commit -------------------------------------------------------------------------------
 

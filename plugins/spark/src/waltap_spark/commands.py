@@ -94,7 +94,9 @@ def apply(
     logging.getLogger("py4j").setLevel(logging.WARNING)
     stopping = (lambda: True) if once else asked_to_stop()
     patience = PREDECESSOR_S if once else 0.0
-    rows = run_driver(changelog, output, properties, stopping=stopping, patience_s=patience)
+    rows = run_driver(
+        changelog, output, properties, stopping=stopping, patience_s=patience, once=once
+    )
     notices().print(f"{rows:,} rows applied to {output}")
 
 

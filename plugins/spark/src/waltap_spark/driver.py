@@ -58,8 +58,11 @@ def run_driver(
     stopping: Callable[[], bool],
     patience_s: float = PREDECESSOR_S,
     handed: Callable[[str], Handed | None] | None = None,
+    once: bool = False,
 ) -> int:
     """Keep the tables at ``output`` up to date until ``stopping``; return the rows applied.
+
+    ``once``: as `Follower.once` does, in place of that.
 
     ``patience_s``: how long to wait, once told to stop, for another that has the tables. ``handed``: as
     `waltap_spark.elsewhere.Elsewhere` has it.
@@ -74,7 +77,7 @@ def run_driver(
         raise _missing(reader)
     _take(tables, reader, stopping, patience_s)
     try:
-        return _apply(reader, tables, properties, stopping, handed)
+        return _apply(reader, tables, properties, None if once else stopping, handed)
     except WaltapError:
         raise
     except Exception as error:
@@ -91,9 +94,10 @@ def _apply(
     reader: ChangeLog,
     tables: Output,
     properties: SparkProperties,
-    stopping: Callable[[], bool],
+    stopping: Callable[[], bool] | None,
     handed: Callable[[str], Handed | None] | None,
 ) -> int:
+    """Follow the log until ``stopping``; None: once."""
     started = time.monotonic()
     log.info("starting spark")
     choice = FormatChoice(properties.format, properties.format_properties)
@@ -106,7 +110,11 @@ def _apply(
         applier = Applier(own, reader, tables, apply_options(properties), choice, handed)
         before = applier.open().rows_applied
         try:
-            Follower(reader, applier, follow_options(properties)).follow(stopping)
+            follower = Follower(reader, applier, follow_options(properties))
+            if stopping is None:
+                follower.once()
+            else:
+                follower.follow(stopping)
         finally:
             applier.close()  # its thread ends before the session that it uses
         log.info("finished", extra={"lsn": str(applier.state.mark)})

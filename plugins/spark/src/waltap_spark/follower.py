@@ -67,6 +67,17 @@ class Follower:
             self.retire()
             time.sleep(self._options.trigger_ms / 1000)
 
+    def once(self) -> None:
+        """Apply what the log holds now, and do what `follow` does beside it: tend the files of the tables,
+        and remove what nobody needs any more. For who comes back, and ends each time.
+
+        Raises: as `follow`.
+        """
+        self.catch_up()
+        self._applier.maintain(patient=True)
+        self.tidy(at_once=True)
+        self.complain()
+
     def complain(self) -> None:
         """Raises: TablesStandStill, when there are such."""
         failed = {n: each.failed for n, each in self._applier.state.tables.items() if each.failed}
@@ -110,6 +121,15 @@ class Follower:
             yield from self._log.manifests(self._applier.state.mark)
         except ChangeLogDamaged as error:
             damaged.append(error)
+
+    def tidy(self, *, at_once: bool) -> None:
+        """Remove what nobody needs any more, of the tables and of the change log; ``at_once``: as `retire`
+        has it."""
+        try:
+            self._applier.collect()
+        except WaltapError as error:
+            log.warning("collecting failed", extra={"error_code": error.code})
+        self.retire(at_once=at_once)
 
     def retire(self, *, at_once: bool = False) -> None:
         """Remove from the change log what was applied long ago, once in a while or ``at_once``."""

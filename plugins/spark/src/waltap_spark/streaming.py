@@ -59,7 +59,7 @@ def start_query(
     def end_batch() -> None:
         ends = last is not None and applier.state.mark >= last.mark
         applier.maintain()
-        follower.retire(at_once=ends)
+        follower.tidy(at_once=ends)
         if ends:
             follower.complain()
 
