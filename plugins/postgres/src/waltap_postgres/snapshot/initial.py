@@ -15,6 +15,7 @@ from waltap_postgres.snapshot.chunk import PostgresChunk
 from waltap_postgres.snapshot.errors import TableOvertaken
 from waltap_postgres.snapshot.parallel import ParallelReading
 from waltap_postgres.snapshot.plan import Part, Planner, Work
+from waltap_postgres.snapshot.position import AskedBefore
 from waltap_postgres.snapshot.reader import SnapshotPoint, TablesReader, mark, snapshot_tables
 from waltap_postgres.snapshot.resumed import left_to_read, to_restart
 from waltap_postgres.snapshot.terms import Terms
@@ -54,6 +55,7 @@ class InitialSnapshot:
         self._planner, self._version_num, self._terms = planner, version_num, terms
         self._transaction: ReadingTransaction | None = None
         self._exported = self._delayed = False
+        self._asked: AskedBefore | None = None
         self._seen = ""
         self._statements: dict[str, str] = {}
         self._given: str | None = None  # the snapshot, for connections that read at the same time
@@ -89,6 +91,7 @@ class InitialSnapshot:
         been read. Raises: SourceError, SnapshotError."""
         statements = self._terms.locks(self.targets(captured))
         if statements:
+            self._ask(exported=exported)
             self._opened().lock(statements, self._isolation(exported=exported))
 
     def look_after_locks(self) -> None:
@@ -115,6 +118,7 @@ class InitialSnapshot:
         """Begin, in the exported snapshot or one of its own; return what it sees, as `Offset.visible`
         has it. ``resumes``: to go on with a snapshot that broke off. Raises: SourceError."""
         self._exported = exported is not None or resumes
+        self._ask(exported=self._exported)
         transaction = self._opened()
         transaction.begin(exported, self._isolation(exported=self._exported))
         if self._properties.snapshot_max_threads > 1:
@@ -123,6 +127,11 @@ class InitialSnapshot:
                 self._tell_of_one()
         self._seen = transaction.seen()
         return self._seen
+
+    def _ask(self, *, exported: bool) -> None:
+        """Ask where the server stands, before the transaction has a snapshot of its own."""
+        if not exported and self._asked is None:
+            self._asked = AskedBefore.ask(self._now)
 
     @property
     def _steady(self) -> bool:
@@ -341,8 +350,8 @@ class InitialSnapshot:
         ]
 
     def _point(self, transaction: ReadingTransaction, start: Start) -> SnapshotPoint:
-        """Return where the reading transaction stands, or that whose snapshot goes on; a standby gives
-        no transaction id.
+        """Return where the reading transaction stands, or that whose snapshot goes on: no further than
+        what its rows lack. A standby gives no transaction id.
 
         The id is one of the catalogue connection's, and ends at once: an id of the reading
         transaction would hold back every slot on the server until the snapshot is over.
@@ -350,16 +359,15 @@ class InitialSnapshot:
         ((ts,),) = transaction.session.execute(
             "SELECT (extract(epoch FROM transaction_timestamp()) * 1000000)::int8::text"
         )
-        xid, lsn = None, start.offset.sole.position.end_lsn
-        if not self._now.standby():
-            xid = self._now.transaction_id()
-            if not self._exported:
-                lsn = self._now.wal_end() or lsn
+        lsn = start.offset.sole.position.end_lsn
+        xid = None if self._now.standby() else self._now.transaction_id()
+        if self._asked is not None:
+            lsn = self._asked.position(self._seen, lsn) if start.stream else self._asked.lsn
         return SnapshotPoint(ts=int(ts or 0), xid=xid, lsn=lsn)
 
     def close(self) -> None:
         """End the transaction; may be called twice."""
-        self._delayed = False
+        self._delayed, self._asked = False, None
         if self._transaction is not None:
             self._transaction.close()
             self._transaction = self._given = None
