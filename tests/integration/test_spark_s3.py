@@ -14,6 +14,7 @@ from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
 from tests.rigs.changelog import Database, batch, context, relation
 from tests.rigs.kafka import create
 from tests.rigs.topics import event, produce
+from tests.servers import delta as delta_lake
 from tests.servers import spark_kafka, spark_s3
 from tests.servers.fixtures import missing
 from tests.servers.jars import MissingProgram
@@ -26,26 +27,31 @@ SMALL = relation("public.small", [("id", "int4"), ("name", "text")])
 
 READ = """
 import json, sys
-from pyspark.sql import SparkSession
+import pyspark
 from waltap_sinks.changelog import ChangeLog
 from waltap_spark.applier import Applier
+from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.live import open_tables
 from waltap_spark.output import Output
 from waltap_spark.session import prepare, start_session
 from waltap_spark.streaming import start_query
 
-changelog, tables, streamed, checkpoint, conf = sys.argv[1:]
-spark = start_session("s3", master="local[2]", settings=json.loads(conf))
-applier = Applier(spark, ChangeLog(changelog), Output(streamed))
+changelog, tables, streamed, checkpoint, conf, kind, named = sys.argv[1:]
+choice = FormatChoice(kind, json.loads(named))
+settings = choice.settings(pyspark.__version__, json.loads(conf))
+spark = start_session("s3", master="local[2]", settings=settings)
+applier = Applier(spark, ChangeLog(changelog), Output(streamed), None, choice)
 applier.open()
 query = start_query(spark, ChangeLog(changelog), applier, checkpoint, available_now=True)
 query.awaitTermination()
 applier.close()
 found = {}
 for place in (tables, streamed):
+    opened = open_tables(spark.newSession(), place)
     for name in ("people", "small"):
-        rows = open_tables(spark, place).current(name)
+        rows = opened.current(name)
         found[place + " " + name] = [rows.count(), rows.where("name = 'changed'").count()]
+    found[place + " changes"] = opened.changes("people").count()
 print(json.dumps(found))
 """
 
@@ -91,8 +97,17 @@ def place(s3: S3Server, bucket: str, name: str) -> str:
     return f"s3://{bucket}/{name}?scheme=http&endpoint_override={address}"
 
 
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
 def test_tables_follow_a_change_log_in_s3(
-    s3: S3Server, bucket: str, conf: dict[str, str], tmp_path: Path, java: Path
+    s3: S3Server, bucket: str, conf: dict[str, str], tmp_path: Path, java: Path, kind: str
+) -> None:
+    if kind == "delta":
+        conf["spark.jars"] += f",{delta_lake.spark_jars()}"
+    tables_follow(s3, bucket, conf, tmp_path, kind)
+
+
+def tables_follow(
+    s3: S3Server, bucket: str, conf: dict[str, str], tmp_path: Path, kind: str, catalogue: str = ""
 ) -> None:
     """Of few rows and of many: those go through Spark. By the command, and by a streaming query."""
     settings: dict[str, Any] = {"path": f"s3://{bucket}/log", **s3.properties()}
@@ -103,20 +118,35 @@ def test_tables_follow_a_change_log_in_s3(
     db.insert(SMALL, ["1", "new"], ["2", "new"])
     sink.write(batch(db.commit()))
     sink.flush()
+    places = [place(s3, bucket, name) for name in ("log", "tables", "streamed")]
+    named = {"format.catalog": catalogue} if catalogue else {}
+    other = {"format.catalog": f"{catalogue}.streamed"} if catalogue else {}
+    said = {**conf, "format": kind, **named}.items()
+    given = [word for name, value in said for word in ("--set", f"{name}={value}")]
+    apply = (
+        "-m",
+        "waltap",
+        "spark",
+        "apply",
+        "--changelog",
+        places[0],
+        "--output",
+        places[1],
+        "--once",
+    )
+    run(s3, *apply, *given)
     db.update(PEOPLE, ["7"], name="changed")
     db.update(SMALL, ["2"], name="changed")
     sink.write(batch(db.commit()))
     sink.flush()
     sink.close()
-    places = [place(s3, bucket, name) for name in ("log", "tables", "streamed")]
-    given = [word for name, value in conf.items() for word in ("--set", f"{name}={value}")]
-    run(s3, "-m", "waltap", "spark", "apply", "--changelog", places[0], "--output", places[1],
-        "--once", *given)  # fmt: skip
-    found = run(s3, "-c", READ, *places, str(tmp_path / "checkpoint"), json.dumps(conf))
+    run(s3, *apply, *given)
+    found = run(s3, "-c", READ, *places, str(tmp_path / "checkpoint"), json.dumps(conf),
+                kind, json.dumps(other))  # fmt: skip
     counts = {"people": [many, 1], "small": [2, 1]}
     assert json.loads(found.splitlines()[-1]) == {
         f"{where} {name}": count for where in places[1:] for name, count in counts.items()
-    }
+    } | {f"{where} changes": many + 1 for where in places[1:]}
 
 
 def test_events_of_topics_become_a_change_log_in_s3(

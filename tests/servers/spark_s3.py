@@ -3,14 +3,15 @@
 ``hadoop-aws`` asks for Amazon's bundle of all services, which is 690 MB; S3 alone is 15.
 """
 
+from importlib.metadata import version
 from pathlib import Path
 
 from tests.servers.jars import jars
 
 __all__ = ["conf", "prepare"]
 
-HADOOP = "3.5.0"
-"""That of pyspark 4.2."""
+HADOOP = "3.4.2" if version("pyspark").startswith("4.1.") else "3.5.0"
+"""That of this pyspark."""
 
 FILES = (
     f"org.apache.hadoop:hadoop-aws:{HADOOP}",
@@ -23,7 +24,7 @@ SDK = tuple(
 
 def prepare() -> tuple[Path, ...]:
     """Fetch the jars; return them. Raises: MissingProgram."""
-    folders = jars("spark-s3", FILES, alone=True), jars("aws-sdk", SDK)
+    folders = jars(f"spark-s3-{HADOOP}", FILES, alone=True), jars("aws-sdk", SDK)
     return tuple(sorted(path for folder in folders for path in folder.glob("*.jar")))
 
 
