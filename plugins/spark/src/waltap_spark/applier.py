@@ -39,6 +39,7 @@ from waltap_spark.failures import OF_ONE, require_one
 from waltap_spark.formats import Brought, Evolution, FormatContext, Step, TableFormat
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.handed import Handed
+from waltap_spark.late_keys import take_late_key
 from waltap_spark.log_rows import logged, logged_types, with_epoch
 from waltap_spark.modes import of_rules, said, unfit
 from waltap_spark.options import ApplyOptions
@@ -370,6 +371,7 @@ class Applier:
             mode = self._options.modes.of(table.target_name)
             if mode != table.mode:
                 table = msgspec.structs.replace(table, kept_as=mode)
+        take_late_key(table.mode, found.groups)
         suited = self._sessions.get()
         try:
             make_active(suited.session)
@@ -440,6 +442,7 @@ class _Attempt:
             self._options.names.name(group, table.name, ruled_as=table.target_name)
             try:
                 table = self._apply_group(step, table, group)
+                table = doubted(table, group.doubt) if group.doubt else table
             except OF_ONE:
                 raise
             except Exception as error:

@@ -270,7 +270,9 @@ class ModeUnfit(FormatError):
     code = "WT-5241"
     remedy = (
         "Rules for {table} that fit: mode append or scd1, deletes hard, history keep. Without a key there "
-        "is nothing else, and extra.columns must be empty then."
+        "is nothing else, and extra.columns must be empty then. Or give it a key in the source (ALTER "
+        "TABLE … ADD PRIMARY KEY …): it goes on from where it stands with its next change, or with a "
+        "snapshot of it (`waltap signal PROFILE execute-snapshot …`)."
     )
 
 

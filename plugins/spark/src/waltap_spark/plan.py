@@ -41,7 +41,9 @@ class Group:
     elsewhere: str = ""
     """The name under which the rows were handed over, which are in no segment (`TableEntry.elsewhere`)."""
     lost: bool = False
-    """Nobody has those rows any more."""
+    """Nobody has those rows any more, or none that the table could keep."""
+    doubt: str = ""
+    """What its rows leave that may differ from the source's (`TableState.stale`)."""
     span: tuple[int, int] | None = None
     """The LSNs between which its transactions end: from 0 where the epoch begins. None of a snapshot."""
 
