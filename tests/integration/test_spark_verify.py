@@ -14,6 +14,7 @@ from waltap_spark.modes import ModeRules
 from waltap_spark.output import Output
 from waltap_spark.session import prepare
 from waltap_sinks.comparison import Comparison, comparison_table
+from waltap_sinks.comparison.commands import told
 from waltap_spark.verify import compare
 
 from tests.rigs.busy_lake import looks_right_while_it_runs
@@ -187,22 +188,48 @@ def test_a_table_without_a_key_is_read_again_as_it_is_by_then(
     rig.sink.close()
 
 
-def test_a_table_of_which_nothing_could_be_kept_is_not_passed_over(
-    tmp_path: Path, spark: Any, database: Any
+LATE_SOURCE = """
+CREATE TABLE same (id int PRIMARY KEY); INSERT INTO same VALUES (1);
+CREATE TABLE other (id int PRIMARY KEY); INSERT INTO other VALUES (1), (2);
+CREATE TABLE whole (id int); INSERT INTO whole VALUES (1), (2);
+CREATE TABLE bare (a int); INSERT INTO bare VALUES (1), (1);
+"""
+
+
+@pytest.mark.parametrize("arrived", [True, False], ids=["arrived", "not arrived"])
+def test_what_is_late_is_told_from_what_differs(
+    tmp_path: Path, spark: Any, database: Any, *, arrived: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
-    database.execute("CREATE TABLE bare (a int); INSERT INTO bare VALUES (1), (1)")
-    rig = Rig(tmp_path, spark, modes=ModeRules(history=("none",)))
-    rig.db.insert(relation("public.t", [("id", "int4")]), ["1"])
+    """A table that stands still holds up no other, and nothing could be kept of it."""
+    database.execute(LATE_SOURCE)
+    rig = Rig(
+        tmp_path, spark, modes=ModeRules(modes=(r"public\.bare:scd2", "scd1"), history=("keep",))
+    )
+    if arrived:
+        rig.db.lsn = 1 << 44  # behind any that the server has
+    for name, key in (("same", ("id",)), ("other", ("id",)), ("whole", ())):
+        rig.db.insert(relation(f"public.{name}", [("id", "int4")], key=key), ["1"])
+    rig.commit()
+    rig.apply()
     rig.db.insert(relation("public.bare", [("a", "int4")], key=()), ["1"], ["1"])
     rig.commit()
     rig.apply()
     tables = LiveTables(rig.spark, rig.output)
     with database.connect(autocommit=True) as connection:
-        found = {each.table: each for each in compare(connection, tables)}
-    assert found["public.t"].equal
-    bare = found["public.bare"]
-    assert (bare.equal, bare.source_rows, bare.target_rows) == (False, 2, 0)
+        compared = compare(connection, tables, patience_s=2.0)
+    found = {each.table.removeprefix("public."): each for each in compared}
+    rest = "different" if arrived else "late"
+    assert {name: each.verdict for name, each in found.items()} == {
+        "same": "equal", "other": rest, "whole": rest, "bare": "late",
+    }  # fmt: skip
+    assert "stands still for WT-5241 at" in found["bare"].late
+    assert (found["bare"].source_rows, found["bare"].target_rows) == (2, 0)
+    assert told(compared, "Spark") == (1 if arrived else 5)
+    assert told([found["same"], found["bare"]], "Spark") == 5
+    assert told([found["same"]], "Spark") == 0
+    lines = capsys.readouterr().out
+    assert "late" in lines
+    assert ("DIFFERENT" in lines) is arrived
     rig.applier.close()
     rig.sink.close()
 

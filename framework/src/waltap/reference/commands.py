@@ -21,7 +21,8 @@ def commands_page(host: "Host") -> str:
     lines = ["# Commands", "", GENERATED, "", (root.help or "").strip(), ""]
     lines += [
         "Exit codes: 0 done, 1 failed, 2 bad configuration or usage, 3 retriable and retries spent,",
-        "4 a run that a changed profile ended (`--exit-on-change`).",
+        "4 a run that a changed profile ended (`--exit-on-change`), 5 of `verify`: nothing differs,",
+        "but some tables are late.",
         "Errors are short; `WALTAP_TRACEBACK=1` shows the traceback as well. `WALTAP_PLUGINS`",
         "limits which plugins load, `WALTAP_LOG_LEVEL` and `WALTAP_LOG` (json, text) what is logged.",
         "",

@@ -20,7 +20,8 @@ class KeptTable:
 
     ``columns``: the source's numbers of columns → what the destination calls them. A column that is not
     there goes by the source's name. ``apart``: why its rows are not to be those of the source, "" where
-    they are.
+    they are. ``late``: why it stays behind the others, whose `Readable.position` is not its own, "" where
+    it does not.
     """
 
     name: str
@@ -28,6 +29,7 @@ class KeptTable:
     key: tuple[str, ...] = ()
     columns: Mapping[int, str] = field(default_factory=dict)
     apart: str = ""
+    late: str = ""
 
 
 def by_key(rows: Iterable[tuple[Row, Row]]) -> Rows:
@@ -71,7 +73,8 @@ class Readable(Protocol):
         """Return the tables that the pipeline has filled."""
 
     def position(self) -> int | None:
-        """Return the LSN up to which everything is there; None where the destination does not tell."""
+        """Return the LSN up to which everything is there, but for tables that are `KeptTable.late`; None
+        where the destination does not tell."""
 
     def common(self, table: KeptTable, column: str, called: str, type_: str) -> str | None:
         """Return SQL of the source for the text that `side` gives of a column.

@@ -15,7 +15,7 @@ from waltap_sinks.comparison.row_hash import row_text
 from waltap_spark.canonical import expressions, spark_row_hash
 from waltap_spark.errors import TableUnknown
 from waltap_spark.live import LiveTables
-from waltap_spark.output import TableState, applied_by_all
+from waltap_spark.output import TableState
 from waltap_spark.properties import SparkProperties
 
 if TYPE_CHECKING:
@@ -81,9 +81,9 @@ class SparkTables:
             self._tables.spark.stop()
 
     def position(self) -> int | None:
-        """Return up to where every table has applied the change log."""
+        """Return up to where every table that does not stand still has applied the change log."""
         state = self._tables.refresh().state
-        return None if state is None else applied_by_all(state).end_lsn
+        return None if state is None else state.mark.end_lsn
 
     def tables(self) -> list[KeptTable]:
         """Return the tables of the newest commit, those too of which no row could be kept."""
@@ -102,7 +102,14 @@ class SparkTables:
             apart = "it has its history alone (mode append)"
         elif state.mode.deletes == "kept":
             apart = "rows that are deleted are kept"
-        return KeptTable(name=name, oid=state.oid, key=state.key, columns=numbers, apart=apart)
+        late = ""
+        if state.failed:
+            why = f" for {state.failed.split()[0]}" if state.failed.startswith("WT-") else ""
+            at = f" at {state.mark}" if state.mark else ""
+            late = f"it stands still{why}{at}; waltap spark status tells more"
+        return KeptTable(
+            name=name, oid=state.oid, key=state.key, columns=numbers, apart=apart, late=late
+        )
 
     def _state(self, name: str) -> TableState | None:
         state = self._tables.state

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from waltap_sinks.comparison.found import Comparison
 
 __all__ = [
+    "DIFFERENT",
+    "LATE",
     "PATIENCE_S",
     "DsnOption",
     "PatienceOption",
@@ -52,6 +54,12 @@ PatienceOption = Annotated[
 ]
 
 PATIENCE_S = 30.0
+
+DIFFERENT = 1
+"""Exit code: rows differ, or are not all compared."""
+
+LATE = 5
+"""Exit code: what was compared is equal, and some tables were too late to be."""
 
 LIBPQ = {
     "database.hostname": "host",
@@ -89,12 +97,13 @@ def verify(
     """Compare every table of a destination with the source's, row by row, while both are written.
 
     Without --dsn the source is read as the profile says. Exit code 1 when rows differ, be it because
-    they are dead letters, or when the destination lacks a column that --without does not name.
+    they are dead letters, or when the destination lacks a column that --without does not name; 5 when
+    nothing differs but tables that are late, which says nothing of them.
     """
     from waltap_sinks.comparison.letters import with_letters
 
     profile = _resolved(file, set_)
-    good, letters = True, _letters(profile)
+    codes, letters = [0], _letters(profile)
     with connected(dsn or dsn_of(profile)) as source:
         for name, readable in readables(profile, sink):
             try:
@@ -106,13 +115,13 @@ def verify(
             finally:
                 readable.close()
             mine = with_letters(results, letters, name if profile.outlets else "")
-            good = told(mine, name, wanted=table or ()) and good
-    if not good:
-        raise typer.Exit(1)
+            codes.append(told(mine, name, wanted=table or ()))
+    raise typer.Exit(DIFFERENT if DIFFERENT in codes else max(codes))
 
 
-def told(results: "Sequence[Comparison]", name: str, *, wanted: "Sequence[str]" = ()) -> bool:
-    """Print what was found in the destination ``name``; tell whether all of it is equal."""
+def told(results: "Sequence[Comparison]", name: str, *, wanted: "Sequence[str]" = ()) -> int:
+    """Print what was found in the destination ``name``; return the exit code: 0 where all of it is equal,
+    else `DIFFERENT` or `LATE`."""
     from waltap.cli.screen import answers
     from waltap_sinks.comparison.found import comparison_table
 
@@ -132,8 +141,15 @@ def told(results: "Sequence[Comparison]", name: str, *, wanted: "Sequence[str]" 
             "delivers them when that is mended",
             markup=False,
         )
-    equal = all(each.equal and not each.left_out for each in results)
-    return equal and bool(results) and not lacks
+    if any(each.verdict == "late" for each in results):
+        answers().print("tables that are late were not compared: verify again when they have come")
+    if lacks or not results or any(_differs(each) for each in results):
+        return DIFFERENT
+    return LATE if any(each.verdict == "late" for each in results) else 0
+
+
+def _differs(found: "Comparison") -> bool:
+    return found.verdict == "different" or bool(found.left_out)
 
 
 def _letters(profile: "Profile") -> "list[Letter]":

@@ -56,8 +56,16 @@ def compare(
             found.append(_apart(table.name, kept.apart))
         else:
             pair = _pair(source, target, kept, table, without)
-            found.append(_compared(source, target, pair, time.monotonic() + patience_s))
+            patience = 0.0 if kept.late else patience_s
+            compared = _compared(source, target, pair, time.monotonic() + patience)
+            late = "" if compared.equal else kept.late or _late_by_now(target, kept.name)
+            found.append(replace(compared, late=late))
     return found
+
+
+def _late_by_now(target: Readable, name: str) -> str:
+    """Return why a table is late that was not when the comparison began."""
+    return next((each.late for each in target.tables() if each.name == name), "")
 
 
 def _apart(name: str, why: str) -> Comparison:
@@ -111,7 +119,7 @@ def _pair(
 
 def _compared(source: Source, target: Readable, pair: _Pair, deadline: float) -> Comparison:
     if not pair.key:
-        return _whole(pair, deadline)
+        return _whole(source, target, pair, deadline)
     sums, other = pair.ours.sums(), pair.theirs.sums()
     differing = sorted(b for b in sums.keys() | other.keys() if sums.get(b) != other.get(b))
     found = _comparison(pair, _total(sums), _total(other))
@@ -119,11 +127,13 @@ def _compared(source: Source, target: Readable, pair: _Pair, deadline: float) ->
         return found
     here, there = pair.ours.rows(differing), pair.theirs.rows(differing)
     if any(None in key for key in (*here, *there)):  # an index takes many rows of such a key
-        return _whole(pair, deadline)
+        return _whole(source, target, pair, deadline)
     open_keys = {key for key in here.keys() | there.keys() if here.get(key) != there.get(key)}
-    behind = False
+    arrived, behind = False, False
     while open_keys and time.monotonic() < deadline:
-        here, there, states, behind = _round(source, target, pair, open_keys, deadline)
+        here, there, states, short = _round(source, target, pair, open_keys, deadline)
+        arrived |= not short
+        behind = not arrived
         open_keys = {key for key in open_keys if there.get(key) not in states[key]}
     if not open_keys:
         total = _total(sums)
@@ -165,12 +175,15 @@ def _sample(pair: _Pair, keys: set[Row], states: Mapping[Row, set[Row | None]]) 
         states[key].add(now.get(key))
 
 
-def _whole(pair: _Pair, deadline: float) -> Comparison:
+def _whole(source: Source, target: Readable, pair: _Pair, deadline: float) -> Comparison:
     """Compare a table without a key: all of it, until it is equal or patience ends."""
+    position = source.position() if time.monotonic() < deadline else None
     while True:
+        now = target.position()
         there, here = pair.theirs.whole(), pair.ours.whole()
         if here == there or time.monotonic() >= deadline:
-            return _comparison(pair, here, there)
+            behind = position is not None and now is not None and now < position
+            return replace(_comparison(pair, here, there), behind=behind)
         time.sleep(ROUND_S)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,6 +22,9 @@ TEXT_SHOWN: Final = 40
 """Most letters of a value that are shown."""
 
 
+Verdict = Literal["equal", "different", "late", "apart"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """One table on both sides. ``left_out``: columns that the target lacks, or has nothing to compare by.
@@ -29,8 +32,9 @@ class Comparison:
     Where the sides differ and the table has a key, ``columns`` are some that do, and keys of rows
     are examples: ``missing`` in the target, ``surplus`` there, ``changed`` in a column; ``rows`` shows
     both rows of some. ``behind``: the target did not get to where the source was, for as long as it was
-    waited for. ``keys`` are those of all rows that differ, by the columns ``key``; ``letters`` tells how
-    many dead letters of the table wait, ``refused`` how many of the rows that differ they are about.
+    waited for; ``late``: why it will not, by what it says of itself. ``keys`` are those of all rows that
+    differ, by the columns ``key``; ``letters`` tells how many dead letters of the table wait, ``refused``
+    how many of the rows that differ they are about.
     ``apart``: why the sides were not compared, since they are not to hold the same.
     """
 
@@ -51,6 +55,17 @@ class Comparison:
     letters: int = 0
     refused: int = 0
     apart: str = ""
+    late: str = ""
+
+    @property
+    def verdict(self) -> "Verdict":
+        """Return what is known. Sides that differ where the target is late say nothing: what it lacks may
+        come; not so what it refused."""
+        if self.apart:
+            return "apart"
+        if self.equal:
+            return "equal"
+        return "late" if (self.late or self.behind) and not self.letters else "different"
 
     @property
     def equal(self) -> bool:
@@ -107,6 +122,10 @@ def _of_letters(found: Comparison) -> str:
     )
 
 
+def _behind(target: str) -> str:
+    return f"{target} did not get to where the source was in time: does the pipeline run?"
+
+
 def comparison_table(found: Sequence[Comparison], target: str) -> "Table":
     """Return the comparison with ``target`` for a terminal."""
     from rich.markup import escape
@@ -134,9 +153,9 @@ def comparison_table(found: Sequence[Comparison], target: str) -> "Table":
             verdict += f" [yellow](without {escape(', '.join(each.left_out))})[/]"
         if each.letters:
             verdict += f"\n[yellow]{_of_letters(each)}[/]"
-        if each.behind and not each.equal:
-            verdict += f"\n[yellow]{target} is behind the source: does the pipeline run?[/]"
-        if each.apart:
+        if each.verdict == "late":
+            verdict = f"[yellow]late, not compared: {escape(each.late or _behind(target))}[/]"
+        if each.verdict == "apart":
             table.add_row(
                 each.table, "", "", "", "", f"[yellow]not compared: {escape(each.apart)}[/]"
             )
