@@ -21,6 +21,7 @@ from waltap_spark.source.errors import CapturedElsewhere, OffsetOfAnother, Sourc
 from waltap_spark.source.profiles import ProfilesStream
 
 from tests.servers.postgres import Database
+from tests.servers.s3 import S3Server
 
 LIMIT_S = 120.0
 
@@ -468,3 +469,37 @@ def test_a_query_whose_driver_is_killed_in_a_batch_goes_on_with_each_row_once(
     assert [row for row in rows if row[0] == "u"] == [["u", 1, "late"]]
     told = json.loads(ended.lastProgress["sources"][0]["latestOffset"])["profiles"]["shop"]
     assert told["behind_bytes"] == 0
+
+
+def test_a_change_log_that_only_the_profile_tells_how_to_reach_is_captured_and_read(
+    spark: Any, database: Database, tmp_path: Path, s3: S3Server, bucket: str, caplog: Any
+) -> None:
+    """A store that asks who comes, and workers of Spark whose environment has no answer."""
+    shop = Shop(database, tmp_path)
+    login = s3.make_login()
+    sink = {"type": "changelog", "path": f"s3://{bucket}/log", **s3.properties(login)}
+    said = "\n".join(f"{json.dumps(name)} = {json.dumps(value)}" for name, value in sink.items())
+    text = shop.file.read_text()
+    begin, end = text.index("[sink]"), text.index("[engine]")
+    shop.file.write_text(f"{text[:begin]}[sink]\n{said}\n{text[end:]}")
+    shop.insert(1, 2)
+    s3.ask_for_login(asks=True)
+    try:
+        frame = spark.read.format("waltap").option("profile", str(shop.file))
+        rows = frame.option("table", "public.orders").load()
+        assert sorted(row.id for row in rows.collect()) == [1, 2]
+        plan = rows._jdf.queryExecution().toString()
+        shop.insert(3)
+        reader = shop.reader()
+        reader.prepareForTriggerAvailableNow()
+        found, offset = [], reader.initialOffset()
+        while (end_offset := reader.latestOffset(offset, reader.getDefaultReadLimit())) != offset:
+            for task in reader.partitions(offset, end_offset):
+                for part in reader.read(task):
+                    found += part.column("id").to_pylist()
+            offset = end_offset
+        reader.stop()
+    finally:
+        s3.ask_for_login(asks=False)
+    assert sorted(found) == [1, 2, 3]
+    assert login.secret not in f"{plan} {offset} {caplog.text}"

@@ -1,12 +1,15 @@
 """Where the engine of a profile inside Spark captures to."""
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
-from waltap_spark.source.errors import SourceOption
 from waltap_spark.source.hosted import HostedEngine
+from waltap_spark.source.profiles import SpoolTask
+from waltap_spark.source.rows import Limits
+from waltap_spark.source.tasks import LogTask
 
 LAKE = "s3://lake/shop"
 
@@ -31,17 +34,20 @@ def profile(folder: Path, **sink: Any) -> str:
         ("storage.anonymous", True),
     ],
 )
-def test_a_change_log_that_the_environment_does_not_tell_how_to_reach_is_refused(
+def test_a_change_log_that_the_profile_tells_how_to_reach_is_the_spool_and_shows_no_secret(
     tmp_path: Path, name: str, value: Any
 ) -> None:
+    """Also in what goes to tasks; another spool is reached as the environment says."""
     file = profile(tmp_path, **{"type": "changelog", "path": LAKE, name: value})
-    with pytest.raises(SourceOption, match=f"WT-5221 the sink of shop has {name}: ") as caught:
-        HostedEngine(file)
-    assert "sesame" not in str(caught.value)
-    assert HostedEngine(file, "spools").location == "spools/shop"
+    host = HostedEngine(file)
+    task = pickle.loads(pickle.dumps(SpoolTask(host, LogTask([], Limits()))))
+    assert (host.location, host.own) == (LAKE, True)
+    assert task.storage.model_dump(by_alias=True)[name] == value
+    assert "sesame" not in f"{host.storage!r} {task.__dict__}"
+    other = HostedEngine(file, "spools")
+    assert (other.location, other.storage) == ("spools/shop", None)
 
 
 def test_a_change_log_that_the_environment_tells_of_is_the_spool(tmp_path: Path) -> None:
-    told = {"storage.region": "eu-central-1", "storage.max.attempts": 9}
-    host = HostedEngine(profile(tmp_path, type="changelog", path=LAKE, **told))
-    assert (host.location, host.own) == (LAKE, True)
+    host = HostedEngine(profile(tmp_path, type="changelog", path=LAKE))
+    assert (host.location, host.own, host.storage) == (LAKE, True, None)

@@ -25,10 +25,10 @@ from waltap.pipeline.lock import PipelineLock, PipelineRunning
 from waltap.pipeline.setup import Stages, build
 from waltap.sink.sink import SinkContext
 from waltap.source.connector import MadeByRun
-from waltap_sinks.changelog import NOTHING, ChangeLog, ChangeLogProperties, Mark
+from waltap_sinks.changelog import NOTHING, ChangeLog, ChangeLogProperties, Mark, Store
 from waltap_sinks.changelog.manifest import bucket_of
 from waltap_sinks.changelog.table_version import TableVersion
-from waltap_spark.source.errors import CapturedElsewhere, SourceOption
+from waltap_spark.source.errors import CapturedElsewhere
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,9 +49,6 @@ LOOK_S: Final = 0.05
 UNDER_LOCK: Final = frozenset(("snapshot", "streaming"))
 """States that a run comes to when it has the pipeline's lock."""
 
-SPARED: Final = frozenset(("storage_region", "storage_attempts", "storage_connect_ms"))
-"""Properties of an object store without which it is reached, too; a region is looked up."""
-
 
 class HostedEngine:
     """The engine of the profile in ``file``. Until `begin` it is a few texts, and may be pickled.
@@ -61,20 +58,21 @@ class HostedEngine:
     """
 
     def __init__(self, file: str, spool: str = "") -> None:
-        """Raises: ConfigurationError, PluginError, SourceOption."""
+        """Raises: ConfigurationError, PluginError."""
         own = (
             f"changelog:{spool}" if spool else None
         )  # then nobody asks what the profile's sink needs
         profile = resolve(load(Path(file)), Host(), sink=own)
         self.file, self.name, self.own = file, profile.name, False
+        self.storage: StorageProperties | None = None
+        """How the spool is reached, also by tasks, to which it goes as they do: no plan or log has it."""
         self._state_dir = profile.engine.state_dir / self.name
         self._standby = profile.engine.standby
         sink = profile.sink.properties
         if spool:
             self.location = f"{spool.rstrip('/')}/{self.name}"
         elif isinstance(sink, ChangeLogProperties):
-            _only_as_everybody(profile.name, sink)
-            self.location, self.own = sink.path, True
+            self.location, self.own, self.storage = sink.path, True, _storage(sink)
         else:
             self.location = str(self._state_dir / "spool")
         self.ended = False
@@ -89,7 +87,12 @@ class HostedEngine:
     @property
     def log(self) -> ChangeLog:
         """Return the spool, which may not be there yet."""
-        return ChangeLog(self.location)
+        return ChangeLog(Store(self.location, self.storage))
+
+    @property
+    def _sink(self) -> str | None:
+        """Return the sink of the engine, None: the profile's own, with all that it says."""
+        return None if self.storage is not None else f"changelog:{self.location}"
 
     # --- the catalogue ----------------------------------------------------------------------------
 
@@ -117,7 +120,7 @@ class HostedEngine:
 
     def _stages(self) -> Stages:
         host = Host()
-        profile = resolve(load(Path(self.file)), host, sink=f"changelog:{self.location}")
+        profile = resolve(load(Path(self.file)), host, sink=self._sink)
         return build(profile, host, run_id="")
 
     # --- its life ---------------------------------------------------------------------------------
@@ -137,7 +140,7 @@ class HostedEngine:
         self._parent = os.getppid()
         self._pipeline = Pipeline(
             self.file,
-            sink=f"changelog:{self.location}",
+            sink=self._sink,
             confirmable=self._confirmable if waits else None,
         )
         self._pipeline.start(self._limits)
@@ -232,20 +235,10 @@ class HostedEngine:
         return min(lsn, released.end_lsn) if last.mark.epoch == released.epoch else 0
 
 
-def _only_as_everybody(profile: str, sink: ChangeLogProperties) -> None:
-    """Raises: SourceOption where the sink says itself how its store is reached: Spark's processes read the
-    log with what their environment says, and secrets do not travel in tasks."""
-    said = [
-        each.name
-        for each in declarations(StorageProperties)
-        if "://" in sink.path
-        and each.field not in SPARED
-        and getattr(sink, each.field) != each.default
-    ]
-    if said:
-        text = (
-            f"the sink of {profile} has {', '.join(said)}: Spark's processes have these of their "
-            "environment alone, so have it say them (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, …) in place of "
-            "the profile, or give a spool"
-        )
-        raise SourceOption(text, option="spool")
+def _storage(sink: ChangeLogProperties) -> StorageProperties | None:
+    """Return how the sink says that its store is reached; None where it leaves that to the environment."""
+    fields = [each for each in declarations(StorageProperties) if each.family is None]
+    said = {each.name: getattr(sink, each.field) for each in fields}
+    if "://" not in sink.path or all(said[each.name] == each.default for each in fields):
+        return None
+    return StorageProperties.model_validate(said)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from waltap_sinks.changelog import NOTHING, ChangeLog, Manifest, Mark
+from waltap.files.properties import StorageProperties
+from waltap_sinks.changelog import NOTHING, ChangeLog, Manifest, Mark, Store
 from waltap_spark.positions import parse_position
 from waltap_spark.source.errors import SourceOption
 
@@ -74,6 +75,8 @@ class Options:
     reader: str = ""
     profiles: tuple[str, ...] = ()
     spool: str = ""
+    storage: StorageProperties | None = None
+    """How ``path`` is reached, None: as the environment says."""
     ranged: tuple[str, ...] = ()
     """Options of `OF_A_RANGE` that were given."""
 
@@ -86,7 +89,7 @@ class Options:
     def log(self) -> ChangeLog:
         """Return the change log at ``path``, or the one in it. Raises: SourceOption."""
         for location in (self.path, f"{self.path.rstrip('/')}/changelog"):
-            found = ChangeLog(location)
+            found = ChangeLog(Store(location, self.storage))
             if found.exists():
                 return found
         raise SourceOption(f"{self.path} is not a change log", option="path")

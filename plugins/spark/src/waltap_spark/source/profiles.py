@@ -53,7 +53,7 @@ class SpoolTask(InputPartition):  # type: ignore[misc]
 
     def __init__(self, host: HostedEngine, task: LogTask) -> None:
         super().__init__(len(task.segments))
-        self.location, self.limits = host.location, task.limits
+        self.location, self.storage, self.limits = host.location, host.storage, task.limits
         self.segments = [replace(each, source=host.name) for each in task.segments]
 
 
@@ -249,12 +249,12 @@ def _rows(
         return iter(())
     from waltap_sinks.changelog import Store
 
-    store, many = Store(partition.location), not options.table
+    store, many = Store(partition.location, partition.storage), not options.table
     return batches(store, partition.segments, struct, partition.limits, many=many)
 
 
 def _of_spool(options: Options, host: HostedEngine) -> Options:
-    return replace(options, path=host.location, profiles=(), reader="")
+    return replace(options, path=host.location, storage=host.storage, profiles=(), reader="")
 
 
 def _last(host: HostedEngine) -> Mark:
