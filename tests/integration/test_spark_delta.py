@@ -191,6 +191,55 @@ def test_a_table_that_was_tried_in_a_commit_that_failed_is_tried_again_with_it(
     assert LiveTables(rig.spark, rig.output).changes("people").count() == 1 + 3
 
 
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_try_that_fails_early_forgets_no_step_of_those_before(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, dies: bool
+) -> None:
+    """One try writes history up to the second mark; the next one fails at what is before the first mark,
+    also where it repeats a commit of a driver that died. Then there is more."""
+    monkeypatch.setattr(applier, "RETRY_S", 0.0)
+
+    def update(name: str) -> None:
+        rig.db.update(PEOPLE, ["1"], name=name)
+        rig.db.insert(LEFT, [name, "1", None])
+        rig.commit()
+
+    def merge_fails(times: Iterator[bool]) -> Any:
+        def merge(work: Work, settled: Any, original: Any = Work.merge) -> None:
+            if work._table.table == PEOPLE.table and next(times, False):
+                raise PySparkException("out of order")
+            original(work, settled)
+
+        return merge
+
+    def away(_spark: Any, target: Any) -> None:
+        raise PySparkException(f"{target.at} is away")
+
+    for table in (PEOPLE, LEFT):
+        rig.db.insert(table, ["1", "1", None])
+    rig.commit()
+    rig.apply()
+    for name, times in (("2", [True]), ("3", [False, True])):
+        update(name)
+        with monkeypatch.context() as patch:
+            patch.setattr(rig.applier._format, "puts", lambda _spark: False)
+            patch.setattr(Work, "merge", merge_fails(iter(times)))
+            if dies and name == "3":
+                rig.apply_and_die()
+            else:
+                rig.apply()
+    if not dies:
+        update("4")
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.applier._format, "commits", away)
+        rig.apply()
+    assert "is away" in rig.output.table("people").failed
+    update("5")
+    rig.apply()
+    rig.check(PEOPLE, LEFT)
+    assert LiveTables(rig.spark, rig.output).changes("people").count() == (4 if dies else 5)
+
+
 def no_space(_state: object) -> None:
     raise OSError("no space")
 

@@ -187,12 +187,14 @@ class Applier:
         if self._owed is not None:
             owed = self._owed
             self._tried.clear()  # a table that was tried then has steps of that length
-            self._apply(list(self._log.manifests(self.state.mark, owed)))
+            self._apply(list(self._log.manifests(self.state.mark, owed)), repeats=True)
             self._owed = None
         return self._apply([each for each in manifests if each.mark > self.state.mark])
 
-    def _apply(self, manifests: Sequence[Manifest], *, again: bool = True) -> OutputState:
-        """``again``: tables that stand still are tried again when they are due."""
+    def _apply(
+        self, manifests: Sequence[Manifest], *, again: bool = True, repeats: bool = False
+    ) -> OutputState:
+        """``again``: try tables that stand still when they are due. ``repeats``: it was begun before."""
         asked = self._asked()
         due = self._due() if again else []
         tended = self._tended()
@@ -217,6 +219,7 @@ class Applier:
             step, self._log, self._output, self._options, self._format, called, at_us, reach
         )
         attempt.handed, attempt.shapes = self._elsewhere.of, self._shapes
+        attempt.repeats = repeats
         try:
             with ThreadPoolExecutor(self._parallel) as pool:
                 applied = list(
@@ -390,15 +393,12 @@ class Applier:
                 log.error("%s stands still, other tables go on: %s", name, reason)  # noqa: TRY400
             self._tried[name] = time.monotonic()
             mark = table.mark or before.mark
-            ends = tuple(
-                dict.fromkeys(each.until for each in found.tried if each.until is not None)
-            )
             segment = error.fields["segment"] if isinstance(error, SegmentDamaged) else ""
             stands = msgspec.structs.replace(
                 table,
                 failed=reason,
                 mark=mark,
-                attempts=ends or table.attempts,
+                attempts=found.ends(table.attempts, every=attempt.repeats),
                 damaged=str(segment),
             )
             return stands, error
@@ -416,6 +416,7 @@ class _Attempt:
 
     shapes: Shapes
     """Its applier's."""
+    repeats = False
 
     def __init__(
         self,

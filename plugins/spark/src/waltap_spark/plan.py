@@ -112,6 +112,13 @@ class TablePlan:
             return None
         return sum(group.rows for group in self.groups)
 
+    def ends(self, had: Iterable[Mark], *, every: bool) -> tuple[Mark, ...]:
+        """Return the marks at which groups ended that were begun, in this try or in those before, ``had``:
+        this one may have failed before it came to what another one wrote. ``every``: also those of groups
+        that were not begun now, since another driver may have begun them in the same commit."""
+        groups = self.groups if every else self.tried
+        return tuple(sorted({*had, *(each.until for each in groups if each.until is not None)}))
+
     def take(self, entry: TableEntry, epoch: int, span: tuple[int, int]) -> None:
         """Take the rows that one manifest, with the LSNs ``span``, has of this table."""
         if entry.elsewhere:
