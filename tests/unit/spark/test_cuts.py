@@ -1,6 +1,7 @@
 """Every position of the past leads to the versions that the tables had then, however many commits ago."""
 
 import datetime as dt
+from collections.abc import ItemsView
 from pathlib import Path
 
 import msgspec
@@ -69,6 +70,26 @@ def test_a_position_between_two_commits_is_that_of_the_first(
 def test_the_commit_file_does_not_grow_with_the_past(made: tuple[Output, OutputState]) -> None:
     _output, state = made
     assert len(state.cuts) <= CUTS_MOST
+
+
+class Counted(dict[str, TableState]):
+    """Tables that count how often all of them are looked at."""
+
+    walks = 0
+
+    def items(self) -> ItemsView[str, TableState]:
+        self.walks += 1
+        return super().items()
+
+
+def test_the_tables_before_are_looked_at_once_however_many_there_are(
+    made: tuple[Output, OutputState],
+) -> None:
+    output, state = made
+    counted = Counted(state.tables)
+    before = msgspec.structs.replace(state, tables=counted)
+    assert noted(output, state, before).cuts[-1].versions == {}
+    assert counted.walks == 1
 
 
 def test_what_was_never_or_not_yet_is_refused_with_what_there_is(

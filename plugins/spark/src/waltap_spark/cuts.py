@@ -36,10 +36,9 @@ class _Block(msgspec.Struct, frozen=True, kw_only=True):
 
 def noted(output: Output, state: OutputState, before: OutputState) -> OutputState:
     """Return ``state`` with the cut that it makes; ``before`` is the commit before it."""
+    had = _versions(before.tables)
     moved = {
-        name: found
-        for name, found in _versions(state.tables).items()
-        if found != _versions(before.tables).get(name)
+        name: found for name, found in _versions(state.tables).items() if found != had.get(name)
     }
     cut = Cut(
         number=state.number,
