@@ -279,3 +279,63 @@ def _permute(rig: Rig, table: Any, chance: random.Random) -> None:
     if "77" in target.values():
         spare = next(key for key in map(str, range(100, 200)) if key not in keys)
         rig.db.update(table, ["77"], id=spare, name="moved on", unsent=unsent)
+
+
+KEPT_PEOPLE = ModeRules(deletes=("kept",))
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+def test_a_row_that_passes_through_the_key_of_a_deleted_one_keeps_its_own(
+    delta: Any, tmp_path: Path, few: int, table_format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that were deleted long ago stand in a table that keeps them, and are none of the source's."""
+    monkeypatch.setattr(few_changes, "FEW", few)
+    rig = Rig(tmp_path, delta, table_format, fold_sets=1, modes=KEPT_PEOPLE)
+    rig.db.insert(PEOPLE, ["1", "first", "old"], ["2", "second", "two"], ["5", "fifth", "five"])
+    rig.commit()
+    rig.apply()
+    rig.db.delete(PEOPLE, ["1"])
+    rig.commit()
+    rig.apply()
+    rig.db.insert(PEOPLE, ["1", "next", "new"])
+    rig.db.update(PEOPLE, ["1"], id="3", unsent=["note"])
+    # a key that is taken before the row there has gone: what is there is no deleted row
+    rig.db.update(PEOPLE, ["2"], id="5", unsent=["note"])
+    rig.db.update(PEOPLE, ["5"], which=1, id="6", unsent=["note"])
+    rig.commit()
+    rig.apply()
+    assert rig.current(PEOPLE) == [
+        ("1", "first", "old"),
+        ("3", "next", "new"),
+        ("5", "second", "two"),
+        ("6", "fifth", "five"),
+    ]
+    rig.applier.close()
+    rig.sink.close()
+
+
+@BOTH_WAYS
+def test_a_key_of_a_deleted_row_is_taken_anew(
+    spark: Any, tmp_path: Path, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(few_changes, "FEW", few)
+    rig = Rig(tmp_path, spark, fold_sets=1, modes=KEPT_PEOPLE)
+    rig.db.insert(PEOPLE, ["1", "first", "old"], ["2", "second", "two"])
+    rig.commit()
+    rig.apply()
+    rig.db.delete(PEOPLE, ["1"])
+    rig.commit()
+    rig.apply()
+    rig.db.insert(PEOPLE, ["1", "next", None])
+    rig.db.update(PEOPLE, ["1"], name="again", unsent=["note"])
+    rig.commit()
+    rig.apply()
+    assert rig.current(PEOPLE) == [("1", "again", None), ("2", "second", "two")]
+    rig.db.update(PEOPLE, ["1"], id="4", unsent=["note"])
+    rig.db.update(PEOPLE, ["2"], id="1", unsent=["note"])
+    rig.commit()
+    rig.apply()
+    assert rig.current(PEOPLE) == [("1", "second", "two"), ("4", "again", None)]
+    rig.applier.close()
+    rig.sink.close()

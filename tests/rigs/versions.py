@@ -52,19 +52,23 @@ def states(
     ``forgets``: deletes and truncates take rows away; otherwise only a change of the key does.
     """
     held: dict[Key, list[Row]] = {}
+    kept: dict[Key, Row] = {}
     for at, rows in transactions(log, name, called or {}):
         moving: Row = {}
         moves = {row["_seq"] for row in rows if row["_sub"] == 1}
-        if forgets and any(row["_generation"] is not None for row in rows):
-            held = {}  # a snapshot has all there is
+        if any(row["_generation"] is not None for row in rows):  # a snapshot has all there is
+            kept |= {where: some[-1] for where, some in held.items()}
+            held = {}
         for row in rows:
             where = tuple(row[part] for part in key)
             there = held.setdefault(where, [])
             if row["_op"] == "t":
-                held = {} if forgets else held
+                kept |= {place: some[-1] for place, some in held.items() if some}
+                held = {}
             elif row["_op"] == "d":
-                if there and (forgets or row["_seq"] in moves):
-                    moving = there.pop(0)
+                moving = there.pop(0) if there else moving
+                if row["_seq"] not in moves:
+                    kept[where] = moving
             else:
                 before = moving if row["_sub"] == 1 else (there[-1] if there else {})
                 values = {n: v for n, v in row.items() if not n.startswith("_")}
@@ -74,7 +78,8 @@ def states(
                     del there[-1:]
                 there.append(values)
         held = {where: some[-1:] for where, some in held.items() if some}
-        yield at, {where: some[0] for where, some in held.items()}, rows[-1]["_commit_ts"]
+        kept = {} if forgets else {where: row for where, row in kept.items() if where not in held}
+        yield at, kept | {where: some[0] for where, some in held.items()}, rows[-1]["_commit_ts"]
 
 
 def versions(

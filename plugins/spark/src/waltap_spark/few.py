@@ -279,8 +279,11 @@ class _Few:
     # --- what the base has ------------------------------------------------------------------------
 
     def _standing(self, asked: Sequence[Event]) -> set[int]:
-        """Return those keys of ``asked`` under which the base has a row."""
+        """Return those keys of ``asked``, their first events, under which the base has a row of the
+        source."""
         asked = [event for event in asked if event.key not in self._later]
+        if self._table.mode.deletes == "kept":  # what an INSERT meets was deleted before
+            asked = [event for event in asked if event.arrives]
         if not asked:
             return set()
         return set(self._lookup(asked, ()).toArrow().column(self._called("code")).to_pylist())

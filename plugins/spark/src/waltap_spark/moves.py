@@ -6,6 +6,10 @@ operations, `c` then `d` of one key, leave a row in the first case and none in t
 them apart is whether the key was there before the transaction. Of two rows under one key, a
 delete is of the one that has been there longer.
 
+Where deleted rows stay (`deletes = kept`), the base does not tell which of its rows are in the source.
+An INSERT does: what stands under its key was deleted before. Where a row moved to the key, what stands
+there is taken for a row of the source.
+
 Only `settle_moves` starts Spark jobs. What comes of few changes is found without it (`waltap_spark.few`).
 """
 
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
 
     from waltap_spark.output import TableState
 
-__all__ = ["TRANSACTION", "alive_keys", "at_key", "settle_moves", "verdict"]
+__all__ = ["TRANSACTION", "alive_keys", "at_key", "inserted", "settle_moves", "verdict"]
 
 TRANSACTION = ("_epoch", "_commit_lsn")
 WITHIN = ("_seq", "_sub")
@@ -43,7 +47,9 @@ def _steps(key: Sequence[str], rows: "DataFrame") -> "DataFrame":
     """Return one row for each key and transaction: counts, and ``_verdict``, whether there is a row
     under the key after it (null: as before it)."""
     return rows.groupBy(*map(column_of, key), *TRANSACTION).agg(
-        *(each.alias(name) for name, each in _counts().items()), verdict().alias("_verdict")
+        *(each.alias(name) for name, each in _counts().items()),
+        verdict().alias("_verdict"),
+        inserted().alias("_inserted"),
     )
 
 
@@ -71,6 +77,14 @@ def verdict() -> "Column":
         .when(counts["_first"] != "c", more >= 0)
         .when(more != 0, more > 0)
     )
+
+
+def inserted() -> "Column":
+    """Return an aggregate over the rows that a transaction has under one key: whether they begin with an
+    INSERT."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return F.min_by((F.col("_op") == "c") & (F.col("_sub") == 0), F.struct(*WITHIN))
 
 
 def _presence(key: Sequence[str], base: "DataFrame", keys: "DataFrame", name: str) -> "DataFrame":
@@ -119,18 +133,20 @@ def settle_moves(
     earlier row, in the base, or again under the key before that one. Chains of any length
     are followed by doubling: n moves take log2 n steps.
     """
-    placed = _placed(table.key, rows, base, crossed=crossed).localCheckpoint()
+    kept = table.mode.deletes == "kept"
+    placed = _placed(table.key, rows, base, crossed=crossed, kept=kept).localCheckpoint()
     for name in names:
         rows = _settle_column(table, rows, placed, base, name)
     return rows
 
 
 def _placed(
-    key: Sequence[str], rows: "DataFrame", base: "DataFrame", *, crossed: bool
+    key: Sequence[str], rows: "DataFrame", base: "DataFrame", *, crossed: bool, kept: bool
 ) -> "DataFrame":
     """Return position, key, operation and `_unchanged` of ``rows`` with ``_row``: which of the rows
     that a transaction has under one key it is about. 1 is the row that was there before, where
-    ``_was`` says that there was one. ``_left`` is the number of the row that is there afterwards."""
+    ``_was`` says that there was one. ``_left`` is the number of the row that is there afterwards.
+    ``kept``: deleted rows stay in ``base``."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -143,7 +159,11 @@ def _placed(
     if crossed:
         earlier = F.last("_verdict", ignorenulls=True).over(before)
         steps = _presence(key, base, steps.withColumn("_earlier", earlier), "_in_base")
-        there = F.coalesce("_earlier", "_in_base")
+        here = F.col("_in_base")
+        if kept:
+            in_order = Window.partitionBy(*names).orderBy(*TRANSACTION)
+            here &= ~F.first("_inserted").over(in_order)
+        there = F.coalesce("_earlier", here)
         was = F.when(was, F.lit(True)).when(F.col("_gone") > 0, there).otherwise(F.lit(False))
     steps = steps.withColumn("_was", was).select(
         *_set_aside(key),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from waltap_spark.beside import GONE, set_aside
 from waltap_spark.expression import column_of, order, sent
 from waltap_spark.modes import row_columns
-from waltap_spark.moves import verdict
+from waltap_spark.moves import inserted, verdict
 from waltap_spark.schema import LOG_FIELDS, floating
 from waltap_spark.settle import distinguishing, of_touched_keys
 
@@ -186,6 +186,7 @@ def _states(
     brought = F.struct(F.lit(True).alias("__is"), *map(column_of, [*whole, *zeros]), *extra)
     said = events.groupBy(*map(column_of, key), *AT).agg(
         alive.alias("__alive"),
+        (alive.isNull() & inserted()).alias("__free"),
         F.max("_commit_ts").alias("__ts"),
         F.max_by(brought, there).alias("__whole"),
         F.max_by(F.struct(F.lit(True).alias("__is"), *extra), order()).alias("__end"),
@@ -216,6 +217,8 @@ def _states(
     both = held.withColumn("__held", F.lit(True)).unionByName(
         said.withColumn("__held", F.lit(False)), allowMissingColumns=True
     )
+    if crossed and mode.deletes == "kept":
+        both = _without_dead(table, both)
     so_far = _by_key(table).rowsBetween(Window.unboundedPreceding, Window.currentRow)
 
     def carried(name: str) -> "Column":
@@ -235,6 +238,15 @@ def _states(
         *(F.col("__whole").getField(name).alias(name) for name in mode.extra),
         *(F.col(f"__part{n}").alias(name) for n, name in enumerate(partial)),
     )  # fmt: skip
+
+
+def _without_dead(table: "TableState", states: "DataFrame") -> "DataFrame":
+    """Return ``states`` in which a held row is not there that an INSERT meets: it was deleted before."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    free = F.coalesce(F.lead("__free").over(_by_key(table)), F.lit(False))
+    dead = F.col("__held") & free
+    return states.withColumn("__alive", F.when(dead, F.lit(False)).otherwise(F.col("__alive")))
 
 
 def _by_key(table: "TableState") -> "WindowSpec":
@@ -321,6 +333,7 @@ def _last_states(table: "TableState", states: "DataFrame") -> "DataFrame":
         "__alive",
         F.last(F.when(there, row), ignorenulls=True).over(so_far).alias("__row"),
         F.lead(F.lit(1)).over(by_key).isNull().alias("__last"),
+        F.max("__alive").over(so_far).alias("__was"),
         F.last(ended, ignorenulls=True).over(so_far).alias("__deleted_at"),
         F.last(end, ignorenulls=True).over(so_far).alias("__deletion"),
     )
@@ -328,7 +341,7 @@ def _last_states(table: "TableState", states: "DataFrame") -> "DataFrame":
         "*",
         *(F.col("__row").getField(name).alias(name) for name in names),
         F.lit(True).alias(CHANGED),
-        (F.lit(table.mode.deletes == "kept") & ~F.col("__alive")).alias(GONE),
+        (F.lit(table.mode.deletes == "kept") & F.col("__was") & ~F.col("__alive")).alias(GONE),
     )
     if table.mode.deletes == "soft":
         dead = ~F.col("__alive")
