@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from waltap.decode.relation import Relation
-from waltap_spark import session
+from waltap_spark import timeline
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
 
@@ -151,6 +151,38 @@ def test_every_mode_holds_what_its_log_comes_to(
             anything(rig, chance, tables)
         apply_or_die(rig, chance)
         check(rig, names)
+    rig.applier.close()
+    rig.sink.close()
+
+
+@pytest.mark.parametrize("deletes", [False, True], ids=["snapshot alone", "with a delete"])
+def test_rows_of_a_snapshot_that_are_kept_are_not_put_in_one_partition(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, deletes: bool
+) -> None:
+    """They all have one position; what a move leaves is found without having them in one place."""
+    monkeypatch.setattr("waltap_spark.few.FEW", 0)
+    rig = Rig(tmp_path, spark, modes=RULES, fold_rows=0)
+    kept = next(table for table in ALIKE if table.table == "kept")
+    rig.db.insert(kept, *[[str(n), "a", None] for n in range(200)])
+    rig.commit()
+    rig.apply()
+    for part in rig.db.snapshot(kept):
+        rig.sink.write(part)
+    rig.sink.flush()
+    if deletes:
+        rig.db.delete(kept, ["7"])
+        rig.commit()
+    found, sizes = timeline._events, []  # noqa: SLF001
+
+    def counted(table: Any, changes: Any, rows: Any, base: Any) -> Any:
+        events = found(table, changes, rows.repartition(2), base)
+        sizes.append(sorted(map(len, events.rdd.glom().collect())))
+        return events
+
+    monkeypatch.setattr(timeline, "_events", counted)
+    rig.apply()
+    assert [sum(each) for each in sizes] == [200]
+    assert sizes[0][-1] < 150
     rig.applier.close()
     rig.sink.close()
 

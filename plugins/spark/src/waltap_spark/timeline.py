@@ -118,7 +118,11 @@ def _events(
     from pyspark.sql import functions as F  # noqa: N812
 
     if table.mode.deletes == "kept":  # what a move leaves is no row that was deleted
-        change = Window.partitionBy(*AT, "_seq")
+        if not any("d" in each.operations for each in changes):
+            return rows.where("_op in ('c', 'u', 'r')")
+        # rows of a snapshot are all at one place, and no moves: they are spread by their keys
+        spread = F.when(F.col("_op") == "r", F.xxhash64(*map(column_of, table.key)))
+        change = Window.partitionBy(*AT, "_seq", spread)
         moves = rows.withColumn("__moves", F.max("_sub").over(change) == 1)
         return moves.where("_op in ('c', 'u', 'r') or (_op = 'd' and __moves)").drop("__moves")
     if not _empties(table, changes):
