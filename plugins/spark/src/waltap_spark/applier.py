@@ -251,9 +251,8 @@ class Applier:
             garbage={},
             rows_applied=before.rows_applied + rows,
             last_commit_ts=times[-1] if times else before.last_commit_ts,
-            reached=reach[mark.epoch],
+            reached_by=needed(reach, mark, tables.values()),
         )
-        state = msgspec.structs.replace(state, reached_by=needed(reach, state))
         self._output.collect(self._options.grace_s)
         self._output.garbage.note(number, dropped)
         if self._format.writes_in_place:

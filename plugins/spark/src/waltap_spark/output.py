@@ -315,9 +315,10 @@ class OutputState(msgspec.Struct, frozen=True, kw_only=True):
     an earlier version made the commit. ``identity`` is the output's own, given once; ``format`` is that of
     its tables, ``format_values`` its properties. ``cuts`` are the newest (`waltap_spark.cuts`),
     ``cuts_before`` the versions before them. ``garbage``: folders no longer named, and since when, as
-    earlier versions kept them; now they are in files of their own (`waltap_spark.garbage`). ``reached``:
-    the highest LSN of the change log's epochs before the present one (`waltap_spark.redelivery`);
-    ``reached_by``: the same for each epoch since that of the table that is farthest behind."""
+    earlier versions kept them; now they are in files of their own (`waltap_spark.garbage`).
+    ``reached_by``: for each epoch since that of the table that is farthest behind, the highest LSN of the
+    change log's epochs before (`waltap_spark.redelivery`); earlier versions kept that of the present one,
+    ``reached``."""
 
     version: int
     number: int

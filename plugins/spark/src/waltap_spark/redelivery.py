@@ -14,9 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from waltap_sinks.changelog import Manifest
+from waltap_sinks.changelog import Manifest, Mark
 from waltap_spark.beside import unlike
-from waltap_spark.output import applied_by_all
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -40,9 +39,12 @@ def reached(before: "OutputState", manifests: Iterable[Manifest]) -> dict[int, i
     return found
 
 
-def needed(reach: Mapping[int, int], state: "OutputState") -> tuple[tuple[int, int], ...]:
-    """Return of ``reach`` the epochs that some table of ``state`` has still before it."""
-    oldest = applied_by_all(state).epoch
+def needed(
+    reach: Mapping[int, int], mark: Mark, tables: "Iterable[TableState]"
+) -> tuple[tuple[int, int], ...]:
+    """Return of ``reach`` the epochs that some of ``tables``, which else stand at ``mark``, has still to
+    come."""
+    oldest = min([mark, *(each.mark for each in tables if each.mark)]).epoch
     return tuple((epoch, lsn) for epoch, lsn in reach.items() if epoch >= oldest)
 
 
