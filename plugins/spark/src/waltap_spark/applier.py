@@ -218,8 +218,7 @@ class Applier:
         attempt = _Attempt(
             step, self._log, self._output, self._options, self._format, called, at_us, reach
         )
-        attempt.handed, attempt.shapes = self._elsewhere.of, self._shapes
-        attempt.repeats = repeats
+        attempt.handed, attempt.shapes, attempt.repeats = self._elsewhere.of, self._shapes, repeats
         try:
             with ThreadPoolExecutor(self._parallel) as pool:
                 applied = list(
@@ -235,22 +234,20 @@ class Applier:
         tables |= self._format.aligned(self._spark, tables, plans)
         plans = {name: found for name, found in plans.items() if not tables[name].failed}
         rows = sum(group.rows for found in plans.values() for group in found.groups)
-        now = time.time()
         dropped = set(stood.garbage)
         for name, table in tables.items():
             had = stood.tables.get(name, table)
             if had is not table:
                 dropped |= had.paths() - table.paths()
-        times = [found.last_commit_ts for found in manifests if found.last_commit_ts is not None]
         state = msgspec.structs.replace(
             before,
             number=number,
             mark=mark,
-            committed_at=now,
+            committed_at=time.time(),
             tables=tables,
             garbage={},
             rows_applied=before.rows_applied + rows,
-            last_commit_ts=times[-1] if times else before.last_commit_ts,
+            last_commit_ts=told[-1] if told else before.last_commit_ts,
             reached_by=needed(reach, mark, tables.values()),
         )
         self._output.collect(self._options.grace_s)
