@@ -384,7 +384,7 @@ class TargetChanged(FormatError):
 
     code = "WT-5235"
     remedy = (
-        "Stop who writes {table}. Then bring it back to the version of the last commit, {version} "
+        "Stop who writes {table}. Then bring it back to version {version}, the last one without that "
         "(Delta: RESTORE TABLE … TO VERSION AS OF; Iceberg: CALL … rollback_to_snapshot), or move the "
         "output away and take a new snapshot."
     )

@@ -252,8 +252,10 @@ class DeltaFormat(MergingFormat):
         spark.conf.set(OVERWRITE, "static")  # dynamic: rows stay in parts that get none
         chosen = {METADATA: msgspec.json.encode(note).decode()}
         if note.step:
-            app = f"waltap {note.waltap}"
-            chosen |= {APP: f"{app} {note.source}".rstrip(), STEP: str(note.step)}
+            app = f"waltap {note.waltap} {note.source}".rstrip()
+            if note.since is not None:  # Delta ignores what it has seen, also where that was undone
+                app = f"{app} since {note.since}"
+            chosen |= {APP: app, STEP: str(note.step)}
         for name, value in chosen.items():
             spark.conf.set(name, value)
         try:

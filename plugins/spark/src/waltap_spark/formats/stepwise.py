@@ -35,16 +35,19 @@ BYTES: Final = 16
 WHATS: Final[tuple[What, ...]] = ("current", "changes")
 
 
-class Note(msgspec.Struct, frozen=True, kw_only=True):
+class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a commit of the format says of itself: the output it belongs to, its step, and the table whose
     step it is, "" where an earlier version made it. ``source``: of a target that is shared, the source
-    whose rows alone it touches; step 0 changes columns for all of them."""
+    whose rows alone it touches; step 0 changes columns for all of them. ``since``: the version by
+    which the table was brought back to what it was: the step may have been taken before that, and is
+    gone."""
 
     waltap: str
     step: int
     mark: str = ""
     table: str = ""
     source: str = ""
+    since: int | None = None
 
     @classmethod
     def read(cls, text: str | None) -> "Note | None":
@@ -79,6 +82,8 @@ class StepwiseFormat(TableFormat):
         self._taken: dict[tuple[str, str], tuple[int, dict[int, int]]] = {}
         """Steps taken before: table and identifier → the step that they are after, step → version. A table
         that failed elsewhere stands at an earlier step again, of which nothing is known then."""
+        self._restored: dict[tuple[str, str], int] = {}
+        """Tables as above → the version that brought one back, as of the last look into its log."""
         self._tables = context.tables
         self._tended: dict[tuple[str, str], Mark] = {}
         """At which mark files were tended: identifier and what was done → mark."""
@@ -208,7 +213,7 @@ class StepwiseFormat(TableFormat):
             taken = self.taken(step.spark, table, target)
             if number not in taken:
                 try:
-                    with self.noted(step.spark, self.note(step, table, number)):
+                    with self.noted(step.spark, self.note(step, table, number, target)):
                         action()
                     taken = self._look(step.spark, table, target)
                 except BaseException:
@@ -226,9 +231,15 @@ class StepwiseFormat(TableFormat):
         with self._locking:
             return self._locks.setdefault(at, RLock())
 
-    def note(self, step: Step, table: TableState, number: int) -> Note:
-        """Return what a commit says of the step ``number`` of ``table``."""
+    def note(
+        self, step: Step, table: TableState, number: int, target: Target | None = None
+    ) -> Note:
+        """Return what a commit says of the step ``number`` of ``table``, which follows ``target``."""
+        since = None if target is None else self._restored.get((table.name, target.at))
+        if target is None or since is None or since <= target.version:
+            since = None
         return Note(
+            since=since,
             waltap=self._identity(),
             step=number,
             mark=str(step.mark),
@@ -258,16 +269,25 @@ class StepwiseFormat(TableFormat):
         steps: dict[int, int] = {}
         foreign: Commit | None = None
         owner = table.name
+        fine = [target.version]  # the versions that have what is ours, and nobody's but it
+        self._restored.pop((owner, target.at), None)
         for commit in later:
             note = commit.note
-            if commit.restores == target.version:
+            if commit.restores in fine:
+                if foreign is not None:  # and what was written on its rows is gone, too
+                    steps = {each: v for each, v in steps.items() if v < foreign.version}
+                    self._restored[owner, target.at] = commit.version
                 foreign = None
-            elif note is not None and self._is_others(note, table):
+                fine.append(commit.version)
                 continue
-            elif note is not None and self._is_of(note, owner):
+            others = note is not None and self._is_others(note, table)
+            mine = note is not None and not others and self._is_of(note, owner)
+            if note is not None and mine:
                 steps[note.step] = commit.version
-            elif not self.is_harmless(commit.operation):
+            elif not others and not self.is_harmless(commit.operation):
                 foreign = foreign or commit
+            if foreign is None:
+                fine = [commit.version] if mine or others else [*fine, commit.version]
         if foreign is not None and not target.step and not steps:
             whose = "another output's" if foreign.note else "somebody else's"
             if foreign.note is not None and foreign.note.waltap == self._identity():
@@ -276,7 +296,8 @@ class StepwiseFormat(TableFormat):
             raise NameTaken(text, table=owner)
         if foreign is not None:
             by = "belongs to another output" if foreign.note else "was written by somebody else"
-            raise self._changed(target, f"{by} ({foreign.operation}, version {foreign.version})")
+            what = f"{by} ({foreign.operation}, version {foreign.version})"
+            raise self._changed(target, what, version=fine[-1])
         return steps
 
     def _is_others(self, note: Note, table: TableState) -> bool:
@@ -301,8 +322,9 @@ class StepwiseFormat(TableFormat):
     def _is_of(self, note: Note, owner: str) -> bool:
         return note.waltap == self._identity() and note.table in ("", owner)
 
-    def _changed(self, target: Target, what: str) -> TargetChanged:
-        return TargetChanged(f"{target.at} {what}", table=target.at, version=max(target.version, 0))
+    def _changed(self, target: Target, what: str, *, version: int | None = None) -> TargetChanged:
+        version = target.version if version is None else version
+        return TargetChanged(f"{target.at} {what}", table=target.at, version=max(version, 0))
 
     # --- columns ------------------------------------------------------------------------------------
 
