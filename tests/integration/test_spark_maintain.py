@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from waltap_spark.errors import CommitBegun, OutputInUse
+from waltap_spark.formats import merging
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.live import LiveTables
 from waltap_spark.maintenance import maintain, take
@@ -57,4 +58,42 @@ def test_maintenance_makes_few_files_and_changes_no_row(
     rig.output.intend(Intent(number=state.number + 1, mark=state.mark, identity=state.identity))
     with pytest.raises(CommitBegun, match="WT-5247"):
         next(maintain(rig.spark, Output(rig.output.location)))
+    rig.sink.close()
+
+
+def test_files_of_the_last_commit_stay_until_the_next_one_is_there(
+    delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long ago a compaction put others in their place, here by somebody else; and the version that
+    our own compaction makes is that of the commit."""
+    monkeypatch.setattr(merging, "VACUUM_S", 0.0)
+    choice = FormatChoice("delta", {"format.retention.hours": "0"})
+    rig = Rig(tmp_path, delta, choice, parallel=1)
+    for number in range(3):
+        rig.db.insert(LEFT, [str(number), "x"])
+        rig.commit()
+        rig.apply()
+    then = list(rig.db.rows[LEFT.name])
+    held = rig.output.table(LEFT.name).held
+    assert held is not None
+    for target in held.targets.values():
+        rig.spark.sql(f"OPTIMIZE {target.at}")
+    rig.db.update(LEFT, ["0"], note="y")
+    rig.commit()
+    rig.apply_and_die()
+    now, rig.db.rows[LEFT.name] = rig.db.rows[LEFT.name], then
+    rig.check(LEFT)
+    rig.db.rows[LEFT.name] = now
+    monkeypatch.setattr(merging, "COMPACT_STEPS", 1)
+    rig.apply()
+    rig.check(LEFT)
+    assert LiveTables(rig.spark, rig.output).changes(LEFT.name).count() == 4
+    held = rig.output.table(LEFT.name).held
+    assert held is not None
+    for target in held.targets.values():
+        told = rig.spark.sql(f"DESCRIBE HISTORY {target.at}").collect()
+        assert "VACUUM END" in {row["operation"] for row in told if row["version"] > target.version}
+        (stands,) = (row["operation"] for row in told if row["version"] == target.version)
+        assert stands == "OPTIMIZE"
+    rig.applier.close()
     rig.sink.close()

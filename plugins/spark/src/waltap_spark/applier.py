@@ -48,7 +48,7 @@ from waltap_spark.plan import Group, TablePlan, plan
 from waltap_spark.redelivery import lacks_values, leave_out_known, may_repeat, needed, reached
 from waltap_spark.resumption import Asked, Requests, resumed
 from waltap_spark.schema import LOG_FIELDS, common_type
-from waltap_spark.session import Suited, make_active, prepare
+from waltap_spark.session import Suited, each_in_one, make_active, prepare
 from waltap_spark.shared_targets import Shapes, require_place
 from waltap_spark.small_sets import is_small
 from waltap_spark.upkeep import Kept, Upkeep, grafted
@@ -256,6 +256,7 @@ class Applier:
             state = noted(self._output, state, before)
         self._output.commit(state)
         self.state, self._owed, self._kept = state, None, []
+        each_in_one(self._sessions, self._format.afterwards(), self._parallel)
         for path in asked.paths:
             self._requests.answered(path)
         if self._upkeep is not None:

@@ -4,8 +4,10 @@ import atexit
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from waltap_spark.java import require_java, require_pyspark
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
 
     from waltap_spark.formats.choice import FormatChoice
 
-__all__ = ["REQUIRED", "make_active", "prepare", "start_session"]
+    Action = Callable[[SparkSession], None]
+
+__all__ = ["REQUIRED", "Suited", "each_in_one", "make_active", "prepare", "start_session"]
 
 REQUIRED: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -166,6 +170,22 @@ class Suited:
             for name, value in (QUICK if quick else self._many).items():
                 self.session.conf.set(name, value or "")
         return self.session
+
+
+def each_in_one(sessions: "SimpleQueue[Suited]", actions: "Sequence[Action]", most: int) -> None:
+    """Do ``actions``, ``most`` at the same time, each in one of ``sessions``, which is nobody else's."""
+
+    def run(action: "Action") -> None:
+        suited = sessions.get()
+        try:
+            make_active(suited.session)
+            action(suited.session)
+        finally:
+            sessions.put(suited)
+
+    if actions:
+        with ThreadPoolExecutor(most) as pool:
+            list(pool.map(run, actions))
 
 
 def _is_remote(spark: object) -> bool:

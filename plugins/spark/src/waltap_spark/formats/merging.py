@@ -5,16 +5,18 @@ by steps that each happen once (`waltap_spark.formats.stepwise`). `TableState.he
 that counts, and the version it made; readers read that version, whatever came after.
 """
 
+import contextlib
+import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from waltap_spark.beside import gone, unlike
-from waltap_spark.errors import NameTaken, first_words
+from waltap_spark.errors import FormatError, NameTaken, first_words
 from waltap_spark.expression import column_of
 from waltap_spark.formats.shared import SharedWork, at_versions, begin, make_room, part_of, together
 from waltap_spark.formats.stepwise import StepwiseFormat, stored_columns, whats
@@ -147,7 +149,7 @@ class MergingFormat(StepwiseFormat):
         return frame.select(*columns)
 
     def maintain(self, step: Step, table: TableState) -> TableState:
-        """Compact every `COMPACT_STEPS` steps; remove old files once a day."""
+        """Compact every `COMPACT_STEPS` steps; have old files removed once a day (`afterwards`)."""
         held = table.held
         if held is None:
             return table
@@ -155,35 +157,38 @@ class MergingFormat(StepwiseFormat):
         now = time.time()
         awaited = self.is_awaited(table)
         if steps - held.compacted >= COMPACT_STEPS and not awaited:
-            held = msgspec.structs.replace(held, compacted=steps)
-            for target in held.targets.values():
-                self._tend(step, target.at, "compacted", self.compact)
+            targets = {w: self._compacted(step, table, each) for w, each in held.targets.items()}
+            held = msgspec.structs.replace(held, compacted=steps, targets=targets)
         if not held.vacuumed:
             held = msgspec.structs.replace(held, vacuumed=now)
         elif now - held.vacuumed >= VACUUM_S and not awaited:
             held = msgspec.structs.replace(held, vacuumed=now)
-            for target in held.targets.values():
-                self._tend(step, target.at, "vacuumed", self.vacuum)
+            self._cluttered[table.name] = [target.at for target in held.targets.values()]
         return msgspec.structs.replace(table, held=held)
 
-    def _tend(
-        self, step: Step, at: str, what: str, tend: Callable[["SparkSession", str], None]
-    ) -> None:
-        """Tend the files of a target, once in a commit whichever of its sources asks. What fails does not
-        take back what was written: the next time comes."""
-        from py4j.protocol import Py4JJavaError
-        from pyspark.errors import PySparkException
+    def _compacted(self, step: Step, table: TableState, target: Target) -> Target:
+        """Return ``target`` with few files, at the version that has them. It is compacted once in a
+        commit, whichever of its sources asks."""
+        with self.alone(target.at), _forgiven(target.at, "compacted"):
+            if self._tended.get(target.at) != step.mark:
+                self._tended[target.at] = step.mark
+                self.compact(step.spark, target.at)
+            return self.newest(step.spark, table, target)
+        return target
 
-        with self.alone(at):
-            if self._tended.get((at, what)) == step.mark:
-                return
-            self._tended[at, what] = step.mark
-            try:
-                tend(step.spark, at)
-            except (Py4JJavaError, PySparkException) as error:
-                log.warning(
-                    "%s was not %s, and will be another time: %s", at, what, first_words(error)
-                )
+    def afterwards(self) -> Sequence[Callable[["SparkSession"], None]]:
+        """Remove old files. Before, the last commit may need some that a compaction replaced long ago."""
+        asked, self._cluttered = self._cluttered, {}
+        tables = self._tables()
+        fine = [ats for name, ats in asked.items() if not self._stays(tables.get(name))]
+        return [partial(self._cleared, at) for at in dict.fromkeys(itertools.chain(*fine))]
+
+    def _stays(self, table: TableState | None) -> bool:
+        return table is None or bool(table.failed) or self.is_awaited(table)
+
+    def _cleared(self, at: str, spark: "SparkSession") -> None:
+        with _forgiven(at, "vacuumed"):
+            self.vacuum(spark, at)
 
     def is_awaited(self, table: TableState) -> bool:
         """Tell whether another source of the target stands still: at a version that is to stay."""
@@ -295,3 +300,15 @@ class MergingFormat(StepwiseFormat):
         added = left.unionByName(new).withColumn(gone(table), F.lit(False))
         away = marks.select(*map(column_of, names)).withColumn(gone(table), F.lit(True))
         return away.unionByName(added)
+
+
+@contextlib.contextmanager
+def _forgiven(at: str, what: str) -> Iterator[None]:
+    """What fails as files are tended does not take back what was written: the next time comes."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JJavaError, PySparkException, FormatError) as error:
+        log.warning("%s was not %s, and will be another time: %s", at, what, first_words(error))

@@ -85,8 +85,10 @@ class StepwiseFormat(TableFormat):
         self._restored: dict[tuple[str, str], int] = {}
         """Tables as above → the version that brought one back, as of the last look into its log."""
         self._tables = context.tables
-        self._tended: dict[tuple[str, str], Mark] = {}
-        """At which mark files were tended: identifier and what was done → mark."""
+        self._tended: dict[str, Mark] = {}
+        """At which mark a table was compacted: identifier → mark."""
+        self._cluttered: dict[str, list[str]] = {}
+        """Tables whose old files are to go, with their identifiers."""
         self._locks: dict[str, AbstractContextManager[object]] = {}
         self._locking = Lock()
 

@@ -193,6 +193,10 @@ class TableFormat(ABC):
         written in this commit."""
         return {}
 
+    def afterwards(self) -> Sequence[Callable[["SparkSession"], None]]:
+        """Return what is to be done now that a commit is there, each with a session of its own."""
+        return ()
+
     def read_together(
         self, spark: "SparkSession", tables: Sequence[TableState], what: What
     ) -> "DataFrame":
