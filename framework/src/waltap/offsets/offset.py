@@ -30,10 +30,11 @@ class PartitionOffset(msgspec.Struct, frozen=True, kw_only=True):
     position of another one means nothing. ``slot_created_lsn`` is where a slot that waltap made began,
     0 for a slot that was there before. ``previous_end_lsn`` is the end of the last transaction that
     was delivered (the position also moves without one), for ``source.sequence`` after a restart.
-    ``visible`` is set when a snapshot was read beside a slot that existed already:
-    ``xmin:xmax:xip,…@HORIZON`` names the transactions that the snapshot contains and the stream,
-    up to the LSN HORIZON, must leave out; ``visible_in`` says the same of single tables, by OID and by
-    schema.table, that were read later than the rest. ``counted``: where ``position`` is within a
+    ``visible_in`` is set when a snapshot read tables whose changes the stream brings, too, beside a slot
+    that existed already or later than the slot began, by OID and by schema.table:
+    ``xmin:xmax:xip,…@HORIZON`` names the transactions whose changes the rows contain and the stream, up to
+    the LSN HORIZON, must leave out. ``visible`` is what earlier versions kept of all tables in one.
+    ``counted``: where ``position`` is within a
     transaction, how many events its changes became so far, if events are counted; else it is not set, and
     not stored. ``slot_identity`` is what the server calls the slot besides its name, where a slot that
     was made anew is called otherwise. ``as_of_ms``: what had committed before, in ms since 1970 UTC,

@@ -110,6 +110,7 @@ class SnapshotPhase:
                 complete=True,
                 ends_chunk=True,
                 elsewhere=name,
+                visible=chunk.visible,
             )
             delivery.write([piece], snapshot=True)
             if chunk.count > 1:  # a large table is a step of its own

@@ -15,12 +15,13 @@ class SnapshotChunk(abc.ABC):
     It can be pickled, and read by another process that reaches the source, until the connector that gave
     it is told that the snapshot is over, or closed. It holds what connects, the password included: keep it
     as one keeps that. ``relation`` is the table, ``index`` the chunk's place among the ``count`` chunks of
-    the table.
+    the table. ``visible`` is what its pieces have (`SnapshotRows.visible`).
     """
 
     relation: Relation
     index: int
     count: int
+    visible: str = ""
 
     @abc.abstractmethod
     def read(self) -> Iterator[SnapshotRows]:

@@ -202,7 +202,7 @@ class Start:
 
 
 class Overlap(Protocol):
-    """What of a stream a snapshot has read already; `Offset.visible` is its connector's own text.
+    """What of a stream a snapshot has read already; `Offset.visible_in` is its connector's own text.
 
     ``horizon`` is an LSN: nothing is left out of what commits behind it, and the offset forgets the rest
     once the stream is there."""

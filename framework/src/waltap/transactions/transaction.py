@@ -150,8 +150,8 @@ class SnapshotRows(msgspec.Struct, kw_only=True):
     of text. Whoever does not know columns takes it as the sequence of tuples that it is; who does makes
     the same of either form. A transform puts a list in its place, or a slice of it, or leaves it.
 
-    ``visible`` is set, to what `Offset.visible` has, on pieces of a table that was read later than the
-    snapshot: up to there the stream leaves out the table's changes that the rows contain.
+    ``visible`` is set, to what `Offset.visible_in` has, on pieces of a table whose changes the
+    stream brings, too: the stream leaves out those that the rows contain.
 
     ``begins`` is set on the first piece of some tables: those, by identifier, whose reading begins with
     it. The engine keeps that before it delivers the piece, and keeps which chunks are durable: a start

@@ -333,7 +333,7 @@ class PostgresConnector(Connector):
 
     def _start_with_old_slot(self, offset: Offset | None, slot: Slot, *, snapshot: bool) -> Start:
         """Go on with a slot that exists. A snapshot beside it cannot use an exported snapshot: the
-        stream leaves out, up to where the server stood, the transactions that the snapshot saw."""
+        stream leaves out, up to where the server stood, what the snapshot saw of tables that it read."""
         begin = slot.confirmed_flush_lsn
         whole = None if offset is None or offset.snapshot is not None else offset
         if whole is not None:
@@ -348,11 +348,11 @@ class PostgresConnector(Connector):
             return Start(snapshot=False, stream=True, offset=start)
         self._snapshot.lock(self.captured(), exported=False)
         self._reading = True
+        self._snapshot.begin(slot.snapshot, beside=True)
         start = self._offset(
             begin,
             created=0,
             progress=SnapshotProgress(kind="initial", lsn=begin),
-            visible=self._snapshot.begin(slot.snapshot),
             identity=slot.identity,
         )
         return Start(snapshot=True, stream=True, offset=start)
@@ -371,9 +371,8 @@ class PostgresConnector(Connector):
         return Start(snapshot=snapshot, stream=False, offset=start)
 
     def _offset(
-        self, end_lsn: int, *, created: int, progress: SnapshotProgress | None, visible: str = "",
-        identity: str = "",
-    ) -> Offset:  # fmt: skip
+        self, end_lsn: int, *, created: int, progress: SnapshotProgress | None, identity: str = ""
+    ) -> Offset:
         partition = PartitionOffset(
             position=Position(end_lsn),
             slot=self.properties.slot_name,
@@ -382,7 +381,6 @@ class PostgresConnector(Connector):
             timeline=self.server.timeline,
             decoder=self.context.decoder.name,
             slot_created_lsn=created,
-            visible=visible,
             slot_identity=identity or msgspec.UNSET,
         )
         return Offset.of(partition, snapshot=progress)

@@ -31,7 +31,7 @@ class Visibility:
 
     @classmethod
     def parse(cls, text: str) -> "Visibility | None":
-        """Return what `Offset.visible` says, None when it is empty."""
+        """Return what `Offset.visible_in` says, None when it is empty."""
         if not text:
             return None
         snapshot, _, horizon = text.partition("@")
@@ -77,11 +77,11 @@ def changed_since(then: Visibility, now: Visibility) -> tuple[str, bool]:
 
 
 class Overlap:
-    """Leaves out of a stream what a snapshot has read already: whole transactions that all of it saw,
-    and changes of single tables that were read later."""
+    """Leaves out of a stream what a snapshot has read already: of the tables that it read, changes by
+    transactions that it saw. Logical messages are in no snapshot: all of them stay."""
 
     def __init__(self, whole: Visibility | None, tables: Mapping[str, Visibility]) -> None:
-        """``tables``: by OID and by schema.table, as `Offset.visible_in`."""
+        """``tables``: by OID and by schema.table, as `Offset.visible_in`. ``whole``: of all tables."""
         self._whole, self._tables = whole, tables
         every = [*tables.values(), *([whole] if whole else [])]
         self.horizon = max((each.horizon for each in every), default=0)
@@ -101,8 +101,7 @@ class Overlap:
             if part.xid is None or part.commit_lsn > self.horizon:
                 continue
             if self._whole is not None and self._whole.contains(part):
-                part.gaps = [(0, part.wire_count)] if part.wire_count else []
-                part.changes = []
+                _leave_out(part, None)
             elif self._tables:
                 names = {name for name, seen in self._tables.items() if seen.contains(part)}
                 if names:
@@ -110,8 +109,8 @@ class Overlap:
         return parts
 
 
-def _leave_out(part: TransactionPart, names: set[str]) -> None:
-    """Take the changes of the tables in ``names`` out of a part."""
+def _leave_out(part: TransactionPart, names: set[str] | None) -> None:
+    """Take the changes of the tables in ``names``, None: of all, out of a part."""
     kept: list[Change] = []
     numbers: list[int] = []
     for number, change in zip(part.numbers(), part.changes, strict=True):
@@ -123,11 +122,15 @@ def _leave_out(part: TransactionPart, names: set[str]) -> None:
     part.changes, part.gaps = left.changes, left.gaps
 
 
-def _without(change: Change, names: set[str]) -> Change | None:
-    """Return a change without the tables in ``names``, None when nothing stays."""
+def _without(change: Change, names: set[str] | None) -> Change | None:
+    """Return a change without the tables in ``names``, None when nothing stays.
+
+    A table of another number that had the name before is left out as well: what is at the destination
+    under that name is what the snapshot read.
+    """
 
     def among(relation: Relation) -> bool:
-        return (str(relation.oid) if relation.oid else relation.name) in names
+        return names is None or str(relation.oid) in names or relation.name in names
 
     if isinstance(change, LogicalMessage):
         return change

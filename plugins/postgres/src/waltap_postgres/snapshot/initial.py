@@ -56,7 +56,7 @@ class InitialSnapshot:
         self._transaction: ReadingTransaction | None = None
         self._exported = self._delayed = False
         self._asked: AskedBefore | None = None
-        self._seen = ""
+        self._seen, self._beside = "", False
         self._statements: dict[str, str] = {}
         self._given: str | None = None  # the snapshot, for connections that read at the same time
         self.estimates: dict[int, int] = {}
@@ -114,10 +114,11 @@ class InitialSnapshot:
         begun = len(progress.tables) - complete
         return f"the snapshot goes on: {complete} of its tables are complete, {begun} have begun"
 
-    def begin(self, exported: str | None, *, resumes: bool = False) -> str:
-        """Begin, in the exported snapshot or one of its own; return what it sees, as `Offset.visible`
-        has it. ``resumes``: to go on with a snapshot that broke off. Raises: SourceError."""
-        self._exported = exported is not None or resumes
+    def begin(self, exported: str | None, *, resumes: bool = False, beside: bool = False) -> None:
+        """Begin, in the exported snapshot or one of its own. ``resumes``: to go on with a snapshot that
+        broke off; ``beside``: the stream, of a slot from before, brings what the snapshot sees, too.
+        Raises: SourceError."""
+        self._exported, self._beside = exported is not None or resumes, beside
         self._ask(exported=self._exported)
         transaction = self._opened()
         transaction.begin(exported, self._isolation(exported=self._exported))
@@ -126,7 +127,6 @@ class InitialSnapshot:
             if self._given is None:
                 self._tell_of_one()
         self._seen = transaction.seen()
-        return self._seen
 
     def _ask(self, *, exported: bool) -> None:
         """Ask where the server stands, before the transaction has a snapshot of its own."""
@@ -249,8 +249,14 @@ class InitialSnapshot:
         basis = self._seen if lasting else ""
         snapshot = start.offset.snapshot
         if not start.resumes or snapshot is None:
-            chosen = self._statements
-            return planner.plan(transaction, targets, basis=basis, chosen=chosen, shared=shared)
+            return planner.plan(
+                transaction,
+                targets,
+                basis=basis,
+                visible=self._seen if self._beside else "",
+                chosen=self._statements,
+                shared=shared,
+            )
         begun = [t for t in targets if str(t.oid) in snapshot.tables]
         anew: list[Target] = []
         if self._context.restarts_tables:

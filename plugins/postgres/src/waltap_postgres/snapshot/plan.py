@@ -104,7 +104,7 @@ Range = Blocks | KeyRange
 class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
     """What `TableChunks.plan` holds of a table.
 
-    ``basis`` is what the snapshot saw that it was read in first, as `Offset.visible` has it; ``files``
+    ``basis`` is what the snapshot saw that it was read in first, as `Offset.visible_in` has it; ``files``
     held its rows then; ``ranges`` are its chunks, none where it is one. ``all_rows``: its files were
     others when it was begun, so that it is read whole until that succeeds.
     """
@@ -154,7 +154,8 @@ class Work:
         restarts: bool = False,
     ) -> None:
         """``begins`` goes with the first piece that is handed over. ``visible`` goes with each
-        (`SnapshotRows.visible`). ``begun``: rows of the table may be at the destination already.
+        (`SnapshotRows.visible`): of tables that were begun before it is their basis. ``begun``: rows of
+        the table may be at the destination already.
         ``resumable``: a later start goes on with what this one leaves. ``restarts``: what came of the
         tables counts for nothing."""
         self.targets, self.parts = tuple(targets), tuple(parts)

@@ -43,7 +43,7 @@ class AskedBefore:
         return cls(lsn, ids - {xid for (xid,) in now.query(OPEN_SQL)} if ids else ids)
 
     def position(self, seen: str, begin: int) -> int:
-        """Return where rows of the snapshot that saw ``seen`` stand (`Offset.visible`), when the stream
+        """Return where rows of the snapshot that saw ``seen`` stand (`Offset.visible_in`), when the stream
         begins at ``begin``: there, where a transaction may be in doubt, as nothing comes from before."""
         if self.committing and seen:
             running = Visibility.of_snapshot(seen.partition("@")[0]).in_progress

@@ -139,7 +139,7 @@ class TablesReader:
 
     def _anew(self, target: Target, work: Work) -> Iterator[SnapshotRows]:
         """Read a table in a snapshot that is later than what was done to it. Of one that was begun before,
-        the stream leaves nothing out: rows that are gone may be at the destination."""
+        the stream leaves out no more than before: rows that are gone may be at the destination."""
         name = target.table.relation.name
         for _ in range(MOST_TRIES):
             transaction = self._later()
@@ -173,7 +173,9 @@ class TablesReader:
                     else "",
                     extra={"relation": name, "error_code": TableOvertaken.code},
                 )
-                pieces = self._rows(transaction, target, shape, "" if work.begun else visible)
+                pieces = self._rows(
+                    transaction, target, shape, work.visible if work.begun else visible
+                )
                 yield from _begun_anew(pieces, target, visible, shape, work)
             except SourceError as error:
                 if error.retry is not Retry.NEVER:

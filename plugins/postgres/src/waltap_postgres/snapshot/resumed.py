@@ -5,9 +5,12 @@ in first; the stream brings everything behind the basis, and nothing of it is le
 that are missing only those rows are read that no transaction wrote since: they are as they were. The
 others come with the stream. A row whose age is in doubt is read: the stream brings it up to date.
 
+Every piece tells the basis: of tables that were begun together with another the offset may lack it.
+
 Two things are different. A table of which nothing can have been delivered has no basis yet: it is read
 whole, and what is visible to that reading is left out of the stream. A table whose rows lie in other
-files than then (TRUNCATE, a rewrite) is read whole as it is now, and nothing is left out of its stream.
+files than then (TRUNCATE, a rewrite) is read whole as it is now, and nothing behind its basis is left
+out of its stream.
 
 The stream does not bring values that lie out of line and were not touched. A snapshot that broke off in a
 table with such values is taken anew (`long_values`).
@@ -112,11 +115,19 @@ def left_to_read(
             files = transaction.files(target.oid)
             anew = TablePlan(basis=plan.basis, files=files, all_rows=True)
             begins = {str(target.oid): anew.chunks()}
-            works.append(Work([target], begins=begins, begun=True, resumable=True))
+            works.append(_goes_on(target, plan, begins=begins))
             continue
-        parts = _missing(known, plan, now)
-        works.append(Work([target], parts, begun=True, resumable=True))
+        works.append(_goes_on(target, plan, _missing(known, plan, now)))
     return works
+
+
+def _goes_on(
+    target: Target,
+    plan: TablePlan,
+    parts: Sequence[Part] = (),
+    begins: Mapping[str, TableChunks] | None = None,
+) -> Work:
+    return Work([target], parts, begins=begins, visible=plan.basis, begun=True, resumable=True)
 
 
 def _lies_elsewhere(transaction: ReadingTransaction, target: Target, plan: TablePlan) -> bool:

@@ -223,7 +223,7 @@ class ReadingTransaction:
             self._begun = True
 
     def seen(self) -> str:
-        """Return which transactions the snapshot contains, as `Offset.visible` has it; "" where the
+        """Return which transactions the snapshot contains, as `Offset.visible_in` has it; "" where the
         server does not tell: then the stream repeats what was committed between slot and snapshot."""
         snapshot = self.catalogue.snapshot()
         return "" if snapshot is None else f"{snapshot}@{self.catalogue.horizon()}"
