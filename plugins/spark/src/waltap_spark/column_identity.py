@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from waltap_sinks.changelog.manifest import ColumnEntry
-from waltap_spark.output import TableState
+from waltap_spark.output import BasePart, TableState
 from waltap_spark.plan import Group
 
 __all__ = [
@@ -104,13 +104,24 @@ def dropped(table: TableState, group: Group) -> tuple[str, ...]:
 
 
 def forgotten(table: TableState, names: tuple[str, ...]) -> TableState:
-    """Return ``table`` without the columns ``names``; files may have them."""
+    """Return ``table`` without the columns ``names``. Files of rows may have them, and they count no more,
+    also when the source has them again."""
     if not names:
         return table
     return msgspec.structs.replace(
         table,
         columns={name: kind for name, kind in table.columns.items() if name not in names},
         ids={name: number for name, number in table.ids.items() if name not in names},
+        base=tuple(_without(table, part, names) for part in table.base),
+    )
+
+
+def _without(table: TableState, part: BasePart, names: tuple[str, ...]) -> BasePart:
+    gone = {file_column(table, part.columns, part.ids, name) for name in names}
+    return msgspec.structs.replace(
+        part,
+        columns={name: kind for name, kind in part.columns.items() if name not in gone},
+        ids={name: number for name, number in part.ids.items() if name not in gone},
     )
 
 
@@ -194,6 +205,8 @@ def _adopted(table: TableState, ids: Mapping[str, int]) -> TableState:
 
 def _doubts(table: TableState, group: Group) -> "list[str]":
     found = []
+    known = {number for ids in table.version_ids.values() for number in ids.values()}
+    numbers = _ids(table, group.columns)
     for column in group.columns:
         before = table.source.get(column.name)
         if before is not None:
@@ -202,6 +215,9 @@ def _doubts(table: TableState, group: Group) -> "list[str]":
                     f"the type of {column.name} changed; ALTER TABLE … USING may have given "
                     "older rows other values"
                 )
+        elif table.source and (column.name in table.columns or numbers.get(column.name) in known):
+            # no other column gets its number: it is not new, it was left out
+            found.append(f"{column.name} was not captured for a while")
         elif (
             column.name not in table.columns
             and column.missing is None

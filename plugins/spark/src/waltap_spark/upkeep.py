@@ -85,6 +85,9 @@ def grafted(now: TableState, kept: Kept) -> TableState | None:
     folded = before.pending != after.pending and len(after.pending) < len(before.pending)
     if now.key != before.key or (folded and now.base != before.base):
         return None
+    was = {part.path: part for part in before.base}
+    if any(was.get(part.path, part) != part for part in now.base):
+        return None  # columns of theirs count no more
     base = _replaced(now.base, before.base, after.base)
     pending = _replaced(now.pending, before.pending, after.pending)
     changes = _replaced(now.changes, before.changes, after.changes)
