@@ -119,6 +119,33 @@ def test_a_table_that_the_profile_captures_later_lacks_rows_whatever_the_publica
     assert told == [("public.fresh", "incomplete")]
 
 
+@pytest.mark.parametrize("policy", ["warn", "snapshot", "ignore"])
+def test_a_table_that_was_left_out_for_a_while_lacks_what_went(
+    old: Database, tmp_path: Path, policy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where the starts without it read all that they capture. One that is new is told as such."""
+    own = {"publication.autocreate.mode": "all_tables", "waltap.new.tables": policy}
+    pipeline = Pipeline(old, tmp_path, FILTERED | own)
+    for name in ("fresh", "new"):
+        made(old, name)
+    run(pipeline, **{"table.include.list": r"public\.(old|fresh)"})
+    for mode in ("initial", "always", "initial"):
+        assert run(pipeline, **{"table.include.list": r"public\.old", "snapshot.mode": mode}) == []
+    old.execute("DELETE FROM fresh WHERE id = 7")
+    told = run(pipeline, **{"table.include.list": r"public\.(old|fresh|new)"})
+    event = "snapshot" if policy == "snapshot" else "incomplete"
+    names = () if policy == "ignore" else ("public.fresh", "public.new")
+    assert sorted(told) == [(name, event) for name in names]
+    assert pipeline.destination.missed == ["public.fresh"]
+    said = [r.getMessage() for r in caplog.records if "captured" in r.getMessage()]
+    again = [each for each in said if "was captured before" in each]
+    assert [each.split()[1] for each in again] == list(names[:1])
+    assert all("run once with snapshot.mode=always" in each for each in again)
+    pipeline.destination.missed.clear()
+    assert run(pipeline, **{"table.include.list": r"public\.(old|fresh|new)"}) == []
+    assert pipeline.destination.missed == []
+
+
 @pytest.mark.parametrize(("mode", "event"), [("filtered", "uncaptured"), ("all_tables", "created")])
 def test_a_table_that_is_made_while_the_engine_runs_is_told_of(
     old: Database, tmp_path: Path, mode: str, event: str

@@ -78,6 +78,7 @@ class Destination:
         self.resumes = False
         self.events: list[Event] = []
         self.batches: list[Batch] = []
+        self.missed: list[str] = []
         self.position: Position | None = None
         self.before_open: Callable[[], object] = lambda: None
         self.before_write: Callable[[Batch], object] = lambda batch: None
@@ -152,6 +153,9 @@ class _KeepingSink(Sink):
 
     def flush(self) -> Position | None:
         return self._destination.settle()
+
+    def missed(self, table: str) -> None:
+        self._destination.missed.append(table)
 
     def close(self) -> None:
         pass

@@ -415,6 +415,10 @@ class Delivery:
             )
         return not self._transforms
 
+    def missed(self, table: str) -> None:
+        """Tell the sink, as `Sink.missed`. Raises: SinkError."""
+        self._sink.missed(table)
+
     def hand_over(self, chunks: "Sequence[SnapshotChunk]") -> str:
         """Give chunks to the sink, as `Sink.hand_over`. Raises: SinkError."""
         self.check()

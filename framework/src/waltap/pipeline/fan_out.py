@@ -178,6 +178,12 @@ class FanOut(Sink):
         running = [each.sink for each in self.outlets if each.paused is None]
         return bool(running) and all(sink.holds_back() for sink in running)
 
+    def missed(self, table: str) -> None:
+        """Tell every sink that takes something at present. Raises: SinkError."""
+        for outlet in self.outlets:
+            if outlet.paused is None:
+                outlet.sink.missed(table)
+
     def tend(self) -> None:
         """Look after every sink, and try a paused one whose rest is over.
 

@@ -7,6 +7,9 @@ from its creation on and it was made since. OIDs tell tables apart: one that was
 under its name is another. A table that the server was made to stream no more, or not all of, and that
 the start puts right, joins like one that was never captured; so does one of which that was changed since
 the last start, and changed back.
+
+A table that was captured once and left out for a while has rows at the destination that the source may
+have no more, which no incremental snapshot tells: that is said, and the sink is told (`Sink.missed`).
 """
 
 import logging
@@ -26,12 +29,21 @@ __all__ = ["NewTables"]
 
 log = logging.getLogger(__name__)
 
+STAYS: Final = (
+    "Where tables are kept, rows that were deleted meanwhile, or got another key, stay then; to have all "
+    "replaced, run once with snapshot.mode=always"
+)
+
 MESSAGES: Final = {
     "created": "table %s is new: it is captured from its creation on",
     "joined": "table %s is new since the last start: it is captured from its creation on",
     "snapshot": "table %s is captured from now on; an incremental snapshot is asked for its rows",
     "incomplete": "table %s is captured from now on; rows and changes from before are missing. To have "
     "them, run: waltap snapshot FILE '%s'",
+    "snapshot again": "table %s was captured before, not for a while, and is again; an incremental "
+    "snapshot is asked for its rows. " + STAYS,
+    "incomplete again": "table %s was captured before, not for a while, and is again; rows and changes "
+    "from between are missing. To have the rows, run: waltap snapshot FILE '%s'. " + STAYS,
     "uncaptured": "table %s is new and not captured: it joins at the next start of this pipeline, and "
     "what is written to it until then does not come by the stream",
     "interrupted": "the server streams no more of table %s, or not everything, since its publication was "
@@ -46,12 +58,14 @@ QUIET: Final = frozenset({"created", "joined"})
 
 class _Known(msgspec.Struct):
     """What there was at the last start: identifiers of captured tables and of the others.
-    ``streamed_as`` is what `Connector.streamed_as` gave then."""
+    ``left``: those of the others that were captured before. ``streamed_as`` is what
+    `Connector.streamed_as` gave then."""
 
     database: str
     captured: list[str]
     others: list[str]
     streamed_as: dict[str, tuple[str, str]] = {}
+    left: list[str] = []
 
     def interrupted(self, connector: Connector) -> set[str]:
         """Return captured tables that the server does not stream wholly now, or may not have since."""
@@ -94,13 +108,15 @@ class NewTables:
         if before is not None and gaps:
             before.captured = sorted(set(before.captured) - gaps)
             before.others = sorted(gaps | set(before.others))
+            before.left = sorted(gaps | set(before.left))
             self._write(before)
 
     def start_anew(self, connector: Connector, offset: Offset) -> None:
         """A start that made the slot, or is about to read every table: what it captures is known."""
         self._names, captured = connector.existing_tables(), connector.captured_tables()
         self._captured = set(captured)
-        self._known = _Known(_database(offset), [], [])
+        before = self._load(_database(offset))
+        self._known = _Known(_database(offset), [], [], left=_had(before))
         self._save()
 
     def begin(
@@ -111,10 +127,12 @@ class NewTables:
         whole: bool,
         ask: Callable[[str], bool] | None,
         kept: Callable[[], bool] = lambda: True,
+        missed: Callable[[str], None] = lambda _name: None,
     ) -> None:
         """Look at a start, when streaming has begun. ``whole``: a snapshot has read every table.
         ``ask`` asks for the rows of one, and tells whether that went well; ``kept`` whether what was
-        asked for is stored by now."""
+        asked for is stored by now. ``missed`` tells the sink of a table that was left out for a while.
+        Raises: SinkError."""
         self._ask, self._kept = ask, kept
         database = _database(offset)
         captured, before = connector.captured_tables(), self._load(database)
@@ -122,16 +140,19 @@ class NewTables:
         self._captured = set(captured)
         self.captured = tuple(sorted(captured.values()))
         if before is not None and not whole:
-            known, others = set(before.captured), set(before.others)
+            known, others, left = set(before.captured), set(before.others), set(before.left)
             for identifier, name in captured.items():
                 if identifier in known:
                     continue
                 place = self._names.get(identifier)
                 if identifier not in others and place and connector.streams_new(*place):
                     self._say("joined", name)
-                else:
-                    self._say("snapshot" if self._asked(name) else "incomplete", name)
-        self._known = _Known(database, [], [], connector.streamed_as())
+                    continue
+                if identifier in left:
+                    missed(name)
+                event = "snapshot" if self._asked(name) else "incomplete"
+                self._say(event, name, again=identifier in left)
+        self._known = _Known(database, [], [], connector.streamed_as(), _had(before))
         self._save()
 
     def look(self, connector: Connector) -> None:
@@ -208,11 +229,11 @@ class NewTables:
         known = before.interrupted(connector)
         return sorted(n for i, n in connector.captured_tables().items() if i in known)
 
-    def _say(self, event: str, name: str) -> None:
+    def _say(self, event: str, name: str, *, again: bool = False) -> None:
         if self._policy == "ignore":
             return
         level = logging.INFO if event in QUIET else logging.WARNING
-        text = MESSAGES[event]
+        text = MESSAGES[f"{event} again" if again else event]
         log.log(level, text, *[name] * text.count("%s"), extra={"relation": name})
         self._tell(name, event)
 
@@ -230,12 +251,19 @@ class NewTables:
         assert self._known is not None
         self._unsaved = False
         self._known.captured = sorted(self._captured)
-        self._known.others = sorted(set(self._names) - self._captured)
+        others = set(self._names) - self._captured
+        self._known.others = sorted(others)
+        self._known.left = sorted(others.intersection(self._known.left))
         self._write(self._known)
 
     def _write(self, known: _Known) -> None:
         with suppress(OSError):
             replace_durably(self._path, msgspec.json.encode(known))
+
+
+def _had(before: _Known | None) -> list[str]:
+    """Return what was captured once."""
+    return [] if before is None else [*before.captured, *before.left]
 
 
 def _database(offset: Offset) -> str:

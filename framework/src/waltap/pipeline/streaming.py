@@ -74,6 +74,7 @@ class Streaming:
                     whole=whole,
                     ask=signals.ask,
                     kept=signals.kept,
+                    missed=delivery.missed,
                 )
                 self._note()  # who sees that it streams sees what
                 run.enter("streaming", str(delivery.written[delivery.partition]))

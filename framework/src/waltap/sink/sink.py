@@ -185,6 +185,11 @@ class Sink(abc.ABC):
         None until then. Raises: SinkError, where that cannot be."""
         raise NotImplementedError
 
+    def missed(self, table: str) -> None:
+        """Take note, durably, that ``table`` (``schema.table``) was captured before, and not for a while:
+        told behind `open`, before what comes of it now, perhaps twice. Rows that are here may be gone in
+        the source, until an initial snapshot replaces them. Raises: SinkError."""
+
     def replayed(self) -> Collection[str]:
         """Return what `Batch.replays` of the last durable batch with any said; asked behind `open`.
 

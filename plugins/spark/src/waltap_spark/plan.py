@@ -9,6 +9,8 @@ from waltap_spark.output import Staged, TableState, unpacked_in_all
 
 __all__ = ["Group", "TablePlan", "plan"]
 
+MISSED = "it was not captured for a while, and rows may have gone or got another key meanwhile"
+
 
 @dataclass(slots=True)
 class Group:
@@ -192,7 +194,10 @@ def plan(manifests: Iterable[Manifest], tables: Mapping[str, TableState]) -> dic
         span = (before.end_lsn if before.epoch == epoch else 0, manifest.mark.end_lsn)
         for entry in manifest.tables:
             found = plans.setdefault(entry.name, TablePlan(entry.schema, entry.table))
+            had = entry.name in tables or bool(found.groups)
             found.take(entry, epoch, span)
+            if entry.missed and had:
+                found.groups[-1].doubt = MISSED
         if manifest.snapshot is not None and manifest.snapshot.complete:
             for found in plans.values():
                 found.release(manifest.snapshot.generation, epoch)

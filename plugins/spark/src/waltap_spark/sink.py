@@ -111,6 +111,10 @@ class SparkSink(Sink):
         self._went = True
         self._log.write(batch)
 
+    def missed(self, table: str) -> None:
+        """Have the change log say so, and so the tables."""
+        self._log.missed(table)
+
     def flush(self) -> Position | None:
         """Publish; then see whether Spark is alive. Raises: ApplierFailed, JvmEnded,
         FilesUnavailable."""

@@ -101,6 +101,7 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     before, by the same transaction. Which of two rows it was depends on whether the key was there
     already (a deferrable key, two rows that change places) or not (put, then moved on).
     ``misfits``: values by column that are null because the column's Arrow type cannot hold them.
+    ``missed``: the table was captured before, and not for a while until these rows.
     ``generation``: for rows of a snapshot, which one; ``complete``: the table's rows of that
     generation are all there, they replace everything the table held before. ``chunks``: the chunks of the
     table that this adds, all their rows; ``restarts``: entries of the table and generation before this one
@@ -123,6 +124,7 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     moved: int = 0
     crossed: bool = False
     misfits: dict[str, int] = {}
+    missed: bool = False
     generation: int | None = None
     complete: bool = False
     chunks: tuple[int, ...] = ()

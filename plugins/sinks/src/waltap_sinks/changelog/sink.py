@@ -33,6 +33,7 @@ from waltap_sinks.changelog.manifest import (
     bucket_of,
     manifest_name,
 )
+from waltap_sinks.changelog.missed_note import MissedNote
 from waltap_sinks.changelog.pending import Pending
 from waltap_sinks.changelog.properties import ChangeLogProperties
 from waltap_sinks.changelog.published_note import PublishedNote
@@ -82,6 +83,7 @@ class ChangeLogSink(Sink):
         self._published_note = PublishedNote(
             context.state_dir / "changelog.published", self._store.path("")
         )
+        self._missed = MissedNote(context.state_dir / "changelog.missed")
         self._versions: dict[Relation, TableVersion | None] = {}
         self._told: set[str] = set()
         self._batches = 0
@@ -138,6 +140,7 @@ class ChangeLogSink(Sink):
         self._reset()
         self._store.make_folder("manifests")
         make_log_identity(self._store)
+        self._missed.read()
         log = ChangeLog(self._store)
         last = log.last()
         if last is None:
@@ -203,6 +206,10 @@ class ChangeLogSink(Sink):
         self._fail_stop.check()
         with self._gap, self._abandoning():
             self._take(batch)
+
+    def missed(self, table: str) -> None:
+        """Have the next entry of ``table`` say so."""
+        self._missed.add(table)
 
     def _take(self, batch: Batch) -> None:
         self._batches += 1
@@ -543,7 +550,7 @@ class ChangeLogSink(Sink):
         previous = self.mark
         same = previous.epoch == self._epoch and previous.end_lsn == end_lsn
         mark = Mark(self._epoch, end_lsn, previous.ordinal + 1 if same else 0)
-        entries = tuple(self._whole.finished)
+        entries = self._missed.marked(self._whole.finished)
         manifest = Manifest(
             version=VERSION,
             mark=mark,
@@ -566,6 +573,7 @@ class ChangeLogSink(Sink):
     def _published(self, manifest: Manifest) -> None:
         self.mark = manifest.mark
         self._published_note.write(manifest.mark)
+        self._missed.published(manifest.tables)
         if manifest.transactions:
             self._published_below = manifest.mark.end_lsn
         chunks, self._whole = self._whole.chunks(), Pending()
