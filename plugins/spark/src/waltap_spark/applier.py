@@ -439,7 +439,7 @@ class _Attempt:
             found.tried.append(group)
             self._options.names.name(group, table.name, ruled_as=table.target_name)
             try:
-                table = self._apply_group(step, table, group)
+                table = self._apply_group(replace(step, until=group.until), table, group)
                 table = doubted(table, group.doubt) if group.doubt else table
             except OF_ONE:
                 raise

@@ -31,6 +31,7 @@ SinkError
     ├── FormatDiffers       WT-5233   the tables are in another format
     ├── FormatLimit         WT-5234   it cannot hold such a table
     ├── TargetChanged       WT-5235   somebody else wrote the table
+    ├── StepDiffers         WT-5267   a step of a table is another one than it was when it was taken
     ├── VersionGone         WT-5236   the tables as they were then cannot be read any more
     ├── CommitBegun         WT-5247   a commit that a driver had begun is to be finished first
     ├── NameTaken           WT-5246   another table is called so in the catalogue
@@ -69,6 +70,7 @@ __all__ = [
     "SegmentDamaged",
     "SessionTaken",
     "SourcesDiffer",
+    "StepDiffers",
     "TableUnknown",
     "TablesStandStill",
     "TargetChanged",
@@ -387,6 +389,22 @@ class TargetChanged(FormatError):
         "Stop who writes {table}. Then bring it back to version {version}, the last one without that "
         "(Delta: RESTORE TABLE … TO VERSION AS OF; Iceberg: CALL … rollback_to_snapshot), or move the "
         "output away and take a new snapshot."
+    )
+
+
+class StepDiffers(FormatError):
+    """A commit to a table was half done, and what is left of it would not be the same now: rules for its
+    columns are others, or another release of waltap runs.
+
+    The table stands still, the others go on; nothing of it is lost or doubled.
+    """
+
+    code = "WT-5267"
+    remedy = (
+        "Put back what there was then (columns.dropped, columns.names, columns.renames; the release) "
+        "until the table has gone on. Or, where it shares {table} with no other, bring that back to "
+        "version {version} (Delta: RESTORE TABLE … TO VERSION AS OF; Iceberg: CALL … "
+        "rollback_to_snapshot): what came since is then written anew."
     )
 
 

@@ -151,11 +151,13 @@ class BasePart(msgspec.Struct, frozen=True, kw_only=True):
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """A table of a format that is written in place: what SQL calls it, the version that counts, and the
-    step that made it (`waltap_spark.formats.merging`)."""
+    step that made it (`waltap_spark.formats.merging`). ``since``: the version that brought it back, where
+    somebody else had written it; steps before that may have had the numbers of later ones."""
 
     at: str
     version: int = -1
     step: int = 0
+    since: int | None = None
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -26,7 +26,7 @@ from waltap_spark.formats.table_format import (
     Step,
     What,
 )
-from waltap_spark.formats.work import Work
+from waltap_spark.formats.work import ROWS, Work
 from waltap_spark.output import Held, TableState, Target
 from waltap_spark.schema import LOG_FIELDS, struct_of
 from waltap_spark.settle import copies, distinguishing
@@ -94,7 +94,7 @@ class MergingFormat(StepwiseFormat):
         first = work.held.epoch in (0, epoch)
         empties = rows.truncates and not table.mode.keeps_past
         if work.is_taken("current"):
-            work.take("current", lambda: None)
+            work.take("current", lambda: None, ROWS)
         elif rows.only_adds and first and table.mode.adds_alone:
             work.insert("current", rows.rows(table))
         elif empties:
@@ -256,7 +256,7 @@ class MergingFormat(StepwiseFormat):
             if table.place is not None:
                 make_room(self, step, table, what, free.at, action)
                 action = partial(begin, self, step, table, what, free.at)
-            target = self.take(step, table, free, action)
+            target = self.take(step, table, free, action, "create")
             held = msgspec.structs.replace(held, targets={**held.targets, what: target})
         by = {name for layout in layouts.values() for name in layout.columns}
         held = msgspec.structs.replace(held, divided=tuple(sorted(by & set(held.columns))))

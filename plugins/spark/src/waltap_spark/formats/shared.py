@@ -18,7 +18,7 @@ from waltap_spark.expression import column_of, quoted
 from waltap_spark.formats.merge_sql import inserted, literal
 from waltap_spark.formats.stepwise import StepwiseFormat, stored_columns, whats
 from waltap_spark.formats.table_format import Step, What
-from waltap_spark.formats.work import VIEW, Work
+from waltap_spark.formats.work import ROWS, VIEW, Work, of
 from waltap_spark.nested import fitted, new_fields, same_type
 from waltap_spark.output import TableState, Target
 from waltap_spark.schema import common_type, sql_type, struct_of
@@ -176,7 +176,7 @@ class SharedWork(Work):
     def clear(self) -> None:
         """Take the rows of the table out."""
         sql = f"DELETE FROM {self.at('current')} WHERE {self.own_rows}"
-        self.take("current", lambda: self._spark.sql(sql))
+        self.take("current", lambda: self._spark.sql(sql), "clear")
 
     def overwrite(self, what: What, frame: "DataFrame") -> None:
         """Put rows in place of those of the table: by a join that finds none of a row's likes."""
@@ -193,7 +193,7 @@ class SharedWork(Work):
                 f" WHEN NOT MATCHED BY SOURCE AND t.{self.own_rows} THEN DELETE"
             )
 
-        self.take(what, action)
+        self.take(what, action, ROWS)
 
     def stored(self, frame: "DataFrame") -> "DataFrame":
         """As `Work.stored`, with the source; fields are in the order in which the target has them, whoever
@@ -246,14 +246,14 @@ class SharedWork(Work):
             values |= {new: f"CAST({quoted(old)} AS {types[new]})" for old, new in renames.items()}
             self._update(what, values)
 
-        self.take(what, action)
+        self.take(what, action, of("move", (*renames, *lost)))
 
     def _fill(self, known: Mapping[str, str]) -> None:
         def action() -> None:
             types = self._types("current")
             self._update("current", {n: literal(text, types[n]) for n, text in known.items()})
 
-        self.take("current", action)
+        self.take("current", action, of("fill", known))
 
     def _update(self, what: What, values: Mapping[str, str]) -> None:
         pairs = ", ".join(f"{quoted(name)} = {value}" for name, value in values.items())

@@ -13,8 +13,9 @@ from threading import Lock, RLock
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import msgspec
+from msgspec.structs import replace
 
-from waltap_spark.errors import NameTaken, TargetChanged
+from waltap_spark.errors import NameTaken, StepDiffers, TargetChanged
 from waltap_spark.expression import column_of, quoted
 from waltap_spark.formats.table_format import FormatContext, Step, TableFormat, What
 from waltap_spark.modes import row_columns
@@ -32,6 +33,9 @@ __all__ = ["Commit", "Note", "StepwiseFormat", "stored_columns", "whats"]
 BYTES: Final = 16
 """What a row takes in a Parquet file at least, in tables as one meets them."""
 
+KIND: Final = 200
+"""Characters of the kind of a step that its commit says: of columns there may be thousands."""
+
 WHATS: Final[tuple[What, ...]] = ("current", "changes")
 
 
@@ -40,7 +44,8 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     step it is, "" where an earlier version made it. ``source``: of a target that is shared, the source
     whose rows alone it touches; step 0 changes columns for all of them. ``since``: the version by
     which the table was brought back to what it was: the step may have been taken before that, and is
-    gone."""
+    gone. ``kind`` is what was done, ``until`` the mark up to which the changes go that it was done for:
+    who repeats the step does the same. Earlier versions told neither."""
 
     waltap: str
     step: int
@@ -48,6 +53,8 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     table: str = ""
     source: str = ""
     since: int | None = None
+    kind: str = ""
+    until: str = ""
 
     @classmethod
     def read(cls, text: str | None) -> "Note | None":
@@ -79,8 +86,8 @@ class StepwiseFormat(TableFormat):
         self._output, self._options = context.output, context.options
         self._identity = context.identity
         self._claims = Claims(context.tables)
-        self._taken: dict[tuple[str, str], tuple[int, dict[int, int]]] = {}
-        """Steps taken before: table and identifier → the step that they are after, step → version. A table
+        self._taken: dict[tuple[str, str], tuple[int, dict[int, Commit]]] = {}
+        """Steps taken before: table and identifier → the step that they are after, step → commit. A table
         that failed elsewhere stands at an earlier step again, of which nothing is known then."""
         self._restored: dict[tuple[str, str], int] = {}
         """Tables as above → the version that brought one back, as of the last look into its log."""
@@ -206,16 +213,26 @@ class StepwiseFormat(TableFormat):
     # --- steps --------------------------------------------------------------------------------------
 
     def take(
-        self, step: Step, table: TableState, target: Target, action: Callable[[], object]
+        self,
+        step: Step,
+        table: TableState,
+        target: Target,
+        action: Callable[[], object],
+        kind: str,
     ) -> Target:
         """Do ``action`` as the next step of ``target``, one of ``table``, unless it was done before;
-        return the target after it. Raises: TargetChanged, NameTaken."""
+        return the target after it. ``kind``: as `Note` has it.
+
+        Raises: TargetChanged, NameTaken, StepDiffers.
+        """
         number = target.step + 1
+        note = self.note(step, table, number, kind)
         with self.alone(target.at):
             taken = self.taken(step.spark, table, target)
             if number not in taken:
                 try:
-                    with self.noted(step.spark, self.note(step, table, number, target)):
+                    own = replace(note, since=self._since(table, target))
+                    with self.noted(step.spark, own):
                         action()
                     taken = self._look(step.spark, table, target)
                 except BaseException:
@@ -224,33 +241,32 @@ class StepwiseFormat(TableFormat):
                     raise
                 if number not in taken:
                     raise self._changed(target, "does not have what was just written")
-            version = taken.pop(number)
+            commit = taken[number]
+            _require_same(target, commit.note, note)
+            del taken[number]
             self._taken[table.name, target.at] = number, taken
-        return msgspec.structs.replace(target, version=version, step=number)
+        since = None if commit.note is None else commit.note.since
+        return replace(target, version=commit.version, step=number, since=since)
 
     def alone(self, at: str) -> AbstractContextManager[object]:
         """Return what keeps tables that share a target from writing it at the same time."""
         with self._locking:
             return self._locks.setdefault(at, RLock())
 
-    def note(
-        self, step: Step, table: TableState, number: int, target: Target | None = None
-    ) -> Note:
-        """Return what a commit says of the step ``number`` of ``table``, which follows ``target``."""
-        since = None if target is None else self._restored.get((table.name, target.at))
-        if target is None or since is None or since <= target.version:
-            since = None
+    def note(self, step: Step, table: TableState, number: int, kind: str = "") -> Note:
+        """Return what a commit says of the step ``number`` of ``table``."""
         return Note(
-            since=since,
             waltap=self._identity(),
             step=number,
             mark=str(step.mark),
             table=table.name,
             source="" if table.place is None else table.place.source,
+            kind=kind[:KIND],
+            until="" if step.until is None else str(step.until),
         )
 
-    def taken(self, spark: "SparkSession", table: TableState, target: Target) -> dict[int, int]:
-        """Return the steps after that of ``target`` that were taken already, with their versions."""
+    def taken(self, spark: "SparkSession", table: TableState, target: Target) -> dict[int, Commit]:
+        """Return the steps after that of ``target`` that were taken already, with their commits."""
         key = (table.name, target.at)
         step, found = self._taken.get(key, (-1, {}))
         if step != target.step:
@@ -258,7 +274,7 @@ class StepwiseFormat(TableFormat):
             self._taken[key] = target.step, found
         return found
 
-    def _look(self, spark: "SparkSession", table: TableState, target: Target) -> dict[int, int]:
+    def _look(self, spark: "SparkSession", table: TableState, target: Target) -> dict[int, Commit]:
         """Look into the table's log for steps after that of ``target``.
 
         Raises: TargetChanged, when somebody else's are among them; NameTaken, when all are.
@@ -268,28 +284,30 @@ class StepwiseFormat(TableFormat):
             if target.step:
                 raise self._changed(target, "is gone, or was made anew")
             return {}
-        steps: dict[int, int] = {}
+        steps: dict[int, Commit] = {}
         foreign: Commit | None = None
         owner = table.name
         fine = [target.version]  # the versions that have what is ours, and nobody's but it
         self._restored.pop((owner, target.at), None)
         for commit in later:
             note = commit.note
-            if commit.restores in fine:
-                if foreign is not None:  # and what was written on its rows is gone, too
-                    steps = {each: v for each, v in steps.items() if v < foreign.version}
-                    self._restored[owner, target.at] = commit.version
+            back = commit.restores
+            if back is not None and back in fine:
+                steps = {each: found for each, found in steps.items() if found.version <= back}
+                fine = [*(each for each in fine if each <= back), commit.version]
+                self._restored[owner, target.at] = commit.version
                 foreign = None
-                fine.append(commit.version)
                 continue
             others = note is not None and self._is_others(note, table)
             mine = note is not None and not others and self._is_of(note, owner)
             if note is not None and mine:
-                steps[note.step] = commit.version
+                steps[note.step] = commit
             elif not others and not self.is_harmless(commit.operation):
                 foreign = foreign or commit
             if foreign is None:
-                fine = [commit.version] if mine or others else [*fine, commit.version]
+                # a source of several cannot be brought back without the others
+                stay = not others and not (mine and table.place is not None)
+                fine = [*fine, commit.version] if stay else [commit.version]
         if foreign is not None and not target.step and not steps:
             whose = "another output's" if foreign.note else "somebody else's"
             if foreign.note is not None and foreign.note.waltap == self._identity():
@@ -319,7 +337,13 @@ class StepwiseFormat(TableFormat):
         if self._look(spark, table, target):
             raise self._changed(target, "has steps that no commit names")
         later = self.commits(spark, target) or []
-        return msgspec.structs.replace(target, version=later[-1].version) if later else target
+        since = self._since(table, target)
+        return replace(target, version=later[-1].version, since=since) if later else target
+
+    def _since(self, table: TableState, target: Target) -> int | None:
+        """Return the version that brought the table back last, as `_look` found it, or was told before."""
+        back = self._restored.get((table.name, target.at), -1)
+        return back if back > target.version else target.since
 
     def _is_of(self, note: Note, owner: str) -> bool:
         return note.waltap == self._identity() and note.table in ("", owner)
@@ -354,6 +378,22 @@ class StepwiseFormat(TableFormat):
                 for name in frame.columns
             )
         )
+
+
+def _require_same(target: Target, had: Note | None, wants: Note) -> None:
+    """Raises: StepDiffers, where a step was another one when it was taken."""
+    if had is None:
+        return
+    if had.kind and had.kind != wants.kind:
+        text = f'step {wants.step} of {target.at} was "{had.kind}", and would be "{wants.kind}" now'
+    elif had.until and wants.until and had.until != wants.until:
+        text = (
+            f"step {wants.step} of {target.at} has changes up to {had.until}, and would have those up "
+            f"to {wants.until} now"
+        )
+    else:
+        return
+    raise StepDiffers(text, table=target.at, version=max(target.version, 0))
 
 
 def whats(table: TableState) -> tuple[What, ...]:

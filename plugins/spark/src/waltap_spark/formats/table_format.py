@@ -65,6 +65,8 @@ class Step:
     number: int
     mark: "Mark"
     attempt: str
+    until: "Mark | None" = None
+    """The mark up to which the group goes that is written (`Group.until`)."""
     given: list[str] = field(default_factory=list)
     """The paths that were asked for: what is not named in the end was written in vain."""
     _counter: "count[int]" = field(default_factory=count)

@@ -1,6 +1,6 @@
 """What is done to one table of a format with MERGE: steps, one after the other, in SQL."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -20,9 +20,16 @@ from waltap_spark.schema import LOG_FIELDS, floating, sql_type
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["VIEW", "Work"]
+__all__ = ["ROWS", "VIEW", "Work", "of"]
 
 VIEW: Final = "__waltap_rows"
+ROWS: Final = "rows"
+"""The kind of all steps that write rows of the source, by whatever statement."""
+
+
+def of(verb: str, columns: Iterable[str]) -> str:
+    """Return the kind of a step that changes columns."""
+    return f"{verb} {', '.join(columns)}"
 
 
 class Work:
@@ -51,10 +58,10 @@ class Work:
         target = self.held.targets[what]
         return target.step + 1 in self._format.taken(self._spark, self._table, target)
 
-    def take(self, what: str, action: Callable[[], object]) -> None:
-        """Take one step."""
+    def take(self, what: str, action: Callable[[], object], kind: str) -> None:
+        """Take one step of a kind (`Note.kind`)."""
         now = self.held.targets[what]
-        target = self._format.take(self._step, self._table, now, action)
+        target = self._format.take(self._step, self._table, now, action, kind)
         targets = {**self.held.targets, what: target}
         self.held = msgspec.structs.replace(self.held, targets=targets)
 
@@ -70,7 +77,7 @@ class Work:
 
     def clear(self) -> None:
         """Take all rows out."""
-        self.take("current", partial(self._format.clear, self._spark, self.at("current")))
+        self.take("current", partial(self._format.clear, self._spark, self.at("current")), "clear")
 
     def _write(self, what: What, frame: "DataFrame", verb: str) -> None:
         def action() -> None:
@@ -79,7 +86,7 @@ class Work:
             into = f"{verb} {self.at(what)} ({listed})"
             self._spark.sql(f"{into} SELECT {listed} FROM {VIEW}")
 
-        self.take(what, action)
+        self.take(what, action, ROWS)
 
     def merge(self, settled: "DataFrame") -> None:
         """MERGE rows with `gone` by the key."""
@@ -101,13 +108,13 @@ class Work:
                 + f" WHEN NOT MATCHED AND NOT s.{away} THEN {inserted(names)}"
             )
 
-        self.take("current", action)
+        self.take("current", action, ROWS)
 
     def put(self, frame: "DataFrame") -> None:
         """Put rows in place of those of their keys, or where there is none."""
         stored = self.stored(frame)
         key = row_key(self._table)
-        self.take("current", lambda: self._format.put(self.at("current"), stored, key))
+        self.take("current", lambda: self._format.put(self.at("current"), stored, key), ROWS)
 
     def exchange(self, frame: "DataFrame") -> None:
         """MERGE rows without a key: those that are equal to one with `gone` go, the others come."""
@@ -122,7 +129,7 @@ class Work:
                 f" WHEN MATCHED THEN DELETE WHEN NOT MATCHED AND NOT s.{away} THEN {inserted(names)}"
             )
 
-        self.take("current", action)
+        self.take("current", action, ROWS)
 
     def stored(self, frame: "DataFrame") -> "DataFrame":
         """Return ``frame`` with the types and names that are stored."""
@@ -148,7 +155,11 @@ class Work:
         for what in whats(self._table):
             for old, new in pairs:
                 rename = self._format.rename_column
-                self.take(what, partial(rename, self._spark, self.at(what), old, new))
+                self.take(
+                    what,
+                    partial(rename, self._spark, self.at(what), old, new),
+                    f"rename {old} to {new}",
+                )
         columns = {renames.get(name, name): kind for name, kind in self.held.columns.items()}
         divided = tuple(renames.get(name, name) for name in self.held.divided)
         self.held = msgspec.structs.replace(self.held, columns=columns, divided=divided)
@@ -158,7 +169,7 @@ class Work:
         there = [name for name in names if name in self.held.columns]
         for what in whats(self._table) if there else ():
             drop = self._format.drop_columns
-            self.take(what, partial(drop, self._spark, self.at(what), there))
+            self.take(what, partial(drop, self._spark, self.at(what), there), of("drop", there))
         columns = {name: kind for name, kind in self.held.columns.items() if name not in there}
         self.held = msgspec.structs.replace(self.held, columns=columns)
 
@@ -169,7 +180,7 @@ class Work:
             return
         for what in whats(self._table):
             add = self._format.add_columns
-            self.take(what, partial(add, self._spark, self.at(what), new))
+            self.take(what, partial(add, self._spark, self.at(what), new), of("add", new))
         values = {name: older_value(self._table, {}, name) for name in new}
         known = {name: text for name, text in values.items() if text is not None}
         if known and rows and "current" in self.held.targets:
@@ -178,7 +189,7 @@ class Work:
                 for name, text in known.items()
             )
             sql = f"UPDATE {self.at('current')} SET {', '.join(pairs)}"
-            self.take("current", lambda: self._spark.sql(sql))
+            self.take("current", lambda: self._spark.sql(sql), of("fill", known))
         self.held = msgspec.structs.replace(self.held, columns={**self.held.columns, **new})
 
     def retype(self) -> None:
@@ -195,11 +206,15 @@ class Work:
         for what in whats(self._table) if changed else ():
             if fields:
                 add = self._format.add_fields
-                self.take(what, partial(add, self._spark, self.at(what), fields))
+                self.take(what, partial(add, self._spark, self.at(what), fields), of("grow", more))
             if wide:
                 for name, kind in other.items():
                     widen = self._format.widen_column
-                    self.take(what, partial(widen, self._spark, self.at(what), name, kind))
+                    self.take(
+                        what,
+                        partial(widen, self._spark, self.at(what), name, kind),
+                        f"widen {name}",
+                    )
             else:
                 self._rewrite(what, other)
         self.held = msgspec.structs.replace(self.held, columns={**had, **have})
@@ -210,4 +225,4 @@ class Work:
         types = {name: sql_type(self._format.stored(kind)) for name, kind in changed.items()}
         target = self.held.targets[what]
         for action in self._format.rewriting(self._spark, target, list(own), types):
-            self.take(what, action)
+            self.take(what, action, of("retype", changed))
