@@ -74,6 +74,7 @@ def test_its_table_stands_before_it_and_goes_on_when_it_is_restored(
     assert file.name in stands.failed
     assert words in stands.failed
     assert "WT-5211" in stands.failed
+    assert "snapshot.mode=always" in stands.failed
     told = said(rig, "status")
     assert "people stands still" in told
     assert "--pass-over" in told
@@ -85,7 +86,8 @@ def test_its_table_stands_before_it_and_goes_on_when_it_is_restored(
 def test_it_is_passed_over_and_a_snapshot_brings_what_its_rows_left(rig: Rig) -> None:
     segment(rig, PEOPLE.name, 1).unlink()
     rig.apply()
-    resume(rig, "--pass-over", table=PEOPLE.name)
+    told = resume(rig, "--pass-over", table=PEOPLE.name)
+    assert "`waltap run PROFILE --set snapshot.mode=always`" in told, "no other tells what is gone"
     assert [row[:2] for row in rig.current(PEOPLE)] == [("1", "Ann")], "the later delete counts"
     told = said(rig, "status")
     assert "needs a new snapshot" in told

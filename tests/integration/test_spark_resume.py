@@ -42,13 +42,15 @@ def said(rig: Rig, *words: str) -> str:
     return " ".join(found.output.split())
 
 
-def resume(rig: Rig, *words: str, table: str = "public.odd") -> None:
-    said(rig, "resume", table, *words)
+def resume(rig: Rig, *words: str, table: str = "public.odd") -> str:
+    """Return what the command said, when it was answered."""
+    told = said(rig, "resume", table, *words)
     requests = rig.folder / "out" / "_waltap" / "requests"
     limit = time.monotonic() + 60
     while list(requests.iterdir()):
         assert time.monotonic() < limit, "nobody answers"
         rig.apply()
+    return told
 
 
 def test_it_is_listed_with_its_mark_and_goes_on_as_text(rig: Rig) -> None:
@@ -72,7 +74,11 @@ def test_it_is_listed_with_its_mark_and_goes_on_as_text(rig: Rig) -> None:
 
 
 def test_it_is_begun_anew_and_a_snapshot_brings_the_older_rows(rig: Rig) -> None:
-    resume(rig, "--anew")
+    told = resume(rig, "--anew")
+    assert (
+        "rows from before come with a new snapshot: `waltap run PROFILE --set snapshot.mode=always`"
+        in told
+    )
     rig.check(PEOPLE)
     assert rig.current(TEXT) == [("2", "word"), ("3", "word")]
     assert "needs a new snapshot" in said(rig, "status")

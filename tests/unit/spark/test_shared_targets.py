@@ -118,8 +118,13 @@ def test_a_group_that_matches_nothing_gives_no_name(into: str) -> None:
 def test_a_place_is_given_once_and_its_column_is_nobody_elses() -> None:
     places = Places(RULES)
     require_place(source("t_a"), places, ["id"])
-    with pytest.raises(SourcesDiffer, match=r"was made source a of all\.orders.*by itself"):
+    with pytest.raises(
+        SourcesDiffer, match=r"was made source a of all\.orders.*by itself"
+    ) as refused:
         require_place(source("t_a"), Places(), ["id"])
+    assert "put back the rule under which it was made (source.into, source.column)" in str(
+        refused.value.advice()
+    )
     with pytest.raises(SourcesDiffer, match=r"column _Source of t_a\.orders"):
         require_place(source("t_a"), places, ["id", "_Source"])
 

@@ -284,8 +284,8 @@ def resume(
     """Have a table that stands still go on, from where it stands; the others are not touched.
 
     The process that keeps the tables does it within seconds; where none runs, the next one does, or
-    `waltap spark apply --once`. After --anew, rows from before come with a snapshot of the table. Parquet
-    alone can begin anew. Needs no Java.
+    `waltap spark apply --once`. After --anew and --pass-over a new snapshot brings what is missing:
+    `waltap run PROFILE --set snapshot.mode=always`. Parquet alone can begin anew. Needs no Java.
     """
     from waltap.cli.screen import notices
     from waltap_spark.resumption import How, Requests
@@ -313,8 +313,8 @@ def resume(
     if anew or pass_over:
         missing = f"rows of {chosen.damaged}" if pass_over else "rows from before"
         notices().print(
-            f"{missing} come with a snapshot: `waltap signal PROFILE execute-snapshot '"
-            f'{{"data-collections": ["{chosen.name}"]}}\'`',
+            f"{missing} come with a new snapshot: `waltap run PROFILE --set snapshot.mode=always`. One "
+            "that a signal asks for replaces nothing: rows that are gone in the source would stay",
             highlight=False,
         )
 

@@ -197,7 +197,9 @@ class SourcesDiffer(SinkError):
 
     code = "WT-5261"
     remedy = (
-        "Give the column the same type in all sources, or source.column another name, or each table a "
+        "Where only rules were changed, put back the rule under which it was made (source.into, "
+        "source.column), or none where there was none: it goes on, nothing is lost. Else "
+        "give the column the same type in all sources, or source.column another name, or each table a "
         "source of its own (@SOURCE), and all of a target one mode, which those that are there have; or "
         "leave the table out of source.into in an output that begins anew."
         " Where a group may match nothing, as (x)? does, write a rule for each of the two cases."
@@ -254,8 +256,8 @@ class SegmentDamaged(SinkError):
     code = "WT-5211"
     remedy = (
         "Restore {path} from a copy: the table then goes on within a minute. Where there is none: "
-        "`waltap spark resume OUTPUT TABLE --pass-over` goes on without these rows, and a new snapshot of "
-        "the table brings what they left."
+        "`waltap spark resume OUTPUT TABLE --pass-over` goes on without these rows, and a new snapshot "
+        "(`waltap run PROFILE --set snapshot.mode=always`) replaces what they left."
     )
 
 
