@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -16,6 +17,7 @@ from waltap.files import (
     AccessRefused,
     BucketMissing,
     FilesAway,
+    FilesInUse,
     FilesUnavailable,
     StorageProperties,
     Store,
@@ -367,3 +369,30 @@ def test_an_answer_that_nobody_knows_is_tried_again(
     refused(pipeline, FilesUnavailable)
     door.answer = None
     pipeline.catch_up()
+
+
+def test_one_process_of_a_machine_writes_a_place(
+    s3: S3Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An object store keeps no locks: the next engine must not write beside what a killed one left."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    storage = StorageProperties.model_validate(s3.properties())
+    first, second, beside = (
+        Store(f"s3://{bucket}/{name}", storage) for name in ("one", "one/", "other")
+    )
+    first.lock(".lock")
+    beside.lock(".lock")
+    with pytest.raises(FilesInUse, match=f"in use by process {os.getpid()}"):
+        second.check(".lock")
+    with pytest.raises(FilesInUse, match=f"in use by process {os.getpid()}"):
+        second.lock(".lock")
+    first.unlock()
+    second.check(".lock")
+    second.lock(".lock")
+    assert second.locked()
+    second.unlock()
+    monkeypatch.setenv(
+        "XDG_STATE_HOME", "/proc/nowhere"
+    )  # where nobody keeps a file, nobody is seen
+    first.lock(".lock")
+    second.lock(".lock")

@@ -4,10 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.live import LiveTables
 from waltap_spark.shared_targets import Places
 
 from tests.rigs.changelog import relation
+from tests.rigs.shared_outputs import write_one_target
 from tests.rigs.shared_sources import INTO, RULES, run
 from tests.rigs.spark import Rig
 
@@ -23,6 +25,16 @@ def test_sources_of_one_target_keep_to_themselves_in_every_mode(spark: Any, tmp_
 
 def test_so_they_do_where_the_target_is_one_table_of_delta_lake(delta: Any, tmp_path: Path) -> None:
     run(Rig(tmp_path, delta, "delta", parallel=3, modes=RULES, places=INTO))
+
+
+def test_pipelines_share_targets_of_a_catalogue(
+    delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choice = FormatChoice("delta", {"format.catalog": "spark_catalog"})
+    try:
+        write_one_target(tmp_path, delta, choice, "spark_catalog.`all`.{}", monkeypatch)
+    finally:
+        delta.sql("DROP SCHEMA IF EXISTS spark_catalog.`all` CASCADE")
 
 
 def test_a_table_that_a_rule_gave_no_name_has_the_place_that_a_mended_one_gives(

@@ -13,7 +13,8 @@ from waltap_spark.formats import FormatContext
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.formats.delta import DeltaFormat
 from waltap_spark.formats.iceberg import IcebergFormat, each_step_once
-from waltap_spark.formats.stepwise import Commit, Note
+from waltap_spark.formats.notes import Note
+from waltap_spark.formats.stepwise import Commit
 from waltap_spark.formats.parquet import ParquetFormat
 from waltap_spark.options import ApplyOptions
 from waltap_spark.output import Output, TableState

@@ -19,11 +19,13 @@ OTHERS: Final = ("file", "hdfs", "viewfs", "mock")
 
 
 class Place(NamedTuple):
-    """A filesystem, the path of the location in it, and the location as it may be shown and extended."""
+    """A filesystem, the path of the location in it, and the location as it may be shown and extended.
+    ``host``: where an object store is that is not its provider's own, "" where nobody said."""
 
     filesystem: "fs.FileSystem"
     base: str
     shown: str
+    host: str = ""
 
 
 def opened(location: str, storage: StorageProperties) -> Place:
@@ -51,20 +53,22 @@ def opened(location: str, storage: StorageProperties) -> Place:
         raise LocationUnknown(f"{shown} is of a kind that is not known: {scheme}", path=shown)
     if scheme in (*S3, *GCS) and not parts.netloc:
         raise LocationUnknown(f"{shown} names no bucket", path=shown)
+    given = urllib.parse.parse_qs(parts.query).get("endpoint_override", [""])[0]
+    endpoint = given or storage.storage_endpoint or ""
+    if scheme in S3:
+        endpoint = endpoint or _endpoint_of_environment() or ""
+    host = endpoint.rpartition("://")[2].rstrip("/")
     if parts.query or scheme in OTHERS:
         found, base = fs.FileSystem.from_uri(location)
-        return Place(found, base, shown)
+        return Place(found, base, shown, host)
     base = f"{parts.netloc}{parts.path}"
     if scheme in S3:
-        return Place(_s3(parts.netloc, storage), base, shown)
+        return Place(_s3(parts.netloc, storage), base, shown, host)
     if scheme in GCS:
-        return Place(_gcs(storage), base, shown)
-    container, _, host = parts.netloc.rpartition("@")
-    return Place(
-        _azure(shown, host if container else "", storage),
-        f"{container or host}{parts.path}",
-        shown,
-    )
+        return Place(_gcs(storage), base, shown, host)
+    container, _, account = parts.netloc.rpartition("@")
+    filesystem = _azure(shown, account if container else "", storage)
+    return Place(filesystem, f"{container or account}{parts.path}", shown, host or account)
 
 
 def _s3(bucket: str, storage: StorageProperties) -> "fs.FileSystem":

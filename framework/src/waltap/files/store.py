@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from waltap.files.errors import BucketMissing, FilesInUse, FilesUnavailable, kind_of
 from waltap.files.location import opened
+from waltap.files.machine_locks import machine_lock
 from waltap.files.place import refusal
 from waltap.files.properties import StorageProperties
 from waltap.offsets.durable_file import sync
@@ -76,10 +77,11 @@ class Store:
             place = opened(location, storage)
         except (OSError, ValueError) as cause:  # pyarrow's errors are subclasses of these
             raise self._failure("cannot be opened", cause) from cause
-        self._fs, base, self.location = place
+        self._fs, base, self.location, host = place
         self._base = base.rstrip("/")
         self.local: bool = self._fs.type_name == "local"
         self._remote = not self.local
+        self._named = f"{self._fs.type_name} {host} {self._base}"
         self._renames = self._fs.type_name in RENAMING
         self._objects = self._fs.type_name in OBJECTS
         self._folders: set[str] = set()
@@ -404,20 +406,24 @@ class Store:
     # --- one writer -------------------------------------------------------------------------------
 
     def check(self, name: str) -> None:
-        """Look whether files could be written, and `lock` would succeed (local disks only).
+        """Look whether `lock` would succeed, and whether files could be written to a local disk;
+        elsewhere, whether the bucket is there and lets itself be listed. Leaves nothing there.
 
-        Elsewhere, whether the bucket is there and lets itself be listed. Leaves nothing.
         Raises: FilesInUse, FilesUnavailable.
         """
-        if not self.local:
+        if self.local:
+            cause = refusal(Path(self.path("")), folder=True)
+            if cause is not None:
+                raise self._failure("cannot be written", cause) from cause
+        else:
             self._check_bucket()
-            return
-        cause = refusal(Path(self.path("")), folder=True)
-        if cause is not None:
-            raise self._failure("cannot be written", cause) from cause
-        pid = holder(Path(self.path(name)))
+        path = self._lock_path(name)
+        pid = None if path is None else holder(path)
         if pid is not None and not self.takes_over:
             raise self._in_use(pid)
+
+    def _lock_path(self, name: str) -> Path | None:
+        return Path(self.path(name)) if self.local else machine_lock(f"{self._named} {name}")
 
     def _check_bucket(self) -> None:
         """Raises: BucketMissing, AccessRefused, FilesAway."""
@@ -438,14 +444,19 @@ class Store:
         return FilesInUse(text, path=self.path(""))
 
     def lock(self, name: str) -> None:
-        """Hold the lock file ``name`` until `unlock` or the end of the process (local disks only).
+        """Hold the lock file ``name`` until `unlock` or the end of the process. Where the folder is on no
+        local disk, processes of this user on this machine are seen, and no others.
 
         Raises: FilesInUse, with the holder's process id.
         """
-        if not self.local or self._lock is not None:
+        if self._lock is not None:
             return
-        self.make_folder("")
-        lock = LockFile(Path(self.path(name)))
+        if self.local:
+            self.make_folder("")
+        path = self._lock_path(name)
+        if path is None:
+            return
+        lock = LockFile(path)
         try:
             pid = lock.take()
             if pid is not None and self.takes_over:

@@ -46,6 +46,7 @@ from waltap_spark.options import ApplyOptions
 from waltap_spark.output import Intent, Output, OutputState, TableState
 from waltap_spark.plan import Group, TablePlan, plan
 from waltap_spark.redelivery import lacks_values, leave_out_known, may_repeat, needed, reached
+from waltap_spark.resting import Resting
 from waltap_spark.resumption import Asked, Requests, resumed
 from waltap_spark.schema import LOG_FIELDS, common_type
 from waltap_spark.session import Suited, each_in_one, make_active, prepare
@@ -94,6 +95,7 @@ class Applier:
         self.state: OutputState
         self._owed: Mark | None = None
         self._tried: dict[str, float] = {}
+        self._resting = Resting(self._format)
         self._requests = Requests(output)
         self._shapes = Shapes(lambda: self.state.tables)
         self._sessions: SimpleQueue[Suited] = SimpleQueue()
@@ -197,7 +199,8 @@ class Applier:
         """``again``: try tables that stand still when they are due. ``repeats``: it was begun before."""
         asked = self._asked()
         due = self._due() if again else []
-        tended = self._tended()
+        rested = {} if self._owed else self._resting.found(self._spark, self.state)
+        tended = self._tended() | rested
         if not manifests and not due and not tended:
             return self.state
         started = time.monotonic()
@@ -231,14 +234,9 @@ class Applier:
             raise
         self._output.remove_vain(step.given, *(table for table, _error in applied))
         tables = before.tables | {table.name: table for table, _error in applied}
-        tables |= self._format.aligned(self._spark, tables, plans)
+        tables |= self._format.aligned(self._spark, tables, [*plans, *rested])
         plans = {name: found for name, found in plans.items() if not tables[name].failed}
         rows = sum(group.rows for found in plans.values() for group in found.groups)
-        dropped = set(stood.garbage)
-        for name, table in tables.items():
-            had = stood.tables.get(name, table)
-            if had is not table:
-                dropped |= had.paths() - table.paths()
         state = msgspec.structs.replace(
             before,
             number=number,
@@ -251,7 +249,7 @@ class Applier:
             reached_by=needed(reach, mark, tables.values()),
         )
         self._output.collect(self._options.grace_s)
-        self._output.garbage.note(number, dropped)
+        self._output.garbage.note(number, stood.dropped(tables))
         if self._format.writes_in_place:
             state = noted(self._output, state, before)
         self._output.commit(state)

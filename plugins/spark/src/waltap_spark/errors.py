@@ -39,6 +39,8 @@ SinkError
 """
 
 import itertools
+import re
+from typing import Final
 
 from waltap.errors import Retry, SinkError
 
@@ -462,8 +464,13 @@ class RowsAwaited(SinkError):
     )
 
 
+_FRAME: Final = re.compile(r"at [\w.$/]+\(.*\)$|\.\.\. \d+ more$|Suppressed: ")
+"""A line of a trace in Java, which is no words."""
+
+
 def first_words(error: BaseException) -> str:
-    """Return what ``error`` says, without the trace that a JVM adds, on one line."""
+    """Return what ``error`` says, and what caused it, without the traces that a JVM adds, on one line."""
     lines = [line.strip() for line in str(error).splitlines()]
     told = list(itertools.takewhile(lambda line: line not in {"", "JVM stacktrace:"}, lines))
-    return " ".join(told) or type(error).__name__
+    own = [line for line in told if not _FRAME.match(line)]
+    return " ".join(dict.fromkeys(own)) or type(error).__name__

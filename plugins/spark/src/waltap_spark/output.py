@@ -340,6 +340,15 @@ class OutputState(msgspec.Struct, frozen=True, kw_only=True):
     reached: int = 0
     reached_by: tuple[tuple[int, int], ...] = ()
 
+    def dropped(self, tables: Mapping[str, TableState]) -> set[str]:
+        """Return the folders that ``tables``, those of the next commit, name no more."""
+        found = set(self.garbage)
+        for name, table in tables.items():
+            had = self.tables.get(name, table)
+            if had is not table:
+                found |= had.paths() - table.paths()
+        return found
+
 
 class Intent(msgspec.Struct, frozen=True, kw_only=True):
     """A commit that was begun: its number, and the mark it is to reach. A format that writes in place may

@@ -19,7 +19,8 @@ from waltap_spark.errors import FormatLimit, FormatNotReady, FormatUnsupported
 from waltap_spark.expression import column_of, namespace_of, quoted
 from waltap_spark.formats.merge_sql import OVERWRITE, retyped
 from waltap_spark.formats.merging import MergingFormat
-from waltap_spark.formats.stepwise import Commit, Note
+from waltap_spark.formats.notes import Note
+from waltap_spark.formats.stepwise import Commit
 from waltap_spark.formats.table_format import FormatContext, What
 from waltap_spark.output import TableState, Target
 from waltap_spark.properties import DeltaProperties

@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import json
 import logging
-import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from threading import Lock
@@ -27,9 +26,11 @@ from waltap_spark.errors import (
     VersionGone,
 )
 from waltap_spark.expression import namespace_of, quoted
+from waltap_spark.formats.kept_versions import Version, needed_since
 from waltap_spark.formats.merge_sql import OVERWRITE, retyped
 from waltap_spark.formats.merging import MergingFormat
-from waltap_spark.formats.stepwise import Commit, Note
+from waltap_spark.formats.notes import Note
+from waltap_spark.formats.stepwise import Commit
 from waltap_spark.formats.table_format import Evolution, FormatContext, Step, What
 from waltap_spark.output import TableState, Target
 from waltap_spark.properties import IcebergProperties
@@ -89,6 +90,9 @@ KEPT_ALWAYS: Final = 100
 
 ORPHANS_S: Final = 3 * 86_400
 """Files that no snapshot names are what a killed driver left, once they are so old."""
+
+SILENT_S: Final = 7 * 86_400
+"""An output that shares a target, and has given no sign of life for so long, is not waited for."""
 
 _GROWS: Final = frozenset({("integer", "long"), ("float", "double")})
 
@@ -300,8 +304,10 @@ class IcebergFormat(MergingFormat):
             raise
         found: list[Commit] = []
         snapshot = table.currentSnapshot()
-        if snapshot is None and table.properties().get(KEY) != self._identity():
-            return [Commit(0, "CREATE", None)]  # there before us
+        maker = table.properties().get(KEY)
+        if snapshot is None and maker != self._identity():  # there before us
+            made = None if maker is None else Note(waltap=maker, step=0, source=maker)
+            return [Commit(0, "CREATE", made)]
         while snapshot is not None and snapshot.snapshotId() != target.version:
             summary = snapshot.summary()
             note = Note.read(summary.get(KEY))
@@ -358,6 +364,11 @@ class IcebergFormat(MergingFormat):
             each: table.snapshot(each).sequenceNumber() for each in versions if table.snapshot(each)
         }
         return max(turns, key=lambda each: turns[each])
+
+    def sign(self, spark: "SparkSession", at: str) -> None:
+        """Add a snapshot of nothing: it keeps those that came after it from being expired by others."""
+        with self._transaction(spark, at):
+            pass
 
     def called(self, name: str) -> str:
         """Return another name for the column that flags deleted rows, which is one of Iceberg's own."""
@@ -421,19 +432,21 @@ class IcebergFormat(MergingFormat):
 
     def _expire(self, table: Any, at: str) -> None:
         """Expire snapshots older than the retention, and those beyond the most that are kept; none that a
-        table stands at, or that came after it: other sources of the commit in the making begin there."""
+        table stands at, of this output or of one that shares the target, or that came after it: other
+        sources of the commit in the making begin there."""
         kept = max(self._properties.retention_snapshots, KEPT_ALWAYS)
         limit = round((time.time() - self._properties.retention_hours * 3600) * 1000)
         held = [each.held for each in self._tables().values() if each.held is not None]
         named = {t.version for each in held for t in each.targets.values() if t.at == at}
-        times, snapshot = [], table.currentSnapshot()
-        needed = math.inf
+        there, snapshot = list[Version](), table.currentSnapshot()
         while snapshot is not None:
-            times.append(snapshot.timestampMillis())
-            if snapshot.snapshotId() in named:
-                needed = times[-1]
+            note = Note.read(snapshot.summary().get(KEY))
+            there.append(Version(snapshot.snapshotId(), snapshot.timestampMillis(), note))
             parent = snapshot.parentId()
             snapshot = None if parent is None else table.snapshot(parent)
+        times = [each.made_ms for each in there]
+        silent = (time.time() - SILENT_S) * 1000
+        needed = needed_since(there, named, self._identity(), silent)
         if len(times) > kept:
             limit = max(limit, times[kept - 1])
         limit = int(min(limit, needed))

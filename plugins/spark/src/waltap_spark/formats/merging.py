@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from waltap_spark.beside import gone, unlike
-from waltap_spark.errors import FormatError, NameTaken, first_words
+from waltap_spark.errors import FormatError, NameTaken, TargetChanged, first_words
 from waltap_spark.expression import column_of
 from waltap_spark.formats.shared import SharedWork, at_versions, begin, make_room, part_of, together
 from waltap_spark.formats.stepwise import StepwiseFormat, stored_columns, whats
@@ -218,6 +218,28 @@ class MergingFormat(StepwiseFormat):
                 stands = at_versions(each, newest)
                 if stands is not each:
                     found[each.name] = stands
+        return found
+
+    def rested(self, step: Step, tables: Mapping[str, TableState]) -> Mapping[str, TableState]:
+        """Go on to the newest versions of targets that other outputs write, too."""
+        found = dict[str, TableState]()
+        for table in tables.values():
+            held, versions = table.held, dict[str, int]()
+            if table.place is None or held is None or table.failed:
+                continue
+            try:
+                for what, target in held.targets.items():
+                    if not self.others(step.spark, table, target):
+                        continue
+                    note = self.note(step, table, 0, target)
+                    with self.alone(target.at), self.noted(step.spark, note):
+                        self.sign(step.spark, target.at)
+                    versions[what] = self.newest(step.spark, table, target).version
+            except TargetChanged as error:
+                log.info("%s stays at its version: %s", table.name, error)
+                continue
+            if versions:
+                found[table.name] = at_versions(table, versions)
         return found
 
     def read_together(

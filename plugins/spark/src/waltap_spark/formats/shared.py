@@ -42,45 +42,54 @@ def make_room(
 
     Raises: SourcesDiffer, FormatLimit.
     """
-    spark = step.spark
-    with tables.alone(at), tables.noted(spark, tables.note(step, table, 0)):
-        if tables.commits(spark, Target(at=at)) is None:
+    target = Target(at=at)
+
+    def made() -> None:
+        if tables.commits(step.spark, target) is None:
             create()
-            return
-        there = {field.name: field.dataType.json() for field in spark.table(at).schema.fields}
-        called = {name.lower(): name for name in there}
-        wanted = tables.all_columns(table, what)
-        new: dict[str, str] = {}
-        for name, kind in wanted.items():
-            if called.get(name.lower(), name) != name:
-                raise FormatLimit(
-                    f"{at} has columns {called[name.lower()]} and, of {table.name}, {name}, which "
-                    "differ by case alone"
-                )
-            if name not in there:
-                new[name] = kind
-        grown: dict[str, str] = {}
-        for name, has in there.items():
-            kind = tables.stored(wanted.get(name, has))
-            common = common_type(has, kind)
-            grows = common is not None and (
-                tables.widens(has, tables.stored(common)) or new_fields(has, tables.stored(common))
+        _widen(tables, step, table, what, at)
+
+    with tables.alone(at), tables.noted(step.spark, tables.note(step, table, 0, target)):
+        tables.beside_others(step, table, target, made)
+
+
+def _widen(tables: StepwiseFormat, step: Step, table: TableState, what: What, at: str) -> None:
+    """Let a target that is there have the columns of ``table``."""
+    spark = step.spark
+    there = {field.name: field.dataType.json() for field in spark.table(at).schema.fields}
+    called = {name.lower(): name for name in there}
+    wanted = tables.all_columns(table, what)
+    new: dict[str, str] = {}
+    for name, kind in wanted.items():
+        if called.get(name.lower(), name) != name:
+            raise FormatLimit(
+                f"{at} has columns {called[name.lower()]} and, of {table.name}, {name}, which "
+                "differ by case alone"
             )
-            alike = common is not None and same_type(common, has)
-            if not alike and not grows:
-                raise SourcesDiffer(
-                    f"column {name} of {table.name} is {kind}, and {has} in {at}, which cannot hold both"
-                )
-            if common is not None and not alike:
-                grown[name] = tables.stored(common)
-        if new:
-            tables.add_columns(spark, at, new)
-        for name, kind in grown.items():
-            fields = new_fields(there[name], kind)
-            if fields:
-                tables.add_fields(spark, at, [((name, *way), type_) for way, type_ in fields])
-            else:
-                tables.widen_column(spark, at, name, kind)
+        if name not in there:
+            new[name] = kind
+    grown: dict[str, str] = {}
+    for name, has in there.items():
+        kind = tables.stored(wanted.get(name, has))
+        common = common_type(has, kind)
+        grows = common is not None and (
+            tables.widens(has, tables.stored(common)) or new_fields(has, tables.stored(common))
+        )
+        alike = common is not None and same_type(common, has)
+        if not alike and not grows:
+            raise SourcesDiffer(
+                f"column {name} of {table.name} is {kind}, and {has} in {at}, which cannot hold both"
+            )
+        if common is not None and not alike:
+            grown[name] = tables.stored(common)
+    if new:
+        tables.add_columns(spark, at, new)
+    for name, kind in grown.items():
+        fields = new_fields(there[name], kind)
+        if fields:
+            tables.add_fields(spark, at, [((name, *way), type_) for way, type_ in fields])
+        else:
+            tables.widen_column(spark, at, name, kind)
 
 
 def begin(tables: StepwiseFormat, step: Step, table: TableState, what: What, at: str) -> None:

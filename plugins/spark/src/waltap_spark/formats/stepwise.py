@@ -5,6 +5,11 @@ format, and the commit carries a `Note`: whose it is, and which step. So whoever
 crash or after a table stood still, looks for it in the target's own log first.
 """
 
+import contextlib
+import itertools
+import logging
+import random
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -12,11 +17,11 @@ from dataclasses import dataclass
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, ClassVar, Final
 
-import msgspec
 from msgspec.structs import replace
 
-from waltap_spark.errors import NameTaken, StepDiffers, TargetChanged
+from waltap_spark.errors import NameTaken, StepDiffers, TargetChanged, first_words
 from waltap_spark.expression import column_of, quoted
+from waltap_spark.formats.notes import NOWHERE, Note
 from waltap_spark.formats.table_format import FormatContext, Step, TableFormat, What
 from waltap_spark.modes import row_columns
 from waltap_spark.output import TableState, Target
@@ -28,7 +33,12 @@ if TYPE_CHECKING:
 
     from waltap_sinks.changelog.manifest import Mark
 
-__all__ = ["Commit", "Note", "StepwiseFormat", "stored_columns", "whats"]
+__all__ = ["Commit", "StepwiseFormat", "stored_columns", "whats"]
+
+log = logging.getLogger(__name__)
+
+RACES: Final = 8
+"""Times that a step is tried beside other outputs that write the same target."""
 
 BYTES: Final = 16
 """What a row takes in a Parquet file at least, in tables as one meets them."""
@@ -37,32 +47,6 @@ KIND: Final = 200
 """Characters of the kind of a step that its commit says: of columns there may be thousands."""
 
 WHATS: Final[tuple[What, ...]] = ("current", "changes")
-
-
-class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a commit of the format says of itself: the output it belongs to, its step, and the table whose
-    step it is, "" where an earlier version made it. ``source``: of a target that is shared, the source
-    whose rows alone it touches; step 0 changes columns for all of them. ``since``: the version by
-    which the table was brought back to what it was: the step may have been taken before that, and is
-    gone. ``kind`` is what was done, ``until`` the mark up to which the changes go that it was done for:
-    who repeats the step does the same. Earlier versions told neither."""
-
-    waltap: str
-    step: int
-    mark: str = ""
-    table: str = ""
-    source: str = ""
-    since: int | None = None
-    kind: str = ""
-    until: str = ""
-
-    @classmethod
-    def read(cls, text: str | None) -> "Note | None":
-        """Return the note that ``text`` is, None where it is none, or somebody else's."""
-        try:
-            return None if text is None else msgspec.json.decode(text, type=cls)
-        except msgspec.DecodeError:
-            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +183,9 @@ class StepwiseFormat(TableFormat):
         """Put ``rows`` in place of those of their keys, in one commit that reads the table once."""
         raise NotImplementedError
 
+    def sign(self, spark: "SparkSession", at: str) -> None:
+        """Show others who share the table that this output is there, if they remove versions by that."""
+
     def at_version(self, spark: "SparkSession", target: Target) -> "DataFrame":
         """Return the rows of a version."""
         return spark.sql(f"SELECT * FROM {target.at} VERSION AS OF {target.version}")
@@ -226,19 +213,13 @@ class StepwiseFormat(TableFormat):
         Raises: TargetChanged, NameTaken, StepDiffers.
         """
         number = target.step + 1
-        note = self.note(step, table, number, kind)
+        note = self.note(step, table, number, target, kind)
         with self.alone(target.at):
             taken = self.taken(step.spark, table, target)
             if number not in taken:
-                try:
-                    own = replace(note, since=self._since(table, target))
-                    with self.noted(step.spark, own):
-                        action()
-                    taken = self._look(step.spark, table, target)
-                except BaseException:
-                    # nobody knows whether it took place
-                    self._taken.pop((table.name, target.at), None)
-                    raise
+                own = replace(note, since=self._since(table, target))
+                with self._forgetting(table, target):
+                    taken = self._written(step, table, target, own, action)
                 if number not in taken:
                     raise self._changed(target, "does not have what was just written")
             commit = taken[number]
@@ -248,13 +229,78 @@ class StepwiseFormat(TableFormat):
         since = None if commit.note is None else commit.note.since
         return replace(target, version=commit.version, step=number, since=since)
 
+    @contextlib.contextmanager
+    def _forgetting(self, table: TableState, target: Target) -> Iterator[None]:
+        """Know nothing of the steps of ``target`` where the block fails: nobody knows what took place."""
+        try:
+            yield
+        except BaseException:
+            self._taken.pop((table.name, target.at), None)
+            raise
+
+    def _written(
+        self,
+        step: Step,
+        table: TableState,
+        target: Target,
+        note: Note,
+        action: Callable[[], object],
+    ) -> dict[int, Commit]:
+        """Do ``action`` as the step of ``note``; return the steps that were taken then. It is done again
+        where another output that writes the target was quicker."""
+
+        def taken() -> dict[int, Commit]:
+            return self._look(step.spark, table, target)
+
+        def act() -> None:
+            if not again or note.step not in taken():
+                again.append(True)
+                with self.noted(step.spark, note):
+                    action()
+
+        again: list[bool] = []
+        self.beside_others(step, table, target, act)
+        return taken()
+
+    def beside_others(
+        self, step: Step, table: TableState, target: Target, action: Callable[[], object]
+    ) -> None:
+        """Do ``action``, which may be repeated; again where it fails, and other outputs write what
+        ``table`` shares with them: one of them may have been quicker."""
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+
+        for turn in itertools.count(1):
+            try:
+                action()
+            except (Py4JJavaError, PySparkException) as error:
+                if turn == RACES or not self.others(step.spark, table, target):
+                    raise
+                log.info("%s is written by others, too: %s", target.at, first_words(error))
+            else:
+                return
+            time.sleep(random.uniform(0.1, 0.5) * turn)  # noqa: S311 - not at the same time again
+
+    def others(self, spark: "SparkSession", table: TableState, target: Target) -> bool:
+        """Tell whether other outputs have written what ``table`` shares with them, since the version of
+        ``target``; where it is not there yet, they may be making it."""
+        if table.place is None:
+            return False
+        later = self.commits(spark, target)
+        if later is None:
+            return target.step == 0
+        notes = (commit.note for commit in later)
+        return any(note is not None and note.waltap != self._identity() for note in notes)
+
     def alone(self, at: str) -> AbstractContextManager[object]:
         """Return what keeps tables that share a target from writing it at the same time."""
         with self._locking:
             return self._locks.setdefault(at, RLock())
 
-    def note(self, step: Step, table: TableState, number: int, kind: str = "") -> Note:
-        """Return what a commit says of the step ``number`` of ``table``."""
+    def note(
+        self, step: Step, table: TableState, number: int, target: Target, kind: str = ""
+    ) -> Note:
+        """Return what a commit to ``target`` says of the step ``number`` of ``table``; 0: it is none."""
         return Note(
             waltap=self._identity(),
             step=number,
@@ -263,7 +309,15 @@ class StepwiseFormat(TableFormat):
             source="" if table.place is None else table.place.source,
             kind=kind[:KIND],
             until="" if step.until is None else str(step.until),
+            stands=NOWHERE if table.place is None else self._stands(table.name, target.at),
         )
+
+    def _stands(self, name: str, at: str) -> int:
+        """Return the version that the last commit names."""
+        table = self._tables().get(name)
+        held = None if table is None else table.held
+        targets = () if held is None else held.targets.values()
+        return next((each.version for each in targets if each.at == at), NOWHERE)
 
     def taken(self, spark: "SparkSession", table: TableState, target: Target) -> dict[int, Commit]:
         """Return the steps after that of ``target`` that were taken already, with their commits."""
@@ -322,11 +376,12 @@ class StepwiseFormat(TableFormat):
 
     def _is_others(self, note: Note, table: TableState) -> bool:
         """Tell whether a commit changes no row of ``table``, but columns of a target that it shares, or
-        rows of another source there."""
+        rows of another source there, of this output or another one."""
         place = table.place
-        if place is None or not note.source or note.waltap != self._identity():
+        if place is None or not note.source:
             return False
-        return note.step == 0 or note.table != table.name
+        own = note.waltap == self._identity()
+        return note.step == 0 or (note.table != table.name if own else note.source != place.source)
 
     def newest_of(self, spark: "SparkSession", at: str, versions: Collection[int]) -> int:
         """Return that one of ``versions`` that was made last."""

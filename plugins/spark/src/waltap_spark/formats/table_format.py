@@ -199,6 +199,10 @@ class TableFormat(ABC):
         """Return what is to be done now that a commit is there, each with a session of its own."""
         return ()
 
+    def rested(self, step: Step, tables: Mapping[str, TableState]) -> Mapping[str, TableState]:
+        """Return those of ``tables`` that have the same rows at a version that is kept for longer."""
+        return {}
+
     def read_together(
         self, spark: "SparkSession", tables: Sequence[TableState], what: What
     ) -> "DataFrame":

@@ -1,0 +1,24 @@
+"""Locks for places whose storage keeps none, among the processes of one user on one machine.
+
+An engine that was killed leaves its Spark process, which applies what there is and ends then. The next
+engine starts another at once: it has to wait, wherever the files are.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+
+__all__ = ["machine_lock"]
+
+
+def machine_lock(place: str) -> Path | None:
+    """Return the file that who writes ``place`` holds, in a folder that is there; None where this user may
+    keep no files: then nobody is seen."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    name = hashlib.sha256(place.encode()).hexdigest()[:32]
+    try:
+        folder = Path(state or Path.home() / ".local/state") / "waltap/locks"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # RuntimeError: there is no home
+        return None
+    return folder / name

@@ -1,0 +1,38 @@
+"""What a commit of a table format says of itself."""
+
+from typing import Final
+
+import msgspec
+
+__all__ = ["NOWHERE", "Note"]
+
+NOWHERE: Final = -1
+"""Where a table stands of which no commit names anything."""
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a commit of the format says of itself: the output it belongs to, its step, and the table whose
+    step it is, "" where an earlier version made it. ``source``: of a target that is shared, the source
+    whose rows alone it touches; step 0 changes columns for all of them. ``since``: the version by
+    which the table was brought back to what it was: the step may have been taken before that, and is
+    gone. ``kind`` is what was done, ``until`` the mark up to which the changes go that it was done for:
+    who repeats the step does the same. Earlier versions told neither. ``stands``: of a target that is
+    shared, the version that the last commit of the table names."""
+
+    waltap: str
+    step: int
+    mark: str = ""
+    table: str = ""
+    source: str = ""
+    since: int | None = None
+    kind: str = ""
+    until: str = ""
+    stands: int = NOWHERE
+
+    @classmethod
+    def read(cls, text: str | None) -> "Note | None":
+        """Return the note that ``text`` is, None where it is none, or somebody else's."""
+        try:
+            return None if text is None else msgspec.json.decode(text, type=cls)
+        except msgspec.DecodeError:
+            return None

@@ -1,0 +1,29 @@
+"""What is told of an error that came out of a JVM."""
+
+from waltap_spark.errors import first_words
+
+JAVA = """An error occurred while calling o80.sql.
+: org.apache.iceberg.jdbc.UncheckedSQLException: Failed to execute: INSERT
+\tat org.apache.iceberg.jdbc.JdbcCatalog.execute(JdbcCatalog.java:780)
+\tat org.apache.spark.util.Utils$.getTry$lzy(Utils.scala:1453)
+\tSuppressed: org.apache.spark.util.Utils$OriginalTryStackTraceException: Full stacktrace
+\t\tat java.base/java.lang.Thread.run(Thread.java:840)
+\t\t... 22 more
+Caused by: org.sqlite.SQLiteException: A PRIMARY KEY constraint failed (UNIQUE constraint failed)
+\tat org.sqlite.core.DB.newSQLException(DB.java:1179)
+"""
+
+
+def test_frames_are_no_words() -> None:
+    assert first_words(ValueError(JAVA)) == (
+        "An error occurred while calling o80.sql. "
+        ": org.apache.iceberg.jdbc.UncheckedSQLException: Failed to execute: INSERT "
+        "Caused by: org.sqlite.SQLiteException: A PRIMARY KEY constraint failed (UNIQUE constraint failed)"
+    )
+
+
+def test_what_follows_a_blank_line_is_a_plan() -> None:
+    assert first_words(ValueError("no such column\n  at the place (x)\n\nPlan")) == (
+        "no such column at the place (x)"
+    )
+    assert first_words(ValueError("")) == "ValueError"
