@@ -2,6 +2,7 @@
 
 import datetime as dt
 import shutil
+from contextlib import nullcontext
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -509,10 +510,40 @@ def test_sweep_leaves_what_the_next_manifest_will_name(tmp_path: Path) -> None:
     log.write(batch(db.commit()))
     written = list(tmp_path.glob("segments/**/*.parquet"))
     assert len(written) > 1, "nothing was spilled"
-    assert ChangeLog(str(tmp_path)).sweep(before="99991231T00") == 0
+    with pytest.raises(FilesInUse):
+        ChangeLog(str(tmp_path)).sweep(before="99991231T00")
     log.flush()
     log.close()
+    assert ChangeLog(str(tmp_path)).sweep(before="99991231T00") == 0
     assert len(rows(tmp_path)) >= 20_000
+
+
+@pytest.mark.parametrize("location", ["", "mock:///log"])
+def test_sweep_leaves_what_an_open_transaction_has_written_under_an_older_mark(
+    tmp_path: Path, location: str
+) -> None:
+    """It began before the newest manifest; a bucket has no lock that would tell of its writer."""
+    store = Store(location or str(tmp_path / "log"))
+    settings = ChangeLogProperties(
+        path=location or str(tmp_path / "log"), **{"memory.max.bytes": 1}
+    )
+    log, db = ChangeLogSink(settings, context(tmp_path), store=store), Database()
+    log.open()
+    db.insert(PEOPLE, ["1", "whole", None])
+    whole = db.commit()
+    db.insert(PEOPLE, *[[str(n), "n" * 100, None] for n in range(2, 20_002)])
+    first, last = in_parts(db.commit(), 19_000, 1_000)
+    log.write(batch(whole))
+    log.write(batch(first))
+    log.flush()
+    reader = ChangeLog(store if location else Store(str(tmp_path / "log")))
+    with nullcontext() if location else pytest.raises(FilesInUse):
+        assert reader.sweep(before="99991231T00") == 0
+    log.write(batch(last))
+    log.flush()
+    log.close()
+    assert sum(len(part) for part in reader.rows("public", "people")) == 20_001
+    assert reader.sweep(before="99991231T00") == 0
 
 
 def test_sweep_removes_what_no_manifest_names(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def readers(
 
 @application.command()
 def sweep(path: PathArgument, older_than_hours: HoursOption = 24.0) -> None:
-    """Remove segments that no manifest names: what crashes have left behind."""
+    """Remove segments that no manifest names: what crashes have left behind. Stop the pipeline before."""
     typer.echo(f"{_log(path).sweep(_before(older_than_hours)):,} segments removed")
 
 

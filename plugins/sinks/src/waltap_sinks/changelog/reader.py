@@ -1,5 +1,6 @@
 """Reading a change log: manifests in order, rows of a table, and what may be thrown away."""
 
+import datetime as dt
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +18,7 @@ from waltap_sinks.changelog.manifest import (
     Manifest,
     Mark,
     TableEntry,
+    bucket_of,
     mark_of_name,
     parse_manifest,
 )
@@ -29,6 +31,8 @@ __all__ = ["ChangeLog", "complete_generations"]
 
 MANIFESTS: Final = "manifests"
 SEGMENTS: Final = "segments"
+OPEN_FOR: Final = dt.timedelta(hours=24)
+"""For so long a transaction may be open whose writer cannot be asked."""
 
 
 class ChangeLog:
@@ -293,13 +297,24 @@ class ChangeLog:
 
     def sweep(self, before: str) -> int:
         """Remove segments in folders (`bucket_of` a time) older than ``before`` that no manifest names,
-        and none will: what was begun since the newest manifest is the next one's, and of a snapshot
-        that goes on nobody knows which.
+        and none will: of a snapshot that goes on nobody knows which.
 
-        Returns how many.
+        A transaction that is open may have begun under any mark before the newest, and its writer alone
+        knows its segments. So this holds the log's lock; in a bucket, where there is none, segments that
+        are younger than `OPEN_FOR` stay.
 
-        Reads every manifest: meant for the command line and for once a day, not for each start.
+        Returns how many. Reads every manifest: meant for the command line and for once a day, not for each
+        start. Raises: FilesInUse.
         """
+        if not self.store.local:
+            before = min(before, bucket_of(dt.datetime.now(dt.UTC) - OPEN_FOR))
+        self.store.lock(".lock")
+        try:
+            return self._swept(before)
+        finally:
+            self.store.unlock()
+
+    def _swept(self, before: str) -> int:
         last = self.last()
         if last is not None and last.snapshot is not None and not last.snapshot.complete:
             return 0
