@@ -26,7 +26,7 @@ from waltap_spark.column_identity import (
 from waltap_spark.cuts import noted
 from waltap_spark.damage import damage, require_sizes, without
 from waltap_spark.elsewhere import Elsewhere, replaced_from_chunks, unread, wait_for
-from waltap_spark.endings import ending
+from waltap_spark.endings import ending, spared
 from waltap_spark.errors import (
     FormatDiffers,
     MadeOtherwise,
@@ -435,7 +435,8 @@ class _Attempt:
         step = replace(self._step, spark=session)
         for group in found.groups:
             found.tried.append(group)
-            self._options.names.name(group, table.name, ruled_as=table.target_name)
+            for each in (group, *group.others):
+                self._options.names.name(each, table.name, ruled_as=table.target_name)
             try:
                 table = self._apply_group(replace(step, until=group.until), table, group)
                 table = doubted(table, group.doubt) if group.doubt else table
@@ -514,6 +515,9 @@ class _Attempt:
         )
         if group.replaces and not past:
             return self._format.replace(step, table, brought)
+        if group.others and table.mode.deletes != "kept":
+            stays = spared(step, table, group, brought.frame, store, self._output)
+            brought = replace(brought, spared=stays)
         table = self._format.apply(step, table, brought)
         return msgspec.structs.replace(table, stale=()) if brought.truncates else table
 

@@ -40,6 +40,10 @@ class Group:
     """Where the segments' rows lie in a form that Spark can read, when theirs is not."""
     until: Mark | None = None
     """The mark up to which the commit goes for whose plan the group was made."""
+    at: tuple[int, int | None] | None = None
+    """LSN and time (µs since 1970) at which a snapshot stands, where they are known."""
+    others: tuple["Group", ...] = ()
+    """Of a group that replaces: the groups behind it that are of the same snapshot."""
     elsewhere: str = ""
     """The name under which the rows were handed over, which are in no segment (`TableEntry.elsewhere`)."""
     lost: bool = False
@@ -121,8 +125,11 @@ class TablePlan:
         groups = self.groups if every else self.tried
         return tuple(sorted({*had, *(each.until for each in groups if each.until is not None)}))
 
-    def take(self, entry: TableEntry, epoch: int, span: tuple[int, int]) -> None:
-        """Take the rows that one manifest, with the LSNs ``span``, has of this table."""
+    def take(
+        self, entry: TableEntry, epoch: int, span: tuple[int, int], at: tuple[int, int | None]
+    ) -> None:
+        """Take the rows that one manifest, with the LSNs ``span``, has of this table. ``at``: where a
+        snapshot stands that it is of."""
         if entry.elsewhere:
             self.staged = []
             self.groups.append(_group(entry, epoch))
@@ -133,7 +140,7 @@ class TablePlan:
         if entry.generation is not None:
             self._stage(entry)
             if entry.complete:
-                self.release(entry.generation, epoch, entry)
+                self.release(entry.generation, epoch, at, entry)
             return
         if not self.groups or not self.groups[-1].continues(entry, epoch):
             self.groups.append(_group(entry, epoch))
@@ -160,7 +167,13 @@ class TablePlan:
             for part in entry.segments
         ]
 
-    def release(self, generation: int, epoch: int, entry: TableEntry | None = None) -> None:
+    def release(
+        self,
+        generation: int,
+        epoch: int,
+        at: tuple[int, int | None],
+        entry: TableEntry | None = None,
+    ) -> None:
         """Turn a complete snapshot into groups, of which the first replaces what was there."""
         parts = [part for part in self.staged if part.generation == generation]
         groups = [] if parts or entry is None else [_group(entry, epoch)]
@@ -174,7 +187,8 @@ class TablePlan:
             groups[-1].rows += part.rows
             groups[-1].operations["r"] += part.rows
         if groups:
-            groups[0].replaces = True
+            groups[0].replaces, groups[0].at = True, at
+            groups[0].others = tuple(groups[1:])
             self.groups += groups
         self.staged = []
 
@@ -189,18 +203,23 @@ def plan(manifests: Iterable[Manifest], tables: Mapping[str, TableState]) -> dic
         for name, before in tables.items()
         if before.staged
     }
+    told: int | None = None
     for manifest in manifests:
-        epoch, before = manifest.mark.epoch, manifest.previous
+        epoch, before, part = manifest.mark.epoch, manifest.previous, manifest.snapshot
+        told = told if manifest.last_commit_ts is None else manifest.last_commit_ts
+        at = manifest.mark.end_lsn, told
+        if part is not None:
+            at = at[0] if part.lsn is None else part.lsn, part.ts or told
         span = (before.end_lsn if before.epoch == epoch else 0, manifest.mark.end_lsn)
         for entry in manifest.tables:
             found = plans.setdefault(entry.name, TablePlan(entry.schema, entry.table))
             had = entry.name in tables or bool(found.groups)
-            found.take(entry, epoch, span)
+            found.take(entry, epoch, span, at)
             if entry.missed and had:
                 found.groups[-1].doubt = MISSED
-        if manifest.snapshot is not None and manifest.snapshot.complete:
+        if part is not None and part.complete:
             for found in plans.values():
-                found.release(manifest.snapshot.generation, epoch)
+                found.release(part.generation, epoch, at)
     return plans
 
 

@@ -24,6 +24,8 @@ from waltap_spark.timeline import fresh, rows_after
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from waltap_spark.endings import Spared
+
 __all__ = ["changes_frame", "current_frame"]
 
 Uri = Callable[[str], str]
@@ -67,10 +69,12 @@ def current_frame(
     *,
     pending: "DataFrame | None" = None,
     after: "DataFrame | None" = None,
+    spared: "Spared | None" = None,
 ) -> "DataFrame":
     """Return the rows that the table holds: its base with the pending changes applied.
 
-    ``pending`` stands in for the pending sets as they are stored, ``after`` for what comes of them.
+    ``pending`` stands in for the pending sets as they are stored, ``after`` for what comes of them;
+    ``spared`` does not end since they lack it.
     """
     base = _base(spark, table, uri)
     if not table.pending:
@@ -78,6 +82,10 @@ def current_frame(
     rows = pending
     if rows is None:
         rows = changes_frame(spark, table, table.pending, uri, filled=True)
+    if table.mode.keeps_past and spared is not None:
+        left = spared.of(base, table.key, "left_anti")
+        found = rows_after(table, table.pending, rows, left)
+        return found.unionByName(spared.of(base, table.key, "left_semi"))
     if table.mode.keeps_past:
         return rows_after(table, table.pending, rows, base)
     if any("t" in change.operations for change in table.pending):

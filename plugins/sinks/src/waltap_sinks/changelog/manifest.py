@@ -137,12 +137,14 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.schema}.{self.table}"
 
 
-class SnapshotPart(msgspec.Struct, frozen=True, kw_only=True):
-    """That a manifest belongs to a snapshot. ``complete``: it is the last one of ``generation``."""
+class SnapshotPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """That a manifest belongs to a snapshot. ``complete``: it is the last one of ``generation``. ``lsn``
+    and ``ts`` (µs since 1970 UTC, None where an earlier version wrote it) are those of its first piece."""
 
     generation: int
     lsn: int | None
     complete: bool
+    ts: int | None = None
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -311,7 +311,7 @@ class ChangeLogSink(Sink):
             return
         lsn = batch.position.end_lsn if part.lsn is None else part.lsn
         if part.opens:
-            self._begin_snapshot(part.lsn, batch.position.end_lsn)
+            self._begin_snapshot(part, batch.position.end_lsn)
         elif part.goes_on or self._generation is None:
             self._go_on(part, batch.position.end_lsn)
         if part.restarts:
@@ -345,7 +345,7 @@ class ChangeLogSink(Sink):
         if self._read.lacks(progress):
             raise self._gone("lacks rows of the snapshot that goes on")
         if self._read.part is None:
-            self._begin_snapshot(part.lsn, end_lsn)
+            self._begin_snapshot(part, end_lsn)
             return
         self._generation, self._snapshot_part = self._read.part.generation, self._read.part
         self._skip_below = self._published_below = 0
@@ -374,8 +374,8 @@ class ChangeLogSink(Sink):
         table.chunks.append(chunk)
         self._read.ended(oid, chunk)
 
-    def _begin_snapshot(self, lsn: int | None, end_lsn: int) -> None:
-        """Start a generation; the rows of one that was not completed count for nothing.
+    def _begin_snapshot(self, part: SnapshotRows, end_lsn: int) -> None:
+        """Start a generation with ``part``; the rows of one that was not completed count for nothing.
 
         A position before the last mark is one of another server history, or of an older slot that
         is read again: a new epoch begins.
@@ -389,7 +389,9 @@ class ChangeLogSink(Sink):
         self._read = ReadSoFar()
         self._generation = self._next_generation
         self._next_generation += 1
-        self._snapshot_part = SnapshotPart(generation=self._generation, lsn=lsn, complete=False)
+        self._snapshot_part = SnapshotPart(
+            generation=self._generation, lsn=part.lsn, complete=False, ts=part.ts or None
+        )
         self._skip_below = self._published_below = 0
 
     def _end_snapshot(self) -> None:

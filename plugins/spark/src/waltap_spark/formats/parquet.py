@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from waltap_spark.endings import Spared
+
 __all__ = ["ParquetFormat"]
 
 MERGED: Final = 4 << 20
@@ -84,7 +86,7 @@ class ParquetFormat(TableFormat):
             return _kept(_with_base(table, rows.group, written))
         table = msgspec.structs.replace(table, pending=(*table.pending, written))
         if rows.group.moved or rows.truncates or rows.group.replaces:
-            table = self._fold(step, table)
+            table = self._fold(step, table, rows.spared)
         return _kept(table)
 
     def truncate(self, step: Step, table: TableState) -> TableState:
@@ -142,8 +144,9 @@ class ParquetFormat(TableFormat):
         )
         return msgspec.structs.replace(table, changes=(*table.changes, written)), written
 
-    def _fold(self, step: Step, table: TableState) -> TableState:
-        """Write the table as it stands now: the pending changes become part of its base.
+    def _fold(self, step: Step, table: TableState, spared: "Spared | None" = None) -> TableState:
+        """Write the table as it stands now: the pending changes become part of its base. ``spared``: what
+        does not end since they lack it.
 
         Versions that ended before stay where they are: a fold costs what the open ones cost, and not what
         the history does.
@@ -154,7 +157,7 @@ class ParquetFormat(TableFormat):
             table, base=tuple(part for part in table.base if not part.closed)
         )
         rows, after = self._settled(step, table) if table.pending else (None, None)
-        frame = current_frame(step.spark, table, uri, pending=rows, after=after)
+        frame = current_frame(step.spark, table, uri, pending=rows, after=after, spared=spared)
         expected = table.stored_rows
         epoch = _epoch_of_fold(table)
         if table.mode.name != "scd2":

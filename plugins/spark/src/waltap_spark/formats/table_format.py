@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from waltap_sinks.changelog.manifest import Mark
+    from waltap_spark.endings import Spared
 
 __all__ = ["Brought", "Evolution", "FormatContext", "Step", "TableFormat", "What"]
 
@@ -101,12 +102,13 @@ class Brought:
     """The rows that one group of segments brings to a table. Nothing is read before it is asked for.
 
     ``read`` makes `frame`. ``files``: those of the change log, for a format that writes few rows
-    without Spark (`waltap_spark.small_sets`).
+    without Spark (`waltap_spark.small_sets`). ``spared``: what does not end since the group lacks it.
     """
 
     group: Group
     read: Callable[[], "DataFrame"]
     files: Store
+    spared: "Spared | None" = None
 
     @cached_property
     def frame(self) -> "DataFrame":
@@ -129,6 +131,8 @@ class Brought:
         filled = self._widened(table, filled=True)
         if table.mode.keeps_past:
             rows = moved(table, [self.group], filled, standing(table, base))
+            if self.spared is not None:
+                base = self.spared.of(base, table.key, "left_anti")
             return changed(table, [self.group], rows, base)
         return settle(
             table,
