@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -77,3 +78,29 @@ def test_a_sink_that_takes_the_place_of_another_is_told_of(
     values = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
     assert [value["value"]["after"]["id"] for value in values] == [1, 1, 2]
     assert "went to" not in run()
+
+
+def test_a_change_log_that_was_moved_lacks_nothing_and_an_older_copy_is_told(
+    source: str, database: Database, tmp_path: Path
+) -> None:
+    profile = tmp_path / f"{database.name}.toml"
+
+    def run(place: str) -> tuple[int, str]:
+        profile.write_text(f'{source}[sink]\ntype = "changelog"\npath = "{place}"\n')
+        done = waltap("run", profile, "--until-idle", 0.3, cwd=tmp_path)
+        return done.returncode, done.stderr
+
+    assert run("log")[0] == 0
+    shutil.copytree(tmp_path / "log", tmp_path / "copy")
+    database.execute("INSERT INTO t VALUES (2)")
+    assert run("log")[0] == 0
+    (tmp_path / "log").rename(tmp_path / "moved")
+    database.execute("INSERT INTO t VALUES (3)")
+    code, said = run("moved")
+    assert (code, "went to" in said) == (0, False)
+    found = ChangeLog(str(tmp_path / "moved")).rows("public", "t")
+    assert [row for part in found for row in part["id"].to_pylist()] == [1, 2, 3]
+    code, said = run("copy")
+    assert (code, "WT-5109" in said) == (1, True), said
+    code, said = run("other")
+    assert (code, "went to changelog:moved; changelog:other" in said) == (0, True)

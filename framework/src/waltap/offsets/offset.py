@@ -59,7 +59,8 @@ class PartitionOffset(msgspec.Struct, frozen=True, kw_only=True):
 class Offset(msgspec.Struct, frozen=True, kw_only=True):
     """What a pipeline remembers between runs: each partition's offset by its name, a snapshot that has
     not ended, ``signals``, the state of incremental snapshots (`waltap.snapshot.incremental_state`), and
-    ``sink``, where it was delivered last (`Stages.destination`), "" where that is not known.
+    ``sink``, where it was delivered last (`Stages.destination`), "" where that is not known, and
+    ``sink_identity``, what is there (`Sink.identity`).
 
     A source with one partition is the normal case: `of` makes its offset, `sole` is the partition,
     `with_sole` changes it.
@@ -69,6 +70,7 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: SnapshotProgress | None = None
     signals: dict[str, object] = {}
     sink: str = ""
+    sink_identity: str = ""
     version: int = NEWEST_VERSION
 
     @classmethod

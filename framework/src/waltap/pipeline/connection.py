@@ -122,7 +122,9 @@ class Connection:
         stored = start.offset
         if offset is not None:
             stored = _continued(stored, None if start.snapshot else offset)
-        stored = msgspec.structs.replace(stored, sink=stages.destination)
+        stored = msgspec.structs.replace(
+            stored, sink=stages.destination, sink_identity=stages.sink.identity()
+        )
         stages.desk.counted, stages.desk.notify = run.counts, run.channels.tell
         delivery = Delivery(
             pipeline=run.profile.name,

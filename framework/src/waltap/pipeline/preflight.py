@@ -7,11 +7,12 @@ does not refuse a start, which waits for it in its place.
 
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from waltap.config.profile import Component, Profile
-from waltap.errors import OffsetError, Retry, SourceError, WaltapError
+from waltap.errors import OffsetError, Retry, SinkError, SourceError, WaltapError
 from waltap.files.place import refusal
 from waltap.format.format import Format
 from waltap.host import Host
@@ -390,6 +391,9 @@ def _elsewhere(stages: Stages, offset: Offset | None) -> list[Check]:
         return []
     if offset.sink in {"", stages.destination}:
         return []
+    with suppress(SinkError):  # it is told elsewhere
+        if offset.sink_identity and offset.sink_identity == stages.sink.identity():
+            return []  # it was moved
     return [
         Check(
             name=f"sink {stages.profile.sink.spec.name}",

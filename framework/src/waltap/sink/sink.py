@@ -185,6 +185,11 @@ class Sink(abc.ABC):
         None until then. Raises: SinkError, where that cannot be."""
         raise NotImplementedError
 
+    def identity(self) -> str:
+        """Return what the data here is known by wherever it is moved to; "", the default, where there is
+        no such thing, or no data yet. Asked before `open`, too. Raises: SinkError."""
+        return ""
+
     def missed(self, table: str) -> None:
         """Take note, durably, that ``table`` (``schema.table``) was captured before, and not for a while:
         told behind `open`, before what comes of it now, perhaps twice. Rows that are here may be gone in

@@ -111,6 +111,10 @@ class SparkSink(Sink):
         self._went = True
         self._log.write(batch)
 
+    def identity(self) -> str:
+        """Return that of the change log."""
+        return self._log.identity()
+
     def missed(self, table: str) -> None:
         """Have the change log say so, and so the tables."""
         self._log.missed(table)

@@ -9,27 +9,33 @@ __all__ = ["PublishedNote"]
 
 
 class PublishedNote:
-    """The file ``path``, about the log at ``log``: an empty or older one is then not the one it was."""
+    """The file ``path``, about the log at ``log``: an empty or older one is then not the one it was.
+    ``identity`` is that of the log, which it has elsewhere, too."""
 
     def __init__(self, path: Path, log: str) -> None:
         self._path, self._log = path, log
+        self.identity = ""
 
     def write(self, mark: Mark) -> None:
         """Note how far the log goes now; what fails is only a check."""
         draft = self._path.with_suffix(".tmp")
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(f"{self._log}\n{mark}")
+            draft.write_text(f"{self._log}\n{self.identity}\n{mark}")
             draft.replace(self._path)
 
     def read(self) -> Mark | None:
         """Return how far this log went; None: nothing was written to it, or this is not known."""
         try:
-            log, _, mark = self._path.read_text().rpartition("\n")
+            about, _, mark = self._path.read_text().rpartition("\n")
             epoch, end_lsn, ordinal = (int(number, 16) for number in mark.split("-"))
         except (OSError, ValueError):
             return None
-        return Mark(epoch, end_lsn, ordinal) if log == self._log else None
+        log, _, identity = about.rpartition("\n")
+        own = self._log in {log, about} or (
+            identity and identity == self.identity
+        )  # 0.1: no identity
+        return Mark(epoch, end_lsn, ordinal) if own else None
 
     def forget(self) -> None:
         """Remove the note."""

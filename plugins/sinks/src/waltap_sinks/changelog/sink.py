@@ -23,7 +23,7 @@ from waltap_sinks.changelog.errors import (
     ChangeLogOlder,
     TransactionGap,
 )
-from waltap_sinks.changelog.log_identity import make_log_identity
+from waltap_sinks.changelog.log_identity import log_identity, make_log_identity
 from waltap_sinks.changelog.manifest import (
     NOTHING,
     VERSION,
@@ -139,7 +139,7 @@ class ChangeLogSink(Sink):
         self._abandon()
         self._reset()
         self._store.make_folder("manifests")
-        make_log_identity(self._store)
+        self._published_note.identity = make_log_identity(self._store)
         self._missed.read()
         log = ChangeLog(self._store)
         last = log.last()
@@ -206,6 +206,10 @@ class ChangeLogSink(Sink):
         self._fail_stop.check()
         with self._gap, self._abandoning():
             self._take(batch)
+
+    def identity(self) -> str:
+        """Return the log's id."""
+        return log_identity(self._store)
 
     def missed(self, table: str) -> None:
         """Have the next entry of ``table`` say so."""
