@@ -26,7 +26,7 @@ from waltap_spark.column_identity import (
 from waltap_spark.cuts import noted
 from waltap_spark.damage import damage, require_sizes, without
 from waltap_spark.elsewhere import Elsewhere, replaced_from_chunks, unread, wait_for
-from waltap_spark.endings import ending, spared
+from waltap_spark.endings import ending
 from waltap_spark.errors import (
     FormatDiffers,
     MadeOtherwise,
@@ -52,6 +52,7 @@ from waltap_spark.schema import LOG_FIELDS, common_type
 from waltap_spark.session import Suited, each_in_one, make_active, prepare
 from waltap_spark.shared_targets import Shapes, require_place
 from waltap_spark.small_sets import is_small
+from waltap_spark.spared import spared
 from waltap_spark.upkeep import Kept, Upkeep, grafted
 from waltap_spark.wide_decimals import make_readable
 
@@ -516,7 +517,7 @@ class _Attempt:
         if group.replaces and not past:
             return self._format.replace(step, table, brought)
         if group.others and table.mode.deletes != "kept":
-            stays = spared(step, table, group, brought.frame, store, self._output)
+            stays = spared(table, group, brought.frame, store, self._output, step.path)
             brought = replace(brought, spared=stays)
         table = self._format.apply(step, table, brought)
         return msgspec.structs.replace(table, stale=()) if brought.truncates else table

@@ -1,58 +1,20 @@
 """A truncate that no server sent: rows whose past is kept end when a snapshot finds their table empty, or
-when another table takes its name. And the rows that a part of a snapshot lacks, and does not end."""
+when another table takes its name."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import reduce
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from waltap.files.store import Store
 from waltap_spark.expression import column_of
 from waltap_spark.formats import Brought, Step
-from waltap_spark.log_rows import logged, logged_types
-from waltap_spark.output import Output, TableState
+from waltap_spark.output import TableState
 from waltap_spark.plan import Group
 from waltap_spark.schema import log_struct
-from waltap_spark.settle import of_touched_keys
-from waltap_spark.wide_decimals import make_readable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Spared", "ending", "spared"]
-
-
-@dataclass(frozen=True)
-class Spared:
-    """Keys that a snapshot has in ``groups`` behind the first, which ends what it lacks: not those."""
-
-    keys: "DataFrame"
-    groups: Sequence[Group]
-
-    def of(
-        self, base: "DataFrame", key: Sequence[str], how: Literal["left_semi", "left_anti"]
-    ) -> "DataFrame":
-        """Return the rows of ``base`` under these keys, or all others (``left_anti``)."""
-        return of_touched_keys(base, key, self.keys, self.groups, how)
-
-
-def spared(
-    step: Step, table: TableState, group: Group, rows: "DataFrame", files: Store, output: Output
-) -> Spared | None:
-    """Return what ``group``, whose rows are ``rows``, is not to end of ``table``, None where all of its
-    snapshot is in it."""
-    others = [each for each in group.others if each.key == group.key]
-    if not others or not table.key:
-        return None
-    frames = []
-    for each in others:
-        make_readable(files, output, each, lambda: step.path(table, "changes"))
-        types = logged_types(step.spark, files, each)
-        types = {name: types[name] for name in each.key}
-        frames.append(logged(step.spark, files, each, types).select(*map(column_of, each.key)))
-    keys = reduce(lambda one, other: one.unionByName(other), frames)
-    return Spared(of_touched_keys(keys, table.key, rows, [group], "left_anti"), others)
+__all__ = ["ending"]
 
 
 def ending(

@@ -24,7 +24,7 @@ from waltap_spark.timeline import fresh, rows_after
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from waltap_spark.endings import Spared
+    from waltap_spark.spared import Spared
 
 __all__ = ["changes_frame", "current_frame"]
 

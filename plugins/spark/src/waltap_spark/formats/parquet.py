@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from waltap_spark.endings import Spared
+    from waltap_spark.spared import Spared
 
 __all__ = ["ParquetFormat"]
 

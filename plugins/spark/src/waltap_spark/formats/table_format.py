@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from waltap_sinks.changelog.manifest import Mark
-    from waltap_spark.endings import Spared
+    from waltap_spark.spared import Spared
 
 __all__ = ["Brought", "Evolution", "FormatContext", "Step", "TableFormat", "What"]
 
