@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from waltap_spark import applier
+from waltap_spark import applier, retries
 from waltap_spark.adoption import adopt
 from waltap_spark.applier import Applier
 from waltap_spark.errors import FormatDiffers, VersionGone
@@ -165,7 +165,7 @@ def test_a_table_that_was_tried_in_a_commit_that_failed_is_tried_again_with_it(
             raise PySparkException("out of order")
         original(work, settled)
 
-    monkeypatch.setattr(applier, "RETRY_S", 3600.0)
+    monkeypatch.setattr(retries, "RETRY_S", 3600.0)
     monkeypatch.setattr(Work, "merge", merge)
     monkeypatch.setattr(rig.applier._format, "puts", lambda _spark: False)
     for table in (PEOPLE, LEFT):
@@ -179,13 +179,13 @@ def test_a_table_that_was_tried_in_a_commit_that_failed_is_tried_again_with_it(
         if name == "3":
             with monkeypatch.context() as patch:
                 patch.setattr(rig.output, "commit", no_space)
-                patch.setattr(applier, "RETRY_S", 0.0)
+                patch.setattr(retries, "RETRY_S", 0.0)
                 with pytest.raises(OSError, match="no space"):
                     rig.apply()
         else:
             rig.apply()
     with monkeypatch.context() as patch:
-        patch.setattr(applier, "RETRY_S", 0.0)
+        patch.setattr(retries, "RETRY_S", 0.0)
         rig.apply()
     rig.check(PEOPLE, LEFT)
     assert LiveTables(rig.spark, rig.output).changes("people").count() == 1 + 3
@@ -197,7 +197,7 @@ def test_a_try_that_fails_early_forgets_no_step_of_those_before(
 ) -> None:
     """One try writes history up to the second mark; the next one fails at what is before the first mark,
     also where it repeats a commit of a driver that died. Then there is more."""
-    monkeypatch.setattr(applier, "RETRY_S", 0.0)
+    monkeypatch.setattr(retries, "RETRY_S", 0.0)
 
     def update(name: str) -> None:
         rig.db.update(PEOPLE, ["1"], name=name)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from waltap_spark import applier
+from waltap_spark import applier, retries
 from waltap_spark.live import LiveTables
 
 from tests.integration.test_spark_applier import PEOPLE
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("quick_plans")
 
 @pytest.fixture
 def rig(delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    monkeypatch.setattr(applier, "RETRY_S", 0.0)
+    monkeypatch.setattr(retries, "RETRY_S", 0.0)
     made = Rig(tmp_path, delta, "delta", parallel=1)
     made.db.insert(PEOPLE, ["1", "Ann", "x"], ["2", "Bob", "y"])
     made.commit()

@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from waltap_sinks.changelog.manifest import Mark
-from waltap_spark import applier
+from waltap_spark import applier, retries
 from waltap_spark.formats.work import Work
 from waltap_spark.live import LiveTables
 from waltap_spark.plan import TablePlan
@@ -25,7 +25,7 @@ WITHOUT = relation("public.people", HAD[:2], numbers=(1, 2))
 
 @pytest.fixture
 def rig(delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    monkeypatch.setattr(applier, "RETRY_S", 0.0)
+    monkeypatch.setattr(retries, "RETRY_S", 0.0)
     made = Rig(tmp_path, delta, "delta", parallel=1, dropped=("drop",))
     made.db.insert(WITH, ["1", "Ann", "x"])
     made.commit()

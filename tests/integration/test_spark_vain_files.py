@@ -9,7 +9,7 @@ import pytest
 from waltap.mapping.type_mapping import TypeOptions
 from waltap.mapping.type_registry import TypeRegistry
 from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
-from waltap_spark import applier, small_sets
+from waltap_spark import applier, retries, small_sets
 from waltap_spark.applier import Applier
 from waltap_spark.errors import RowsAwaited
 from waltap_spark.formats.choice import PARQUET
@@ -30,7 +30,7 @@ OTHERS = relation("public.others", [("id", "int4"), ("name", "text")])
 @pytest.fixture
 def rig(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     """Tables that stand still are tried with every commit."""
-    monkeypatch.setattr(applier, "RETRY_S", 0.0)
+    monkeypatch.setattr(retries, "RETRY_S", 0.0)
     made = Rig(tmp_path, spark, fold_rows=0, fold_share=0.0)
     yield made
     made.applier.close()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from waltap_spark import applier
+from waltap_spark import applier, retries
 from waltap_spark.formats import merging
 from waltap_spark.formats.work import Work
 from waltap_spark.live import LiveTables
@@ -21,7 +21,7 @@ def steps_that_fail_are_taken_once(rig: Rig) -> None:
     """A table whose rows cannot be written has its history written by then: the next try finds it. Upkeep that
     fails takes nothing back."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(applier, "RETRY_S", 0.0)
+        patch.setattr(retries, "RETRY_S", 0.0)
         patch.setattr(rig.applier._format, "puts", lambda _spark: False)
         rig.db.insert(PEOPLE, ["1", "a", "n"], ["2", "b", "m"])
         rig.commit()

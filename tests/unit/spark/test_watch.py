@@ -135,3 +135,37 @@ def test_the_command_and_the_status_page_show_it(lake: Lake) -> None:
         "public.orders": (1200, 0),
         "public.items": (0, 34),
     }
+
+
+def test_what_waits_for_a_table_that_stands_still_is_counted_on(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log behind it may be that of days: nobody reads all of it at each look."""
+    lake.flush(orders=1, items=1)
+    lake.commit()
+    lake.flush(items=1)
+    lake.commit(items="a type")
+    watch = Watch(lake.output)
+    read: list[object] = []
+    manifests = ChangeLog.manifests
+
+    def counted(self: ChangeLog, *marks: Any) -> Any:
+        for manifest in manifests(self, *marks):
+            read.append(manifest)
+            yield manifest
+
+    for rows in range(1, 4):
+        lake.flush(items=rows, orders=1)
+        now = lake.now(after_s=3)
+        assert watch.look(now).tables == Watch(lake.output).look(now).tables
+        with monkeypatch.context() as patch:
+            patch.setattr(ChangeLog, "manifests", counted)
+            read.clear()
+            watch.look(now)
+            assert len(read) == rows, "what waits behind the commit, and no more"
+    lake.state = msgspec.structs.replace(
+        lake.state,
+        tables={name: TableState(schema="public", table=name[7:]) for name in lake.state.tables},
+    )
+    lake.commit()
+    assert [each.waiting_rows for each in watch.look(lake.now()).tables] == [0, 0]

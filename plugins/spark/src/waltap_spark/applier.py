@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -48,6 +48,7 @@ from waltap_spark.plan import Group, TablePlan, plan
 from waltap_spark.redelivery import lacks_values, leave_out_known, may_repeat, needed, reached
 from waltap_spark.resting import Resting
 from waltap_spark.resumption import Asked, Requests, resumed
+from waltap_spark.retries import Retries
 from waltap_spark.schema import LOG_FIELDS, common_type
 from waltap_spark.session import Suited, each_in_one, make_active, prepare
 from waltap_spark.shared_targets import Shapes, require_place
@@ -62,9 +63,6 @@ if TYPE_CHECKING:
 __all__ = ["Applier", "ApplyOptions"]
 
 log = logging.getLogger(__name__)
-
-RETRY_S: Final = 60.0
-"""How long a table that stands still is left alone before it is tried again."""
 
 
 class Applier:
@@ -95,7 +93,7 @@ class Applier:
         self._kept: list[Kept] = []
         self.state: OutputState
         self._owed: Mark | None = None
-        self._tried: dict[str, float] = {}
+        self._retries = Retries()
         self._resting = Resting(self._format)
         self._requests = Requests(output)
         self._shapes = Shapes(lambda: self.state.tables)
@@ -183,13 +181,13 @@ class Applier:
         that was begun before is made again as it was first: it may have been longer than ``manifests``.
 
         A table whose changes cannot be applied stands still (`TableState.failed`): all others go on,
-        and it is tried again from where it stands, every `RETRY_S` and by every new applier.
+        and it is tried again from where it stands, once in a while (`Retries`) and by every new applier.
         Raises: FilesUnavailable, and what Spark raises for all tables alike; nothing has changed
         then.
         """
         if self._owed is not None:
             owed = self._owed
-            self._tried.clear()  # a table that was tried then has steps of that length
+            self._retries.clear()  # a table that was tried then has steps of that length
             self._apply(list(self._log.manifests(self.state.mark, owed)), repeats=True)
             self._owed = None
         return self._apply([each for each in manifests if each.mark > self.state.mark])
@@ -306,16 +304,15 @@ class Applier:
                 continue
             asked.paths.append(path)
             asked.tables[table.name] = resumed(table, request.how)
-            self._tried.pop(table.name, None)
+            self._retries.forget(table.name)
         return asked
 
     def _due(self) -> list[str]:
         """Return the tables that stand still and are to be tried again now."""
-        now = time.monotonic()
         return [
             name
             for name, each in self.state.tables.items()
-            if each.failed and now - self._tried.get(name, -RETRY_S) >= RETRY_S
+            if each.failed and self._retries.due(name)
         ]
 
     def _plans(
@@ -329,7 +326,8 @@ class Applier:
         plans = plan(manifests, {n: each for n, each in tables.items() if n not in standing})
         plans = {name: found for name, found in plans.items() if name not in standing}
         for name in due:
-            plans[name] = self._plan_again(tables[name], mark)
+            with self._retries.timed(name):
+                plans[name] = self._plan_again(tables[name], mark)
         for each in plans.values():
             for group in each.groups:
                 group.until = group.until or mark
@@ -376,7 +374,8 @@ class Applier:
             make_active(suited.session)
             there = None if found.rows is None else self._format.rows_of(suited.session, table)
             session = suited.suit(None if there is None else there + (found.rows or 0))
-            done = attempt.table(session, table, found)
+            with self._retries.timed(name):
+                done = attempt.table(session, table, found)
         except (*OF_ONE, PySparkException, Py4JJavaError) as error:
             last = found.tried[-1] if found.tried else None
             if last is not None and last.elsewhere and not last.lost:
@@ -387,7 +386,7 @@ class Applier:
             reason = first_words(error)
             if reason != table.failed:
                 log.error("%s stands still, other tables go on: %s", name, reason)  # noqa: TRY400
-            self._tried[name] = time.monotonic()
+            self._retries.failed(name)
             mark = table.mark or before.mark
             segment = error.fields["segment"] if isinstance(error, SegmentDamaged) else ""
             stands = msgspec.structs.replace(
@@ -400,7 +399,7 @@ class Applier:
             return stands, error
         finally:
             self._sessions.put(suited)
-        self._tried.pop(name, None)
+        self._retries.forget(name)
         if table.failed:
             log.info("%s goes on", name)
         fine = {"failed": "", "mark": None, "attempts": (), "damaged": "", "passed": ()}

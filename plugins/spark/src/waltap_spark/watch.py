@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from waltap_sinks.changelog import ChangeLog
+from waltap_sinks.changelog import ChangeLog, Manifest, Mark
 from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogRetired
 from waltap_spark.output import Output, OutputState, TableState
 
@@ -57,6 +57,7 @@ class Watch:
     def __init__(self, output: Output) -> None:
         self._output = output
         self._batches: dict[int, Batch] = {}
+        self._standing: dict[str, _Waiting] = {}
 
     def look(self, now_ms: int) -> Progress:
         """Return how it stands. Raises: OutputDamaged, FilesUnavailable."""
@@ -71,8 +72,65 @@ class Watch:
             found = known.get(after.number)
             self._batches[after.number] = found or _batch(log, before, after)
         return Progress(
-            batches=tuple(self._batches.values())[-SHOWN:], tables=_tables(log, states[-1], now_ms)
+            batches=tuple(self._batches.values())[-SHOWN:],
+            tables=self._tables(log, states[-1], now_ms),
         )
+
+    def _tables(self, log: ChangeLog, state: OutputState, now_ms: int) -> tuple[TableProgress, ...]:
+        """Count what waits behind the last commit anew, and what waits for tables that stand still on from
+        the last look: it may be the log of days."""
+        known, self._standing = self._standing, {}
+        for name, table in state.tables.items():
+            if _still(table) and table.mark is not None:
+                had = known.get(name)
+                fits = had is not None and had.since == table.mark
+                self._standing[name] = had if fits and had is not None else _Waiting(table.mark)
+        others: dict[str, _Waiting] = {}
+        begin = min([state.mark, *(each.until for each in self._standing.values())])
+        try:
+            for step in log.manifests(begin):
+                for entry in step.tables:
+                    waits = self._standing.get(entry.name)
+                    if waits is None:
+                        waits = others.setdefault(entry.name, _Waiting(state.mark))
+                    waits.take(step, entry.rows)
+                for each in self._standing.values():
+                    each.until = max(each.until, step.mark)
+        except (ChangeLogRetired, ChangeLogDamaged):
+            pass  # whoever applies it says so
+        waiting = others | self._standing
+        nothing = _Waiting(state.mark)
+        return tuple(
+            TableProgress(
+                table=name,
+                waiting_rows=waiting.get(name, nothing).rows,
+                lag_ms=waiting.get(name, nothing).lag_ms(now_ms),
+                failed=state.tables[name].failed if name in state.tables else "",
+            )
+            for name in sorted(
+                state.tables.keys() | {n for n, each in waiting.items() if each.rows}
+            )
+        )
+
+
+class _Waiting:
+    """Rows of one table behind the mark ``since``, as far as ``until``."""
+
+    def __init__(self, since: Mark) -> None:
+        self.since = self.until = since
+        self.rows = 0
+        self._first_us: int | None = None
+
+    def take(self, step: Manifest, rows: int) -> None:
+        """Count ``rows`` of ``step``, unless they were counted."""
+        if rows and step.mark > self.until:
+            self.rows += rows
+            if self._first_us is None:
+                self._first_us = step.first_commit_ts
+
+    def lag_ms(self, now_ms: int) -> int:
+        """Return how long ago the first of them was committed."""
+        return 0 if self._first_us is None else max(0, now_ms - self._first_us // 1000)
 
 
 def _batch(log: ChangeLog, before: OutputState | None, after: OutputState) -> Batch:
@@ -99,30 +157,6 @@ def _batch(log: ChangeLog, before: OutputState | None, after: OutputState) -> Ba
 
 def _still(table: TableState) -> bool:
     return bool(table.failed) and table.mark is not None
-
-
-def _tables(log: ChangeLog, state: OutputState, now_ms: int) -> tuple[TableProgress, ...]:
-    waiting: Counter[str] = Counter()
-    since: dict[str, int] = {}
-    marks = {name: table.mark or state.mark for name, table in state.tables.items()}
-    try:
-        for step in log.manifests(min([state.mark, *marks.values()])):
-            for entry in step.tables:
-                if entry.rows and step.mark > marks.get(entry.name, state.mark):
-                    waiting[entry.name] += entry.rows
-                    if step.first_commit_ts is not None:
-                        since.setdefault(entry.name, step.first_commit_ts // 1000)
-    except (ChangeLogRetired, ChangeLogDamaged):
-        pass  # whoever applies it says so
-    return tuple(
-        TableProgress(
-            table=name,
-            waiting_rows=waiting[name],
-            lag_ms=max(0, now_ms - since[name]) if name in since else 0,
-            failed=state.tables[name].failed if name in state.tables else "",
-        )
-        for name in sorted(state.tables.keys() | waiting.keys())
-    )
 
 
 def drawn(progress: Progress, title: str) -> "Table":
