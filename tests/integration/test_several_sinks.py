@@ -268,3 +268,13 @@ def test_doctor_and_explain_look_at_every_sink(database: Database, tmp_path: Pat
     assert "first, second" in explain.stdout
     assert "No sink is given" not in explain.stderr
     assert "sinks[second].path" in explain.stdout
+
+
+def test_each_sink_is_told_of_a_table_that_was_left_out_for_a_while(
+    pipeline: Pipeline, database: Database
+) -> None:
+    database.execute("CREATE TABLE u (id int PRIMARY KEY)")
+    for captured in (r"public\.(t|u)", r"public\.t", r"public\.(t|u)"):
+        assert all(each.missed == [] for each in both(pipeline))
+        pipeline.catch_up(**{"table.include.list": captured})
+    assert [each.missed for each in both(pipeline)] == [["public.u"]] * 2
