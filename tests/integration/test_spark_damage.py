@@ -12,6 +12,7 @@ from tests.integration.test_spark_resume import resume, said
 from waltap_sinks.changelog.errors import ChangeLogDamaged
 from waltap_spark import small_sets
 from waltap_spark.follower import Follower
+from waltap_spark.formats.choice import PARQUET
 
 
 @pytest.fixture
@@ -124,3 +125,25 @@ def test_all_tables_stop_before_a_manifest_that_is_damaged(rig: Rig) -> None:
         Follower(rig.log, rig.applier).catch_up()
     assert rig.applier.state.mark == manifests[-2].mark
     assert [row[0] for row in rig.current(EVENTS)] == ["a", "b"]
+
+
+@pytest.mark.parametrize("table_format", [PARQUET, "delta"])
+def test_a_key_that_comes_again_behind_what_was_passed_over_stands_once(
+    delta: Any, tmp_path: Path, table_format: str
+) -> None:
+    """What was passed over may have been its delete."""
+    rig = Rig(tmp_path, delta, table_format)
+    rig.db.insert(PEOPLE, ["1", "Ann", None], ["2", "Bob", None])
+    rig.commit()
+    rig.apply()
+    rig.db.delete(PEOPLE, ["2"])
+    rig.commit()
+    segment(rig, PEOPLE.name).unlink()
+    rig.apply()
+    resume(rig, "--pass-over", table=PEOPLE.name)
+    rig.db.insert(PEOPLE, ["2", "Eve", None])
+    rig.commit()
+    rig.apply()
+    rig.check(PEOPLE)
+    rig.applier.close()
+    rig.sink.close()

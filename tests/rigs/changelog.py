@@ -7,7 +7,7 @@ shares no code with the change log.
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from waltap.decode.message import Change, Delete, Insert, OldTuple, Truncate, Update
@@ -16,6 +16,7 @@ from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
 from waltap_sinks.changelog.table_version import LOG_COLUMNS
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.sink.sink import SinkContext
+from waltap.source.coverage import Coverage
 from waltap.source.position import Position
 
 TYPES = {
@@ -105,6 +106,10 @@ def context(folder: Path, *, resumes: bool = False, **more: Any) -> SinkContext:
         resumes=resumes,
         **more,
     )
+
+
+ALL: Final = Coverage(others="all", goes_on=True)
+"""What a source says of which no change is missing."""
 
 
 class Database:

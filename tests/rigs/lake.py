@@ -47,9 +47,14 @@ class Lake:
                 '"publication.autocreate.mode" = "all_tables"',  # a table made anew is in it at once
             ]
         )
-        (folder / "p.toml").write_text(
-            f'name = "p"\n[source]\ntype = "postgres"\n{lines}\n'
-            f'[sink]\ntype = "changelog"\npath = "{folder}/log"\n'
+        self._lines = lines
+        self.say_more("")
+
+    def say_more(self, source: str, rest: str = "") -> None:
+        """Have the profile say ``source`` of the source, and ``rest``, and nothing else besides."""
+        (self.folder / "p.toml").write_text(
+            f'name = "p"\n[source]\ntype = "postgres"\n{self._lines}\n{source}'
+            f'[sink]\ntype = "changelog"\npath = "{self.folder}/log"\n{rest}'
         )
 
     def run(self) -> str:

@@ -12,7 +12,7 @@ from waltap_spark.live import LiveTables
 from waltap_spark.output import Output
 from waltap_spark.session import prepare
 
-from tests.rigs.changelog import Database, batch, context
+from tests.rigs.changelog import ALL, Database, batch, context
 
 
 class Died(BaseException):
@@ -30,9 +30,11 @@ class Rig:
         self.options = ApplyOptions(**options)
         self.db = Database()
         self.sink = ChangeLogSink(
-            ChangeLogProperties(path=str(folder / "log")), context(folder, resumes=True)
+            ChangeLogProperties(path=str(folder / "log")),
+            context(folder, resumes=True, whole=True),
         )
         self.sink.open()
+        self.sink.begins(ALL)
         self.log = ChangeLog(str(folder / "log"))
         self.output = Output(str(folder / "out"))
         named = isinstance(table_format, str)
@@ -49,9 +51,10 @@ class Rig:
         """A new pipeline without its offset, which writes the same change log."""
         self.sink.close()
         self.sink = ChangeLogSink(
-            ChangeLogProperties(path=str(self.folder / "log")), context(self.folder)
+            ChangeLogProperties(path=str(self.folder / "log")), context(self.folder, whole=True)
         )
         self.sink.open()
+        self.sink.begins(ALL)
 
     def apply(self) -> None:
         """Apply all of the change log that was not applied yet; tend the tables' files."""

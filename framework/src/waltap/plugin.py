@@ -99,6 +99,7 @@ def register_transforms() -> Iterable[TransformSpec]:
             ),
             summary="Reads values back that the server did not send.",
             properties=ReselectProperties,
+            keeps_all=True,
             factory=Reselect,
         ),
         EventTransformSpec(

@@ -166,9 +166,11 @@ class FormatSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformSpec(Spec):
-    """A transform of whole batches: returns the batch to go on with. Never called per row."""
+    """A transform of whole batches: returns the batch to go on with. Never called per row. ``keeps_all``:
+    it leaves no change out, and each has the table and key that it had (`SinkContext.whole`)."""
 
     factory: "Callable[[Any], Callable[[Batch], Batch]]"
+    keeps_all: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

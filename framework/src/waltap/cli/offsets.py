@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from waltap.cli.offsets_debezium import export_to, import_from
@@ -95,6 +96,8 @@ def set_position(
             "the slot still has them"
         )
         moved = offset.with_sole(position=position, previous_end_lsn=None)
+        if distance > 0:
+            moved = msgspec.structs.replace(moved, sink="")  # it does not go on where the sink ends
         for note in _what_it_comes_to(profile, stages, moved, back=distance < 0):
             typer.echo(f"{profile.name}: {note}", err=True)
         question = (

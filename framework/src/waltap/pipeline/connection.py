@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 import msgspec
 
@@ -105,6 +106,9 @@ class Connection:
                 f"the source has {len(start.offset.partitions)} partitions; the sink "
                 f"{self._run.profile.sink.spec.name} takes one"
             )
+        known = offset is not None and offset.sink == self._stages.destination
+        goes_on = known and start.coverage.goes_on  # else others were given what came meanwhile
+        self._stages.sink.begins(replace(start.coverage, goes_on=goes_on))
         if start.lost is not None:
             self._run.gaps.missed(start.lost, offset, connector, self._now_ms())
         if not (start.snapshot or self._run.started):

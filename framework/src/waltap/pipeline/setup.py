@@ -216,7 +216,11 @@ class Stages:
 
     def _sink(self) -> Sink:
         if not self.outlets:
-            return self._made_sink(self.profile.sink, self.state_dir, self.policy)
+            # a sink of several may be away for a while, or another's key be that of other rows
+            plain = not self.conversions.converters and not self.policy.tolerant
+            keep_all = all(use.spec.keeps_all for use in self.profile.transforms)
+            whole = plain and keep_all and not self.profile.capture.message_key_columns
+            return self._made_sink(self.profile.sink, self.state_dir, self.policy, whole=whole)
         profile = self.profile
         return FanOut(
             self.outlets,
@@ -256,7 +260,9 @@ class Stages:
             order=order,
         )
 
-    def _made_sink(self, component: Component[SinkSpec], folder: Path, policy: Policy) -> Sink:
+    def _made_sink(
+        self, component: Component[SinkSpec], folder: Path, policy: Policy, *, whole: bool = False
+    ) -> Sink:
         return component.spec.factory(
             component.properties,
             SinkContext(
@@ -272,6 +278,7 @@ class Stages:
                 stopping=self._stopping,
                 takes_over=self._tenure is not None,
                 may_write=(lambda: None) if self._tenure is None else self._tenure.check,
+                whole=whole,
                 tolerant=policy.records is not Handling.FAIL,
             ),
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from waltap.errors import SinkError
 from waltap.events import EventContext
 from waltap.snapshot.progress import SnapshotProgress
+from waltap.source.coverage import Coverage
 from waltap.source.position import Position, Positions
 from waltap.transactions.transaction import Batch
 
@@ -93,6 +94,9 @@ class SinkContext:
     """Raises where another process may run the pipeline by now. The engine asks before each `write` and
     `flush`; a sink asks once more, as the last thing before something becomes visible for others: the
     process may have been paused for long in between. What it raises is passed on."""
+    whole: bool = False
+    """Whether every change that the source sends of captured tables comes to this sink: none is left out,
+    put aside or given another key on the way. `Sink.begins` then tells what the source sends."""
     tolerant: bool = False
     """Whether the pipeline goes on without records that `RecordsRefused` names. A sink then finds out
     which ones those are, where that takes tries."""
@@ -139,6 +143,11 @@ class Sink(abc.ABC):
         Returns the last position whose data is durable here, when the sink keeps it together with
         the data (exactly once), as `flush` does; None otherwise. Raises: SinkError.
         """
+
+    def begins(self, coverage: Coverage) -> None:
+        """From here on comes what ``coverage`` says. Where `SinkContext.whole`, it is told each time that
+        the source was connected, behind `open` and before anything of that connection. Raises:
+        SinkError."""
 
     @abc.abstractmethod
     def write(self, batch: Batch) -> None:

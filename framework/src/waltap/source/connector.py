@@ -22,6 +22,7 @@ from waltap.errors import SourceError, WaltapError
 from waltap.offsets.belongings import Belonging, Belongings
 from waltap.offsets.offset import Offset
 from waltap.snapshot.snapshotter import Snapshotter
+from waltap.source.coverage import Coverage
 from waltap.source.password import Password
 from waltap.source.position import Position, Positions
 from waltap.source.relation_memory import RelationMemory
@@ -189,7 +190,8 @@ class Start:
     goes on from, and the server history that its positions belong to. ``notes`` are for the log.
     ``slot_created``: the slot was made for this start. ``resumes``: the snapshot is the one that the
     stored offset says has begun, and goes on; ``offset`` holds what is known of it. ``lost``: why what
-    lies between the stored offset and this one cannot be had.
+    lies between the stored offset and this one cannot be had. ``coverage``: of which tables the stream
+    brings every change.
     """
 
     snapshot: bool
@@ -199,6 +201,7 @@ class Start:
     slot_created: bool = False
     resumes: bool = False
     lost: WaltapError | None = None
+    coverage: Coverage = field(default_factory=Coverage)
 
 
 class Overlap(Protocol):

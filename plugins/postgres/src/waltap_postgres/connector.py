@@ -44,12 +44,9 @@ from waltap_postgres.decision import (
     unfit,
 )
 from waltap_postgres.dialect import POSTGRESQL, Dialect
-from waltap_postgres.errors import (
-    PublicationGone,
-    SendFormatUnreadable,
-    SlotActive,
-)
+from waltap_postgres.errors import PublicationGone, SendFormatUnreadable, SlotActive
 from waltap_postgres.properties import PostgresProperties
+from waltap_postgres.replication.covered import goes_on
 from waltap_postgres.replication.slot import Slot, session_role
 from waltap_postgres.replication.stream import ReplicationStream
 from waltap_postgres.replication.transport import Transport, open_transport
@@ -244,15 +241,18 @@ class PostgresConnector(Connector):
                     self._replication = self._replication_session()
                     self._slots.set_failover(self._replication, slot.name)
         self._publications.make(new_slot=decision.anew)
+        coverage = self._publications.coverage()  # as of before the slot
         if self.properties.replica_identity_autoset_values:
             set_identities(self._connection, self.properties, self.captured())
             self._captured = None
         if decision.resumes and offset is not None:
-            return self._go_on_with_snapshot(offset)
-        if slot is None or decision.anew:
-            return self._start_with_new_slot(slot, snapshot=snapshot, lost=lost)
-        start = self._start_with_old_slot(offset if lost is None else None, slot, snapshot=snapshot)
-        return start if lost is None else replace(start, lost=lost)
+            start = self._go_on_with_snapshot(offset)
+        elif slot is None or decision.anew:
+            start = self._start_with_new_slot(slot, snapshot=snapshot, lost=lost)
+        else:
+            start = self._start_with_old_slot(None if lost else offset, slot, snapshot=snapshot)
+            start = replace(start, lost=lost)
+        return replace(start, coverage=replace(coverage, goes_on=goes_on(start, offset, slot)))
 
     def _decide(self, offset: Offset | None) -> Decision:
         """Decide, and ask the snapshot mode about tables by what was decided."""

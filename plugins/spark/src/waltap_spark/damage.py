@@ -82,8 +82,11 @@ def _error(store: Store, path: str, wrong: str) -> SegmentDamaged:
 
 def without(groups: Iterable[Group], passed: Iterable[str]) -> list[Group]:
     """Return ``groups`` without the segments ``passed``. A snapshot that lacks one counts for nothing: the
-    table keeps what it held."""
+    table keeps what it held. The others are of no stretch: any delete may have been in it."""
     gone = set(passed)
+    groups = list(groups)
+    for group in groups if gone else ():
+        group.stretch = ""
     found: list[Group] = []
     for run in _runs(groups):
         if gone.isdisjoint(path for group in run for path in group.segments):

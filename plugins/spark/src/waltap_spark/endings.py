@@ -67,5 +67,6 @@ def ending(
         rows=1,
         operations=Counter(t=1),
         until=group.until,
+        stretch=group.stretch,
     )
     return Brought(group=made, read=lambda: frame, files=files)

@@ -68,7 +68,8 @@ class ChangeSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``crossed``: whether a transaction deleted a key that it had put before (`TableEntry.crossed`).
     ``level`` counts how often the set was merged with others. ``epoch`` is the change log's, 0 where an
     earlier version wrote the set. ``replaces``: it is a whole snapshot. ``bytes``: of a set that is one
-    file, 0 for a folder of Spark's. ``unpacked``: of the values (`Segment.unpacked`).
+    file, 0 for a folder of Spark's. ``unpacked``: of the values (`Segment.unpacked`). ``stretch``: as
+    `TableEntry.stretch` has it.
     """
 
     path: str
@@ -83,6 +84,7 @@ class ChangeSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     replaces: bool = False
     bytes: int = 0
     unpacked: int = 0
+    stretch: str = ""
 
 
 class Facts(Protocol):
@@ -119,6 +121,19 @@ def unpacked_in_all(parts: Iterable[Sized]) -> int:
     return sum(each) if all(each) else 0
 
 
+class OfStretch(Protocol):
+    """Rows of one stretch of the change log (`TableEntry.stretch`)."""
+
+    @property
+    def stretch(self) -> str: ...
+
+
+def shared_stretch(parts: Iterable[OfStretch]) -> str:
+    """Return the stretch that all ``parts`` are of, "" where they are of several, or it is not known."""
+    found = {part.stretch for part in parts}
+    return found.pop() if len(found) == 1 else ""
+
+
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
     """A segment of a snapshot that is not complete yet; it stays in the change log until then."""
 
@@ -131,6 +146,7 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True):
     oid: int = 0
     bytes: int = 0
     unpacked: int = 0
+    stretch: str = ""
 
 
 class BasePart(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,7 +154,8 @@ class BasePart(msgspec.Struct, frozen=True, kw_only=True):
     are nothing but rows of the table. ``columns`` are those that its files have and that count;
     ``epoch`` is that of the change log in which the rows were last true; ``ids`` as in
     `TableState.version_ids`; ``logged``: the columns of the table's mode are made from the log's;
-    ``closed``: they are versions that ended, which no change changes any more."""
+    ``closed``: they are versions that ended, which no change changes any more; ``stretch`` that in which
+    all of the rows came, "" where a change may be missing among them."""
 
     path: str
     rows: int
@@ -147,6 +164,7 @@ class BasePart(msgspec.Struct, frozen=True, kw_only=True):
     ids: dict[str, int] = {}
     logged: bool = False
     closed: bool = False
+    stretch: str = ""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,13 +180,14 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 class Held(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What such a format holds of one table. ``columns`` are those it has, in Spark's types; ``epoch`` is
-    the one in which all its rows came, 0 while there are none. ``compacted``: steps at the last
-    compaction; ``vacuumed``: when old files were removed last. ``divided``: columns by which files were
-    divided when the targets were made, as they are called now."""
+    the one in which all its rows came, 0 while there are none, ``stretch`` as `BasePart` has it.
+    ``compacted``: steps at the last compaction; ``vacuumed``: when old files were removed last.
+    ``divided``: columns by which files were divided when the targets were made, as they are called now."""
 
     targets: dict[str, Target] = {}
     columns: dict[str, str] = {}
     epoch: int = 0
+    stretch: str = ""
     compacted: int = 0
     vacuumed: float = 0.0
     divided: tuple[str, ...] = ()

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from waltap_sinks.changelog.manifest import ColumnEntry, Manifest, Mark, Segment, TableEntry
-from waltap_spark.output import Staged, TableState, unpacked_in_all
+from waltap_spark.output import Staged, TableState, shared_stretch, unpacked_in_all
 
-__all__ = ["Group", "TablePlan", "plan"]
+__all__ = ["Group", "TablePlan", "only_adds", "plan"]
 
 MISSED = "it was not captured for a while, and rows may have gone or got another key meanwhile"
 
@@ -53,6 +53,9 @@ class Group:
     span: tuple[int, int] | None = None
     """The LSNs between which its transactions end: from 0 where the epoch begins. None of a snapshot."""
 
+    stretch: str = ""
+    """`TableEntry.stretch`, of all its rows."""
+
     called: dict[str, str] = field(default_factory=dict)
     """Names of columns in the segments → in the tables, where they differ; all else of the group has those
     of the tables (`waltap_spark.column_names`)."""
@@ -97,6 +100,7 @@ class Group:
             and self.fingerprint == entry.fingerprint
             and self.epoch == epoch
             and self.key == entry.key
+            and self.stretch == entry.stretch
         )
 
 
@@ -163,6 +167,7 @@ class TablePlan:
                 key=entry.key,
                 columns=entry.columns,
                 oid=entry.oid,
+                stretch=entry.stretch,
             )
             for part in entry.segments
         ]
@@ -189,6 +194,8 @@ class TablePlan:
         if groups:
             groups[0].replaces, groups[0].at = True, at
             groups[0].others = tuple(groups[1:])
+            for group in groups:
+                group.stretch = shared_stretch(parts or [groups[0]])
             self.groups += groups
         self.staged = []
 
@@ -223,6 +230,12 @@ def plan(manifests: Iterable[Manifest], tables: Mapping[str, TableState]) -> dic
     return plans
 
 
+def only_adds(table: TableState, group: Group) -> bool:
+    """Tell whether the rows of ``group`` are new ones, each with a key of its own where ``table`` has one:
+    where a delete may be missing among them, a key may be inserted twice."""
+    return set(group.operations) == {"c"} and bool(group.stretch or not table.key)
+
+
 def _group(entry: TableEntry, epoch: int) -> Group:
     return Group(
         fingerprint=entry.fingerprint,
@@ -230,4 +243,5 @@ def _group(entry: TableEntry, epoch: int) -> Group:
         key=entry.key,
         columns=entry.columns,
         oid=entry.oid,
+        stretch=entry.stretch,
     )

@@ -7,11 +7,11 @@ applier looks there every few seconds, and at its start.
 import logging
 import time
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
-from waltap_spark.output import Output, TableState
+from waltap_spark.output import BasePart, ChangeSet, Output, Staged, TableState
 
 __all__ = ["Asked", "How", "Requests", "resumed"]
 
@@ -21,6 +21,8 @@ How = Literal["again", "text", "anew", "over"]
 """again: nothing but a try. text: types of this table that do not fit become text, from now on. anew: what
 the table holds is given up; changes since where it stands are applied, older rows come with a snapshot.
 over: the segment that is damaged is passed over; a snapshot brings what its rows left."""
+
+Part = TypeVar("Part", BasePart, ChangeSet, Staged)
 
 FOLDER: Final = "_waltap/requests"
 LOOK_S: Final = 2.0
@@ -85,7 +87,7 @@ def resumed(table: TableState, how: How) -> TableState:
     if how == "over":
         doubt = f"segment {table.damaged} was passed over"
         stale = table.stale if not table.damaged else (*table.stale, doubt)
-        return msgspec.structs.replace(table, passed=passed, stale=stale)
+        return _broken(msgspec.structs.replace(table, passed=passed, stale=stale))
     if how == "anew":
         return TableState(
             schema=table.schema,
@@ -101,3 +103,20 @@ def resumed(table: TableState, how: How) -> TableState:
             passed=passed,
         )
     return table
+
+
+def _broken(table: TableState) -> TableState:
+    """Return ``table`` with rows of no stretch: what comes does not go on where they end."""
+
+    def of_none(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+        return tuple(msgspec.structs.replace(part, stretch="") for part in parts)
+
+    held = None if table.held is None else msgspec.structs.replace(table.held, stretch="")
+    return msgspec.structs.replace(
+        table,
+        held=held,
+        base=of_none(table.base),
+        pending=of_none(table.pending),
+        changes=of_none(table.changes),
+        staged=of_none(table.staged),
+    )

@@ -18,6 +18,7 @@ from waltap.sink.onward import Onward
 from waltap.sink.sink import Sink, SinkContext
 from waltap.snapshot.chunk import SnapshotChunk
 from waltap.source.connector import Check
+from waltap.source.coverage import Coverage
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
@@ -104,6 +105,10 @@ class SparkSink(Sink):
         if self._driver is not None:
             self._driver.start()
         return held
+
+    def begins(self, coverage: Coverage) -> None:
+        """As the change log. Raises: FilesUnavailable."""
+        self._log.begins(coverage)
 
     def write(self, batch: Batch) -> None:
         """Take the changes of ``batch``. Raises: as the change log."""

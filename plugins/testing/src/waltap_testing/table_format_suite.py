@@ -22,6 +22,7 @@ from waltap.decode.message import Delete, Insert, OldTuple, Update
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
 from waltap.sink.sink import SinkContext
+from waltap.source.coverage import Coverage
 from waltap.source.position import START, Position
 from waltap.specs import TableFormatSpec
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
@@ -143,9 +144,11 @@ class _Tables:
             types=mapper(),
             identity=identity_kept(),
             resumes=True,
+            whole=True,
         )
         self.sink = ChangeLogSink(ChangeLogProperties(path=str(folder / "log")), context)
         self.sink.open()
+        self.sink.begins(Coverage(others="all", goes_on=True))
         self._written: Position = START
         self.log = ChangeLog(str(folder / "log"))
         self.open()
@@ -275,6 +278,30 @@ class TableFormatSuite:
         for batch in work.snapshot([ITEMS], 2, records=False):
             tables.sink.write(batch)
         tables.sink.flush()
+        tables.apply()
+        tables.check(ITEMS)
+
+    def test_a_key_that_comes_again_behind_a_missing_delete_stands_once(
+        self, tables: _Tables
+    ) -> None:
+        """Before what comes now, or in it, a delete may not have reached the change log."""
+        work = tables.workload
+        for number in range(1, 5):
+            work.insert(ITEMS, number, "first")
+        tables.commit()
+        tables.apply()
+        del work.rows[ITEMS.name][2]
+        tables.sink.begins(Coverage(others="what was published is not what it was", goes_on=True))
+        work.insert(ITEMS, 2, "again")
+        tables.commit()
+        tables.apply()
+        tables.check(ITEMS)
+        tables.sink.begins(Coverage())
+        for text in ("second", "third"):
+            for number in (3, 9):
+                work.rows[ITEMS.name].pop(number, None)
+                work.insert(ITEMS, number, text)
+            tables.commit()
         tables.apply()
         tables.check(ITEMS)
 

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable
 
+from waltap.source.coverage import Coverage
 from waltap_postgres.errors import PublicationGone
 from waltap_postgres.replication.publications import Publications
 
@@ -26,6 +27,9 @@ class YugabytePublications(Publications):
 
     def memberships(self) -> dict[str, tuple[str, str]]:
         return {}  # nothing tells that a member was taken out and put in again
+
+    def coverage(self) -> Coverage:
+        return Coverage()  # a TRUNCATE is not streamed, and nothing tells what publications were
 
     def adds_tables(self) -> bool:
         return False  # nothing tells from when on the slot streams them

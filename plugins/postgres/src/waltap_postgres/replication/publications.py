@@ -7,6 +7,7 @@ import psycopg
 
 from waltap.offsets.belongings import Belonging
 from waltap.source.connector import ConnectorContext
+from waltap.source.coverage import Coverage
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.connection import driver_error, identify
 from waltap_postgres.errors import (
@@ -17,6 +18,7 @@ from waltap_postgres.errors import (
     PublicationMissing,
 )
 from waltap_postgres.properties import PostgresProperties
+from waltap_postgres.replication.covered import coverage
 from waltap_postgres.replication.membership import alter_membership, named_in
 from waltap_postgres.replication.publication import (
     SKIPS_MISSING,
@@ -191,6 +193,12 @@ class Publications:
         self.names = plan.names
         self._made = [name for name in plan.created if name not in again]
         self._context.made.publications.update(plan.created)
+
+    def coverage(self) -> Coverage:
+        """Return of which tables they bring every change; nothing is known where the decoder uses none."""
+        if not (self._used and self._context.decoder.capabilities.truncate):
+            return Coverage()
+        return coverage(self._catalogue, self.names, self._captured(), self._version_num)
 
     def publish(self, places: Iterable[tuple[str, str]], *, wanted: bool) -> list[tuple[str, str]]:
         """Add tables to the publication that is there, or take them out; return those that were not, or

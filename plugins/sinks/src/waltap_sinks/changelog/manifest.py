@@ -107,7 +107,9 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     table that this adds, all their rows; ``restarts``: entries of the table and generation before this one
     count for nothing. ``elsewhere``: the table's rows of that generation are in no segment. Whoever keeps
     tables of this log has them read by others, and this is the name of what those read (`Sink.hand_over`);
-    the segment, without rows, tells the columns.
+    the segment, without rows, tells the columns. ``stretch``: entries of the table with one name come
+    without a gap, no change of the table between or within them is missing
+    (`waltap_sinks.changelog.stretches`); "": nobody knows.
     """
 
     schema: str
@@ -130,6 +132,7 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     chunks: tuple[int, ...] = ()
     restarts: bool = False
     elsewhere: str = ""
+    stretch: str = ""
 
     @property
     def name(self) -> str:

@@ -130,8 +130,10 @@ class TableBuffer:
     `finish` writes them.
     """
 
-    def __init__(self, version: TableVersion, generation: int | None = None) -> None:
-        self.version = version
+    def __init__(
+        self, version: TableVersion, generation: int | None = None, stretch: str = ""
+    ) -> None:
+        self.version, self.stretch = version, stretch
         self.generation = generation
         self.complete = self.restarts = False
         self.elsewhere = ""
@@ -360,6 +362,7 @@ class TableBuffer:
             chunks=tuple(self.chunks),
             restarts=self.restarts,
             elsewhere=self.elsewhere,
+            stretch=self.stretch,
         )
 
     def columns(self) -> "list[pa.RecordBatch]":
@@ -372,6 +375,7 @@ class TableBuffer:
         """Take over what ``other`` has, rows of a snapshot in the same version."""
         self.convert()
         given = other.given_up()
+        self.stretch = self.stretch if self.stretch == other.stretch else ""
         self._segments += given.segments
         self._batches += given.batches
         self._operations.update(given.operations)

@@ -3,20 +3,22 @@
 import contextlib
 import datetime as dt
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
 import msgspec
 
-from waltap.decode.message import Change, Truncate
+from waltap.decode.message import Change
 from waltap.decode.relation import Relation
 from waltap.files.errors import FilesUnavailable
 from waltap.files.store import Store
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.connector import Check
+from waltap.source.coverage import Coverage
 from waltap.source.position import Position, lsn_text
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap_sinks.changelog.by_relation import by_relation
 from waltap_sinks.changelog.errors import (
     ChangeLogGone,
     ChangeLogOfAnother,
@@ -40,6 +42,7 @@ from waltap_sinks.changelog.published_note import PublishedNote
 from waltap_sinks.changelog.read_so_far import ReadSoFar
 from waltap_sinks.changelog.reader import ChangeLog
 from waltap_sinks.changelog.segment import SegmentPath, TableBuffer, estimated_bytes
+from waltap_sinks.changelog.stretches import Stretches
 from waltap_sinks.changelog.table_version import TableVersion
 
 __all__ = ["ChangeLogSink"]
@@ -84,6 +87,7 @@ class ChangeLogSink(Sink):
             context.state_dir / "changelog.published", self._store.path("")
         )
         self._missed = MissedNote(context.state_dir / "changelog.missed")
+        self._stretches = Stretches(self._store)
         self._versions: dict[Relation, TableVersion | None] = {}
         self._told: set[str] = set()
         self._batches = 0
@@ -141,6 +145,7 @@ class ChangeLogSink(Sink):
         self._store.make_folder("manifests")
         self._published_note.identity = make_log_identity(self._store)
         self._missed.read()
+        self._stretches.open(goes_on=self._context.whole and self._context.resumes)
         log = ChangeLog(self._store)
         last = log.last()
         if last is None:
@@ -172,6 +177,13 @@ class ChangeLogSink(Sink):
         if last.transactions:
             self._skip_below = self._published_below = last.mark.end_lsn
         return Position(last.mark.end_lsn)
+
+    def begins(self, coverage: Coverage) -> None:
+        """Tell by the entries of which tables nothing is missing. Raises: FilesUnavailable."""
+        whole, capture = self._context.whole, self._context.capture
+        captures = None if capture is None else capture.captures
+        self._stretches.begins(coverage if whole else Coverage(), captures)
+        self._routes.clear()
 
     def _check_owner(self, last: Manifest) -> None:
         if last.pipeline not in {"", self._context.pipeline}:
@@ -214,6 +226,8 @@ class ChangeLogSink(Sink):
     def missed(self, table: str) -> None:
         """Have the next entry of ``table`` say so."""
         self._missed.add(table)
+        self._stretches.end(table)
+        self._routes.clear()
 
     def _take(self, batch: Batch) -> None:
         self._batches += 1
@@ -235,6 +249,8 @@ class ChangeLogSink(Sink):
     def _take_part(self, part: TransactionPart) -> None:
         if part.commit_lsn < self._skip_below:
             return  # delivered again after a crash or reconnect; it is here already
+        if self._stretches.passes(part.commit_lsn):
+            self._routes.clear()
         if part.starts:
             if self._open_commit is not None:
                 self._drop_open()  # its first delivery broke off
@@ -260,45 +276,21 @@ class ChangeLogSink(Sink):
 
     def _distribute(self, part: TransactionPart, whole: bool) -> None:
         """Hand the changes of ``part`` to the buffers of their tables."""
-        changes = part.changes
         try:
-            relations = set(map(_relation_of, changes))
+            relations = set(map(_relation_of, part.changes))
         except AttributeError:  # truncates and logical messages among them
             relations = set()
-        if len(relations) != 1:
-            self._distribute_mixed(part, whole)
-            return
-        buffer = self._route(relations.pop(), whole, changes)
-        if buffer is not None:
-            buffer.add_changes(
-                changes,
-                part.numbers(),
-                commit_lsn=part.commit_lsn,
-                commit_ts=part.commit_ts,
-                xid=part.xid,
-            )
-
-    def _distribute_mixed(self, part: TransactionPart, whole: bool) -> None:
-        collected: dict[Relation, tuple[list[Change], list[int]]] = {}
-        for index, change in zip(part.numbers(), part.changes, strict=True):
-            relation = getattr(change, "relation", None)
-            if relation is not None:
-                lists = collected.get(relation)
-                if lists is None:
-                    lists = collected[relation] = ([], [])
-                lists[0].append(change)
-                lists[1].append(index)
-            elif type(change) is Truncate:
-                for emptied in change.relations:
-                    truncated = collected.setdefault(emptied, ([], []))
-                    truncated[0].append(change)
-                    truncated[1].append(index)
-        for relation, (changes, sequence) in collected.items():
+        found: Mapping[Relation, tuple[Sequence[Change], Iterable[int]]] = (
+            {relations.pop(): (part.changes, part.numbers())}
+            if len(relations) == 1
+            else by_relation(part)
+        )
+        for relation, (changes, numbers) in found.items():
             buffer = self._route(relation, whole, changes)
             if buffer is not None:
                 buffer.add_changes(
                     changes,
-                    sequence,
+                    numbers,
                     commit_lsn=part.commit_lsn,
                     commit_ts=part.commit_ts,
                     xid=part.xid,
@@ -387,6 +379,7 @@ class ChangeLogSink(Sink):
         if end_lsn < self.mark.end_lsn and self._epoch == self.mark.epoch:
             self._publish()
             self._epoch += 1
+            self._stretches.end()
         for key in [key for key in self._whole.current if key[2] is not None]:
             self._whole.current.pop(key).abandon()
         self._whole.finished = [entry for entry in self._whole.finished if entry.generation is None]
@@ -446,15 +439,19 @@ class ChangeLogSink(Sink):
         chunk: int | None = None,
     ) -> TableBuffer:
         """Return the buffer of ``version``; another version of its table is finished first."""
-        key = (version.relation.schema, version.relation.table, generation, chunk)
-        buffer = pending.current.get(key)
-        if buffer is not None and buffer.version.fingerprint != version.fingerprint:
+        place = version.relation.schema, version.relation.table
+        key, stretch = (
+            (*place, generation, chunk),
+            self._stretches.of(*place, read=generation is not None),
+        )
+        buffer, like = pending.current.get(key), (version.fingerprint, stretch)
+        if buffer is not None and (buffer.version.fingerprint, buffer.stretch) != like:
             del pending.current[key]
             self._finish(pending, buffer)
             self._routes.clear()
             buffer = None
         if buffer is None:
-            buffer = pending.current[key] = TableBuffer(version, generation)
+            buffer = pending.current[key] = TableBuffer(version, generation, stretch)
         elif buffer.version is not version:
             buffer.goes_on_as(version)
             self._routes.clear()  # the version before may come again
@@ -572,6 +569,7 @@ class ChangeLogSink(Sink):
             tables=entries,
         )
         path = f"manifests/{mark.epoch:04x}/{self._bucket}/{manifest_name(previous, mark)}"
+        self._stretches.save()
         self._store.publish(path, manifest.encode())
         self._published(manifest)
         return self._position

@@ -80,22 +80,21 @@ class MergingFormat(StepwiseFormat):
         """Write history; then overwrite the rows."""
         work = self._work(step, table)
         self._log(work, table, rows)
-        if table.mode.name == "append":
-            return work.done(epoch=rows.group.epoch)
-        work.overwrite("current", rows.rows(table))
-        return work.done(epoch=rows.group.epoch)
+        if table.mode.name != "append":
+            work.overwrite("current", rows.rows(table))
+        return work.done(epoch=rows.group.epoch, stretch=rows.group.stretch)
 
     def apply(self, step: Step, table: TableState, rows: Brought) -> TableState:
         """Write history; then MERGE what the changes come to."""
-        work, epoch = self._work(step, table), rows.group.epoch
+        work, epoch, stretch = self._work(step, table), rows.group.epoch, rows.group.stretch
         self._log(work, table, rows)
         if table.mode.name == "append":
-            return work.done(epoch=epoch)
-        first = work.held.epoch in (0, epoch)
+            return work.done(epoch=epoch, stretch=stretch)
+        first, unbroken = work.held.epoch in (0, epoch), work.held.stretch == stretch
         empties = rows.truncates and not table.mode.keeps_past
         if work.is_taken("current"):
             work.take("current", lambda: None, ROWS)
-        elif rows.only_adds and first and table.mode.adds_alone:
+        elif first and rows.adds_to(table) and (unbroken or not (work.held.epoch and table.key)):
             work.insert("current", rows.rows(table))
         elif empties:
             work.overwrite("current", self._left(step, table, rows))
@@ -107,7 +106,9 @@ class MergingFormat(StepwiseFormat):
                 work.put(settled.drop(gone(table)))
             else:
                 work.merge(settled)
-        return work.done(epoch=epoch if first or empties else work.held.epoch)
+        if empties or not work.held.epoch:
+            return work.done(epoch=epoch, stretch=stretch)
+        return work.done(epoch=work.held.epoch, stretch=stretch if unbroken else "")
 
     def _puts_all(self, spark: "SparkSession", table: TableState) -> bool:
         """Tell whether whole rows of ``table`` may be put in place of others of their key: not in a target
@@ -125,7 +126,7 @@ class MergingFormat(StepwiseFormat):
             return table
         work = self._work(step, table)
         work.clear()
-        return work.done(epoch=0)
+        return work.done(epoch=0, stretch="")
 
     def read(self, spark: "SparkSession", table: TableState, what: What) -> "DataFrame":
         """Return the rows of the version that ``table`` names, in the source's types."""

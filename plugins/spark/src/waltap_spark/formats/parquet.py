@@ -21,8 +21,15 @@ from waltap_spark.formats.table_format import (
     TableFormat,
     What,
 )
-from waltap_spark.output import FILE, BasePart, ChangeSet, TableState, unpacked_in_all
-from waltap_spark.plan import Group
+from waltap_spark.output import (
+    FILE,
+    BasePart,
+    ChangeSet,
+    TableState,
+    shared_stretch,
+    unpacked_in_all,
+)
+from waltap_spark.plan import Group, only_adds
 from waltap_spark.resolve import changes_frame, current_frame
 from waltap_spark.schema import log_struct
 from waltap_spark.settle import with_moves
@@ -138,6 +145,7 @@ class ParquetFormat(TableFormat):
             moved=group.moved,
             crossed=group.crossed,
             epoch=group.epoch,
+            stretch=group.stretch,
             replaces=group.replaces and table.mode.keeps_past,
             bytes=size,
             unpacked=group.unpacked,
@@ -159,15 +167,15 @@ class ParquetFormat(TableFormat):
         rows, after = self._settled(step, table) if table.pending else (None, None)
         frame = current_frame(step.spark, table, uri, pending=rows, after=after, spared=spared)
         expected = table.stored_rows
-        epoch = _epoch_of_fold(table)
+        epoch, stretch = _epoch_of_fold(table), _stretch_of_fold(table)
         if table.mode.name != "scd2":
-            parts = [self._part(step, table, frame, expected, epoch)]
+            parts = [self._part(step, table, frame, expected, epoch, stretch)]
         else:
             frame = frame.persist()  # the two parts come of one computation
             ends = frame.where("not _current")
             try:
                 parts = [
-                    self._part(step, table, frame.where("_current"), expected, epoch),
+                    self._part(step, table, frame.where("_current"), expected, epoch, stretch),
                     self._part(step, table, ends, expected, epoch, closed=True),
                 ]
             finally:
@@ -196,6 +204,7 @@ class ParquetFormat(TableFormat):
         frame: "DataFrame",
         expected: int,
         epoch: int,
+        stretch: str = "",
         *,
         closed: bool = False,
     ) -> BasePart:
@@ -209,6 +218,7 @@ class ParquetFormat(TableFormat):
             epoch=epoch,
             ids=dict(table.ids),
             closed=closed,
+            stretch=stretch,
         )
 
     def _merge_closed(self, step: Step, table: TableState) -> TableState:
@@ -287,7 +297,7 @@ class ParquetFormat(TableFormat):
 
 def _kind(change: ChangeSet, pending: set[str]) -> tuple[object, ...]:
     """Return what sets must have in common to be merged."""
-    return change.level, change.fingerprint, change.epoch, change.path in pending
+    return change.level, change.fingerprint, change.epoch, change.stretch, change.path in pending
 
 
 def _with_merged(
@@ -320,6 +330,7 @@ def _with_base(table: TableState, group: Group, written: ChangeSet) -> TableStat
         epoch=group.epoch,
         ids=table.version_ids.get(written.fingerprint, {}),
         logged=bool(table.mode.columns),
+        stretch=group.stretch,
     )
     return msgspec.structs.replace(table, base=(*table.base, part))
 
@@ -327,15 +338,24 @@ def _with_base(table: TableState, group: Group, written: ChangeSet) -> TableStat
 def _only_adds(table: TableState, group: Group) -> bool:
     """Tell whether the group's rows are new rows beside the base, and nothing but that.
 
-    Inserts alone meet no row of their key, unless one of them was delivered in an earlier epoch, or rows
-    stay when they are deleted.
+    Inserts alone meet no row of their key, unless one of them was delivered in an earlier epoch, a delete
+    may be missing, or rows stay when they are deleted.
     """
     return (
-        set(group.operations) == {"c"}
+        only_adds(table, group)
         and (table.mode.adds_alone or not table.base)
         and not table.pending
         and all(part.epoch == group.epoch for part in table.base)
+        and (not table.key or all(p.closed or p.stretch == group.stretch for p in table.base))
     )
+
+
+def _stretch_of_fold(table: TableState) -> str:
+    """Return the stretch of what a fold writes."""
+    emptied = [n for n, change in enumerate(table.pending) if "t" in change.operations]
+    if emptied and not table.mode.keeps_past:
+        return shared_stretch(table.pending[emptied[-1] :])
+    return shared_stretch([*(part for part in table.base if not part.closed), *table.pending])
 
 
 def _epoch_of_fold(table: TableState) -> int:

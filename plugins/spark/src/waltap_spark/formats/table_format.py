@@ -26,7 +26,7 @@ from waltap.files.store import Store
 from waltap_spark.few import moved, settle
 from waltap_spark.options import ApplyOptions
 from waltap_spark.output import Output, TableState
-from waltap_spark.plan import Group
+from waltap_spark.plan import Group, only_adds
 from waltap_spark.settle import after_last_truncate, widened, with_source
 from waltap_spark.shared_targets import union_columns
 from waltap_spark.superseded import last_rows
@@ -155,11 +155,11 @@ class Brought:
         """Tell whether a truncate is among the changes."""
         return "t" in self.group.operations
 
-    @property
-    def only_adds(self) -> bool:
-        """Tell whether the rows are new ones and nothing else. In an epoch in which the table held
-        rows from the beginning they then meet no row of their key."""
-        return set(self.group.operations) == {"c"}
+    def adds_to(self, table: TableState) -> bool:
+        """Tell whether the rows are new ones and nothing else. They meet no row of their key, and none of
+        another, where the table has no others than of their epoch and, in a table with a key, their
+        stretch."""
+        return only_adds(table, self.group) and table.mode.adds_alone
 
     @property
     def only_puts(self) -> bool:

@@ -48,9 +48,9 @@ class Work:
         """Return what SQL calls the target."""
         return self.held.targets[what].at
 
-    def done(self, *, epoch: int) -> TableState:
+    def done(self, *, epoch: int, stretch: str) -> TableState:
         """Return the table after the steps."""
-        held = msgspec.structs.replace(self.held, epoch=epoch)
+        held = msgspec.structs.replace(self.held, epoch=epoch, stretch=stretch)
         return msgspec.structs.replace(self._table, held=held)
 
     def is_taken(self, what: str) -> bool:

@@ -1,0 +1,104 @@
+"""Of which tables publications bring every change, and since when: what a sink may build on that knows a
+row by its insert."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from waltap.offsets.offset import Offset
+from waltap.source.connector import Start
+from waltap.source.coverage import Coverage
+from waltap.source.position import parse_lsn
+from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
+from waltap_postgres.replication.slot import Slot
+
+__all__ = ["coverage", "goes_on"]
+
+PUBLICATIONS_SQL = """
+SELECT p.pubname::text, concat_ws(' ', p.oid, p.xmin),
+       pubinsert AND pubupdate AND pubdelete
+         AND coalesce((to_jsonb(p) ->> 'pubtruncate')::bool, true),
+       coalesce((to_jsonb(p) ->> 'pubviaroot')::bool, false)
+  FROM pg_publication p WHERE pubname = ANY(%s) ORDER BY 1
+"""
+MEMBERS_SQL = """
+WITH RECURSIVE up AS (
+    SELECT oid AS leaf, oid AS at, relnamespace, ''::text AS way
+      FROM pg_class WHERE relkind IN ('r', 'p')
+    UNION ALL
+    SELECT up.leaf, c.oid, c.relnamespace, concat_ws(' ', up.way, c.oid, i.xmin)
+      FROM up JOIN pg_inherits i ON i.inhrelid = up.at JOIN pg_class c ON c.oid = i.inhparent
+)
+SELECT n.nspname::text, c.relname::text, string_agg(DISTINCT concat_ws('/', up.way, {said}), ';')
+  FROM up JOIN pg_class c ON c.oid = up.leaf JOIN pg_namespace n ON n.oid = c.relnamespace
+  LEFT JOIN pg_publication_rel r ON r.prrelid = up.at
+       AND r.prpubid IN (SELECT oid FROM pg_publication WHERE pubname = ANY(%s)) {more}
+ WHERE up.way <> '' OR {there} GROUP BY 1, 2
+"""
+SCHEMAS_SQL = """
+  LEFT JOIN pg_publication_namespace s ON s.pnnspid = up.relnamespace
+       AND s.pnpubid IN (SELECT oid FROM pg_publication WHERE pubname = ANY(%s))
+"""
+WITH_SCHEMAS = 150000
+
+
+def coverage(
+    catalogue: PostgresCatalogue, names: Sequence[str], tables: Iterable[Table], version_num: int
+) -> Coverage:
+    """Return what publications ``names`` bring of ``tables``.
+
+    What identifies their rows in the catalogue, and who wrote those, tells of changes to and fro. Rows of
+    a partitioned table that is published as one vanish with a partition, and nothing is streamed of that.
+    """
+    listed = list(names)
+    publications: list[tuple[Any, ...]] = catalogue.query(PUBLICATIONS_SQL, (listed,))
+    whole = [name for name, _, all_operations, _ in publications if all_operations]
+    by_root = any(via_root for *_, via_root in publications)
+    said = ";".join(f"{name} {identity}" for name, identity, *_ in publications)
+    members = _members(catalogue, listed, version_num)
+    published: set[tuple[str, str]] = set(
+        catalogue.query(
+            "SELECT schemaname::text, tablename::text FROM pg_publication_tables"
+            " WHERE pubname = ANY(%s)",
+            (whole,),
+        )
+    )
+    found: dict[tuple[str, str], str] = {}
+    for table in tables:
+        place = table.relation.schema, table.relation.table
+        fits = place in published and not (by_root and (table.partitioned or table.partition))
+        found[place] = _short(said, members.get(place, "")) if fits else ""
+    ((since,),) = catalogue.query(
+        "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
+        " ELSE pg_current_wal_insert_lsn() END::text"
+    )
+    others = _short(said, "") if whole and not by_root else ""
+    return Coverage(tables=found, others=others, since=parse_lsn(since))
+
+
+def _members(
+    catalogue: PostgresCatalogue, names: list[str], version_num: int
+) -> dict[tuple[str, str], str]:
+    """Return, by table, what makes it a member of one of the publications."""
+    schemas = version_num >= WITH_SCHEMAS
+    sql = MEMBERS_SQL.format(
+        said="r.oid, r.xmin, s.oid, s.xmin" if schemas else "r.oid, r.xmin",
+        more=SCHEMAS_SQL if schemas else "",
+        there="r.oid IS NOT NULL" + (" OR s.oid IS NOT NULL" if schemas else ""),
+    )
+    rows = catalogue.query(sql, (names, names) if schemas else (names,))
+    return {(schema, table): text for schema, table, text in rows}
+
+
+def _short(*said: str) -> str:
+    return hashlib.sha256("|".join(said).encode()).hexdigest()[:16]
+
+
+def goes_on(start: Start, offset: Offset | None, slot: Slot | None) -> bool:
+    """Tell whether ``start`` leaves out nothing behind ``offset``: the slot has it all."""
+    if start.resumes:
+        return True
+    if start.slot_created or start.lost is not None or offset is None or slot is None:
+        return False
+    position = offset.sole.position.end_lsn
+    return offset.snapshot is None and slot.confirmed_flush_lsn <= position
