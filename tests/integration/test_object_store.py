@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pyarrow as pa
@@ -390,9 +391,9 @@ def test_one_process_of_a_machine_writes_a_place(
     second.check(".lock")
     second.lock(".lock")
     assert second.locked()
+    rmtree(tmp_path / "waltap")  # that says nothing of the bucket
+    assert second.locked()
     second.unlock()
-    monkeypatch.setenv(
-        "XDG_STATE_HOME", "/proc/nowhere"
-    )  # where nobody keeps a file, nobody is seen
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/nowhere")  # where no file is kept, nobody is seen
     first.lock(".lock")
     second.lock(".lock")

@@ -3,7 +3,7 @@
 import pytest
 
 from waltap_spark import retries
-from waltap_spark.retries import RETRY_S, TRY_S, Retries
+from waltap_spark.retries import MOST, RETRY_S, TRY_S, Retries
 
 
 def test_a_try_that_takes_long_is_made_as_much_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -11,7 +11,12 @@ def test_a_try_that_takes_long_is_made_as_much_less_often(monkeypatch: pytest.Mo
     monkeypatch.setattr(retries.time, "monotonic", lambda: now[0])
     known = Retries()
     assert known.due("t")
-    for spent, pause in ((0.5, RETRY_S), (10 * TRY_S, 10 * RETRY_S), (1.0, RETRY_S)):
+    for spent, pause in (
+        (0.5, RETRY_S),
+        (10 * TRY_S, 10 * RETRY_S),
+        (99 * TRY_S, MOST * RETRY_S),
+        (1.0, RETRY_S),
+    ):
         with known.timed("t"):
             now[0] += spent
         known.failed("t")

@@ -20,7 +20,7 @@ OTHERS: Final = ("file", "hdfs", "viewfs", "mock")
 
 class Place(NamedTuple):
     """A filesystem, the path of the location in it, and the location as it may be shown and extended.
-    ``host``: where an object store is that is not its provider's own, "" where nobody said."""
+    ``host``: what tells places of one ``base`` apart: an object store's endpoint, account or server."""
 
     filesystem: "fs.FileSystem"
     base: str
@@ -58,6 +58,10 @@ def opened(location: str, storage: StorageProperties) -> Place:
     if scheme in S3:
         endpoint = endpoint or _endpoint_of_environment() or ""
     host = endpoint.rpartition("://")[2].rstrip("/")
+    if scheme in OTHERS:
+        host = parts.netloc
+    elif scheme in AZURE:
+        host = f"{host} {storage.storage_access_key or parts.netloc}"
     if parts.query or scheme in OTHERS:
         found, base = fs.FileSystem.from_uri(location)
         return Place(found, base, shown, host)
@@ -68,7 +72,7 @@ def opened(location: str, storage: StorageProperties) -> Place:
         return Place(_gcs(storage), base, shown, host)
     container, _, account = parts.netloc.rpartition("@")
     filesystem = _azure(shown, account if container else "", storage)
-    return Place(filesystem, f"{container or account}{parts.path}", shown, host or account)
+    return Place(filesystem, f"{container or account}{parts.path}", shown, host)
 
 
 def _s3(bucket: str, storage: StorageProperties) -> "fs.FileSystem":

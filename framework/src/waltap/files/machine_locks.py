@@ -4,8 +4,10 @@ An engine that was killed leaves its Spark process, which applies what there is 
 engine starts another at once: it has to wait, wherever the files are.
 """
 
+import fcntl
 import hashlib
 import os
+import tempfile
 from pathlib import Path
 
 __all__ = ["machine_lock"]
@@ -13,12 +15,14 @@ __all__ = ["machine_lock"]
 
 def machine_lock(place: str) -> Path | None:
     """Return the file that who writes ``place`` holds, in a folder that is there; None where this user may
-    keep no files: then nobody is seen."""
+    keep no such file, or cannot lock it: then nobody is seen."""
     state = os.environ.get("XDG_STATE_HOME", "")
     name = hashlib.sha256(place.encode()).hexdigest()[:32]
     try:
         folder = Path(state or Path.home() / ".local/state") / "waltap/locks"
         folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:  # a home on a network may know no locks
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (OSError, RuntimeError):  # RuntimeError: there is no home
         return None
     return folder / name

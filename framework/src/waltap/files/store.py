@@ -445,7 +445,8 @@ class Store:
 
     def lock(self, name: str) -> None:
         """Hold the lock file ``name`` until `unlock` or the end of the process. Where the folder is on no
-        local disk, processes of this user on this machine are seen, and no others.
+        local disk, processes of this user on this machine are seen, and no others: none where no file of
+        this user can be locked.
 
         Raises: FilesInUse, with the holder's process id.
         """
@@ -463,14 +464,17 @@ class Store:
                 lock.take_over()
                 pid = None
         except OSError as cause:
+            if not self.local:
+                return
             raise self._failure(f"refuses {name}", cause) from cause
         if pid is not None:
             raise self._in_use(pid)
         self._lock = lock
 
     def locked(self) -> bool:
-        """Tell whether the lock that is held is still that of this folder, see `LockFile.stands`."""
-        return self._lock is None or self._lock.stands()
+        """Tell whether the lock that is held is still that of this folder, see `LockFile.stands`. One
+        of the machine says nothing of the folder."""
+        return self._lock is None or not self.local or self._lock.stands()
 
     def unlock(self) -> None:
         """Let go of the lock; may be called twice."""

@@ -179,10 +179,9 @@ class FanOut(Sink):
         return bool(running) and all(sink.holds_back() for sink in running)
 
     def missed(self, table: str) -> None:
-        """Tell every sink that takes something at present. Raises: SinkError."""
+        """Tell every sink, also one that is paused: nobody tells it later. Raises: SinkError."""
         for outlet in self.outlets:
-            if outlet.paused is None:
-                outlet.sink.missed(table)
+            outlet.sink.missed(table)
 
     def tend(self) -> None:
         """Look after every sink, and try a paused one whose rest is over.

@@ -201,8 +201,8 @@ class Sink(abc.ABC):
 
     def missed(self, table: str) -> None:
         """Take note, durably, that ``table`` (``schema.table``) was captured before, and not for a while:
-        told behind `open`, before what comes of it now, perhaps twice. Rows that are here may be gone in
-        the source, until an initial snapshot replaces them. Raises: SinkError."""
+        told before what comes of it now, perhaps twice, or while this is not open. Rows that are here may
+        be gone in the source, until an initial snapshot replaces them. Raises: SinkError."""
 
     def replayed(self) -> Collection[str]:
         """Return what `Batch.replays` of the last durable batch with any said; asked behind `open`.

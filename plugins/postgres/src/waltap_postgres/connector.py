@@ -46,7 +46,7 @@ from waltap_postgres.decision import (
 from waltap_postgres.dialect import POSTGRESQL, Dialect
 from waltap_postgres.errors import PublicationGone, SendFormatUnreadable, SlotActive
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.covered import goes_on
+from waltap_postgres.replication.covered import covered
 from waltap_postgres.replication.slot import Slot, session_role
 from waltap_postgres.replication.stream import ReplicationStream
 from waltap_postgres.replication.transport import Transport, open_transport
@@ -252,7 +252,7 @@ class PostgresConnector(Connector):
         else:
             start = self._start_with_old_slot(None if lost else offset, slot, snapshot=snapshot)
             start = replace(start, lost=lost)
-        return replace(start, coverage=replace(coverage, goes_on=goes_on(start, offset, slot)))
+        return covered(start, coverage, offset, slot, steady=self._snapshot.steady)
 
     def _decide(self, offset: Offset | None) -> Decision:
         """Decide, and ask the snapshot mode about tables by what was decided."""

@@ -162,7 +162,8 @@ def replaced_from_chunks(
             done = replaced(read.rows)
             return msgspec.structs.replace(done, handed_nulls=read.told())
     place = _place(group, table.folder)
-    told = msgspec.json.decode(output.store.read(f"{place}/{WHOLE}"), type=tuple[str, ...])
+    text = output.store.read(f"{place}/{WHOLE}") or b"[]"  # 0.1: nothing was told
+    told = msgspec.json.decode(text, type=tuple[str, ...])
     waiting = step.spark.read.schema(chunk_struct(types)).parquet(output.uri(place))
     group.count(waiting.count())
     return msgspec.structs.replace(replaced(waiting), handed_nulls=told)

@@ -11,7 +11,10 @@ RETRY_S: Final = 60.0
 """How long a table is left alone at least."""
 
 TRY_S: Final = 3.0
-"""A try that takes longer is left alone for longer, as much: all other tables wait for it."""
+"""All other tables wait for a try. After one that took longer the pause is longer in proportion."""
+
+MOST: Final = 15.0
+"""So many times `RETRY_S` at most."""
 
 
 class Retries:
@@ -26,7 +29,7 @@ class Retries:
         if name not in self._failed:
             return True
         at, spent = self._failed[name]
-        return time.monotonic() - at >= RETRY_S * max(1.0, spent / TRY_S)
+        return time.monotonic() - at >= RETRY_S * min(MOST, max(1.0, spent / TRY_S))
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:

@@ -3,6 +3,7 @@ row by its insert."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from waltap.offsets.offset import Offset
@@ -12,7 +13,7 @@ from waltap.source.position import parse_lsn
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.replication.slot import Slot
 
-__all__ = ["coverage", "goes_on"]
+__all__ = ["coverage", "covered"]
 
 PUBLICATIONS_SQL = """
 SELECT p.pubname::text, concat_ws(' ', p.oid, p.xmin),
@@ -29,7 +30,8 @@ WITH RECURSIVE up AS (
     SELECT up.leaf, c.oid, c.relnamespace, concat_ws(' ', up.way, c.oid, i.xmin)
       FROM up JOIN pg_inherits i ON i.inhrelid = up.at JOIN pg_class c ON c.oid = i.inhparent
 )
-SELECT n.nspname::text, c.relname::text, string_agg(DISTINCT concat_ws('/', up.way, {said}), ';')
+SELECT n.nspname::text, c.relname::text, string_agg(DISTINCT concat_ws('/', up.way, {said}), ';'),
+       bool_or({filtered})
   FROM up JOIN pg_class c ON c.oid = up.leaf JOIN pg_namespace n ON n.oid = c.relnamespace
   LEFT JOIN pg_publication_rel r ON r.prrelid = up.at
        AND r.prpubid IN (SELECT oid FROM pg_publication WHERE pubname = ANY(%s)) {more}
@@ -49,13 +51,14 @@ def coverage(
 
     What identifies their rows in the catalogue, and who wrote those, tells of changes to and fro. Rows of
     a partitioned table that is published as one vanish with a partition, and nothing is streamed of that.
+    A row that comes into a row filter is streamed as an insert.
     """
     listed = list(names)
     publications: list[tuple[Any, ...]] = catalogue.query(PUBLICATIONS_SQL, (listed,))
     whole = [name for name, _, all_operations, _ in publications if all_operations]
     by_root = any(via_root for *_, via_root in publications)
     said = ";".join(f"{name} {identity}" for name, identity, *_ in publications)
-    members = _members(catalogue, listed, version_num)
+    members, filtered = _members(catalogue, listed, version_num)
     published: set[tuple[str, str]] = set(
         catalogue.query(
             "SELECT schemaname::text, tablename::text FROM pg_publication_tables"
@@ -66,7 +69,8 @@ def coverage(
     found: dict[tuple[str, str], str] = {}
     for table in tables:
         place = table.relation.schema, table.relation.table
-        fits = place in published and not (by_root and (table.partitioned or table.partition))
+        fits = place in published and place not in filtered
+        fits &= not (by_root and (table.partitioned or table.partition))
         found[place] = _short(said, members.get(place, "")) if fits else ""
     ((since,),) = catalogue.query(
         "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
@@ -78,23 +82,43 @@ def coverage(
 
 def _members(
     catalogue: PostgresCatalogue, names: list[str], version_num: int
-) -> dict[tuple[str, str], str]:
-    """Return, by table, what makes it a member of one of the publications."""
+) -> tuple[dict[tuple[str, str], str], set[tuple[str, str]]]:
+    """Return, by table, what makes it a member of one of the publications, and the tables of which one of
+    them has some rows alone."""
     schemas = version_num >= WITH_SCHEMAS
     sql = MEMBERS_SQL.format(
         said="r.oid, r.xmin, s.oid, s.xmin" if schemas else "r.oid, r.xmin",
+        filtered="r.prqual IS NOT NULL" if schemas else "false",
         more=SCHEMAS_SQL if schemas else "",
         there="r.oid IS NOT NULL" + (" OR s.oid IS NOT NULL" if schemas else ""),
     )
     rows = catalogue.query(sql, (names, names) if schemas else (names,))
-    return {(schema, table): text for schema, table, text in rows}
+    texts = {(schema, table): text for schema, table, text, _ in rows}
+    return texts, {(schema, table) for schema, table, _, filtered in rows if filtered}
 
 
 def _short(*said: str) -> str:
     return hashlib.sha256("|".join(said).encode()).hexdigest()[:16]
 
 
-def goes_on(start: Start, offset: Offset | None, slot: Slot | None) -> bool:
+def covered(
+    start: Start, coverage: Coverage, offset: Offset | None, slot: Slot | None, *, steady: bool
+) -> Start:
+    """Return ``start`` with what is known of ``coverage``, and with what snapshots saw that ended before
+    the ``offset``, of which the slot may still bring changes. ``steady``: all statements of this one see
+    the same; else rows that are inserted meanwhile are read, and streamed, too."""
+    beside = not (start.slot_created or start.resumes)
+    if beside and start.lost is None and offset is not None and offset.snapshot is None:
+        seen = offset.sole
+        start = replace(
+            start, offset=start.offset.with_sole(visible=seen.visible, visible_in=seen.visible_in)
+        )
+    if beside and start.snapshot and not steady:
+        return replace(start, coverage=Coverage())
+    return replace(start, coverage=replace(coverage, goes_on=_goes_on(start, offset, slot)))
+
+
+def _goes_on(start: Start, offset: Offset | None, slot: Slot | None) -> bool:
     """Tell whether ``start`` leaves out nothing behind ``offset``: the slot has it all."""
     if start.resumes:
         return True

@@ -123,7 +123,7 @@ class InitialSnapshot:
         transaction = self._opened()
         transaction.begin(exported, self._isolation(exported=self._exported))
         if self._properties.snapshot_max_threads > 1:
-            self._given = transaction.export() if self._steady else None
+            self._given = transaction.export() if self.steady else None
             if self._given is None:
                 self._tell_of_one()
         self._seen = transaction.seen()
@@ -134,7 +134,7 @@ class InitialSnapshot:
             self._asked = AskedBefore.ask(self._now)
 
     @property
-    def _steady(self) -> bool:
+    def steady(self) -> bool:
         """Tell whether all statements see the same."""
         return self._exported or self._terms.steady
 
@@ -143,7 +143,7 @@ class InitialSnapshot:
         server = "a server that exports no snapshot"
         log.warning(
             "one connection reads the snapshot: %s leaves nothing for several to share",
-            server if self._steady else "snapshot.isolation.mode",
+            server if self.steady else "snapshot.isolation.mode",
             extra={"property": "snapshot.max.threads"},
         )
 
@@ -174,7 +174,7 @@ class InitialSnapshot:
 
         Raises: SnapshotError, SourceError; SourceLacks where the server exports no snapshot.
         """
-        if self._given is None and self._steady:
+        if self._given is None and self.steady:
             self._given = self._opened().export()
         if self._given is None:
             message = (
@@ -245,7 +245,7 @@ class InitialSnapshot:
     ) -> list[Work]:
         """Return what is to be read, first what an earlier run has begun."""
         planner = self._planner(self._properties, self._now, self._version_num)
-        lasting = self._context.resumes_snapshot and start.stream and self._steady
+        lasting = self._context.resumes_snapshot and start.stream and self.steady
         basis = self._seen if lasting else ""
         snapshot = start.offset.snapshot
         if not start.resumes or snapshot is None:

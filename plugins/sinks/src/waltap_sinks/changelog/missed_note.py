@@ -26,7 +26,8 @@ class MissedNote:
             self._tables |= msgspec.json.decode(self._path.read_bytes(), type=set[str])
 
     def add(self, table: str) -> None:
-        """Note ``table``."""
+        """Note ``table``, beside what was noted before."""
+        self.read()
         self._tables.add(table)
         self._write()
 

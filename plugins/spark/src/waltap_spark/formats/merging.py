@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from waltap_spark.beside import gone, unlike
-from waltap_spark.errors import FormatError, NameTaken, TargetChanged, first_words
+from waltap_spark.errors import FormatError, NameTaken, first_words
 from waltap_spark.expression import column_of
+from waltap_spark.formats.notes import ROWS, SIGN
 from waltap_spark.formats.shared import SharedWork, at_versions, begin, make_room, part_of, together
 from waltap_spark.formats.stepwise import StepwiseFormat, stored_columns, whats
 from waltap_spark.formats.table_format import (
@@ -26,7 +27,7 @@ from waltap_spark.formats.table_format import (
     Step,
     What,
 )
-from waltap_spark.formats.work import ROWS, Work
+from waltap_spark.formats.work import Work
 from waltap_spark.output import Held, TableState, Target
 from waltap_spark.schema import LOG_FIELDS, struct_of
 from waltap_spark.settle import copies, distinguishing
@@ -222,26 +223,35 @@ class MergingFormat(StepwiseFormat):
         return found
 
     def rested(self, step: Step, tables: Mapping[str, TableState]) -> Mapping[str, TableState]:
-        """Go on to the newest versions of targets that other outputs write, too."""
+        """Go on to the newest versions of targets that other outputs write, too; a table that stands still
+        stays, and shows at which one. What one cannot do keeps no other from it."""
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+
         found = dict[str, TableState]()
         for table in tables.values():
-            held, versions = table.held, dict[str, int]()
-            if table.place is None or held is None or table.failed:
+            if table.place is None or table.held is None:
                 continue
             try:
-                for what, target in held.targets.items():
-                    if not self.others(step.spark, table, target):
-                        continue
-                    note = self.note(step, table, 0, target)
-                    with self.alone(target.at), self.noted(step.spark, note):
-                        self.sign(step.spark, target.at)
-                    versions[what] = self.newest(step.spark, table, target).version
-            except TargetChanged as error:
-                log.info("%s stays at its version: %s", table.name, error)
+                stands = self._rested(step, table, table.held)
+            except (FormatError, PySparkException, Py4JJavaError) as error:
+                log.info("%s stays at its version: %s", table.name, first_words(error))
                 continue
-            if versions:
-                found[table.name] = at_versions(table, versions)
+            if stands is not table and not table.failed:
+                found[table.name] = stands
         return found
+
+    def _rested(self, step: Step, table: TableState, held: Held) -> TableState:
+        versions: dict[str, int] = {}
+        for what, target in held.targets.items():
+            if not self.others(step.spark, table, target):
+                continue
+            note = self.note(step, table, 0, target, SIGN)
+            with self.alone(target.at), self.noted(step.spark, note):
+                self.sign(step.spark, target.at)
+            if not table.failed:
+                versions[what] = self.newest(step.spark, table, target).version
+        return at_versions(table, versions)
 
     def read_together(
         self, spark: "SparkSession", tables: Sequence[TableState], what: What

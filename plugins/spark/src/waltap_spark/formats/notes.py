@@ -4,10 +4,16 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["NOWHERE", "Note"]
+__all__ = ["NOWHERE", "ROWS", "SIGN", "Note"]
 
 NOWHERE: Final = -1
 """Where a table stands of which no commit names anything."""
+
+ROWS: Final = "rows"
+"""The kind of steps that write what changes came to."""
+
+SIGN: Final = "sign"
+"""That of commits which change nothing, and show that an output is there."""
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

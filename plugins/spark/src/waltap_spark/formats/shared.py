@@ -16,9 +16,10 @@ from waltap_spark.column_identity import older_value
 from waltap_spark.errors import FormatLimit, SourcesDiffer
 from waltap_spark.expression import column_of, quoted
 from waltap_spark.formats.merge_sql import inserted, literal
+from waltap_spark.formats.notes import ROWS
 from waltap_spark.formats.stepwise import StepwiseFormat, stored_columns, whats
 from waltap_spark.formats.table_format import Step, What
-from waltap_spark.formats.work import ROWS, VIEW, Work, of
+from waltap_spark.formats.work import VIEW, Work, of
 from waltap_spark.nested import fitted, new_fields, same_type
 from waltap_spark.output import TableState, Target
 from waltap_spark.schema import common_type, sql_type, struct_of

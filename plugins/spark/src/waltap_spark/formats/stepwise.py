@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from waltap_spark.errors import NameTaken, StepDiffers, TargetChanged, first_words
 from waltap_spark.expression import column_of, quoted
-from waltap_spark.formats.notes import NOWHERE, Note
+from waltap_spark.formats.notes import NOWHERE, ROWS, SIGN, Note
 from waltap_spark.formats.table_format import FormatContext, Step, TableFormat, What
 from waltap_spark.modes import row_columns
 from waltap_spark.output import TableState, Target
@@ -223,7 +223,8 @@ class StepwiseFormat(TableFormat):
                 if number not in taken:
                     raise self._changed(target, "does not have what was just written")
             commit = taken[number]
-            _require_same(target, commit.note, note)
+            with self._forgetting(table, target):  # somebody may bring the table back
+                _require_same(target, commit.note, note)
             del taken[number]
             self._taken[table.name, target.at] = number, taken
         since = None if commit.note is None else commit.note.since
@@ -271,26 +272,33 @@ class StepwiseFormat(TableFormat):
         from pyspark.errors import PySparkException
 
         for turn in itertools.count(1):
+            before = self._foreign(step.spark, table, target)
             try:
                 action()
             except (Py4JJavaError, PySparkException) as error:
-                if turn == RACES or not self.others(step.spark, table, target):
+                if turn == RACES or self._foreign(step.spark, table, target) == before:
                     raise
                 log.info("%s is written by others, too: %s", target.at, first_words(error))
             else:
                 return
             time.sleep(random.uniform(0.1, 0.5) * turn)  # noqa: S311 - not at the same time again
 
-    def others(self, spark: "SparkSession", table: TableState, target: Target) -> bool:
-        """Tell whether other outputs have written what ``table`` shares with them, since the version of
-        ``target``; where it is not there yet, they may be making it."""
+    def _foreign(self, spark: "SparkSession", table: TableState, target: Target) -> int | None:
+        """Return the newest version that another output made of what ``table`` shares, behind that of
+        ``target``."""
         if table.place is None:
-            return False
-        later = self.commits(spark, target)
-        if later is None:
-            return target.step == 0
-        notes = (commit.note for commit in later)
-        return any(note is not None and note.waltap != self._identity() for note in notes)
+            return None
+        own = self._identity()
+        later = self.commits(spark, target) or []
+        made = (each.version for each in later if each.note and each.note.waltap != own)
+        return next(reversed(list(made)), None)
+
+    def others(self, spark: "SparkSession", table: TableState, target: Target) -> bool:
+        """Tell whether other outputs have written rows, or columns, of what ``table`` shares with them,
+        since the version of ``target``."""
+        own = self._identity()
+        later = (each.note for each in self.commits(spark, target) or ())
+        return any(note and note.waltap != own and note.kind != SIGN for note in later)
 
     def alone(self, at: str) -> AbstractContextManager[object]:
         """Return what keeps tables that share a target from writing it at the same time."""
@@ -441,7 +449,7 @@ def _require_same(target: Target, had: Note | None, wants: Note) -> None:
         return
     if had.kind and had.kind != wants.kind:
         text = f'step {wants.step} of {target.at} was "{had.kind}", and would be "{wants.kind}" now'
-    elif had.until and wants.until and had.until != wants.until:
+    elif had.kind == ROWS and had.until and wants.until and had.until != wants.until:
         text = (
             f"step {wants.step} of {target.at} has changes up to {had.until}, and would have those up "
             f"to {wants.until} now"

@@ -10,6 +10,7 @@ from waltap_spark.beside import gone, unlike
 from waltap_spark.column_identity import older_value
 from waltap_spark.expression import quoted
 from waltap_spark.formats.merge_sql import equal, inserted, literal
+from waltap_spark.formats.notes import ROWS
 from waltap_spark.formats.stepwise import StepwiseFormat, whats
 from waltap_spark.formats.table_format import Step, What
 from waltap_spark.modes import row_key
@@ -20,11 +21,9 @@ from waltap_spark.schema import LOG_FIELDS, floating, sql_type
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["ROWS", "VIEW", "Work", "of"]
+__all__ = ["VIEW", "Work", "of"]
 
 VIEW: Final = "__waltap_rows"
-ROWS: Final = "rows"
-"""The kind of all steps that write rows of the source, by whatever statement."""
 
 
 def of(verb: str, columns: Iterable[str]) -> str:
