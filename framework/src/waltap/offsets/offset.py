@@ -70,7 +70,7 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: SnapshotProgress | None = None
     signals: dict[str, object] = {}
     sink: str = ""
-    sink_identity: str = ""
+    sink_identity: str | msgspec.UnsetType = msgspec.UNSET
     version: int = NEWEST_VERSION
 
     @classmethod

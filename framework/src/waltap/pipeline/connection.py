@@ -127,7 +127,7 @@ class Connection:
         if offset is not None:
             stored = _continued(stored, None if start.snapshot else offset)
         stored = msgspec.structs.replace(
-            stored, sink=stages.destination, sink_identity=stages.sink.identity()
+            stored, sink=stages.destination, sink_identity=stages.sink.identity() or msgspec.UNSET
         )
         stages.desk.counted, stages.desk.notify = run.counts, run.channels.tell
         delivery = Delivery(
