@@ -167,11 +167,11 @@ def test_a_driver_that_dies_beside_a_write_puts_rows_in_place_once(
     rig.commit()
     take = DeltaFormat.take
 
-    def dying(tables: Any, step: Any, table: Any, target: Any, action: Any) -> Any:
+    def dying(tables: Any, step: Any, table: Any, target: Any, *more: Any) -> Any:
         if not target.at.endswith(f"/{dies}`"):
-            return take(tables, step, table, target, action)
+            return take(tables, step, table, target, *more)
         if wrote:
-            take(tables, step, table, target, action)
+            take(tables, step, table, target, *more)
         raise Died
 
     with monkeypatch.context() as patched:
