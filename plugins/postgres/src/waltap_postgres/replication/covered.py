@@ -53,6 +53,8 @@ def coverage(
     a partitioned table that is published as one vanish with a partition, and nothing is streamed of that.
     A row that comes into a row filter is streamed as an insert.
     """
+    if catalogue.wal_end() is None:  # a server that tells no positions tells not since when
+        return Coverage()
     listed = list(names)
     publications: list[tuple[Any, ...]] = catalogue.query(PUBLICATIONS_SQL, (listed,))
     whole = [name for name, _, all_operations, _ in publications if all_operations]
@@ -72,12 +74,9 @@ def coverage(
         fits = place in published and place not in filtered
         fits &= not (by_root and (table.partitioned or table.partition))
         found[place] = _short(said, members.get(place, "")) if fits else ""
-    ((since,),) = catalogue.query(
-        "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
-        " ELSE pg_current_wal_insert_lsn() END::text"
-    )
     others = _short(said, "") if whole and not by_root else ""
-    return Coverage(tables=found, others=others, since=parse_lsn(since))
+    since = parse_lsn(catalogue.horizon())
+    return Coverage(tables=found, others=others, since=since)
 
 
 def _members(
