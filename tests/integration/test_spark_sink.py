@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from pyarrow.parquet import ParquetFile
 from waltap.source.position import Position
 from waltap_sinks.changelog import ChangeLog, segment
 from waltap_spark.applier import Applier
@@ -119,11 +120,15 @@ def write_long_rows(db: Database, made: SparkSink) -> None:
 
 
 def test_long_rows_need_no_memory_for_all_of_them(spark: Any, java: Path, tmp_path: Path) -> None:
-    """Spark reads 4096 rows at once: the log has them in pages and groups of few."""
+    """Spark reads 4096 rows at once: the log, and what Spark writes, have them in pages and groups of few."""
     made = sink(tmp_path)
     write_long_rows(Database(), made)
     made.flush()
     made.close()
+    (changes,) = tmp_path.glob("lake/tables/**/wide/**/part-*.parquet")
+    written = ParquetFile(changes).metadata
+    groups = [written.row_group(n).total_byte_size for n in range(written.num_row_groups)]
+    assert max(groups) < 40 << 20
     tables = LiveTables(prepare(spark), Output(tables_of(str(tmp_path / "lake"))))
     assert [tables.current(name).count() for name in ("odd", "wide")] == [1, 300]
 

@@ -199,7 +199,8 @@ def spark(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
         .config("spark.connect.grpc.binding.port", "0")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.memory", "2g")  # hundreds of tests share the JVM
+        .config("spark.driver.memory", "2g")  # hundreds of tests share the JVM,
+        .config("spark.buffer.pageSize", "1m")  # and what is broadcast keeps a page until Python lets go
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["REQUIRED", "Suited", "each_in_one", "make_active", "prepare", "start_session"]
 
+ROW_GROUP_BYTES: Final = str(32 << 20)
+"""Rows may be megabytes long, and each task of Spark reads up to 4096 rows of a row group at once."""
+
+ROWS_UNSEEN: Final = "8"
+"""Pages and row groups are not a hundred long rows before somebody looks."""
+
 REQUIRED: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.caseSensitive": "true",
@@ -32,12 +38,12 @@ REQUIRED: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
-    "parquet.page.size.row.check.min": "8",
-    "parquet.block.size.row.check.min": "8",
+    "parquet.block.size": ROW_GROUP_BYTES,
+    "parquet.page.size.row.check.min": ROWS_UNSEEN,
+    "parquet.block.size.row.check.min": ROWS_UNSEEN,
 }
 """Session settings that the tables' types and names rely on: PostgreSQL tells ``a`` from ``A``, has
-``time``, dates of any year, and timestamps of microseconds with and without zone. Rows may be megabytes
-long: pages and row groups are not a hundred of them before somebody looks."""
+``time``, dates of any year, and timestamps of microseconds with and without zone."""
 
 DEFAULTS: Final = {
     "spark.ui.enabled": "false",

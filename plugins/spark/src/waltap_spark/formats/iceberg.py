@@ -35,6 +35,7 @@ from waltap_spark.formats.table_format import Evolution, FormatContext, Step, Wh
 from waltap_spark.output import TableState, Target
 from waltap_spark.properties import IcebergProperties
 from waltap_spark.schema import sql_type, type_text
+from waltap_spark.session import ROW_GROUP_BYTES, ROWS_UNSEEN
 from waltap_spark.targets import HISTORY, OF_HISTORY, Layout, named
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ TABLE: Final = {
     "write.update.mode": "merge-on-read",
     "write.merge.mode": "merge-on-read",
     "write.metadata.delete-after-commit.enabled": "true",
+    "write.parquet.row-group-size-bytes": ROW_GROUP_BYTES,
+    "write.parquet.row-group-check-min-record-count": ROWS_UNSEEN,
 }
 """Changed rows are written beside the files that have the old ones; compaction joins them."""
 
