@@ -200,7 +200,9 @@ def spark(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "2g")  # hundreds of tests share the JVM,
-        .config("spark.buffer.pageSize", "1m")  # and what is broadcast keeps a page until Python lets go
+        .config(
+            "spark.buffer.pageSize", "1m"
+        )  # and what is broadcast keeps a page until Python lets go
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
