@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from waltap.errors import WaltapError
 
+from tests.rigs.lake import Lake
 from tests.rigs.pipeline import Pipeline
 from tests.servers.postgres import Cluster, Database
 
@@ -47,6 +48,27 @@ def test_changes_come_in_every_form(pipeline: Pipeline, options: dict[str, Any])
     pipeline.catch_up()
     ops = [event.op for event in pipeline.destination.of("t")]
     assert ops == ["r", *["c"] * 391, "u", "d", "c"]
+
+
+def test_a_key_whose_delete_was_left_out_by_its_origin_stands_once(
+    newest_database: Database, tmp_path: Path, spark: Any
+) -> None:
+    database, lake = newest_database, Lake(newest_database, tmp_path, spark)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
+    lake.run()
+    lake.apply()
+    lake.say_more('"pgoutput.origin" = "none"\n')
+    with database.connect() as connection:
+        connection.execute(f"SELECT pg_replication_origin_create('{database.name}')")
+        connection.execute(f"SELECT pg_replication_origin_session_setup('{database.name}')")
+        connection.execute("DELETE FROM t WHERE id = 2")
+        connection.execute("SELECT pg_replication_origin_session_reset()")
+        connection.execute(f"SELECT pg_replication_origin_drop('{database.name}')")
+    for key in (2, 3):
+        database.execute(f"INSERT INTO t VALUES ({key})")
+        lake.run()
+    rows = lake.apply().current("public.t").select("id").collect()
+    assert sorted(row["id"] for row in rows) == [1, 2, 3]
 
 
 def test_a_publication_dropped_while_down_is_told_of(

@@ -195,8 +195,13 @@ class Publications:
         self._context.made.publications.update(plan.created)
 
     def coverage(self) -> Coverage:
-        """Return of which tables they bring every change; nothing is known where the decoder uses none."""
-        if not (self._used and self._context.decoder.capabilities.truncate):
+        """Return of which tables they bring every change; nothing is known where the decoder uses none, or
+        is told to leave out what was replicated into the database."""
+        decoder = self._context.decoder
+        options = {name.rpartition(".")[2]: value for name, value in decoder.options.items()}
+        options.update(self._properties.stream_params)
+        everything = options.get("origin", "any") == "any"
+        if not (self._used and decoder.capabilities.truncate and everything):
             return Coverage()
         return coverage(self._catalogue, self.names, self._captured(), self._version_num)
 
