@@ -16,10 +16,12 @@ __all__ = ["machine_lock"]
 def machine_lock(place: str) -> Path | None:
     """Return the file that who writes ``place`` holds, in a folder that is there; None where this user may
     keep no such file, or cannot lock it: then nobody is seen."""
-    state = os.environ.get("XDG_STATE_HOME", "")
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
     name = hashlib.sha256(place.encode()).hexdigest()[:32]
     try:
-        folder = Path(state or Path.home() / ".local/state") / "waltap/locks"
+        # a relative one counts as none, by the specification of these folders
+        base = state if state.is_absolute() else Path.home() / ".local/state"
+        folder = base / "waltap/locks"
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:  # a home on a network may know no locks
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
