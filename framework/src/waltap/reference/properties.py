@@ -47,6 +47,7 @@ def components(host: "Host") -> Iterator[tuple[str, str, type[Properties]]]:
         ("Signal channel", "[source]", host.signal_channels),
         ("Notification channel", "[source]", host.notification_channels),
         ("Sink", "[sink]", host.sinks),
+        ("Table format", "[sink], as format.NAME", host.table_formats),
         ("Transform", "[[transforms]]", host.transforms),
         ("Predicate", "[predicates.NAME]", host.predicates),
         ("Converter of columns", "[[converters]]", host.converters),

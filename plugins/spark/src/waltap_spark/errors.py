@@ -87,8 +87,9 @@ class JavaMissing(SinkError):
 
     code = "WT-5201"
     remedy = (
-        "Install one (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install "
-        "openjdk@17), or point JAVA_HOME to it. waltap run --sink changelog:PATH needs no Java."
+        "Install one (Debian, Ubuntu: apt-get install openjdk-17-jre-headless or openjdk-21-jre-headless; "
+        "macOS: brew install openjdk@17), or point JAVA_HOME to it. waltap run --sink changelog:PATH needs "
+        "no Java."
     )
 
 
@@ -132,7 +133,8 @@ class ApplierFailed(SinkError):
     code = "WT-5202"
     remedy = (
         "Its log is {log}. Fix what it names and start again, or apply by hand with `waltap spark "
-        "apply --changelog {changelog} --output {output}`; nothing is lost or doubled."
+        "apply --changelog {changelog} --output {output}`, with the sink's properties as --set; "
+        "nothing is lost or doubled."
     )
 
 
