@@ -88,8 +88,8 @@ class JavaMissing(SinkError):
     code = "WT-5201"
     remedy = (
         "Install one (Debian, Ubuntu: apt-get install openjdk-17-jre-headless or openjdk-21-jre-headless; "
-        "macOS: brew install openjdk@17), or point JAVA_HOME to it. waltap run --sink changelog:PATH needs "
-        "no Java."
+        "macOS: brew install openjdk@17), or point JAVA_HOME to it. waltap run --sink changelog:PATH "
+        "needs no Java."
     )
 
 
