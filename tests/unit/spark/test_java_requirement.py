@@ -1,11 +1,13 @@
-"""No Java, or the wrong one, is said in words before Spark says it in a stack trace."""
+"""No Java or pyspark, or the wrong one, is said in words before Spark says it in a stack trace."""
 
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
-from waltap_spark.errors import JavaMissing
+from waltap_spark import java as requirement
+from waltap_spark.errors import JavaMissing, PysparkUnfit
 from waltap_spark.java import _require_fit as require_fit
-from waltap_spark.java import require_java
+from waltap_spark.java import require_java, require_pyspark
 
 
 def program(folder: Path, script: str) -> Path:
@@ -62,3 +64,30 @@ def test_a_java_that_was_killed_is_asked_again_and_not_taken_for_another(
     require_fit.cache_clear()
     with pytest.raises(JavaMissing, match="-version was killed by signal 9"):
         require_java()
+
+
+@pytest.mark.parametrize("found", ["3.5.9", "4.0.5", "4.4.0", "5.0.0", "odd"])
+def test_a_pyspark_of_another_generation_is_refused(
+    found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requirement, "version", lambda _name: found)
+    told = rf"WT-5210 pyspark is version {found}.*pip install 'pyspark>=4\.1,<4\.3'"
+    with pytest.raises(PysparkUnfit, match=told):
+        require_pyspark()
+
+
+@pytest.mark.parametrize("found", ["4.1.0", "4.1.4", "4.2.1", "4.3.0", "4.3.0.dev1"])
+def test_a_pyspark_of_a_generation_that_serves_is_taken(
+    found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requirement, "version", lambda _name: found)
+    assert require_pyspark() == found
+
+
+def test_no_pyspark_at_all_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(requirement, "version", none)
+    with pytest.raises(PysparkUnfit, match=r"WT-5210 pyspark is not installed.*pip install"):
+        require_pyspark()
