@@ -1,5 +1,6 @@
 """What cannot be applied is refused before Spark starts, and nobody waits for Spark because of it."""
 
+import json
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from waltap_spark.settings import apply_options, arguments, follow_options, prop
 from waltap_spark.sink import SparkSink
 
 from tests.rigs.changelog import Database, batch, context, relation
+from tests.rigs.command import waltap
 
 NUMBERS = relation("public.odd", [("id", "int4"), ("v", "int4")])
 HOLD = """
@@ -72,6 +74,39 @@ def test_every_wrong_setting_is_named_at_once(tmp_path: Path) -> None:
     said = str(error)
     for told in ("fold.max.sets", "did you mean", "sparks.x", "just words", "path", "type.change"):
         assert told in said, told
+
+
+def lacks_jars(told: "subprocess.CompletedProcess[str]", *words: str) -> None:
+    assert told.returncode == 1, told.stderr
+    assert "Traceback" not in told.stderr
+    said = " ".join(told.stderr.split())
+    for word in ("error: WT-5232", "spark.jars.packages=io.delta:delta-spark_4", *words):
+        assert word in said, said
+
+
+@pytest.mark.usefixtures("java")
+def test_jars_that_are_missing_are_named_by_the_command_that_applies(tmp_path: Path) -> None:
+    (tmp_path / "log" / "manifests").mkdir(parents=True)
+    places = ["--changelog", tmp_path / "log", "--output", tmp_path / "out"]
+    told = waltap("spark", "apply", *places, "--once", "--set", "format=delta")
+    lacks_jars(told, "commands take --set spark.jars.packages=")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".lock"]
+
+
+@pytest.mark.usefixtures("java")
+def test_jars_that_are_missing_end_a_run_before_anything_is_made(
+    database: Any, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    names = {"slot.name": database.name, "publication.name": database.name}
+    source = "\n".join(
+        f'"{k}" = {json.dumps(v)}' for k, v in {**database.properties(), **names}.items()
+    )
+    sink = '[sink]\ntype = "spark"\npath = "lake"\nformat = "delta"\n'
+    (tmp_path / "p.toml").write_text(f'[source]\ntype = "postgres"\n{source}\n{sink}')
+    lacks_jars(waltap("run", "p.toml", "--until-idle", "0.3", cwd=tmp_path), "In the profile:")
+    assert not (tmp_path / "lake").exists()
+    assert database.slots() == {}
 
 
 def test_what_a_profile_says_of_folds_and_grace_reaches_the_driver(tmp_path: Path) -> None:
