@@ -9,7 +9,7 @@ import pytest
 from tests.integration.test_spark_applier import EVENTS, PEOPLE
 from tests.rigs.spark import Rig
 from tests.integration.test_spark_resume import resume, said
-from waltap_sinks.changelog.errors import ChangeLogDamaged
+from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogRetired
 from waltap_spark import small_sets
 from waltap_spark.follower import Follower
 from waltap_spark.formats.choice import PARQUET
@@ -125,6 +125,31 @@ def test_all_tables_stop_before_a_manifest_that_is_damaged(rig: Rig) -> None:
         Follower(rig.log, rig.applier).catch_up()
     assert rig.applier.state.mark == manifests[-2].mark
     assert [row[0] for row in rig.current(EVENTS)] == ["a", "b"]
+
+
+@pytest.mark.parametrize("how", ["retired", "missing"])
+def test_no_table_goes_on_where_the_log_does_not_reach_back_to_it(rig: Rig, how: str) -> None:
+    """A snapshot in the same log is behind the gap, too; with what was removed put back they go on."""
+    manifests, number = list(rig.log.manifests()), rig.applier.state.number
+    before = [rig.current(table) for table in (PEOPLE, EVENTS)]
+    kept = {path: path.read_bytes() for path in (rig.folder / "log").rglob("*") if path.is_file()}
+    if how == "retired":
+        rig.log.retire(manifests[1].mark, before="99991231T00")
+    else:
+        (rig.folder / "log" / manifests[1].path).unlink()
+    for _snapshot in range(2):
+        told = rf"WT-5106 .*back to {manifests[1].mark} only, not to {manifests[0].mark}\."
+        with pytest.raises(ChangeLogRetired, match=rf"{told}.*another sink\.path"):
+            Follower(rig.log, rig.applier).catch_up()
+        assert rig.applier.state.number == number
+        assert [rig.current(table) for table in (PEOPLE, EVENTS)] == before
+        for part in rig.db.snapshot(PEOPLE, EVENTS):
+            rig.sink.write(part)
+        rig.sink.flush()
+    for path, data in kept.items():
+        path.write_bytes(data)
+    Follower(rig.log, rig.applier).catch_up()
+    rig.check(PEOPLE, EVENTS)
 
 
 @pytest.mark.parametrize("table_format", [PARQUET, "delta"])
