@@ -1,4 +1,4 @@
-"""The second environment, pyspark 4.1: Iceberg, which runs on no later one.
+"""The second environment, pyspark 4.1: Iceberg, which runs on no later one, Delta Lake, and the data source.
 
 One pytest of its own there: a process has one pyspark.
 """
@@ -22,7 +22,7 @@ LOST_SOCKETS = (
 
 
 @pytest.mark.timeout(1800)  # a whole suite, for which one test stands
-def test_iceberg_runs_on_pyspark_4_1(java: Path) -> None:
+def test_all_runs_on_pyspark_4_1(java: Path) -> None:
     try:
         interpreter = python()
     except MissingProgram as reason:

@@ -1,4 +1,4 @@
-"""Iceberg keeps the kit's promises: in a Hadoop catalogue below the output, and in one of JDBC."""
+"""Iceberg, in a Hadoop catalogue below the output, and Delta Lake keep the kit's promises on pyspark 4.1."""
 
 from typing import Any
 
@@ -7,6 +7,8 @@ import pytest
 import waltap_spark.plugin
 from waltap_testing.table_format_suite import TableFormatRig, TableFormatSuite
 
+pytestmark = pytest.mark.usefixtures("quick_plans")
+
 SPECS = {spec.name: spec for spec in waltap_spark.plugin.register_table_formats()}
 
 
@@ -14,3 +16,9 @@ class TestIceberg(TableFormatSuite):
     @pytest.fixture
     def rig(self, iceberg: Any) -> TableFormatRig:
         return TableFormatRig(SPECS["iceberg"], iceberg)
+
+
+class TestDelta(TableFormatSuite):
+    @pytest.fixture
+    def rig(self, delta: Any) -> TableFormatRig:
+        return TableFormatRig(SPECS["delta"], delta)
