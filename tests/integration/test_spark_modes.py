@@ -9,12 +9,12 @@ import pytest
 from waltap.decode.relation import Relation
 from waltap_spark import timeline
 from waltap_spark.live import LiveTables
-from waltap_spark.modes import ModeRules
+from waltap_spark.modes import EXTRA, ModeRules
 
 from tests.rigs.changelog import relation
 from tests.rigs.parts_of_transactions import a_transaction_is_one_version
 from tests.rigs.spark import Rig
-from tests.rigs.versions import last_known, states, text, versions
+from tests.rigs.versions import ends, last_known, states, text, versions
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 
@@ -192,3 +192,84 @@ def test_a_transaction_that_is_applied_in_parts_is_one_version(
     tmp_path: Path, delta: Any, table_format: str
 ) -> None:
     a_transaction_is_one_version(tmp_path, delta, table_format)
+
+
+STAMPED = ModeRules(
+    modes=(r"public\.versions:scd2", "scd1"),
+    deletes=(r"public\.soft:soft", r"public\.kept:kept", "hard"),
+    extra=tuple(EXTRA),
+)
+
+
+def stamp(row: dict[str, Any]) -> tuple[Any, ...]:
+    at = row["_commit_ts"]
+    return tuple(f"{at:%Y-%m-%d %H:%M:%S.%f}" if n == "_commit_ts" else row[n] for n in EXTRA)
+
+
+def check_stamps(rig: Rig) -> int:
+    """See that rows have the columns that the log has of the change that made them; return how many ended."""
+    shown = [
+        "date_format(_commit_ts, 'yyyy-MM-dd HH:mm:ss.SSSSSS')" if n == "_commit_ts" else n
+        for n in EXTRA
+    ]
+
+    def made(table: str, *more: str) -> list[Any]:
+        frame = LiveTables(rig.spark, rig.output).current(table).selectExpr("id", *more, *shown)
+        assert rig.output.table(table).failed == ""
+        return sorted((tuple(row) for row in frame.collect()), key=str)
+
+    for table, forgets in (("logged", True), ("kept", False)):
+        *_, (_at, standing, _time) = states(rig.log, f"public.{table}", KEY, forgets=forgets)
+        wanted = [(*where, *stamp(row)) for where, row in standing.items()]
+        assert made(table) == sorted(wanted, key=str), table
+    begun = {at: standing for at, standing, _time in states(rig.log, "public.versions", KEY)}
+    found = [
+        (int(values[0] or 0), *since, *stamp(begun[since][int(values[0] or 0),]))
+        for values, since, _to in versions(rig.log, "public.versions", KEY, ["id", "name", "note"])
+    ]
+    assert made("versions", "_from_epoch", "_from_lsn") == sorted(found, key=str)
+    known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    ended = ends(rig.log, "public.soft", KEY)
+    for at, standing, _time in states(rig.log, "public.soft", KEY):
+        gone = {where: ended[where, at] | {"_op": "d"} for where, on in ended if on == at}
+        known |= {where: (True, *stamp(row)) for where, row in gone.items()}
+        known |= {where: (False, *stamp(row)) for where, row in standing.items()}
+    soft = sorted(((*where, *told) for where, told in known.items()), key=str)
+    assert made("soft", "_deleted") == soft
+    return sum(told[0] for told in known.values())
+
+
+def rows_have_columns_of_their_changes(rig: Rig) -> None:
+    """Random work; then a snapshot that lacks a row and has others, and work behind it."""
+    chance = random.Random(5)
+    for _transaction in range(4):
+        anything(rig, chance, ALIKE)
+    for table in ALIKE:
+        rig.db.insert(table, ["88", "not read", None])
+    rig.commit()
+    rig.apply()
+    for table in ALIKE:
+        left = [row for row in rig.db.rows[table.name] if row[0] != "88"]
+        rig.db.rows[table.name] = [*left, ("77", "read", None), ("78", "read", None)]
+    for part in rig.db.snapshot(*ALIKE):
+        rig.sink.write(part)
+    rig.sink.flush()
+    for table in ALIKE:
+        rig.db.delete(table, ["77"])
+    for _transaction in range(2):
+        anything(rig, chance, ALIKE)
+    rig.apply()
+    assert check_stamps(rig) > 1
+    rig.applier.close()
+    rig.sink.close()
+
+
+@pytest.mark.parametrize(("table_format", "few"), [("parquet", 0), ("delta", 20_000)])
+def test_extra_columns_are_what_the_log_has_of_the_change_that_made_a_row(
+    delta: Any, tmp_path: Path, table_format: str, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Spark settles changes, and as we do."""
+    monkeypatch.setattr("waltap_spark.few.FEW", few)
+    folds = {"fold_rows": 0, "fold_sets": 2, "merge_sets": 2}
+    rig = Rig(tmp_path, delta, table_format, parallel=2, modes=STAMPED, **folds)
+    rows_have_columns_of_their_changes(rig)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from waltap_sinks.changelog import ChangeLog
+from waltap_spark.modes import EXTRA
 
 Row = dict[str, Any]
 Key = tuple[Any, ...]
@@ -49,7 +50,8 @@ def states(
 ) -> Iterator[tuple[At, dict[Key, Row], Any]]:
     """Yield, after each transaction, its position, the row under each key, and its time.
 
-    ``forgets``: deletes and truncates take rows away; otherwise only a change of the key does.
+    ``forgets``: deletes and truncates take rows away; otherwise only a change of the key does. A row has what
+    the log says of the last change of it (`EXTRA`), too.
     """
     held: dict[Key, list[Row]] = {}
     kept: dict[Key, Row] = {}
@@ -71,7 +73,7 @@ def states(
                     kept[where] = moving
             else:
                 before = moving if row["_sub"] == 1 else (there[-1] if there else {})
-                values = {n: v for n, v in row.items() if not n.startswith("_")}
+                values = {n: v for n, v in row.items() if n in EXTRA or not n.startswith("_")}
                 unsent = [(called or {}).get(n, n) for n in row["_unchanged"] or ()]
                 values |= {n: before.get(n) for n in unsent}
                 if row["_op"] != "c":
@@ -123,6 +125,22 @@ def last_known(
         ),
         key=str,
     )
+
+
+def ends(log: ChangeLog, name: str, key: Sequence[str]) -> dict[tuple[Key, At], Row]:
+    """Return what the log has of the end of each row that went: its delete, or the truncate; or, for one that a
+    snapshot lacks, a row of that, before whose rows (-1) it ended."""
+    found: dict[tuple[Key, At], Row] = {}
+    before: dict[Key, Row] = {}
+    logged = transactions(log, name, {})
+    for (at, rows), (_at, standing, _time) in zip(logged, states(log, name, key), strict=True):
+        for where in before.keys() - standing.keys():
+            own = [r for r in rows if r["_op"] == "d" and tuple(r[k] for k in key) == where]
+            all_of_it = [r for r in rows if r["_op"] == "t"]
+            all_of_it = all_of_it or [rows[0] | {"_seq": -2}]
+            found[where, at] = max(own or all_of_it, key=lambda row: (row["_seq"], row["_sub"]))
+        before = standing
+    return found
 
 
 def text(value: Any) -> str | None:

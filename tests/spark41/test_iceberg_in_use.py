@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.fault.test_spark_executor_kills import ON_A_CLUSTER, Banks, banks, each_dies_in_turn
+from tests.integration.test_spark_modes import STAMPED, rows_have_columns_of_their_changes
 from tests.integration.test_spark_nested import OPTIONS, SOURCE, nested_values_follow, site
 from tests.integration.test_spark_waiting_rows import Tables, die_between_two_steps
 from tests.integration.test_spark_verify import COLUMNS, ROWS, TABLE
@@ -198,6 +199,12 @@ def test_sources_of_one_target_keep_to_themselves_in_every_mode(
     iceberg: Any, tmp_path: Path
 ) -> None:
     run(Rig(tmp_path, iceberg, "iceberg", parallel=3, modes=RULES, places=INTO))
+
+
+def test_extra_columns_are_what_the_log_has_of_the_change_that_made_a_row(
+    iceberg: Any, tmp_path: Path
+) -> None:
+    rows_have_columns_of_their_changes(Rig(tmp_path, iceberg, "iceberg", parallel=2, modes=STAMPED))
 
 
 def test_rows_without_their_history_are_right(iceberg: Any, tmp_path: Path) -> None:

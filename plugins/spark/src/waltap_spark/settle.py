@@ -148,7 +148,8 @@ def settled(
     zeros = floating(table.columns, key)
     crossed = any(change.crossed for change in changes)
     when = F.when(F.col("_op") != "d", order()) if crossed else order()
-    wanted = [F.max_by(F.struct("_op", *map(column_of, [*whole, *zeros])), when).alias("__last")]
+    told = dict.fromkeys(["_op", *whole, *zeros])  # rows may have the log's _op, too
+    wanted = [F.max_by(F.struct(*map(column_of, told)), when).alias("__last")]
     wanted += [
         F.max_by(F.struct(column_of(name).alias("value")), F.when(sent(name), order())).alias(
             f"__sent{n}"
