@@ -61,11 +61,11 @@ class ChangeLogRetired(SinkError):
 
     code = "WT-5106"
     remedy = (
-        "Put the manifests before {path} back from a copy, with their segments. Without one, tables that "
-        "lack them begin anew, and with them the log: give the pipeline another sink.path, and `waltap run "
-        "PROFILE --set snapshot.mode=always`. A query starts over with a new checkpoint, from what is still "
-        "there. Keep a log longer with a larger changelog.retention.hours, or for a reader: `waltap "
-        "changelog readers LOG --register NAME`."
+        "Put the manifests before {path} back from a copy, with their segments. Without one, tables "
+        "that lack them begin anew, and with them the log: give the pipeline another sink.path, and "
+        "`waltap run PROFILE --set snapshot.mode=always`. A query starts over with a new checkpoint, from "
+        "what is still there. Keep a log longer with a larger changelog.retention.hours, or for a reader: "
+        "`waltap changelog readers LOG --register NAME`."
     )
 
 
