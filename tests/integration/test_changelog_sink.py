@@ -486,6 +486,25 @@ def test_a_damaged_manifest_is_an_error(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
+def test_what_a_snapshot_goes_on_from_is_not_retired(tmp_path: Path) -> None:
+    """Its first tables may be applied long before its last one is read."""
+    db, log = Database(), ChangeLog(str(tmp_path))
+    for number in range(3):
+        db.insert(PEOPLE, [str(number), "x", None])
+    db.commit()
+    made = opened(tmp_path)
+    pieces = db.snapshot(PEOPLE, rows_each=1)
+    for piece in pieces[:2]:
+        made.write(piece)
+        made.flush()
+        assert log.retire(made.mark, before="99991231T00") == 0
+    for piece in pieces[2:]:
+        made.write(piece)
+    made.flush()
+    made.close()
+    assert log.retire(made.mark, before="99991231T00") == 2
+
+
 def test_what_was_applied_can_be_retired_and_the_log_goes_on(tmp_path: Path) -> None:
     steps = filled(tmp_path, 3)
     log = ChangeLog(str(tmp_path))

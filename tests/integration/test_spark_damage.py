@@ -84,6 +84,23 @@ def test_its_table_stands_before_it_and_goes_on_when_it_is_restored(
     rig.check(PEOPLE, EVENTS)
 
 
+def test_a_session_that_passes_over_corrupt_files_loses_no_rows(delta: Any, tmp_path: Path) -> None:
+    name = "spark.sql.files.ignoreCorruptFiles"
+    before = delta.conf.get(name)
+    delta.conf.set(name, "true")
+    try:
+        made = Rig(tmp_path, delta, "delta")
+    finally:
+        delta.conf.set(name, before)
+    made.db.insert(EVENTS, ["a", "1.5"])
+    made.commit()
+    flipped(segment(made, EVENTS.name))
+    made.apply()
+    assert "WT-5211" in made.output.table("events").failed
+    made.applier.close()
+    made.sink.close()
+
+
 def test_it_is_passed_over_and_a_snapshot_brings_what_its_rows_left(rig: Rig) -> None:
     segment(rig, PEOPLE.name, 1).unlink()
     rig.apply()

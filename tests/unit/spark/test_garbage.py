@@ -53,6 +53,23 @@ def test_what_a_commit_dropped_goes(tmp_path: Path, again: bool) -> None:
     output.close()
 
 
+@pytest.mark.parametrize("local", [True, False])
+def test_what_no_commit_names_goes_at_the_start(tmp_path: Path, local: bool) -> None:
+    """But, where no lock keeps another machine's driver out, what it may be about to name."""
+    output, _ = opened(tmp_path)
+    output.close()
+    earlier, next_one = (f"tables/s/t/changes/{number:012d}-attempt-0" for number in (1, 2))
+    again = Output(str(tmp_path))
+    again.store.local = local
+    for path in (earlier, next_one):
+        again.store.put(f"{path}/part.parquet", b"rows")
+    again.open("log", "id")
+    assert not (tmp_path / earlier).exists()
+    assert (tmp_path / next_one).exists() is not local
+    assert (tmp_path / SET).exists()
+    again.close()
+
+
 def test_what_a_driver_collects_while_somebody_reads_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

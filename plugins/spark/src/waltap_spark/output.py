@@ -531,6 +531,8 @@ class Output:
         return removed
 
     def _remove_unnamed(self, state: OutputState) -> None:
+        """Remove what no commit names. In an object store the driver of another machine may still be at
+        the next commit: its sets stay until a later start."""
         self.garbage.forget_after(state.number)
         named = self.garbage.paths() | set(state.garbage)
         for table in state.tables.values():
@@ -540,8 +542,13 @@ class Output:
                 for kind in ("changes", "current"):
                     folder = f"tables/{schema}/{table_name}/{kind}"
                     for name in [*self.store.folders(folder), *self.store.names(folder)]:
-                        if f"{folder}/{name}" not in named:
+                        if f"{folder}/{name}" not in named and not self._awaits(name, state.number):
                             self.remove(f"{folder}/{name}")
+
+    def _awaits(self, name: str, number: int) -> bool:
+        """Tell whether a set may be of a commit after ``number`` that another driver is at."""
+        begun = name[:12]
+        return not self.store.local and begun.isdigit() and int(begun) > number
 
 
 def _new_identity() -> str:

@@ -38,12 +38,15 @@ REQUIRED: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
     "parquet.block.size": ROW_GROUP_BYTES,
     "parquet.page.size.row.check.min": ROWS_UNSEEN,
     "parquet.block.size.row.check.min": ROWS_UNSEEN,
 }
 """Session settings that the tables' types and names rely on: PostgreSQL tells ``a`` from ``A``, has
-``time``, dates of any year, and timestamps of microseconds with and without zone."""
+``time``, dates of any year, and timestamps of microseconds with and without zone. A file that is gone or
+damaged is told, whatever the session says: who passes over it loses rows."""
 
 DEFAULTS: Final = {
     "spark.ui.enabled": "false",

@@ -178,6 +178,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where it was read from; not written."""
 
     @property
+    def unfinished_snapshot(self) -> int | None:
+        """Return the generation of the snapshot that has not come to its end with this manifest."""
+        part = self.snapshot
+        return None if part is None or part.complete else part.generation
+
+    @property
     def elsewhere(self) -> frozenset[str]:
         """Return the names of what others read, see `TableEntry.elsewhere`."""
         return frozenset(entry.elsewhere for entry in self.tables if entry.elsewhere)

@@ -267,8 +267,9 @@ class ChangeLog:
 
     def retire(self, applied: Mark, before: str) -> int:
         """Remove manifests up to ``applied`` in folders (`bucket_of` a time) older than
-        ``before``, with their segments; the newest manifest always stays, and what a registered
-        reader (`readers`) that the log waits for has not read. Returns how many.
+        ``before``, with their segments; the newest manifest always stays, those of a snapshot that is
+        not complete (by them it goes on), and what a registered reader (`readers`) that the log waits for
+        has not read. Returns how many.
 
         Manifests go first, oldest first, so that readers find either a whole step or none. What a
         crash leaves of it is removed by `sweep`.
@@ -277,6 +278,7 @@ class ChangeLog:
         if last is None:
             return 0
         applied = self.readers.held(applied)
+        unfinished = last.unfinished_snapshot
         retired = 0
         for epoch, bucket in self._buckets(newest_first=False):
             if bucket >= before:
@@ -286,10 +288,13 @@ class ChangeLog:
                 if mark > applied or mark >= last.mark:
                     return retired
                 manifest = self._load(path)
+                part = manifest.snapshot
+                if part is not None and part.generation == unfinished:
+                    return retired
                 self.store.delete(path)
                 for entry in manifest.tables:
-                    for part in entry.segments:
-                        self.store.delete(part.path)
+                    for segment in entry.segments:
+                        self.store.delete(segment.path)
                 retired += 1
             if bucket != last.bucket:
                 self.store.delete_folder(f"{MANIFESTS}/{epoch:04x}/{bucket}")
@@ -316,7 +321,7 @@ class ChangeLog:
 
     def _swept(self, before: str) -> int:
         last = self.last()
-        if last is not None and last.snapshot is not None and not last.snapshot.complete:
+        if last is not None and last.unfinished_snapshot is not None:
             return 0
         begun = str(NOTHING if last is None else last.mark)
         named = {
