@@ -1,0 +1,28 @@
+"""``format("waltap")`` on pyspark 4.1: a change log as a batch, and as a stream that goes on from its checkpoint."""
+
+from tests.integration.test_spark_source import (
+    Log,
+    log,
+    test_every_type_has_its_column_and_its_value,
+    test_several_tables_are_structs_of_their_columns,
+)
+
+__all__ = [
+    "log",
+    "test_every_type_has_its_column_and_its_value",
+    "test_several_tables_are_structs_of_their_columns",
+]
+
+
+def test_a_stream_goes_on_from_its_checkpoint(log: Log) -> None:
+    log.people("a", "b")
+    log.people("c")
+    log.stream(reader="night")
+    assert log.streamed() == [["a", "b", "c"]]
+    log.people("d")
+    log.stream(reader="night")
+    assert log.streamed() == [["a", "b", "c"], ["d"]]
+    assert [part[0][0] for part in log.got if part] == [0, 1]
+    reader, (_first, second, _third) = log.log.readers.get("night"), log.log.manifests()
+    assert reader is not None
+    assert second.mark <= reader.mark, "what the query is done with need not stay"
