@@ -237,3 +237,33 @@ def test_two_outputs_in_one_session_are_never_taken_for_each_other(
         rig.applier.close()
         rig.sink.close()
     assert LiveTables(session, rigs[0].output).current(PEOPLE.name).count() == 2
+
+
+@pytest.mark.parametrize("kind", ["rest", "jdbc"])
+def test_a_catalogue_that_cannot_be_reached_is_named_and_nothing_is_half_written(
+    iceberg: Any, tmp_path: Path, kind: str
+) -> None:
+    """Nobody listens at the port; the folder of the database is not there yet."""
+    session, setting = iceberg.newSession(), "spark.sql.catalog.gone"
+    place = tmp_path / "catalogue"
+    uris = {"rest": "http://127.0.0.1:1", "jdbc": f"jdbc:sqlite:{place}/c.db"}
+    conf = {".type": kind, ".uri": uris[kind], ".warehouse": f"file://{tmp_path}/lake"}
+    conf |= {"": "org.apache.iceberg.spark.SparkCatalog", ".cache-enabled": "false"}
+    for name, value in conf.items():
+        session.conf.set(setting + name, value)
+    rig = Rig(tmp_path, session, FormatChoice("iceberg", {"format.catalog": "gone"}), parallel=1)
+    rig.db.insert(PEOPLE, ["1", "Ann", None])
+    rig.commit()
+    rig.apply()
+    stands = rig.output.table(PEOPLE.name)
+    assert stands.failed.startswith("WT-5245 the catalogue gone cannot be had: ")
+    assert "say the profile's settings spark.sql.catalog.gone and" in stands.failed
+    assert stands.held is None
+    assert not (tmp_path / "lake").exists()
+    if kind == "jdbc":
+        place.mkdir()
+        rig.reopen()
+        rig.apply()
+        rig.check(PEOPLE)
+    rig.applier.close()
+    rig.sink.close()
