@@ -9,6 +9,8 @@ import pytest
 from waltap.capture.capture import Capture, CaptureProperties
 from waltap.sink.sink import SinkContext
 from waltap.source.coverage import Coverage
+from waltap.source.position import Position
+from waltap.transactions.transaction import Batch, SnapshotRows
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 
 from tests.rigs.changelog import ALL, Database, batch, context, relation
@@ -141,3 +143,30 @@ def test_a_link_that_is_made_again_ends_it_where_something_was_lost_meanwhile(lo
     first, second, third = log.stretches()
     assert first == second
     assert third not in {"", first}
+
+
+def blocking(db: Database, table: Any) -> Batch:
+    piece = SnapshotRows(relation=table, rows=[("9", "x")], ts=0, lsn=1, xid=1, kind="blocking")
+    return Batch(parts=[piece], position=Position(db.lsn), events=1, snapshot=True)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_rows_of_a_blocking_snapshot_stand_between_stretches(log: Log, at_once: bool) -> None:
+    """What was inserted between their position and the reading comes again; in one flush, too."""
+    log.sink = log.opened(context(log.folder, resumes=True, whole=True))
+    log.sink.begins(ALL)
+    for number in range(4):
+        for table in (PEOPLE, PLACES):
+            log.db.insert(table, [str(number), "x"])
+            log.sink.write(batch(log.db.commit()))
+        for _piece in range(2 if number == 1 else 0):
+            log.sink.write(blocking(log.db, PEOPLE))
+        if not at_once:
+            log.sink.flush()
+    log.sink.flush()
+    log.sink.close()
+    found = list(dict.fromkeys(log.stretches()))
+    assert len(found) == 3, found
+    assert found[1] == ""
+    assert "" not in {found[0], found[2]}
+    assert len(set(log.stretches(PLACES.name))) == 1

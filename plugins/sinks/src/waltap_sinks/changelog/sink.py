@@ -298,6 +298,9 @@ class ChangeLogSink(Sink):
 
     def _take_rows(self, part: SnapshotRows, batch: Batch) -> None:
         if part.kind != "initial":  # rows of tables that go on being streamed: plain upserts
+            if part.kind == "blocking":
+                self._stretches.reads_again(part.relation.schema, part.relation.table)
+                self._routes.clear()
             buffer = self._route(part.relation, whole=True)
             if buffer is not None and part.rows:
                 # they stand behind every transaction taken so far and before the next

@@ -3,7 +3,8 @@
 Whoever applies the log may build on that: a row that is inserted then meets none of its key. A stretch
 ends wherever a change may be missing: behind a position that was lost or passed over, where the
 publication was changed, where the table, or the log, was left out for a while, or transforms took changes
-away. What ends one need not write to the log: a file beside the manifests says which go on (`FILE`).
+away; and where a blocking snapshot reads a table, later than where its rows stand. What ends one need
+not write to the log: a file beside the manifests says which go on (`FILE`).
 """
 
 import uuid
@@ -43,11 +44,13 @@ class Stretches:
         self._coverage = Coverage()
         self._others = ""
         self._passed = self._as_before = self._unsaved = False
+        self._reread = ""
 
     def open(self, *, goes_on: bool) -> None:
         """Find those that go on, where any may. Raises: FilesUnavailable."""
         self._known, self._coverage, self._others = {}, Coverage(), ""
         self._passed = self._as_before = self._unsaved = False
+        self._reread = ""
         if FILE not in self._store.names(""):
             return
         try:
@@ -63,7 +66,7 @@ class Stretches:
     ) -> None:
         """Let those end that what comes now does not go on with; before anything is missing in the log, so
         that no later run goes on with them. Raises: FilesUnavailable."""
-        self._coverage, self._passed = coverage, False
+        self._coverage, self._passed, self._reread = coverage, False, ""
         self._as_before = coverage.goes_on and coverage.others == self._others
         if coverage.others != self._others:
             self._others, self._unsaved = coverage.others, True
@@ -88,20 +91,27 @@ class Stretches:
         self._as_before = False
         self.save()
 
+    def reads_again(self, schema: str, table: str) -> None:
+        """Rows of a table come, up to the next transaction, that are of no stretch: they were read later
+        than where they stand, so that what was inserted between comes once more behind them. Raises:
+        FilesUnavailable."""
+        self.end(f"{schema}.{table}")
+        self._reread = _name(schema, table)
+
     def passes(self, commit_lsn: int) -> bool:
-        """Tell whether stretches may begin with this transaction, and could not with the one before."""
+        """Tell whether stretches may begin with this transaction, and could not with what came before."""
+        begins, self._reread = bool(self._reread), ""
         if self._passed or commit_lsn < self._coverage.since:
-            return False
+            return begins
         self._passed = True
         return True
 
     def of(self, schema: str, table: str, *, read: bool) -> str:
         """Return the stretch of what comes now of a table, "" where something may be missing. ``read``:
         rows that a snapshot reads now, which has seen everything up to now."""
-        said = self._coverage.of(schema, table)
-        if not said:
+        said, name = self._coverage.of(schema, table), _name(schema, table)
+        if not said or name == self._reread:
             return ""
-        name = msgspec.json.encode((schema, table)).decode()
         if name not in self._known:
             as_before = self._as_before and said == self._coverage.others
             if not (read or self._passed or as_before):
@@ -116,6 +126,10 @@ class Stretches:
             noted = _Noted(others=self._others, tables=self._known)
             self._store.publish(FILE, msgspec.json.encode(noted) + b"\n")
             self._unsaved = False
+
+
+def _name(schema: str, table: str) -> str:
+    return msgspec.json.encode((schema, table)).decode()
 
 
 def _parts(name: str) -> tuple[str, str]:
