@@ -25,6 +25,7 @@ from tests.integration.test_spark_applier import PEOPLE
 from tests.rigs.changelog import relation
 from tests.rigs.failing_steps import steps_that_fail_are_taken_once
 from tests.rigs.spark import Died, Rig
+from tests.rigs.tended_by_others import a_table_at_rest_outlives_its_version
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 
@@ -130,6 +131,19 @@ def test_a_table_whose_log_forgot_the_version_that_counts_goes_on(rig: Rig) -> N
     assert logs
     assert not any(path.exists() for path in logs if path.suffix == ".json")
     rig.check(PEOPLE)
+
+
+def test_a_table_that_is_compacted_and_cleared_by_its_user_goes_on(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = "spark.databricks.delta.retentionDurationCheck.enabled"
+    rig.spark.conf.set(check, "false")
+    a_table_at_rest_outlives_its_version(
+        rig,
+        monkeypatch,
+        lambda at: rig.spark.sql(f"OPTIMIZE {at}").collect(),
+        lambda at: rig.spark.sql(f"VACUUM {at} RETAIN 0 HOURS").collect(),
+    )
 
 
 def test_an_attempt_that_is_made_again_may_be_longer_than_what_a_young_driver_takes(

@@ -23,6 +23,7 @@ from tests.rigs.parts_of_transactions import a_transaction_is_one_version
 from tests.rigs.rows_alone import RowsAlone
 from tests.rigs.shared_sources import INTO, RULES, run
 from tests.rigs.spark import Rig
+from tests.rigs.tended_by_others import a_table_at_rest_outlives_its_version
 from tests.servers.iceberg import spark_jars
 from waltap_spark.commands import application
 from waltap_spark.formats.choice import FormatChoice
@@ -146,6 +147,24 @@ def test_maintenance_makes_few_files_and_who_reads_an_older_version_goes_on(rig:
     rig.commit()
     rig.apply()
     rig.check(LEFT)
+
+
+def test_a_table_that_is_compacted_and_cleared_by_its_user_goes_on(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def call(procedure: str, at: str, options: str) -> None:
+        name = at.replace("`", "")
+        rig.spark.sql(
+            f"CALL waltap_iceberg.system.{procedure}(table => '{name}', {options})"
+        ).collect()
+
+    later = "TIMESTAMP '2100-01-01 00:00:00'"
+    a_table_at_rest_outlives_its_version(
+        rig,
+        monkeypatch,
+        lambda at: call("rewrite_data_files", at, "options => map('rewrite-all', 'true')"),
+        lambda at: call("expire_snapshots", at, f"older_than => {later}, retain_last => 1"),
+    )
 
 
 def test_deleted_rows_stay_under_a_flag_that_iceberg_has_no_name_for(

@@ -1,4 +1,4 @@
-"""Tables that rest, in targets that other outputs write, too.
+"""Tables that rest, while others have their files compacted, or write other rows of their targets.
 
 Readers find a table at the version of the last commit that touched it. Others remove what versions need
 that are old enough, and cannot know who rests at which. So a table that nothing happens to goes on to the
@@ -19,18 +19,30 @@ __all__ = ["Resting"]
 REST_S: Final = 3600.0
 """How long a table rests: far below what formats keep old versions for, a few days."""
 
+AT_ONCE: Final = 10
+
+SHARE_S: Final = 2.0
+"""How long one look at tables may keep changes waiting: the others have their turn with the next one."""
+
 
 class Resting:
     """Looks after the tables of one output, at its start and once in a while."""
 
     def __init__(self, tables: TableFormat) -> None:
         self._format, self._next = tables, 0.0
+        self._left: list[str] = []
 
     def found(self, spark: "SparkSession", state: OutputState) -> dict[str, TableState]:
         """Return the tables that go on, as they are to be committed. No step of them may be owed."""
-        now = time.monotonic()
-        if now < self._next:
-            return {}
-        self._next = now + REST_S
+        began = time.monotonic()
+        if not self._left and began >= self._next:
+            self._next, self._left = began + REST_S, list(state.tables)
         step = Step(spark=spark, number=state.number, mark=state.mark, attempt="")
-        return dict(self._format.rested(step, state.tables))
+        found = dict[str, TableState]()
+        while self._left:
+            names, self._left = self._left[:AT_ONCE], self._left[AT_ONCE:]
+            tables = {name: state.tables[name] for name in names if name in state.tables}
+            found |= self._format.rested(step, tables)
+            if time.monotonic() >= began + SHARE_S:
+                break
+        return found

@@ -7,7 +7,6 @@ append: one commit, by which the columns, too, are known as of a version.
 
 import contextlib
 import dataclasses
-import json
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from waltap_spark.errors import (
     VersionGone,
 )
 from waltap_spark.expression import namespace_of, quoted
+from waltap_spark.formats.iceberg_types import promotes, stored_type
 from waltap_spark.formats.kept_versions import Version, needed_since
 from waltap_spark.formats.merge_sql import OVERWRITE, retyped
 from waltap_spark.formats.merging import MergingFormat
@@ -34,7 +34,7 @@ from waltap_spark.formats.stepwise import Commit
 from waltap_spark.formats.table_format import Evolution, FormatContext, Step, What
 from waltap_spark.output import TableState, Target
 from waltap_spark.properties import IcebergProperties
-from waltap_spark.schema import sql_type, type_text
+from waltap_spark.schema import sql_type
 from waltap_spark.session import ROW_GROUP_BYTES, ROWS_UNSEEN
 from waltap_spark.targets import HISTORY, OF_HISTORY, Layout, named
 
@@ -96,8 +96,6 @@ ORPHANS_S: Final = 3 * 86_400
 
 SILENT_S: Final = 7 * 86_400
 """An output that shares a target, and has given no sign of life for so long, is not waited for."""
-
-_GROWS: Final = frozenset({("integer", "long"), ("float", "double")})
 
 
 def session(pyspark: str, settings: Mapping[str, str]) -> dict[str, str]:
@@ -311,14 +309,15 @@ class IcebergFormat(MergingFormat):
         if snapshot is None and maker != self._identity():  # there before us
             made = None if maker is None else Note(waltap=maker, step=0, source=maker)
             return [Commit(0, "CREATE", made)]
+        parent = None
         while snapshot is not None and snapshot.snapshotId() != target.version:
             summary = snapshot.summary()
             note = Note.read(summary.get(KEY))
             found.append(Commit(snapshot.snapshotId(), snapshot.operation() or "unknown", note))
             parent = snapshot.parentId()
             snapshot = None if parent is None else table.snapshot(parent)
-        if snapshot is None and target.version >= 0:
-            return None
+        if snapshot is None and target.version >= 0 and parent != target.version:
+            return None  # it has expired, and with it, perhaps, who knows what came after it
         return each_step_once(list(reversed(found)))
 
     @contextlib.contextmanager
@@ -385,20 +384,12 @@ class IcebergFormat(MergingFormat):
 
     def widens(self, old: str, new: str) -> bool:
         """Tell whether Iceberg promotes the type."""
-        before, after = json.loads(old), json.loads(new)
-        if not isinstance(before, str) or not isinstance(after, str):
-            return False
-        if before.startswith("decimal(") and after.startswith("decimal("):
-            (had, had_scale), (digits, scale) = _digits(before), _digits(after)
-            return scale == had_scale and digits >= had
-        return (before, after) in _GROWS
+        return promotes(old, new)
 
     def stored(self, kind: str) -> str:
         """Return integers of 32 bits for smaller ones, text for times of day: Iceberg, by Spark, has
         neither."""
-        if not any(word in kind for word in ("byte", "short", "time(")):
-            return kind
-        return type_text(_stored(json.loads(kind)))
+        return stored_type(kind)
 
     # --- maintenance --------------------------------------------------------------------------------
 
@@ -577,24 +568,3 @@ def each_step_once(commits: list[Commit]) -> list[Commit]:
             seen.add((note.waltap, note.table, note.step))
         found.append(commit)
     return found
-
-
-def _stored(kind: Any) -> Any:
-    """Return a type, as Spark's JSON has it, with those that Iceberg has."""
-    if isinstance(kind, str):
-        if kind in ("byte", "short"):
-            return "integer"
-        return "string" if kind.startswith("time(") else kind
-    nested = {
-        name: _stored(kind[name])
-        for name in ("elementType", "keyType", "valueType")
-        if name in kind
-    }
-    if "fields" in kind:
-        nested["fields"] = [{**each, "type": _stored(each["type"])} for each in kind["fields"]]
-    return {**kind, **nested}
-
-
-def _digits(kind: str) -> tuple[int, int]:
-    precision, scale = kind[len("decimal(") : -1].split(",")
-    return int(precision), int(scale)

@@ -223,35 +223,50 @@ class MergingFormat(StepwiseFormat):
         return found
 
     def rested(self, step: Step, tables: Mapping[str, TableState]) -> Mapping[str, TableState]:
-        """Go on to the newest versions of targets that other outputs write, too; a table that stands still
+        """Go on to the newest versions that have a table's rows: who has files compacted by others has old
+        versions removed by them, too. In a target that other outputs write, a table that stands still
         stays, and shows at which one. What one cannot do keeps no other from it."""
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
         found = dict[str, TableState]()
         for table in tables.values():
-            if table.place is None or table.held is None:
-                continue
-            try:
-                stands = self._rested(step, table, table.held)
-            except (FormatError, PySparkException, Py4JJavaError) as error:
-                log.info("%s stays at its version: %s", table.name, first_words(error))
-                continue
-            if stands is not table and not table.failed:
+            stands = table
+            for what in () if table.held is None else self._apart(table, table.held):
+                try:
+                    stands = self._rested(step, stands, what)
+                except (FormatError, PySparkException, Py4JJavaError) as error:
+                    log.info("%s stays at its version: %s", table.name, first_words(error))
+            if stands is not table:
                 found[table.name] = stands
         return found
 
-    def _rested(self, step: Step, table: TableState, held: Held) -> TableState:
-        versions: dict[str, int] = {}
-        for what, target in held.targets.items():
+    @staticmethod
+    def _apart(table: TableState, held: Held) -> list[tuple[str, ...]]:
+        """Return those targets together that go on together, or not at all."""
+        return [tuple(held.targets)] if table.place is not None else [(w,) for w in held.targets]
+
+    def _rested(self, step: Step, table: TableState, goes: Iterable[str]) -> TableState:
+        held = table.held
+        assert held is not None
+        targets = dict(held.targets)
+        for what in goes:
+            target = targets[what]
+            if table.place is None:
+                if self.commits(step.spark, target) != []:
+                    targets[what] = self.newest(step.spark, table, target)
+                continue
             if not self.others(step.spark, table, target):
                 continue
             note = self.note(step, table, 0, target, SIGN)
             with self.alone(target.at), self.noted(step.spark, note):
                 self.sign(step.spark, target.at)
             if not table.failed:
-                versions[what] = self.newest(step.spark, table, target).version
-        return at_versions(table, versions)
+                version = self.newest(step.spark, table, target).version
+                targets[what] = msgspec.structs.replace(target, version=version)
+        if targets == held.targets:
+            return table
+        return msgspec.structs.replace(table, held=msgspec.structs.replace(held, targets=targets))
 
     def read_together(
         self, spark: "SparkSession", tables: Sequence[TableState], what: What

@@ -1,0 +1,46 @@
+"""When tables at rest are looked at: not all of them in one go, where that takes long."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+from waltap_sinks.changelog.manifest import NOTHING
+from waltap_spark import resting
+from waltap_spark.formats import Step, TableFormat
+from waltap_spark.output import OutputState, TableState
+from waltap_spark.resting import Resting
+
+
+class Looks:
+    """Which tables a format was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def rested(self, _step: Step, tables: Mapping[str, TableState]) -> Mapping[str, TableState]:
+        self.asked += tables
+        return {name: each for name, each in tables.items() if name.endswith("3")}
+
+
+def test_what_takes_long_is_looked_at_in_turns_and_not_again_before_the_rest_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resting, "SHARE_S", 0.0)
+    names = [f"t{number}" for number in range(25)]
+    tables = {name: TableState(schema="public", table=name) for name in names}
+    looks = Looks()
+    state = cast(OutputState, type("State", (), {"number": 1, "mark": NOTHING, "tables": tables}))
+    rests = Resting(cast(TableFormat, looks))
+    spark = cast(Any, None)
+    assert list(rests.found(spark, state)) == ["t3"]
+    assert looks.asked == names[:10]
+    del tables["t12"]
+    assert list(rests.found(spark, state)) == ["t13"]
+    assert list(rests.found(spark, state)) == ["t23"]
+    assert looks.asked == [name for name in names if name != "t12"]
+    assert rests.found(spark, state) == {}
+    assert len(looks.asked) == len(tables)
+    monkeypatch.setattr(resting, "REST_S", 0.0)
+    rests._next = 0.0
+    rests.found(spark, state)
+    assert looks.asked[-10:] == names[:10]
