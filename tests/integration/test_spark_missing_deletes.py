@@ -148,3 +148,26 @@ def test_a_row_that_comes_into_a_row_filter_stands_once(
     database.psql("update t set v = 'seen' where id = 5")
     lake.run()
     assert keys_of(lake) == [1, 2, 3, 5]
+
+
+def test_a_row_that_was_rolled_back_behind_its_prepare_stands_once(
+    database: Database, tmp_path: Path, delta: Any
+) -> None:
+    """It was delivered at PREPARE, and nothing takes it back; then it is inserted again."""
+    source = ['"pgoutput.two_phase" = "true"', '"two.phase.policy" = "prepare"']
+    lake = Lake(database, tmp_path, delta, "parquet", source=source)
+    database.psql(SETUP)
+    lake.run()
+    assert keys_of(lake) == [1, 2, 3]
+    gid = database.name
+    database.psql(f"begin; insert into t values (4, 'd'); prepare transaction '{gid}'")
+    try:
+        lake.run()
+        assert keys_of(lake) == [1, 2, 3, 4]
+    finally:
+        database.psql(f"rollback prepared '{gid}'")
+    database.psql("insert into t values (4, 'again')")
+    lake.run()
+    assert keys_of(lake) == [1, 2, 3, 4]
+    entries = [e for m in ChangeLog(str(lake.folder / "log")).manifests() for e in m.tables]
+    assert {e.stretch for e in entries} == {""}

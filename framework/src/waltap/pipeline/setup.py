@@ -216,10 +216,13 @@ class Stages:
 
     def _sink(self) -> Sink:
         if not self.outlets:
-            # a sink of several may be away for a while, or another's key be that of other rows
+            # a sink of several may be away for a while, or another's key be that of other rows; what was
+            # delivered at PREPARE may be rolled back
+            at_commit = self.profile.engine.two_phase_policy == "commit"
             plain = not self.conversions.converters and not self.policy.tolerant
             keep_all = all(use.spec.keeps_all for use in self.profile.transforms)
-            whole = plain and keep_all and not self.profile.capture.message_key_columns
+            whole = at_commit and plain and keep_all
+            whole = whole and not self.profile.capture.message_key_columns
             return self._made_sink(self.profile.sink, self.state_dir, self.policy, whole=whole)
         profile = self.profile
         return FanOut(
