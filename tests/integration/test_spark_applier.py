@@ -27,6 +27,7 @@ from waltap_spark.output import Output
 from waltap_spark.session import prepare
 
 from tests.rigs.changelog import Database, batch, context, relation
+from tests.rigs.remade_tables import the_history_of_the_one_before_stays
 from tests.rigs.spark import Died, Rig
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text"), ("note", "text")])
@@ -41,6 +42,10 @@ def rig(spark: Any, tmp_path: Path) -> Any:
     yield made
     made.applier.close()
     made.sink.close()
+
+
+def test_the_history_of_a_table_that_is_made_anew_with_other_types_stays(rig: Rig) -> None:
+    the_history_of_the_one_before_stays(rig)
 
 
 def test_inserts_updates_deletes_and_key_changes_leave_the_sources_rows(rig: Rig) -> None:

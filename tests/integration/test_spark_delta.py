@@ -24,6 +24,7 @@ from waltap_spark.session import FEW_ROWS
 from tests.integration.test_spark_applier import PEOPLE
 from tests.rigs.changelog import relation
 from tests.rigs.failing_steps import steps_that_fail_are_taken_once
+from tests.rigs.remade_tables import the_history_of_the_one_before_stays
 from tests.rigs.spark import Died, Rig
 from tests.rigs.tended_by_others import a_table_at_rest_outlives_its_version
 
@@ -144,6 +145,10 @@ def test_a_table_that_is_compacted_and_cleared_by_its_user_goes_on(
         lambda at: rig.spark.sql(f"OPTIMIZE {at}").collect(),
         lambda at: rig.spark.sql(f"VACUUM {at} RETAIN 0 HOURS").collect(),
     )
+
+
+def test_the_history_of_a_table_that_is_made_anew_with_other_types_stays(rig: Rig) -> None:
+    the_history_of_the_one_before_stays(rig)
 
 
 def test_an_attempt_that_is_made_again_may_be_longer_than_what_a_young_driver_takes(

@@ -22,6 +22,7 @@ from tests.rigs.lake import Lake
 from tests.rigs.parts_of_transactions import a_transaction_is_one_version
 from tests.rigs.rows_alone import RowsAlone
 from tests.rigs.shared_sources import INTO, RULES, run
+from tests.rigs.remade_tables import the_history_of_the_one_before_stays
 from tests.rigs.spark import Rig
 from tests.rigs.tended_by_others import a_table_at_rest_outlives_its_version
 from tests.servers.iceberg import spark_jars
@@ -165,6 +166,10 @@ def test_a_table_that_is_compacted_and_cleared_by_its_user_goes_on(
         lambda at: call("rewrite_data_files", at, "options => map('rewrite-all', 'true')"),
         lambda at: call("expire_snapshots", at, f"older_than => {later}, retain_last => 1"),
     )
+
+
+def test_the_history_of_a_table_that_is_made_anew_with_other_types_stays(rig: Rig) -> None:
+    the_history_of_the_one_before_stays(rig)
 
 
 def test_deleted_rows_stay_under_a_flag_that_iceberg_has_no_name_for(

@@ -40,7 +40,7 @@ from waltap_spark.formats import Brought, Evolution, FormatContext, Step, TableF
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.handed import Handed
 from waltap_spark.late_keys import take_late_key
-from waltap_spark.log_rows import logged, logged_types, with_epoch
+from waltap_spark.log_rows import logged, with_epoch
 from waltap_spark.modes import of_rules, said, unfit
 from waltap_spark.options import ApplyOptions
 from waltap_spark.output import Intent, Output, OutputState, TableState
@@ -48,6 +48,7 @@ from waltap_spark.plan import Group, TablePlan, plan
 from waltap_spark.redelivery import lacks_values, leave_out_known, may_repeat, needed, reached
 from waltap_spark.resting import Resting
 from waltap_spark.resumption import Asked, Requests, resumed
+from waltap_spark.retaken import readable_types, with_spare_names
 from waltap_spark.retries import Retries
 from waltap_spark.schema import LOG_FIELDS, common_type
 from waltap_spark.session import Suited, each_in_one, make_active, prepare
@@ -471,7 +472,9 @@ class _Attempt:
                 table = self._end(step, table, group)
                 table = replaced(table, keeps_rows=True)
             else:
-                table = self._format.truncate(step, replaced(table))
+                gone, table = table, self._format.truncate(step, replaced(table))
+                types = readable_types(step, gone, group, self._log.store, self._output)
+                table = with_spare_names(self._format, step, gone, table, types)
         if group.replaces or another:
             table = msgspec.structs.replace(table, snapshot_epoch=group.epoch)
         if group.replaces:
@@ -481,17 +484,17 @@ class _Attempt:
         drops = not again and of_rules(self._options.dropped, table.target_name, "keep") == "drop"
         called = renames(table, group)
         stay = {called.get(name, name) for name in self._format.needed(table)}
-        gone = tuple(name for name in dropped(table, group) if name not in stay) if drops else ()
+        lost = tuple(name for name in dropped(table, group) if name not in stay) if drops else ()
 
         def learn(before: TableState) -> TableState:
-            return forgotten(self._learn(step, before, group, another=another), gone)
+            return forgotten(self._learn(step, before, group, another=another), lost)
 
         change = Evolution(
             key=group.key,
             renames=called,
             replaces=group.replaces and not past,
             learn=learn,
-            forgets=gone,
+            forgets=lost,
             drops=tuple(name for name in table.source_columns if name not in names),
         )
         handed = self.handed(group.elsewhere)
@@ -569,10 +572,7 @@ class _Attempt:
         called = self._called.get(group.oid, table.name)
         if called != table.name and table.oid != group.oid and not group.replaces:
             table = doubted(table, f"it was called {called} before, and its rows are there")
-        types = table.versions.get(group.fingerprint)
-        make_readable(self._log.store, self._output, group, lambda: step.path(table, "changes"))
-        if types is None:
-            types = logged_types(step.spark, self._log.store, group) if group.segments else {}
+        types = readable_types(step, table, group, self._log.store, self._output)
         learnt = identify(table, group)
         table = learnt.table
         for doubt in () if another or group.replaces else learnt.doubts:

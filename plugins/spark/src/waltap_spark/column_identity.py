@@ -18,16 +18,19 @@ import msgspec
 from waltap_sinks.changelog.manifest import ColumnEntry
 from waltap_spark.output import BasePart, TableState
 from waltap_spark.plan import Group
+from waltap_spark.schema import common_type
 
 __all__ = [
     "Learnt",
     "another_table",
+    "aside",
     "doubted",
     "dropped",
     "file_column",
     "forgotten",
     "identify",
     "older_value",
+    "put_aside",
     "renames",
     "replaced",
 ]
@@ -87,6 +90,32 @@ def renames(table: TableState, group: Group) -> dict[str, str]:
         if name not in table.ids and name in found.values():
             found[name] = _spare(f"{name}@", table.columns)
     return found
+
+
+def aside(table: TableState, types: Mapping[str, str], *, by_number: bool) -> dict[str, str]:
+    """Return present name → spare name of the columns of a table that is gone whose names another has, of
+    ``types``, for values that no type holds together with theirs. ``by_number``: those alone that have a
+    number, by which files are read."""
+    found = dict[str, str]()
+    for name, kind in types.items():
+        had, number = table.columns.get(name, kind), table.ids.get(name)
+        if common_type(had, kind) is None and not (by_number and number is None):
+            told = "" if number is None else str(number % PER_INCARNATION)
+            found[name] = _spare(f"{name}@{told}", {**table.columns, **types})
+    return found
+
+
+def put_aside(
+    table: TableState, gone: TableState, types: Mapping[str, str], spares: Mapping[str, str]
+) -> TableState:
+    """Return ``table``, which took the place of ``gone`` and gets columns of ``types``, with the columns
+    ``spares`` called so, and known by the numbers that they had; so are those that were dropped before."""
+    ids = {
+        spares.get(name, name): number
+        for name, number in gone.ids.items()
+        if name in spares or not (name in gone.source_columns or name in types)
+    }
+    return msgspec.structs.replace(_renamed(table, spares), ids=ids)
 
 
 def _spare(name: str, taken: Mapping[str, object]) -> str:
@@ -273,6 +302,7 @@ def file_column(
             return name
     other = ids.get(column)
     by_name = other is None or other // PER_INCARNATION != wanted // PER_INCARNATION
+    by_name = by_name and other not in table.ids.values()  # which is put aside
     return column if by_name and column in names else None
 
 
