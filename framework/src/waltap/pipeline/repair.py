@@ -45,8 +45,8 @@ class RepairIncomplete(OffsetError):
     code = "WT-6402"
     remedy = (
         "Rows that the source has no more are to be deleted at the destination: `waltap verify FILE` "
-        "names them. A table without a key is read by a blocking snapshot: `waltap snapshot FILE` with "
-        "--blocking. Then run `waltap repair FILE` again."
+        "names them. A snapshot by a signal doubles rows of a table without a key: one run with `waltap "
+        "run FILE --set snapshot.mode=always` replaces them. Then run `waltap repair FILE` again."
     )
 
 

@@ -27,7 +27,8 @@ class TableNotRead(SnapshotError):
     code = "WT-4102"
     remedy = (
         "Name tables that are captured (table.include.list), as schema.table; give a table without a "
-        "key one by surrogate-key or message.key.columns; GRANT SELECT on it. Then signal again."
+        "key one by message.key.columns, or by surrogate-key, where nothing keeps its rows by now (they "
+        "come twice then; snapshot.mode=always replaces them); GRANT SELECT on it. Then signal again."
     )
 
 

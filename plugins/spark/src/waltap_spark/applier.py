@@ -44,7 +44,7 @@ from waltap_spark.log_rows import logged, with_epoch
 from waltap_spark.modes import of_rules, said, unfit
 from waltap_spark.options import ApplyOptions
 from waltap_spark.output import Intent, Output, OutputState, TableState
-from waltap_spark.plan import Group, TablePlan, plan
+from waltap_spark.plan import Group, TablePlan, doubles, plan
 from waltap_spark.redelivery import lacks_values, leave_out_known, may_repeat, needed, reached
 from waltap_spark.resting import Resting
 from waltap_spark.resumption import Asked, Requests, resumed
@@ -439,8 +439,9 @@ class _Attempt:
             for each in (group, *group.others):
                 self._options.names.name(each, table.name, ruled_as=table.target_name)
             try:
+                doubt = group.doubt or doubles(table, group)
                 table = self._apply_group(replace(step, until=group.until), table, group)
-                table = doubted(table, group.doubt) if group.doubt else table
+                table = doubted(table, doubt) if doubt else table
             except OF_ONE:
                 raise
             except Exception as error:

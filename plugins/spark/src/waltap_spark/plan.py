@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from waltap_sinks.changelog.manifest import ColumnEntry, Manifest, Mark, Segment, TableEntry
 from waltap_spark.output import Staged, TableState, shared_stretch, unpacked_in_all
 
-__all__ = ["Group", "TablePlan", "only_adds", "plan"]
+__all__ = ["Group", "TablePlan", "doubles", "only_adds", "plan"]
 
 MISSED = "it was not captured for a while, and rows may have gone or got another key meanwhile"
 
@@ -234,6 +234,16 @@ def only_adds(table: TableState, group: Group) -> bool:
     """Tell whether the rows of ``group`` are new ones, each with a key of its own where ``table`` has one:
     where a delete may be missing among them, a key may be inserted twice."""
     return set(group.operations) == {"c"} and bool(group.stretch or not table.key)
+
+
+def doubles(table: TableState, group: Group) -> str:
+    """Tell why rows of ``table`` may stand twice behind ``group``, "" where they do not: rows that are
+    read again beside the stream find those that are there by a key alone."""
+    again = group.operations["r"] and not group.replaces and group.span is not None
+    there = table.stored_rows or (table.held is not None and table.held.epoch)
+    if not again or not there or group.key or table.mode.name == "append":
+        return ""
+    return "it has no key, and rows of it were read while it had some: they may stand twice"
 
 
 def _group(entry: TableEntry, epoch: int) -> Group:
