@@ -9,6 +9,7 @@ from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
 
 from tests.rigs.changelog import COMMIT_TS, relation
+from tests.rigs.empty_tables import OPTIONS, tables_without_rows_follow
 from tests.rigs.spark import Rig
 from tests.rigs.versions import versions
 
@@ -70,6 +71,14 @@ def test_rows_end_where_and_when_the_snapshot_found_their_table_empty(rig: Rig) 
         (1, "b", False),
         (2, "b", False),
     ]
+
+
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+def test_tables_without_rows_follow(delta: Any, tmp_path: Path, table_format: str) -> None:
+    made = Rig(tmp_path, delta, table_format, **OPTIONS)
+    tables_without_rows_follow(made)
+    made.applier.close()
+    made.sink.close()
 
 
 def snapshot_under_two_schemas(rig: Rig) -> None:

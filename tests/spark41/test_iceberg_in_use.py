@@ -17,6 +17,8 @@ from tests.integration.test_spark_waiting_rows import Tables, die_between_two_st
 from tests.integration.test_spark_verify import COLUMNS, ROWS, TABLE
 from tests.rigs.busy_lake import looks_right_while_it_runs
 from tests.rigs.changelog import relation
+from tests.rigs.empty_tables import OPTIONS as EMPTY
+from tests.rigs.empty_tables import tables_without_rows_follow
 from tests.rigs.failing_steps import steps_that_fail_are_taken_once
 from tests.rigs.lake import Lake
 from tests.rigs.parts_of_transactions import a_transaction_is_one_version
@@ -263,3 +265,10 @@ def test_executor_driver_and_engine_are_killed_while_tasks_read(
 ) -> None:
     bank = banks({**ON_A_CLUSTER, "format": "iceberg", "spark.jars": spark_jars()})
     each_dies_in_turn(bank, lambda: request.getfixturevalue("iceberg"))
+
+
+def test_tables_without_rows_follow(iceberg: Any, tmp_path: Path) -> None:
+    made = Rig(tmp_path, iceberg, "iceberg", **EMPTY)
+    tables_without_rows_follow(made)
+    made.applier.close()
+    made.sink.close()

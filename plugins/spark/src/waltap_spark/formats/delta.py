@@ -265,6 +265,10 @@ class DeltaFormat(MergingFormat):
             for name in chosen:
                 spark.conf.unset(name)
 
+    def clear(self, spark: "SparkSession", at: str) -> None:
+        """By an overwrite, which is a commit always: a DELETE that finds no row is none."""
+        spark.sql(f"INSERT OVERWRITE {at} SELECT * FROM {at} WHERE false")
+
     def is_harmless(self, operation: str) -> bool:
         """Tell whether an operation leaves rows and columns as they are."""
         return operation in HARMLESS

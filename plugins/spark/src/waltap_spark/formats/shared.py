@@ -184,8 +184,14 @@ class SharedWork(Work):
         return f"{quoted(place.column)} = {literal(place.source, 'string')}"
 
     def clear(self) -> None:
-        """Take the rows of the table out."""
-        sql = f"DELETE FROM {self.at('current')} WHERE {self.own_rows}"
+        """Take the rows of the table out. By a MERGE: a DELETE that finds no row may be no commit."""
+        place = self._table.place
+        assert place is not None
+        sql = (
+            f"MERGE INTO {self.at('current')} t USING (SELECT CAST(NULL AS string) AS never WHERE false) s"
+            f" ON t.{quoted(place.column)} = s.never"
+            f" WHEN NOT MATCHED BY SOURCE AND t.{self.own_rows} THEN DELETE"
+        )
         self.take("current", lambda: self._spark.sql(sql), "clear")
 
     def overwrite(self, what: What, frame: "DataFrame") -> None:
