@@ -15,7 +15,8 @@ from waltap_spark.output import Output
 from waltap_spark.session import prepare
 from waltap_sinks.comparison import Comparison, comparison_table
 from waltap_sinks.comparison.commands import told
-from waltap_spark.verify import compare
+from waltap_sinks.comparison.lacking import Captured
+from waltap_spark.verify import compare, lacking
 
 from tests.rigs.busy_lake import looks_right_while_it_runs
 from tests.rigs.changelog import Database as Model
@@ -230,6 +231,44 @@ def test_what_is_late_is_told_from_what_differs(
     lines = capsys.readouterr().out
     assert "late" in lines
     assert ("DIFFERENT" in lines) is arrived
+    rig.applier.close()
+    rig.sink.close()
+
+
+LACKING_SOURCE = """
+CREATE TABLE same (id int PRIMARY KEY); INSERT INTO same VALUES (1);
+CREATE TABLE unseen (id int PRIMARY KEY); INSERT INTO unseen VALUES (1), (2);
+CREATE TABLE other (id int PRIMARY KEY); INSERT INTO other VALUES (1);
+CREATE TABLE empty (id int PRIMARY KEY);
+"""
+
+
+def test_captured_tables_that_spark_lacks_are_a_difference(
+    tmp_path: Path, spark: Any, database: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database.execute(LACKING_SOURCE)
+    rig = Rig(tmp_path, spark)
+    rig.db.insert(relation("public.same", [("id", "int4")]), ["1"])
+    rig.commit()
+    rig.apply()
+    tables = LiveTables(rig.spark, rig.output)
+    captured = Captured(captures=lambda _schema, table: table != "other")
+    with database.connect(autocommit=True) as connection:
+        compared = compare(connection, tables, captured=captured)
+        without = compare(connection, tables, without=["public.unseen"], captured=captured)
+        unknown = lacking(connection, tables)
+        rest = lacking(connection, tables, ["public.unseen"])
+    found = {each.table: each for each in compared}
+    assert {name: each.verdict for name, each in found.items()} == {
+        "public.same": "equal", "public.unseen": "different",
+    }  # fmt: skip
+    assert (found["public.unseen"].source_rows, found["public.unseen"].target_rows) == (2, 0)
+    assert told(compared, "Spark") == 1
+    assert told(without, "Spark") == 0
+    assert (unknown, rest) == (["public.other", "public.unseen"], ["public.other"])
+    capsys.readouterr()
+    assert told(without, "Spark", unknown=unknown) == 0
+    assert "public.other, public.unseen" in " ".join(capsys.readouterr().out.split())
     rig.applier.close()
     rig.sink.close()
 

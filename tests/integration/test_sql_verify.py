@@ -123,7 +123,8 @@ def profile_of(database: Database, filled: Pipeline) -> Path:
     """Write a profile with the same target."""
     profile = filled.folder / "shop.toml"
     lines = ['name = "p"', "[source]", 'type = "postgres"']
-    lines += [f'"{name}" = "{value}"' for name, value in database.properties().items()]
+    properties = {**database.properties(), "schema.include.list": "public"}
+    lines += [f'"{name}" = "{value}"' for name, value in properties.items()]
     lines += ["[sink]", 'type = "sql"', f'url = "{database.dsn}"']
     lines += ['"position.table" = "replica.waltap_position"']
     profile.write_text("\n".join(lines))

@@ -64,18 +64,23 @@ class Destination:
         settings = {"schema.include.list": "public", **settings}
         self.database, self.settings, self.spoil = database, settings, spoil
         self.pipeline = Pipeline(database, folder, settings)
+        self.transforms: list[str] = []
         self._profile = folder / "profile.toml"
 
     def verify(self, *options: str, patience: float = 0) -> tuple[int, str]:
         """Run ``waltap verify``; return exit code and what it printed."""
         lines = ['name = "p"', "[source]", 'type = "postgres"']
-        lines += [f'"{name}" = "{value}"' for name, value in self.database.properties().items()]
+        source = self.database.properties() | {
+            name: value for name, value in self.settings.items() if name[:5] != "sink."
+        }
+        lines += [f'"{name}" = "{value}"' for name, value in source.items()]
         lines += ["[sink]"]
         lines += [
             f'"{name.removeprefix("sink.")}" = "{value}"'
             for name, value in self.settings.items()
             if name.startswith("sink.")
         ]
+        lines += self.transforms
         self._profile.write_text("\n".join(lines))
         command = ["verify", str(self._profile), "--patience", str(patience), *options]
         done = CliRunner().invoke(application, command, env={"COLUMNS": "300"})

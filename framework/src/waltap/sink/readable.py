@@ -70,7 +70,8 @@ class Readable(Protocol):
     """A destination, opened for reading. Nothing is written there."""
 
     def tables(self) -> Sequence[KeptTable]:
-        """Return the tables that the pipeline has filled."""
+        """Return the tables that the pipeline has filled; a captured one with rows that is not among them
+        is a difference."""
 
     def position(self) -> int | None:
         """Return the LSN up to which everything is there, but for tables that are `KeptTable.late`; None

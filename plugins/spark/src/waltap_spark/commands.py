@@ -406,26 +406,23 @@ def verify(
 
     Exit code 1 when rows differ, or when Spark lacks a column that --without does not name; 5 when nothing
     differs but tables that are late: they stand still, or did not get to where the source was in time.
+    Tables that Spark lacks are named: whether they are captured only ``waltap verify PROFILE`` can tell.
     """
     from waltap.cli.screen import notices
     from waltap_sinks.comparison.commands import connected, told
     from waltap_spark.live import open_tables
-    from waltap_spark.verify import compare
+    from waltap_spark.verify import compare, lacking
 
     found = _output(output)
     with connected(dsn) as connection, notices().status("starting Spark (about 5 s)"):
         spark = _session("waltap verify", found, master, set_)
         try:
-            results = compare(
-                connection,
-                open_tables(spark, found.location),
-                table,
-                without=without or (),
-                patience_s=patience,
-            )
+            tables = open_tables(spark, found.location)
+            results = compare(connection, tables, table, without=without or (), patience_s=patience)
+            unknown = [] if table else lacking(connection, tables, without or ())
         finally:
             spark.stop()
-    raise typer.Exit(told(results, "Spark", wanted=table or ()))
+    raise typer.Exit(told(results, "Spark", wanted=table or (), unknown=unknown))
 
 
 def _session(name: str, found: "Output", master: str, pairs: list[str] | None) -> Any:

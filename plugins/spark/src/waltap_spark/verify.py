@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 from waltap.sink.readable import KeptTable, Row, Rows, Side, by_key
 from waltap_sinks.comparison.compare import compare as compared
 from waltap_sinks.comparison.found import Comparison
+from waltap_sinks.comparison.lacking import Captured
+from waltap_sinks.comparison.lacking import lacking as lacked
 from waltap_sinks.comparison.row_hash import row_text
+from waltap_sinks.comparison.source import Source
 from waltap_spark.canonical import expressions, spark_row_hash
 from waltap_spark.errors import TableUnknown
 from waltap_spark.live import LiveTables
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from pyspark.sql import DataFrame
 
-__all__ = ["SparkTables", "compare", "open_readable"]
+__all__ = ["SparkTables", "compare", "lacking", "open_readable"]
 
 
 def compare(
@@ -32,8 +35,10 @@ def compare(
     *,
     without: Sequence[str] = (),
     patience_s: float = 0.0,
+    captured: Captured | None = None,
 ) -> list[Comparison]:
-    """Compare ``names`` (default: all tables that Spark has) in the source with Spark's.
+    """Compare ``names`` (default: all tables that Spark has, and those that are ``captured``) in the
+    source with Spark's.
 
     ``connection`` is in autocommit. What differs is read again for ``patience_s``.
     """
@@ -43,7 +48,18 @@ def compare(
         tables=names or (),
         without=without,
         patience_s=patience_s,
+        captured=captured,
     )
+
+
+def lacking(
+    connection: "Connection[Any]", tables: LiveTables, without: Sequence[str] = ()
+) -> list[str]:
+    """Return the tables of the source that have rows and that Spark has not, whether or not they are to be
+    there: that is for a profile to say."""
+    anything = Captured(captures=lambda _schema, _table: True, unsure="no profile tells")
+    found = lacked(Source(connection), SparkTables(tables).tables(), anything)
+    return [each.table for each in found if each.table not in without]
 
 
 def open_readable(properties: SparkProperties, pipeline: str) -> "SparkTables":

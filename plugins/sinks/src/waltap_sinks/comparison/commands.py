@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from waltap.sink.readable import Readable
     from waltap.specs import SinkSpec
     from waltap_sinks.comparison.found import Comparison
+    from waltap_sinks.comparison.lacking import Captured
 
 __all__ = [
     "DIFFERENT",
@@ -26,6 +27,7 @@ __all__ = [
     "TableOption",
     "WithoutOption",
     "application",
+    "captured_for",
     "connected",
     "dsn_of",
     "readables",
@@ -46,7 +48,7 @@ WithoutOption = Annotated[
     typer.Option(
         "--without",
         metavar="COLUMN",
-        help="Leave out a column, or SCHEMA.TABLE.COLUMN; repeatable.",
+        help="Leave out a column, SCHEMA.TABLE.COLUMN, or a whole SCHEMA.TABLE; repeatable.",
     ),
 ]
 PatienceOption = Annotated[
@@ -60,6 +62,9 @@ DIFFERENT = 1
 
 LATE = 5
 """Exit code: what was compared is equal, and some tables were too late to be."""
+
+NAMED = 10
+"""Most tables that are named of those of which nothing is known."""
 
 LIBPQ = {
     "database.hostname": "host",
@@ -94,11 +99,11 @@ def verify(
     ] = None,
     set_: SetOption = None,
 ) -> None:
-    """Compare every table of a destination with the source's, row by row, while both are written.
+    """Compare every captured table of the source with a destination's, row by row, while both are written.
 
     Without --dsn the source is read as the profile says. Exit code 1 when rows differ, be it because
-    they are dead letters, or when the destination lacks a column that --without does not name; 5 when
-    nothing differs but tables that are late, which says nothing of them.
+    they are dead letters, or when the destination lacks a column, or a table that has rows, that
+    --without does not name; 5 when nothing differs but tables that are late, which says nothing of them.
     """
     from waltap_sinks.comparison.letters import with_letters
 
@@ -110,7 +115,12 @@ def verify(
                 from waltap_sinks.comparison.compare import compare
 
                 results = compare(
-                    source, readable, tables=table or (), without=without or (), patience_s=patience
+                    source,
+                    readable,
+                    tables=table or (),
+                    without=without or (),
+                    patience_s=patience,
+                    captured=captured_for(profile, name),
                 )
             finally:
                 readable.close()
@@ -119,9 +129,16 @@ def verify(
     raise typer.Exit(DIFFERENT if DIFFERENT in codes else max(codes))
 
 
-def told(results: "Sequence[Comparison]", name: str, *, wanted: "Sequence[str]" = ()) -> int:
+def told(
+    results: "Sequence[Comparison]",
+    name: str,
+    *,
+    wanted: "Sequence[str]" = (),
+    unknown: "Sequence[str]" = (),
+) -> int:
     """Print what was found in the destination ``name``; return the exit code: 0 where all of it is equal,
-    else `DIFFERENT` or `LATE`."""
+    else `DIFFERENT` or `LATE`. ``unknown``: tables with rows that it lacks, of which nobody knows here
+    whether they are captured."""
     from waltap.cli.screen import answers
     from waltap_sinks.comparison.found import comparison_table
 
@@ -131,7 +148,15 @@ def told(results: "Sequence[Comparison]", name: str, *, wanted: "Sequence[str]" 
         answers().print(f"{each} is not in {name}", markup=False)
     if not results:
         answers().print(f"no table of this pipeline is in {name}")
+    if unknown:
+        some = ", ".join(unknown[:NAMED]) + (", …" if len(unknown) > NAMED else "")
+        answers().print(
+            f"{len(unknown)} tables of the source that have rows are not in {name}: {some}; whether they "
+            "are captured, and so a difference, the profile knows: waltap verify PROFILE",
+            markup=False,
+        )
     left_out = sorted({column for each in results for column in each.left_out})
+    left_out += [each.table for each in results if each.lacking and each.verdict == "different"]
     if left_out:
         names = " ".join(f"--without {column}" for column in left_out)
         answers().print(f"not compared; name what is meant to be left out: {names}", markup=False)
@@ -150,6 +175,30 @@ def told(results: "Sequence[Comparison]", name: str, *, wanted: "Sequence[str]" 
 
 def _differs(found: "Comparison") -> bool:
     return found.verdict == "different" or bool(found.left_out)
+
+
+def captured_for(profile: "Profile", sink: str) -> "Captured":
+    """Return what of the source is to be in the destination ``sink`` (its name among several)."""
+    from waltap.capture.capture import Capture
+    from waltap_sinks.comparison.lacking import Captured
+
+    capture = Capture(profile.capture)
+    own = [use for outlet in profile.outlets if outlet.name == sink for use in outlet.transforms]
+    leaves_out = sorted({u.spec.name for u in (*profile.transforms, *own) if not u.spec.keeps_all})
+    properties = profile.connector.properties
+    if (
+        getattr(properties, "publication_autocreate_mode", "") == "disabled"
+    ):  # somebody else says what is in it
+        leaves_out.append("the publication")
+    return Captured(
+        captures=lambda schema, table: (
+            (schema, table) != capture.signal_table and capture.captures(schema, table)
+        ),
+        via_root=bool(getattr(properties, "publish_via_partition_root", False)),
+        unsure=f"there is no such table; {', '.join(leaves_out)} may leave its rows out"
+        if leaves_out
+        else "",
+    )
 
 
 def _letters(profile: "Profile") -> "list[Letter]":

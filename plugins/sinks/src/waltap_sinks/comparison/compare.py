@@ -9,12 +9,13 @@ others of its row follow; and a row that is written without pause is settled by 
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from waltap.sink.readable import KeptTable, Readable, Row, Rows, Side
 from waltap_sinks.comparison.found import Comparison, keys_shown, rows_shown
+from waltap_sinks.comparison.lacking import Captured, lacking
 from waltap_sinks.comparison.row_hash import short_hash
 from waltap_sinks.comparison.source import Source, SourceColumn, SourceTable
 
@@ -40,27 +41,67 @@ def compare(
     tables: Sequence[str] = (),
     without: Sequence[str] = (),
     patience_s: float = 30.0,
+    captured: Captured | None = None,
 ) -> list[Comparison]:
-    """Compare the tables that ``target`` has (where given, of ``tables``) with those of the source.
+    """Compare the tables that ``target`` has (where given, of ``tables``) with those of the source; tell
+    of those, too, that are ``captured`` and that it lacks.
 
-    ``connection`` leads there, in autocommit. ``without`` are columns that are not compared: ``column``,
-    or ``schema.table.column``. What differs is read again for ``patience_s``.
+    ``connection`` leads there, in autocommit. ``without`` is what is not compared: ``column``,
+    ``schema.table.column``, or a whole ``schema.table``. What differs is read again for ``patience_s``.
     """
     source = Source(connection)
-    found = []
-    for kept in target.tables():
+
+    def compared(kept: KeptTable) -> Comparison | None:
         table = source.table(kept)
-        if table is None or (tables and table.name not in tables):
-            continue
+        if table is None or table.name in without or (tables and table.name not in tables):
+            return None
         if kept.apart:
-            found.append(_apart(table.name, kept.apart))
-        else:
-            pair = _pair(source, target, kept, table, without)
-            patience = 0.0 if kept.late else patience_s
-            compared = _compared(source, target, pair, time.monotonic() + patience)
-            late = "" if compared.equal else kept.late or _late_by_now(target, kept.name)
-            found.append(replace(compared, late=late))
-    return found
+            return _apart(table.name, kept.apart)
+        pair = _pair(source, target, kept, table, without)
+        patience = 0.0 if kept.late else patience_s
+        result = _compared(source, target, pair, time.monotonic() + patience)
+        late = "" if result.equal else kept.late or _late_by_now(target, kept.name)
+        return replace(result, late=late)
+
+    had = target.tables()
+    found = [result for kept in had if (result := compared(kept))]
+    if captured is None:
+        return found
+
+    def look(kept: Sequence[KeptTable]) -> list[Comparison]:
+        every = lacking(source, kept, captured, tables)
+        return [each for each in every if each.table not in without]
+
+    missing, now = _missing(source, target, look, patience_s)
+    before = {(kept.name, kept.oid) for kept in had}
+    came = [kept for kept in now if (kept.name, kept.oid) not in before]
+    return [*found, *(result for kept in came if (result := compared(kept))), *missing]
+
+
+def _missing(
+    source: Source,
+    target: Readable,
+    look: Callable[[Sequence[KeptTable]], list[Comparison]],
+    patience_s: float,
+) -> tuple[list[Comparison], Sequence[KeptTable]]:
+    """Return what ``look`` finds to be lacking still when the target has got to where the source was, and
+    the tables that the target has then."""
+    kept = target.tables()
+    missing = look(kept)
+    if patience_s <= 0 or all(each.verdict != "different" for each in missing):
+        return missing, kept
+    names = {each.table for each in missing}
+    position, deadline = source.position(), time.monotonic() + patience_s
+    while True:
+        at, over = target.position(), time.monotonic() >= deadline
+        behind = position is not None and at is not None and at < position
+        settled = over or (position is not None and at is not None and not behind)
+        before, kept = kept, target.tables()
+        if settled or len(kept) != len(before):
+            missing = [each for each in look(kept) if each.table in names]
+        if settled or all(each.verdict != "different" for each in missing):
+            return [replace(each, behind=behind) for each in missing], kept
+        time.sleep(ROUND_S)
 
 
 def _late_by_now(target: Readable, name: str) -> str:

@@ -35,7 +35,8 @@ class Comparison:
     waited for; ``late``: why it will not, by what it says of itself. ``keys`` are those of all rows that
     differ, by the columns ``key``; ``letters`` tells how many dead letters of the table wait, ``refused``
     how many of the rows that differ they are about.
-    ``apart``: why the sides were not compared, since they are not to hold the same.
+    ``apart``: why the sides were not compared, since they are not to hold the same. ``lacking``: the
+    target has no such table.
     """
 
     table: str
@@ -56,6 +57,7 @@ class Comparison:
     refused: int = 0
     apart: str = ""
     late: str = ""
+    lacking: bool = False
 
     @property
     def verdict(self) -> "Verdict":
@@ -149,6 +151,8 @@ def comparison_table(found: Sequence[Comparison], target: str) -> "Table":
                 verdict += f"\n{text} {escape(', '.join(names))}"
         for row in each.rows:
             verdict += f"\n[dim]{escape(row)}[/]"
+        if each.lacking and not each.equal:
+            verdict += f"\nrows of the source are not in {target}: it has no such table"
         if each.left_out:
             verdict += f" [yellow](without {escape(', '.join(each.left_out))})[/]"
         if each.letters:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from waltap.sink.readable import KeptTable
 
-__all__ = ["Source", "SourceColumn", "SourceTable"]
+__all__ = ["Source", "SourceColumn", "SourcePlace", "SourceTable"]
 
 TABLE: Final = """
     SELECT c.oid::bigint, n.nspname || '.' || c.relname,
@@ -31,6 +31,16 @@ COLUMNS: Final = """
     SELECT a.attnum::int, a.attname::text, named.typname::text, format_type(named.oid, NULL)
     FROM pg_attribute a JOIN named ON named.root = a.atttypid AND named.typtype <> 'd'
     WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+PLACES: Final = """
+    SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relkind = 'p',
+      quote_ident(n.nspname) || '.' || quote_ident(c.relname),
+      coalesce((SELECT i.inhparent::bigint FROM pg_inherits i
+                 WHERE i.inhrelid = c.oid AND c.relispartition), 0)
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
+      AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_temp'
+    ORDER BY n.nspname, c.relname
 """
 EMIT: Final = "SELECT pg_logical_emit_message(true, 'waltap.verify', '')"
 AT: Final = """
@@ -58,6 +68,24 @@ class SourceTable:
     columns: tuple[SourceColumn, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class SourcePlace:
+    """A table that there is. ``written`` is its name in SQL, ``parent`` the number of the table that it is
+    a partition of, else 0."""
+
+    oid: int
+    schema: str
+    table: str
+    partitioned: bool
+    written: str
+    parent: int
+
+    @property
+    def name(self) -> str:
+        """Return ``schema.table``."""
+        return f"{self.schema}.{self.table}"
+
+
 class Source:
     """A connection to the source, in autocommit."""
 
@@ -75,6 +103,28 @@ class Source:
         columns = self._connection.execute(COLUMNS, [oid]).fetchall()
         place = written if partitioned else f"ONLY {written}"
         return SourceTable(name, place, tuple(SourceColumn(*row) for row in columns))
+
+    def places(self) -> dict[int, SourcePlace]:
+        """Return every table by its number, in the order of their names."""
+        places = (SourcePlace(*row) for row in self._connection.execute(PLACES).fetchall())
+        return {place.oid: place for place in places}
+
+    def count(self, place: SourcePlace, *, most: int | None = None) -> int | None:
+        """Return how many rows a table has, ``most`` where it has more; None where this role may not
+        look."""
+        import psycopg
+
+        rows = f"SELECT FROM {'' if place.partitioned else 'ONLY '}{place.written}"
+        limit = "" if most is None else f" LIMIT {most}"
+        try:
+            ((count,),) = self._connection.execute(
+                f"SELECT count(*) FROM ({rows}{limit}) r".encode()
+            ).fetchall()
+        except psycopg.errors.InsufficientPrivilege:
+            return None
+        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+            return 0  # it went meanwhile
+        return int(count)
 
     def position(self) -> int | None:
         """Return an LSN that is behind all that was committed; None where the server has none.

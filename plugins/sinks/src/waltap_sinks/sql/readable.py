@@ -81,12 +81,13 @@ class _Readable(abc.ABC):
         return None if found is None else found.end_lsn
 
     def tables(self) -> list[KeptTable]:
-        """Return the tables that the pipeline has bound."""
+        """Return the tables that the pipeline has bound, and that are still there."""
         if self._books.read() is None and not self._books.made:
             return []
         return [
             KeptTable(name="", oid=oid, key=self.key(known.name), columns=known.columns)
             for oid, known in sorted(self._books.kept.items())
+            if self._target.describe(known.name) is not None
         ]
 
     def _columns(self, table: KeptTable) -> Described | None:
