@@ -122,6 +122,8 @@ def test_a_held_sink_is_foretold_and_told_of(pipeline: Pipeline) -> None:
         assert watched.health.limit_bytes == 20 * MB
         fill(database, 9)
         watched.until(lambda health: health.seconds_left == 0, "the budget is spent")
+        # the look is on the status before it is told of
+        run.until(lambda: len(watched.kinds()) >= 3, "the last warning")
         assert watched.kinds() == ["WAL_WARNING"] * 3
         assert watched.health.level == "acted"
         told = watched.told[-1].additional_data
