@@ -296,3 +296,26 @@ def test_a_column_that_the_source_drops_goes_where_it_is_said_and_comes_back_emp
         assert found == {1: None, 2: None, 3: None, 4: 4_000_000_000}
     rig.applier.close()
     rig.sink.close()
+
+
+def test_a_catalogue_that_spark_does_not_have_is_told_with_its_name(
+    delta: Any, tmp_path: Path
+) -> None:
+    """And once it is there, the table goes on."""
+    elsewhere = named("elsewhere")
+    rig = Rig(tmp_path, delta, FormatChoice("delta", {"format.catalog": "nowhere"}), parallel=2)
+    rig.db.insert(elsewhere, ["1", "eu", "a"])
+    rig.commit()
+    rig.apply()
+    stands = rig.output.table(elsewhere.name)
+    assert stands.failed.startswith("WT-5268 "), stands.failed
+    assert "nowhere" in stands.failed
+    assert "spark.…" in stands.failed
+    assert stands.held is None
+    assert not (tmp_path / "out" / "delta").exists()
+    rig.choice = catalogue()
+    rig.reopen()
+    rig.apply()
+    rig.check(elsewhere)
+    rig.applier.close()
+    rig.sink.close()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from waltap.errors import WaltapError
 from waltap_sinks.changelog import ChangeLog, Manifest
 from waltap_sinks.changelog.errors import ColumnNameTaken
 from waltap_sinks.changelog.manifest import NOTHING, Mark
@@ -35,7 +36,7 @@ from waltap_spark.errors import (
     TypeChanged,
     first_words,
 )
-from waltap_spark.failures import OF_ONE, require_one
+from waltap_spark.failures import OF_ONE, refused, require_one
 from waltap_spark.formats import Brought, Evolution, FormatContext, Step, TableFormat
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.handed import Handed
@@ -357,7 +358,7 @@ class Applier:
 
     def _attempt(
         self, attempt: "_Attempt", name: str, found: TablePlan, before: OutputState
-    ) -> tuple[TableState, Exception | None]:
+    ) -> tuple[TableState, WaltapError | None]:
         """Apply what ``found`` says to one table, or note why that cannot be done."""
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
@@ -384,20 +385,20 @@ class Applier:
                 if wrong is None:
                     raise  # for all tables: later nobody may have the rows any more
                 raise wrong from error
-            reason = first_words(error)
+            cause = refused(error)
+            reason = first_words(cause)
             if reason != table.failed:
                 log.error("%s stands still, other tables go on: %s", name, reason)  # noqa: TRY400
             self._retries.failed(name)
-            mark = table.mark or before.mark
             segment = error.fields["segment"] if isinstance(error, SegmentDamaged) else ""
             stands = msgspec.structs.replace(
                 table,
                 failed=reason,
-                mark=mark,
+                mark=table.mark or before.mark,
                 attempts=found.ends(table.attempts, every=attempt.repeats),
                 damaged=str(segment),
             )
-            return stands, error
+            return stands, cause
         finally:
             self._sessions.put(suited)
         self._retries.forget(name)

@@ -1,5 +1,6 @@
 """``waltap spark``: apply a change log, query and describe the tables that Spark keeps."""
 
+import contextlib
 import logging
 import re
 from pathlib import Path
@@ -18,6 +19,8 @@ from waltap_spark.expression import quoted
 from waltap_spark.modes import said
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from waltap_spark.output import Output, TableState
 
 __all__ = ["application"]
@@ -123,6 +126,7 @@ def status(output: OutputArgument) -> None:
     """Show the tables, their rows and files, and how far they are. Needs no Java."""
     import datetime as dt
 
+    from rich.markup import escape
     from rich.table import Table
 
     from waltap.cli.screen import answers
@@ -133,7 +137,7 @@ def status(output: OutputArgument) -> None:
     if state is None:
         console.print(f"{found.location}: nothing was applied yet")
         raise typer.Exit(1)
-    table = Table(title=f"{found.location} at {state.mark}")
+    table = Table(title=escape(f"{found.location} at {state.mark}"))
     for title in (
         "table",
         "kept as",
@@ -146,18 +150,16 @@ def status(output: OutputArgument) -> None:
         right = title not in ("table", "kept as", "key")
         table.add_column(title, justify="right" if right else "left")
     for name, each in sorted(state.tables.items()):
+        told = map(escape, (name, _kept(each), ", ".join(each.key) or "none"))
         if each.held is not None:
             versions = [
                 f"version {each.held.targets[w].version}" if w in each.held.targets else ""
                 for w in ("current", "changes")
             ]
-            key = ", ".join(each.key) or "none"
-            table.add_row(name, _kept(each), key, versions[0], "", "", versions[1])
+            table.add_row(*told, versions[0], "", "", versions[1])
             continue
         table.add_row(
-            name,
-            _kept(each),
-            ", ".join(each.key) or "none",
+            *told,
             f"{each.base_rows:,}",
             f"{sum(change.rows for change in each.pending):,}",
             f"{len(each.changes):,}",
@@ -166,13 +168,14 @@ def status(output: OutputArgument) -> None:
     console.print(table)
     for name, each in sorted(state.tables.items()):
         if each.failed:
-            console.print(f"[bold red]{name} stands still[/] at {each.mark}: {each.failed}")
+            still = f"[bold red]{escape(name)} stands still[/] at {each.mark}:"
+            console.print(still, escape(each.failed))
             advice = DAMAGE_ADVICE if each.damaged else RESUME_ADVICE
             if TypeChanged.code in each.failed:
                 advice = TYPE_ADVICE
-            console.print(advice.format(output=found.location, table=name), highlight=False)
+            console.print(advice.format(output=found.location, table=name), markup=False)
         for doubt in each.stale:
-            console.print(f"[yellow]{name} needs a new snapshot[/]: {doubt}", highlight=False)
+            console.print(f"[yellow]{escape(name)} needs a new snapshot[/]:", escape(doubt))
         for text in each.handed_nulls:
             console.print(text, style="yellow", markup=False, highlight=False)
     if any(each.stale for each in state.tables.values()):
@@ -233,9 +236,10 @@ def maintain(
     Files of earlier Parquet commits stay for grace.seconds (--set), versions of Delta Lake and Iceberg for
     format.retention.hours of the profile.
     """
+    from rich.markup import escape
     from rich.table import Table
 
-    from waltap.cli.screen import answers, notices
+    from waltap.cli.screen import answers
     from waltap_spark.maintenance import maintain as maintained
     from waltap_spark.maintenance import take
     from waltap_spark.settings import properties_of
@@ -243,20 +247,14 @@ def maintain(
     found = _output(output)
     grace_s = properties_of(set_ or [], found.location).grace_s
     take(found)  # in use? That is known without Spark
-    try:
-        with notices().status("starting Spark (about 5 s)"):
-            spark = _session("waltap maintain", found, master, set_)
-    finally:
-        found.close()
+    found.close()
     table = Table()
     for title in ("table", "files before", "files now", ""):
         table.add_column(title, justify="right" if title.startswith("files") else "left")
-    try:
+    with _spark("waltap maintain", found, master, set_) as spark:
         for each in maintained(spark, found, grace_s=grace_s):
             counts = ("", "") if each.skipped else (f"{each.before:,}", f"{each.after:,}")
-            table.add_row(each.table, *counts, each.skipped)
-    finally:
-        spark.stop()
+            table.add_row(escape(each.table), *counts, escape(each.skipped))
     answers().print(table)
 
 
@@ -346,17 +344,13 @@ def sql(
     if found.state() is None:
         notices().print(f"{found.location}: nothing was applied yet")
         raise typer.Exit(1)
-    with notices().status("starting Spark (about 5 s)"):
-        spark = _session("waltap sql", found, master, set_)
-    try:
+    with _spark("waltap sql", found, master, set_) as spark:
         views = open_tables(spark, found.location).register()
         notices().print(f"views: {', '.join(map(_in_sql, views))}", style="dim", markup=False)
         if query is None:
             _ask(spark, found.location, rows)
         else:
             _show(_run(spark, query), rows)
-    finally:
-        spark.stop()
 
 
 def _ask(spark: Any, location: str, rows: int) -> None:
@@ -408,34 +402,45 @@ def verify(
     differs but tables that are late: they stand still, or did not get to where the source was in time.
     Tables that Spark lacks are named: whether they are captured only ``waltap verify PROFILE`` can tell.
     """
-    from waltap.cli.screen import notices
     from waltap_sinks.comparison.commands import connected, told
     from waltap_spark.live import open_tables
     from waltap_spark.verify import compare, lacking
 
     found = _output(output)
-    with connected(dsn) as connection, notices().status("starting Spark (about 5 s)"):
-        spark = _session("waltap verify", found, master, set_)
-        try:
-            tables = open_tables(spark, found.location)
-            results = compare(connection, tables, table, without=without or (), patience_s=patience)
-            unknown = [] if table else lacking(connection, tables, without or ())
-        finally:
-            spark.stop()
+    with connected(dsn) as connection, _spark("waltap verify", found, master, set_) as spark:
+        tables = open_tables(spark, found.location)
+        results = compare(connection, tables, table, without=without or (), patience_s=patience)
+        unknown = [] if table else lacking(connection, tables, without or ())
     raise typer.Exit(told(results, "Spark", wanted=table or (), unknown=unknown))
 
 
-def _session(name: str, found: "Output", master: str, pairs: list[str] | None) -> Any:
-    """Start Spark with what the format of the tables needs."""
+@contextlib.contextmanager
+def _spark(name: str, found: "Output", master: str, pairs: list[str] | None) -> "Iterator[Any]":
+    """Start Spark for the block, with what the format of the tables needs.
+
+    Raises: JavaMissing, PysparkUnfit, JvmEnded, SparkRefused, and what the format misses.
+    """
     import os
 
+    from waltap.cli.screen import notices
+    from waltap_spark.failures import told
     from waltap_spark.formats.choice import choice_of
+    from waltap_spark.java import require_pyspark
     from waltap_spark.session import start_session
     from waltap_spark.settings import properties_of
 
     settings = properties_of(pairs or [], found.location).settings
     notes, choice = Path(os.devnull), choice_of(found.state())
-    return start_session(name, master=master, settings=settings, notes=notes, choice=choice)
+    require_pyspark()
+    with told(settings.get("spark.driver.memory"), log="its output, which was not kept"):
+        with notices().status("starting Spark (about 5 s)"):
+            spark = start_session(
+                name, master=master, settings=settings, notes=notes, choice=choice
+            )
+        try:
+            yield spark
+        finally:
+            spark.stop()
 
 
 def _output(path: str) -> "Output":
@@ -471,6 +476,7 @@ def _run(spark: Any, query: str) -> Any:
 
 def _show(frame: Any, rows: int) -> None:
     from rich.table import Table
+    from rich.text import Text
 
     from waltap.cli.screen import answers
 
@@ -478,9 +484,9 @@ def _show(frame: Any, rows: int) -> None:
     table = Table()
     for field in frame.schema.fields:
         numeric = field.dataType.typeName() in ("integer", "long", "double", "float", "decimal")
-        table.add_column(field.name, justify="right" if numeric else "left")
+        table.add_column(Text(field.name), justify="right" if numeric else "left")
     for row in found[:rows]:
-        table.add_row(*("" if value is None else str(value) for value in row))
+        table.add_row(*(Text("" if value is None else str(value)) for value in row))
     console = answers()
     console.print(table)
     if len(found) > rows:

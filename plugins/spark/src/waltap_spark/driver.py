@@ -9,7 +9,6 @@ could not read a snapshot.
 import argparse
 import logging
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -24,14 +23,16 @@ from waltap_spark.errors import (
     ChunksUnread,
     JvmEnded,
     OutputInUse,
+    SparkRefused,
     TablesStandStill,
     first_words,
 )
 from waltap_spark.exit_codes import FAILED, LOCKED, REFUSED, STANDING, UNREAD
+from waltap_spark.failures import told
 from waltap_spark.follower import Follower
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.handed import Handed, Inbox
-from waltap_spark.java import require_java
+from waltap_spark.java import require_java, require_pyspark
 from waltap_spark.output import Output
 from waltap_spark.properties import SparkProperties
 from waltap_spark.session import prepare, start_session
@@ -46,8 +47,6 @@ PREDECESSOR_S: Final = 60.0
 tables are in use."""
 
 TELL_S: Final = 30.0
-GOING_S: Final = 2.0
-"""How long a JVM may take to end that has broken a connection off."""
 
 
 def run_driver(
@@ -68,8 +67,8 @@ def run_driver(
     `waltap_spark.elsewhere.Elsewhere` has it.
 
     Whatever refuses it does so before Spark is started, which takes seconds.
-    Raises: JavaMissing, JvmEnded, OutputInUse, OutputMismatch, ChangeLogMissing, TypeChanged,
-    FilesUnavailable, ….
+    Raises: JavaMissing, PysparkUnfit, JvmEnded, SparkRefused, OutputInUse, OutputMismatch,
+    ChangeLogMissing, TypeChanged, FilesUnavailable, ….
     """
     require_java()
     reader, tables = ChangeLog(changelog), Output(output)
@@ -77,15 +76,9 @@ def run_driver(
         raise _missing(reader)
     _take(tables, reader, stopping, patience_s)
     try:
-        return _apply(reader, tables, properties, None if once else stopping, handed)
-    except WaltapError:
-        raise
-    except Exception as error:
-        if not _jvm_ended():
-            raise
-        memory = properties.settings.get("spark.driver.memory", "1g")
-        text = "Spark's JVM ended while it worked"
-        raise JvmEnded(text, log="its output, above", memory=memory) from error
+        require_pyspark()
+        with told(properties.settings.get("spark.driver.memory")):
+            return _apply(reader, tables, properties, None if once else stopping, handed)
     finally:
         tables.close()
 
@@ -121,20 +114,6 @@ def _apply(
         return applier.state.rows_applied - before
     finally:
         session.stop()
-
-
-def _jvm_ended() -> bool:
-    """Tell whether the JVM that this process started for Spark is gone, or is just going."""
-    from pyspark import SparkContext
-
-    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - nothing else knows
-    if process is None:
-        return False
-    try:
-        process.wait(GOING_S)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
 
 
 def _missing(reader: ChangeLog) -> ChangeLogMissing:
@@ -213,7 +192,9 @@ def main(arguments: list[str] | None = None) -> int:
 def _status(error: WaltapError) -> int:
     if isinstance(error, TablesStandStill):
         return STANDING
-    passes = isinstance(error, FilesUnavailable) and error.retry is not Retry.NEVER
+    passes = isinstance(error, SparkRefused) or (
+        isinstance(error, FilesUnavailable) and error.retry is not Retry.NEVER
+    )
     return FAILED if passes else REFUSED
 
 

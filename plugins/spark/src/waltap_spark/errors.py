@@ -4,6 +4,7 @@ SinkError
 ├── JavaMissing         WT-5201   no Java that Spark can run on
 ├── ApplierFailed       WT-5202   the Spark process ended with an error
 ├── JvmEnded            WT-5248   Spark's JVM ended while it worked, mostly for lack of memory
+├── SparkRefused        WT-5268   Spark, or what it reaches, did not do what was asked
 ├── OutputInUse         WT-5203   another applier writes the same tables
 ├── OutputDamaged       WT-5204   the list of what was applied cannot be read
 ├── TypeChanged         WT-5205   a column got a type that does not fit what is stored
@@ -72,6 +73,7 @@ __all__ = [
     "SegmentDamaged",
     "SessionTaken",
     "SourcesDiffer",
+    "SparkRefused",
     "StepDiffers",
     "TableUnknown",
     "TablesStandStill",
@@ -150,6 +152,20 @@ class JvmEnded(SinkError):
         "(spark.driver.memory, which is {memory}), or less at a time (apply.parallel, batch.max.rows; "
         "where single values are large, spark.sql.parquet.columnarReaderBatchSize). Then start again: "
         "nothing is lost or doubled."
+    )
+
+
+class SparkRefused(SinkError):
+    """Spark, or what it reaches for it (a catalogue, a file system, a disk), did not do what was asked.
+
+    In a commit: the table stands still, the others go on, and it is tried again; no table is half written.
+    """
+
+    code = "WT-5268"
+    remedy = (
+        "See the text, which is Spark's. Where it names a catalogue or a file system: the settings "
+        "spark.… of the profile (of a command: --set) say where that is; it must be up, and take what "
+        "this program's user asks for. A table goes on by itself within minutes."
     )
 
 

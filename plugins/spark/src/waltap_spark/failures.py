@@ -1,12 +1,25 @@
-"""What is wrong with one table, which then stands still alone, and what is wrong for all."""
+"""What is wrong with one table, which then stands still alone, and what is wrong for all; and Spark's own
+words, which become errors with a code."""
 
-from collections.abc import Sequence
+import contextlib
+import subprocess
+from collections.abc import Iterator, Sequence
 from typing import Final
 
+from waltap.errors import WaltapError
 from waltap_sinks.changelog.errors import ColumnNameTaken
-from waltap_spark.errors import FormatError, NamesClash, SegmentDamaged, SourcesDiffer, TypeChanged
+from waltap_spark.errors import (
+    FormatError,
+    JvmEnded,
+    NamesClash,
+    SegmentDamaged,
+    SourcesDiffer,
+    SparkRefused,
+    TypeChanged,
+    first_words,
+)
 
-__all__ = ["OF_ONE", "require_one"]
+__all__ = ["OF_ONE", "refused", "require_one", "told"]
 
 OF_ONE: Final = (
     TypeChanged,
@@ -18,11 +31,59 @@ OF_ONE: Final = (
 )
 """What is wrong with one table, and no other."""
 
+GOING_S: Final = 2.0
+"""How long a JVM may take to end that has broken a connection off."""
 
-def require_one(errors: Sequence[Exception | None]) -> None:
+
+def refused(error: Exception) -> WaltapError:
+    """Return ``error`` as it is told of: as it is where it has a code, else with Spark's words."""
+    if isinstance(error, WaltapError):
+        return error
+    found = SparkRefused(first_words(error).rstrip("."))
+    found.__cause__ = error
+    return found
+
+
+def require_one(errors: Sequence[WaltapError | None]) -> None:
     """Raise what all tables failed with, where it is no matter of one: what is wrong for all alike."""
     from pyspark.errors import PySparkException
 
     for error in errors if all(errors) else ():
-        if error is not None and not isinstance(error, (*OF_ONE, PySparkException)):
+        cause = error.__cause__ if isinstance(error, SparkRefused) else error
+        if error is not None and not isinstance(cause, (*OF_ONE, PySparkException)):
             raise error
+
+
+@contextlib.contextmanager
+def told(memory: str | None, log: str = "its output, above") -> Iterator[None]:
+    """Let what Spark does not do within the block be told of as an error with a code. ``memory`` is what
+    the JVM was given, ``log`` where its last words are. Raises: JvmEnded, SparkRefused, and what has a
+    code already."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    sparks = (SparkRefused, PySparkException, Py4JError)
+    try:
+        yield
+    except (*sparks, OSError, EOFError, ValueError) as error:  # the others: a stream that broke off
+        if _jvm_ended():
+            text = "Spark's JVM ended while it worked"
+            raise JvmEnded(text, log=log, memory=memory or "1g") from error
+        if isinstance(error, sparks):
+            found = refused(error)
+            raise found from found.__cause__
+        raise
+
+
+def _jvm_ended() -> bool:
+    """Tell whether the JVM that this process started for Spark is gone, or is just going."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - nothing else knows
+    if process is None:
+        return False
+    try:
+        process.wait(GOING_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
