@@ -1,13 +1,14 @@
-"""A client of Spark Connect, run as a process by `test_spark_pipelines`: declarative pipelines over a log.
+"""A client of Spark Connect, run as a process by `test_spark_pipelines`: the examples of declarative
+pipelines, over a log.
 
 Commands come by standard input, one line each: run NAME.
 """
 
 import json
+import runpy
 import sys
-from typing import Any
+from pathlib import Path
 
-from pyspark import pipelines as dp
 from pyspark.pipelines.graph_element_registry import graph_element_registration_context
 from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
 from pyspark.pipelines.spark_connect_pipeline import (
@@ -16,8 +17,6 @@ from pyspark.pipelines.spark_connect_pipeline import (
     start_run,
 )
 from pyspark.sql import SparkSession
-
-from waltap_spark import pipelines
 
 address, log, storage, catalogue = sys.argv[1:]
 answers, sys.stdout = sys.stdout, sys.stderr  # pipelines print what happens to them
@@ -28,31 +27,12 @@ spark.conf.set("spark.sql.shuffle.partitions", "1")
 spark.conf.set(
     "spark.sql.codegen.wholeStage", "false"
 )  # a few rows: compiling costs more than it gives
-TABLE = "public.orders"
+spark.conf.set("spark.orders.changelog", log)
+spark.conf.set("spark.orders.table", "public.orders")
 
-
-def auto_cdc() -> None:
-    @dp.temporary_view
-    def orders_changes() -> Any:
-        return pipelines.changes(log, TABLE)
-
-    dp.create_streaming_table("orders")
-    dp.create_auto_cdc_flow(
-        target="orders", source="orders_changes", **pipelines.auto_cdc(log, TABLE)
-    )
-
-
-def delta() -> None:
-    @dp.table
-    def orders_history() -> Any:
-        return pipelines.history(log, TABLE)
-
-    @dp.materialized_view
-    def orders_now() -> Any:
-        return pipelines.current(spark.read.table("orders_history"), log, TABLE)
-
-
-PLACES = {"auto_cdc": ("mem", "shop", "orders"), "delta": ("spark_catalog", "shop", "orders_now")}
+EXAMPLES = Path(__file__).parents[2] / "examples" / "spark" / "pipeline"
+PLACES = {"auto_cdc": ("mem", "shop", "orders"), "delta": ("spark_catalog", "shop", "orders")}
+SOURCES = {"auto_cdc": "auto_cdc.py", "delta": "transformations/orders.py"}
 for catalog, database, _table in PLACES.values():
     spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {catalog}.{database}")
 for line in sys.stdin:
@@ -63,7 +43,7 @@ for line in sys.stdin:
     )
     try:
         with graph_element_registration_context(SparkConnectGraphElementRegistry(spark, graph)):
-            {"auto_cdc": auto_cdc, "delta": delta}[name]()
+            runpy.run_path(str(EXAMPLES / SOURCES[name]))
         handle_pipeline_events(
             start_run(
                 spark, graph, full_refresh=[], full_refresh_all=False, refresh=[], dry=False,

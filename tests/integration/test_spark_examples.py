@@ -1,10 +1,13 @@
 """The examples for Spark run as they stand."""
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from pyarrow import dataset
 from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
 
 from tests.rigs.changelog import Database, batch, context, relation
@@ -31,6 +34,31 @@ def test_a_streaming_query_applies_and_a_job_reads(java: Path, tmp_path: Path) -
     assert "|  c|    2|" in said
     said = _run("change_stream.py", tmp_path / "log", "public.people", tmp_path / "stream")
     assert "3 changes in the log, 3 in the history" in said
+    said = _pipeline(tmp_path)
+    assert "Flow spark_catalog.default.orders has COMPLETED." in said
+    assert "Run is COMPLETED." in said
+    files = tmp_path / "pipeline" / "spark-warehouse" / "orders"
+    assert dataset.dataset(files).to_table().to_pylist() == [{"id": 1, "name": "Ann"}]
+
+
+def _pipeline(folder: Path) -> str:
+    """Run the declarative pipeline as its users do, over the log in ``folder``."""
+    copy = shutil.copytree(EXAMPLES / "pipeline", folder / "pipeline")
+    spec = copy / "spark-pipeline.yml"
+    text = spec.read_text().replace("/lake/changelog", str(folder / "log"))
+    text = text.replace("/lake/pipeline", str(folder / "progress"))
+    spec.write_text(text.replace("public.orders", "public.people"))
+    done = subprocess.run(
+        [Path(sys.executable).with_name("spark-pipelines"), "run", "--spec", spec],
+        cwd=copy,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout + done.stderr
 
 
 def _run(name: str, *arguments: object) -> str:
