@@ -1,6 +1,7 @@
 """Tables kept by Spark equal the source's tables after every commit, whatever happened to them."""
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from waltap_spark.output import Output
 from waltap_spark.session import prepare
 
 from tests.rigs.changelog import Database, batch, context, relation
-from tests.rigs.remade_tables import the_history_of_the_one_before_stays
+from tests.rigs.remade_tables import COURSES as REMADE
 from tests.rigs.spark import Died, Rig
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text"), ("note", "text")])
@@ -44,8 +45,9 @@ def rig(spark: Any, tmp_path: Path) -> Any:
     made.sink.close()
 
 
-def test_the_history_of_a_table_that_is_made_anew_with_other_types_stays(rig: Rig) -> None:
-    the_history_of_the_one_before_stays(rig)
+@pytest.mark.parametrize("course", REMADE, ids=lambda course: course.__name__)
+def test_a_table_that_is_made_anew(rig: Rig, course: Callable[[Rig], None]) -> None:
+    course(rig)
 
 
 def test_inserts_updates_deletes_and_key_changes_leave_the_sources_rows(rig: Rig) -> None:

@@ -3,7 +3,7 @@
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from waltap_spark.session import FEW_ROWS
 from tests.integration.test_spark_applier import PEOPLE
 from tests.rigs.changelog import relation
 from tests.rigs.failing_steps import steps_that_fail_are_taken_once
-from tests.rigs.remade_tables import the_history_of_the_one_before_stays
+from tests.rigs.remade_tables import COURSES as REMADE
 from tests.rigs.spark import Died, Rig
 from tests.rigs.tended_by_others import a_table_at_rest_outlives_its_version
 
@@ -147,8 +147,9 @@ def test_a_table_that_is_compacted_and_cleared_by_its_user_goes_on(
     )
 
 
-def test_the_history_of_a_table_that_is_made_anew_with_other_types_stays(rig: Rig) -> None:
-    the_history_of_the_one_before_stays(rig)
+@pytest.mark.parametrize("course", REMADE, ids=lambda course: course.__name__)
+def test_a_table_that_is_made_anew(rig: Rig, course: Callable[[Rig], None]) -> None:
+    course(rig)
 
 
 def test_an_attempt_that_is_made_again_may_be_longer_than_what_a_young_driver_takes(

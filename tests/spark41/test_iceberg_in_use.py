@@ -3,7 +3,7 @@ that are tended, and a comparison with the source."""
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from tests.rigs.lake import Lake
 from tests.rigs.parts_of_transactions import a_transaction_is_one_version
 from tests.rigs.rows_alone import RowsAlone
 from tests.rigs.shared_sources import INTO, RULES, run
-from tests.rigs.remade_tables import the_history_of_the_one_before_stays
+from tests.rigs.remade_tables import COURSES as REMADE
 from tests.rigs.spark import Rig
 from tests.rigs.tended_by_others import a_table_at_rest_outlives_its_version
 from tests.servers.iceberg import spark_jars
@@ -170,8 +170,9 @@ def test_a_table_that_is_compacted_and_cleared_by_its_user_goes_on(
     )
 
 
-def test_the_history_of_a_table_that_is_made_anew_with_other_types_stays(rig: Rig) -> None:
-    the_history_of_the_one_before_stays(rig)
+@pytest.mark.parametrize("course", REMADE, ids=lambda course: course.__name__)
+def test_a_table_that_is_made_anew(rig: Rig, course: Callable[[Rig], None]) -> None:
+    course(rig)
 
 
 def test_deleted_rows_stay_under_a_flag_that_iceberg_has_no_name_for(

@@ -476,7 +476,7 @@ class _Attempt:
             else:
                 gone, table = table, self._format.truncate(step, replaced(table))
                 types = readable_types(step, gone, group, self._log.store, self._output)
-                table = with_spare_names(self._format, step, gone, table, types)
+                table = with_spare_names(self._format, step, gone, table, group, types)
         if group.replaces or another:
             table = msgspec.structs.replace(table, snapshot_epoch=group.epoch)
         if group.replaces:
@@ -579,10 +579,10 @@ class _Attempt:
         table = learnt.table
         for doubt in () if another or group.replaces else learnt.doubts:
             table = doubted(table, doubt)
-        columns = dict(table.columns)
+        columns, empty = dict(table.columns), another and not table.mode.keeps_past
         for name, kind in types.items():
-            had = kind if another and not table.mode.keeps_past else columns.get(name, kind)
-            common = common_type(had, kind)
+            had = columns.get(name, kind)
+            common = common_type(had, kind) or (kind if empty else None)
             if common is None:
                 if self._options.type_change != "string" and not table.as_text:
                     raise TypeChanged(

@@ -106,16 +106,35 @@ def aside(table: TableState, types: Mapping[str, str], *, by_number: bool) -> di
 
 
 def put_aside(
-    table: TableState, gone: TableState, types: Mapping[str, str], spares: Mapping[str, str]
+    table: TableState,
+    gone: TableState,
+    group: Group,
+    types: Mapping[str, str],
+    spares: Mapping[str, str],
 ) -> TableState:
-    """Return ``table``, which took the place of ``gone`` and gets columns of ``types``, with the columns
-    ``spares`` called so, and known by the numbers that they had; so are those that were dropped before."""
+    """Return ``table``, which took the place of ``gone`` and gets ``types``, columns of ``group``,
+    with the columns ``spares`` called so, and known by the numbers that they had. So are those that were
+    dropped before, and those that it lacks and that files call otherwise; what it has goes on under its
+    numbers, also where files call that otherwise."""
+    new = _ids(table, group.columns)
+    goes_on = {
+        number: new[name]
+        for name, number in gone.ids.items()
+        if name in new and name in types and name not in spares
+    }
+    called = {(name, number) for each in gone.version_ids.values() for name, number in each.items()}
+    otherwise = {number for name, number in called if gone.ids.get(name) != number}
     ids = {
         spares.get(name, name): number
         for name, number in gone.ids.items()
-        if name in spares or not (name in gone.source_columns or name in types)
+        if name in spares
+        or (name not in types and (name not in gone.source_columns or number in otherwise))
     }
-    return msgspec.structs.replace(_renamed(table, spares), ids=ids)
+    version_ids = {
+        fingerprint: {name: goes_on.get(number, number) for name, number in each.items()}
+        for fingerprint, each in gone.version_ids.items()
+    }
+    return msgspec.structs.replace(_renamed(table, spares), ids=ids, version_ids=version_ids)
 
 
 def _spare(name: str, taken: Mapping[str, object]) -> str:
@@ -312,6 +331,6 @@ def older_value(table: TableState, ids: Mapping[str, int], column: str) -> str |
     if entry is None or column not in table.source_columns:
         return None
     start = table.incarnation * PER_INCARNATION
-    if any(number < start for number in ids.values()):
+    if ids and all(number < start for number in ids.values()):
         return None  # rows of a table that is gone
     return entry.missing

@@ -26,10 +26,12 @@ def with_spare_names(
     step: Step,
     gone: TableState,
     table: TableState,
+    group: Group,
     types: Mapping[str, str],
 ) -> TableState:
-    """Return ``table``, which took the place of ``gone`` and gets columns of ``types``, with those put
-    aside that have others. Columns by which files are divided, and those of a target that is shared, stay.
+    """Return ``table``, which took the place of ``gone`` and gets ``types``, columns of ``group``,
+    with those put aside that have others. Columns by which files are divided, and those of a target that
+    is shared, stay.
     """
     if table.place is not None or not (table.mode.history or table.mode.name == "append"):
         return table
@@ -37,7 +39,7 @@ def with_spare_names(
     spares = {name: new for name, new in spares.items() if name not in tables.needed(table)}
 
     def learn(before: TableState) -> TableState:
-        return put_aside(before, gone, types, spares)
+        return put_aside(before, gone, group, types, spares)
 
     if not spares:
         return learn(table)
