@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pyspark.errors import PySparkException
 
-from waltap_spark import applier, retries
+from waltap_spark import applier, resting, retries
 from waltap_spark.adoption import adopt
 from waltap_spark.applier import Applier
 from waltap_spark.errors import FormatDiffers, VersionGone
@@ -258,6 +259,43 @@ def test_a_try_that_fails_early_forgets_no_step_of_those_before(
     rig.apply()
     rig.check(PEOPLE, LEFT)
     assert LiveTables(rig.spark, rig.output).changes("people").count() == (4 if dies else 5)
+
+
+def test_a_log_that_is_cut_off_stops_its_own_table_alone(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resting, "REST_S", 0.0)
+    for table in (LEFT, RIGHT):
+        rig.db.insert(table, ["1", "1", None])
+    rig.commit()
+    rig.apply()
+    held = rig.output.table("left").held
+    assert held is not None
+    target = held.targets["current"]
+    folder = rig.folder / "out" / target.at.split("`")[1].split("/out/")[1] / "_delta_log"
+    (folder / f"{target.version + 1:020d}.json").write_bytes(b'{"commitInfo": {"userMeta')
+    rig.apply()
+    rig.db.insert(RIGHT, ["2", "2", None])
+    rig.commit()
+    rig.apply()
+    rig.check(RIGHT)
+    for table in (LEFT, RIGHT):
+        rig.db.insert(table, ["3", "3", None])
+    rig.commit()
+    rig.apply()
+    assert rig.output.table("left").failed.startswith("WT-52")
+    rig.check(RIGHT)
+
+
+def test_a_version_that_is_gone_is_told_with_a_code(rig: Rig) -> None:
+    rig.db.insert(LEFT, ["1", "1", None])
+    rig.commit()
+    rig.apply()
+    table = rig.output.table("left")
+    assert table.held is not None
+    target = msgspec.structs.replace(table.held.targets["current"], version=99)
+    with pytest.raises(VersionGone, match="has no version 99 any more"):
+        rig.applier._format.at_version(rig.spark, target)
 
 
 def no_space(_state: object) -> None:

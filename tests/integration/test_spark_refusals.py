@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 from waltap.errors import ConfigurationError, WaltapError
@@ -107,6 +108,30 @@ def test_jars_that_are_missing_end_a_run_before_anything_is_made(
     lacks_jars(waltap("run", "p.toml", "--until-idle", "0.3", cwd=tmp_path), "In the profile:")
     assert not (tmp_path / "lake").exists()
     assert database.slots() == {}
+
+
+@pytest.mark.usefixtures("java")
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("spark.driver.memory=lots", "lots"),
+        ("spark.jars.packages=no.such:jar", "no.such:jar"),
+    ],
+)
+def test_a_jvm_that_does_not_start_is_told_with_its_last_words(
+    tmp_path: Path, setting: str, told: str
+) -> None:
+    tables = Output(str(tmp_path / "out"))
+    state = tables.open("log", "id")
+    tables.commit(msgspec.structs.replace(state, number=1))
+    tables.close()
+    done = waltap("spark", "sql", tmp_path / "out", "SELECT 1", "--set", setting)
+    said = " ".join(done.stderr.split())
+    assert done.returncode == 1, said
+    assert "error: WT-5268" in said, said
+    assert "Spark's JVM did not start: " in said
+    assert told in said.partition("did not start: ")[2]
+    assert "Traceback" not in said
 
 
 def test_what_a_profile_says_of_folds_and_grace_reaches_the_driver(tmp_path: Path) -> None:

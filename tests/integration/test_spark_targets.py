@@ -319,3 +319,23 @@ def test_a_catalogue_that_spark_does_not_have_is_told_with_its_name(
     rig.check(elsewhere)
     rig.applier.close()
     rig.sink.close()
+
+
+def test_a_name_that_the_catalogue_does_not_take_is_told_and_a_rule_gives_another(
+    delta: Any, tmp_path: Path
+) -> None:
+    odd = named("order items")
+    rig = Rig(tmp_path, delta, catalogue(), parallel=2)
+    rig.db.insert(odd, ["1", "eu", "a"])
+    rig.commit()
+    rig.apply()
+    failed = rig.output.table(odd.name).failed
+    assert failed.startswith("WT-5246 "), failed
+    assert "takes no such name" in failed
+    assert r"format.names = targets\.order items:NAME" in failed
+    rig.choice = catalogue(names=r"targets\.order items:targets.order_items")
+    rig.reopen()
+    rig.apply()
+    rig.check(odd)
+    rig.applier.close()
+    rig.sink.close()

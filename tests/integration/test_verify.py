@@ -67,8 +67,10 @@ class Destination:
         self.transforms: list[str] = []
         self._profile = folder / "profile.toml"
 
-    def verify(self, *options: str, patience: float = 0) -> tuple[int, str]:
-        """Run ``waltap verify``; return exit code and what it printed."""
+    def verify(
+        self, *options: str, patience: float = 0, refused: type[Exception] | None = None
+    ) -> tuple[int, str]:
+        """Run ``waltap verify``; return exit code and what it printed. Raises: ``refused``."""
         lines = ['name = "p"', "[source]", 'type = "postgres"']
         source = self.database.properties() | {
             name: value for name, value in self.settings.items() if name[:5] != "sink."
@@ -84,6 +86,8 @@ class Destination:
         self._profile.write_text("\n".join(lines))
         command = ["verify", str(self._profile), "--patience", str(patience), *options]
         done = CliRunner().invoke(application, command, env={"COLUMNS": "300"})
+        if refused is not None and isinstance(done.exception, refused):
+            raise done.exception
         assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
         return done.exit_code, " ".join(done.output.replace("│", " ").split())
 

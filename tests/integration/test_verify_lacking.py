@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from waltap.errors import SourceError
 
 from tests.integration.test_verify import Destination, destination, duck, file, maria, postgres
 
@@ -156,5 +157,23 @@ def test_a_lacking_table_that_the_role_may_not_read_is_told_and_does_not_count(
         assert code == 0, output
         assert "public.later" in output
         assert "may not read" in output
+    finally:
+        database.execute(f'DROP OWNED BY "{role}"; DROP ROLE "{role}"')
+
+
+@pytest.mark.parametrize("destination", ["changelog"], indirect=True)
+def test_a_captured_table_that_the_role_may_not_read_is_told_with_a_code(
+    destination: Destination,
+) -> None:
+    database = destination.database
+    role = f"blind_{database.name}"[:63]
+    destination.pipeline.catch_up()
+    database.execute(f'CREATE ROLE "{role}"; GRANT SELECT ON kinds, bag TO "{role}"')
+    try:
+        with pytest.raises(SourceError, match="permission denied for table pairs") as refused:
+            destination.verify(
+                "--dsn", f"{database.dsn}?options=-c%20role%3D{role}", refused=SourceError
+            )
+        assert str(refused.value).startswith("WT-2000")
     finally:
         database.execute(f'DROP OWNED BY "{role}"; DROP ROLE "{role}"')

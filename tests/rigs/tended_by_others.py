@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from waltap_spark import resting
+from waltap_spark.live import LiveTables
 from waltap_spark.output import Target
 
 from tests.rigs.changelog import relation
@@ -50,6 +51,9 @@ def a_table_at_rest_outlives_its_version(
     for target in before["quiet"].values():
         clear(target.at)
     rig.check(QUIET, TOUCHED)
+    now = rig.output.state()
+    assert now is not None
+    assert LiveTables(rig.spark, rig.output).at(now.mark).current("quiet").count() == 2
     for table in (QUIET, TOUCHED):
         rig.db.update(table, ["1"], note="b")
         rig.db.insert(table, ["3", "c"])

@@ -63,7 +63,9 @@ def test_a_manifest_is_one_line_and_reads_back_equal() -> None:
     assert read.tables == made.tables
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"version": 1}', b"\xff"])
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b'{"version": 1}', b"\xff", b'{"bucket": "\xff"}']
+)
 def test_damage_is_named(data: bytes) -> None:
     with pytest.raises(ChangeLogDamaged, match=r"WT-5102 some/path is not a manifest"):
         parse_manifest(data, "some/path")

@@ -103,9 +103,10 @@ def test_the_file_that_is_damaged_or_missing_is_named_and_without_it_the_tables_
     output, states = commits(tmp_path, 5)
     broken = tmp_path / COMMITS / "000000000003-000000000001.json"
     whole = broken.read_bytes()
-    broken.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(OutputDamaged, match=r"000000000003-000000000001\.json is not a commit"):
-        output.state()
+    for damaged in (whole[: len(whole) // 2], whole.replace(b"s.", b"\xff.", 1)):
+        broken.write_bytes(damaged)
+        with pytest.raises(OutputDamaged, match=r"000000000003-000000000001\.json is not a commit"):
+            output.state()
     broken.unlink()
     with pytest.raises(OutputDamaged, match=r"000000000003-000000000001\.json is missing"):
         output.state()

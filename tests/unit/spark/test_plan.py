@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from waltap_sinks.changelog.manifest import (
     NOTHING,
     VERSION,
@@ -11,8 +12,8 @@ from waltap_sinks.changelog.manifest import (
     SnapshotPart,
     TableEntry,
 )
-from waltap_spark.output import TableState
-from waltap_spark.plan import plan
+from waltap_spark.output import BasePart, TableState
+from waltap_spark.plan import Group, doubles, plan
 
 
 def entry(path: str, table: str = "t", fingerprint: str = "f", **more: Any) -> TableEntry:
@@ -102,3 +103,24 @@ def test_a_snapshot_under_two_schemas_replaces_once() -> None:
         manifest(entry("b", fingerprint="g", generation=1, complete=True)),
     ]
     assert groups(steps) == [(True, ["a"]), (False, ["b"])]
+
+
+@pytest.mark.parametrize(
+    ("operations", "stored", "oid", "doubted"),
+    [
+        ({"r": 2}, 3, 1, True),
+        ({"r": 2}, 0, 1, False),
+        ({"r": 2, "c": 1}, 0, 1, True),
+        ({"r": 2}, 3, 2, False),
+        ({"c": 2}, 3, 1, False),
+    ],
+)
+def test_rows_without_a_key_that_are_read_again_are_doubted_where_there_may_be_others_of_the_table(
+    operations: dict[str, int], stored: int, oid: int, *, doubted: bool
+) -> None:
+    parts = (BasePart(path="b", rows=stored, columns={}, epoch=1, ids={}),) if stored else ()
+    table = TableState(schema="s", table="t", oid=1, base=parts)
+    group = Group(fingerprint="f", epoch=1, key=(), columns=(), oid=oid)
+    group.operations.update(operations)
+    group.span = (1, 2)
+    assert bool(doubles(table, group)) == doubted

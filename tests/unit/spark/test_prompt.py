@@ -73,6 +73,23 @@ def test_an_error_that_is_none_of_the_statement_ends_the_prompt(
         Prompt(run, dict, lambda _line: None, lambda _error: False).loop(tmp_path / "history")
 
 
+def test_views_that_cannot_be_listed_do_not_end_the_prompt(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("\\d\nSELECT 1;\n"))
+    said: list[str] = []
+
+    def columns() -> dict[str, list[str]]:
+        raise ValueError("a file is gone")
+
+    def refused(error: Exception) -> bool:
+        said.append(str(error))
+        return True
+
+    Prompt(said.append, columns, said.append, refused).loop(tmp_path / "history")
+    assert said[1:] == ["a file is gone", "SELECT 1"]
+
+
 PROGRAM = """
 import pathlib, sys
 from waltap_spark.prompt import Prompt

@@ -1,6 +1,7 @@
 """When tables at rest are looked at: not all of them in one go, where that takes long."""
 
 from collections.abc import Mapping
+from queue import SimpleQueue
 from typing import Any, cast
 
 import pytest
@@ -9,6 +10,7 @@ from waltap_spark import resting
 from waltap_spark.formats import Step, TableFormat
 from waltap_spark.output import OutputState, TableState
 from waltap_spark.resting import Resting
+from waltap_spark.session import Suited
 
 
 class Looks:
@@ -22,6 +24,18 @@ class Looks:
         return {name: each for name, each in tables.items() if name.endswith("3")}
 
 
+class Session:
+    """A session that only has settings: nothing is asked of Spark here."""
+
+    _jvm = None
+
+    def __init__(self) -> None:
+        self.conf = self
+
+    def get(self, _name: str) -> str:
+        return ""
+
+
 def test_what_takes_long_is_looked_at_in_turns_and_not_again_before_the_rest_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -31,7 +45,8 @@ def test_what_takes_long_is_looked_at_in_turns_and_not_again_before_the_rest_is_
     looks = Looks()
     state = cast(OutputState, type("State", (), {"number": 1, "mark": NOTHING, "tables": tables}))
     rests = Resting(cast(TableFormat, looks))
-    spark = cast(Any, None)
+    spark = SimpleQueue[Suited]()
+    spark.put(Suited(cast(Any, Session())))
     assert list(rests.found(spark, state)) == ["t3"]
     assert looks.asked == names[:10]
     del tables["t12"]

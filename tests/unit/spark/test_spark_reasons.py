@@ -1,6 +1,7 @@
 """What is told of an error that came out of a JVM."""
 
-from waltap_spark.errors import first_words
+from waltap_spark.errors import JvmEnded, SparkRefused, first_words
+from waltap_spark.failures import refused
 
 JAVA = """An error occurred while calling o80.sql.
 : org.apache.iceberg.jdbc.UncheckedSQLException: Failed to execute: INSERT
@@ -27,3 +28,13 @@ def test_what_follows_a_blank_line_is_a_plan() -> None:
         "no such column at the place (x)"
     )
     assert first_words(ValueError("")) == "ValueError"
+
+
+def test_what_has_no_code_gets_one_and_a_lack_of_memory_its_own() -> None:
+    error = refused(ValueError("nobody listens"))
+    assert isinstance(error, SparkRefused)
+    assert str(error).startswith("WT-5268 nobody listens. See the text")
+    error = refused(ValueError("Job aborted: java.lang.OutOfMemoryError: Java heap space"))
+    assert isinstance(error, JvmEnded)
+    assert "spark.driver.memory, which is" in str(error)
+    assert refused(error) is error

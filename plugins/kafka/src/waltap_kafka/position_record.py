@@ -160,7 +160,7 @@ def _read(
 def _decoded(value: bytes, topic: str) -> Positions:
     try:
         kept = msgspec.json.decode(value, type=_Kept)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         text = f"topic {topic} holds a record that is no position: {error}"
         raise KafkaPositionUnusable(text, topic=topic) from error
     if kept.version != VERSION:

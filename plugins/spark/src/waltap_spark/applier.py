@@ -200,7 +200,7 @@ class Applier:
         """``again``: try tables that stand still when they are due. ``repeats``: it was begun before."""
         asked = self._asked()
         due = self._due() if again else []
-        rested = {} if self._owed else self._resting.found(self._spark, self.state)
+        rested = {} if self._owed else self._resting.found(self._sessions, self.state)
         tended = self._tended() | rested
         if not manifests and not due and not tended:
             return self.state
@@ -252,7 +252,7 @@ class Applier:
         self._output.collect(self._options.grace_s)
         self._output.garbage.note(number, stood.dropped(tables))
         if self._format.writes_in_place:
-            state = noted(self._output, state, before)
+            state = noted(self._output, state, stood)
         self._output.commit(state)
         self.state, self._owed, self._kept = state, None, []
         each_in_one(self._sessions, self._format.afterwards(), self._parallel)

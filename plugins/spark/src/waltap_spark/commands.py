@@ -355,6 +355,7 @@ def sql(
 
 def _ask(spark: Any, location: str, rows: int) -> None:
     """Answer queries from the terminal, or from a pipe, until it ends."""
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     from waltap.cli.screen import notices
@@ -373,7 +374,9 @@ def _ask(spark: Any, location: str, rows: int) -> None:
         _show(_run(spark, statement), rows)
 
     def refused(error: Exception) -> bool:
-        known = isinstance(error, (typer.BadParameter, WaltapError, PySparkException))
+        known = isinstance(
+            error, (typer.BadParameter, WaltapError, PySparkException, Py4JJavaError)
+        )
         if known:
             text = error.message if isinstance(error, typer.BadParameter) else first_words(error)
             notices().print(text, style="red", markup=False)
@@ -420,19 +423,20 @@ def _spark(name: str, found: "Output", master: str, pairs: list[str] | None) -> 
 
     Raises: JavaMissing, PysparkUnfit, JvmEnded, SparkRefused, and what the format misses.
     """
-    import os
-
     from waltap.cli.screen import notices
     from waltap_spark.failures import told
     from waltap_spark.formats.choice import choice_of
     from waltap_spark.java import require_pyspark
-    from waltap_spark.session import start_session
+    from waltap_spark.session import quiet, start_session
     from waltap_spark.settings import properties_of
 
     settings = properties_of(pairs or [], found.location).settings
-    notes, choice = Path(os.devnull), choice_of(found.state())
+    choice = choice_of(found.state())
     require_pyspark()
-    with told(settings.get("spark.driver.memory"), log="its output, which was not kept"):
+    with (
+        quiet() as notes,
+        told(settings.get("spark.driver.memory"), log="its output, which was not kept"),
+    ):
         with notices().status("starting Spark (about 5 s)"):
             spark = start_session(
                 name, master=master, settings=settings, notes=notes, choice=choice

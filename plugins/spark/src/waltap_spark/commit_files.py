@@ -191,7 +191,7 @@ class CommitFiles(Generic[T]):
         path = f"{COMMITS}/{name}"
         try:
             return msgspec.json.decode(self._store.read(path), type=self._kind)
-        except msgspec.DecodeError as cause:
+        except (msgspec.DecodeError, UnicodeDecodeError) as cause:
             raise self._damaged(path, cause) from cause
 
     def _after(self, state: T, name: str) -> T:
@@ -199,7 +199,7 @@ class CommitFiles(Generic[T]):
         try:
             step = msgspec.json.decode(self._store.read(path), type=_Step)
             return self._stepped(state, step)
-        except (msgspec.DecodeError, KeyError) as cause:
+        except (msgspec.DecodeError, UnicodeDecodeError, KeyError) as cause:
             raise self._damaged(path, cause) from cause
 
     def _stepped(self, state: T, step: _Step) -> T:

@@ -126,7 +126,7 @@ def _block(output: Output, name: str) -> _Block:
     path = f"{FOLDER}/{name}"
     try:
         return msgspec.json.decode(output.store.read(path), type=_Block)
-    except msgspec.DecodeError as cause:
+    except (msgspec.DecodeError, UnicodeDecodeError) as cause:
         raise OutputDamaged(f"{path} has no cuts: {cause}", path=output.uri(path)) from cause
 
 

@@ -387,7 +387,8 @@ class CommitBegun(FormatError):
 
 
 class NameTaken(FormatError):
-    """What a table would be called in the catalogue is another's there; nothing of it was written.
+    """What a table would be called in the catalogue is another's there, or no name that the catalogue
+    takes; nothing of it was written.
 
     The table stands still, the others go on.
     """

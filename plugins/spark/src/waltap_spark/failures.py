@@ -19,7 +19,7 @@ from waltap_spark.errors import (
     first_words,
 )
 
-__all__ = ["OF_ONE", "refused", "require_one", "told"]
+__all__ = ["NO_MEMORY", "OF_ONE", "refused", "require_one", "told"]
 
 OF_ONE: Final = (
     TypeChanged,
@@ -31,6 +31,8 @@ OF_ONE: Final = (
 )
 """What is wrong with one table, and no other."""
 
+NO_MEMORY: Final = "java.lang.OutOfMemoryError"
+
 GOING_S: Final = 2.0
 """How long a JVM may take to end that has broken a connection off."""
 
@@ -39,9 +41,21 @@ def refused(error: Exception) -> WaltapError:
     """Return ``error`` as it is told of: as it is where it has a code, else with Spark's words."""
     if isinstance(error, WaltapError):
         return error
-    found = SparkRefused(first_words(error).rstrip("."))
+    words = first_words(error).rstrip(".")
+    found: WaltapError = SparkRefused(words)
+    if NO_MEMORY in words:
+        text = f"Spark had no memory left: {words}"
+        found = JvmEnded(text, log="its output", memory=_memory())
     found.__cause__ = error
     return found
+
+
+def _memory() -> str:
+    """Return what the JVM of this process was given."""
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context  # noqa: SLF001 - none is made by asking
+    return (context and context.getConf().get("spark.driver.memory")) or "1g"
 
 
 def require_one(errors: Sequence[WaltapError | None]) -> None:
@@ -49,7 +63,7 @@ def require_one(errors: Sequence[WaltapError | None]) -> None:
     from pyspark.errors import PySparkException
 
     for error in errors if all(errors) else ():
-        cause = error.__cause__ if isinstance(error, SparkRefused) else error
+        cause = error.__cause__ if isinstance(error, (SparkRefused, JvmEnded)) else error
         if error is not None and not isinstance(cause, (*OF_ONE, PySparkException)):
             raise error
 
@@ -70,8 +84,7 @@ def told(memory: str | None, log: str = "its output, above") -> Iterator[None]:
             text = "Spark's JVM ended while it worked"
             raise JvmEnded(text, log=log, memory=memory or "1g") from error
         if isinstance(error, sparks):
-            found = refused(error)
-            raise found from found.__cause__
+            raise refused(error) from None  # its trace is Java's; the words are told
         raise
 
 

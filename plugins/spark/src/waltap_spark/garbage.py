@@ -78,7 +78,7 @@ class Garbage:
         path = f"{FOLDER}/{name}"
         try:
             return msgspec.json.decode(self._store.read(path), type=_Dropped)
-        except msgspec.DecodeError as cause:
+        except (msgspec.DecodeError, UnicodeDecodeError) as cause:
             text = f"{path} does not say what was dropped: {cause}"
             raise OutputDamaged(text, path=self._store.uri(path)) from cause
 

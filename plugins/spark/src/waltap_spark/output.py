@@ -502,7 +502,7 @@ class Output:
             return None
         try:
             return msgspec.json.decode(self.store.read(INTENT), type=Intent)
-        except msgspec.DecodeError as cause:
+        except (msgspec.DecodeError, UnicodeDecodeError) as cause:
             text = f"{INTENT} says not which commit was begun: {cause}"
             raise OutputDamaged(text, path=self.uri(INTENT)) from cause
 

@@ -240,7 +240,9 @@ def doubles(table: TableState, group: Group) -> str:
     """Tell why rows of ``table`` may stand twice behind ``group``, "" where they do not: rows that are
     read again beside the stream find those that are there by a key alone."""
     again = group.operations["r"] and not group.replaces and group.span is not None
-    there = table.stored_rows or (table.held is not None and table.held.epoch)
+    another = table.oid and group.oid and table.oid != group.oid
+    stored = table.stored_rows or (table.held is not None and table.held.epoch)
+    there = (stored and not another) or set(group.operations) > {"r"}
     if not again or not there or group.key or table.mode.name == "append":
         return ""
     return "it has no key, and rows of it were read while it had some: they may stand twice"

@@ -11,6 +11,7 @@ from typing import IO, Final
 from waltap.errors import SinkError
 from waltap_spark.errors import ApplierFailed, ChunksUnread, JvmEnded
 from waltap_spark.exit_codes import REFUSED, STANDING, UNREAD
+from waltap_spark.failures import NO_MEMORY
 from waltap_spark.output import Output
 from waltap_spark.properties import SparkProperties
 from waltap_spark.settings import arguments
@@ -29,7 +30,6 @@ LOOK_S: Final = 10.0
 """How often the tables' last commit is looked at."""
 
 TELL_S: Final = 5.0
-NO_MEMORY: Final = b"java.lang.OutOfMemoryError"
 LOOKED_AT: Final = 1 << 20
 """Bytes of its log, from the end, in which a child's reason is looked for."""
 
@@ -219,7 +219,7 @@ class DriverProcess:
         )
 
     def _lacked_memory(self) -> bool:
-        return NO_MEMORY in self._end_of_log(LOOKED_AT)
+        return NO_MEMORY.encode() in self._end_of_log(LOOKED_AT)
 
     def _end_of_log(self, size: int) -> bytes:
         """Return what the last child wrote, ``size`` bytes of it at most."""

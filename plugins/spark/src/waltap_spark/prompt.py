@@ -154,22 +154,26 @@ class Prompt:
         if not self._begun and word in ("\\q", "exit", "quit", "exit;", "quit;"):
             return False
         if not self._begun and word.split()[:1] == ["\\d"]:
-            self._describe(word[2:].strip())
+            self._tried(lambda: self._describe(word[2:].strip()))
             return True
         if word:
             self._begun.append(line)
         if not self._begun or (word and not word.endswith(";")):
             return True
         statement, self._begun = "\n".join(self._begun).rstrip("; \n\t"), []
+        if statement.strip():
+            self._tried(lambda: self._run(statement))
+        return True
+
+    def _tried(self, what: Callable[[], object]) -> None:
+        """Do ``what``; show why it could not be done, where that does not end the prompt."""
         try:
-            if statement.strip():
-                self._run(statement)
+            what()
         except KeyboardInterrupt:
             self._say("given up")
         except Exception as error:
             if not self._refused(error):
                 raise
-        return True
 
     def _describe(self, view: str) -> None:
         found = self._columns()

@@ -6,10 +6,12 @@ newest version once in a while, which has the same rows of it.
 """
 
 import time
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 from waltap_spark.formats import Step, TableFormat
 from waltap_spark.output import OutputState, TableState
+from waltap_spark.session import Suited, each_in_one
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,17 +34,22 @@ class Resting:
         self._format, self._next = tables, 0.0
         self._left: list[str] = []
 
-    def found(self, spark: "SparkSession", state: OutputState) -> dict[str, TableState]:
-        """Return the tables that go on, as they are to be committed. No step of them may be owed."""
+    def found(self, sessions: SimpleQueue[Suited], state: OutputState) -> dict[str, TableState]:
+        """Return the tables that go on, as they are to be committed, found in one of ``sessions``. No step
+        of them may be owed."""
         began = time.monotonic()
         if not self._left and began >= self._next:
             self._next, self._left = began + REST_S, list(state.tables)
-        step = Step(spark=spark, number=state.number, mark=state.mark, attempt="")
         found = dict[str, TableState]()
-        while self._left:
-            names, self._left = self._left[:AT_ONCE], self._left[AT_ONCE:]
-            tables = {name: state.tables[name] for name in names if name in state.tables}
-            found |= self._format.rested(step, tables)
-            if time.monotonic() >= began + SHARE_S:
-                break
+
+        def look(spark: "SparkSession") -> None:
+            step = Step(spark=spark, number=state.number, mark=state.mark, attempt="")
+            while self._left:
+                names, self._left = self._left[:AT_ONCE], self._left[AT_ONCE:]
+                tables = {name: state.tables[name] for name in names if name in state.tables}
+                found.update(self._format.rested(step, tables))
+                if time.monotonic() >= began + SHARE_S:
+                    break
+
+        each_in_one(sessions, [look] if self._left else [], 1)
         return found

@@ -61,7 +61,7 @@ class Requests:
             path = f"{FOLDER}/{name}"
             try:
                 found[path] = msgspec.json.decode(self._output.store.read(path), type=Request)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 log.warning("%s is no request, and is removed: %s", path, error)
                 self._output.store.delete(path)
         return found

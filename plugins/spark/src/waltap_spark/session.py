@@ -3,13 +3,16 @@
 import atexit
 import contextlib
 import os
+import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from waltap_spark.errors import SparkRefused
 from waltap_spark.java import require_java, require_pyspark
 
 if TYPE_CHECKING:
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
     Action = Callable[[SparkSession], None]
 
-__all__ = ["REQUIRED", "Suited", "each_in_one", "make_active", "prepare", "start_session"]
+__all__ = ["REQUIRED", "Suited", "each_in_one", "make_active", "prepare", "quiet", "start_session"]
 
 ROW_GROUP_BYTES: Final = str(32 << 20)
 """Rows may be megabytes long, and each task of Spark reads up to 4096 rows of a row group at once."""
@@ -85,11 +88,12 @@ def start_session(
     """Start a Spark session, or join the one of this process; with what a table format needs (``choice``).
 
     ``notes`` takes what the JVM writes to standard error, which is much and seldom of use.
-    Raises: JavaMissing, and what the format misses.
+    Raises: JavaMissing, SparkRefused, and what the format misses.
     """
     require_java()
     if choice is not None:
         settings = choice.settings(require_pyspark(), settings or {})
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
     local = master.startswith("local")
@@ -101,9 +105,33 @@ def start_session(
     for key, value in {**chosen, **REQUIRED}.items():
         builder = builder.config(key, value)
     with _standard_error_to(notes):
-        session = builder.getOrCreate()
+        try:
+            session = builder.getOrCreate()
+        except PySparkRuntimeError as error:
+            if error.getCondition() != "JAVA_GATEWAY_EXITED":
+                raise
+            text = f"Spark's JVM did not start{_last_words(notes)}"
+            raise SparkRefused(text) from None
     session.sparkContext.setLogLevel(chosen.get("spark.log.level", "ERROR"))
     return session
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[Path]:
+    """Give a file for the block that takes what a JVM writes, for the case that it does not start."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder) / "jvm.log"
+
+
+def _last_words(notes: Path | None) -> str:
+    """Return what a JVM said last of an error, in ``notes``."""
+    if notes is None:
+        return ""
+    with contextlib.suppress(OSError):
+        lines = notes.read_text(errors="replace").splitlines()
+        told = [line for line in lines if re.match(r"\S.*(Exception|Error)|Invalid", line)]
+        return f": {' '.join(told[-3:])}" if told else ""
+    return ""
 
 
 @contextlib.contextmanager

@@ -5,8 +5,9 @@ Of versions the open ones are compared, and no rows that were deleted and stay (
 See `waltap_spark.canonical` for the text of a value that both sides make.
 """
 
+import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from waltap.sink.readable import KeptTable, Row, Rows, Side, by_key
 from waltap_sinks.comparison.compare import compare as compared
@@ -16,7 +17,9 @@ from waltap_sinks.comparison.lacking import lacking as lacked
 from waltap_sinks.comparison.row_hash import row_text
 from waltap_sinks.comparison.source import Source
 from waltap_spark.canonical import expressions, spark_row_hash
+from waltap_spark.column_identity import PER_INCARNATION
 from waltap_spark.errors import TableUnknown
+from waltap_spark.failures import told
 from waltap_spark.live import LiveTables
 from waltap_spark.output import TableState
 from waltap_spark.properties import SparkProperties
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = ["SparkTables", "compare", "lacking", "open_readable"]
+
+NOT_KEPT: Final = "its output, which was not kept"
 
 
 def compare(
@@ -64,37 +69,48 @@ def lacking(
 
 def open_readable(properties: SparkProperties, pipeline: str) -> "SparkTables":
     """Start Spark over the tables of a pipeline."""
-    import os
-    from pathlib import Path
-
     from waltap_spark.formats.choice import FormatChoice
+    from waltap_spark.java import require_pyspark
     from waltap_spark.live import open_tables
-    from waltap_spark.session import start_session
+    from waltap_spark.session import quiet, start_session
 
-    spark = start_session(
-        f"waltap verify {pipeline}",
-        master=properties.master,
-        settings=properties.settings,
-        notes=Path(os.devnull),
-        choice=FormatChoice(properties.format, properties.format_properties),
-    )
-    return SparkTables(
-        open_tables(spark, f"{properties.path.rstrip('/')}/tables"), owns_session=True
-    )
+    require_pyspark()
+    memory = properties.settings.get("spark.driver.memory", "1g")
+    with quiet() as notes, told(memory, NOT_KEPT):
+        spark = start_session(
+            f"waltap verify {pipeline}",
+            master=properties.master,
+            settings=properties.settings,
+            notes=notes,
+            choice=FormatChoice(properties.format, properties.format_properties),
+        )
+    tables = open_tables(spark, f"{properties.path.rstrip('/')}/tables")
+    return SparkTables(tables, owns_session=True, memory=memory)
 
 
 class SparkTables:
     """What Spark holds at its newest commit. ``wanted``: names that are told of, be they there or not."""
 
     def __init__(
-        self, tables: LiveTables, wanted: Sequence[str] = (), *, owns_session: bool = False
+        self,
+        tables: LiveTables,
+        wanted: Sequence[str] = (),
+        *,
+        owns_session: bool = False,
+        memory: str | None = None,
     ) -> None:
         self._tables, self._wanted, self._owns_session = tables, wanted, owns_session
+        self._memory = memory
+
+    def told(self) -> contextlib.AbstractContextManager[None]:
+        """Let what Spark does not do within the block be told of as an error with a code."""
+        return told(self._memory, NOT_KEPT)
 
     def close(self) -> None:
         """Stop the session, unless it is the caller's."""
         if self._owns_session:
-            self._tables.spark.stop()
+            with self.told():
+                self._tables.spark.stop()
 
     def position(self) -> int | None:
         """Return up to where every table that does not stand still has applied the change log."""
@@ -112,7 +128,9 @@ class SparkTables:
     def _kept(name: str, state: TableState | None) -> KeptTable:
         if state is None:
             return KeptTable(name=name)
-        numbers = {number: column for column, number in state.ids.items()}
+        # those of tables that had the name before are of none of its columns now
+        now = {name: divmod(number, PER_INCARNATION) for name, number in state.ids.items()}
+        numbers = {n: name for name, (which, n) in now.items() if which == state.incarnation}
         apart = ""
         if state.mode.name == "append":
             apart = "it has its history alone (mode append)"
@@ -188,10 +206,11 @@ class _Side:
 
     def whole(self) -> tuple[int, int]:
         """Return count and sum of all rows."""
-        frame = self._frame()
-        if frame is None:
-            return 0, 0
-        row = frame.selectExpr("count(1)", self._hash).first()
+        with self._tables.told():
+            frame = self._frame()
+            if frame is None:
+                return 0, 0
+            row = frame.selectExpr("count(1)", self._hash).first()
         assert row is not None
         return int(row[0]), int(row[1])
 
@@ -199,18 +218,20 @@ class _Side:
         """Return count and sum of each bucket."""
         from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-        frame = self._frame()
-        if frame is None:
-            return {}
-        grouped = frame.groupBy("bucket").agg(F.count(F.lit(1)), F.expr(self._hash))
-        return {row[0]: (int(row[1]), int(row[2])) for row in grouped.collect()}
+        with self._tables.told():
+            frame = self._frame()
+            if frame is None:
+                return {}
+            grouped = frame.groupBy("bucket").agg(F.count(F.lit(1)), F.expr(self._hash))
+            return {row[0]: (int(row[1]), int(row[2])) for row in grouped.collect()}
 
     def rows(self, buckets: Sequence[str]) -> Rows:
         """Return the rows of ``buckets``."""
-        frame = self._frame()
-        if frame is None:
-            return {}
-        return self._by_key(frame.where(frame["bucket"].isin(list(buckets))))
+        with self._tables.told():
+            frame = self._frame()
+            if frame is None:
+                return {}
+            return self._by_key(frame.where(frame["bucket"].isin(list(buckets))))
 
     def of_keys(self, keys: set[Row]) -> Rows:
         """Return the rows of ``keys``."""

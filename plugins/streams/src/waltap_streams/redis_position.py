@@ -89,7 +89,7 @@ class RedisPosition:
     def _read(self, found: Any) -> Kept:
         try:
             return Kept() if found is None else msgspec.json.decode(found, type=Kept)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             text = f"{self._key} holds no position of waltap: {error}"
             raise StreamUnfit(text, place=self._server.place, property="position.key") from error
 

@@ -41,7 +41,7 @@ class OffsetMap:
         """Raises: DebeziumOffsetUnusable."""
         try:
             found = msgspec.json.decode(data)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise DebeziumOffsetUnusable(f"the offset is not JSON: {error}") from error
         if isinstance(found, dict) and isinstance(found.get("payload"), dict):
             found = found["payload"]

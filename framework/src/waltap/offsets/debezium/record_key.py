@@ -20,7 +20,7 @@ class RecordKey(msgspec.Struct, frozen=True):
         """Return what a key says, None where it is another connector's than one of Debezium's."""
         try:
             found = msgspec.json.decode(data)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return None
         if isinstance(found, dict) and "payload" in found:
             found = found["payload"]  # by a converter that writes schemas

@@ -26,7 +26,7 @@ def log_identity(store: Store) -> str:
         return ""
     try:
         return msgspec.json.decode(store.read(FILE), type=_Identity).id
-    except msgspec.DecodeError as cause:
+    except (msgspec.DecodeError, UnicodeDecodeError) as cause:
         raise ChangeLogDamaged(f"{FILE} has no id: {cause}", path=store.uri(FILE)) from cause
 
 

@@ -221,7 +221,7 @@ def parse_manifest(data: bytes | str, path: str) -> Manifest:
     """Read a manifest. Raises: ChangeLogDamaged."""
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
-    except msgspec.DecodeError as cause:
+    except (msgspec.DecodeError, UnicodeDecodeError) as cause:
         raise ChangeLogDamaged(f"{path} is not a manifest: {cause}", path=path) from cause
     if manifest.version not in {VERSION, ELSEWHERE}:
         text = f"{path} has version {manifest.version}, this program reads up to {ELSEWHERE}"

@@ -111,7 +111,7 @@ class Readers:
         path = f"{FOLDER}/{file}"
         try:
             return msgspec.json.decode(self._store.read(path), type=Reader)
-        except msgspec.DecodeError as cause:
+        except (msgspec.DecodeError, UnicodeDecodeError) as cause:
             raise ChangeLogDamaged(f"{path} is no reader: {cause}", path=path) from cause
 
     def _write(self, reader: Reader) -> Reader:

@@ -56,7 +56,7 @@ class Stretches:
         try:
             noted = msgspec.json.decode(self._store.read(FILE), type=_Noted)
             self._known, self._others = dict(noted.tables), noted.others
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             self._unsaved = True
         if not goes_on:
             self.end()

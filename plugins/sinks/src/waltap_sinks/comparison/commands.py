@@ -1,5 +1,6 @@
 """``waltap verify``: compare what a pipeline has written with its source."""
 
+import contextlib
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -7,7 +8,7 @@ import typer
 from waltap.cli.profile_source import FileArgument, SetOption
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from psycopg import Connection
 
@@ -208,19 +209,29 @@ def _letters(profile: "Profile") -> "list[Letter]":
     return LetterStore(profile.engine.state_dir / profile.name / DEAD_LETTERS).letters()
 
 
-def connected(dsn: str) -> "Connection[Any]":
-    """Connect to the source, in autocommit. Raises: ConnectionLost, BadParameter."""
+@contextlib.contextmanager
+def connected(dsn: str) -> "Iterator[Connection[Any]]":
+    """Connect to the source for the block, in autocommit.
+
+    Raises: ConnectionLost, SourceError where it refuses what is asked, BadParameter.
+    """
     import psycopg
 
-    from waltap.errors import ConnectionLost
+    from waltap.errors import ConnectionLost, SourceError
 
     try:
-        return psycopg.connect(dsn, autocommit=True, application_name="waltap verify")
+        connection = psycopg.connect(dsn, autocommit=True, application_name="waltap verify")
     except psycopg.OperationalError as cause:
         raise ConnectionLost(str(cause).strip()) from cause
     except (psycopg.ProgrammingError, UnicodeError) as cause:  # it quotes what may be a password
         text = "cannot be read: postgres://user@host/db or key=value pairs"
         raise typer.BadParameter(text, param_hint="--dsn") from cause
+    try:
+        with connection:
+            yield connection
+    except psycopg.Error as cause:
+        lost = connection.broken or isinstance(cause, psycopg.errors.OperatorIntervention)
+        raise (ConnectionLost if lost else SourceError)(str(cause).strip()) from cause
 
 
 def _resolved(file: str, set_: list[str] | None) -> "Profile":

@@ -71,7 +71,7 @@ def parse(data: bytes, path: str) -> Commit:
     """Read a commit. Raises: FilesDamaged."""
     try:
         found = msgspec.json.decode(data, type=Commit)
-    except msgspec.DecodeError as cause:
+    except (msgspec.DecodeError, UnicodeDecodeError) as cause:
         raise FilesDamaged(f"{path} is not a commit: {cause}", path=path) from cause
     if found.version != VERSION:
         text = f"{path} has version {found.version}, this program reads {VERSION}"

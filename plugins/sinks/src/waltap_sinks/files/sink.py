@@ -154,7 +154,7 @@ class FilesSink(Sink):
             return
         try:
             begun = msgspec.json.decode(self._store.read(BEGUN), type=Begun)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return  # it appears whole: somebody else's
         if last is not None and begun.number <= last.number:
             return

@@ -15,7 +15,7 @@ from weakref import WeakSet
 import msgspec
 
 from waltap.files.errors import FilesUnavailable
-from waltap_spark.errors import FormatLimit, FormatNotReady, FormatUnsupported
+from waltap_spark.errors import FormatLimit, FormatNotReady, FormatUnsupported, VersionGone
 from waltap_spark.expression import column_of, namespace_of, quoted
 from waltap_spark.formats.merge_sql import OVERWRITE, retyped
 from waltap_spark.formats.merging import MergingFormat
@@ -155,6 +155,21 @@ class DeltaFormat(MergingFormat):
         spark.sql(
             f"CREATE TABLE IF NOT EXISTS {at} ({columns}) USING delta {divided} {_properties()}"
         )
+
+    def at_version(self, spark: "SparkSession", target: Target) -> "DataFrame":
+        """Return the rows of a version. Raises: FormatNotReady, VersionGone."""
+        from pyspark.errors import AnalysisException
+
+        try:
+            return super().at_version(spark, target)
+        except AnalysisException as error:
+            self._require_delta(spark)
+            if "version" not in str(error).lower():
+                raise
+            text = f"{target.at} has no version {target.version} any more"
+            raise VersionGone(
+                text, oldest="the oldest version of its log", newest="the last commit"
+            ) from error
 
     def rewriting(
         self, spark: "SparkSession", target: Target, names: Sequence[str], types: Mapping[str, str]
@@ -377,7 +392,10 @@ def _digits(kind: str) -> tuple[int, int]:
 def _commit(version: int, text: bytes) -> Commit:
     """Return what one file of Delta's log says of its commit."""
     for line in text.splitlines():
-        entry = json.loads(line) if line.startswith(b'{"commitInfo"') else {}
+        try:
+            entry = json.loads(line) if line.startswith(b'{"commitInfo"') else {}
+        except ValueError:  # cut off: nobody knows whose it is
+            break
         if "commitInfo" in entry:
             info = entry["commitInfo"]
             operation = info.get("operation", "")

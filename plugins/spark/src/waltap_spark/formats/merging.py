@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from waltap.errors import WaltapError
 from waltap_spark.beside import gone, unlike
 from waltap_spark.errors import FormatError, NameTaken, first_words
 from waltap_spark.expression import column_of
@@ -32,7 +33,7 @@ from waltap_spark.output import Held, TableState, Target
 from waltap_spark.schema import LOG_FIELDS, struct_of
 from waltap_spark.settle import copies, distinguishing
 from waltap_spark.shared_targets import sharers
-from waltap_spark.targets import refuse_alike
+from waltap_spark.targets import Layout, refuse_alike
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,6 +44,9 @@ COMPACT_STEPS: Final = 50
 """Steps of a table after which its small files are made large ones."""
 
 VACUUM_S: Final = 24 * 3600.0
+NO_NAME: Final = "INVALID_SCHEMA_OR_RELATION_NAME"
+"""Spark's word for a name that a catalogue does not take; its own takes letters, digits and _."""
+
 
 log = logging.getLogger(__name__)
 
@@ -235,7 +239,7 @@ class MergingFormat(StepwiseFormat):
             for what in () if table.held is None else self._apart(table, table.held):
                 try:
                     stands = self._rested(step, stands, what)
-                except (FormatError, PySparkException, Py4JJavaError) as error:
+                except (WaltapError, PySparkException, Py4JJavaError) as error:
                     log.info("%s stays at its version: %s", table.name, first_words(error))
             if stands is not table:
                 found[table.name] = stands
@@ -281,6 +285,21 @@ class MergingFormat(StepwiseFormat):
         kind = Work if table.place is None else SharedWork
         return kind(self, step, table, table.held)
 
+    def _made(
+        self, spark: "SparkSession", table: TableState, at: str, columns: str, layout: Layout
+    ) -> None:
+        """Create a table. Raises: NameTaken, where the catalogue takes no such name."""
+        from pyspark.errors import AnalysisException
+
+        try:
+            self.create(spark, at, columns, layout)
+        except AnalysisException as error:
+            if error.getCondition() != NO_NAME:
+                raise
+            self._claims.release(table.name)
+            text = f"{table.name} would be kept as {at}, and the catalogue takes no such name"
+            raise NameTaken(text, table=table.name) from None
+
     def _created(self, step: Step, table: TableState) -> TableState:
         held = Held(columns=dict(table.columns))
         layouts = {what: self.layout(table, what) for what in whats(table)}
@@ -300,7 +319,7 @@ class MergingFormat(StepwiseFormat):
             raise
         for what, free in targets.items():
             columns = ", ".join(self.declared(stored[what]))
-            action = partial(self.create, step.spark, free.at, columns, layouts[what])
+            action = partial(self._made, step.spark, table, free.at, columns, layouts[what])
             if table.place is not None:
                 make_room(self, step, table, what, free.at, action)
                 action = partial(begin, self, step, table, what, free.at)

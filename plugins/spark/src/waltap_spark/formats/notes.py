@@ -40,5 +40,5 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Return the note that ``text`` is, None where it is none, or somebody else's."""
         try:
             return None if text is None else msgspec.json.decode(text, type=cls)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return None
