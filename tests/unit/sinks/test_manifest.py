@@ -1,6 +1,7 @@
 """Manifests: one order, names that sort as they do, and nothing lost in writing."""
 
 import datetime as dt
+import json
 
 import pytest
 from hypothesis import given
@@ -69,6 +70,24 @@ def test_a_manifest_is_one_line_and_reads_back_equal() -> None:
 def test_damage_is_named(data: bytes) -> None:
     with pytest.raises(ChangeLogDamaged, match=r"WT-5102 some/path is not a manifest"):
         parse_manifest(data, "some/path")
+
+
+def test_what_was_changed_since_it_was_written_is_named() -> None:
+    data = manifest(entry()).encode()
+    changed = data.replace(b'"end_lsn":5', b'"end_lsn":7')
+    assert changed != data
+    for text in (changed, changed.decode().rstrip("\n")):
+        with pytest.raises(ChangeLogDamaged, match=r"WT-5102 p is not as it was written"):
+            parse_manifest(text, "p")
+
+
+def test_manifests_without_a_checksum_are_read() -> None:
+    """Those of earlier versions, and those that somebody wrote anew."""
+    made = manifest(entry())
+    whole = json.loads(made.encode())
+    assert len(whole.pop("crc32")) == 8
+    for data in (json.dumps(whole), json.dumps(whole, separators=(",", ":")) + "\n"):
+        assert parse_manifest(data, "p").tables == made.tables
 
 
 def test_another_version_is_refused() -> None:

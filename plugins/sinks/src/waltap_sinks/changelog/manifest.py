@@ -7,6 +7,7 @@ chain: each names the mark of the one before it.
 
 import datetime as dt
 import re
+import zlib
 from typing import Final
 
 import msgspec
@@ -32,6 +33,7 @@ VERSION: Final = 1
 ELSEWHERE: Final = 2
 """The version of manifests that say of tables that their rows are elsewhere: who does not know that would
 take them for empty."""
+_SUM: Final = b',"crc32":"%08x"}\n'
 _NAME: Final = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{6})\.json")
 
 
@@ -189,9 +191,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return frozenset(entry.elsewhere for entry in self.tables if entry.elsewhere)
 
     def encode(self) -> bytes:
-        """Return the manifest as one line of JSON."""
+        """Return the manifest as one line of JSON, the checksum of what stands before it at its end."""
         version = ELSEWHERE if self.elsewhere else VERSION
-        return msgspec.json.encode(msgspec.structs.replace(self, path="", version=version)) + b"\n"
+        data = msgspec.json.encode(msgspec.structs.replace(self, path="", version=version))
+        return data[:-1] + _SUM % zlib.crc32(data[:-1])
 
 
 def bucket_of(moment: dt.datetime) -> str:
@@ -226,4 +229,16 @@ def parse_manifest(data: bytes | str, path: str) -> Manifest:
     if manifest.version not in {VERSION, ELSEWHERE}:
         text = f"{path} has version {manifest.version}, this program reads up to {ELSEWHERE}"
         raise ChangeLogDamaged(text, path=path)
+    _require_sum(data.encode() if isinstance(data, str) else data, path)
     return msgspec.structs.replace(manifest, path=path)
+
+
+def _require_sum(data: bytes, path: str) -> None:
+    """See that a manifest is as it was written. Without a checksum it is of an earlier version, or
+    somebody wrote it anew. Raises: ChangeLogDamaged."""
+    data = data.rstrip()
+    at = len(data) - len(_SUM % 0) + 1
+    told = data[at:]
+    if told[:10] == _SUM[:10] and told + b"\n" != _SUM % zlib.crc32(data[:at]):
+        text = f"{path} is not as it was written: its checksum is another"
+        raise ChangeLogDamaged(text, path=path)
