@@ -1,6 +1,9 @@
 """What is told of an error that came out of a JVM."""
 
-from waltap_spark.errors import JvmEnded, SparkRefused, first_words
+from waltap_spark import driver
+from waltap_spark.elsewhere import unread
+from waltap_spark.errors import CatalogueUnreachable, JvmEnded, SparkRefused, first_words
+from waltap_spark.exit_codes import FAILED
 from waltap_spark.failures import refused
 
 JAVA = """An error occurred while calling o80.sql.
@@ -38,3 +41,10 @@ def test_what_has_no_code_gets_one_and_a_lack_of_memory_its_own() -> None:
     assert isinstance(error, JvmEnded)
     assert "spark.driver.memory, which is" in str(error)
     assert refused(error) is error
+
+
+def test_a_catalogue_that_is_away_does_not_take_rows_that_wait_from_a_table() -> None:
+    """Another try has them; what a table does not take is for good."""
+    assert unread(CatalogueUnreachable("it is away", catalog="lake"), "public.t") is None
+    assert driver._status(CatalogueUnreachable("it is away", catalog="lake")) == FAILED
+    assert driver._status(SparkRefused("it is away")) == FAILED

@@ -20,6 +20,7 @@ from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.errors import ChangeLogMissing
 from waltap_spark.applier import Applier
 from waltap_spark.errors import (
+    CatalogueUnreachable,
     ChunksUnread,
     JvmEnded,
     OutputInUse,
@@ -192,7 +193,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _status(error: WaltapError) -> int:
     if isinstance(error, TablesStandStill):
         return STANDING
-    passes = isinstance(error, SparkRefused) or (
+    passes = isinstance(error, (SparkRefused, CatalogueUnreachable)) or (
         isinstance(error, FilesUnavailable) and error.retry is not Retry.NEVER
     )
     return FAILED if passes else REFUSED

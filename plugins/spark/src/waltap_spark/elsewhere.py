@@ -23,7 +23,7 @@ from waltap.errors import SinkError
 from waltap.files.errors import FilesUnavailable
 from waltap_sinks.changelog import ChangeLog, Manifest, Mark
 from waltap_spark.chunks import chunk_rows, chunk_struct
-from waltap_spark.errors import ChunksRefused, ChunksUnread, RowsAwaited
+from waltap_spark.errors import CatalogueUnreachable, ChunksRefused, ChunksUnread, RowsAwaited
 from waltap_spark.expression import with_names
 from waltap_spark.formats import Brought, Step, TableFormat
 from waltap_spark.handed import Handed
@@ -182,6 +182,8 @@ def unread(error: BaseException, table: str) -> SinkError | None:
     """Return what to tell of a table whose snapshot came to nothing: what the task said that could not
     read, or not make columns of what it read, or why the table does not take it. None where nothing of
     ours failed; the job may then succeed another time."""
+    if isinstance(error, CatalogueUnreachable):
+        return None  # the rows wait, and are whole
     if isinstance(error, SinkError):
         return ChunksRefused(f"the snapshot of {table} cannot be kept: {error}")
     said = _SAID.search(str(error))

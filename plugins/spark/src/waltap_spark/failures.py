@@ -79,8 +79,11 @@ def told(memory: str | None, log: str = "its output, above") -> Iterator[None]:
     sparks = (SparkRefused, PySparkException, Py4JError)
     try:
         yield
-    except (*sparks, OSError, EOFError, ValueError) as error:  # the others: a stream that broke off
-        if _jvm_ended():
+    except Exception as error:
+        if isinstance(error, WaltapError) and not isinstance(error, SparkRefused):
+            raise
+        broken = isinstance(error, (*sparks, OSError, EOFError))
+        if _jvm_ended(GOING_S if broken else 0.0):
             text = "Spark's JVM ended while it worked"
             raise JvmEnded(text, log=log, memory=memory or "1g") from error
         if isinstance(error, sparks):
@@ -88,7 +91,7 @@ def told(memory: str | None, log: str = "its output, above") -> Iterator[None]:
         raise
 
 
-def _jvm_ended() -> bool:
+def _jvm_ended(wait_s: float) -> bool:
     """Tell whether the JVM that this process started for Spark is gone, or is just going."""
     from pyspark import SparkContext
 
@@ -96,7 +99,7 @@ def _jvm_ended() -> bool:
     if process is None:
         return False
     try:
-        process.wait(GOING_S)
+        process.wait(wait_s)
     except subprocess.TimeoutExpired:
         return False
     return True

@@ -230,8 +230,11 @@ def connected(dsn: str) -> "Iterator[Connection[Any]]":
         with connection:
             yield connection
     except psycopg.Error as cause:
-        lost = connection.broken or isinstance(cause, psycopg.errors.OperatorIntervention)
-        raise (ConnectionLost if lost else SourceError)(str(cause).strip()) from cause
+        said = str(cause).strip()
+        if connection.broken:
+            raise ConnectionLost(said) from cause
+        # of the source, or of a PostgreSQL that it is compared with: the error does not tell
+        raise SourceError(f"what the comparison asks for is refused: {said}") from cause
 
 
 def _resolved(file: str, set_: list[str] | None) -> "Profile":

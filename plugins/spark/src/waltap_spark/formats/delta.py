@@ -68,6 +68,10 @@ REPLACES_ON: Final = "spark.databricks.delta.replaceOn.dataframe.writer.enabled"
 """The setting without which Delta refuses it; another is what `DeltaFormat.noted` sets."""
 
 APP, STEP = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
+NO_VERSION: Final = "DELTA_VERSION_NOT_FOUND"
+TRAVEL: Final = "Cannot time travel"
+"""How Delta tells that a version is not in its log, with a condition or without."""
+
 METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
 _WHOLE: Final = ("byte", "short", "integer", "long")
@@ -164,7 +168,7 @@ class DeltaFormat(MergingFormat):
             return super().at_version(spark, target)
         except AnalysisException as error:
             self._require_delta(spark)
-            if "version" not in str(error).lower():
+            if error.getCondition() != NO_VERSION and TRAVEL not in str(error):
                 raise
             text = f"{target.at} has no version {target.version} any more"
             raise VersionGone(

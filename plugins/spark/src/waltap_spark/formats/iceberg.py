@@ -450,23 +450,10 @@ class IcebergFormat(MergingFormat):
     # --- sessions -----------------------------------------------------------------------------------
 
     def _load(self, spark: "SparkSession", at: str) -> Any:
-        """Return Iceberg's own object of a table. Raises: CatalogueUnreachable; AnalysisException where
-        there is none."""
-        from py4j.protocol import Py4JJavaError
-
         self._require_iceberg(spark)
-        try:
-            with _active(spark):
-                util = _jvm(spark).org.apache.iceberg.spark.Spark3Util
-                return util.loadIcebergTable(_java(spark), at)
-        except Py4JJavaError as error:  # some catalogues connect only when they are asked
-            raise self._unreachable(f"{at} cannot be had", error) from None
-
-    def _unreachable(self, what: str, error: Exception) -> CatalogueUnreachable:
-        return CatalogueUnreachable(f"{what}: {_reason(error)}", catalog=self._catalogue())
-
-    def _catalogue(self) -> str:
-        return self._properties.catalog.partition(".")[0] or OWN
+        with _active(spark):
+            util = _jvm(spark).org.apache.iceberg.spark.Spark3Util
+            return util.loadIcebergTable(_java(spark), at)
 
     def _require_iceberg(self, spark: "SparkSession") -> None:
         """See that the session has Iceberg, and our own catalogue where no other is named."""
@@ -499,12 +486,13 @@ class IcebergFormat(MergingFormat):
             return
         if "JavaClass" not in type(jvm.org.apache.iceberg.Snapshot).__name__:
             raise _not_ready("this Spark session has no Apache Iceberg")
-        name = self._catalogue()
+        name = self._properties.catalog.partition(".")[0] or OWN
         try:
             with _active(spark):
                 _java(spark).sessionState().catalogManager().catalog(name)
         except (Py4JJavaError, PySparkException) as error:
-            raise self._unreachable(f"the catalogue {name} cannot be had", error) from None
+            text = f"the catalogue {name} cannot be had: {_reason(error)}"
+            raise CatalogueUnreachable(text, catalog=name) from None
 
     @staticmethod
     def _require_free(spark: "SparkSession", warehouse: str) -> None:
