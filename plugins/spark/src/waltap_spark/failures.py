@@ -37,15 +37,16 @@ GOING_S: Final = 2.0
 """How long a JVM may take to end that has broken a connection off."""
 
 
-def refused(error: Exception) -> WaltapError:
-    """Return ``error`` as it is told of: as it is where it has a code, else with Spark's words."""
+def refused(error: Exception, memory: str | None = None) -> WaltapError:
+    """Return ``error`` as it is told of: as it is where it has a code, else with Spark's words.
+    ``memory`` is what the JVM was given, None: its session tells."""
     if isinstance(error, WaltapError):
         return error
     words = first_words(error).rstrip(".")
     found: WaltapError = SparkRefused(words)
     if NO_MEMORY in words:
         text = f"Spark had no memory left: {words}"
-        found = JvmEnded(text, log="its output", memory=_memory())
+        found = JvmEnded(text, log="its output", memory=memory or _memory())
     found.__cause__ = error
     return found
 
@@ -87,7 +88,7 @@ def told(memory: str | None, log: str = "its output, above") -> Iterator[None]:
             text = "Spark's JVM ended while it worked"
             raise JvmEnded(text, log=log, memory=memory or "1g") from error
         if isinstance(error, sparks):
-            raise refused(error) from None  # its trace is Java's; the words are told
+            raise refused(error, memory) from None  # its trace is Java's; the words are told
         raise
 
 

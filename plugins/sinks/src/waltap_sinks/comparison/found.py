@@ -140,6 +140,7 @@ def comparison_table(found: Sequence[Comparison], target: str) -> "Table":
     for title in ("hash of the source", f"hash of {target}", ""):
         table.add_column(title)
     for each in found:
+        name = escape(each.table)
         verdict = "[green]equal[/]" if each.equal else "[bold red]DIFFERENT[/]"
         for text, names in (
             ("in", each.columns),
@@ -160,12 +161,10 @@ def comparison_table(found: Sequence[Comparison], target: str) -> "Table":
         if each.verdict == "late":
             verdict = f"[yellow]late, not compared: {escape(each.late or _behind(target))}[/]"
         if each.verdict == "apart":
-            table.add_row(
-                each.table, "", "", "", "", f"[yellow]not compared: {escape(each.apart)}[/]"
-            )
+            table.add_row(name, "", "", "", "", f"[yellow]not compared: {escape(each.apart)}[/]")
             continue
         table.add_row(
-            each.table,
+            name,
             f"{each.source_rows:,}",
             f"{each.target_rows:,}",
             each.source_hash,
