@@ -1,11 +1,15 @@
 """`waltap verify` is not quiet about captured tables that the destination lacks."""
 
+import contextlib
 import threading
+from collections.abc import Iterator
 
 import pytest
 from waltap.errors import SourceError
 
 from tests.integration.test_verify import Destination, destination, duck, file, maria, postgres
+
+from tests.servers.postgres import Database
 
 __all__ = ["destination", "duck", "file", "maria", "postgres"]
 
@@ -143,37 +147,36 @@ def test_what_may_be_missing_on_purpose_is_told_and_does_not_count(
     assert "DIFFERENT" not in output
 
 
+@contextlib.contextmanager
+def role(database: Database, *tables: str) -> Iterator[str]:
+    """Make a role that may read ``tables`` alone; give how to connect as it."""
+    name = f"narrow_{database.name}"[:63]
+    database.execute(f'CREATE ROLE "{name}"; GRANT SELECT ON {", ".join(tables)} TO "{name}"')
+    try:
+        yield f"{database.dsn}?options=-c%20role%3D{name}"
+    finally:
+        database.execute(f'DROP OWNED BY "{name}"; DROP ROLE "{name}"')
+
+
 @pytest.mark.parametrize("destination", ["file"], indirect=True)
 def test_a_lacking_table_that_the_role_may_not_read_is_told_and_does_not_count(
     destination: Destination,
 ) -> None:
-    database = destination.database
-    role = f"narrow_{database.name}"[:63]
     destination.pipeline.catch_up()
-    database.execute(LATER)
-    database.execute(f'CREATE ROLE "{role}"; GRANT SELECT ON kinds, bag, pairs TO "{role}"')
-    try:
-        code, output = destination.verify("--dsn", f"{database.dsn}?options=-c%20role%3D{role}")
-        assert code == 0, output
-        assert "public.later" in output
-        assert "may not read" in output
-    finally:
-        database.execute(f'DROP OWNED BY "{role}"; DROP ROLE "{role}"')
+    destination.database.execute(LATER)
+    with role(destination.database, "kinds", "bag", "pairs") as dsn:
+        code, output = destination.verify("--dsn", dsn)
+    assert code == 0, output
+    assert "public.later" in output
+    assert "may not read" in output
 
 
 @pytest.mark.parametrize("destination", ["changelog"], indirect=True)
 def test_a_captured_table_that_the_role_may_not_read_is_told_with_a_code(
     destination: Destination,
 ) -> None:
-    database = destination.database
-    role = f"blind_{database.name}"[:63]
     destination.pipeline.catch_up()
-    database.execute(f'CREATE ROLE "{role}"; GRANT SELECT ON kinds, bag TO "{role}"')
-    try:
-        with pytest.raises(SourceError, match="permission denied for table pairs") as refused:
-            destination.verify(
-                "--dsn", f"{database.dsn}?options=-c%20role%3D{role}", refused=SourceError
-            )
-        assert str(refused.value).startswith("WT-2000")
-    finally:
-        database.execute(f'DROP OWNED BY "{role}"; DROP ROLE "{role}"')
+    denied = pytest.raises(SourceError, match="permission denied for table pairs")
+    with role(destination.database, "kinds", "bag") as dsn, denied as refused:
+        destination.verify("--dsn", dsn, refused=SourceError)
+    assert str(refused.value).startswith("WT-2000")

@@ -16,7 +16,6 @@ from waltap_sinks.changelog import ChangeLog, Manifest
 from waltap_sinks.changelog.errors import ColumnNameTaken
 from waltap_sinks.changelog.manifest import NOTHING, Mark
 from waltap_spark.column_identity import (
-    another_table,
     doubted,
     dropped,
     forgotten,
@@ -45,7 +44,7 @@ from waltap_spark.log_rows import logged, with_epoch
 from waltap_spark.modes import of_rules, said, unfit
 from waltap_spark.options import ApplyOptions
 from waltap_spark.output import Intent, Output, OutputState, TableState
-from waltap_spark.plan import Group, TablePlan, doubles, plan
+from waltap_spark.plan import Group, TablePlan, another_table, doubles, plan
 from waltap_spark.redelivery import lacks_values, leave_out_known, may_repeat, needed, reached
 from waltap_spark.resting import Resting
 from waltap_spark.resumption import Asked, Requests, resumed

@@ -22,7 +22,6 @@ from waltap_spark.schema import common_type
 
 __all__ = [
     "Learnt",
-    "another_table",
     "aside",
     "doubted",
     "dropped",
@@ -49,11 +48,6 @@ class Learnt:
 
     table: TableState
     doubts: tuple[str, ...]
-
-
-def another_table(table: TableState, group: Group) -> bool:
-    """Tell whether the rows of ``group`` are those of another table that took the name."""
-    return bool(table.oid and group.oid and table.oid != group.oid)
 
 
 def replaced(table: TableState, *, keeps_rows: bool = False) -> TableState:

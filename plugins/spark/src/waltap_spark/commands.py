@@ -424,7 +424,7 @@ def _spark(name: str, found: "Output", master: str, pairs: list[str] | None) -> 
     Raises: JavaMissing, PysparkUnfit, JvmEnded, SparkRefused, and what the format misses.
     """
     from waltap.cli.screen import notices
-    from waltap_spark.failures import told
+    from waltap_spark.failures import NOT_KEPT, told
     from waltap_spark.formats.choice import choice_of
     from waltap_spark.java import require_pyspark
     from waltap_spark.session import quiet, start_session
@@ -435,7 +435,7 @@ def _spark(name: str, found: "Output", master: str, pairs: list[str] | None) -> 
     require_pyspark()
     with (
         quiet() as notes,
-        told(settings.get("spark.driver.memory"), log="its output, which was not kept"),
+        told(settings.get("spark.driver.memory"), log=NOT_KEPT),
     ):
         with notices().status("starting Spark (about 5 s)"):
             spark = start_session(

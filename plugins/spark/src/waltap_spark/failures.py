@@ -19,7 +19,7 @@ from waltap_spark.errors import (
     first_words,
 )
 
-__all__ = ["NO_MEMORY", "OF_ONE", "refused", "require_one", "told"]
+__all__ = ["NOT_KEPT", "NO_MEMORY", "OF_ONE", "refused", "require_one", "told"]
 
 OF_ONE: Final = (
     TypeChanged,
@@ -32,6 +32,9 @@ OF_ONE: Final = (
 """What is wrong with one table, and no other."""
 
 NO_MEMORY: Final = "java.lang.OutOfMemoryError"
+
+NOT_KEPT: Final = "its output, which was not kept"
+"""Where a JVM's last words are that a command started for itself."""
 
 GOING_S: Final = 2.0
 """How long a JVM may take to end that has broken a connection off."""

@@ -236,13 +236,17 @@ def only_adds(table: TableState, group: Group) -> bool:
     return set(group.operations) == {"c"} and bool(group.stretch or not table.key)
 
 
+def another_table(table: TableState, group: Group) -> bool:
+    """Tell whether the rows of ``group`` are those of another table that took the name."""
+    return bool(table.oid and group.oid and table.oid != group.oid)
+
+
 def doubles(table: TableState, group: Group) -> str:
     """Tell why rows of ``table`` may stand twice behind ``group``, "" where they do not: rows that are
     read again beside the stream find those that are there by a key alone."""
     again = group.operations["r"] and not group.replaces and group.span is not None
-    another = table.oid and group.oid and table.oid != group.oid
     stored = table.stored_rows or (table.held is not None and table.held.epoch)
-    there = (stored and not another) or set(group.operations) > {"r"}
+    there = (stored and not another_table(table, group)) or set(group.operations) > {"r"}
     if not again or not there or group.key or table.mode.name == "append":
         return ""
     return "it has no key, and rows of it were read while it had some: they may stand twice"

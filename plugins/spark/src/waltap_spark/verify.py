@@ -7,7 +7,7 @@ See `waltap_spark.canonical` for the text of a value that both sides make.
 
 import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from waltap.sink.readable import KeptTable, Row, Rows, Side, by_key
 from waltap_sinks.comparison.compare import compare as compared
@@ -19,7 +19,7 @@ from waltap_sinks.comparison.source import Source
 from waltap_spark.canonical import expressions, spark_row_hash
 from waltap_spark.column_identity import PER_INCARNATION
 from waltap_spark.errors import TableUnknown
-from waltap_spark.failures import told
+from waltap_spark.failures import NOT_KEPT, told
 from waltap_spark.live import LiveTables
 from waltap_spark.output import TableState
 from waltap_spark.properties import SparkProperties
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = ["SparkTables", "compare", "lacking", "open_readable"]
-
-NOT_KEPT: Final = "its output, which was not kept"
 
 
 def compare(
