@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from waltap_sinks.changelog.manifest import ColumnEntry, Manifest, Mark, Segment, TableEntry
 from waltap_spark.output import Staged, TableState, shared_stretch, unpacked_in_all
 
-__all__ = ["Group", "TablePlan", "doubles", "only_adds", "plan"]
+__all__ = ["Group", "TablePlan", "another_table", "doubles", "only_adds", "plan"]
 
 MISSED = "it was not captured for a while, and rows may have gone or got another key meanwhile"
 
