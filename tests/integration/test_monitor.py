@@ -42,7 +42,8 @@ def seen(pipeline: Pipeline) -> Iterator[tuple[Run, Monitor]]:
 
 
 def ask(monitor: Monitor, path: str, body: object = None, **headers: str) -> tuple[int, bytes]:
-    data = None if body is None else json.dumps(body).encode()
+    text = body if isinstance(body, bytes) else json.dumps(body).encode()
+    data = None if body is None else text
     if data is not None:
         headers.setdefault("Content-Type", "application/json")
     url = f"http://127.0.0.1:{monitor.port}{path}"
@@ -146,6 +147,7 @@ def test_a_signal_is_given(seen: tuple[Run, Monitor]) -> None:
     assert json.loads(body)["reason"]
     assert ask(monitor, "/api/signal", {"kind": "log"})[0] == 400
     assert ask(monitor, "/api/signal", [1])[0] == 400
+    assert ask(monitor, "/api/signal", b'{"type": "\xff"}')[0] == 400
 
 
 def test_without_a_token_other_machines_are_not_served(pipeline: Pipeline) -> None:

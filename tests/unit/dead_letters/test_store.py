@@ -89,6 +89,15 @@ def test_nobody_else_reads_them(tmp_path: Path) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_a_byte_that_is_no_text_is_told(tmp_path: Path) -> None:
+    store = LetterStore(tmp_path)
+    store.put([letter(1)])
+    (path,) = tmp_path.glob("*.jsonl")
+    path.write_bytes(path.read_bytes().replace(b"too long", b"too l\xffng"))
+    with pytest.raises(DeadLettersUnusable, match="WT-"):
+        LetterStore(tmp_path).letters()
+
+
 def test_a_folder_that_takes_nothing_stops_the_pipeline(tmp_path: Path) -> None:
     (tmp_path / "d").write_text("in the way")
     with pytest.raises(DeadLettersUnusable):

@@ -74,6 +74,19 @@ def test_a_torn_end_costs_the_last_relation_alone(tmp_path: Path, cut: int) -> N
     assert again.get(2) is None
 
 
+def test_a_byte_that_is_no_text_ends_what_is_remembered(tmp_path: Path) -> None:
+    path = tmp_path / "relations"
+    memory = opened(path)
+    memory.put(relation(1))
+    memory.save()
+    memory.put(relation(2, "other"))
+    memory.save()
+    path.write_bytes(path.read_bytes().replace(b"other", b"oth\xffr"))
+    again = opened(path)
+    assert again.get(1) is not None
+    assert again.get(2) is None
+
+
 def test_a_file_of_rubbish_is_no_memory(tmp_path: Path) -> None:
     (tmp_path / "relations").write_bytes(b"\xff\xff\xff\xff rubbish")
     assert opened(tmp_path / "relations").get(1) is None

@@ -32,7 +32,8 @@ def test_nothing_is_left_out_behind_an_offset_that_was_set_back(kept: OutletPosi
     assert kept.load(Positions()) == {}
 
 
-def test_a_damaged_file_is_told(kept: OutletPositions, tmp_path: Path) -> None:
-    (tmp_path / "sinks.json").write_text("{")
+@pytest.mark.parametrize("data", [b"{", b'{"outlets": {"\xff": {}}}'])
+def test_a_damaged_file_is_told(kept: OutletPositions, tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "sinks.json").write_bytes(data)
     with pytest.raises(OutletPositionsUnreadable, match=r"sinks\.json"):
         kept.load(at(100))

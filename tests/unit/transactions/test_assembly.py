@@ -630,9 +630,10 @@ def test_what_was_delivered_at_prepare_outlives_the_loss_of_its_folder(tmp_path:
     assert len(assembler(folder, resume=Position(51)).feed([decided("g")])) == 1
 
 
-def test_a_damaged_list_of_them_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("data", [b"{", b'[{"gid": "\xff"}]'])
+def test_a_damaged_list_of_them_is_an_error(tmp_path: Path, data: bytes) -> None:
     (file,) = delivered_at_prepare(tmp_path).iterdir()
-    file.write_bytes(b"{")
+    file.write_bytes(data)
     with pytest.raises(SpillFailed, match="WT-3101"):
         assembler(tmp_path, resume=Position(51))
 

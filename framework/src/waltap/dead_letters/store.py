@@ -16,6 +16,7 @@ import msgspec
 from waltap.dead_letters.letter import Letter
 from waltap.errors import OffsetError
 from waltap.offsets.durable_file import sync
+from waltap.unreadable import UNREADABLE
 
 __all__ = ["DeadLettersUnusable", "LetterStore"]
 
@@ -152,7 +153,7 @@ class LetterStore:
         except OSError as cause:
             what = f"dead letters cannot be kept in {self.folder}: {cause.strerror}"
             raise DeadLettersUnusable(what, folder=self.folder) from cause
-        except msgspec.MsgspecError as cause:
+        except UNREADABLE as cause:
             what = f"{self._path} cannot be read: {cause}"
             raise DeadLettersUnusable(what, folder=self.folder) from cause
 

@@ -20,6 +20,7 @@ from waltap.monitor.listener import JSON, Answer, Listener
 from waltap.monitor.requests import Request
 from waltap.pipeline.status_document import status_document
 from waltap.signals.inbox import SignalAnswer
+from waltap.unreadable import UNREADABLE
 
 if TYPE_CHECKING:
     from waltap.pipeline import Engine
@@ -146,7 +147,7 @@ class Monitor:
     def _signal(self, request: Request) -> Answer:
         try:
             asked = msgspec.json.decode(request.body, type=SignalAsked)
-        except msgspec.MsgspecError as cause:
+        except UNREADABLE as cause:
             return 400, JSON, _error(f"this is no signal: {cause}")
         except RecursionError:
             return 400, JSON, _error("this is no signal: it is nested too deeply")

@@ -13,6 +13,7 @@ import msgspec
 
 from waltap.errors import ConnectionLost, OffsetError
 from waltap.offsets.durable_file import replace_durably
+from waltap.unreadable import UNREADABLE
 
 __all__ = ["Belonging", "Belongings", "BelongingsUnreadable", "BelongingsUnwritable"]
 
@@ -111,7 +112,7 @@ class Belongings:
             NotADirectoryError,
         ):  # the folder is somebody else's to complain of
             return []
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (OSError, *UNREADABLE) as error:
             problem = f"what the pipeline has on the server cannot be read: {error}"
             raise BelongingsUnreadable(problem, path=self.path) from error
 

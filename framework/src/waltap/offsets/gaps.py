@@ -12,6 +12,7 @@ import msgspec
 from waltap.errors import OffsetError
 from waltap.offsets.durable_file import replace_durably
 from waltap.offsets.state_folder import GAPS
+from waltap.unreadable import UNREADABLE
 
 __all__ = ["Gap", "GapEnd", "Gaps", "GapsUnusable", "Reread", "moment"]
 
@@ -87,7 +88,7 @@ class Gaps:
         for path in sorted(self.folder.glob("gap-*.json")):
             try:
                 found.append(msgspec.json.decode(path.read_bytes(), type=Gap))
-            except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            except (OSError, *UNREADABLE) as error:
                 raise GapsUnusable(f"{path} cannot be read: {error}", path=path) from error
         return found
 

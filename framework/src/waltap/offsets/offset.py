@@ -7,6 +7,7 @@ import msgspec
 from waltap.snapshot.progress import SnapshotProgress
 from waltap.source.position import SOLE, Position, Positions
 from waltap.transactions.order import TransactionCounts
+from waltap.unreadable import UNREADABLE
 
 __all__ = [
     "NEWEST_VERSION",
@@ -121,7 +122,7 @@ def decoded(data: bytes) -> Offset:
             sole = msgspec.convert(msgspec.to_builtins(found), PartitionOffset)
             return Offset(partitions={SOLE: sole}, snapshot=found.snapshot, signals=found.signals)
         return msgspec.json.decode(data, type=Offset)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise ValueError(str(error)) from error
 
 

@@ -8,6 +8,7 @@ from waltap.errors import OffsetError
 from waltap.offsets.durable_file import replace_durably
 from waltap.source.position import Position, Positions
 from waltap.transactions.order import TransactionCounts
+from waltap.unreadable import UNREADABLE
 
 __all__ = ["OutletPositions", "Reached"]
 
@@ -57,7 +58,7 @@ class OutletPositions:
             found = msgspec.json.decode(data, type=_Stored)
         except FileNotFoundError:
             return {}
-        except (OSError, msgspec.MsgspecError) as cause:
+        except (OSError, *UNREADABLE) as cause:
             raise OutletPositionsUnreadable(
                 f"{self._path} cannot be read: {cause}", path=self._path
             ) from cause

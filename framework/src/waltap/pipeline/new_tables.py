@@ -24,6 +24,7 @@ from waltap.errors import Retry, WaltapError
 from waltap.offsets.durable_file import replace_durably
 from waltap.offsets.offset import Offset
 from waltap.source.connector import Connector
+from waltap.unreadable import UNREADABLE
 
 __all__ = ["NewTables"]
 
@@ -244,7 +245,7 @@ class NewTables:
     def _stored(self) -> _Known | None:
         try:
             return msgspec.json.decode(self._path.read_bytes(), type=_Known)
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, *UNREADABLE):
             return None
 
     def _save(self) -> None:

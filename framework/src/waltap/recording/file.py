@@ -16,6 +16,7 @@ import msgspec
 
 from waltap.decode.decoder import Frame, ServerInfo
 from waltap.recording.errors import RecordingDamaged, RecordingUnfit
+from waltap.unreadable import UNREADABLE
 
 __all__ = ["Answer", "Entry", "Frames", "Header", "Mark", "RecordingWriter", "entries"]
 
@@ -156,7 +157,7 @@ def entries(path: Path) -> Iterator[Entry]:
                 yield entry
     except EOFError:
         pass
-    except (OSError, zlib.error, msgspec.MsgspecError) as cause:
+    except (OSError, zlib.error, *UNREADABLE) as cause:
         raise RecordingDamaged(f"{path} cannot be read: {cause}") from cause
     if first:
         raise RecordingDamaged(f"{path} is no recording")

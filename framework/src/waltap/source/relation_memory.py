@@ -17,6 +17,7 @@ import msgspec
 
 from waltap.decode.relation import Relation
 from waltap.offsets.durable_file import replace_durably
+from waltap.unreadable import UNREADABLE
 
 __all__ = ["RELATIONS_KEPT", "RelationMemory"]
 
@@ -151,7 +152,7 @@ class RelationMemory:
             at += _SIZE.size
             try:
                 found.append(decoder.decode(data[at : at + size]))
-            except msgspec.MsgspecError:
+            except UNREADABLE:
                 break
             at += size
         return found

@@ -27,7 +27,7 @@ class EarlyDeliveries:
     """Those of one pipeline, in a JSON file; in memory only where ``path`` is None.
 
     What is noted becomes durable by `keep`, which must return before a position that contains it is
-    stored anywhere. Methods raise OSError, and the first `load` msgspec.MsgspecError.
+    stored anywhere. Methods raise OSError, and the first `load` those of UNREADABLE.
     """
 
     def __init__(self, path: Path | None) -> None:

@@ -36,6 +36,7 @@ from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Missing, Tuple
 from waltap.errors import WaltapError
 from waltap.offsets.durable_file import sync
+from waltap.unreadable import UNREADABLE
 
 __all__ = ["CHUNK_CHANGES", "Item", "PreparedRecord", "SpillArea", "SpillFailed", "Spool"]
 
@@ -169,7 +170,7 @@ class SpillArea:
 class _Guard:
     """Turns what the file system or a damaged record raises into SpillFailed."""
 
-    _caught: ClassVar = (OSError, msgspec.MsgspecError)
+    _caught: ClassVar = (OSError, *UNREADABLE)
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder

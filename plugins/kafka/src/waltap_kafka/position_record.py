@@ -17,6 +17,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from waltap.source.position import Position, Positions
+from waltap.unreadable import UNREADABLE
 from waltap_kafka.client import REFUSALS, consumer, kafka_error
 from waltap_kafka.errors import KafkaPositionUnusable
 
@@ -160,7 +161,7 @@ def _read(
 def _decoded(value: bytes, topic: str) -> Positions:
     try:
         kept = msgspec.json.decode(value, type=_Kept)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         text = f"topic {topic} holds a record that is no position: {error}"
         raise KafkaPositionUnusable(text, topic=topic) from error
     if kept.version != VERSION:

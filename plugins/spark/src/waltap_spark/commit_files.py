@@ -19,6 +19,7 @@ import msgspec
 
 from waltap.files.errors import FilesUnavailable
 from waltap.files.store import Store
+from waltap.unreadable import UNREADABLE
 from waltap_spark.errors import OutputDamaged
 
 __all__ = ["COMMITS", "CommitFiles", "Difference", "changed", "difference"]
@@ -191,7 +192,7 @@ class CommitFiles(Generic[T]):
         path = f"{COMMITS}/{name}"
         try:
             return msgspec.json.decode(self._store.read(path), type=self._kind)
-        except (msgspec.DecodeError, UnicodeDecodeError) as cause:
+        except UNREADABLE as cause:
             raise self._damaged(path, cause) from cause
 
     def _after(self, state: T, name: str) -> T:
@@ -199,7 +200,7 @@ class CommitFiles(Generic[T]):
         try:
             step = msgspec.json.decode(self._store.read(path), type=_Step)
             return self._stepped(state, step)
-        except (msgspec.DecodeError, UnicodeDecodeError, KeyError) as cause:
+        except (*UNREADABLE, KeyError) as cause:
             raise self._damaged(path, cause) from cause
 
     def _stepped(self, state: T, step: _Step) -> T:

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from waltap.unreadable import UNREADABLE
 from waltap_sinks.changelog.manifest import Mark
 from waltap_spark.errors import OutputDamaged, VersionGone
 from waltap_spark.output import Cut, Output, OutputState, TableState, Versions
@@ -126,7 +127,7 @@ def _block(output: Output, name: str) -> _Block:
     path = f"{FOLDER}/{name}"
     try:
         return msgspec.json.decode(output.store.read(path), type=_Block)
-    except (msgspec.DecodeError, UnicodeDecodeError) as cause:
+    except UNREADABLE as cause:
         raise OutputDamaged(f"{path} has no cuts: {cause}", path=output.uri(path)) from cause
 
 

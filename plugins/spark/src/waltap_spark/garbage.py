@@ -12,6 +12,7 @@ import msgspec
 
 from waltap.files.errors import FilesUnavailable
 from waltap.files.store import Store
+from waltap.unreadable import UNREADABLE
 from waltap_spark.errors import OutputDamaged
 
 __all__ = ["Garbage"]
@@ -78,7 +79,7 @@ class Garbage:
         path = f"{FOLDER}/{name}"
         try:
             return msgspec.json.decode(self._store.read(path), type=_Dropped)
-        except (msgspec.DecodeError, UnicodeDecodeError) as cause:
+        except UNREADABLE as cause:
             text = f"{path} does not say what was dropped: {cause}"
             raise OutputDamaged(text, path=self._store.uri(path)) from cause
 

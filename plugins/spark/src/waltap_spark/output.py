@@ -25,6 +25,7 @@ import msgspec
 
 from waltap.files.errors import FilesInUse, FilesUnavailable
 from waltap.files.store import Store, safe_name
+from waltap.unreadable import UNREADABLE
 from waltap_sinks.changelog.log_identity import same_place
 from waltap_sinks.changelog.manifest import NOTHING, ColumnEntry, Mark
 from waltap_spark.addresses import address
@@ -502,7 +503,7 @@ class Output:
             return None
         try:
             return msgspec.json.decode(self.store.read(INTENT), type=Intent)
-        except (msgspec.DecodeError, UnicodeDecodeError) as cause:
+        except UNREADABLE as cause:
             text = f"{INTENT} says not which commit was begun: {cause}"
             raise OutputDamaged(text, path=self.uri(INTENT)) from cause
 

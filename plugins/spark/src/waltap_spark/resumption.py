@@ -11,6 +11,7 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
+from waltap.unreadable import UNREADABLE
 from waltap_spark.output import BasePart, ChangeSet, Output, Staged, TableState
 
 __all__ = ["Asked", "How", "Requests", "resumed"]
@@ -61,7 +62,7 @@ class Requests:
             path = f"{FOLDER}/{name}"
             try:
                 found[path] = msgspec.json.decode(self._output.store.read(path), type=Request)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except UNREADABLE as error:
                 log.warning("%s is no request, and is removed: %s", path, error)
                 self._output.store.delete(path)
         return found

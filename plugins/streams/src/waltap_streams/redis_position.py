@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from waltap.source.position import Position, Positions
+from waltap.unreadable import UNREADABLE
 from waltap_streams.errors import StreamFenced, StreamUnfit
 from waltap_streams.redis_server import RedisServer
 
@@ -89,7 +90,7 @@ class RedisPosition:
     def _read(self, found: Any) -> Kept:
         try:
             return Kept() if found is None else msgspec.json.decode(found, type=Kept)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             text = f"{self._key} holds no position of waltap: {error}"
             raise StreamUnfit(text, place=self._server.place, property="position.key") from error
 

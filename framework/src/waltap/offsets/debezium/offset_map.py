@@ -20,6 +20,7 @@ from waltap.offsets.offset import Offset
 from waltap.signals.signal import SnapshotRequest
 from waltap.snapshot.incremental_state import State
 from waltap.source.position import lsn_text
+from waltap.unreadable import UNREADABLE
 
 __all__ = ["OffsetMap", "of_offset", "told"]
 
@@ -41,7 +42,7 @@ class OffsetMap:
         """Raises: DebeziumOffsetUnusable."""
         try:
             found = msgspec.json.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise DebeziumOffsetUnusable(f"the offset is not JSON: {error}") from error
         if isinstance(found, dict) and isinstance(found.get("payload"), dict):
             found = found["payload"]

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import msgspec
 
 from waltap.offsets.debezium.errors import DebeziumOffsetMissing
+from waltap.unreadable import UNREADABLE
 
 __all__ = ["RecordKey", "chosen"]
 
@@ -20,7 +21,7 @@ class RecordKey(msgspec.Struct, frozen=True):
         """Return what a key says, None where it is another connector's than one of Debezium's."""
         try:
             found = msgspec.json.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             return None
         if isinstance(found, dict) and "payload" in found:
             found = found["payload"]  # by a converter that writes schemas

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from waltap.errors import DecodeError
+from waltap.unreadable import UNREADABLE
 
 __all__ = [
     "Action",
@@ -118,7 +119,7 @@ _CHANGE = msgspec.json.Decoder(TransactionChange, float_hook=Number).decode
 _TRANSACTION = msgspec.json.Decoder(Transaction, float_hook=Number).decode
 _NEGATIVE_ZEROS = (b":-0,", b":-0}", b",-0,", b",-0]", b"[-0,", b"[-0]")
 _SPACED_NEGATIVE_ZERO = re.compile(rb"\s-0[,}\]\s]").search
-_FAULTS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_FAULTS = (*UNREADABLE, RecursionError)
 
 _ACTION_KEYS = {"B": 6, "C": 6, "I": 8, "U": 8, "D": 7, "T": 7, "M": 8}
 """Keys of each object with the options that are asked for, lists of columns not counted inside."""

@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from waltap.files.store import Store
+from waltap.unreadable import UNREADABLE
 from waltap_sinks.changelog.errors import ChangeLogDamaged
 
 __all__ = ["log_identity", "make_log_identity", "same_place"]
@@ -26,7 +27,7 @@ def log_identity(store: Store) -> str:
         return ""
     try:
         return msgspec.json.decode(store.read(FILE), type=_Identity).id
-    except (msgspec.DecodeError, UnicodeDecodeError) as cause:
+    except UNREADABLE as cause:
         raise ChangeLogDamaged(f"{FILE} has no id: {cause}", path=store.uri(FILE)) from cause
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from waltap.unreadable import UNREADABLE
 from waltap_sinks.changelog.errors import ChangeLogDamaged
 
 __all__ = [
@@ -224,7 +225,7 @@ def parse_manifest(data: bytes | str, path: str) -> Manifest:
     """Read a manifest. Raises: ChangeLogDamaged."""
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
-    except (msgspec.DecodeError, UnicodeDecodeError) as cause:
+    except UNREADABLE as cause:
         raise ChangeLogDamaged(f"{path} is not a manifest: {cause}", path=path) from cause
     if manifest.version not in {VERSION, ELSEWHERE}:
         text = f"{path} has version {manifest.version}, this program reads up to {ELSEWHERE}"

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from waltap.offsets.durable_file import replace_durably
+from waltap.unreadable import UNREADABLE
 from waltap_sinks.changelog.manifest import TableEntry
 
 __all__ = ["MissedNote"]
@@ -22,7 +23,7 @@ class MissedNote:
 
     def read(self) -> None:
         """Take what was noted, and not said yet."""
-        with contextlib.suppress(OSError, msgspec.MsgspecError):
+        with contextlib.suppress(OSError, *UNREADABLE):
             self._tables |= msgspec.json.decode(self._path.read_bytes(), type=set[str])
 
     def add(self, table: str) -> None:

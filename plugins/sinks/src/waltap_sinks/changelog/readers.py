@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from waltap.files.store import Store, safe_name
+from waltap.unreadable import UNREADABLE
 from waltap_sinks.changelog.errors import ChangeLogDamaged, ReaderUnknown
 from waltap_sinks.changelog.manifest import NOTHING, Mark
 
@@ -111,7 +112,7 @@ class Readers:
         path = f"{FOLDER}/{file}"
         try:
             return msgspec.json.decode(self._store.read(path), type=Reader)
-        except (msgspec.DecodeError, UnicodeDecodeError) as cause:
+        except UNREADABLE as cause:
             raise ChangeLogDamaged(f"{path} is no reader: {cause}", path=path) from cause
 
     def _write(self, reader: Reader) -> Reader:

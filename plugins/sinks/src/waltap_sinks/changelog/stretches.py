@@ -15,6 +15,7 @@ import msgspec
 
 from waltap.files.store import Store
 from waltap.source.coverage import Coverage
+from waltap.unreadable import UNREADABLE
 
 __all__ = ["Stretches"]
 
@@ -56,7 +57,7 @@ class Stretches:
         try:
             noted = msgspec.json.decode(self._store.read(FILE), type=_Noted)
             self._known, self._others = dict(noted.tables), noted.others
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             self._unsaved = True
         if not goes_on:
             self.end()

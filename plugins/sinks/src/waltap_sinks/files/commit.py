@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from waltap.source.position import Position
+from waltap.unreadable import UNREADABLE
 from waltap_sinks.files.errors import FilesDamaged
 
 __all__ = ["BEGUN", "COMMITS", "VERSION", "Begun", "Commit", "WrittenFile", "file_name", "parse"]
@@ -71,7 +72,7 @@ def parse(data: bytes, path: str) -> Commit:
     """Read a commit. Raises: FilesDamaged."""
     try:
         found = msgspec.json.decode(data, type=Commit)
-    except (msgspec.DecodeError, UnicodeDecodeError) as cause:
+    except UNREADABLE as cause:
         raise FilesDamaged(f"{path} is not a commit: {cause}", path=path) from cause
     if found.version != VERSION:
         text = f"{path} has version {found.version}, this program reads {VERSION}"

@@ -19,6 +19,7 @@ from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.connector import Check
 from waltap.source.position import Positions
 from waltap.transactions.transaction import Batch
+from waltap.unreadable import UNREADABLE
 from waltap_sinks.files.columns import GatheredColumns
 from waltap_sinks.files.commit import (
     BEGUN,
@@ -154,7 +155,7 @@ class FilesSink(Sink):
             return
         try:
             begun = msgspec.json.decode(self._store.read(BEGUN), type=Begun)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             return  # it appears whole: somebody else's
         if last is not None and begun.number <= last.number:
             return

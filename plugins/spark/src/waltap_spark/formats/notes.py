@@ -4,6 +4,8 @@ from typing import Final
 
 import msgspec
 
+from waltap.unreadable import UNREADABLE
+
 __all__ = ["NOWHERE", "ROWS", "SIGN", "Note"]
 
 NOWHERE: Final = -1
@@ -40,5 +42,5 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Return the note that ``text`` is, None where it is none, or somebody else's."""
         try:
             return None if text is None else msgspec.json.decode(text, type=cls)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             return None
