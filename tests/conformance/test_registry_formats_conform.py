@@ -41,7 +41,7 @@ class TestAvro(FormatSuite):
                 return json.loads(data)  # a header
             number = int.from_bytes(data[1:5], "big")
             if number not in schemas:
-                answer = httpx.get(f"{registry.url}/schemas/ids/{number}")
+                answer = httpx.get(f"{registry.url}/schemas/ids/{number}", timeout=90)
                 schemas[number] = fastavro.parse_schema(json.loads(answer.json()["schema"]))
             body = io.BytesIO(data[5:])
             found = fastavro.schemaless_reader(body, schemas[number])
@@ -66,7 +66,7 @@ class TestProtobuf(FormatSuite):
                 return json.loads(data)  # a header
             number = int.from_bytes(data[1:5], "big")
             if number not in readers:
-                answer = httpx.get(f"{registry.url}/schemas/ids/{number}").json()
+                answer = httpx.get(f"{registry.url}/schemas/ids/{number}", timeout=90).json()
                 assert answer["schemaType"] == "PROTOBUF"
                 readers[number] = protobuf_reader(answer["schema"])
             assert data[5:6] == b"\0"
@@ -114,7 +114,7 @@ class TestJsonSchema(FormatSuite):
                 return json.loads(data)  # a header
             number = int.from_bytes(data[1:5], "big")
             if number not in known:
-                answer = httpx.get(f"{registry.url}/schemas/ids/{number}").json()
+                answer = httpx.get(f"{registry.url}/schemas/ids/{number}", timeout=90).json()
                 assert answer["schemaType"] == "JSON"
                 json.loads(answer["schema"])
                 known.add(number)
@@ -135,7 +135,7 @@ class TestCloudEventsInAvro(FormatSuite):
         def avro(data: bytes) -> object:
             number = int.from_bytes(data[1:5], "big")
             if number not in schemas:
-                answer = httpx.get(f"{registry.url}/schemas/ids/{number}")
+                answer = httpx.get(f"{registry.url}/schemas/ids/{number}", timeout=90)
                 schemas[number] = fastavro.parse_schema(json.loads(answer.json()["schema"]))
             return fastavro.schemaless_reader(io.BytesIO(data[5:]), schemas[number])
 
@@ -150,6 +150,7 @@ class TestCloudEventsInAvro(FormatSuite):
             "avro.schema.registry.url": registry.url,
             "serializer.type": "avro",
             "data.serializer.type": "avro",
+            **{f"avro.{name}": value for name, value in PATIENT.items()},
         }
         properties = CloudEventsProperties.model_validate(given)
         capture = {**NAMES, "topic.prefix": "cloud"}

@@ -43,6 +43,7 @@ def quiet() -> None:
     """Nothing to show."""
 
 
+@pytest.mark.timeout(1500)
 def test_every_table_is_equal_after_kills(spark: Any, database: Any, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     connection = database.connect()
@@ -61,7 +62,7 @@ def test_every_table_is_equal_after_kills(spark: Any, database: Any, tmp_path: P
     engine = EngineProcess(profile, tmp_path)
     engine.start()
     try:
-        engine.wait_until(engine.ready_file.exists, 60, "the snapshot", quiet)
+        engine.wait_until(engine.ready_file.exists, 240, "the snapshot", quiet)
         events = day_of_operations(data)
         replay = Replay(connection, Progress(lake), Silent())
         player = threading.Thread(target=replay.play, args=(events, 4.0 * (len(VICTIMS) + 1)))
@@ -69,7 +70,10 @@ def test_every_table_is_equal_after_kills(spark: Any, database: Any, tmp_path: P
         for victim in VICTIMS:
             before = replay.transactions
             engine.wait_until(
-                lambda before=before: replay.transactions > before + 200, 60, "replay", quiet
+                lambda before=before: replay.transactions > before + 200 or not player.is_alive(),
+                240,
+                "replay",
+                quiet,
             )
             if victim == "engine":
                 engine.kill()
@@ -80,7 +84,7 @@ def test_every_table_is_equal_after_kills(spark: Any, database: Any, tmp_path: P
         night = Replay(connection, Progress(lake), Silent())
         night.play(night_run(DAY), 0)
         engine.wait_until(
-            lambda: replay.caught_up() and night.caught_up(), 120, "catching up", quiet
+            lambda: replay.caught_up() and night.caught_up(), 600, "catching up", quiet
         )
         assert engine.stop() == 0, engine.last_words()
     finally:
@@ -98,7 +102,7 @@ def test_every_table_is_equal_after_kills(spark: Any, database: Any, tmp_path: P
 
 def _wait_for_spark_to_end(lake: Path) -> None:
     """A driver whose engine was killed applies the rest and ends; nothing may be left running."""
-    limit = time.monotonic() + 60
+    limit = time.monotonic() + 240
     while time.monotonic() < limit:
         left = [
             process

@@ -169,7 +169,7 @@ class Bank:
             "snapshot.mode": "no_data",
             "table.include.list": "public.accounts,public.transfers",
             "offset.flush.interval.ms": 50,
-            "slot.retry.delay.ms": 500,
+            "slot.retry.delay.ms": 2000,
         }
         sink = {
             "bootstrap.servers": kafka.bootstrap,

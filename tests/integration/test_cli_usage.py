@@ -362,7 +362,7 @@ def test_a_state_folder_without_room_is_told_as_such(profile: str, tmp_path: Pat
         env={**os.environ, "COLUMNS": "300", "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
     text = no_traceback(answer)
     assert answer.returncode == 1

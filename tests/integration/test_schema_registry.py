@@ -46,7 +46,9 @@ def converter(url: str, side: str = "value", **more: object) -> AvroConverter:
 
 
 def subjects(registry: Registry, part: str) -> list[str]:
-    return [name for name in httpx.get(f"{registry.url}/subjects").json() if part in name]
+    return [
+        name for name in httpx.get(f"{registry.url}/subjects", timeout=90).json() if part in name
+    ]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,9 @@ def test_subjects_are_named_by_the_strategy(
     assert subjects(registry, unique) == [subject.format(unique)]
     number = int.from_bytes(data[1:5], "big")
     assert (data[0], data[5:]) == (0, b"\x02")
-    known = json.loads(httpx.get(f"{registry.url}/schemas/ids/{number}").json()["schema"])
+    known = json.loads(
+        httpx.get(f"{registry.url}/schemas/ids/{number}", timeout=90).json()["schema"]
+    )
     assert (known["namespace"], known["name"]) == (f"shop.{unique}", "Value")
 
 

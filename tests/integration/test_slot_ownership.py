@@ -222,7 +222,7 @@ def test_a_start_that_is_killed_after_it_made_the_slot_recovers_by_itself(
     )
     killed = subprocess.run(
         [sys.executable, "-c", code, "run", str(path), "--until-idle", "0.3"],
-        cwd=folder, capture_output=True, text=True, timeout=60,
+        cwd=folder, capture_output=True, text=True, timeout=180,
     )  # fmt: skip
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert list(database.slots()) == [path.stem]

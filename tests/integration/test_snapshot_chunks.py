@@ -17,7 +17,7 @@ from waltap.source.connector import Connector, MadeByRun, SourceLacks
 from waltap_postgres import connector as postgres_connector
 from waltap_postgres.waiting import pause
 
-from tests.rigs.pipeline import Pipeline
+from tests.rigs.pipeline import Pipeline, until
 from tests.servers.postgres import Database
 
 READER = """
@@ -126,5 +126,10 @@ def test_a_snapshot_that_others_cannot_read_is_waited_for_once(
 def test_a_chunk_says_that_its_snapshot_is_gone(shop: Database, tmp_path: Path) -> None:
     with connected(Pipeline(shop, tmp_path)) as connector:
         chunk, *_ = connector.chunks(connector.prepare(None))
+    readers = (
+        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
+        " AND application_name = 'waltap snapshot'"
+    )
+    until(lambda: not shop.execute(readers), "the end of who exported it")
     with pytest.raises(ConnectionLost, match="the exported snapshot is gone"):
         list(chunk.read())

@@ -229,7 +229,7 @@ def test_a_start_that_is_refused_does_not_wait_for_spark(
         again.close()
     assert child is not None
     assert child.poll() is None, "the log has something to apply"
-    assert child.wait(120) == 0
+    assert child.wait(400) == 0
     state = Output(str(tmp_path / "lake" / "tables")).state()
     assert state is not None
     assert state.rows_applied == 1

@@ -1,7 +1,9 @@
 """Connections to the server: parameters, session settings, and libpq errors as ours."""
 
+import os
 import re
 import select
+import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
@@ -55,6 +57,7 @@ SESSION_14 = b"SET idle_session_timeout = 0"
 """Older servers refuse a connection that names a setting they do not know."""
 
 CONNECT_TIMEOUT_S = 15
+LEAVE_S, LEAVE_BYTES = 1.0, 1 << 20
 MIN_ASK_S = 1.0
 MEANWHILE_S = 0.5
 
@@ -409,3 +412,18 @@ class Session:
     def close(self) -> None:
         """Close the connection; may be called twice."""
         self.connection.close()
+
+    def leave(self) -> None:
+        """Close the connection, and wait a moment for the server's end of it: only then are a walsender's
+        place and its slot free for the next."""
+        with (
+            suppress(OSError, psycopg.Error),
+            socket.socket(fileno=os.dup(self.pgconn.socket)) as link,
+        ):
+            self.close()
+            deadline = time.monotonic() + LEAVE_S
+            link.settimeout(LEAVE_S)
+            # a server inside a large transaction may go on sending for long
+            while link.recv(LEAVE_BYTES) and time.monotonic() < deadline:
+                pass
+        self.close()

@@ -1,7 +1,7 @@
 """Which server this is, and what its timelines were."""
 
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from waltap.decode.decoder import ServerInfo
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
@@ -41,7 +41,7 @@ class ServerIdentity:
         except PrivilegeMissing:
             timeline = None
         if timeline is None:
-            with closing(self.replication()) as session:
+            with self._walsender() as session:
                 system_id, timeline, *_ = session.execute("IDENTIFY_SYSTEM")[0]
         return ServerInfo(
             version_num=self.version_num,
@@ -49,6 +49,15 @@ class ServerIdentity:
             system_id=str(system_id),
             timeline=int(timeline),
         )
+
+    @contextmanager
+    def _walsender(self) -> Iterator[Session]:
+        """Return a session that is over, for the server too, behind its block: a place may be its last."""
+        session = self.replication()
+        try:
+            yield session
+        finally:
+            session.leave()
 
     def refuse_others(self, meant_for: Callable[[str], str | None]) -> None:
         """Raises: OtherConnector for a server that, by its version, another connector is for
@@ -68,6 +77,6 @@ class ServerIdentity:
 
         Source: PostgreSQL manual, "Streaming Replication Protocol", TIMELINE_HISTORY.
         """
-        with closing(self.replication()) as session:
+        with self._walsender() as session:
             ((_name, content),) = session.execute(f"TIMELINE_HISTORY {timeline}")
         return content or ""

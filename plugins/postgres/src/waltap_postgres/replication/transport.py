@@ -175,17 +175,12 @@ class SocketTransport(Transport):
 
     def close(self) -> None:
         with suppress(OSError):
-            deadline = time.monotonic() + CLOSE_DEADLINE_S
             self._socket.setblocking(True)
             self._socket.settimeout(CLOSE_DEADLINE_S)
-            self._socket.sendall(b"c\0\0\0\x04X\0\0\0\x04")
-            self._socket.shutdown(socket.SHUT_WR)
-            # a server inside a large transaction may go on sending for long
-            while self._socket.recv(RECEIVE_BYTES) and time.monotonic() < deadline:
-                pass
+            self._socket.sendall(b"c\0\0\0\x04")
         with suppress(OSError):
             self._socket.close()
-        self.session.close()
+        self.session.leave()
 
 
 class LibpqTransport(Transport):
@@ -263,7 +258,7 @@ class LibpqTransport(Transport):
         with self._lock, suppress(psycopg.Error):
             self.session.pgconn.put_copy_end()
             self.session.pgconn.flush()
-        self.session.close()
+        self.session.leave()
 
 
 def open_transport(session: Session) -> Transport:
