@@ -8,47 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_spark.source.catalogue import source_struct
 from waltap_spark.source.errors import SourceOption
-from waltap_spark.source.options import parse_options
 from waltap_spark.source.stream import ChangeLogStream
 
-from tests.rigs.changelog import COMMIT_TS, Database, batch, context, relation
-
-PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
-Offset = dict[str, Any]
-
-
-class Log:
-    """A change log, the server behind it, and streams over it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.path, self.db = folder, str(folder / "log"), Database()
-        self.sink, self.log = self.opened(), ChangeLog(self.path)
-
-    def opened(self) -> ChangeLogSink:
-        sink = ChangeLogSink(ChangeLogProperties(path=self.path), context(self.folder))
-        sink.open()
-        return sink
-
-    def people(self, *names: str) -> None:
-        """One flush, with a transaction for each name."""
-        parts = []
-        for name in names:
-            self.db.insert(PEOPLE, [str(len(self.db.rows.get(PEOPLE.name, []))), name])
-            parts.append(self.db.commit())
-        self.sink.write(batch(*parts))
-        self.sink.flush()
-
-    def stream(self, **options: str) -> ChangeLogStream:
-        given = parse_options({"path": self.path, "table": PEOPLE.name, **options})
-        return ChangeLogStream(given, source_struct(ChangeLog(self.path), given))
+from tests.rigs.changelog import COMMIT_TS, batch
+from tests.rigs.source_log import PEOPLE, Offset, SourceLog
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
-    made = Log(tmp_path)
+def log(tmp_path: Path) -> Iterator[SourceLog]:
+    made = SourceLog(tmp_path)
     made.people("Ann")
     yield made
     made.sink.close()
@@ -58,7 +27,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
     ("option", "value"),
     [("endingPosition", "0/1"), ("endingTime", "2026-01-01"), ("standing", "true")],
 )
-def test_what_is_of_a_batch_is_refused(log: Log, option: str, value: str) -> None:
+def test_what_is_of_a_batch_is_refused(log: SourceLog, option: str, value: str) -> None:
     with pytest.raises(SourceOption, match=f"WT-5221 {option} is of a batch, not of a stream"):
         log.stream(**{option: value})
 
@@ -75,14 +44,14 @@ def names(stream: ChangeLogStream, start: Offset, end: Offset) -> list[str]:
     return [row["name"] for part in parts for row in part.to_pylist()]
 
 
-def restored(log: Log) -> None:
+def restored(log: SourceLog) -> None:
     """The server is another from here on: a new epoch, whose LSNs begin far below."""
     log.sink.close()
     log.sink = log.opened()
     log.db.lsn = 0x1000
 
 
-def test_an_lsn_to_start_at_is_one_of_the_history_in_which_the_stream_began(log: Log) -> None:
+def test_an_lsn_to_start_at_is_one_of_the_history_in_which_the_stream_began(log: SourceLog) -> None:
     log.db.insert(PEOPLE, ["1", "Bob"])
     first = log.db.commit()
     log.db.insert(PEOPLE, ["2", "Cid"])
@@ -106,7 +75,7 @@ def test_an_lsn_to_start_at_is_one_of_the_history_in_which_the_stream_began(log:
     assert names(log.stream(**given), later, newest) == ["Eve"]
 
 
-def test_an_lsn_that_the_log_has_not_reached_is_waited_for_over_restarts(log: Log) -> None:
+def test_an_lsn_that_the_log_has_not_reached_is_waited_for_over_restarts(log: SourceLog) -> None:
     stream = log.stream(startingPosition=text(log.db.lsn + 0x1000))
     began = stream.initialOffset()
     log.people("too", "early")
@@ -122,7 +91,9 @@ def test_an_lsn_that_the_log_has_not_reached_is_waited_for_over_restarts(log: Lo
     assert "first" not in end, "what follows is all wanted"
 
 
-def test_spark_4_1_asks_for_the_end_alone_and_the_lsn_is_waited_for_all_the_same(log: Log) -> None:
+def test_spark_4_1_asks_for_the_end_alone_and_the_lsn_is_waited_for_all_the_same(
+    log: SourceLog,
+) -> None:
     given = {"startingPosition": text(log.db.lsn + 0x1000)}
     stream = log.stream(**given)
     offsets = [stream.latestOffset()]
@@ -139,7 +110,7 @@ def test_spark_4_1_asks_for_the_end_alone_and_the_lsn_is_waited_for_all_the_same
     assert names(stream, offsets[-1], stream.latestOffset()) == ["Bob"]
 
 
-def test_the_offset_of_an_earlier_version_is_read_and_drops_nothing(log: Log) -> None:
+def test_the_offset_of_an_earlier_version_is_read_and_drops_nothing(log: SourceLog) -> None:
     given = {"startingPosition": text(log.db.lsn + 0x1000)}
     stream = log.stream(**given)
     end = log.log.last()
@@ -159,7 +130,7 @@ def test_the_offset_of_an_earlier_version_is_read_and_drops_nothing(log: Log) ->
     assert names(stream, told, stream.latestOffset(told, limit)) == ["Dan"]
 
 
-def test_a_time_to_start_at_goes_for_every_batch(log: Log) -> None:
+def test_a_time_to_start_at_goes_for_every_batch(log: SourceLog) -> None:
     log.people("Bob", "Cid")
     since = dt.datetime.fromtimestamp((COMMIT_TS + log.db.lsn - 60) / 1e6, dt.UTC)
     stream = log.stream(startingTime=since.isoformat())

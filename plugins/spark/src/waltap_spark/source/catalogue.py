@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from waltap_sinks.changelog import ChangeLog, Manifest, Mark, TableEntry
+from waltap_sinks.changelog import NOTHING, ChangeLog, Manifest, Mark, TableEntry
 from waltap_spark.schema import LOG_FIELDS, struct_of
 from waltap_spark.source.errors import SourceOption, TableNotLogged
 from waltap_spark.source.options import Options
@@ -41,16 +41,20 @@ LOOKED_AT: Final = (16, 256, 4096)
 class Columns(msgspec.Struct, frozen=True, kw_only=True):
     """The columns of one table as a query has them: name → the source's number, if that is known.
 
-    ``mark``: where the log stood when this was looked up; what it has since is new.
+    ``mark``: where the log stood when this was looked up; what it has since is new. ``oid``: of which
+    table of that name the numbers are, 0 where that is not known.
     """
 
     table: str
     numbers: dict[str, int | None]
     mark: Mark
+    oid: int = 0
 
     def stored(self, entry: TableEntry) -> dict[str, str]:
         """Return, for the columns that ``entry`` has, what they are called in its segments."""
         by_number = {each.number: each.name for each in entry.columns if each.number is not None}
+        if self.oid and entry.oid and self.oid != entry.oid:
+            by_number = {}  # another table had the name: its numbers are of other columns
         by_name = {each.name for each in entry.columns}
         found = {}
         for name, number in self.numbers.items():
@@ -69,18 +73,24 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
         return [each.name for each in entry.columns if each.name not in taken]
 
 
-def logged_tables(log: ChangeLog, options: Options) -> dict[str, TableEntry]:
-    """Return the newest entry of every table that is wanted, by name. Raises: TableNotLogged."""
+def logged_tables(
+    log: ChangeLog, options: Options, until: Mark | None = None
+) -> dict[str, TableEntry]:
+    """Return the newest entry of every table that is wanted, by name; of those that are there by ``until``
+    the newest up to there. Raises: TableNotLogged."""
     found: dict[str, TableEntry] = {}
+    later: dict[str, TableEntry] = {}
     names: set[str] = set()
     for steps in _newest(log, everything=not options.table):
         for step in reversed(steps):
+            kept = later if until is not None and step.mark > until else found
             for entry in reversed(step.tables):
                 names.add(entry.name)
                 if options.wants(entry.name):
-                    found.setdefault(entry.name, entry)
-        if options.table in found:
+                    kept.setdefault(entry.name, entry)
+        if options.table in found or (options.table in later and until == NOTHING):
             break
+    found = later | found
     if not found:
         wanted = options.table or ", ".join(options.patterns)
         known = ", ".join(sorted(names)) or "none yet"

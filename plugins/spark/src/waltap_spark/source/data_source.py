@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from waltap_sinks.changelog import NOTHING, Mark
 from waltap_spark.source.catalogue import source_struct
 from waltap_spark.source.options import Options, parse_options
 from waltap_spark.source.stream import ChangeLogStream, read_task
@@ -26,8 +27,13 @@ __all__ = ["ChangeLogBatch", "ChangeLogSource"]
 class ChangeLogSource(DataSource):  # type: ignore[misc]
     """The changes of tables in a change log, or as engines of profiles capture them.
 
-    Options: see `waltap_spark.source.options`.
+    Options: see `waltap_spark.source.options`. Spark asks for the schema once, at ``load()``, and sends
+    the instance to wherever a reader is made, at each start: so it remembers where logs stood then, since
+    what they got later is not in the schema.
     """
+
+    _known: Mark | None = None
+    _spools: dict[str, Mark] | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -44,10 +50,14 @@ class ChangeLogSource(DataSource):  # type: ignore[misc]
         """
         options = self._parsed()
         if options.profiles:  # an engine is imported where one is wanted
-            from waltap_spark.source.profiles import profiles_struct
+            from waltap_spark.source.profiles import profiles_struct, spool_marks
 
+            self._spools = spool_marks(options)
             return profiles_struct(options)
-        return source_struct(options.log(), options)
+        log = options.log()
+        last = log.last()
+        self._known = NOTHING if last is None else last.mark
+        return source_struct(log, options)
 
     def reader(self, schema: "StructType") -> "ChangeLogBatch | ProfilesBatch":
         """Return the reader of a batch. Raises: WaltapError."""
@@ -55,8 +65,8 @@ class ChangeLogSource(DataSource):  # type: ignore[misc]
         if options.profiles:
             from waltap_spark.source.profiles import ProfilesBatch
 
-            return ProfilesBatch(options, schema)
-        return ChangeLogBatch(options, schema)
+            return ProfilesBatch(options, schema, self._spools)
+        return ChangeLogBatch(options, schema, self._known)
 
     def streamReader(self, schema: "StructType") -> "ChangeLogStream | ProfilesStream":  # noqa: N802
         """Return the reader of a stream."""
@@ -64,20 +74,21 @@ class ChangeLogSource(DataSource):  # type: ignore[misc]
         if options.profiles:
             from waltap_spark.source.profiles import ProfilesStream
 
-            return ProfilesStream(options, schema)
-        return ChangeLogStream(options, schema)
+            return ProfilesStream(options, schema, self._spools)
+        return ChangeLogStream(options, schema, known=self._known)
 
 
 class ChangeLogBatch(DataSourceReader):  # type: ignore[misc]
     """Reads a range of the log once. Rows of snapshots that were never completed are left out."""
 
-    def __init__(self, options: Options, struct: "StructType") -> None:
-        self._options, self._struct = options, struct
+    def __init__(self, options: Options, struct: "StructType", known: Mark | None = None) -> None:
+        """``known``: as `TaskPlanner` has it."""
+        self._options, self._struct, self._known = options, struct, known
 
     def partitions(self) -> list[InputPartition]:
         """Return the tasks."""
         log = self._options.log()
-        return list(TaskPlanner(log, self._options, self._struct).of_range(log))
+        return list(TaskPlanner(log, self._options, self._struct, self._known).of_range(log))
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Return the rows of a task."""

@@ -59,6 +59,6 @@ class ColumnsGrew(SinkError):
 
     code = "WT-5224"
     remedy = (
-        'Start the query again: it goes on from its checkpoint, with what is new. .option("newColumns", '
-        '"ignore") leaves it out instead.'
+        "Load and start the query again: it goes on from its checkpoint, with what is new. "
+        '.option("newColumns", "ignore") leaves it out instead.'
     )

@@ -7,7 +7,7 @@ end at what the servers have, the slots follow the spools, and it reads those.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["ProfilesBatch", "ProfilesStream", "profiles_struct"]
+__all__ = ["ProfilesBatch", "ProfilesStream", "profiles_struct", "spool_marks"]
 
 OFFSET_VERSION: Final = 2
 
@@ -64,6 +64,11 @@ def hosts_of(options: Options) -> list[HostedEngine]:
     if len(set(names)) < len(names):
         raise SourceOption(f"two profiles have one name: {', '.join(names)}", option="profile")
     return found
+
+
+def spool_marks(options: Options) -> dict[str, Mark]:
+    """Return where the spool of each profile stands, by the profile's name. Raises: WaltapError."""
+    return {each.name: _last(each) for each in hosts_of(options)}
 
 
 def profiles_struct(options: Options) -> "StructType":
@@ -104,14 +109,20 @@ def _tables(host: HostedEngine, options: Options) -> dict[str, dict[str, str]]:
 class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """Reads what the engines of profiles capture. A batch ends, in each, between two transactions."""
 
-    def __init__(self, options: Options, struct: "StructType") -> None:
+    def __init__(
+        self, options: Options, struct: "StructType", known: Mapping[str, Mark] | None = None
+    ) -> None:
+        """``known``: where each spool stood when ``struct`` was made, None: its reader made it."""
         if not LIMITED:
             raise SourceOption("a profile is streamed by pyspark 4.2 or later", option="path")
         if options.ranged:
             what = f"{options.ranged[0]} is of a change log or a batch, not of a stream of profiles"
             raise SourceOption(what, option=options.ranged[0])
         self._options, self._struct = options, struct
-        self._spools = [_Spool(host, options, struct) for host in hosts_of(options)]
+        self._spools = [
+            _Spool(host, options, struct, None if known is None else known.get(host.name, NOTHING))
+            for host in hosts_of(options)
+        ]
         self._ends = False
 
     # --- offsets ----------------------------------------------------------------------------------
@@ -202,14 +213,16 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
 class ProfilesBatch(DataSourceReader):  # type: ignore[misc]
     """Captures up to what the servers have, when Spark plans, and reads the spools."""
 
-    def __init__(self, options: Options, struct: "StructType") -> None:
-        """Raises: WaltapError."""
+    def __init__(
+        self, options: Options, struct: "StructType", known: Mapping[str, Mark] | None = None
+    ) -> None:
+        """``known``: as `ProfilesStream` has it. Raises: WaltapError."""
         places = [each for each in (options.start, options.end) if each.lsn or each.mark]
         if places and len(options.profiles) > 1:
             what = "a position is of one profile: give a time, or read the profiles one by one"
             raise SourceOption(what, option=options.ranged[0])
         self._options, self._struct = options, struct
-        self._known = {each.name: _last(each) for each in hosts_of(options)}
+        self._known = spool_marks(options) if known is None else known
 
     def partitions(self) -> list[InputPartition]:
         """Return the tasks, once the engines have ended. Raises: WaltapError, what one failed with."""
@@ -231,11 +244,8 @@ class ProfilesBatch(DataSourceReader):  # type: ignore[misc]
             return []
         log, options = host.log, _of_spool(self._options, host)
         own = _without_source(self._struct)
-        try:
-            planner = TaskPlanner(log, options, own, self._known[host.name])
-            return [SpoolTask(host, task) for task in planner.of_range(log)]
-        except TableNotLogged:
-            return []
+        planner = TaskPlanner(log, options, own, self._known.get(host.name, NOTHING))
+        return [SpoolTask(host, task) for task in planner.of_range(log)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Return the rows of a task."""
@@ -266,7 +276,13 @@ def _last(host: HostedEngine) -> Mark:
 class _Spool:
     """The spool of one profile, and the stream over it once there is something to read."""
 
-    def __init__(self, host: HostedEngine, options: Options, struct: "StructType") -> None:
+    def __init__(
+        self,
+        host: HostedEngine,
+        options: Options,
+        struct: "StructType",
+        known: Mark | None,
+    ) -> None:
         self.host, self.name = host, host.name
         self.stream: ChangeLogStream | None = None
         self._options = _of_spool(options, host)
@@ -274,8 +290,8 @@ class _Spool:
         self._tried: Mark | None = None
         self._passed = NOTHING, NOTHING
         self._next_progress = time.monotonic() + PROGRESS_S
-        self._known = NOTHING
-        if self._open():
+        self._known = NOTHING if known is None else known
+        if known is None and self._open():
             self._known = _last(host)
             self.stream = None
 
@@ -287,6 +303,7 @@ class _Spool:
                 return None
             try:
                 own = _without_source(self._struct)
+                logged_tables(self.host.log, self._options)
                 self.stream = ChangeLogStream(self._options, own, known=self._known)
             except TableNotLogged:
                 self._tried = last.mark

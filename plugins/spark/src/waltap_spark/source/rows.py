@@ -112,6 +112,8 @@ def _column(rows: "pa.RecordBatch", segment: SegmentRows, field: "pa.Field") -> 
     if at < 0:
         return pa.nulls(rows.num_rows, field.type)
     values = rows.column(at)
+    if stored == "_unchanged":
+        values = _renamed(values, {old: new for new, old in segment.called.items() if new != old})
     if values.type == field.type:
         return values
     try:
@@ -119,3 +121,16 @@ def _column(rows: "pa.RecordBatch", segment: SegmentRows, field: "pa.Field") -> 
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as cause:
         text = f"column {stored} of {segment.table} does not fit {field.type}: {cause}"
         raise ChangeLogDamaged(text, path=segment.path) from cause
+
+
+def _renamed(told: "pa.Array", called: dict[str, str]) -> "pa.Array":
+    """Return lists of columns' names with those that the query has (old → new)."""
+    import pyarrow as pa
+
+    if not called:
+        return told
+    lists = (
+        None if names is None else [called.get(name, name) for name in names]
+        for names in told.to_pylist()
+    )
+    return pa.array(list(lists), told.type)

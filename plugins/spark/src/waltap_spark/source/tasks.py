@@ -9,7 +9,7 @@ from waltap_sinks.changelog import ChangeLog, Manifest, Mark, TableEntry
 from waltap_sinks.changelog.errors import RowsElsewhere
 from waltap_sinks.changelog.manifest import NOTHING
 from waltap_spark.source.catalogue import MANY, OWN, Columns, logged_tables
-from waltap_spark.source.errors import ColumnsGrew
+from waltap_spark.source.errors import ColumnsGrew, TableNotLogged
 from waltap_spark.source.offsets import FirstLsn
 from waltap_spark.source.options import Options, end_mark, start_mark
 from waltap_spark.source.rows import Limits, SegmentRows
@@ -34,28 +34,37 @@ class TaskPlanner:
     def __init__(
         self, log: ChangeLog, options: Options, struct: "StructType", known: Mark | None = None
     ) -> None:
-        """``known``: where the log stood when ``struct`` was made, None: it was made of it just now.
-        Tables of ``struct`` that the log does not have yet are those of a catalogue."""
+        """``known``: where the log stood when ``struct`` was made, None: its reader made it.
+        Tables of ``struct`` that the log does not have are those of a catalogue, or retired."""
         self._options = options
         last = log.last()
-        mark = NOTHING if last is None else last.mark
-        mark = mark if known is None else known
+        end = NOTHING if last is None else last.mark
+        self._mark = end if known is None else known
+        entries = _logged(log, options, known)
+        names = [name for name in struct.names if name not in OWN and name not in MANY]
         self._columns = {
-            name: Columns(table=name, numbers=_numbers(entry, self._names(name, struct)), mark=mark)
-            for name, entry in logged_tables(log, options).items()
-            if options.table or name in struct.names
+            name: self._known(entries.get(name), name, struct, end if known is None else NOTHING)
+            for name in ([options.table] if options.table else names)
         }
-        if known is not None and not options.table:
-            for name in struct.names:
-                if name not in OWN and name not in MANY and name not in self._columns:
-                    numbers = dict.fromkeys(self._names(name, struct))
-                    self._columns[name] = Columns(table=name, numbers=numbers, mark=NOTHING)
-        self._mark = mark
 
-    def _names(self, table: str, struct: "StructType") -> list[str]:
+    def _known(
+        self, entry: TableEntry | None, table: str, struct: "StructType", gone: Mark
+    ) -> Columns:
+        """Return the columns of a table as the query has them; ``gone``: behind what an entry is new where
+        the log has none."""
         if self._options.table:
-            return [name for name in struct.names if name not in OWN and name not in MANY]
-        return list(struct[table].dataType.names)
+            names = [name for name in struct.names if name not in OWN]
+        else:
+            names = list(struct[table].dataType.names)
+        if entry is None:
+            return Columns(table=table, numbers=dict.fromkeys(names), mark=gone)
+        numbers = {each.name: each.number for each in entry.columns}
+        return Columns(
+            table=table,
+            numbers={name: numbers.get(name) for name in names},
+            mark=self._mark,
+            oid=entry.oid,
+        )
 
     def wanted(self, manifest: Manifest) -> Iterator[TableEntry]:
         """Return the entries of ``manifest`` that the query reads. Raises: RowsElsewhere."""
@@ -83,10 +92,11 @@ class TaskPlanner:
         """Return the tasks that read what the options want of ``log``, without rows of snapshots that were
         never completed. Raises: ColumnsGrew, where that was since ``known``."""
         options, last = self._options, log.last()
-        newest = logged_tables(log, options)
-        for entry in newest.values():
-            self._called(entry, NOTHING if last is None else last.mark)
+        newest = _logged(log, options)
         start, end = start_mark(log, options.start, last), end_mark(log, options.end)
+        if end > self._mark:
+            for entry in newest.values():
+                self._called(entry, end)
         entries = (
             found
             for entry in newest.values()
@@ -146,9 +156,11 @@ class TaskPlanner:
         return tasks
 
 
-def _numbers(entry: TableEntry, names: list[str]) -> dict[str, int | None]:
-    known = {each.name: each.number for each in entry.columns}
-    return {name: known.get(name) for name in names}
+def _logged(log: ChangeLog, options: Options, until: Mark | None = None) -> dict[str, TableEntry]:
+    try:
+        return logged_tables(log, options, until)
+    except TableNotLogged:
+        return {}
 
 
 def _limits(options: Options, epoch: int) -> Limits:

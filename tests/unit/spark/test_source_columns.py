@@ -1,0 +1,98 @@
+"""Which columns a query has: over tables made anew, other names and types, and starts of one frame."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from waltap_spark.source.errors import ColumnsGrew
+
+from tests.rigs.changelog import relation
+from tests.rigs.source_log import SourceLog
+
+ID = ("id", "int4")
+OTHER = relation("public.other", [ID])
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[SourceLog]:
+    made = SourceLog(tmp_path)
+    yield made
+    made.sink.close()
+
+
+def test_columns_of_a_table_that_was_made_anew_go_by_their_names(log: SourceLog) -> None:
+    texts = [("first", "text"), ("last", "text")]
+    old = relation("public.people", [ID, *texts], numbers=(1, 2, 3), oid=1)
+    new = relation("public.people", [ID, *reversed(texts)], numbers=(1, 2, 3), oid=2)
+    log.insert(old, ["1", "Ann", "Ames"])
+    log.insert(new, ["2", "Boyd", "Bob"])
+    frame = log.frame()
+    for rows in (frame.rows(), frame.streamed()):
+        assert [(row["first"], row["last"]) for row in rows] == [("Ann", "Ames"), ("Bob", "Boyd")]
+
+
+def test_what_was_not_sent_is_said_by_the_name_that_the_query_has(log: SourceLog) -> None:
+    old = relation("public.people", [ID, ("note", "text")], numbers=(1, 2))
+    new = relation("public.people", [ID, ("remark", "text")], numbers=(1, 2))
+    log.insert(old, ["1", "long"])
+    log.db.update(old, ["1"], unsent=["note"])
+    log.flush()
+    log.insert(new, ["2", "short"])
+    frame = log.frame()
+    for rows in (frame.rows(), frame.streamed()):
+        assert [row["_unchanged"] for row in rows] == [None, ["remark"], None]
+        assert [row["remark"] for row in rows] == ["long", None, "short"]
+
+
+def test_a_frame_that_is_started_again_does_not_leave_out_what_stopped_it(log: SourceLog) -> None:
+    log.people("Ann")
+    frame = log.frame()
+    assert [row["name"] for row in frame.rows()] == ["Ann"]
+    columns = [ID, ("name", "text"), ("more", "int4")]
+    log.insert(relation("public.people", columns), ["2", "Bob", "9"])
+    for _start in range(2):
+        with pytest.raises(ColumnsGrew, match="WT-5224 public.people got columns at .*: more"):
+            frame.streamed()
+        with pytest.raises(ColumnsGrew, match="WT-5224 public.people got columns at .*: more"):
+            frame.rows()
+    assert [row["more"] for row in log.frame().streamed()] == [None, 9]
+
+
+def test_a_batch_that_ends_before_a_new_column_is_read(log: SourceLog) -> None:
+    log.people("Ann")
+    last = log.log.last()
+    assert last is not None
+    frame = log.frame(endingPosition=str(last.mark))
+    columns = [ID, ("name", "text"), ("more", "int4")]
+    log.insert(relation("public.people", columns), ["2", "Bob", "9"])
+    assert [row["name"] for row in frame.rows()] == ["Ann"]
+
+
+def test_a_column_renamed_between_load_and_start_stays(log: SourceLog) -> None:
+    log.insert(relation("public.people", [ID, ("name", "text")], numbers=(1, 2)), ["1", "Ann"])
+    frame = log.frame()
+    log.insert(relation("public.people", [ID, ("called", "text")], numbers=(1, 2)), ["2", "Bob"])
+    for rows in (frame.rows(), frame.streamed()):
+        assert [row["name"] for row in rows] == ["Ann", "Bob"]
+
+
+def test_a_stream_goes_on_when_all_that_named_its_table_is_retired(log: SourceLog) -> None:
+    log.people("Ann")
+    frame = log.frame()
+    log.insert(OTHER, ["7"])
+    last = log.log.last()
+    assert last is not None
+    assert log.log.retire(last.mark, "9") == 1
+    assert (frame.streamed(), frame.rows()) == ([], [])
+    log.people("Bob")
+    for rows in (frame.rows(), frame.streamed()):
+        assert [row["name"] for row in rows] == ["Bob"]
+
+
+def test_a_column_may_be_called_like_that_which_names_the_tables(log: SourceLog) -> None:
+    named = relation("public.people", [ID, ("_table", "text")])
+    log.insert(named, ["1", "of wood"])
+    frame = log.frame()
+    log.insert(named, ["2", "of stone"])
+    for rows in (frame.rows(), frame.streamed()):
+        assert [row["_table"] for row in rows] == ["of wood", "of stone"]
