@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
@@ -14,9 +13,13 @@ from waltap_sinks.changelog.manifest import bucket_of
 from waltap_spark.kafka import KafkaTopics
 from waltap_spark.kafka.errors import OffsetsLost
 
+from waltap.source.position import parse_lsn
+
 from tests.rigs.kafka import create
+from tests.rigs.pipeline import Pipeline
 from tests.rigs.topics import Reader, event, produce
 from tests.servers.kafka import Kafka
+from tests.servers.postgres import Database
 
 AWAY, HERE = "__debezium.newkey", "__debezium.oldkey"
 UNSENT = "__debezium_unavailable_value"
@@ -207,3 +210,70 @@ def test_nothing_but_segments_is_left_and_nothing_of_those_that_were_retired(
         assert feed.log.retire(taken.mark, bucket_of(now + dt.timedelta(days=1))) == 1
     with reader.feed():
         assert [each.name for each in segments.iterdir()] == [taken.bucket]
+
+
+@pytest.mark.parametrize("records", [100, 1])
+def test_a_transaction_behind_a_snapshot_beside_an_older_slot_is_taken(
+    kafka: Kafka, spark_of_topics: Any, tmp_path: Path, records: int
+) -> None:
+    """It follows a commit from before the snapshot: what the snapshot saw was left out between. So also where
+    the partition had been read before; what comes again, of it or from before the snapshot, is left out."""
+    topic = kafka.topic_name()
+    create(kafka.bootstrap, NewTopic(topic, 1))
+    row = {"id": 1, "name": "before"}
+    older = ({"id": 1}, event("c", 850, None, row, 840))
+    began = [
+        ({"id": 1}, event("u", lsn, None, row | {"name": f"behind {lsn}"}, 900))
+        for lsn in (990, 1050, 1060)
+    ]
+    produce(
+        kafka, topic,
+        older,
+        ({"id": 1}, event("r", 1000, None, row | {"name": "read"}, snapshot="first")),
+        ({"id": 2}, event("r", 1000, None, {"id": 2, "name": "read"}, snapshot="last")),
+        *began,
+    )  # fmt: skip
+    topics = KafkaTopics(
+        bootstrap=kafka.bootstrap, topics=(topic,), columns=COLUMNS, records=records
+    )
+    reader = Reader(spark_of_topics, tmp_path, topics)
+    assert reader.pull() == 6
+    expected = [(1, "behind 1060"), (2, "read")]
+    assert reader.rows("items") == expected
+    produce(kafka, topic, older, *began)
+    assert reader.pull() == 1  # the very last may be another of its LSN
+    assert reader.rows("items") == expected
+    produce(
+        kafka, topic,
+        ({"id": 1}, event("u", 1070, None, row | {"name": "its end"}, 900)),
+        ({"id": 2}, event("u", 1055, None, {"id": 2, "name": "next"}, 1080)),
+    )  # fmt: skip
+    assert reader.pull() == 2
+    assert reader.rows("items") == [(1, "its end"), (2, "next")]
+
+
+def test_the_first_insert_behind_a_snapshot_beside_a_slot_made_by_hand(
+    database: Database, kafka: Kafka, spark_of_topics: Any, tmp_path: Path
+) -> None:
+    """What was written between the slot and the snapshot is left out of the stream, and comes before it."""
+    prefix = kafka.topic_name().replace("-", "_")
+    settings = {
+        "slot.adopt": True, "topic.prefix": prefix, "sink.type": "kafka",
+        "sink.bootstrap.servers": kafka.bootstrap,
+    }  # fmt: skip
+    pipeline = Pipeline(database, tmp_path, settings)
+    database.psql("CREATE TABLE items (id int PRIMARY KEY, name text)")
+    database.psql(f"CREATE PUBLICATION {pipeline.slot} FOR ALL TABLES")
+    database.execute(f"SELECT pg_create_logical_replication_slot('{pipeline.slot}', 'pgoutput')")
+    database.psql("INSERT INTO items VALUES (1, 'read'); CREATE TABLE other (id int)")
+    with pipeline.running() as run:
+        database.psql("INSERT INTO items VALUES (2, 'inserted'), (3, 'too')")
+        ((lsn,),) = database.execute("SELECT pg_current_wal_lsn()::text")
+        run.until(lambda: pipeline.slot_lsns()[0] >= parse_lsn(lsn), "the insert delivered")
+    columns = {"public.items": "id INT, name STRING"}
+    topics = KafkaTopics(
+        bootstrap=kafka.bootstrap, topics=(f"{prefix}.public.items",), columns=columns
+    )
+    reader = Reader(spark_of_topics, tmp_path, topics)
+    assert reader.pull() == 3
+    assert reader.rows("items", "public") == [(1, "read"), (2, "inserted"), (3, "too")]

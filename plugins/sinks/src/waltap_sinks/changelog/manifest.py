@@ -161,7 +161,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``bucket`` is the folder (`bucket_of` the time of writing) it lies in. ``last_generation`` is
     the number of the newest snapshot that the log has seen begin. ``pipeline`` is the name of the
     pipeline that wrote it, "" where an earlier version did. ``offsets``, where changes came by way of
-    Kafka: topic → partition → the next offset, and the position (commit, LSN) of its newest event.
+    Kafka: topic → partition → the next offset, and the position (commit, LSN) of its newest event;
+    ``reads``: where those of its newest first snapshot stand, once there are others.
     """
 
     version: int
@@ -177,6 +178,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     snapshot: SnapshotPart | None = None
     tables: tuple[TableEntry, ...] = ()
     offsets: dict[str, dict[int, tuple[int, int, int]]] = {}
+    reads: dict[str, dict[int, int]] = {}
     path: str = ""
     """Where it was read from; not written."""
 

@@ -13,7 +13,7 @@ from waltap_spark.kafka.errors import EventUnread, OffsetsLost
 from waltap_spark.kafka.place import AFTER_ROW, placed
 from waltap_spark.kafka.registry import Registry
 from waltap_spark.kafka.rows import TableRows, table_rows
-from waltap_spark.kafka.topics import BadRecord, High, KafkaTopics, Place
+from waltap_spark.kafka.topics import BadRecord, High, KafkaTopics, Place, Reached
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
@@ -43,7 +43,7 @@ class _Half:
 
 
 class Events:
-    """The events of some ranges of topics. ``highs``: positions up to which partitions were taken before;
+    """The events of some ranges of topics. ``reached``: how far partitions were taken before;
     ``keys``: what is known of tables' keys; ``spread``: topics of several partitions. Use as a context:
     they are held meanwhile."""
 
@@ -51,7 +51,7 @@ class Events:
         self,
         topics: KafkaTopics,
         records: "DataFrame",
-        highs: Mapping[Place, High],
+        reached: Mapping[Place, Reached],
         keys: Mapping[tuple[str, str], tuple[str, ...]],
         spread: frozenset[str],
     ) -> None:
@@ -63,8 +63,8 @@ class Events:
             *_OWN[:6], has.format(_MOVED_HERE, "moved"), has.format(_MOVES_AWAY, "leaves")
         )
         read = self._of_avro(own) if self._avro else self._of_json(own)
-        self._highs = dict(highs)
-        self._whole = placed(read, highs, spread).persist()
+        self._highs = {place: max(high, (first, 0)) for place, (high, first) in reached.items()}
+        self._whole = placed(read, reached, spread).persist()
         self._all, self._alone = self._whole, frozenset[tuple[str, int, int]]()
         self._seen: list[Row] | None = None
 
@@ -143,7 +143,8 @@ class Events:
         if self._seen is not None:
             return self._seen
         fine = F.col("problem").isNull()
-        place = F.struct("_commit", "rank")
+        place, told = F.struct("_commit", "rank"), F.struct("_told", "rank")
+        known = fine & F.col("_commit").isNotNull()
         mine = fine & ~F.col("again") & (F.col("op") != "m")
         self._seen = (
             self._all.groupBy(
@@ -151,7 +152,9 @@ class Events:
             )
             .agg(
                 F.count_if(~fine).alias("bad"),
-                F.max(F.when(fine & F.col("_commit").isNotNull(), place)).alias("high"),
+                F.max(F.when(known, place)).alias("high"),
+                F.max(F.when(known & ~F.col("first_read"), told)).alias("streamed"),
+                F.max(F.when(known & F.col("first_read"), F.col("_told"))).alias("read"),
                 F.min(F.when(fine & F.col("again") & F.col("first_read"), F.col("offset"))).alias("anew"),
                 F.count_if(fine & F.col("again")).alias("again"),
                 F.count_if(fine & (F.col("moved") | F.col("leaves"))).alias("moves"),
@@ -251,25 +254,25 @@ class Events:
         moves = self._all.where(
             "problem is null and not again and (moved and op = 'c' or leaves and op = 'd')"
         )
-        where = F.collect_list(F.struct("topic", "partition", "offset", "timestamp"))
+        where = F.collect_list(F.struct("topic", "partition", "offset", "timestamp", "_commit"))
         rows = (
-            moves.groupBy("source.schema", "source.table", "_commit", "_lsn")
+            moves.groupBy("source.schema", "source.table", "_told", "_lsn")
             .agg(F.count_distinct("op").alias("sides"), where.alias("where"))
             .where("sides = 1")
             .collect()
         )
         return [
             _Half((each["topic"], each["partition"]), each["offset"],
-                  (row["_commit"], row["_lsn"]), now - each["timestamp"].timestamp())
+                  (each["_commit"], row["_lsn"]), now - each["timestamp"].timestamp())
             for row in rows for each in row["where"]
         ]  # fmt: skip
 
-    def highs(self) -> dict[Place, High]:
-        """Return the newest position of every partition that has events.
+    def reached(self) -> dict[Place, Reached]:
+        """Return how far every partition is that has events.
 
         Raises: OffsetsLost.
         """
-        found: dict[Place, High] = {}
+        found: dict[Place, Reached] = {}
         for row in self._summary():
             where = f"partition {row['partition']} of {row['topic']}"
             if row["anew"] is not None:
@@ -278,8 +281,10 @@ class Events:
             if row["again"]:
                 log.info("%s: %s events were delivered again", where, row["again"])
             if row["high"] is not None:
-                place, high = (row["topic"], row["partition"]), tuple(row["high"])
-                found[place] = max(found.get(place, high), high)
+                place = row["topic"], row["partition"]
+                high, read = found.get(place, ((0, 0), 0))
+                streamed = (0, 0) if row["streamed"] is None else tuple(row["streamed"])
+                found[place] = max(high, streamed), max(read, row["read"] or 0)
         return found
 
     def tables(self) -> Iterator[TableRows]:

@@ -27,7 +27,7 @@ from waltap_spark.kafka.columns import learn_functions
 from waltap_spark.kafka.errors import EventUnread
 from waltap_spark.kafka.events import Events
 from waltap_spark.kafka.rows import LOST, MARKS, PROBLEM, TableRows
-from waltap_spark.kafka.topics import BadRecord, High, KafkaTopics, Place, offered, records
+from waltap_spark.kafka.topics import BadRecord, KafkaTopics, Place, Reached, offered, records
 from waltap_spark.schema import log_struct
 from waltap_spark.session import prepare
 
@@ -63,7 +63,7 @@ class KafkaFeed:
         self._mark, self._bucket = NOTHING, ""
         self._keys: dict[tuple[str, str], tuple[str, ...]] = {}
         self._taken: dict[Place, int] = {}
-        self._highs: dict[Place, High] = {}
+        self._reached: dict[Place, Reached] = {}
 
     def __enter__(self) -> Self:
         self.open()
@@ -94,7 +94,10 @@ class KafkaFeed:
         for topic, partitions in manifest.offsets.items():
             for partition, (offset, commit, lsn) in partitions.items():
                 self._taken[topic, partition] = offset
-                self._highs[topic, partition] = commit, lsn
+                read = manifest.reads.get(topic, {}).get(partition, 0)
+                # a position without LSN is that of a first snapshot, also in logs of earlier versions
+                high = (commit, lsn) if lsn else (0, 0)
+                self._reached[topic, partition] = high, max(read, 0 if lsn else commit)
 
     def pull(self) -> Manifest | None:
         """Take what the topics have behind what was taken, and publish it; None when there is nothing, or
@@ -108,7 +111,7 @@ class KafkaFeed:
             if not what.ranges:
                 return None
             frame = records(self._spark, self._topics, what.ranges)
-            with Events(self._topics, frame, self._highs, self._keys, what.spread) as events:
+            with Events(self._topics, frame, self._reached, self._keys, what.spread) as events:
                 ends = {place: each.end for place, each in what.ranges.items()}
                 ends |= events.hold_back(what.unfinished)
                 if any(ends[place] > each.start for place, each in what.ranges.items()):
@@ -124,9 +127,10 @@ class KafkaFeed:
         self._bucket = bucket
         bad = events.bad()
         self._require_few(bad)
-        highs = dict(self._highs)
-        for place, high in events.highs().items():  # a portion may be all of what comes again
-            highs[place] = max(highs.get(place, high), high)
+        reached = dict(self._reached)
+        for place, (high, read) in events.reached().items():
+            older = reached.get(place, (high, read))  # a portion may be all of what comes again
+            reached[place] = max(older[0], high), max(older[1], read)
         entries, times = [], list[int]()
         for number, rows in enumerate(events.tables()):
             entry, seen, found = self._written(rows, number)
@@ -138,7 +142,7 @@ class KafkaFeed:
         self._keys = events.keys()
         if bad:
             self._keep(events, bad)
-        manifest = self._manifest(entries, times, {**self._taken, **ends}, highs)
+        manifest = self._manifest(entries, times, {**self._taken, **ends}, reached)
         name = manifest_name(self._mark, manifest.mark)
         path = f"manifests/{manifest.mark.epoch:04x}/{self._bucket}/{name}"
         self._store.publish(path, manifest.encode())
@@ -200,15 +204,19 @@ class KafkaFeed:
         entries: list[TableEntry],
         times: list[int],
         taken: Mapping[Place, int],
-        highs: Mapping[Place, High],
+        reached: Mapping[Place, Reached],
     ) -> Manifest:
         before = self._mark
-        end = max([before.end_lsn, *(max(high) for high in highs.values())])
+        end = max([before.end_lsn, *(max(*high, read) for high, read in reached.values())])
         same = end == before.end_lsn and before != NOTHING
         offsets: dict[str, dict[int, tuple[int, int, int]]] = {}
-        for place, offset in taken.items():
-            commit, lsn = highs.get(place, (0, 0))
-            offsets.setdefault(place[0], {})[place[1]] = offset, commit, lsn
+        reads: dict[str, dict[int, int]] = {}
+        for (topic, partition), offset in taken.items():
+            (commit, lsn), read = reached.get((topic, partition), ((0, 0), 0))
+            position = (commit, lsn) if lsn else (read, 0)
+            offsets.setdefault(topic, {})[partition] = offset, *position
+            if lsn and read:
+                reads.setdefault(topic, {})[partition] = read
         return Manifest(
             version=VERSION,
             mark=Mark(1, end, before.ordinal + 1 if same else 0),
@@ -221,6 +229,7 @@ class KafkaFeed:
             pipeline="kafka",
             tables=tuple(entries),
             offsets=offsets,
+            reads=reads,
         )
 
     # --- segments -----------------------------------------------------------------------------------

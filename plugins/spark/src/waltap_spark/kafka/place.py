@@ -1,14 +1,16 @@
 """Where events stand: the position of each, whether it came before already, and whether it has one at all.
 
 An event stands at (commit before its transaction, its LSN), as Debezium writes it in ``source.sequence``.
-A partition only goes forward in that; a record that goes back was delivered again.
+A partition only goes forward in that; a record that goes back was delivered again. Rows of a first
+snapshot go forward by themselves: beside a slot that was there before, the next transaction may follow a
+commit from before the snapshot, and is behind it nevertheless.
 """
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from waltap_spark.kafka.columns import text_of
-from waltap_spark.kafka.topics import High, Place
+from waltap_spark.kafka.topics import Place, Reached
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -24,12 +26,14 @@ have begun before it. Commit records are longer than that."""
 _FIRST_GAP: Final = 8
 
 
-def placed(events: "DataFrame", highs: Mapping[Place, High], spread: frozenset[str]) -> "DataFrame":
-    """Return ``events`` with ``_commit`` and ``rank`` (what partitions go forward in), ``_commit_lsn`` and
-    ``_seq`` (the order of changes), ``_lsn``, ``first_read`` (a row of a first snapshot), ``again``, and
-    ``problem``.
+def placed(
+    events: "DataFrame", reached: Mapping[Place, Reached], spread: frozenset[str]
+) -> "DataFrame":
+    """Return ``events`` with ``_told`` and ``rank`` (what partitions go forward in), ``_commit`` (the
+    same, but no further back than the first snapshot), ``_commit_lsn`` and ``_seq`` (the order of
+    changes), ``_lsn``, ``first_read`` (a row of a first snapshot), ``again``, and ``problem``.
 
-    ``highs``: how far partitions were before; ``spread``: topics of several partitions.
+    ``reached``: how far partitions were before; ``spread``: topics of several partitions.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
@@ -41,25 +45,32 @@ def placed(events: "DataFrame", highs: Mapping[Place, High], spread: frozenset[s
     )
     known = known.withColumn("problem", _problem(spread)).selectExpr(
         "*",
-        f"case when problem is not null or op = 'm' then null"
-        f" when {first} then _lsn - {_FIRST_GAP} else _before end AS _told",
+        f"if(problem is null and {first}, _lsn - {_FIRST_GAP}, null) AS _read",
+        "if(problem is null and op <> 'm', _before, null) AS _follows",
         f"coalesce({first}, false) AS first_read",
         # the delete of a row whose key changed has the LSN of its insert, and comes before it
         f"if({first}, 0L, if(leaves and op = 'd', _lsn - 1, _lsn)) AS rank",
     )  # fmt: skip
-    known = _with_highs(known, highs)
+    known = _with_reached(known, reached)
     until = Window.partitionBy("topic", "partition").orderBy("offset")
     here = until.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     before = until.rowsBetween(Window.unboundedPreceding, -1)
     counts = F.expr("problem is null and op <> 'm'")
+    floor = F.greatest(F.max("_read").over(here), F.col("_high_read._commit"))
     # the first transaction that a connector reads has no commit before it
-    told = F.greatest(F.max("_told").over(here), F.col("_high._commit"))
+    followed = F.greatest(F.max("_follows").over(here), floor, F.col("_high._commit"))
     begins = F.first(F.when(counts, F.col("_lsn")), ignorenulls=True).over(here)
-    known = known.withColumn("_commit", F.when(counts, F.coalesce(F.col("_told"), told, begins)))
-    position = F.when(counts, F.struct("_commit", "rank"))
-    furthest = F.greatest(F.max(position).over(before), F.col("_high"))
+    told = F.coalesce(F.col("_read"), F.col("_follows"), followed, begins)
+    known = known.withColumn("_told", F.when(counts, told))
+    behind = F.coalesce(F.col("_read"), F.greatest(F.col("_told"), floor))
+    known = known.withColumn("_commit", F.when(counts, behind))
+    position = F.when(counts, F.struct(F.col("_told").alias("_commit"), "rank"))
+    streamed = F.when(~F.col("first_read"), position)
+    furthest = F.greatest(F.max(streamed).over(before), F.col("_high"))
     once = F.expr("moved and op = 'c'")  # nothing but itself stands at its position
     again = (position < furthest) | (once & (position == furthest))
+    back = position < F.greatest(F.max(position).over(before), F.col("_high"), F.col("_high_read"))
+    again = F.when(F.col("first_read"), back).otherwise(again)
     return (
         known.selectExpr(
             "*",
@@ -69,7 +80,7 @@ def placed(events: "DataFrame", highs: Mapping[Place, High], spread: frozenset[s
             f"if({first}, 0, cast(pmod(_lsn - _commit, 2147483648L) as int)) AS _seq",
         )
         .withColumn("again", F.coalesce(again, F.lit(False)))
-        .drop("_high", "_told", "_before")
+        .drop("_high", "_high_read", "_read", "_follows", "_before")
     )
 
 
@@ -96,18 +107,19 @@ def _problem(spread: frozenset[str]) -> "Column":
     return found.cast("string")
 
 
-def _with_highs(events: "DataFrame", highs: Mapping[Place, High]) -> "DataFrame":
+def _with_reached(events: "DataFrame", reached: Mapping[Place, Reached]) -> "DataFrame":
     from pyspark.sql import functions as F  # noqa: N812
 
     values = (
         ", ".join(
-            f"({text_of(topic)}, {partition}, {commit}L, {lsn}L)"
-            for (topic, partition), (commit, lsn) in highs.items()
+            f"({text_of(topic)}, {partition}, {commit}L, {lsn}L, {read}L)"
+            for (topic, partition), ((commit, lsn), read) in reached.items()
         )
-        or "('', -1, 0L, 0L)"
+        or "('', -1, 0L, 0L, 0L)"
     )
     before = events.sparkSession.sql(
-        "SELECT topic, partition, named_struct('_commit', c, 'rank', r) AS _high"
-        f" FROM VALUES {values} AS v(topic, partition, c, r)"
+        "SELECT topic, partition, named_struct('_commit', c, 'rank', r) AS _high,"
+        " named_struct('_commit', f, 'rank', 0L) AS _high_read"
+        f" FROM VALUES {values} AS v(topic, partition, c, r, f)"
     )
     return events.join(F.broadcast(before), ["topic", "partition"], "left")

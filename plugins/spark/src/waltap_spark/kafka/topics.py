@@ -10,13 +10,26 @@ from waltap_spark.kafka.errors import OffsetsLost, TopicsUnreadable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["BadRecord", "High", "KafkaTopics", "Offered", "Place", "Range", "offered", "records"]
+__all__ = [
+    "BadRecord",
+    "High",
+    "KafkaTopics",
+    "Offered",
+    "Place",
+    "Range",
+    "Reached",
+    "offered",
+    "records",
+]
 
 Place = tuple[str, int]
 """Topic and partition."""
 
 High = tuple[int, int]
 """The position of the newest event of a partition: the commit before its transaction, and its own LSN."""
+
+Reached = tuple[High, int]
+"""How far a partition is: the position of its newest change, and that of its newest first snapshot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
