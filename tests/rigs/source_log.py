@@ -5,6 +5,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql.types import StructType
 from waltap.decode.relation import Relation
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.source import ChangeLogSource
@@ -61,9 +62,10 @@ class Frame:
     """What Spark keeps of `load()`: the source, as it was sent once its schema was asked for, and that
     schema. Every start and every action makes a reader of it."""
 
-    def __init__(self, options: dict[str, str]) -> None:
+    def __init__(self, options: dict[str, str], schema: StructType | None = None) -> None:
+        """``schema``: given by the user, who is not asked for one then."""
         source = ChangeLogSource(options)
-        self.schema = source.schema()
+        self.schema = source.schema() if schema is None else schema
         self.sent = pickle.dumps(source)
 
     def stream(self) -> Any:

@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from waltap_spark.source.errors import ColumnsGrew
+from pyspark.sql.types import StringType, StructField, StructType
+from waltap_sinks.changelog import Mark
+from waltap_spark.source.errors import ColumnsGrew, ValuesUnfit
 
 from tests.rigs.changelog import relation
-from tests.rigs.source_log import SourceLog
+from tests.rigs.source_log import Frame, SourceLog
 
 ID = ("id", "int4")
 OTHER = relation("public.other", [ID])
@@ -96,3 +98,48 @@ def test_a_column_may_be_called_like_that_which_names_the_tables(log: SourceLog)
     log.insert(named, ["2", "of stone"])
     for rows in (frame.rows(), frame.streamed()):
         assert [row["_table"] for row in rows] == ["of wood", "of stone"]
+
+
+TYPES = [
+    ("float4", "0.1", "float8", "0.1"),
+    ("date", "2026-01-01", "timestamp", "2026-01-01 12:00:00"),
+    ("int4", "1", "int8", "8589934592"),
+    ("int4", "1", "text", "one"),
+]
+
+
+@pytest.mark.parametrize(("old", "before", "new", "after"), TYPES)
+def test_a_type_that_a_query_does_not_know_stops_it(
+    log: SourceLog, old: str, before: str, new: str, after: str
+) -> None:
+    log.insert(relation("public.people", [ID, ("value", old)], numbers=(1, 2)), ["1", before])
+    frames = [log.frame(), log.frame(newColumns="ignore")]
+    log.insert(relation("public.people", [ID, ("value", new)], numbers=(1, 2)), ["2", after])
+    for frame in frames:
+        with pytest.raises(ColumnsGrew, match="WT-5224 public.people has other types at .*: value"):
+            frame.streamed()
+        with pytest.raises(ColumnsGrew, match="WT-5224 public.people has other types at .*: value"):
+            frame.rows()
+    assert [row["id"] for row in log.frame().streamed()] == [1, 2]
+
+
+def test_values_from_before_a_type_that_does_not_hold_them_are_told_of(log: SourceLog) -> None:
+    log.insert(relation("public.people", [ID, ("value", "text")], numbers=(1, 2)), ["1", "one"])
+    log.insert(relation("public.people", [ID, ("value", "int4")], numbers=(1, 2)), ["2", "2"])
+    frame = log.frame()
+    told = r"WT-5269 value of public.people was string and does not fit int32: .*'one'"
+    for read in (frame.rows, frame.streamed):
+        with pytest.raises(ValuesUnfit, match=told):
+            read()
+    texts = [
+        StructField(each.name, StringType()) if each.name == "value" else each
+        for each in frame.schema
+    ]
+    wider = Frame({"path": log.path, "table": "public.people"}, StructType(texts))
+    for read in (wider.rows, wider.streamed):
+        assert [row["value"] for row in read()] == ["one", "2"]
+    assert [row["value"] for row in log.frame(startingPosition=str(_second(log))).rows()] == [2]
+
+
+def _second(log: SourceLog) -> Mark:
+    return next(iter(log.log.manifests())).mark

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from waltap_spark.source.errors import SourceOption
+from waltap_spark.source.offsets import mark_of
 from waltap_spark.source.stream import ChangeLogStream
 
 from tests.rigs.changelog import COMMIT_TS, batch
@@ -137,3 +138,50 @@ def test_a_time_to_start_at_goes_for_every_batch(log: SourceLog) -> None:
     began = stream.initialOffset()
     end = stream.latestOffset(began, stream.getDefaultReadLimit())
     assert names(stream, began, end) == ["Cid"]
+
+
+def snapshot(log: SourceLog, ts: int = COMMIT_TS) -> None:
+    """The rows of a snapshot, in two manifests of one LSN."""
+    pieces = log.db.snapshot(PEOPLE, rows_each=1)
+    for piece in pieces:
+        for part in piece.parts:
+            part.ts = ts
+    log.sink.write(pieces[0])
+    log.sink.flush()
+    for piece in pieces[1:]:
+        log.sink.write(piece)
+    log.sink.flush()
+
+
+def test_a_time_to_start_at_has_the_rows_that_were_read_from_then_on(log: SourceLog) -> None:
+    log.db.rows[PEOPLE.name] = [("1", "Bob"), ("2", "Cid")]
+    since = dt.datetime.fromtimestamp(COMMIT_TS / 1e6, dt.UTC) + dt.timedelta(hours=1)
+    snapshot(log, ts=COMMIT_TS + 3_600_000_000)
+    frame = log.frame(startingTime=since.isoformat())
+    for rows in (frame.rows(), frame.streamed()):
+        assert [row["name"] for row in rows] == ["Bob", "Cid"]
+    later = since + dt.timedelta(seconds=1)
+    assert log.frame(startingTime=later.isoformat()).rows() == []
+
+
+def test_what_was_read_long_before_a_time_to_start_at_is_passed_over(log: SourceLog) -> None:
+    log.db.rows[PEOPLE.name] = [("1", "Ann"), ("2", "Bob")]
+    snapshot(log)
+    last = log.log.last()
+    assert last is not None
+    tomorrow = dt.datetime.now(dt.UTC) + dt.timedelta(days=1)
+    began = log.stream(startingTime=tomorrow.isoformat()).initialOffset()
+    assert mark_of(began) == last.mark
+
+
+@pytest.mark.parametrize("above", [-1, 0, 1])
+def test_two_reads_that_meet_at_an_lsn_have_each_row_once(log: SourceLog, above: int) -> None:
+    log.db.rows[PEOPLE.name] = [("1", "Bob"), ("2", "Cid")]
+    snapshot(log)
+    meeting = text(log.db.lsn + above)
+    log.people("Dan")
+    halves = [log.frame(endingPosition=meeting).rows(), log.frame(startingPosition=meeting).rows()]
+    assert [row["name"] for half in halves for row in half] == ["Ann", "Bob", "Cid", "Dan"]
+    assert [len(half) for half in halves] == ([3, 1] if above > 0 else [1, 3])
+    streamed = log.frame(startingPosition=meeting).streamed()
+    assert streamed == halves[1]

@@ -42,13 +42,14 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
     """The columns of one table as a query has them: name → the source's number, if that is known.
 
     ``mark``: where the log stood when this was looked up; what it has since is new. ``oid``: of which
-    table of that name the numbers are, 0 where that is not known.
+    table of that name the numbers are, 0 where that is not known. ``arrow``: the types that they had then.
     """
 
     table: str
     numbers: dict[str, int | None]
     mark: Mark
     oid: int = 0
+    arrow: dict[str, str] = {}
 
     def stored(self, entry: TableEntry) -> dict[str, str]:
         """Return, for the columns that ``entry`` has, what they are called in its segments."""
@@ -71,6 +72,18 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
             return []
         taken = set(self.stored(entry).values())
         return [each.name for each in entry.columns if each.name not in taken]
+
+    def retyped_in(self, entry: TableEntry, mark: Mark) -> list[str]:
+        """Return the columns of ``entry``, of the manifest at ``mark``, whose types the query has not."""
+        if mark <= self.mark:
+            return []
+        arrow = {each.name: each.arrow for each in entry.columns}
+        called = self.stored(entry).items()
+        return [
+            stored
+            for name, stored in called
+            if arrow[stored] != self.arrow.get(name, arrow[stored])
+        ]
 
 
 def logged_tables(

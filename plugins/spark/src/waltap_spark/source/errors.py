@@ -5,12 +5,20 @@ SinkError
 ├── OffsetOfAnother     WT-5222   a stored offset is one of another change log
 ├── CapturedElsewhere   WT-5266   what was captured last went somewhere else than to this spool
 ├── TableNotLogged      WT-5223   the change log has no change of the table
-└── ColumnsGrew         WT-5224   a table got columns that the query does not know
+├── ColumnsGrew         WT-5224   a table got columns, or types, that the query does not know
+└── ValuesUnfit         WT-5269   values from before a column got its type do not fit it
 """
 
 from waltap.errors import SinkError
 
-__all__ = ["CapturedElsewhere", "ColumnsGrew", "OffsetOfAnother", "SourceOption", "TableNotLogged"]
+__all__ = [
+    "CapturedElsewhere",
+    "ColumnsGrew",
+    "OffsetOfAnother",
+    "SourceOption",
+    "TableNotLogged",
+    "ValuesUnfit",
+]
 
 
 class SourceOption(SinkError):
@@ -55,10 +63,22 @@ class TableNotLogged(SinkError):
 
 
 class ColumnsGrew(SinkError):
-    """While a query runs, a table gets a column, or another table joins: a query has one schema."""
+    """While a query runs, a table gets a column, or a column another type, or another table joins: a query
+    has one schema."""
 
     code = "WT-5224"
     remedy = (
         "Load and start the query again: it goes on from its checkpoint, with what is new. "
-        '.option("newColumns", "ignore") leaves it out instead.'
+        '.option("newColumns", "ignore") leaves new columns and tables out instead.'
+    )
+
+
+class ValuesUnfit(SinkError):
+    """A column has another type than it had: a query has it as it is now, and a value from before does not
+    fit that."""
+
+    code = "WT-5269"
+    remedy = (
+        "Give .schema(…) with a type for {column} that holds what it was and what it is, such as string, "
+        "or read from a position behind the change of its type on."
     )

@@ -4,7 +4,7 @@ import datetime as dt
 import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Final, Literal, cast
 
 from waltap.files.properties import StorageProperties
 from waltap_sinks.changelog import NOTHING, ChangeLog, Manifest, Mark, Store
@@ -45,6 +45,11 @@ OF_A_RANGE = (
 
 OF_A_BATCH = frozenset(("endingPosition", "endingTime", "standing"))
 """What a query has that ends, and no stream of a log: what it left out would be gone with the offset."""
+
+
+WRITTEN_WITHIN: Final = dt.timedelta(minutes=20)
+"""How long after the beginning of its bucket a manifest was written at most, by a server's clock: a bucket
+is of ten minutes, and clocks differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +184,10 @@ def _moment(text: str, option: str) -> int:
         raise SourceOption(what, option=option) from cause
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=dt.UTC)
+    return _micros(moment)
+
+
+def _micros(moment: dt.datetime) -> int:
     return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
 
 
@@ -194,14 +203,24 @@ def start_mark(log: ChangeLog, bound: Bound, last: Manifest | None) -> Mark:
     before = _before_first(log)
     for step in log.manifests(before, last.mark):
         if bound.time is not None:
-            reached = step.last_commit_ts is not None and step.last_commit_ts >= bound.time
-        else:
+            reached = not _lies_before(step, bound.time)
+        else:  # rows of a snapshot stand at the end of what was there before it
             assert bound.lsn is not None
-            reached = step.mark.epoch == last.mark.epoch and step.mark.end_lsn > bound.lsn
+            reached = step.mark.epoch == last.mark.epoch and step.mark.end_lsn >= bound.lsn
         if reached:
             return before
         before = step.mark
     return before
+
+
+def _lies_before(step: Manifest, time: int) -> bool:
+    """Tell whether no row of ``step`` can be of ``time`` or later. Rows that were read have the time of
+    reading, which the manifest does not tell: it was before that of writing."""
+    if any("r" in entry.operations for entry in step.tables):
+        written = dt.datetime.strptime(f"{step.bucket}0", "%Y%m%dT%H%M").replace(tzinfo=dt.UTC)
+        if _micros(written + WRITTEN_WITHIN) >= time:
+            return False
+    return step.last_commit_ts is None or step.last_commit_ts < time
 
 
 def end_mark(log: ChangeLog, bound: Bound) -> Mark:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from waltap_sinks.changelog import Store
-from waltap_sinks.changelog.errors import ChangeLogDamaged
 from waltap_spark.schema import arrow_schema
 from waltap_spark.source.catalogue import OWN
+from waltap_spark.source.errors import ValuesUnfit
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -118,9 +118,11 @@ def _column(rows: "pa.RecordBatch", segment: SegmentRows, field: "pa.Field") -> 
         return values
     try:
         return values.cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as cause:
-        text = f"column {stored} of {segment.table} does not fit {field.type}: {cause}"
-        raise ChangeLogDamaged(text, path=segment.path) from cause
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as cause:
+        text = (
+            f"{stored} of {segment.table} was {values.type} and does not fit {field.type}: {cause}"
+        )
+        raise ValuesUnfit(text, column=field.name) from cause
 
 
 def _renamed(told: "pa.Array", called: dict[str, str]) -> "pa.Array":

@@ -58,12 +58,13 @@ class TaskPlanner:
             names = list(struct[table].dataType.names)
         if entry is None:
             return Columns(table=table, numbers=dict.fromkeys(names), mark=gone)
-        numbers = {each.name: each.number for each in entry.columns}
+        columns = {each.name: each for each in entry.columns if each.name in names}
         return Columns(
             table=table,
-            numbers={name: numbers.get(name) for name in names},
+            numbers=dict.fromkeys(names) | {name: each.number for name, each in columns.items()},
             mark=self._mark,
             oid=entry.oid,
+            arrow={name: each.arrow for name, each in columns.items()},
         )
 
     def wanted(self, manifest: Manifest) -> Iterator[TableEntry]:
@@ -125,6 +126,9 @@ class TaskPlanner:
         new = columns.new_in(entry, mark)
         if new and not self._options.ignores_new:
             raise ColumnsGrew(f"{entry.name} got columns at {mark}: {', '.join(new)}")
+        retyped = columns.retyped_in(entry, mark)
+        if retyped:
+            raise ColumnsGrew(f"{entry.name} has other types at {mark}: {', '.join(retyped)}")
         return columns.stored(entry)
 
     def _segments(self, entry: TableEntry, mark: Mark) -> list[SegmentRows]:
