@@ -374,6 +374,44 @@ def test_several_profiles_are_read_side_by_side_and_end_with_what_there_is(
         database.drop()
 
 
+def test_a_column_that_one_of_several_profiles_has_is_null_in_the_others(
+    shop: Shop, server: Any, tmp_path: Path
+) -> None:
+    database = server.create_database(f"{shop.database.name}_b")
+    try:
+        second = Shop(database, tmp_path, "depot")
+        given = {"profile": f"{shop.file},{second.file}", "table": "public.orders"}
+
+        def batch() -> list[tuple[Any, ...]]:
+            source = ChangeLogSource(given)
+            reader: Any = source.reader(source.schema())
+            parts = [part for task in reader.partitions() for part in reader.read(task)]
+            found = [row for part in parts for row in part.to_pylist()]
+            return sorted((row["id"], row["_source"], row.get("more")) for row in found)
+
+        assert batch() == []
+        shop.insert(1)
+        second.insert(2)
+        assert batch() == [(1, "shop", None), (2, "depot", None)]
+        shop.database.execute("ALTER TABLE orders ADD COLUMN more int")
+        shop.database.execute("INSERT INTO orders VALUES (3, 'new', 9)")
+        with pytest.raises(WaltapError, match="WT-5224 public.orders got columns at .*: more"):
+            batch()
+        known = [(1, "shop", None), (2, "depot", None), (3, "shop", 9)]
+        assert batch() == known
+        database.execute("ALTER TABLE orders ADD COLUMN more int")
+        database.execute("INSERT INTO orders VALUES (4, 'new', 8)")
+        assert batch() == [*known, (4, "depot", 8)]
+        database.execute("ALTER TABLE orders ALTER COLUMN more TYPE text")
+        database.execute("INSERT INTO orders VALUES (5, 'new', 'x')")
+        with pytest.raises(WaltapError, match="WT-5224|WT-5269"):
+            batch()
+        with pytest.raises(SourceOption, match="other types in depot .* before it: more"):
+            batch()
+    finally:
+        database.drop()
+
+
 def test_a_batch_captures_what_there_is_and_reads_the_spool(shop: Shop) -> None:
     """Each reads from the spool's beginning, or from where it is told; the slot follows the spool."""
 

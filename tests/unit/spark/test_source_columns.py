@@ -1,12 +1,20 @@
 """Which columns a query has: over tables made anew, other names and types, and starts of one frame."""
 
+import datetime as dt
+import decimal
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from pyspark.sql.types import StringType, StructField, StructType
+from waltap.files.store import Store
 from waltap_sinks.changelog import Mark
+from waltap_spark.schema import struct_of
+from waltap_spark.source.catalogue import arrow_types
 from waltap_spark.source.errors import ColumnsGrew, ValuesUnfit
+from waltap_spark.source.rows import Limits, SegmentRows, batches
 
 from tests.rigs.changelog import relation
 from tests.rigs.source_log import Frame, SourceLog
@@ -143,3 +151,38 @@ def test_values_from_before_a_type_that_does_not_hold_them_are_told_of(log: Sour
 
 def _second(log: SourceLog) -> Mark:
     return next(iter(log.log.manifests())).mark
+
+
+CLOCK = pa.struct([("opens", pa.time64("us")), ("seats", pa.int32())])
+NESTED = {
+    "hours": (CLOCK, {"opens": dt.time(8, 30), "seats": 4}),
+    "days": (pa.list_(CLOCK), [{"opens": dt.time(9), "seats": None}, None]),
+    "wide": (pa.map_(pa.string(), pa.decimal256(50, 1)), [("a", decimal.Decimal("1.5"))]),
+}
+
+
+def test_times_and_wide_decimals_are_text_wherever_they_are(tmp_path: Path) -> None:
+    types = {name: kind for name, (kind, _value) in NESTED.items()}
+    types |= {"_commit_lsn": pa.int64(), "_commit_ts": pa.timestamp("us", tz="UTC")}
+    values = {name: [value, None] for name, (_kind, value) in NESTED.items()}
+    own = {"_commit_lsn": [1, 2], "_commit_ts": [0, 0]}
+    rows = pa.table({**values, **own}, schema=pa.schema(types.items()))
+    parquet.write_table(rows, tmp_path / "segment.parquet")
+    struct = struct_of(arrow_types(rows.select(list(NESTED)).schema))
+    assert struct.simpleString() == (
+        "struct<hours:struct<opens:string,seats:int>,"
+        "days:array<struct<opens:string,seats:int>>,wide:map<string,string>>"
+    )
+    called = dict(zip(NESTED, NESTED, strict=True))
+    segment = SegmentRows(
+        path="segment.parquet", rows=2, table="p.t", epoch=1, generation=None, called=called
+    )
+    (part,) = batches(Store(str(tmp_path)), [segment], struct, Limits(), many=False)
+    assert part.to_pylist() == [
+        {
+            "hours": {"opens": "08:30:00.000000", "seats": 4},
+            "days": [{"opens": "09:00:00.000000", "seats": None}, None],
+            "wide": [("a", "1.5")],
+        },
+        dict.fromkeys(NESTED),
+    ]

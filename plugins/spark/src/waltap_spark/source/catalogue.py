@@ -186,5 +186,9 @@ def _readable(kind: Any) -> Any:
     if pa.types.is_decimal256(kind) or pa.types.is_time(kind):
         return pa.string()
     if pa.types.is_list(kind):
-        return pa.list_(_readable(kind.value_type))
+        return pa.list_(kind.value_field.with_type(_readable(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_readable(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, _readable(kind.item_type))
     return kind

@@ -72,16 +72,20 @@ def spool_marks(options: Options) -> dict[str, Mark]:
 
 
 def profiles_struct(options: Options) -> "StructType":
-    """Return the schema of a query: as the spools have the tables, else as the servers have them now.
+    """Return the schema of a query: as the spools have the tables, else as the servers have them now. A
+    column that some profiles have is null in rows of the others: a new one comes to one server first.
 
     Raises: WaltapError.
     """
     found: dict[str, dict[str, str]] = {}
     for host in hosts_of(options):
         for table, columns in _tables(host, options).items():
-            if found.setdefault(table, columns) != columns:
-                what = f"{table} has other columns in {host.name} than in the profiles before it"
-                raise SourceOption(what, option="profile")
+            known = found.setdefault(table, {})
+            unlike = [name for name, kind in columns.items() if known.get(name, kind) != kind]
+            if unlike:
+                what = f"{table} has other types in {host.name} than in the profiles before it"
+                raise SourceOption(f"{what}: {', '.join(unlike)}", option="profile")
+            known.update(columns)
     if not found:
         wanted = options.table or ", ".join(options.patterns)
         raise TableNotLogged(f"no profile captures {wanted}", known="see waltap plan")
