@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CORRUPT",
     "declared_column",
+    "declared_field",
     "is_there",
     "learn_functions",
     "out_of_range",
@@ -57,7 +58,8 @@ _SURE_DIGITS: Final = 15
 _DAY_S: Final = 86_400
 _FIRST_S, _END_S = -62_135_596_800, 253_402_300_800
 """Seconds of the years 1 to 9999: what a database's own change log holds as date and timestamp."""
-_FAR: Final = r"infinity|^[+-]?\\d{5,}-|^-| BC$"
+_FIRST, _LAST = "0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"
+_FAR: Final = r"infinity|^[+-]?\\d{5,}-|^-|^0000-| BC$"
 _DIGITS: Final = "waltap_digits"
 
 
@@ -89,6 +91,8 @@ def _raw(field: Field) -> str:
         return f"array<{_raw(field.items)}>"
     if field.kind == "map":
         assert field.items is not None
+        if _has_pairs(field):
+            return "array<array<string>>"
         return f"map<string, {'string' if _is_variant(field.items) else _raw(field.items)}>"
     if field.kind == "struct":
         inner = ", ".join(f"{quoted(each.name)}: {_raw(each)}" for each in field.fields)
@@ -96,6 +100,11 @@ def _raw(field: Field) -> str:
     if _is_variant(field):
         return "variant"
     return _RAW.get(field.kind, "string")  # bytes are base64 in JSON
+
+
+def _has_pairs(field: Field) -> bool:
+    """Tell whether a map is an array of pairs in JSON, whose objects have no other keys than text."""
+    return field.keys is not None and field.keys.kind != "string"
 
 
 def _is_variant(field: Field) -> bool:
@@ -119,7 +128,7 @@ def typed_column(field: Field, column: str, *, avro: bool, inside: bool = False)
     meaning = field.meaning
     if meaning in _DATES:
         value = column if avro and meaning == _DATES[1] else f"date_from_unix_date({column})"
-        return f"if(year({value}) between 1 and 9999, {value}, null)"
+        return _near_day(value)
     if meaning in _TIMES:
         return _time(column, _TIMES[meaning])
     if meaning in _MOMENTS:
@@ -127,7 +136,7 @@ def typed_column(field: Field, column: str, *, avro: bool, inside: bool = False)
             return f"cast({column} as timestamp_ntz)"  # Avro's own logical type
         return f"cast({_moment(column, _MOMENTS[meaning])} as timestamp_ntz)"
     if meaning == _ZONED:
-        return f"try_cast({column} as timestamp)"
+        return _near_moment(f"try_cast({column} as timestamp)", "timestamp")
     if meaning == DECIMAL:
         return _decimal(field, column, avro=avro, inside=inside)
     if meaning == _VARIABLE:
@@ -139,6 +148,8 @@ def typed_column(field: Field, column: str, *, avro: bool, inside: bool = False)
         assert field.items is not None
         inner = typed_column(field.items, "e", avro=avro, inside=True)
         return column if inner == "e" else f"transform({column}, e -> {inner})"
+    if field.kind == "map" and not avro and _has_pairs(field):
+        return _map_of_pairs(field, column)
     if field.kind == "struct":
         parts = ", ".join(
             f"{text_of(each.name)}, "
@@ -150,6 +161,15 @@ def typed_column(field: Field, column: str, *, avro: bool, inside: bool = False)
     return f"try_cast({column} as {narrow})" if narrow and avro else column
 
 
+def _map_of_pairs(field: Field, column: str) -> str:
+    assert field.keys is not None
+    assert field.items is not None
+    kinds = (_RAW.get(each.kind, "string") for each in (field.keys, field.items))
+    key, value = (f"try_cast(get(e, {at}) as {kind})" for at, kind in enumerate(kinds))
+    entries = f"transform({column}, e -> named_struct('key', {key}, 'value', {value}))"
+    return f"if(exists({column}, e -> {key} is null), null, map_from_entries({entries}))"
+
+
 def _decimal(field: Field, column: str, *, avro: bool, inside: bool) -> str:
     scale = int(field.parameters.get("scale", "0"))
     precision = int(field.parameters.get("connect.decimal.precision", _MOST_DIGITS))
@@ -158,7 +178,7 @@ def _decimal(field: Field, column: str, *, avro: bool, inside: bool) -> str:
     if avro:
         text, number = column, column
     else:
-        text = f"try_variant_get({column}, '$', 'string')" if _is_variant(field) else column
+        text = _text_in(column) if _is_variant(field) else column
         number = f"try_to_binary({text}, 'base64')"
     if fits:
         made = f"try_cast({_unscaled(number)} || 'E-{scale}' as {exact})"
@@ -203,6 +223,16 @@ def _moment(column: str, per_second: int) -> str:
     return f"if({number} >= {first} and {number} < {end}, timestamp_micros({micros}), null)"
 
 
+def _near_day(day: str) -> str:
+    return f"if(year({day}) between 1 and 9999, {day}, null)"
+
+
+def _near_moment(moment: str, kind: str) -> str:
+    zone = "Z" if kind == "timestamp" else ""
+    first, last = f"{kind}'{_FIRST}{zone}'", f"{kind}'{_LAST}{zone}'"
+    return f"if({moment} between {first} and {last}, {moment}, null)"
+
+
 def _time(column: str, per_second: int) -> str:
     seconds = f"({column} div {per_second})"
     micros = f"cast(({column} % {per_second}) * {1_000_000 // min(per_second, 1_000_000)}"
@@ -222,23 +252,47 @@ def _unscaled(value: str) -> str:
     return f"if(length({value}) > 16, null, cast({number} as string))"
 
 
+def declared_field(name: str, kind: str) -> Field:
+    """Return the field of a column that somebody declared: its values are read as text, but decimals with
+    all digits of a number."""
+    return Field(name, "bytes", DECIMAL) if kind.startswith("decimal(") else Field(name, "string")
+
+
 def declared_column(kind: str, column: str) -> str:
-    """Return SQL that makes of a JSON value as text, ``column``, one of a type (DDL) that somebody
-    declared, null where it cannot: days, and microseconds, are numbers."""
+    """Return SQL that makes of a JSON value, ``column``, one of a type (DDL) that somebody declared, null
+    where it cannot: days, and microseconds, are numbers."""
     number = f"try_cast({column} as bigint)"
     if kind == "date":
         day = f"date_from_unix_date(try_cast({number} as int))"
-        return f"coalesce({day}, try_cast({column} as date))"
+        return _near_day(f"coalesce({day}, try_cast({column} as date))")
     if kind in ("timestamp", "timestamp_ntz"):
         moment = f"cast({_moment(number, 1_000_000)} as {kind})"
-        return f"if({number} is null, try_cast({column} as {kind}), {moment})"
+        text = _near_moment(f"try_cast({column} as {kind})", kind)
+        return f"if({number} is null, {text}, {moment})"
     if kind.startswith("time("):
         return f"if({number} is null, try_cast({column} as time), {_time(number, 1_000_000)})"
     if kind == "binary":
         return f"try_to_binary({column}, 'base64')"
     if kind.startswith(("array<", "map<", "struct<")):
         return f"from_json({column}, {text_of(kind)})"
+    if kind.startswith("decimal("):
+        return _declared_decimal(kind, column)
     return column if kind == "string" else f"try_cast({column} as {kind})"
+
+
+def _declared_decimal(kind: str, column: str) -> str:
+    """Return SQL of a number that is text, or a variant. One with a point went through a double, and its
+    variant has 17 digits at most; text and whole numbers have all."""
+    text, found = _text_in(column), f"schema_of_variant({column})"
+    scale = int(kind.partition(",")[2].rstrip(")"))
+    size = f"abs(try_cast({text} as double))"
+    pointed = f"({found} = 'DOUBLE' or {found} like 'DECIMAL%' and {size} < 1E18D)"
+    unsure = f"{pointed} and {size} >= 1E{_SURE_DIGITS - scale}D"
+    return f"if({unsure}, null, try_cast({text} as {kind}))"
+
+
+def _text_in(variant: str) -> str:
+    return f"try_variant_get({variant}, '$', 'string')"
 
 
 def out_of_range(field: Field, kind: str | None, column: str) -> str:
@@ -246,52 +300,97 @@ def out_of_range(field: Field, kind: str | None, column: str) -> str:
     an infinite or far date or time, 24:00. ``kind``: the type that was declared, if any."""
     if kind is not None:
         number = f"try_cast({column} as bigint) is not null"
-        far = f"{column} rlike {_quoted_pattern(_FAR)}"
-        return f"({number} or {far})" if kind.startswith(("date", "time")) else "false"
+        return (
+            f"({number} or {_far(column, kind)})" if kind.startswith(("date", "time")) else "false"
+        )
     if field.meaning == _ZONED:
-        return f"{column} rlike {_quoted_pattern(_FAR)}"
+        return _far(column, "timestamp")
     return "true" if field.meaning in (*_DATES, *_TIMES, *_MOMENTS) else "false"
 
 
-def unread(field: Field, column: str, *, avro: bool) -> str | None:
-    """Return SQL that tells whether a part of a raw array or struct became null; None for other values."""
+def _far(column: str, kind: str) -> str:
+    return f"({column} rlike {_quoted_pattern(_FAR)} or try_cast({column} as {kind}) is not null)"
+
+
+def unread(field: Field, column: str, *, avro: bool) -> tuple[str, str] | None:
+    """Return SQL that tells whether a part of a raw array became null that cannot be read, and whether one
+    did that no type of Spark's holds; None for other values."""
     if field.kind == "array" and field.items is not None:
         inner = typed_column(field.items, "e", avro=avro, inside=True)
-        there = is_there(field.items, "e", avro=avro)
-        return None if inner == "e" else f"exists({column}, e -> {there} and {inner} is null)"
+        if inner == "e":
+            return None
+        missed = f"{is_there(field.items, 'e', avro=avro)} and {inner} is null"
+        far = out_of_range(field.items, None, "e")
+        found = (f"exists({column}, e -> {missed} and {each})" for each in (f"not {far}", far))
+        bad, lost = (f"coalesce({each}, false)" for each in found)
+        return bad, lost
     return None
 
 
-def was_not_sent(field: Field, column: str, placeholder: str, *, avro: bool) -> str | None:
+def was_not_sent(
+    field: Field, kind: str | None, column: str, placeholder: str, *, avro: bool
+) -> str | None:
     """Return SQL that tells whether a raw value stands for one that the server did not send; None for
-    types that are never out of line."""
+    types that are never out of line. ``kind``: the type that was declared, if any."""
+    if kind is not None:
+        column = _text_in(column) if _is_variant(field) else column
+        listed = ", ".join(map(text_of, _texts_of_unsent(kind, placeholder)))
+        return f"coalesce({column} in ({listed}), false)"
     text = text_of(placeholder)
     if field.kind == "string":  # hstore as JSON is an object of it
         return f"coalesce({column} in ({text}, {text_of(_object_of(placeholder))}), false)"
     if field.kind == "bytes" and field.meaning != DECIMAL:
         if avro:
             return f"{column} <=> cast({text} as binary)"
-        return f"{column} <=> {text_of(base64.b64encode(placeholder.encode()).decode())}"
+        return f"{column} <=> {text_of(_base64_of(placeholder))}"
     if field.kind == "map":
         return f"map_keys({column}) <=> array({text})"
     if field.kind == "array" and field.items is not None:
         if field.items.kind == "string":
             if field.items.meaning == _UUID:
-                digest = md5(placeholder.encode(), usedforsecurity=False).digest()
-                return f"{column} <=> array('{UUID(bytes=digest, version=3)}')"
+                return f"{column} <=> array('{_uuid_of(placeholder)}')"
             return f"{column} <=> array({text})"
         if field.items.kind in _INTEGERS:
-            signed = ((byte + 128) % 256 - 128 for byte in placeholder.encode())
-            listed = ", ".join(map(str, signed))
+            listed = ", ".join(map(str, _signed_bytes(placeholder)))
             return f"{column} <=> cast(array({listed}) as array<{_RAW[field.items.kind]}>)"
         if field.items.kind == "bytes" and not field.items.meaning:
-            inner = was_not_sent(field.items, "e", placeholder, avro=avro)
+            inner = was_not_sent(field.items, None, "e", placeholder, avro=avro)
             return f"coalesce(size({column}) = 1 and exists({column}, e -> {inner}), false)"
     return None
 
 
+def _texts_of_unsent(kind: str, placeholder: str) -> list[str]:
+    """Return what stands in JSON, as text, for a value of a declared type that was not sent."""
+    texts = [placeholder, _object_of(placeholder)]  # hstore as JSON is an object of it
+    if kind == "binary":
+        texts.append(_base64_of(placeholder))
+    if kind.startswith("array<"):
+        lists: list[list[Any]] = [
+            [placeholder], [_base64_of(placeholder)], _signed_bytes(placeholder), [_uuid_of(placeholder)]
+        ]  # fmt: skip
+        texts += map(_compact, lists)
+    return texts
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
 def _object_of(placeholder: str) -> str:
-    return json.dumps({placeholder: placeholder}, separators=(",", ":"), ensure_ascii=False)
+    return _compact({placeholder: placeholder})
+
+
+def _base64_of(placeholder: str) -> str:
+    return base64.b64encode(placeholder.encode()).decode()
+
+
+def _signed_bytes(placeholder: str) -> list[int]:
+    return [(byte + 128) % 256 - 128 for byte in placeholder.encode()]
+
+
+def _uuid_of(placeholder: str) -> str:
+    digest = md5(placeholder.encode(), usedforsecurity=False).digest()
+    return str(UUID(bytes=digest, version=3))
 
 
 def text_of(value: Any) -> str:

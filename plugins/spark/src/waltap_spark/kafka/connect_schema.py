@@ -34,7 +34,8 @@ _TELLING: Final = ("scale", "connect.decimal.precision", "length")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One column, or a part of one. ``kind`` is Connect's type, ``meaning`` its semantic name."""
+    """One column, or a part of one. ``kind`` is Connect's type, ``meaning`` its semantic name; ``keys`` is
+    of a map in JSON."""
 
     name: str
     kind: str
@@ -42,6 +43,7 @@ class Field:
     parameters: Mapping[str, str] = field(default_factory=dict, hash=False)
     items: "Field | None" = None
     fields: "tuple[Field, ...]" = ()
+    keys: "Field | None" = None
 
     def described(self) -> str:
         """Return the type as a change log's manifest names it; equal where values mean the same."""
@@ -76,6 +78,7 @@ def _of_json(found: Mapping[str, Any]) -> Field:
         if kind in ("array", "map")
         else None,
         fields=tuple(map(_of_json, found.get("fields") or ())),
+        keys=_of_json(found["keys"]) if kind == "map" and "keys" in found else None,
     )
 
 

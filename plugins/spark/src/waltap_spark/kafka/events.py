@@ -290,7 +290,7 @@ class Events:
     def tables(self) -> Iterator[TableRows]:
         """Return the rows of every table and schema, in the order in which schemas began.
 
-        Raises: EventUnread, ColumnsUnknown, TopicsUnreadable.
+        Raises: EventUnread, ColumnsUnknown, ColumnNameTaken, TopicsUnreadable.
         """
         from pyspark.sql import functions as F  # noqa: N812
 

@@ -64,6 +64,7 @@ class KafkaFeed:
         self._keys: dict[tuple[str, str], tuple[str, ...]] = {}
         self._taken: dict[Place, int] = {}
         self._reached: dict[Place, Reached] = {}
+        self._absent = frozenset[str]()
 
     def __enter__(self) -> Self:
         self.open()
@@ -108,6 +109,7 @@ class KafkaFeed:
         at_a_time = self._topics.records
         while True:
             what = offered(self._spark, self._topics, self._taken, records=at_a_time)
+            self._tell_absent(what.ends)
             if not what.ranges:
                 return None
             frame = records(self._spark, self._topics, what.ranges)
@@ -119,6 +121,14 @@ class KafkaFeed:
             if not what.unfinished:
                 return None
             at_a_time *= 2  # what everything waits for is behind the portion
+
+    def _tell_absent(self, ends: Mapping[Place, int]) -> None:
+        """Tell of topics that are not there, once: connectors make theirs with the first event."""
+        absent = frozenset(self._topics.topics) - {topic for topic, _partition in ends}
+        if new := absent - self._absent:
+            names = ", ".join(sorted(new))
+            log.warning("%s has no topic %s (yet): nothing is read", self._topics.bootstrap, names)
+        self._absent = absent
 
     def _pulled(self, events: Events, ends: Mapping[Place, int]) -> Manifest:
         bucket = max(self._bucket, bucket_of(dt.datetime.now(dt.UTC)))

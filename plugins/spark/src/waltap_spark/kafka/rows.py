@@ -6,10 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from waltap_sinks.changelog.errors import ColumnNameTaken
+from waltap_sinks.changelog.table_version import LOG_COLUMNS
 from waltap_spark.expression import quoted
 from waltap_spark.kafka.columns import (
     CORRUPT,
     declared_column,
+    declared_field,
     is_there,
     out_of_range,
     raw_struct,
@@ -70,7 +73,7 @@ def table_rows(
     decoded as ``b`` and ``a``). ``alone``: events (topic, partition, offset) of a row whose key changed
     whose other event is not there.
 
-    Raises: EventUnread, ColumnsUnknown.
+    Raises: EventUnread, ColumnsUnknown, ColumnNameTaken.
     """
     name, avro = ".".join(table), topics.form == "avro"
     kinds: dict[str, str] = {}
@@ -78,9 +81,10 @@ def table_rows(
         if name not in topics.columns:
             raise ColumnsUnknown(f"the events of {name} have no schema")
         kinds = _declared(topics.columns[name])
-        fields = tuple(Field(each, "string") for each in kinds)
+        fields = tuple(declared_field(each, kind) for each, kind in kinds.items())
     else:
         fields = fields_of_avro(schema) if avro else fields_of_json(schema)
+    _require_free(table, fields)
     key = _key_within(name, key, fields)
     sides = events if avro else _parsed(events, raw_struct(fields))
     rows = sides.selectExpr("*", f"explode({_changes(keyed=bool(key))}) AS p")
@@ -127,21 +131,22 @@ class _Made:
         self.stage.append(f"{made} AS {value}")
         there = is_there(field, raw, avro=self._avro)
         missed = "false" if made == raw else f"{there} and {value} is null"
-        if part := unread(field, raw, avro=self._avro):
-            missed = f"({missed} or coalesce({part}, false))"
-        held = was_not_sent(field, raw, self._placeholder, avro=self._avro)
+        far = out_of_range(field, kind, raw)
+        bad, lost = (missed if far == "false" else f"{missed} and not {far}"), f"{missed} and {far}"
+        if parts := unread(field, raw, avro=self._avro):
+            bad, lost = f"({bad} or {parts[0]})", parts[1]
+        held = was_not_sent(field, kind, raw, self._placeholder, avro=self._avro)
         if held is not None:
             here = f"{_HELD}{at}"
             self.held.append(field.name)
             self.stage.append(f"{held} AS {here}")
             self._unsent.append(f"if({here}, {text_of(field.name)}, null)")
             value = f"if({here}, null, {value})"
-            missed = "false" if missed == "false" else f"(not {here} and {missed})"
-        if missed != "false":
-            far = out_of_range(field, kind, raw)
-            self.lost.append(f"if({missed} and {far}, 1, 0)")
+            bad, lost = f"not {here} and {bad}", f"not {here} and {lost}"
+        if made != raw:
+            self.lost.append(f"if({lost}, 1, 0)")
             reason = text_of(f"its value of column {field.name} cannot be read")
-            self._bad.append(f"when {missed} and not {far} then {reason}")
+            self._bad.append(f"when {bad} then {reason}")
         self.columns.append(f"{value} AS {quoted(field.name)}")
 
     def unchanged(self) -> str:
@@ -176,6 +181,15 @@ def _changes(*, keyed: bool) -> str:
       when 't' then array(named_struct('op', 't', 'sub', 0, 'row', b))
       when 'u' then {changed}
       else array(named_struct('op', op, 'sub', if(moved, 1, 0), 'row', a)) end"""
+
+
+def _require_free(table: tuple[str, str], fields: tuple[Field, ...]) -> None:
+    """Raises: ColumnNameTaken, where Spark takes a column for one of the change log's own."""
+    for each in fields:
+        if each.name.lower() in LOG_COLUMNS:
+            name = ".".join(table)
+            text = f"{name} has a column {each.name}, which the change log uses itself"
+            raise ColumnNameTaken(text, column=rf"{table[0]}\.{table[1]}\.{each.name}")
 
 
 def _key_within(table: str, key: tuple[str, ...], fields: tuple[Field, ...]) -> tuple[str, ...]:

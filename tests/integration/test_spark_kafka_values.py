@@ -1,0 +1,235 @@
+"""Values of change events at their edges: not sent, too far for Spark, of more digits than are sure, in maps."""
+
+import base64
+import datetime as dt
+import json
+from decimal import Decimal as D
+from hashlib import md5
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from confluent_kafka.admin import NewTopic
+
+from waltap_sinks.changelog.errors import ColumnNameTaken
+from waltap_spark.kafka import KafkaTopics
+
+from tests.rigs.kafka import create
+from tests.rigs.topics import Reader, event, produce
+from tests.servers.kafka import Kafka
+
+UNSENT = "__debezium_unavailable_value"
+ID = {"field": "id", "type": "int32"}
+UTC = dt.UTC
+
+
+def base64_of(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def schema_of(fields: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the schema of events whose rows have these fields."""
+    sides = [{"field": side, "type": "struct", "fields": fields} for side in ("before", "after")]
+    return {"type": "struct", "fields": sides}
+
+
+def written(
+    kafka: Kafka,
+    rows: list[dict[str, Any]],
+    fields: list[dict[str, Any]] | None = None,
+    op: str = "c",
+) -> str:
+    """Write rows to a new topic, each as an event, with the schema that `fields` make; return its name."""
+    topic = kafka.topic_name()
+    create(kafka.bootstrap, NewTopic(topic, 1))
+    events = [event(op, 100 + 10 * n, None, row, 95) for n, row in enumerate(rows)]
+    if fields is not None:
+        events = [
+            json.dumps({"schema": schema_of(fields), "payload": json.loads(each)}).encode()
+            for each in events
+        ]
+    produce(
+        kafka, topic, *(({"id": row["id"]}, each) for row, each in zip(rows, events, strict=True))
+    )
+    return topic
+
+
+def test_values_of_declared_columns_that_were_not_sent_keep_the_older(
+    kafka: Kafka, spark_of_topics: Any, tmp_path: Path
+) -> None:
+    """The placeholder is text, base64, bytes or a UUID, as the column's type in the database has it."""
+    digest = md5(UNSENT.encode(), usedforsecurity=False).digest()
+    sent = {
+        "id": 1, "name": "bolt", "raw": base64_of(b"\1"), "words": ["a", "b"], "parts": [base64_of(b"\2")],
+        "counts": [1, 2], "large": [3], "ids": ["x"], "price": "1.25",
+    }  # fmt: skip
+    unsent = {
+        "id": 1, "name": UNSENT, "raw": base64_of(UNSENT.encode()), "words": [UNSENT],
+        "parts": [base64_of(UNSENT.encode())], "counts": list(UNSENT.encode()),
+        "large": list(UNSENT.encode()), "ids": [str(UUID(bytes=digest, version=3))], "price": UNSENT,
+    }  # fmt: skip
+    topic = written(kafka, [sent, unsent], op="u")
+    ddl = (
+        "id INT, name STRING, raw BINARY, words ARRAY<STRING>, parts ARRAY<BINARY>, counts ARRAY<INT>,"
+        " large ARRAY<BIGINT>, ids ARRAY<STRING>, price DECIMAL(10,2)"
+    )
+    topics = KafkaTopics(
+        bootstrap=kafka.bootstrap, topics=(topic,), columns={"inventory.items": ddl}
+    )
+    reader = Reader(spark_of_topics, tmp_path, topics)
+    assert reader.pull() == 2
+    assert reader.rows("items") == [
+        (1, "bolt", b"\1", ["a", "b"], [b"\2"], [1, 2], [3], ["x"], D("1.25"))
+    ]
+
+
+def test_far_values_of_declared_columns_are_null_and_counted(
+    kafka: Kafka, spark_of_topics: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As numbers, and as text."""
+    infinite, moment = 2**31 - 1, 9_223_372_036_825_200_000
+    rows = [
+        {"id": 1, "made": 19782, "at": 0, "zoned": "2024-02-29T12:00:00Z"},
+        {"id": 2, "made": infinite, "at": moment, "zoned": "+10000-01-01T00:00:00Z"},
+        {"id": 3, "made": "+10000-01-01", "at": "+10000-01-01 00:00:00", "zoned": "0000-12-31T23:59:59Z"},
+        {"id": 4, "made": "9999-12-31", "at": "9999-12-31 23:59:59", "zoned": "0001-01-01T00:00:00Z"},
+        {"id": 5, "zoned": "9999-12-31T23:59:59-05:00"},
+    ]  # fmt: skip
+    ddl = "id INT, made DATE, at TIMESTAMP_NTZ, zoned TIMESTAMP"
+    topics = KafkaTopics(
+        bootstrap=kafka.bootstrap, topics=(written(kafka, rows),), columns={"inventory.items": ddl}
+    )
+    reader = Reader(spark_of_topics, tmp_path, topics)
+    assert reader.pull() == 5
+    found = (
+        reader.frame("items").selectExpr("id", "made", "at", "unix_seconds(zoned)").orderBy("id")
+    )
+    assert [tuple(row) for row in found.collect()] == [
+        (1, dt.date(2024, 2, 29), dt.datetime(1970, 1, 1), 1_709_208_000),
+        (2, None, None, None),
+        (3, None, None, None),
+        (4, dt.date(9999, 12, 31), dt.datetime(9999, 12, 31, 23, 59, 59), -62_135_596_800),
+        (5, None, None, None),
+    ]
+    assert "inventory.items: 7 values that no type of Spark's holds" in caplog.text
+
+
+def test_far_moments_and_parts_of_arrays_are_null_and_counted_as_schemas_tell_them(
+    kafka: Kafka, spark_of_topics: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What cannot be read in an array is a bad record as ever."""
+    date = {"type": "int32", "name": "io.debezium.time.Date"}
+    zoned = {"type": "string", "name": "io.debezium.time.ZonedTimestamp"}
+    time = {"type": "int64", "name": "io.debezium.time.MicroTime"}
+    fields = [
+        ID, {"field": "at"} | zoned, {"field": "days", "type": "array", "items": date},
+        {"field": "times", "type": "array", "items": time},
+        {"field": "moments", "type": "array", "items": zoned},
+    ]  # fmt: skip
+    near, day = "2024-02-29T12:00:00Z", dt.date(2024, 2, 29)
+    rows: list[dict[str, Any]] = [
+        {"id": 1, "at": "+294247-01-10T04:00:54.775Z", "days": [19782, 2**31 - 1, None]},
+        {"id": 2, "at": "0000-12-31T23:59:59Z", "times": [0, 86_400_000_000]},
+        {"id": 3, "at": near, "days": [19782], "moments": ["infinity", "-4712-01-01T00:00:00Z"]},
+        {"id": 4, "at": near, "moments": [near, "soon"]},
+    ]
+    topics = KafkaTopics(
+        bootstrap=kafka.bootstrap, topics=(written(kafka, rows, fields),), bad="keep"
+    )
+    reader = Reader(spark_of_topics, tmp_path, topics)
+    assert reader.pull() == 3
+    found = reader.frame("items").selectExpr("id", "at is null", "days", "times", "moments")
+    assert [tuple(row) for row in found.orderBy("id").collect()] == [
+        (1, True, [day, None, None], None, None),
+        (2, True, None, [dt.time(0), None], None),
+        (3, False, [day], None, [None, None]),
+    ]
+    assert "inventory.items: 5 values that no type of Spark's holds" in caplog.text
+    (bad,) = reader.feed().bad_records()
+    assert (bad["offset"], bad["reason"]) == (3, "its value of column moments cannot be read")
+
+
+def test_numbers_of_declared_decimals_have_all_their_digits_or_are_bad(
+    kafka: Kafka, spark_of_topics: Any, tmp_path: Path
+) -> None:
+    """Text and whole numbers have all. Spark reads others as doubles: of those, what is sure is taken."""
+    topic = kafka.topic_name()
+    create(kafka.bootstrap, NewTopic(topic, 1))
+    whole = "12345678901234567890123456789012345678"
+    rows = [
+        ('"123456789012345678.123456"', f'"{whole}"'), ("123456789012345678", whole), ("1.5", "-7"),
+        ("-12345678.5", "12.0"), ("null", "null"),
+        ("123456789012345678.123456", "0"), ("1234567890.5", "0"), ('"many"', "0"),
+    ]  # fmt: skip
+    for n, (price, count) in enumerate(rows):
+        text = event("c", 100 + 10 * n, None, {"id": n, "price": "PRICE", "count": "COUNT"}, 95)
+        text = text.replace(b'"PRICE"', price.encode()).replace(b'"COUNT"', count.encode())
+        produce(kafka, topic, ({"id": n}, text))
+    topics = KafkaTopics(
+        bootstrap=kafka.bootstrap, topics=(topic,), bad="keep",
+        columns={"inventory.items": "id INT, price DECIMAL(24,6), count DECIMAL(38,0)"},
+    )  # fmt: skip
+    reader = Reader(spark_of_topics, tmp_path, topics)
+    assert reader.pull() == 5
+    assert reader.rows("items") == [
+        (0, D("123456789012345678.123456"), D(whole)),
+        (1, D("123456789012345678"), D(whole)),
+        (2, D("1.5"), D(-7)),
+        (3, D("-12345678.5"), D(12)),
+        (4, None, None),
+    ]
+    assert [each["offset"] for each in reader.feed().bad_records()] == [5, 6, 7]
+
+
+def test_a_map_whose_keys_are_numbers_is_an_array_of_pairs_in_json(
+    kafka: Kafka, spark_of_topics: Any, tmp_path: Path
+) -> None:
+    """So are sparse vectors."""
+    vector = {
+        "field": "vector", "type": "map", "keys": {"type": "int16"}, "values": {"type": "double"},
+    }  # fmt: skip
+    sparse = {
+        "field": "sparse", "type": "struct", "name": "io.debezium.data.SparseDoubleVector",
+        "fields": [{"field": "dimensions", "type": "int16"}, vector],
+    }  # fmt: skip
+    rows: list[dict[str, Any]] = [
+        {"id": 1, "sparse": {"dimensions": 5, "vector": [[1, 1.5], [3, 2.0]]}},
+        {"id": 2, "sparse": {"dimensions": 5, "vector": []}},
+        {"id": 3, "sparse": None},
+    ]
+    topics = KafkaTopics(bootstrap=kafka.bootstrap, topics=(written(kafka, rows, [ID, sparse]),))
+    reader = Reader(spark_of_topics, tmp_path, topics)
+    assert reader.pull() == 3
+    found = reader.frame("items").select("id", "sparse.dimensions", "sparse.vector").orderBy("id")
+    assert [tuple(row) for row in found.collect()] == [
+        (1, 5, {1: 1.5, 3: 2.0}),
+        (2, 5, {}),
+        (3, None, None),
+    ]
+
+
+def test_a_column_that_is_called_like_one_of_the_log_is_refused_by_name(
+    kafka: Kafka, spark_of_topics: Any, tmp_path: Path
+) -> None:
+    """As Spark compares names."""
+    fields = [ID, {"field": "_OP", "type": "string"}]
+    topic = written(kafka, [{"id": 1, "_OP": "x"}], fields)
+    reader = Reader(
+        spark_of_topics, tmp_path, KafkaTopics(bootstrap=kafka.bootstrap, topics=(topic,))
+    )
+    with pytest.raises(ColumnNameTaken, match=r"WT-5104.*inventory\.items has a column _OP"):
+        reader.pull()
+
+
+def test_a_topic_that_is_not_there_is_told_once(
+    kafka: Kafka, spark_of_topics: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others are read."""
+    absent = kafka.topic_name()
+    topic = written(kafka, [{"id": 1}], [ID])
+    topics = KafkaTopics(bootstrap=kafka.bootstrap, topics=(topic, absent))
+    with Reader(spark_of_topics, tmp_path, topics).feed() as feed:
+        assert feed.pull() is not None
+        assert feed.pull() is None
+        assert caplog.text.count(f"has no topic {absent} (yet)") == 1
