@@ -18,7 +18,8 @@ from waltap.errors import WaltapError
 from waltap_spark.source import hosted
 from waltap_spark.source.data_source import ChangeLogSource
 from waltap_spark.source.errors import CapturedElsewhere, OffsetOfAnother, SourceOption
-from waltap_spark.source.profiles import ProfilesStream
+from waltap_spark.source.options import before_first, parse_options
+from waltap_spark.source.profiles import ProfilesStream, hosts_of
 
 from tests.servers.postgres import Database
 from tests.servers.s3 import S3Server
@@ -450,6 +451,23 @@ def test_a_batch_captures_what_there_is_and_reads_the_spool(shop: Shop) -> None:
     with pytest.raises(CapturedElsewhere, match="was captured into"):
         batch(spool=str(shop.folder / "another"))
     assert [each[0] for each in batch()] == [1, 2, 3, 4, 5, 6], "nothing of it went there"
+
+
+def test_a_new_checkpoint_begins_with_what_the_spool_still_has(shop: Shop) -> None:
+    for number in (1, 2):
+        shop.insert(number)
+        source = ChangeLogSource({"profile": str(shop.file), "table": "public.orders"})
+        source.reader(source.schema()).partitions()
+    (host,) = hosts_of(parse_options({"profile": str(shop.file), "table": "public.orders"}))
+    last = host.log.last()
+    assert last is not None
+    assert host.log.retire(last.mark, "9") > 0, "what an earlier query had committed"
+    left = sum(each.rows for each in host.log.manifests(before_first(host.log)))
+    shop.insert(3)
+    found, end = available_now(shop, None)
+    ids = [each[0] for each in found]
+    assert (1 not in ids, ids[-1], len(ids)) == (True, 3, left + 1)
+    assert available_now(shop, end)[0] == []
 
 
 def test_what_the_engine_fails_with_ends_the_query(shop: Shop) -> None:

@@ -11,7 +11,15 @@ from waltap_sinks.changelog import NOTHING, ChangeLog, Manifest, Mark, Store
 from waltap_spark.positions import parse_position
 from waltap_spark.source.errors import SourceOption
 
-__all__ = ["OF_A_BATCH", "Bound", "Options", "end_mark", "parse_options", "start_mark"]
+__all__ = [
+    "OF_A_BATCH",
+    "Bound",
+    "Options",
+    "before_first",
+    "end_mark",
+    "parse_options",
+    "start_mark",
+]
 
 KNOWN = (
     "path",
@@ -195,12 +203,12 @@ def start_mark(log: ChangeLog, bound: Bound, last: Manifest | None) -> Mark:
     """Return the mark after which reading starts: no row that ``bound`` wants lies before it. ``last``:
     the newest manifest; an LSN is one of its epoch."""
     if last is None or bound.words == "earliest":
-        return _before_first(log)
+        return before_first(log)
     if bound.words == "latest":
         return last.mark
     if bound.mark is not None:
         return bound.mark
-    before = _before_first(log)
+    before = before_first(log)
     for step in log.manifests(before, last.mark):
         if bound.time is not None:
             reached = not _lies_before(step, bound.time)
@@ -231,13 +239,13 @@ def end_mark(log: ChangeLog, bound: Bound) -> Mark:
     if bound.mark is not None:
         return min(bound.mark, last.mark)
     if bound.lsn is not None:
-        for step in log.manifests(_before_first(log)):
+        for step in log.manifests(before_first(log)):
             if step.mark.epoch == last.mark.epoch and step.mark.end_lsn >= bound.lsn:
                 return step.mark
     return last.mark
 
 
-def _before_first(log: ChangeLog) -> Mark:
+def before_first(log: ChangeLog) -> Mark:
     """Return the mark before the oldest manifest that there is."""
     first = log.first()
     return NOTHING if first is None else first.previous

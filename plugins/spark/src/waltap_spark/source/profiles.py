@@ -27,7 +27,7 @@ from waltap_spark.source.catalogue import (
 from waltap_spark.source.errors import OffsetOfAnother, SourceOption, TableNotLogged
 from waltap_spark.source.hosted import HostedEngine
 from waltap_spark.source.offsets import NOWHERE, mark_of, offset_of
-from waltap_spark.source.options import Options
+from waltap_spark.source.options import Options, before_first
 from waltap_spark.source.rows import batches
 from waltap_spark.source.stream import (
     LIMITED,
@@ -132,15 +132,13 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
     # --- offsets ----------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the offset before everything: what a profile reads first, its snapshot mode says."""
-        return self._offset({})
+        """Return the offset before everything that is there: what a profile reads first, its snapshot mode
+        says; where a query before this one has let the spool go of that, what it still has."""
+        return self._offset({each.name: each.initial() for each in self._spools})
 
-    def _offset(self, parts: dict[str, Any]) -> dict[str, Any]:
-        names = sorted(each.name for each in self._spools)
-        return {
-            "version": OFFSET_VERSION,
-            "profiles": {name: parts.get(name, NOWHERE) for name in names},
-        }
+    @staticmethod
+    def _offset(parts: dict[str, Any]) -> dict[str, Any]:
+        return {"version": OFFSET_VERSION, "profiles": dict(sorted(parts.items()))}
 
     def _parts(self, offset: dict[str, Any]) -> dict[str, Any]:
         """Return the offset of each profile. Raises: OffsetOfAnother."""
@@ -150,7 +148,7 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
         gone = sorted(set(found).difference(each.name for each in self._spools))
         if gone:
             raise OffsetOfAnother(f"the checkpoint is one of the profiles {', '.join(gone)}, too")
-        return {each.name: found.get(each.name, NOWHERE) for each in self._spools}
+        return {each.name: found.get(each.name) or each.initial() for each in self._spools}
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         """Return where the next batch ends. Spark asks for what follows a batch once it has committed
@@ -298,6 +296,12 @@ class _Spool:
         if known is None and self._open():
             self._known = _last(host)
             self.stream = None
+
+    def initial(self) -> dict[str, Any]:
+        """Return the offset before the oldest that the spool has."""
+        log = self.host.log
+        mark = before_first(log) if log.exists() else NOTHING
+        return NOWHERE if mark == NOTHING else offset_of(log.identity(), mark)
 
     def _open(self) -> "ChangeLogStream | None":
         """Return the stream, None while the spool has none of the tables."""
