@@ -184,9 +184,9 @@ def _changes(*, keyed: bool) -> str:
 
 
 def _require_free(table: tuple[str, str], fields: tuple[Field, ...]) -> None:
-    """Raises: ColumnNameTaken, where Spark takes a column for one of the change log's own."""
+    """Raises: ColumnNameTaken, where a column is called like one of the change log's own."""
     for each in fields:
-        if each.name.lower() in LOG_COLUMNS:
+        if each.name in LOG_COLUMNS:
             name = ".".join(table)
             text = f"{name} has a column {each.name}, which the change log uses itself"
             raise ColumnNameTaken(text, column=rf"{table[0]}\.{table[1]}\.{each.name}")
