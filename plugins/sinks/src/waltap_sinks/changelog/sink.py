@@ -3,7 +3,7 @@
 import contextlib
 import datetime as dt
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
 import msgspec
@@ -280,12 +280,12 @@ class ChangeLogSink(Sink):
             relations = set(map(_relation_of, part.changes))
         except AttributeError:  # truncates and logical messages among them
             relations = set()
-        found: Mapping[Relation, tuple[Sequence[Change], Iterable[int]]] = (
-            {relations.pop(): (part.changes, part.numbers())}
+        found: Sequence[tuple[Relation, Sequence[Change], Iterable[int]]] = (
+            [(relations.pop(), part.changes, part.numbers())]
             if len(relations) == 1
             else by_relation(part)
         )
-        for relation, (changes, numbers) in found.items():
+        for relation, changes, numbers in found:
             buffer = self._route(relation, whole, changes)
             if buffer is not None:
                 buffer.add_changes(
