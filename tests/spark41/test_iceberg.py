@@ -14,6 +14,7 @@ from waltap_spark.live import LiveTables
 
 from tests.rigs.changelog import relation
 from tests.rigs.spark import Rig
+from tests.rigs.untold_columns import a_dropped_column
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text"), ("note", "text")])
 LEFT = relation("public.left", [("id", "int4"), ("amount", "int8"), ("note", "text")])
@@ -176,6 +177,10 @@ def test_a_name_in_a_catalogue_that_is_anothers_history_is_refused(
     assert "WT-5246" in rig.output.table(tables[1].name).failed
     rig.applier.close()
     rig.sink.close()
+
+
+def test_a_change_without_a_key_means_a_row_by_the_columns_that_it_tells(rig: Rig) -> None:
+    a_dropped_column(rig)
 
 
 def test_many_plain_changes_are_settled_by_leaving_superseded_rows_out(

@@ -496,7 +496,7 @@ class _Attempt:
             replaces=group.replaces and not past,
             learn=learn,
             forgets=lost,
-            drops=tuple(name for name in table.source_columns if name not in names),
+            retold=not names.symmetric_difference(table.source_columns).isdisjoint(table.columns),
         )
         handed = self.handed(group.elsewhere)
         if group.elsewhere and self._format.writes_in_place:

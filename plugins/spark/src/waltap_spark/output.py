@@ -292,6 +292,18 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             name for name, entry in self.source.items() if entry.generated and name not in sent
         )
 
+    @property
+    def told(self) -> dict[str, str]:
+        """Return name → type of the columns of which a change tells now: rows have more, dropped ones,
+        those left out, and the `hidden`. By these alone it can be told which row a change without a key
+        means. All of them, where it is not known what the source has."""
+        hidden = self.hidden
+        return {
+            name: kind
+            for name, kind in self.columns.items()
+            if name in self.source_columns and name not in hidden
+        } or self.columns
+
     def paths(self) -> set[str]:
         """Return every folder of files that counts."""
         found = {change.path for change in (*self.changes, *self.pending)}

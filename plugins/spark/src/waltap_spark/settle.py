@@ -233,7 +233,8 @@ def _match(key: Sequence[str], other: str) -> "Column":
 def copies(
     table: "TableState", changes: "Sequence[Facts]", base: "DataFrame", rows: "DataFrame"
 ) -> "DataFrame":
-    """Return ``base`` with ``rows`` added, and one equal row less for every deleted one."""
+    """Return ``base`` with ``rows`` added, and one equal row less for every deleted one: equal in what a
+    change tells (`TableState.told`)."""
     from pyspark.sql import functions as F  # noqa: N812
 
     names = list(table.columns)
@@ -247,8 +248,10 @@ def copies(
     )
     alike = [
         distinguishing(name, kind).alias(f"_group {n}")
-        for n, (name, kind) in enumerate(table.columns.items())
+        for n, (name, kind) in enumerate(table.told.items())
     ]
+    if len(alike) < len(own):
+        return _standing(table, signed, called, alike).select(*own)
     groups = signed.groupBy(*alike).agg(
         F.first(F.struct(*own)).alias("_row"), F.sum(called).alias("_count")
     )
@@ -256,6 +259,28 @@ def copies(
         "_row", F.explode(F.sequence(F.lit(1), F.col("_count").cast("int")))
     )
     return found.select(*(F.col("_row").getField(name).alias(name) for name in names))
+
+
+def _standing(
+    table: "TableState", signed: "DataFrame", weight: str, alike: "Sequence[Column]"
+) -> "DataFrame":
+    """Return those rows of ``signed`` that are left, of which equal ones (``alike``) may differ in what no
+    change tells any more: the first ones that have something there."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812
+
+    told = table.told
+    untold = {name: kind for name, kind in table.columns.items() if name not in told}
+    own = unlike(table.columns, "__waltap_")
+    place, count = f"{own}place", f"{own}count"
+    each = Window.partitionBy(*alike)
+    first = [distinguishing(name, kind).desc_nulls_last() for name, kind in untold.items()]
+    found = signed.select(
+        "*",
+        F.row_number().over(each.orderBy(F.desc(weight), *first)).alias(place),
+        F.sum(weight).over(each).alias(count),
+    )
+    return found.where((F.col(weight) > 0) & (F.col(place) <= F.col(count)))
 
 
 def distinguishing(name: str, kind: str) -> "Column":

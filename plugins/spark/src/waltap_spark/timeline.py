@@ -265,14 +265,12 @@ def _compared(table: "TableState", states: "DataFrame") -> "DataFrame":
     """Return ``states`` with ``__turns``: whether the row is another, or there or not, than before."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    left_out = {*table.hidden, *table.key}
-    left_out |= set(table.columns) - set(table.source_columns)
     values = F.struct(
         F.lit(True).alias("__is"),
         *(
             distinguishing(name, kind).alias(name)
-            for name, kind in table.columns.items()
-            if name not in left_out
+            for name, kind in table.told.items()
+            if name not in table.key
         ),
     )
     by_key = _by_key(table)

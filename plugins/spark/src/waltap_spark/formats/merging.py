@@ -349,7 +349,7 @@ class MergingFormat(StepwiseFormat):
 
         changes, base = rows.changes(table, self.read(step.spark, table, "current"))
         names = list(table.columns)
-        alike = [distinguishing(name, kind) for name, kind in table.columns.items()]
+        alike = [distinguishing(name, kind) for name, kind in table.told.items()]
         row = changes.where("_op <> 't'")
         own = unlike(base.columns) + "same"
         same = [each.alias(f"{own}{n}") for n, each in enumerate(alike)]

@@ -68,7 +68,7 @@ class ParquetFormat(TableFormat):
             table.key != change.key
             or change.renames
             or change.forgets
-            or (change.drops and table.mode.keeps_past)
+            or (change.retold and (table.mode.keeps_past or not table.key))
         ):
             # what is pending goes by the key and the names it was written under
             table = self._fold(step, table)

@@ -84,16 +84,16 @@ class Step:
 class Evolution:
     """A table is about to get the columns, the key or the number in the source that a group has.
 
-    ``learn`` gives the table after that; call it once. ``renames``: present name → new name; ``drops``:
-    columns that the source had, and has no more; ``forgets``: columns, by the new names, that the table is
-    to have no more after ``learn``, since the source has not.
+    ``learn`` gives the table after that; call it once. ``renames``: present name → new name; ``retold``:
+    columns of the table are gone from the source, or are there again; ``forgets``: columns, by the new
+    names, that the table is to have no more after ``learn``, since the source has not.
     """
 
     key: tuple[str, ...]
     renames: dict[str, str]
     replaces: bool
     learn: Callable[[TableState], TableState]
-    drops: tuple[str, ...] = ()
+    retold: bool = False
     forgets: tuple[str, ...] = ()
 
 
