@@ -209,7 +209,26 @@ def test_a_renamed_table_is_said_to_have_rows_elsewhere(rig: Rig) -> None:
     assert doubt == "it was called public.t before, and its rows are there"
 
 
-def test_a_computed_column_is_shown_only_when_it_is_sent(rig: Rig) -> None:
+def test_a_renamed_table_whose_name_another_took_is_said_to_lack_its_rows(rig: Rig) -> None:
+    fill(rig)
+    columns = [("id", "int4"), ("a", "text"), ("b", "text")]
+    another = relation("public.t", columns, numbers=[1, 2, 3], oid=BEFORE.oid + 1)
+    old = relation("public.t_old", columns, numbers=[1, 2, 3], oid=BEFORE.oid)
+    rig.db.rows["public.t_old"] = rig.db.rows["public.t"]
+    rig.db.rows["public.t"] = []
+    rig.db.insert(another, ["7", "a7", "b7"])
+    rig.commit()
+    rig.apply()
+    rig.db.update(old, ["1"], a="new")
+    rig.commit()
+    rig.apply()
+    (doubt,) = rig.output.table("public.t_old").stale
+    assert doubt == "it was called public.t before, and its rows were given up there"
+    assert state(rig).stale == ()
+
+
+@pytest.mark.parametrize("generated", [True, False])
+def test_a_computed_column_is_shown_only_when_it_is_sent(rig: Rig, generated: bool) -> None:
     snapshotted = relation(
         "public.t", [("id", "int4"), ("a", "int4"), ("twice", "int4")],
         numbers=[1, 2, 3], more={"twice": {"generated": True}},
@@ -228,7 +247,41 @@ def test_a_computed_column_is_shown_only_when_it_is_sent(rig: Rig) -> None:
     rig.apply()
     assert current(rig) == [{"id": 1, "a": 50}, {"id": 2, "a": 6}]
     rig.db.rows["public.t"] = [("1", "50", "100"), ("2", "6", "12")]
-    rig.db.update(snapshotted, ["2"], a="7", twice="14")
+    sent = relation("public.t", [("id", "int4"), ("a", "int4"), ("twice", "int4")],
+        numbers=[1, 2, 3], more={"twice": {"generated": generated}},
+    )  # fmt: skip
+    rig.db.update(sent, ["2"], a="7", twice="14")
     rig.commit()
     rig.apply()
     assert current(rig)[1] == {"id": 2, "a": 7, "twice": 14}, "PostgreSQL 18 can send them"
+    assert state(rig).stale == ("twice was computed, and not sent",), "row 1 was computed anew"
+
+
+def test_a_computed_column_that_is_sent_since_the_snapshot_is_not_doubted(rig: Rig) -> None:
+    computed = relation("public.t", [("id", "int4"), ("a", "int4"), ("twice", "int4")],
+        numbers=[1, 2, 3], more={"twice": {"generated": True}},
+    )  # fmt: skip
+    rig.db.rows["public.t"] = [("1", "5", "10"), ("2", "6", "12")]
+    for part in rig.db.snapshot(computed):
+        rig.sink.write(part)
+    rig.sink.flush()
+    rig.apply()
+    rig.db.update(computed, ["1"], a="6", twice="12")
+    rig.commit()
+    rig.apply()
+    assert current(rig) == [{"id": 1, "a": 6, "twice": 12}, {"id": 2, "a": 6, "twice": 12}]
+    assert state(rig).stale == ()
+
+
+def test_a_column_that_was_not_captured_before_is_told_from_a_new_one(rig: Rig) -> None:
+    """By its number: the server counts upwards. The last one could be new."""
+    less = relation("public.t", [("id", "int4"), ("b", "text")], numbers=[1, 3])
+    rig.db.insert(less, ["1", "b1"])
+    rig.commit()
+    rig.apply()
+    more = [("id", "int4"), ("a", "text"), ("b", "text"), ("c", "text")]
+    rig.db.rows["public.t"] = [("1", "a1", "b1", None)]
+    rig.db.insert(relation("public.t", more, numbers=[1, 2, 3, 4]), ["2", "a2", "b2", "c2"])
+    rig.commit()
+    rig.apply()
+    assert state(rig).stale == ("a was not captured before",)

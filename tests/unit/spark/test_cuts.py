@@ -102,6 +102,36 @@ def test_what_was_never_or_not_yet_is_refused_with_what_there_is(
             state_at(output, state, moment)
 
 
+def test_a_time_behind_a_transaction_is_found_that_was_applied_long_after_a_snapshot(
+    tmp_path: Path,
+) -> None:
+    """Commits 1 and 2 are of a snapshot alone; there was a backlog."""
+    output = Output(str(tmp_path))
+    state = OutputState(
+        version=1, number=0, mark=Mark(0, 0, 0), changelog="", committed_at=0.0, format="delta"
+    )
+    for number in range(1, 5):
+        state = after(output, state, number, days=1)
+    cuts = [
+        msgspec.structs.replace(cut, last_commit_ts=None if cut.number <= 2 else cut.last_commit_ts)
+        for cut in state.cuts
+    ]
+    cuts[0] = msgspec.structs.replace(cuts[0], versions={**cuts[0].versions, "s.c": {"current": 7}})
+    state = msgspec.structs.replace(state, cuts=tuple(cuts))
+    held = Held(targets={"current": Target(at="c", version=9)})
+    tables = {**state.tables, "s.c": TableState(schema="s", table="c", held=held)}
+    state = msgspec.structs.replace(state, tables=tables)
+
+    def at(seconds: float) -> OutputState:
+        return state_at(output, state, dt.datetime.fromtimestamp(SECOND + seconds, dt.UTC))
+
+    assert versions(at(3.5)) == {"s.a": 3, "s.c": 7}, "with what the snapshot moved"
+    assert versions(at(4.5)) == {"s.a": 4, "s.c": 7}
+    with pytest.raises(VersionGone):
+        at(2.5)
+    assert versions(state_at(output, state, 100)) == {"s.a": 1, "s.c": 7}
+
+
 def test_files_of_cuts_go_when_they_are_old(tmp_path: Path) -> None:
     output = Output(str(tmp_path))
     state = OutputState(

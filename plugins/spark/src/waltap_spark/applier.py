@@ -22,6 +22,7 @@ from waltap_spark.column_identity import (
     identify,
     renames,
     replaced,
+    whereabouts,
 )
 from waltap_spark.cuts import noted
 from waltap_spark.damage import damage, require_sizes, without
@@ -213,7 +214,7 @@ class Applier:
         if self._format.writes_in_place:
             self._output.intend(Intent(number=number, mark=mark, identity=before.identity))
             self._owed = mark
-        called = {each.oid: name for name, each in before.tables.items() if each.oid}
+        called = whereabouts(before.tables)
         step = Step(spark=self._spark, number=number, mark=mark, attempt=uuid.uuid4().hex[:8])
         told = [each.last_commit_ts for each in manifests if each.last_commit_ts is not None]
         at_us = (told or [before.last_commit_ts or int(time.time() * 1e6)])[-1]
@@ -421,12 +422,12 @@ class _Attempt:
         output: Output,
         options: ApplyOptions,
         tables: TableFormat,
-        called: Mapping[int, str],
+        called: Mapping[int, tuple[str, str]],
         at_us: int,
         reach: Mapping[int, int],
     ) -> None:
-        """``called``: what tables were called at the last commit, by the source's numbers; ``at_us``: the
-        time of the last transaction; ``reach``: the highest LSN of epochs before."""
+        """``called``: `whereabouts` of the tables at the last commit; ``at_us``: the time of the last
+        transaction; ``reach``: the highest LSN of epochs before."""
         self._step, self._log, self._output, self._options = step, changelog, output, options
         self._format, self._called, self._at_us, self._reach = tables, called, at_us, reach
         self.handed: Callable[[str], Handed | None] = lambda _name: None
@@ -570,9 +571,9 @@ class _Attempt:
 
     def _learn(self, step: Step, table: TableState, group: Group, *, another: bool) -> TableState:
         """Take the group's schema into the table's; ``another``: nothing of the table is left."""
-        called = self._called.get(group.oid, table.name)
+        called, rows = self._called.get(group.oid, (table.name, ""))
         if called != table.name and table.oid != group.oid and not group.replaces:
-            table = doubted(table, f"it was called {called} before, and its rows are there")
+            table = doubted(table, f"it was called {called} before, and its rows {rows} there")
         types = readable_types(step, table, group, self._log.store, self._output)
         learnt = identify(table, group)
         table = learnt.table

@@ -32,6 +32,7 @@ __all__ = [
     "put_aside",
     "renames",
     "replaced",
+    "whereabouts",
 ]
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,10 @@ Value = TypeVar("Value")
 
 PER_INCARNATION: Final = 10_000
 """Numbers of one incarnation; PostgreSQL's go to 1,600."""
+
+
+FORMER_MOST: Final = 100
+"""Tables of one name that are gone and whose numbers are kept: one may be there under another name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +63,21 @@ def replaced(table: TableState, *, keeps_rows: bool = False) -> TableState:
         base=table.base if keeps_rows else (),
         pending=table.pending if keeps_rows else (),
         incarnation=table.incarnation + 1,
+        former=(*table.former, table.oid)[-FORMER_MOST:],
         ids={},
         source={},
         streamed=None,
         stale=(),
     )
+
+
+def whereabouts(tables: Mapping[str, TableState]) -> dict[int, tuple[str, str]]:
+    """Return the source's number → the name of the table that has its rows, or had them until another took
+    the name, and which of both, in words."""
+    found = {
+        oid: (name, "were given up") for name, each in tables.items() for oid in each.former if oid
+    }
+    return found | {each.oid: (name, "are") for name, each in tables.items() if each.oid}
 
 
 def _ids(table: TableState, columns: tuple[ColumnEntry, ...]) -> dict[str, int]:
@@ -249,9 +264,13 @@ def _doubts(table: TableState, group: Group) -> "list[str]":
     found = []
     known = {number for ids in table.version_ids.values() for number in ids.values()}
     numbers = _ids(table, group.columns)
+    newest = max((n for n in known if n // PER_INCARNATION == table.incarnation), default=-1)
+    unsent = set(table.hidden).difference(table.source_columns)
     for column in group.columns:
         before = table.source.get(column.name)
         if before is not None:
+            if group.streamed and column.name in unsent:
+                found.append(f"{column.name} was computed, and not sent")
             if _may_change_values(before, column):
                 found.append(
                     f"the type of {column.name} changed; ALTER TABLE … USING may have given "
@@ -260,6 +279,12 @@ def _doubts(table: TableState, group: Group) -> "list[str]":
         elif table.source and (column.name in table.columns or numbers.get(column.name) in known):
             # no other column gets its number: it is not new, it was left out
             found.append(f"{column.name} was not captured for a while")
+        elif (
+            table.source
+            and numbers.get(column.name, newest) < newest  # the server counts upwards
+            and (group.streamed or not column.generated)
+        ):
+            found.append(f"{column.name} was not captured before")
         elif (
             column.name not in table.columns
             and column.missing is None

@@ -86,11 +86,15 @@ def state_at(output: Output, state: OutputState, moment: "Mark | int | dt.dateti
         return _among_commits(output, state, moment)
     for block in _blocks(output, state):
         versions, found = dict(block.before), None
+        passed: Versions = {}
         for cut in block.cuts:
-            if not _reached(cut, moment, state.mark.epoch):
+            passed |= cut.versions
+            if _reached(cut, moment, state.mark.epoch):
+                versions |= passed
+                passed, found = {}, cut
+            # of a snapshot alone it is known when it was applied: maybe long after the next transaction
+            elif not isinstance(moment, dt.datetime) or cut.last_commit_ts is not None:
                 break
-            versions |= cut.versions
-            found = cut
         if found is not None:
             return _as_of(state, found, versions)
     raise _gone(

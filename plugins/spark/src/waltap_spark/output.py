@@ -207,7 +207,8 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``columns``; ``version_ids``: fingerprint → the same for the names in its files. ``source``: what
     the change log last said of each column, by its present name; ``source_columns`` those that the
     source has now. ``streamed``: those that the server streams, None while only snapshots were seen.
-    ``oid`` and ``incarnation``: the table's number in the source, and how often another took its name.
+    ``oid`` and ``incarnation``: the table's number in the source, and how often another took its name;
+    ``former``: the numbers of those before.
     ``stale``: why rows may differ from the source's until a snapshot replaces them.
 
     ``failed``: why the table stands still while others go on, and ``mark``: where it stands then;
@@ -238,6 +239,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     streamed: tuple[str, ...] | None = None
     oid: int = 0
     incarnation: int = 0
+    former: tuple[int, ...] = ()
     stale: tuple[str, ...] = ()
     failed: str = ""
     mark: Mark | None = None
