@@ -98,9 +98,9 @@ def plain(headers: dict[str, str], name: str) -> bytes | None:
 
 async def messages(url: str, stream: str) -> list[Record]:
     """Return what a stream of JetStream holds."""
-    client = await nats.connect(url)
+    client = await nats.connect(url, connect_timeout=60)
     try:
-        jetstream = client.jetstream()
+        jetstream = client.jetstream(timeout=60)
         try:
             state = (await jetstream.stream_info(stream)).state
         except nats.js.errors.NotFoundError:

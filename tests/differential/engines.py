@@ -194,7 +194,7 @@ class Waltap(Engine):
             f"SELECT confirmed_flush_lsn >= '{target}' FROM pg_replication_slots"
             f" WHERE slot_name = '{self._slot}'"
         )
-        deadline = time.monotonic() + QUIET_SECONDS
+        deadline = time.monotonic() + FINISH_SECONDS
         with database.connect() as connection:
             while self._process.poll() is None and time.monotonic() < deadline:
                 row = connection.execute(query).fetchone()  # no slot: it ends by itself

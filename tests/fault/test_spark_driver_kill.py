@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.live import LiveTables
 from waltap_spark.output import Output
@@ -34,13 +35,14 @@ def driver(folder: Path) -> "subprocess.Popen[bytes]":
         )
 
 
-def until(condition: Any, seconds: float = 90.0) -> None:
+def until(condition: Any, seconds: float = 300.0) -> None:
     limit = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < limit, "nothing happened for too long"
         time.sleep(0.02)
 
 
+@pytest.mark.timeout(1500)
 def test_a_killed_driver_goes_on_from_its_last_commit(spark: Any, tmp_path: Path) -> None:
     chance = random.Random(20130101)
     db, output = Database(), Output(str(tmp_path / "out"))
@@ -73,7 +75,7 @@ def test_a_killed_driver_goes_on_from_its_last_commit(spark: Any, tmp_path: Path
     process = driver(tmp_path)
     assert process.stdin is not None
     process.stdin.close()  # as when the engine is gone: apply everything, and end
-    assert process.wait(timeout=120) == 0, (tmp_path / "driver.log").read_text()[-2000:]
+    assert process.wait(timeout=400) == 0, (tmp_path / "driver.log").read_text()[-2000:]
     log.close()
     last = ChangeLog(str(tmp_path / "log")).last()
     state = output.state()

@@ -355,7 +355,9 @@ def test_tail_as_json_prints_records(shop: Path, database: Database) -> None:
 
 
 def test_tail_ends_quietly_when_its_reader_has_seen_enough(shop: Path, database: Database) -> None:
-    command = f"{sys.executable} -m waltap tail '{database.dsn}' --snapshot --max-seconds {WAIT_S} | head -1"
+    command = (
+        f"{sys.executable} -m waltap tail '{database.dsn}' --snapshot --max-seconds 20 | head -1"
+    )
     done = subprocess.run(
         command, shell=True, cwd=shop, capture_output=True, text=True, timeout=2 * WAIT_S
     )

@@ -205,14 +205,14 @@ def test_a_slot_in_use_is_told_at_once_and_refused_when_patience_ends(
     pipeline: Pipeline, reader: psycopg.pq.PGconn, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = pipeline.offset()
-    settings = {"slot.max.retries": 2, "slot.retry.delay.ms": 100}
+    settings = {"slot.max.retries": 2, "slot.retry.delay.ms": 1000}
     with pytest.raises(SlotActive) as caught:
         pipeline.catch_up(**settings)
     assert caught.value.retry is Retry.RECONNECT  # exit status 3
     assert f"pid {reader.backend_pid}" in str(caught.value)
     assert f"pg_terminate_backend({reader.backend_pid})" in caught.value.advice()
     warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
-    waiting = f"slot {pipeline.slot} is read by pid {reader.backend_pid}: waiting up to 0 s for it"
+    waiting = f"slot {pipeline.slot} is read by pid {reader.backend_pid}: waiting up to 2 s for it"
     assert warnings.count(waiting) == 1
     assert pipeline.offset() == before
 

@@ -114,7 +114,8 @@ def test_an_open_transaction_is_no_part_of_what_there_is(
     topic = kafka.topic_name()
     create(kafka.bootstrap, NewTopic(topic, 1))
     produce(kafka, topic, ({"id": 1}, event("c", 100, None, {"id": 1, "name": "one"}, 90)))
-    writer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic})
+    lasting = {"transactional.id": topic, "transaction.timeout.ms": 600_000}
+    writer = Producer({"bootstrap.servers": kafka.bootstrap, **lasting})
     writer.init_transactions()
     writer.begin_transaction()
     writer.produce(topic, event("c", 120, None, {"id": 2, "name": "two"}, 110), b'{"id": 2}')

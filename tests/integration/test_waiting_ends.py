@@ -336,26 +336,27 @@ def test_a_network_that_passes_nothing_is_waited_for(pipeline: Pipeline, proxy: 
         with reconnecting(run):
             pass
         proxy.pass_again()
-        run.until(lambda: pipeline.destination.ids("t") == [1], "the row", within=60)
+        run.until(lambda: pipeline.destination.ids("t") == [1], "the row", within=180)
 
 
 def test_a_quiet_stream_is_no_dead_link(pipeline: Pipeline, proxy: Proxy) -> None:
     """The server answers when it is asked: for several timeouts nothing happens, and nothing breaks."""
     database = pipeline.database
     assert database is not None
-    quiet = {"waltap.receive.timeout.ms": 3000, "status.update.interval.ms": 3_600_000}
+    quiet = {"waltap.receive.timeout.ms": 6000, "status.update.interval.ms": 3_600_000}
     with pipeline.running(**quiet, **through(proxy)) as run:
         began = time.monotonic()
-        run.until(lambda: time.monotonic() > began + 7, "two timeouts")
+        run.until(lambda: time.monotonic() > began + 14, "two timeouts")
         database.execute("INSERT INTO t VALUES (1)")
         run.until(lambda: pipeline.destination.ids("t") == [1], "the row")
         assert run.notices.failures == []
 
 
 def test_a_query_that_waits_longer_than_the_timeout_is_no_dead_link(
-    pipeline: Pipeline, proxy: Proxy
+    pipeline: Pipeline, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server is asked, and is busy: it waits for a lock."""
+    monkeypatch.setattr("waltap_postgres.connection.MIN_ASK_S", 30.0)  # the machine is, too
     database = pipeline.database
     assert database is not None
     with database.connect() as locking:
@@ -409,5 +410,5 @@ def test_a_copy_over_a_link_that_passes_nothing_ends(
     with pipeline.running(ready=False, **SHORT, **through(proxy)) as run:
         with reconnecting(run):
             run.until(swallowed.is_set, "the first rows")
-        run.until(lambda: run.engine.state == "streaming", "the stream", within=60)
+        run.until(lambda: run.engine.state == "streaming", "the stream", within=300)
     assert len(pipeline.destination.table("t")) == 20_000

@@ -37,8 +37,9 @@ QUICK = {
     "status.update.interval.ms": 100,
     "retriable.restart.connector.wait.ms": 100,
     "slot.retry.delay.ms": 100,
+    "slot.max.retries": 600,
 }
-"""Short waits: the tests have no time."""
+"""Short waits: the tests have no time. But a slot that the run before has just left is waited for."""
 
 
 def until(condition: Callable[[], object], what: str, within: float = WAIT_S) -> None:

@@ -68,7 +68,9 @@ def event(
 
 def produce(kafka: Kafka, topic: str, *records: tuple[Any, ...]) -> None:
     """Write records: key, value, and if they are not 0 and none partition and names of headers."""
-    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0})
+    producer = Producer(
+        {"bootstrap.servers": kafka.bootstrap, "linger.ms": 0, "enable.idempotence": True}
+    )
     for key, value, *more in records:
         producer.produce(
             topic, value, None if key is None else json.dumps(key).encode(),

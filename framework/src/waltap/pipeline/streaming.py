@@ -17,7 +17,7 @@ from waltap.pipeline.setup import Stages
 from waltap.pipeline.signal_table import SignalTable
 from waltap.pipeline.slot_owners import orphan_slots
 from waltap.pipeline.stream_end import StreamEnd
-from waltap.source.connector import ChangeStream, Connector
+from waltap.source.connector import ChangeStream, Connector, StopRequested
 from waltap.transactions.transaction import TransactionPart
 
 __all__ = ["Streaming"]
@@ -127,9 +127,10 @@ class Streaming:
             self._confirmation.flush_if_due()
             if now >= next_look:
                 run.reconnects.succeeded()  # the link has stood for a while
-                self._stages.new_tables.look(self._connector)
+                with suppress(StopRequested):  # a look that a stop cuts short; the loop ends next
+                    self._stages.new_tables.look(self._connector)
+                    self._note()
                 delivery.tend()
-                self._note()
                 next_look = clock() + self._idle_s
             urged = [each.stream.urged() for each in self._lanes]  # each forgets it
             if run.guard.hurries():

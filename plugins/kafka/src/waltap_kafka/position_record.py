@@ -114,7 +114,7 @@ def _offset(client: AdminClient, place: TopicPartition, spec: OffsetSpec) -> int
             {place: spec}, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=WAIT_S
         )
         try:
-            return int(futures[place].result(WAIT_S).offset)
+            return int(futures[place].result(2 * WAIT_S).offset)
         except KafkaException as raised:
             # a topic that was just made has no leader for a moment, or another epoch than the client knows
             if kafka_error(raised).code() not in PASSING or time.monotonic() > deadline:

@@ -107,7 +107,7 @@ class Topics:
         """Make ``topic`` unless somebody has, and wait until it is there."""
         name = topic.topic
         try:
-            self._client.create_topics([topic], request_timeout=WAIT_S)[name].result(WAIT_S)
+            self._client.create_topics([topic], request_timeout=WAIT_S)[name].result(2 * WAIT_S)
         except KafkaException as raised:
             error = kafka_error(raised)
             if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
@@ -123,7 +123,7 @@ class Topics:
         try:
             self._client.describe_topics(TopicCollection([name]), request_timeout=WAIT_S)[
                 name
-            ].result(WAIT_S)
+            ].result(2 * WAIT_S)
         except KafkaException as raised:
             error = kafka_error(raised)
             if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -139,7 +139,7 @@ class Topics:
         try:
             found = self._client.describe_configs([resource], request_timeout=WAIT_S)[
                 resource
-            ].result(WAIT_S)
+            ].result(2 * WAIT_S)
             self.limits[name] = int(found["max.message.bytes"].value)
         except (KafkaException, KeyError, ValueError, TypeError):
             self.limits.pop(name, None)
@@ -148,10 +148,17 @@ class Topics:
         text = f"topic {name} cannot {what}: {redacted(error.str())}"
         if error.code() in REFUSALS:
             return self._refused(error)
-        if error.retriable() or error.code() in {
-            KafkaError._TIMED_OUT,
-            KafkaError._TRANSPORT,
-            KafkaError._ALL_BROKERS_DOWN,
-        }:
+        # while no broker is in service, as in a restart, there is room for no replica
+        fenced = error.code() == KafkaError.INVALID_REPLICATION_FACTOR and "fenced" in error.str()
+        if (
+            fenced
+            or error.retriable()
+            or error.code()
+            in {
+                KafkaError._TIMED_OUT,
+                KafkaError._TRANSPORT,
+                KafkaError._ALL_BROKERS_DOWN,
+            }
+        ):
             return KafkaNotDelivered(text)
         return KafkaTopicUnusable(text, topic=name)

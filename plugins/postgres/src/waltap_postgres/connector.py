@@ -566,6 +566,7 @@ class PostgresConnector(Connector):
 
     def undo(self) -> None:
         """Drop the slot and the publications that this connector made."""
+        self._watch.ends()
         if self._made_slot:
             self._release()
             self.drop_slot()
@@ -574,6 +575,7 @@ class PostgresConnector(Connector):
 
     def finish(self) -> bool:
         """Do what a clean stop asks for: ``slot.drop.on.stop``, ``publication.drop.on.stop``."""
+        self._watch.ends()
         properties = self.properties
         self._release()
         if properties.slot_drop_on_stop and not properties.slot_temporary:

@@ -18,12 +18,25 @@ from psycopg import pq
 from waltap.errors import ConnectionLost
 from waltap.source.connector import StopRequested
 
-__all__ = ["CANCEL_S", "POLL_S", "READ", "WRITE", "Waiting", "Watch", "cancel", "pause", "watched"]
+__all__ = [
+    "CANCEL_S",
+    "POLL_S",
+    "READ",
+    "WRITE",
+    "Waiting",
+    "Watch",
+    "cancel",
+    "pause",
+    "readable",
+    "watched",
+]
 
 READ, WRITE = select.POLLIN, select.POLLOUT
 POLL_S = 0.1
 STOP_GRACE_S = 0.5
 """After a stop a query may go on for so long: what a clean end asks for is a matter of milliseconds."""
+END_GRACE_S = 10.0
+"""So long, when it is the clean end itself: a slot or a publication is dropped, on a slow server."""
 CANCEL_S = 0.5
 
 T = TypeVar("T")
@@ -52,8 +65,13 @@ class Watch:
     ) -> None:
         self.stopping, self.timeout_s, self.deadline_s = stopping, timeout_s, deadline_s
         self.busy = busy
+        self._grace_s = STOP_GRACE_S
         self._stop_seen: float | None = None
         self.connection_class = watched(self)
+
+    def ends(self) -> None:
+        """What is asked from here on belongs to the end, and is waited for."""
+        self._grace_s = END_GRACE_S
 
     def check(self, began: float) -> None:
         """End a wait that began at ``began`` when a stop has come. Raises: StopRequested."""
@@ -62,7 +80,7 @@ class Watch:
         now = time.monotonic()
         if self._stop_seen is None:
             self._stop_seen = now
-        if now - max(began, self._stop_seen) >= STOP_GRACE_S:
+        if now - max(began, self._stop_seen) >= self._grace_s:
             raise StopRequested
 
     def waiting(self, pgconn: "pq.abc.PGconn") -> "Waiting":
@@ -109,10 +127,17 @@ class Waiting:
             return
         if busy(self._pgconn):
             self._heard, self._asked = time.monotonic(), False
-        elif self._asked or time.monotonic() - self._heard >= timeout_s:
-            raise ConnectionLost(f"nothing has come from the server for {timeout_s:g} s")
-        else:
+        elif not self._asked and time.monotonic() - self._heard < timeout_s:
             self._asked = True
+        elif not readable(self._pgconn.socket):
+            raise ConnectionLost(f"nothing has come from the server for {timeout_s:g} s")
+
+
+def readable(fd: int) -> bool:
+    """Tell whether something waits in the socket: it may have come while another question was asked."""
+    poll = select.poll()
+    poll.register(fd, READ)
+    return bool(poll.poll(0))
 
 
 def watched(watch: Watch) -> "type[psycopg.Connection[tuple[Any, ...]]]":

@@ -26,6 +26,7 @@ from waltap.source.position import lsn_text
 from waltap_postgres.errors import PublicationGone, SendFormatUnreadable
 from waltap_postgres.replication.transport import Transport
 from waltap_postgres.replication.wire import status_update
+from waltap_postgres.waiting import readable
 
 __all__ = ["ReplicationStream", "start_replication_sql"]
 
@@ -133,7 +134,8 @@ class ReplicationStream(ChangeStream):
             self._heard, self._asked = now - self._timeout_s / 2, True
             self._send_status(reply=True)
         elif self._asked and silence >= self._timeout_s:
-            if not self._transport.session.busy():
+            session = self._transport.session
+            if not session.busy() and not readable(session.pgconn.socket):
                 raise ConnectionLost(
                     f"nothing has come from the server for {self._timeout_s:g} s"
                     " (waltap.receive.timeout.ms)"
