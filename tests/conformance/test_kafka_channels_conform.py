@@ -56,7 +56,9 @@ class TestKafkaSignals(SignalChannelSuite):
         channel.close()
 
     @pytest.fixture
-    def rig(self, kafka: Kafka) -> SignalChannelRig:
+    def rig(self, kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> SignalChannelRig:
+        monkeypatch.setattr("waltap_kafka.signal_channel.ASK_S", 20.0)  # of a busy machine
+        monkeypatch.setattr("waltap_kafka.signal_channel.READ_S", 90.0)
         prefix = kafka.topic_name("shop")
         topic = f"{prefix}-signal"
         create(kafka.bootstrap, NewTopic(topic, 1))
@@ -85,7 +87,8 @@ def test_a_topic_of_signals_that_is_not_there_is_named(kafka: Kafka) -> None:
 
 class TestKafkaNotifications(NotificationChannelSuite):
     @pytest.fixture
-    def rig(self, kafka: Kafka) -> NotificationChannelRig:
+    def rig(self, kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> NotificationChannelRig:
+        monkeypatch.setattr("waltap_kafka.notification_channel.CLOSE_S", 90.0)  # of a busy machine
         topic = kafka.topic_name("notifications")
         create(kafka.bootstrap, NewTopic(topic, 1))
 

@@ -116,6 +116,14 @@ def refusing(kafka: Kafka, topics: list[str]) -> Iterator[None]:
     """Let the broker refuse what is written to ``topics``, for its size; but not the marker of 78 bytes that
     ends a transaction, without which it would never end."""
     limit(kafka, topics, "78")
+    until_it_counts(kafka, topics, refuses=True)
+    yield
+    limit(kafka, topics, "1000000")
+    until_it_counts(kafka, topics, refuses=False)
+
+
+def until_it_counts(kafka: Kafka, topics: list[str], *, refuses: bool) -> None:
+    """Wait until the broker goes by the limit that it was given last."""
     for topic in topics:
         refused: list[bool] = []
         producer = Producer(
@@ -127,12 +135,10 @@ def refusing(kafka: Kafka, topics: list[str]) -> Iterator[None]:
             }
         )
         deadline = time.monotonic() + WAIT_SECONDS
-        while refused[-1:] != [True]:
+        while refused[-1:] != [refuses]:
             assert time.monotonic() < deadline
             producer.produce(topic, b"x" * 200, headers=[(PROBE, b"")])
             producer.flush(WAIT_SECONDS)
-    yield
-    limit(kafka, topics, "1000000")
 
 
 def limit(kafka: Kafka, topics: list[str], size: str) -> None:

@@ -302,7 +302,7 @@ def test_killed_in_an_incremental_snapshot_it_goes_on(database: Database, tmp_pa
 
     process = runs.start()
     try:
-        until(read_to_the_end, "the end of the snapshot")
+        until(read_to_the_end, "the end of the snapshot", 300)
     finally:
         process.terminate()
         process.communicate(timeout=90)

@@ -261,7 +261,7 @@ class Soak:
             "incremental.snapshot.chunk.size": 40,
             "incremental.snapshot.watermarking.strategy": "insert_delete",
             "offset.flush.interval.ms": 200,
-            "slot.retry.delay.ms": 500,
+            "slot.retry.delay.ms": 10_000,
             "value.converter.schemas.enable": "false",
             "key.converter.schemas.enable": "false",
             "provide.transaction.metadata": "true",
@@ -341,6 +341,9 @@ class Soak:
         except FileNotFoundError:
             return True
         signals = offset.get("signals") or {}
+        if signals.get("paused"):  # a pause by the other channel may have come behind the resume
+            self._signal("resume-snapshot", {})
+            time.sleep(0.5)
         asked = (self._folder / "asks.txt").exists()
         return asked or any(
             signals.get(name) for name in ("queue", "settling", "blocking", "paused")

@@ -1,6 +1,7 @@
 """A client of Spark Connect, run as a process by `test_spark_connect`: applies a log, reads the tables."""
 
 import sys
+from typing import Any
 
 from pyspark.sql import SparkSession
 from waltap_sinks.changelog import ChangeLog
@@ -8,6 +9,20 @@ from waltap_spark import open_tables
 from waltap_spark.applier import Applier
 from waltap_spark.output import Output
 from waltap_spark.session import REQUIRED, prepare
+
+
+def run_to_its_end(query: Any) -> None:
+    """Spark gives a Python worker ten seconds to start, also on a busy machine; a query that ended so goes
+    on from its checkpoint."""
+    while True:
+        try:
+            query.start().awaitTermination()
+        except Exception as error:
+            if "Python worker failed to connect back" not in str(error):
+                raise
+        else:
+            return
+
 
 address, changelog, location, profile = sys.argv[1:]
 spark = SparkSession.builder.remote(address).getOrCreate()
@@ -31,24 +46,20 @@ for row in session.sql("SELECT id, name FROM people ORDER BY id").collect():
 source = spark.read.format("waltap").options(path=changelog, table="public.people").load()
 print("changes", [row._op for row in source.orderBy("_seq").collect()])
 stream = spark.readStream.format("waltap").options(path=changelog, table="public.people").load()
-query = (
+run_to_its_end(
     stream.writeStream.format("parquet")
     .options(path=f"{location}-history", checkpointLocation=f"{location}-checkpoint")
     .trigger(availableNow=True)
-    .start()
 )
-query.awaitTermination()
 print("streamed", spark.read.parquet(f"{location}-history").count())
 
 shop = spark.read.format("waltap").options(profile=profile, table="public.orders").load()
 print("captured", sorted((row._op, row.id, row._source) for row in shop.collect()))
 stream = spark.readStream.format("waltap").options(profile=profile, table="public.orders").load()
-query = (
+run_to_its_end(
     stream.writeStream.format("parquet")
     .options(path=f"{location}-orders", checkpointLocation=f"{location}-orders-checkpoint")
     .trigger(availableNow=True)
-    .start()
 )
-query.awaitTermination()
 print("streamed", spark.read.parquet(f"{location}-orders").count())
 spark.stop()

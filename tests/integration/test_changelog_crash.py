@@ -158,6 +158,12 @@ def after_snapshot(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [*rows.values(), *kept]
 
 
+@pytest.fixture(autouse=True)
+def one_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have all manifests in one folder, as within ten minutes: each new one is a step more."""
+    monkeypatch.setattr("waltap_sinks.changelog.sink.bucket_of", lambda _moment: "20260101T000")
+
+
 def test_a_crash_at_any_step_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """Every file operation, before and after it took effect, is where the process ends once."""
     at_snapshot, stream, expected = workload()

@@ -133,7 +133,9 @@ def test_names_that_are_no_captured_tables_change_nothing(pipeline: Pipeline) ->
 
 def test_a_running_pipeline_reads_tables_again(pipeline: Pipeline) -> None:
     with pipeline.running() as run:
-        done = waltap(pipeline, "snapshot", "public.t", "--filter", "id > 20", "--id", "a")
+        done = waltap(
+            pipeline, "snapshot", "public.t", "--filter", "id > 20", "--id", "a", "--wait", "120"
+        )
         assert done.returncode == 0, done.stderr
         assert done.stdout == "p: signal a (execute-snapshot) is acted on\n"
         run.until(

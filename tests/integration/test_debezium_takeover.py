@@ -72,6 +72,7 @@ class Shop:
         import_from(str(self.file), str(self.path), connector, yes=True)
 
     def exported(self, place: object) -> None:
+        until(lambda: not self.database.slots()[self.slot], "the reader of before to go")
         export_to(str(self.file), str(place), yes=True)
 
     def ids(self) -> list[int]:

@@ -25,9 +25,11 @@ def pipeline(database: Database, tmp_path: Path) -> Pipeline:
     return Pipeline(database, tmp_path)
 
 
-def wal_end(database: Database) -> int:
-    """Return where the WAL ends now: a slot that has not passed it has confirmed nothing of what follows."""
-    ((lsn,),) = database.execute("SELECT pg_current_wal_insert_lsn()::text")
+def committed(database: Database, statement: str) -> int:
+    """Execute and commit; return where the WAL ended behind that: a slot before it has not confirmed it."""
+    with database.connect() as connection:
+        connection.execute(statement.encode())
+        ((lsn,),) = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchall()
     return parse_lsn(lsn)
 
 
@@ -61,14 +63,13 @@ def test_after_a_failed_flush_nothing_is_flushed_or_confirmed(
     pipeline.catch_up()
     pipeline.destination.before_flush = once(error, calls)
     with pytest.raises(type(error)), pipeline.running() as run:
-        before = wal_end(database)
-        database.execute("INSERT INTO t VALUES (1)")
+        behind = committed(database, "INSERT INTO t VALUES (1)")
         run.join()
     assert calls == ["flush"]
-    assert pipeline.slot_lsns()[0] <= before
+    assert pipeline.slot_lsns()[0] < behind
     offset = pipeline.offset()
     assert offset is not None
-    assert offset.sole.position.end_lsn <= before
+    assert offset.sole.position.end_lsn < behind
     pipeline.catch_up()
     assert pipeline.destination.ids("t", "c") == [1, 1]
 
@@ -122,11 +123,10 @@ def test_an_offset_that_cannot_be_stored_is_not_stored_by_another_try(pipeline: 
 
     pipeline.destination.before_flush = block
     with pytest.raises(Exception, match="WT-6002"), pipeline.running() as run:
-        before = wal_end(database)
-        database.execute("INSERT INTO t VALUES (1)")
+        behind = committed(database, "INSERT INTO t VALUES (1)")
         run.join()
     assert flushed == [1]
-    assert pipeline.slot_lsns()[0] <= before
+    assert pipeline.slot_lsns()[0] < behind
     new.rmdir()
     pipeline.destination.before_flush = lambda: None
     pipeline.catch_up()
@@ -149,7 +149,8 @@ def confirmed(pipeline: Pipeline) -> Callable[[], bool]:
     """Return what tells that everything up to now is confirmed."""
     database = pipeline.database
     assert database is not None
-    lsn = wal_end(database)
+    ((end,),) = database.execute("SELECT pg_current_wal_insert_lsn()::text")
+    lsn = parse_lsn(end)
     return lambda: pipeline.slot_lsns()[0] >= lsn
 
 
@@ -198,11 +199,10 @@ def test_a_file_of_lines_that_is_cut_is_written_again_from_the_last_confirmed_ro
     assert database is not None
     pipeline.catch_up()
     with pytest.raises(LinesFileCut), pipeline.running(**seldom) as run:
-        before = wal_end(database)
-        database.execute("INSERT INTO t SELECT generate_series(1, 1000)")
+        behind = committed(database, "INSERT INTO t SELECT generate_series(1, 1000)")
         run.until(lambda: len(ids(lines)) == 1000, "the rows")
         os.truncate(lines, 0)
-    assert pipeline.slot_lsns()[0] <= before
+    assert pipeline.slot_lsns()[0] < behind
     pipeline.catch_up()
     assert ids(lines) == list(range(1, 1001))
 
@@ -237,11 +237,10 @@ def test_a_failed_fsync_of_lines_confirms_nothing(
 
     monkeypatch.setattr(os, "fsync", sync)
     with pytest.raises(SinkError, match="WT-5001"), pipeline.running() as run:
-        before = wal_end(database)
-        database.execute("INSERT INTO t VALUES (1)")
+        behind = committed(database, "INSERT INTO t VALUES (1)")
         run.join()
     assert len(refused) == 1
-    assert pipeline.slot_lsns()[0] <= before
+    assert pipeline.slot_lsns()[0] < behind
     pipeline.catch_up()
     assert ids(lines) == [1, 1]
 
@@ -268,10 +267,9 @@ def test_a_change_log_that_is_taken_away_stops_the_pipeline_until_it_is_back(
             log.rename(tmp_path / "elsewhere")
         else:
             shutil.rmtree(log)
-        before = wal_end(database)
-        database.execute("INSERT INTO t VALUES (2)")
+        behind = committed(database, "INSERT INTO t VALUES (2)")
         run.join()
-    assert pipeline.slot_lsns()[0] <= before
+    assert pipeline.slot_lsns()[0] < behind
     with pytest.raises(ChangeLogGone, match="is empty"):
         pipeline.catch_up(**settings)
     shutil.rmtree(log, ignore_errors=True)  # a start that is refused makes none

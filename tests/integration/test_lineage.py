@@ -127,6 +127,13 @@ def lines(file: Path) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is waited for: what came too late would come again, or not at all."""
+    monkeypatch.setattr("waltap.telemetry.lineage_delivery.END_S", 90.0)
+    monkeypatch.setattr("waltap.telemetry.lineage.TIMEOUT_S", 90.0)
+
+
 @pytest.fixture
 def pipeline(database: Database, tmp_path: Path) -> Pipeline:
     database.psql(

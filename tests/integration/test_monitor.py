@@ -31,8 +31,9 @@ def pipeline(database: Database, tmp_path: Path) -> Pipeline:
 
 
 @pytest.fixture
-def seen(pipeline: Pipeline) -> Iterator[tuple[Run, Monitor]]:
+def seen(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Run, Monitor]]:
     """A pipeline that streams, and its monitor."""
+    monkeypatch.setattr("waltap.monitor.server.WAIT_S", 90.0)  # for the engine, on a busy machine
     run = Run(pipeline, limits=None, settings={})
     with Monitor(run.engine, "127.0.0.1:0", None) as monitor:
         run.host.register(monitor.exposition, "metrics")

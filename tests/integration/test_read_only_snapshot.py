@@ -98,11 +98,11 @@ def test_a_table_under_change_arrives_whole(pipeline: Pipeline) -> None:
         try:
             for times in range(1, 4):
                 ask(run)
-                run.until(lambda n=times: completed(run, n), "the snapshot", within=60)
+                run.until(lambda n=times: completed(run, n), "the snapshot", within=300)
         finally:
             ended.set()
             for writer in writers:
-                writer.join(60)
+                writer.join(180)
         database.execute("INSERT INTO t VALUES (100000)")
         run.until(lambda: 100000 in pipeline.destination.ids("t"), "the end of the stream")
     same(pipeline)

@@ -173,9 +173,9 @@ def test_the_slot_is_confirmed_when_spark_has_committed_and_an_idle_query_holds_
     first = batch_after(reader, reader.initialOffset())
     assert rows(reader, reader.initialOffset(), first) == [(1, "r", "shop"), (2, "r", "shop")]
     second = reader.latestOffset(first, reader.getDefaultReadLimit())  # the first is committed
-    before = shop.wal()
     shop.insert(3)
     third = batch_after(reader, second)
+    before = third["profiles"]["shop"]["end_lsn"] - 1
     until(lambda: shop.engine(reader).durable.end_lsn > before, "it is not stored")
     assert shop.engine(reader).confirmed_lsn <= before, "Spark has not committed what it was given"
     assert shop.confirmed() <= before

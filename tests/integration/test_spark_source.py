@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 
+from tests.rigs.profile_query import patiently
 from tests.rigs.changelog import COMMIT_TS, Database, batch, context, relation
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")], numbers=(1, 2))
@@ -68,14 +69,17 @@ class Log:
                 raise ValueError("the target is full")
             self.got.append([(number, *each) for each in rows.select("name", "_op").collect()])
 
-        query = (
-            frame.writeStream.foreachBatch(take)
-            .option("checkpointLocation", str(self.folder / checkpoint))
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(120), "it does not end"
-        return query
+        def query() -> Any:
+            started = (
+                frame.writeStream.foreachBatch(take)
+                .option("checkpointLocation", str(self.folder / checkpoint))
+                .trigger(availableNow=True)
+                .start()
+            )
+            assert started.awaitTermination(240), "it does not end"
+            return started
+
+        return patiently(query)
 
     def streamed(self) -> list[list[str]]:
         return [[name for _number, name, _op in part] for part in self.got if part]

@@ -57,7 +57,7 @@ def target(request: pytest.FixtureRequest) -> Ways:
         return Ways(found.url, found.connect, found.text, "mariadb")
     database: Database = request.getfixturevalue("database")
     # the session of the sink looks for deadlocks when both wait, and not before
-    database.execute(f"ALTER DATABASE {database.name} SET deadlock_timeout = '3s'")
+    database.execute(f"ALTER DATABASE {database.name} SET deadlock_timeout = '10s'")
     return Ways(database.dsn, lambda: psycopg.connect(database.dsn), "text", "postgresql")
 
 

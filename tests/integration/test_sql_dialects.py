@@ -271,6 +271,7 @@ def test_a_value_too_long_and_a_lock_in_mariadb(maria: Place, tmp_path: Path) ->
         with pytest.raises(SqlConflict) as locked:
             target.write(batch(part))
         assert locked.value.retry is Retry.SAME_BATCH
+        other.rollback()
     target.write(batch(part))
     assert maria.rows("people", "name") == [("next",)]
     target.close()

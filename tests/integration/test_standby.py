@@ -146,7 +146,11 @@ def test_without_the_property_a_second_process_is_refused(pair: Pair) -> None:
 
 def test_a_state_folder_that_goes_ends_the_run_before_it_is_made_anew(pair: Pair) -> None:
     folder = pair.first.offset_file.parent
-    with pytest.raises(StateFolderGone), pair.first.running(**{"waltap.standby": False}) as run:
+    alone = {
+        "waltap.standby": False,
+        "status.update.interval.ms": 60_000,
+    }  # nothing is stored meanwhile
+    with pytest.raises(StateFolderGone), pair.first.running(**alone) as run:
         shutil.rmtree(folder)
         pair.insert(1)
         until(lambda: run.ended, "the end", PATIENCE_S)

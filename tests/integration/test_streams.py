@@ -297,7 +297,7 @@ def test_nats_that_is_away_at_the_start_or_later_is_told(tmp_path: Path) -> None
             wrong = nats_sink(tmp_path, server.url, "t", **login)
             assert "auth" not in refused(wrong, StreamRefused, "check", "open").problem[:4]
         login = {"auth.user": "waltap", "auth.password": "secret"}
-        made = nats_sink(tmp_path, server.url, "t", timeout_ms=4000, **login)
+        made = nats_sink(tmp_path, server.url, "t", timeout_ms=20_000, **login)
         made.check()
         made.open()
         made.write(batch(1, record("t.t")))

@@ -88,6 +88,9 @@ class Reader:
 
     def runs(self, command: str) -> str:
         command = command.replace("localhost:5432", self.address)
+        command = command.replace(
+            "waltap snapshot ", "waltap snapshot --wait 120 "
+        )  # a busy machine
         if command.startswith("export "):
             self.exports.append(command)
             return ""

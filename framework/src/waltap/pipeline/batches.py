@@ -112,14 +112,16 @@ class Ledger:
     def acknowledge(self, receipt: Receipt, *, earlier: bool) -> None:
         """Take note that it is done with. Raises: AcknowledgedTooLate."""
         with self._changed:
-            if receipt.given:
+            meant = [receipt]
+            if earlier:  # one without changes is done with by itself; those before it are not
+                meant += [each for each in self._waiting if each.number < receipt.number]
+            if all(each.given for each in meant):
                 return
             if self.closed:
                 why = "the stream has ended" if self._failure is None else str(self._failure)
                 raise AcknowledgedTooLate(f"a batch is acknowledged too late: {why}")
-            for each in self._waiting if earlier else (receipt,):
-                if each.number <= receipt.number:
-                    each.given = True
+            for each in meant:
+                each.given = True
             while self._waiting and self._waiting[0].given:
                 self._promised = self._waiting.popleft().number
             self._changed.notify_all()

@@ -59,7 +59,7 @@ def compare(
             return _apart(table.name, kept.apart)
         pair = _pair(source, target, kept, table, without)
         patience = 0.0 if kept.late else patience_s
-        result = _compared(source, target, pair, time.monotonic() + patience)
+        result = _compared(source, target, pair, patience)
         late = "" if result.equal else kept.late or _late_by_now(target, kept.name)
         return replace(result, late=late)
 
@@ -158,9 +158,10 @@ def _pair(
     )
 
 
-def _compared(source: Source, target: Readable, pair: _Pair, deadline: float) -> Comparison:
+def _compared(source: Source, target: Readable, pair: _Pair, patience_s: float) -> Comparison:
+    """Compare a table. The patience begins when all has been read once, however long that takes."""
     if not pair.key:
-        return _whole(source, target, pair, deadline)
+        return _whole(source, target, pair, time.monotonic() + patience_s)
     sums, other = pair.ours.sums(), pair.theirs.sums()
     differing = sorted(b for b in sums.keys() | other.keys() if sums.get(b) != other.get(b))
     found = _comparison(pair, _total(sums), _total(other))
@@ -168,9 +169,9 @@ def _compared(source: Source, target: Readable, pair: _Pair, deadline: float) ->
         return found
     here, there = pair.ours.rows(differing), pair.theirs.rows(differing)
     if any(None in key for key in (*here, *there)):  # an index takes many rows of such a key
-        return _whole(source, target, pair, deadline)
+        return _whole(source, target, pair, time.monotonic() + patience_s)
     open_keys = {key for key in here.keys() | there.keys() if here.get(key) != there.get(key)}
-    arrived, behind = False, False
+    arrived, behind, deadline = False, False, time.monotonic() + patience_s
     while open_keys and time.monotonic() < deadline:
         here, there, states, short = _round(source, target, pair, open_keys, deadline)
         arrived |= not short

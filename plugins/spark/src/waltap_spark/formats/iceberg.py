@@ -194,7 +194,7 @@ class IcebergFormat(MergingFormat):
         """CREATE TABLE, then an empty snapshot; a schema of a catalogue that is not there is made."""
         if self._properties.catalog:
             with self._starting:  # catalogues look first, and insert then
-                spark.sql(f"CREATE SCHEMA IF NOT EXISTS {namespace_of(at)}")
+                _twice(lambda: spark.sql(f"CREATE SCHEMA IF NOT EXISTS {namespace_of(at)}"))
         properties = {**TABLE, KEY: self._identity()}
         listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
         divided = ", ".join(each.sql for each in layout.partition)
@@ -489,7 +489,7 @@ class IcebergFormat(MergingFormat):
         name = self._properties.catalog.partition(".")[0] or OWN
         try:
             with _active(spark):
-                _java(spark).sessionState().catalogManager().catalog(name)
+                _twice(lambda: _java(spark).sessionState().catalogManager().catalog(name))
         except (Py4JJavaError, PySparkException) as error:
             text = f"the catalogue {name} cannot be had: {_reason(error)}"
             raise CatalogueUnreachable(text, catalog=name) from None
@@ -511,6 +511,18 @@ class IcebergFormat(MergingFormat):
         if loaded:
             text = f"this Spark session has the Iceberg tables of another output open, {had}"
             raise SessionTaken(text, catalog=OWN)
+
+
+def _twice(act: Callable[[], object]) -> None:
+    """Do what fails where another pipeline made at that moment what both found missing: the second time it
+    is there."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        act()
+    except (Py4JJavaError, PySparkException):
+        act()
 
 
 def _reason(error: BaseException) -> str:
