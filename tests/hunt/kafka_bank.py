@@ -26,7 +26,7 @@ from confluent_kafka.admin import NewTopic
 from tests.hunt.bank_day import run_bank
 from tests.rigs.kafka import create
 from tests.rigs.pipeline import until
-from tests.servers.kafka import RESTARTED, Kafka
+from tests.servers.kafka import Kafka
 from tests.servers.postgres import Database
 
 ACCOUNTS = 50
@@ -302,7 +302,7 @@ if __name__ == "__main__":
     run_bank(
         __doc__ or "",
         {"rows": 1_000_000, "kills": 50, "restarts": 5},
-        lambda: Kafka.create(heap_mb=512, **RESTARTED),
+        lambda: Kafka.create(heap_mb=512, restarts=True),
         play,
         right="every change once, in order, every sum right",
     )

@@ -18,7 +18,7 @@ from confluent_kafka.admin import NewTopic
 
 from tests.rigs.kafka import create, read_all
 from tests.rigs.pipeline import until
-from tests.servers.kafka import RESTARTED, Kafka
+from tests.servers.kafka import Kafka
 from tests.servers.postgres import Cluster, Database
 
 TOPIC = "away.public.items"
@@ -190,7 +190,7 @@ def main() -> None:
         "--guarantee", choices=("at_least_once", "exactly_once"), default="at_least_once"
     )
     given = parser.parse_args()
-    server, kafka = Cluster.create(), Kafka.create(heap_mb=512, **RESTARTED)
+    server, kafka = Cluster.create(), Kafka.create(heap_mb=512, restarts=True)
     with tempfile.TemporaryDirectory(prefix="waltap-outage-") as folder:
         try:
             outage = Outage(

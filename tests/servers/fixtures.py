@@ -34,7 +34,7 @@ from tests.servers import output_plugin, postgres, spark_catalogue, spark_kafka
 from tests.servers.child import ChildFailed
 from tests.servers.jars import MissingProgram
 from tests.servers.java import OLDEST, java_home, java_version
-from tests.servers.kafka import RESTARTED, Kafka
+from tests.servers.kafka import Kafka
 from tests.servers.own_server import own_server
 from tests.servers.postgres import Cluster, Database, Server, Unavailable
 from tests.servers.registry import Registry
@@ -299,14 +299,14 @@ def kafka() -> Iterator[Kafka]:
 @pytest.fixture
 def private_kafka() -> Iterator[Kafka]:
     """Return a broker of this test's own: ``stop``, ``kill``, ``start``, ``log``."""
-    made = _broker(**RESTARTED)
+    made = _broker(restarts=True)
     yield made
     made.remove()
 
 
-def _broker(**settings: str) -> Kafka:
+def _broker(*, restarts: bool = False) -> Kafka:
     try:
-        return Kafka.create(**settings)
+        return Kafka.create(restarts=restarts)
     except (MissingProgram, ChildFailed) as reason:
         missing(f"no Kafka broker: {reason}")
 

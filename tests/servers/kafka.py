@@ -94,10 +94,7 @@ SETTINGS = {
 the administrator's client."""
 
 
-RESTARTED: Final = {
-    "broker__session__timeout__ms": "2000",
-    "broker__heartbeat__interval__ms": "500",
-}
+RESTARTING: Final = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "500"}
 """For a broker that is to start again: it waits for the end of its own old session first."""
 
 
@@ -146,15 +143,18 @@ class Kafka:
         advertised: int | None = None,
         quick: bool = True,
         heap_mb: int = 256,
+        restarts: bool = False,
         **settings: str,
     ) -> "Kafka":
         """Make one in a temporary folder and start it; ``settings``: dots written as two underscores.
 
         ``advertised``: the port of a proxy before it, which clients are then told of; `bootstrap`
-        stays the broker's own. ``quick``: starts in half the time, and is slower later.
+        stays the broker's own. ``quick``: starts in half the time, and is slower later. ``restarts``: it is
+        to be stopped, or killed, and started again.
         Raises: MissingProgram, ChildFailed.
         """
         named = {name.replace("__", "."): value for name, value in settings.items()}
+        named |= RESTARTING if restarts else {}
         for attempt in range(3):
             made = cls(Path(tempfile.mkdtemp(prefix="waltap-kafka-")), advertised, named)
             try:
