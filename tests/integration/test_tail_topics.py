@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 from tests.rigs.kafka import create
-from tests.rigs.pipeline import Pipeline
+from tests.rigs.pipeline import Pipeline, until
 from tests.servers.kafka import Kafka
 from tests.servers.postgres import Database
 from tests.servers.registry import Registry
@@ -246,7 +246,10 @@ def test_records_that_come_later_are_shown_and_those_of_aborted_transactions_are
         producer.flush(WAIT_SECONDS)
         getattr(producer, f"{end}_transaction")(WAIT_SECONDS)
     place = f"kafka://{kafka.bootstrap}/{topic}"
-    assert [each["value"] for each in documents(place, *ALL)] == ["done"]
+    # the marker of the commit may follow its answer
+    until(
+        lambda: [each["value"] for each in documents(place, *ALL)] == ["done"], "what is committed"
+    )
     everything = documents(place, *ALL, "--set", "consumer.isolation.level=read_uncommitted")
     assert [each["value"] for each in everything] == ["undone", "done"]
     process = subprocess.Popen(
