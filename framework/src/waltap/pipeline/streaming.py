@@ -127,9 +127,11 @@ class Streaming:
             self._confirmation.flush_if_due()
             if now >= next_look:
                 run.reconnects.succeeded()  # the link has stood for a while
-                with suppress(StopRequested):  # a look that a stop cuts short; the loop ends next
+                try:
                     self._stages.new_tables.look(self._connector)
                     self._note()
+                except StopRequested:  # the loop would end at its head
+                    break
                 delivery.tend()
                 next_look = clock() + self._idle_s
             urged = [each.stream.urged() for each in self._lanes]  # each forgets it

@@ -421,9 +421,11 @@ class Session:
             socket.socket(fileno=os.dup(self.pgconn.socket)) as link,
         ):
             self.close()
+            link.shutdown(socket.SHUT_WR)
             deadline = time.monotonic() + LEAVE_S
-            link.settimeout(LEAVE_S)
             # a server inside a large transaction may go on sending for long
-            while link.recv(LEAVE_BYTES) and time.monotonic() < deadline:
-                pass
+            while (left := deadline - time.monotonic()) > 0:
+                link.settimeout(left)
+                if not link.recv(LEAVE_BYTES):
+                    break
         self.close()

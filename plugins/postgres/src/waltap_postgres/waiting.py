@@ -35,7 +35,7 @@ READ, WRITE = select.POLLIN, select.POLLOUT
 POLL_S = 0.1
 STOP_GRACE_S = 0.5
 """After a stop a query may go on for so long: what a clean end asks for is a matter of milliseconds."""
-END_GRACE_S = 10.0
+END_GRACE_S = 5.0
 """So long, when it is the clean end itself: a slot or a publication is dropped, on a slow server."""
 CANCEL_S = 0.5
 

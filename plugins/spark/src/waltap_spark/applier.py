@@ -22,6 +22,7 @@ from waltap_spark.column_identity import (
     identify,
     renames,
     replaced,
+    retold,
     whereabouts,
 )
 from waltap_spark.cuts import noted
@@ -481,7 +482,6 @@ class _Attempt:
             table = msgspec.structs.replace(table, snapshot_epoch=group.epoch)
         if group.replaces:
             table = msgspec.structs.replace(table, stale=(), handed_nulls=())
-        names = {column.name for column in group.columns}
         # a schema of the past lacks what was added since
         drops = not again and of_rules(self._options.dropped, table.target_name, "keep") == "drop"
         called = renames(table, group)
@@ -497,7 +497,7 @@ class _Attempt:
             replaces=group.replaces and not past,
             learn=learn,
             forgets=lost,
-            retold=not names.symmetric_difference(table.source_columns).isdisjoint(table.columns),
+            retold=retold(table, group),
         )
         handed = self.handed(group.elsewhere)
         if group.elsewhere and self._format.writes_in_place:

@@ -32,6 +32,7 @@ __all__ = [
     "put_aside",
     "renames",
     "replaced",
+    "retold",
     "whereabouts",
 ]
 
@@ -260,12 +261,22 @@ def _adopted(table: TableState, ids: Mapping[str, int]) -> TableState:
     )
 
 
+def retold(table: TableState, group: Group) -> bool:
+    """Tell whether changes tell other columns from here on. Computed ones that the server does not send
+    come and go with every chunk of a snapshot, and are hidden all the while."""
+    names = {column.name for column in group.columns}
+    changed = names.symmetric_difference(table.source_columns)
+    if not (group.streamed and names.intersection(table.hidden)):
+        changed -= set(table.hidden)
+    return not changed.isdisjoint(table.columns)
+
+
 def _doubts(table: TableState, group: Group) -> "list[str]":
     found = []
     known = {number for ids in table.version_ids.values() for number in ids.values()}
     numbers = _ids(table, group.columns)
     newest = max((n for n in known if n // PER_INCARNATION == table.incarnation), default=-1)
-    unsent = set(table.hidden).difference(table.source_columns)
+    unsent = set(table.hidden) if table.streamed is not None else set()
     for column in group.columns:
         before = table.source.get(column.name)
         if before is not None:

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 CREATE_DEADLINE_S = 120.0
 FAILOVER_SINCE = 170000
-DROP_DEADLINE_S = 10.0
+DROP_DEADLINE_S = 5.0
 POLL_S = 0.1
 SLOT_SILENCE_S = 1.5
 """After so long the server is asked what keeps a new slot waiting."""

@@ -161,7 +161,7 @@ def _pair(
 def _compared(source: Source, target: Readable, pair: _Pair, patience_s: float) -> Comparison:
     """Compare a table. The patience begins when all has been read once, however long that takes."""
     if not pair.key:
-        return _whole(source, target, pair, time.monotonic() + patience_s)
+        return _whole(source, target, pair, patience_s)
     sums, other = pair.ours.sums(), pair.theirs.sums()
     differing = sorted(b for b in sums.keys() | other.keys() if sums.get(b) != other.get(b))
     found = _comparison(pair, _total(sums), _total(other))
@@ -169,7 +169,7 @@ def _compared(source: Source, target: Readable, pair: _Pair, patience_s: float) 
         return found
     here, there = pair.ours.rows(differing), pair.theirs.rows(differing)
     if any(None in key for key in (*here, *there)):  # an index takes many rows of such a key
-        return _whole(source, target, pair, time.monotonic() + patience_s)
+        return _whole(source, target, pair, patience_s)
     open_keys = {key for key in here.keys() | there.keys() if here.get(key) != there.get(key)}
     arrived, behind, deadline = False, False, time.monotonic() + patience_s
     while open_keys and time.monotonic() < deadline:
@@ -217,12 +217,14 @@ def _sample(pair: _Pair, keys: set[Row], states: Mapping[Row, set[Row | None]]) 
         states[key].add(now.get(key))
 
 
-def _whole(source: Source, target: Readable, pair: _Pair, deadline: float) -> Comparison:
+def _whole(source: Source, target: Readable, pair: _Pair, patience_s: float) -> Comparison:
     """Compare a table without a key: all of it, until it is equal or patience ends."""
-    position = source.position() if time.monotonic() < deadline else None
+    position, deadline = source.position() if patience_s > 0 else None, None
     while True:
         now = target.position()
         there, here = pair.theirs.whole(), pair.ours.whole()
+        if deadline is None:
+            deadline = time.monotonic() + patience_s
         if here == there or time.monotonic() >= deadline:
             behind = position is not None and now is not None and now < position
             return replace(_comparison(pair, here, there), behind=behind)

@@ -212,9 +212,11 @@ def start_mark(log: ChangeLog, bound: Bound, last: Manifest | None) -> Mark:
     for step in log.manifests(before, last.mark):
         if bound.time is not None:
             reached = not _lies_before(step, bound.time)
-        else:  # rows of a snapshot stand at the end of what was there before it
+        else:  # rows of a snapshot stand at the end of what was there before it, or behind that
             assert bound.lsn is not None
-            reached = step.mark.epoch == last.mark.epoch and step.mark.end_lsn >= bound.lsn
+            rows = (step.snapshot and step.snapshot.lsn) or 0
+            ends = max(step.mark.end_lsn, rows)
+            reached = step.mark.epoch == last.mark.epoch and ends >= bound.lsn
         if reached:
             return before
         before = step.mark
