@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waltap.source.position import Position
 from waltap_spark.source.errors import SourceOption
 from waltap_spark.source.offsets import mark_of
 from waltap_spark.source.stream import ChangeLogStream
@@ -140,10 +141,11 @@ def test_a_time_to_start_at_goes_for_every_batch(log: SourceLog) -> None:
     assert names(stream, began, end) == ["Cid"]
 
 
-def snapshot(log: SourceLog, ts: int = COMMIT_TS) -> None:
-    """The rows of a snapshot, in two manifests of one LSN."""
+def snapshot(log: SourceLog, ts: int = COMMIT_TS, position: Position | None = None) -> None:
+    """The rows of a snapshot, in two manifests of one LSN; ``position`` of one beside an older slot."""
     pieces = log.db.snapshot(PEOPLE, rows_each=1)
     for piece in pieces:
+        piece.position = position or piece.position
         for part in piece.parts:
             part.ts = ts
     log.sink.write(pieces[0])
@@ -185,3 +187,16 @@ def test_two_reads_that_meet_at_an_lsn_have_each_row_once(log: SourceLog, above:
     assert [len(half) for half in halves] == ([3, 1] if above > 0 else [1, 3])
     streamed = log.frame(startingPosition=meeting).streamed()
     assert streamed == halves[1]
+
+
+@pytest.mark.parametrize("above", [-1, 0, 1])
+def test_so_have_those_around_a_snapshot_beside_an_older_slot(log: SourceLog, above: int) -> None:
+    """Its rows stand behind what the slot had given, where the stream goes on."""
+    log.db.rows[PEOPLE.name] = [("1", "Bob"), ("2", "Cid")]
+    slot = Position(log.db.lsn)
+    log.db.lsn += 100
+    snapshot(log, position=slot)
+    meeting = text(log.db.lsn + above)
+    log.people("Dan")
+    halves = [log.frame(endingPosition=meeting).rows(), log.frame(startingPosition=meeting).rows()]
+    assert [row["name"] for half in halves for row in half] == ["Ann", "Bob", "Cid", "Dan"]
