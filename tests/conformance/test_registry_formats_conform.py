@@ -150,7 +150,6 @@ class TestCloudEventsInAvro(FormatSuite):
             "avro.schema.registry.url": registry.url,
             "serializer.type": "avro",
             "data.serializer.type": "avro",
-            **{f"avro.{name}": value for name, value in PATIENT.items()},
         }
         properties = CloudEventsProperties.model_validate(given)
         capture = {**NAMES, "topic.prefix": "cloud"}
