@@ -276,7 +276,7 @@ def _doubts(table: TableState, group: Group) -> "list[str]":
     known = {number for ids in table.version_ids.values() for number in ids.values()}
     numbers = _ids(table, group.columns)
     newest = max((n for n in known if n // PER_INCARNATION == table.incarnation), default=-1)
-    unsent = set(table.hidden) if table.streamed is not None else set()
+    unsent = set(table.hidden).difference(table.source_columns)
     for column in group.columns:
         before = table.source.get(column.name)
         if before is not None:
