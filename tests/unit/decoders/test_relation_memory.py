@@ -1,5 +1,6 @@
 """What is remembered of relations over restarts."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -60,28 +61,24 @@ def test_another_databases_relations_are_not_believed(tmp_path: Path) -> None:
     assert opened(tmp_path / "relations", "1/other").get(1) is None
 
 
-@pytest.mark.parametrize("cut", [1, 3, 20])
-def test_a_torn_end_costs_the_last_relation_alone(tmp_path: Path, cut: int) -> None:
-    path = tmp_path / "relations"
-    memory = opened(path)
-    memory.put(relation(1))
-    memory.save()
-    memory.put(relation(2, "u"))
-    memory.save()
-    path.write_bytes(path.read_bytes()[:-cut])
-    again = opened(path)
-    assert again.get(1) is not None
-    assert again.get(2) is None
-
-
-def test_a_byte_that_is_no_text_ends_what_is_remembered(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "harm",
+    [
+        *(lambda data, cut=cut: data[:-cut] for cut in (1, 3, 20)),
+        lambda data: data.replace(b"other", b"oth\xffr"),
+    ],
+    ids=["1 byte off", "3 bytes off", "20 bytes off", "no UTF-8"],
+)
+def test_a_harmed_end_costs_the_last_relation_alone(
+    tmp_path: Path, harm: Callable[[bytes], bytes]
+) -> None:
     path = tmp_path / "relations"
     memory = opened(path)
     memory.put(relation(1))
     memory.save()
     memory.put(relation(2, "other"))
     memory.save()
-    path.write_bytes(path.read_bytes().replace(b"other", b"oth\xffr"))
+    path.write_bytes(harm(path.read_bytes()))
     again = opened(path)
     assert again.get(1) is not None
     assert again.get(2) is None
