@@ -36,7 +36,7 @@ PACKAGES = {
 BANNED_NAMES = {"base", "common", "core", "handler", "helper", "helpers", "manager", "misc"}
 BANNED_NAMES |= {"types", "util", "utils"}
 TYPE_FAMILIES = "plugins/postgres/src/waltap_postgres/types"  # a package with one module per family
-MODULE_LINES_MAX = 600
+MODULE_LINES_MAX = 800
 TEST_LINES_MAX = 800
 FUNCTION_LINES_MAX = 80  # a screen; the rule is 70, docstring and signature not counted
 GENERATED = re.compile(r"_pb2\.py$")
@@ -296,18 +296,17 @@ def test_every_error_has_a_remedy() -> None:
     assert not [cls.__qualname__ for cls in error_classes() if len(cls.remedy) < 20]
 
 
-@pytest.mark.parametrize("path", sources(), ids=named)
-def test_remedies_format_with_what_is_raised(path: Path) -> None:
+def test_remedies_format_with_what_is_raised() -> None:
     """Every field of a remedy is given where the error is made, or by its own constructor."""
     wanted = {cls.__name__: (cls, _fields(cls.remedy)) for cls in error_classes()}
     missing = []
-    for node in ast.walk(tree(path)):
+    for path, node in ((path, node) for path in sources() for node in ast.walk(tree(path))):
         match node:
             case ast.Call(func=ast.Name(id=name)) if name in wanted:
                 cls, fields = wanted[name]
                 given = {keyword.arg for keyword in node.keywords}
                 if None not in given and (lacking := fields - given - _supplied(cls)):
-                    missing.append(f"line {node.lineno}: {name} lacks {sorted(lacking)}")
+                    missing.append(f"{named(path)}:{node.lineno}: {name} lacks {sorted(lacking)}")
     assert not missing
 
 
@@ -429,15 +428,14 @@ def test_every_ignore_names_what_it_ignores() -> None:
     assert not bare
 
 
-@pytest.mark.parametrize("folder", PACKAGES.values())
-def test_members_of_the_workspace_have_one_version(folder: str) -> None:
-    project = tomllib.loads((ROOT / folder).parent.joinpath("pyproject.toml").read_text())[
-        "project"
-    ]
+def test_members_of_the_workspace_have_one_version() -> None:
     framework = tomllib.loads((ROOT / "framework/pyproject.toml").read_text())["project"]
-    assert project["version"] == framework["version"]
-    ours = [r for r in project["dependencies"] if r.startswith("waltap")]
-    assert all(r.endswith(f"=={framework['version']}") for r in ours)
+    for folder in PACKAGES.values():
+        text = (ROOT / folder).parent.joinpath("pyproject.toml").read_text()
+        project = tomllib.loads(text)["project"]
+        assert project["version"] == framework["version"], folder
+        ours = [r for r in project["dependencies"] if r.startswith("waltap")]
+        assert all(r.endswith(f"=={framework['version']}") for r in ours), folder
 
 
 # --- imports -----------------------------------------------------------------------------------------

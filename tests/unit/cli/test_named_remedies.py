@@ -135,13 +135,13 @@ def known(name: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize("error", CLASSES, ids=lambda error: error.__name__)
-def test_what_a_remedy_names_is_there(error: type[WaltapError]) -> None:
-    text = rendered(error)
-    assert not [name for name in PROPERTY.findall(text) if not known(name)]
-    assert not [page for page in PAGE.findall(text) if not (ROOT / page).exists()]
+def test_what_a_remedy_names_is_there() -> None:
     every = {option for name in root().list_commands(None) for option in _all_options(name)}
-    assert set(OPTION.findall(text)) - OPTIONS_OF_OTHERS <= every
+    for error in CLASSES:
+        text = rendered(error)
+        assert not [name for name in PROPERTY.findall(text) if not known(name)], error
+        assert not [page for page in PAGE.findall(text) if not (ROOT / page).exists()], error
+        assert set(OPTION.findall(text)) - OPTIONS_OF_OTHERS <= every, error
 
 
 def _all_options(name: str) -> set[str]:
@@ -181,10 +181,9 @@ def of_python(name: str) -> bool:
     return name in modules() or name.rpartition(".")[0] in modules()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands_on_a_page_exist(page: Path) -> None:
+def test_commands_on_pages_exist() -> None:
     wrong = []
-    for kind, text in shown_on(page):
+    for page, (kind, text) in ((page, shown) for page in PAGES for shown in shown_on(page)):
         if kind not in {"span", *FENCED}:
             continue
         for rest in SHOWN_COMMAND.findall(text):
@@ -192,14 +191,13 @@ def test_commands_on_a_page_exist(page: Path) -> None:
             command = command_of([word for word in words if not word.startswith("-")])
             options = set(OPTION.findall(" ".join(words)))
             if command is None or options - options_of(command):
-                wrong.append(f"waltap {rest}")
+                wrong.append(f"{named(page)}: waltap {rest}")
     assert not wrong
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_properties_on_a_page_exist(page: Path) -> None:
+def test_properties_on_pages_exist() -> None:
     wrong = []
-    for kind, text in shown_on(page):
+    for page, (kind, text) in ((page, shown) for page in PAGES for shown in shown_on(page)):
         if kind == "toml":
             names = re.findall(r'^"([\w.]+)"\s*=', text, re.MULTILINE)
         elif kind == "span":
@@ -208,7 +206,7 @@ def test_properties_on_a_page_exist(page: Path) -> None:
         else:
             continue
         wrong += [
-            name
+            f"{named(page)}: {name}"
             for name in names
             if not (known(name) or debezium_known(name) or of_python(name) or name == POST)
         ]
