@@ -4,13 +4,15 @@ SHELL := /bin/bash
 .NOTPARALLEL:
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest
-WORKERS ?= 3
+WORKERS ?= 4
 SECONDS ?= 600
+ROUNDS ?= 10
+LOAD ?= 8
 OURS := decoders,demo,formats,kafka,lake,postgres,sinks,spark,streams,transforms,types,yugabyte
 TYPED := framework/src plugins/decoders/src plugins/postgres/src plugins/types/src plugins/kafka/src plugins/lake/src plugins/streams/src plugins/yugabyte/src \
   plugins/sinks/src plugins/formats/src plugins/transforms/src plugins/spark/src plugins/testing/src plugins/demo/src benchmarks scripts tests/servers tests/differential
 
-.PHONY: help setup setup-test demo test check fmt test-unit test-integration test-fault snapshot-kills s3-trial conformance \
+.PHONY: help setup setup-test demo test test-all check fmt test-unit flaky mutants test-times test-integration test-fault snapshot-kills s3-trial conformance \
   differential differential-nightly fuzz hunt soak golden bench docs site dist audit clean
 
 help: ## list the commands
@@ -27,7 +29,20 @@ demo: setup ## PostgreSQL to live Spark tables on real data, compared row by row
 
 test: setup-test ## style, types, imports and every test that a green run needs
 	@$(MAKE) --no-print-directory check
-	@$(PYTEST) -n $(WORKERS) --dist worksteal
+	@$(PYTEST) -n $(WORKERS) --dist loadgroup -m "not exhaustive"
+
+test-all: setup-test ## and what is slow or rare: full matrices, long kills, generated cases; before an issue is done
+	@$(MAKE) --no-print-directory check
+	@$(PYTEST) -n $(WORKERS) --dist loadgroup
+
+flaky: setup-test ## run the tests ROUNDS=10 times in random order under LOAD=8; list what did not always pass
+	@$(BIN)/python -m tests.harness.flaky --rounds $(ROUNDS) --load $(LOAD) --workers $(WORKERS) -m "not exhaustive"
+
+mutants: setup-test ## plant each fault of tests/mutants, run the tests that cover it; MUTANTS="assembler-*"
+	@$(BIN)/python -m tests.mutants $(MUTANTS)
+
+test-times: setup-test ## run each tier, and write its tests and minutes into CONTRIBUTING.md
+	@$(BIN)/python -m tests.harness.times
 
 check: setup ## ruff, formatting, mypy --strict, import contracts
 	@$(BIN)/ruff check
@@ -40,7 +55,7 @@ fmt: setup ## format, and fix what ruff can fix
 	@$(BIN)/ruff check --fix
 
 test-unit: setup ## unit and property tests: no server, seconds
-	@$(PYTEST) tests/unit tests/property
+	@$(PYTEST) -n 2 -m "not exhaustive" tests/unit tests/property
 
 conformance: setup-test ## the conformance kit on every plugin of ours
 	@$(PYTEST) tests/conformance

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.harness.groups import add_groups
 from tests.servers import shared_classes
 from waltap.config import secrecy
 
@@ -19,6 +20,11 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", shared_classes.options())
 
 settings.register_profile("shared machine", deadline=None)  # no test is a matter of time
 settings.load_profile("shared machine")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests one worker runs."""
+    add_groups(items)
 
 
 @pytest.fixture(autouse=True)

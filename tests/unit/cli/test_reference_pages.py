@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from waltap.errors import WaltapError
 from waltap.host import Host
-from waltap.reference import Page, pages
+from waltap.reference import pages
 from tests.unit.cli.test_named_remedies import fields_of
 from waltap.reference.errors import error_classes
 from waltap.reference.json_schema import profile_schema
