@@ -24,6 +24,7 @@ import sys
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -90,8 +91,8 @@ def environment(copy: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sources), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def is_found(arguments: list[str], copy: Path) -> bool:
-    """Tell whether a test of ``arguments`` fails in the copy."""
+def fails(arguments: tuple[str, ...], copy: Path) -> bool:
+    """Tell whether a test of ``arguments`` fails in the copy, as it is now."""
     done = subprocess.run(
         [*(sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"), *arguments],
         cwd=copy, env=environment(copy), capture_output=True, text=True, check=False,
@@ -103,22 +104,28 @@ def is_found(arguments: list[str], copy: Path) -> bool:
     return done.returncode == 1
 
 
-def finding_tier(mutant: Mutant, copy: Path, tiers: list[str]) -> str | None:
-    """Return the first tier that finds the mutant in the copy, None where it survives all."""
-    for tier in tiers:
-        if (arguments := mutant.tests.get(tier)) and is_found(arguments, copy):
-            return tier
-    return None
+@cache
+def require_passes(arguments: tuple[str, ...], copy: Path) -> None:
+    """See that the tests of ``arguments`` pass where nothing is planted; else they could find nothing."""
+    if fails(arguments, copy):
+        sys.exit(f"without a mutant this fails: pytest {' '.join(arguments)}")
 
 
 def judge(mutant: Mutant, copy: Path, tiers: list[str]) -> str | None:
-    """Plant the mutant, run its tests, take it out again; return the tier that found it."""
+    """Plant the mutant, run its tests, take it out again; return the first tier that found it."""
     patch = str(FOLDER / f"{mutant.name}.patch")
-    subprocess.run(["git", "apply", patch], cwd=copy, check=True)
-    try:
-        return finding_tier(mutant, copy, tiers)
-    finally:
-        subprocess.run(["git", "apply", "-R", patch], cwd=copy, check=True)
+    for tier in tiers:
+        arguments = tuple(mutant.tests.get(tier, ()))
+        if not arguments:
+            continue
+        require_passes(arguments, copy)
+        subprocess.run(["git", "apply", patch], cwd=copy, check=True)
+        try:
+            if fails(arguments, copy):
+                return tier
+        finally:
+            subprocess.run(["git", "apply", "-R", patch], cwd=copy, check=True)
+    return None
 
 
 def main() -> int:

@@ -85,6 +85,16 @@ def test_by_default_the_pipeline_stops_and_says_which_event_it_was(
     assert pipeline.destination.durable == [1, 2, 3, 4, 5]
 
 
+def test_by_default_the_first_of_several_stops_the_pipeline(new: New, store: LetterStore) -> None:
+    pipeline = new()
+    pipeline.source.insert(at=1.0, rows=5)
+    pipeline.destination.before_write = refusing(2, 4)
+    with pytest.raises(TooLong, match="change 1"):
+        pipeline.run(stop_at=10.0)
+    assert pipeline.destination.durable == []
+    assert store.letters() == []
+
+
 def test_a_dead_letter_is_kept_and_all_others_come_in_order(new: New, store: LetterStore) -> None:
     pipeline = new(errors_tolerance="dead_letter")
     pipeline.source.insert(at=1.0, rows=5)

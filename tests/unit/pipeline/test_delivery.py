@@ -307,8 +307,9 @@ def test_batches_at_one_position_are_told_apart() -> None:
 class Told(ChangeStream):
     """Keeps what the server is told."""
 
-    def __init__(self) -> None:
+    def __init__(self, idle: int = 0) -> None:
         self.lsns: list[int] = []
+        self.idle = idle
 
     def receive(self, timeout: float) -> list[Message]:
         return []
@@ -317,7 +318,7 @@ class Told(ChangeStream):
         self.lsns.append(end_lsn)
 
     def idle_lsn(self) -> int:
-        return 0
+        return self.idle
 
     def ask(self) -> None:
         """There is nothing to ask."""
@@ -348,3 +349,40 @@ def test_what_the_owner_held_back_is_told_to_each_partition_whichever_is_further
     confirmation.last()
     assert streams["b"].lsns == [0x20, parts[3].end_lsn]
     assert streams["a"].lsns == [0x20, parts[0].end_lsn]
+
+
+def idle_confirmation(rig: Rig, folder: Path) -> tuple[Confirmation, Told]:
+    """Return a confirmation of one stream whose server has read far ahead."""
+    stream = Told(idle=0x999_0000_0000)
+    lane = Lane(SOLE, stream, Assembler(Position(0x10), None, folder, 1 << 20))
+    return Confirmation(SimulatedPipeline(folder).engine()._run, [lane], rig.delivery), stream
+
+
+def test_nothing_idle_is_confirmed_while_a_batch_waits_for_its_flush(tmp_path: Path) -> None:
+    rig = Rig()
+    confirmation, stream = idle_confirmation(rig, tmp_path)
+    rig.delivery.write([])  # as rows of an incremental snapshot it moves no position
+    assert not confirmation.idle()
+    assert stream.lsns == []
+    confirmation.flush_now()
+    assert confirmation.idle()
+    assert stream.lsns[-1] == stream.idle
+
+
+def test_nothing_idle_is_confirmed_behind_a_transaction_that_goes_on(tmp_path: Path) -> None:
+    rig, parts = Rig(), transactions(2)
+    confirmation, stream = idle_confirmation(rig, tmp_path)
+    rig.delivery.write([parts[0]])
+    confirmation.flush_now()
+    rig.delivery.written = Positions({SOLE: Position(parts[0].end_lsn, parts[1].commit_lsn, 1)})
+    assert not confirmation.idle()
+    assert stream.lsns == [parts[0].end_lsn]
+
+
+def test_the_end_of_a_snapshot_is_stored_after_its_flush() -> None:
+    rig = Rig()
+    stored_at_flush: list[object] = []
+    rig.destination.before_flush = lambda: stored_at_flush.append(rig.store.load())
+    rig.delivery.finish_snapshot()
+    assert stored_at_flush == [None]
+    assert rig.store.load() is not None
