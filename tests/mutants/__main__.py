@@ -91,24 +91,27 @@ def environment(copy: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sources), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def fails(arguments: tuple[str, ...], copy: Path) -> bool:
-    """Tell whether a test of ``arguments`` fails in the copy, as it is now."""
+def failure(arguments: tuple[str, ...], copy: Path) -> str:
+    """Return how a test of ``arguments`` fails in the copy as it is now, "" where all pass."""
     done = subprocess.run(
-        [*(sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"), *arguments],
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=line"),
+            *("-m", "not exhaustive", *arguments),
+        ],
         cwd=copy, env=environment(copy), capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode not in (0, 1):
         sys.exit(
             f"pytest {' '.join(arguments)} ended with {done.returncode}:\n{done.stdout[-3000:]}"
         )
-    return done.returncode == 1
+    return done.stdout[-3000:] if done.returncode else ""
 
 
 @cache
 def require_passes(arguments: tuple[str, ...], copy: Path) -> None:
     """See that the tests of ``arguments`` pass where nothing is planted; else they could find nothing."""
-    if fails(arguments, copy):
-        sys.exit(f"without a mutant this fails: pytest {' '.join(arguments)}")
+    if found := failure(arguments, copy):
+        sys.exit(f"without a mutant this fails: pytest {' '.join(arguments)}\n{found}")
 
 
 def judge(mutant: Mutant, copy: Path, tiers: list[str]) -> str | None:
@@ -121,7 +124,7 @@ def judge(mutant: Mutant, copy: Path, tiers: list[str]) -> str | None:
         require_passes(arguments, copy)
         subprocess.run(["git", "apply", patch], cwd=copy, check=True)
         try:
-            if fails(arguments, copy):
+            if failure(arguments, copy):
                 return tier
         finally:
             subprocess.run(["git", "apply", "-R", patch], cwd=copy, check=True)
