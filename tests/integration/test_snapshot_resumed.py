@@ -137,6 +137,29 @@ def test_a_snapshot_goes_on_with_the_chunks_that_are_missing(
         assert pipeline.destination.table(table) == source(shop, table)
 
 
+def openings(pipeline: Pipeline) -> dict[str, list[str]]:
+    """Return the markers other than "true" of each table's rows, as they were delivered, without the ends."""
+    found: dict[str, list[str]] = {table: [] for table in TABLES}
+    for batch in pipeline.destination.batches:
+        for part in batch.parts:
+            if isinstance(part, SnapshotRows) and part.rows and part.first_marker != "true":
+                found[part.relation.table].append(part.first_marker)
+    return found
+
+
+def test_only_a_snapshot_that_is_taken_anew_has_a_first_row(shop: Database, tmp_path: Path) -> None:
+    """A consumer that begins anew at "first" would lose the tables that are complete."""
+    of_short_values(shop)
+    pipeline = pipeline_of(shop, tmp_path)
+    killed_at(pipeline, after(ROWS // 20 + 15))  # in the middle of b
+    assert openings(pipeline) == {"a": ["first"], "b": ["first_in_data_collection"], "c": []}
+    seen = len(pipeline.destination.batches)
+    pipeline.catch_up()
+    assert pipeline.destination.ids("c", "r")
+    del pipeline.destination.batches[:seen]
+    assert openings(pipeline) == {"a": [], "b": [], "c": ["first_in_data_collection"]}
+
+
 @pytest.mark.parametrize("threads", [1, 4])
 def test_what_was_written_meanwhile_comes_once_and_in_order(
     shop: Database, tmp_path: Path, threads: int

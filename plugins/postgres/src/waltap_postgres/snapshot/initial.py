@@ -164,7 +164,12 @@ class InitialSnapshot:
         """Read the tables. ``captured``: as they were before the publications ``published_as`` were made.
         Raises: SnapshotError, ConnectionLost."""
         transaction, point, works = self._prepared(captured, published_as, start)
-        yield from mark(self._read(transaction, point, works))
+        begun = start.offset.snapshot if start.resumes else None
+        yield from mark(
+            self._read(transaction, point, works),
+            anew=begun is None or not begun.tables,
+            going_on={t.oid for work in works if work.goes_on for t in work.targets},
+        )
         self.close()
 
     def chunks(

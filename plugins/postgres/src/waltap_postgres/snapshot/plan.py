@@ -150,16 +150,18 @@ class Work:
         begins: Mapping[str, TableChunks] | None = None,
         visible: str = "",
         begun: bool = False,
+        goes_on: bool = False,
         resumable: bool = False,
         restarts: bool = False,
     ) -> None:
         """``begins`` goes with the first piece that is handed over. ``visible`` goes with each
         (`SnapshotRows.visible`): of tables that were begun before it is their basis. ``begun``: rows of
-        the table may be at the destination already.
+        the table may be at the destination already. ``goes_on``: some chunks of it are, and are not read.
         ``resumable``: a later start goes on with what this one leaves. ``restarts``: what came of the
         tables counts for nothing."""
         self.targets, self.parts = tuple(targets), tuple(parts)
-        self.visible, self.begun, self.resumable = visible, begun, resumable
+        self.visible, self.begun, self.goes_on = visible, begun, goes_on
+        self.resumable = resumable
         self._begins = dict(begins or {})
         self._restarts = {target.oid for target in targets} if restarts else set()
         self._free = list(self.parts)

@@ -1,7 +1,7 @@
 """Reads tables in one snapshot, by COPY, in the order and with the markers that Debezium gives."""
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from waltap.capture.java_regex import java_pattern
@@ -282,7 +282,9 @@ def _result_columns(session: Session, statement: str) -> list[str]:
     return names
 
 
-def mark(pieces: Iterator[SnapshotRows]) -> Iterator[SnapshotRows]:
+def mark(
+    pieces: Iterator[SnapshotRows], *, anew: bool = True, going_on: Collection[int | None] = ()
+) -> Iterator[SnapshotRows]:
     """Set Debezium's markers: one piece is held back until it is known whether another follows.
 
     They go by the order of the pieces, not by a plan: a table may be read later than its place. The
@@ -290,6 +292,10 @@ def mark(pieces: Iterator[SnapshotRows]) -> Iterator[SnapshotRows]:
     where that table is empty), a table's last row "last_in_data_collection", its first
     "first_in_data_collection". A row that is both has the earlier of these. Pieces without rows keep
     their place and have no marker.
+
+    ``anew``: the snapshot is not one that broke off and goes on, in which nothing is "first".
+    ``going_on`` are the OIDs of tables of which earlier runs delivered rows that still count: the first
+    row of these is none either, but "true".
     """
     held: SnapshotRows | None = None
     first: Relation | None = None
@@ -305,8 +311,10 @@ def mark(pieces: Iterator[SnapshotRows]) -> Iterator[SnapshotRows]:
         yield from empty
         empty.clear()
         if opens:
-            begins = piece.relation is first
-            piece.first_marker = "first" if begins else "first_in_data_collection"
+            if anew and piece.relation is first:
+                piece.first_marker = "first"
+            elif piece.relation.oid not in going_on:
+                piece.first_marker = "first_in_data_collection"
         held = piece
     if held is not None:
         yield _finish(held, "last")

@@ -117,7 +117,8 @@ def left_to_read(
             begins = {str(target.oid): anew.chunks()}
             works.append(_goes_on(target, plan, begins=begins))
             continue
-        works.append(_goes_on(target, plan, _missing(known, plan, now)))
+        missing = _missing(known, plan, now)
+        works.append(_goes_on(target, plan, missing, goes_on=bool(known.done)))
     return works
 
 
@@ -126,8 +127,18 @@ def _goes_on(
     plan: TablePlan,
     parts: Sequence[Part] = (),
     begins: Mapping[str, TableChunks] | None = None,
+    *,
+    goes_on: bool = False,
 ) -> Work:
-    return Work([target], parts, begins=begins, visible=plan.basis, begun=True, resumable=True)
+    return Work(
+        [target],
+        parts,
+        begins=begins,
+        visible=plan.basis,
+        begun=True,
+        goes_on=goes_on,
+        resumable=True,
+    )
 
 
 def _lies_elsewhere(transaction: ReadingTransaction, target: Target, plan: TablePlan) -> bool:
