@@ -10,6 +10,7 @@ INSERT INTO kinds (id, f4, f8, n) VALUES (6, 'NaN', '-Infinity', 'Infinity');
 UPDATE kinds SET tx = 'changed', b = NULL WHERE id = 3;
 DELETE FROM kinds WHERE id = 2;
 INSERT INTO by_key VALUES (1, 'one', repeat('T', 2500)), (2, 'two', NULL);
+SELECT pg_logical_emit_message(false, 'pfx', 'behind several');
 UPDATE by_key SET a = 'uno' WHERE id = 1;
 UPDATE by_key SET id = 10 WHERE id = 1;
 UPDATE by_key SET big = repeat('N', 2500) WHERE id = 10;

@@ -1,7 +1,7 @@
 """Malformed wal2json: every fault is a DecodeError, with its place."""
 
 import pytest
-from waltap.decode import Begin, Commit, Message
+from waltap.decode import Begin, Commit, LogicalMessage, Message
 from waltap.errors import DecodeError
 
 from tests.rigs.captures import EmptyCatalogue, wal2json
@@ -177,6 +177,28 @@ OPENER = '{"xid":7,"nextlsn":"0/20","change":['
 )
 def test_fault_of_chunks_is_named(texts: list[str], expected: str) -> None:
     assert expected in fault(*texts, first_format=True, chunks=True).expected
+
+
+@pytest.mark.parametrize("chunks", [False, True])
+@pytest.mark.parametrize("space", ["", "\n\t\t"])
+def test_a_comma_before_a_message_between_transactions_is_passed_over(
+    space: str, chunks: bool
+) -> None:
+    """wal2json counts the changes of the transaction before it."""
+    item = '{"kind":"message","transactional":false,"prefix":",[{","content":"{\\"change\\":[,{"}'
+    (found,) = feed(
+        f'{{{space}"change":[{space},{item}{space}]}}', first_format=True, chunks=chunks
+    )
+    assert isinstance(found, LogicalMessage)
+    assert (found.prefix, found.content) == (",[{", b'{"change":[,{')
+
+
+@pytest.mark.parametrize(
+    "changes", ["[,]", f"[,{change()}]", '[,,{"kind":"message","transactional":false}]']
+)
+def test_any_other_stray_comma_is_a_fault(changes: str) -> None:
+    error = fault(f'{{"change":{changes}}}', first_format=True)
+    assert (error.expected[:4], error.offset) == ("JSON", 11)
 
 
 def test_chunks_make_one_transaction() -> None:

@@ -119,6 +119,11 @@ _CHANGE = msgspec.json.Decoder(TransactionChange, float_hook=Number).decode
 _TRANSACTION = msgspec.json.Decoder(Transaction, float_hook=Number).decode
 _NEGATIVE_ZEROS = (b":-0,", b":-0}", b",-0,", b",-0]", b"[-0,", b"[-0]")
 _SPACED_NEGATIVE_ZERO = re.compile(rb"\s-0[,}\]\s]").search
+_STRAY_COMMA = re.compile(
+    rb'\s*\{\s*"change"\s*:\s*\[\s*(?=,\s*\{\s*"kind"\s*:\s*"message"\s*,\s*"transactional"\s*:\s*false\b)'
+).match
+"""What precedes the comma that wal2json writes before a message between transactions, where the
+transaction before it has several changes: the count that decides on commas is of that one."""
 _FAULTS = (*UNREADABLE, RecursionError)
 
 _ACTION_KEYS = {"B": 6, "C": 6, "I": 8, "U": 8, "D": 7, "T": 7, "M": 8}
@@ -157,6 +162,9 @@ def read_transaction(lsn: int, data: bytes) -> Transaction:
     try:
         transaction = _TRANSACTION(data)
     except _FAULTS as cause:
+        stray = _STRAY_COMMA(data)
+        if stray is not None:  # a blank, so that places in the document stay
+            return read_transaction(lsn, data[: stray.end()] + b" " + data[stray.end() + 1 :])
         return _carefully(lsn, data, Transaction, cause)
     keys = 5 if transaction.nextlsn is not None else 1
     keys += sum([_keys(change) for change in transaction.change])
