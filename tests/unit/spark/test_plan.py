@@ -63,8 +63,8 @@ def test_equal_schemas_of_one_epoch_are_applied_together() -> None:
 def test_another_schema_key_or_epoch_starts_a_group() -> None:
     steps = [
         manifest(entry("a"), entry("b", fingerprint="g")),
-        manifest(entry("c", key=("other",))),
-        manifest(entry("d", key=("other",)), epoch=2),
+        manifest(entry("c", fingerprint="g", key=("other",))),
+        manifest(entry("d", fingerprint="g", key=("other",)), epoch=2),
     ]
     assert groups(steps) == [(False, ["a"]), (False, ["b"]), (False, ["c"]), (False, ["d"])]
 

@@ -39,7 +39,7 @@ def streams(draw: st.DrawFn) -> list[TransactionPart]:
                 first, part = part.split(cut - done)
                 parts.append(first)
         parts.append(part)
-        lsn += 30
+        lsn += draw(st.sampled_from([10, 30]))  # 10: it commits where the one before ended
     return parts
 
 
