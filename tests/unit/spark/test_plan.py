@@ -93,6 +93,15 @@ def test_parts_of_an_earlier_snapshot_count_for_nothing() -> None:
     assert groups(steps) == [(True, ["a"])]
 
 
+def test_a_table_that_restarts_in_a_snapshot_has_the_rows_from_there_on() -> None:
+    steps = [
+        manifest(entry("a", generation=1)),
+        manifest(entry("b", generation=1, restarts=True)),
+        manifest(entry("c", generation=1, complete=True)),
+    ]
+    assert groups(steps) == [(True, ["b", "c"])]
+
+
 def test_an_empty_snapshot_empties_the_table() -> None:
     assert groups([manifest(entry("", generation=1, complete=True))]) == [(True, [])]
 
