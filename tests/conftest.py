@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.harness.exhaustive import mark_exhaustive
 from tests.harness.groups import add_groups
 from tests.servers import shared_classes
 from waltap.config import secrecy
@@ -23,7 +24,8 @@ settings.load_profile("shared machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests one worker runs."""
+    """Say which tests one worker runs, and which only `make test-all` does."""
+    mark_exhaustive(items)
     add_groups(items)
 
 

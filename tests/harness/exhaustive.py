@@ -1,0 +1,114 @@
+"""Which tests only `make test-all` runs, as data: slow ones, and most of each large matrix.
+
+`RARE` are patterns of test ids with what `make test` keeps of the same. Of a module in `THINNED`, `make test` keeps
+for each function one set of parameters, the main one where it has it, and of each other value of a parameter the
+first `FUNCTIONS_PER_VALUE` functions. A test may also carry the marker itself, as a parameter's larger number does.
+"""
+
+import re
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import pytest
+
+__all__ = ["RARE", "THINNED", "mark_exhaustive"]
+
+RARE: Final = {
+    r"conformance/test_sql_conforms.py::Test(DuckDb|MariaDb)::test_a_kill": "PostgreSQL and SQLite",
+    r"conformance/test_streams_conform.py::Test(Kinesis|RedisAtLeastOnce|Nats)::test_a_kill": "Redis, exactly once",
+    r"conformance/test_sinks_conform.py::Test(ParquetFiles|SparkWithoutApplier|Http)::test_a_kill": "files, change log",
+    r"conformance/test_kafka_conforms.py::TestKafka::test_a_kill": "Kafka with transactions",
+    r"conformance/test_kafka_conforms.py::TestKafkaTransactions::test_a_kill_(at|in)": "a kill before the offset",
+    r"conformance/test_table_formats_conform.py::TestDeltaVersions::test_(?!spec)": "versions in Parquet",
+    r"conformance/test_table_formats_conform.py::TestDelta::test_(a_driver|a_key|a_snap|all_t|rows)": "two in Delta",
+    r"conformance/test_table_formats_conform.py::TestParquet(Versions|SoftDeletes)::test_(a_driver|a_key|all)": "rows",
+    r"conformance/test_registry_formats_conform.py::Test(ProtobufWith\w+|CloudEventsInAvro)": "Avro, Protobuf",
+    r"integration/test_notebooks.py": "the tables that it reads: test_spark_source.py",
+    r"integration/test_tutorial.py": "its commands: test_cli_pipeline.py",
+    r"integration/test_troubleshooting.py::test_each": "each error's own test",
+    r"integration/test_both_products.py": "the recorded events of tests/differential",
+    r"integration/test_records_agree.py::test_every_decoder_gives": "test_decoders_agree_live.py",
+    r"integration/test_system_refusals.py::.*file_descriptors": "the other refusals",
+    r"integration/test_newest_server.py::test_a_key_whose_delete": "the same on Parquet, test_spark_missing_deletes.py",
+    r"integration/test_plugins_new.py::test_the_tests_of_a_package_pass_as_made\[(?!sink|check)": "a sink, a check",
+    r"integration/test_installed_extras.py": "tests/packaging/test_wheels.py",
+    r"integration/test_spark_applier.py::test_(a_driver_that_dies_at_any|many_random|many_small)": "the suite's kills",
+    r"integration/test_changelog_crash.py::test_a_crash_at_any": "the sink suite's kills",
+    r"integration/test_object_store.py::test_requests_that_fail_at_random": "requests that fail, one by one",
+    r"integration/test_snapshot_position.py": "tests/unit/postgres/test_visibility.py, test_snapshot_overtaken.py",
+    r"integration/test_spark_executor": "test_spark_applier.py",
+    r"integration/test_spark_moved_lakes.py": "test_spark_delta.py",
+    r"integration/test_spark_shared.py": "unit tests of shared targets",
+    r"integration/test_spark_steps.py": "the suite's kills",
+    r"integration/test_spark_older_lake.py": "test_spark_delta.py",
+    r"integration/test_spark_verify.py": "test_verify.py",
+    r"integration/test_spark_restored.py": "test_spark_damage.py",
+    r"integration/test_spark_s3.py": "test_object_store.py",
+    r"fault/test_demo_kill.py": "test_engine_kill.py",
+    r"fault/test_object_store_kill.py": "test_engine_kill.py",
+    r"fault/test_lake_kill.py": "the sink suite's kills",
+    r"fault/test_spark_executor_kills.py": "test_spark_driver_kill.py",
+    r"fault/test_spark_kafka_kill.py": "test_spark_driver_kill.py",
+    r"hunt/test_hunt.py::test_nothing_is_found\[(?![45]\])": "two seeds",
+    r"hunt/test_soak.py": "hunt",
+    r"hunt/test_yugabyte_ranges.py": "integration/yugabyte/test_parallel.py",
+    r"packaging/test_release.py::test_(another_folder|installed)": "test_wheels.py",
+    r"differential/test_generated": "the recorded events",
+    r"differential/test_converters.py::test_(protobuf|avro)_of_every_type": "what Debezium recorded",
+}
+
+FUNCTIONS_PER_VALUE: Final = 2
+THINNED: Final = {
+    "tests/integration/test_names_mean_another.py": "pgoutput",
+    "tests/integration/test_relations_described.py": "pgoutput",
+    "tests/integration/test_snapshot_overtaken.py": "pgoutput",
+    "tests/integration/test_new_tables.py": "pgoutput",
+    "tests/integration/test_engine_reconnect.py": "pgoutput",
+    "tests/integration/test_prepared_transactions.py": "pgoutput",
+    "tests/integration/test_types_columns.py": "",
+    "tests/integration/test_types_send_format.py": "",
+    "tests/integration/test_types_in_formats.py": "json",
+    "tests/integration/test_tail_topics.py": "json",
+    "tests/integration/test_spark_columns_untold.py": "parquet",
+    "tests/integration/test_verify.py": "postgres",
+    "tests/fuzz/test_bad_values.py": "postgres",
+}
+"""Module → the value of a parameter that `make test` keeps of every function."""
+
+
+def mark_exhaustive(items: Sequence[pytest.Item]) -> None:
+    """Mark what `make test` leaves out."""
+    rare = re.compile("|".join(RARE))
+    modules: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        module = item.nodeid.partition("::")[0]
+        if rare.search(item.nodeid):
+            item.add_marker("exhaustive")
+        elif module in THINNED:
+            modules[module].append(item)
+    for module, found in modules.items():
+        kept = set(kept_of_matrix([item.nodeid for item in found], THINNED[module]))
+        for item in found:
+            if item.nodeid not in kept:
+                item.add_marker("exhaustive")
+
+
+def kept_of_matrix(ids: Iterable[str], main: str) -> list[str]:
+    """Return the ids that stand for all: see `THINNED`. The choice does not depend on the order of ``ids``."""
+    kept: list[str] = []
+    functions: Counter[str] = Counter()
+    values: Counter[str] = Counter()
+    for name in sorted(ids, key=lambda name: zlib.crc32(name.encode())):
+        function, _, parameters = name.partition("[")
+        given = [] if not parameters else parameters.rstrip("]").split("-")
+        if not given or (main and main in given):
+            kept.append(name)
+        elif not functions[function] or any(values[v] < FUNCTIONS_PER_VALUE for v in given):
+            kept.append(name)
+        else:
+            continue
+        functions[function] += 1
+        values.update(given)
+    return kept
