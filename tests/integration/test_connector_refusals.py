@@ -4,6 +4,7 @@ And the least that a server must grant for a start to work.
 """
 
 import functools
+import re
 import shutil
 import socket
 import subprocess
@@ -15,6 +16,7 @@ import psycopg
 import pytest
 from waltap.cli.failure import exit_code
 from waltap.errors import WaltapError
+from waltap_postgres.catalog.server_checks import output_plugin
 
 from tests.rigs.pipeline import Pipeline, until
 from tests.servers.postgres import Cluster, Database
@@ -173,7 +175,7 @@ AS = {"database.password": "right"}
         ),
         pytest.param(
             {"plugin.name": "wal2json"}, "WT-2008", 1, "wal2json",
-            "output_plugin_libraries = 'pgoutput, wal2json'", id="output plugin not allowed",
+            "output_plugin_libraries = 'pgoutput', 'wal2json'", id="output plugin not allowed",
         ),
         pytest.param(
             {"slot.stream.params": "no_such_option=1"}, "WT-2009", 1, "no_such_option", "SQLSTATE",
@@ -403,3 +405,42 @@ def test_a_certificate_of_an_unknown_authority_is_told(
     assert error.code == "WT-2028"
     assert "certificate verify failed" in error.problem
     assert "signed by the authority that database.sslrootcert names" in error.advice()
+
+
+LIBRARIES = "output_plugin_libraries"
+
+
+@pytest.mark.parametrize("said_by", ["run", "doctor"])
+def test_what_lets_an_output_plugin_be_loaded_does_so_and_keeps_the_others(
+    cluster: Cluster, shop: Database, tmp_path: Path, said_by: str
+) -> None:
+    listed = cluster.execute(f"SELECT setting FROM pg_settings WHERE name = '{LIBRARIES}'")
+    if not listed:
+        pytest.skip("this server loads any output plugin")
+    pipeline = Pipeline(shop, tmp_path)
+    remedy = (
+        refusal(pipeline, **{"plugin.name": "wal2json"}).advice()
+        if said_by == "run"
+        else output_plugin({LIBRARIES: listed[0][0]}, "wal2json").remedy
+    )
+    statements = re.findall(r"(?:ALTER SYSTEM|SELECT pg_reload_conf)[^;]*;", remedy)
+    assert len(statements) == 2
+    try:
+        for statement in statements:
+            cluster.execute(statement)
+        for plugin in ("wal2json", "pgoutput"):
+            until(lambda plugin=plugin: can_be_loaded(shop, plugin), f"{plugin} can be loaded")
+    finally:
+        cluster.execute(f"ALTER SYSTEM SET {LIBRARIES} = 'pgoutput'")
+        cluster.reload()
+
+
+def can_be_loaded(database: Database, plugin: str) -> bool:
+    try:
+        database.execute(
+            f"SELECT slot_name FROM pg_create_logical_replication_slot('tried', '{plugin}')"
+        )
+    except psycopg.Error:
+        return False
+    database.execute("SELECT pg_drop_replication_slot('tried')")
+    return True

@@ -53,7 +53,7 @@ snapshot.mode.configuration.based.snapshot.on.data.error
 """Declared by the snapshot mode that reads them."""
 
 WITHOUT_EFFECT = """
-tasks.max.enforce config.action.reload group.id plugin.path
+tasks.max tasks.max.enforce config.action.reload group.id plugin.path
 transaction.boundary transaction.boundary.interval.ms errors.log.enable errors.log.include.messages
 errors.retry.timeout errors.retry.delay.max.ms topic.creation.enable topic.creation.default.partitions
 offset.storage.file.filename offset.storage.topic offset.storage.partitions
@@ -82,7 +82,6 @@ REFUSED = {
     "database.connection.factory.class": "a.B",
     "transaction.metadata.factory": "a.B",
     "sourceinfo.struct.maker": "a.B",
-    "tasks.max": "2",
     "exactly.once.support": "required",
     "exactly.once.source.support": "enabled",
     "offset.storage": "io.debezium.storage.redis.offset.RedisOffsetBackingStore",

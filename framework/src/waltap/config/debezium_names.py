@@ -86,9 +86,10 @@ OPEN_LINEAGE = "waltap sends nothing to OpenLineage"
 
 KNOWN_NAMES: dict[str, Known] = {
     # 1. the Connect worker, its converters and its offset storage: waltap has its own
-    "tasks.max": Known(
-        "1",
-        why="one slot has one reader, in Debezium too; snapshot.max.threads reads tables side by side",
+    **_ignored(
+        "the connector runs one task whatever it says, in Debezium too; snapshot.max.threads reads tables "
+        "side by side",
+        "tasks.max",
     ),
     **_ignored(
         WORKER,

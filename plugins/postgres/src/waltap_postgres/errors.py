@@ -154,7 +154,7 @@ class OutputPluginUnavailable(SourceError):
     code = "WT-2008"
     remedy = (
         "Install the server package of {plugin!r} (pgoutput is always there) and, from PostgreSQL "
-        "15.20 on, list it: ALTER SYSTEM SET output_plugin_libraries = 'pgoutput, {plugin}'; "
+        "15.20 on, list it: ALTER SYSTEM SET output_plugin_libraries = 'pgoutput', '{plugin}'; "
         "SELECT pg_reload_conf();"
     )
 

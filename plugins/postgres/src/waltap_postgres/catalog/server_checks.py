@@ -146,12 +146,14 @@ def output_plugin(settings: dict[str, str], plugin: str) -> Check:
     if plugin in names or "*" in names:
         return Check(name="output plugin", verdict="ok", found=f"{plugin} is allowed")
     found = f"output_plugin_libraries is {listed!r}, without {plugin}"
+    # one literal for each: the server would take one with commas for the name of a single library
+    libraries = [name.strip().strip('"') for name in listed.split(",") if name.strip()]
+    wanted = ", ".join("'" + name.replace("'", "''") + "'" for name in [*libraries, plugin])
     return Check(
         name="output plugin",
         verdict="error",
         found=found,
-        remedy=f"ALTER SYSTEM SET output_plugin_libraries = '{listed}, {plugin}';"
-        " SELECT pg_reload_conf();",
+        remedy=f"ALTER SYSTEM SET output_plugin_libraries = {wanted}; SELECT pg_reload_conf();",
         error=OutputPluginUnavailable(found, plugin=plugin),
     )
 
