@@ -1,11 +1,14 @@
 """Which columns are the key of a table, by either rule; Debezium's is recorded in the corpus key_index."""
 
+import json
 from pathlib import Path
 
 import pytest
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.properties import PostgresProperties
 
+from tests.rigs.json_lines import records
+from tests.rigs.pipeline import Pipeline
 from tests.servers.postgres import Database
 
 SETUP = Path(__file__).parents[1] / "differential" / "corpora" / "key_index" / "setup.sql"
@@ -48,6 +51,54 @@ def test_a_table_without_primary_key_has_the_key_of_the_rule(
     assert len(tables) > len(keys)
     found = {t.relation.table: t.relation.primary_key for t in tables if t.relation.primary_key}
     assert found == keys
+
+
+OLD_ROWS = """
+CREATE TABLE lacking (id int PRIMARY KEY, u text NOT NULL, v int);
+CREATE UNIQUE INDEX lacking_u ON lacking (u);
+ALTER TABLE lacking REPLICA IDENTITY USING INDEX lacking_u;
+CREATE TABLE keyless (a int NOT NULL UNIQUE, z int NOT NULL UNIQUE, v int);
+ALTER TABLE keyless REPLICA IDENTITY USING INDEX keyless_z_key;
+CREATE TABLE wider (id int PRIMARY KEY, u text NOT NULL, UNIQUE (u, id));
+ALTER TABLE wider REPLICA IDENTITY USING INDEX wider_u_id_key;
+"""
+
+
+@pytest.mark.parametrize("plugin", ["pgoutput", "wal2json", "decoderbufs"])
+@pytest.mark.parametrize("rule", ["sound", "debezium"])
+def test_a_delete_has_a_key_that_its_row_had(
+    database: Database, tmp_path: Path, rule: str, plugin: str
+) -> None:
+    """The index of a replica identity may lack the key: old rows have the index's columns alone."""
+    database.psql(OLD_ROWS)
+    database.execute("INSERT INTO lacking VALUES (7, 'a', 1), (8, 'b', 1)")
+    out = tmp_path / "out"
+    settings = {"sink.type": "jsonl", "sink.path": str(out), "topic.prefix": "x"}
+    settings |= {"plugin.name": plugin, "waltap.key.index": rule}
+    pipeline = Pipeline(database, tmp_path, settings)
+    pipeline.catch_up()
+    database.execute(
+        "INSERT INTO keyless VALUES (1, 2, 3); INSERT INTO wider VALUES (4, 'w');"
+        "UPDATE lacking SET v = 2; UPDATE lacking SET u = 'c' WHERE id = 8; DELETE FROM lacking;"
+        "DELETE FROM keyless; DELETE FROM wider"
+    )
+    pipeline.catch_up()
+    found: dict[str, set[tuple[str, str]]] = {}
+    for record in records(out):
+        if record["value"] is not None:
+            source, op = record["value"]["source"], record["value"]["op"]
+            found.setdefault(source["table"], set()).add((op, json.dumps(record["key"])))
+    sound = rule == "sound"
+    a, b, c = [{"u": u} for u in "abc"] if sound else [{"id": 7}, {"id": 8}, {"id": 8}]
+    assert ("r", json.dumps(a)) in found["lacking"]
+    assert ("u", json.dumps(a)) in found["lacking"]
+    gone = {key for op, key in found["lacking"] if op == "d"}
+    if sound:
+        assert gone == {json.dumps(each) for each in (a, b, c)}
+        assert {key for _, key in found["keyless"]} == {'{"z": 2}'}
+    else:
+        assert '{"id": 0}' in gone
+    assert {key for _, key in found["wider"]} == {'{"id": 4}'}
 
 
 def test_a_deferrable_primary_key_supports_no_updates(database: Database) -> None:

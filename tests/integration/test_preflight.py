@@ -206,6 +206,14 @@ IDENTITIES = [
         "CREATE TABLE odd (a int PRIMARY KEY DEFERRABLE)", "deferrable", id="deferrable"
     ),
     pytest.param(
+        'CREATE TABLE odd (a int NOT NULL, CONSTRAINT "Odd ""one" UNIQUE (a), b int UNIQUE)',
+        'no primary key; its unique index Odd "one does', id="unique",
+    ),
+    pytest.param(
+        "CREATE TABLE odd (a int PRIMARY KEY DEFERRABLE, b int NOT NULL UNIQUE)",
+        "its primary key is deferrable", id="deferrable-and-unique",
+    ),
+    pytest.param(
         "CREATE TABLE odd (a int PRIMARY KEY, b int NOT NULL UNIQUE);"
         " ALTER TABLE odd REPLICA IDENTITY USING INDEX odd_b_key",
         "lacks the key's a", id="index-without-key",

@@ -54,9 +54,8 @@ CONNECT: dict[str, dict[str, frozenset[str]]] = {
     "numeric is NaN or infinite": dict.fromkeys(("numeric", "numeric(12,2)", "numeric[]"), PRECISE),
     # microseconds since 1970 in 64 bits end in the year 294247, nanoseconds in 2262
     "timestamp exceeds 64 bits": {"timestamp": MICROS, "timestamp(3)": FINE, "timestamp(0)": FINE},
-    # the schema is that of Debezium: an array of numbers, and a bit string that is no array
+    # the schema is that of Debezium: an array of numbers
     "an inner array, where the schema has one dimension": {"int4[]": frozenset(FORMS)},
-    "arrays of bit strings have no Connect form": {"bit(3)[]": frozenset(FORMS)},
 }
 """Reason → type → modes: what the Connect type cannot hold, in JSON as in Connect values."""
 

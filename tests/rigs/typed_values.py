@@ -197,11 +197,14 @@ LITERALS: dict[str, list[str]] = {
     "bytea[]": ['{"\\\\x00ff",NULL}'],
     "int4range[]": ['{"[1,3)",empty}'],
     "bit(3)[]": ["{101,NULL}"],
-    "mood[]": ['{sad,"so so","it\'s \\"ok\\"","NULL","a,b"}', "{}"],
+    "bit(1)[]": ["{1,NULL,0}"],
+    "int2vector": ["1 2", "", "-32768"],
+    "oidvector": ["1 4000000000"],
+    "mood[]": ['{sad,"so so","it\'s \\"ok\\"","NULL","a,b"}', "{}", "{sad,NULL}"],
     "hstore[]": ['{"\\"a\\"=>\\"1\\"",NULL}'],
     "citext[]": ["{A,NULL}"],
     "ltree[]": ["{a.b,NULL}"],
-    "tsvector[]": ["{'a':1}"],
+    "tsvector[]": ["{'a':1}", "{'a':1,NULL}"],
 }
 UNKNOWN: dict[str, list[str]] = {
     "posint[]": ["{1,2}"],
@@ -221,7 +224,7 @@ UNKNOWN: dict[str, list[str]] = {
     "pair": ['(1,"x,""y",2.5,"2020-01-01 00:00:00+00")', "(,,,)", '(1,"",,)', "(,back\\\\slash,,)"],
     "box[]": ["{(3,4),(1,2);(7,8),(5,6)}"],
     "int4multirange[]": ['{"{[1,3)}"}'],
-    "pair[]": ['{"(1,x,,)"}'],
+    "pair[]": ['{"(1,x,,)",NULL}'],
 }
 
 

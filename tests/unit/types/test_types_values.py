@@ -217,8 +217,13 @@ CASES = [
     case("date[]", "{2016-11-04,2016-11-05}", [17109, 17110]),
     case("timestamptz[]", '{"2020-04-01 13:51:02+02"}', ["2020-04-01T11:51:02.000000Z"]),
     case("timetz[]", "{13:51:02+02}", ["11:51:02Z"]),
-    case("bit(3)[]", "{101}", None),
-    case("tsvector[]", "{'a':1,NULL}", None),  # its items are required in Debezium's schema
+    case("bit(3)[]", "{101,NULL,001}", ["BQ==", None, "AQ=="]),
+    case("bit(1)[]", "{1,NULL,0}", [True, None, False]),
+    case("tsvector[]", "{'a':1,NULL}", ["'a':1", None]),
+    case("int2vector", "1 -2", [1, -2]),
+    case("oidvector", "4000000000", [4000000000]),
+    case("oidvector", "", []),
+    case("int2vector[]", '{"1 2",3,NULL,""}', [[1, 2], [3], None, []]),
     # unknown types
     case("tsquery", "'fat' <-> 'cat'", "J2ZhdCcgPC0+ICdjYXQn", **UNKNOWN),
     case("tsquery", "'fat' <-> 'cat'", "J2ZhdCcgPC0-ICdjYXQn", **UNKNOWN, **URL_SAFE),
@@ -249,13 +254,16 @@ def split(kind: str) -> tuple[str, list[int]]:
     return name + array, [int(n) for n in rest.rstrip(")").split(",") if n]
 
 
-def test_null_element_of_an_enum_array_makes_it_null() -> None:
+def test_null_element_of_an_enum_array_is_kept() -> None:
     from waltap.decode.relation import DataType, TypeKind
 
     moods = DataType(oid=70_001, schema="public", name="_mood", kind=TypeKind.ARRAY, element=MOOD)
     found = mapping(moods)
     assert json_of(found, '{sad,"it\'s ok"}') == '["sad","it\'s ok"]'
-    assert json_of(found, "{sad,NULL}") == "null"
+    assert json_of(found, "{sad,NULL}") == '["sad",null]'
+    assert found.to_connect("{sad,NULL}") == ["sad", None]
+    assert found.schema.items is not None
+    assert found.schema.items.optional
 
 
 MALFORMED = [

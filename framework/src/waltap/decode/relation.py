@@ -81,7 +81,8 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     transaction that the wire announced the relation in, until it is described: the catalogue shows
     what that transaction did once it is visible. 0: not known. ``wire_key`` is the primary key where
     the wire tells it beside the flags, its columns in any order, () when there is none; None where it
-    does not tell.
+    does not tell. Of a described relation it is the primary key, () without one, where ``primary_key`` is
+    another index's. ``usable_index`` names a unique index that the replica identity could be.
     """
 
     oid: int
@@ -93,6 +94,7 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     topic: str | None = None
     xid: int = 0
     wire_key: tuple[str, ...] | None = None
+    usable_index: str | None = None
 
     @property
     def name(self) -> str:

@@ -273,7 +273,9 @@ class PostgresProperties(Properties):
         profile_default="sound",
         summary="Which unique index is the key of a table without primary key: the first by name whose "
         "columns are NOT NULL, without WHERE, expressions and DEFERRABLE (sound), or the first that the "
-        "JDBC driver lists, clustered ones before others, whatever it promises (debezium).",
+        "JDBC driver lists, clustered ones before others, whatever it promises (debezium). With sound "
+        "the key is that of REPLICA IDENTITY USING INDEX where the index lacks some of the key: with "
+        "debezium deletes have a key then that no row has (0 or an empty text).",
     )
 
     snapshot_isolation_mode: Literal[

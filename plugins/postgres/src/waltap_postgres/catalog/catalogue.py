@@ -15,7 +15,7 @@ from psycopg import sql
 from waltap.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.decode.tuple_image import Tuple
 from waltap.source.position import parse_lsn
-from waltap_postgres.catalog.keys import UniqueIndex, key_index
+from waltap_postgres.catalog.keys import UniqueIndex, key_index, usable_index
 from waltap_postgres.connection import driver_error
 from waltap_postgres.identity import Mark, mark
 from waltap_postgres.properties import PostgresProperties
@@ -479,6 +479,7 @@ class PostgresCatalogue:
         others = [index for index in indexes if index is not primary]
         chosen = key_index(indexes, not_null, rule)
         stand_in = key_index(others, not_null, rule)
+        usable = usable_index(others, not_null)
         replica = next((index for index in indexes if index.identity), None)
         identifying: tuple[int, ...] = ()
         marked = mark(identity)
@@ -492,6 +493,8 @@ class PostgresCatalogue:
             table=name,
             identity=identity,
             primary_key=named(chosen.key(rule)) if chosen else (),
+            wire_key=None if chosen is primary else named(primary.key(rule)) if primary else (),
+            usable_index=usable.name if usable else None,
             columns=tuple(
                 Column(
                     name=a[0],

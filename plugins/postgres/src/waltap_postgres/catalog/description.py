@@ -26,6 +26,7 @@ from waltap.decode.relation import Column, DataType, Relation
 from waltap.source.connector import ConnectorContext
 from waltap.source.relation_memory import RelationMemory
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
+from waltap_postgres.catalog.keys import KeyRule, covers
 from waltap_postgres.catalog.moment import WRAP, Moment
 from waltap_postgres.catalog.standings import Standings
 from waltap_postgres.catalog.tables_ahead import TablesAhead
@@ -107,7 +108,13 @@ class Descriptions:
             moment = self._told(moment, present)
             moment = moment.reaching(shown_writers(wire, present, remembered), present.writers)
         described = joined(
-            wire, present, remembered, types, moment, again=wire.oid in self._described
+            wire,
+            present,
+            remembered,
+            types,
+            moment,
+            again=wire.oid in self._described,
+            rule=self._catalogue.properties.key_index,
         )
         if wire.oid:
             if present is not None and described.primary_key and not present.relation.primary_key:
@@ -291,6 +298,7 @@ def joined(
     moment: Moment,
     *,
     again: bool,
+    rule: KeyRule,
 ) -> Relation:
     """Return ``wire``, completed. ``again``: this session has described the relation before, so that what
     the catalogue has no more was dropped before this announcement."""
@@ -301,7 +309,25 @@ def joined(
         for n, (column, of_key) in enumerate(zip(wire.columns, _of_keys(wire), strict=True))
     )
     key = _key(wire, present, places, remembered, moment, again=again)
-    return msgspec.structs.replace(wire, columns=columns, primary_key=key, xid=0, wire_key=None)
+    flagged = tuple(column.name for column in wire.columns if column.in_identity)
+    told = present.relation.wire_key if present is not None else None
+    if (
+        rule == "sound"
+        and flagged
+        and mark(wire.identity) is Mark.INDEX
+        and not covers(flagged, key)
+    ):
+        key, told = flagged, key
+    elif present is not None and key != present.relation.primary_key:
+        told = None
+    return msgspec.structs.replace(
+        wire,
+        columns=columns,
+        primary_key=key,
+        xid=0,
+        wire_key=told,
+        usable_index=present.relation.usable_index if present is not None else None,
+    )
 
 
 def _came_later(now: Table, then: Relation, moment: Moment, columns: Sequence[Column]) -> bool:

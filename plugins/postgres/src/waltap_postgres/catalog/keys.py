@@ -1,19 +1,23 @@
 """Which columns identify a row of a table: its primary key, or the unique index that stands in for it.
 
-Two rules for a table without primary key, chosen by ``waltap.key.index``:
+Two rules, chosen by ``waltap.key.index``:
 
-- *sound*: the first unique index, by name, that holds for every row at every moment: its columns are
-  NOT NULL, it has no WHERE, no expressions, and is not deferrable. Columns of INCLUDE are no part of it;
+- *sound*: without primary key the first unique index, by name, that holds for every row at every moment:
+  its columns are NOT NULL, it has no WHERE, no expressions, and is not deferrable. Columns of INCLUDE are
+  no part of it. Where the replica identity is an index that lacks some of the key, that index is the key:
+  old rows have no other columns, so that deletes would have a key that no row has;
 - *debezium*: the first unique index as PostgreSQL's JDBC driver lists them, clustered ones first, then by
   name, whatever it promises; without expressions, with the columns of INCLUDE.
 """
 
 from collections.abc import Collection, Sequence
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
-__all__ = ["KeyRule", "UniqueIndex", "key_index"]
+__all__ = ["KeyRule", "UniqueIndex", "covers", "key_index", "usable_index"]
+
+_Name = TypeVar("_Name", int, str)
 
 KeyRule = Literal["sound", "debezium"]
 
@@ -44,20 +48,34 @@ class UniqueIndex(msgspec.Struct, frozen=True, kw_only=True):
 def key_index(
     indexes: Sequence[UniqueIndex], not_null: Collection[int], rule: KeyRule
 ) -> UniqueIndex | None:
-    """Return the index whose columns are the key, None when the table has none."""
-    for index in indexes:
-        if index.primary:
-            return index
+    """Return the index whose columns are the key, None when the table has none. Under *sound* one of
+    ``indexes`` that is the replica identity has a say."""
+    primary = next((index for index in indexes if index.primary), None)
     if rule == "debezium":
-        return _as_listed(indexes)
-    usable = [
+        return primary or _as_listed(indexes)
+    chosen = primary or usable_index(indexes, not_null)
+    identity = next((index for index in indexes if index.identity), None)
+    if identity is None or (chosen and covers(identity.key(rule), chosen.key(rule))):
+        return chosen
+    return identity
+
+
+def usable_index(indexes: Sequence[UniqueIndex], not_null: Collection[int]) -> UniqueIndex | None:
+    """Return the first index by name that holds for every row at every moment: PostgreSQL takes such a one
+    for a replica identity."""
+    usable = (
         index
         for index in indexes
         if index.immediate
         and not index.partial
         and all(number in not_null for number in index.columns[: index.key_columns])
-    ]
+    )
     return min(usable, key=lambda index: index.name, default=None)
+
+
+def covers(identifying: Collection[_Name], key: Collection[_Name]) -> bool:
+    """Tell whether old rows, which have the columns ``identifying``, have all of ``key``."""
+    return set(key) <= set(identifying)
 
 
 def _as_listed(indexes: Sequence[UniqueIndex]) -> UniqueIndex | None:

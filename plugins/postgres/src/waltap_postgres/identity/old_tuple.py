@@ -16,6 +16,7 @@ __all__ = [
     "NothingIdentity",
     "completed",
     "identity_sql",
+    "usable_word",
 ]
 
 
@@ -34,6 +35,20 @@ def identity_sql(relation: Relation, identity: str) -> str:
 
     name = sql.Identifier(relation.schema, relation.table).as_string(None)
     return f"ALTER TABLE {name} REPLICA IDENTITY {identity};"
+
+
+def usable_word(relation: Relation) -> str:
+    """Return the replica identity that mends a table without one: a unique index, or the whole row."""
+    if relation.usable_index is None:
+        return "FULL"
+    from psycopg import sql
+
+    return f"USING INDEX {sql.Identifier(relation.usable_index).as_string(None)}"
+
+
+def _has_primary(relation: Relation) -> bool:
+    """Tell whether there is a primary key, not only an index that stands in for it."""
+    return bool(relation.primary_key if relation.wire_key is None else relation.wire_key)
 
 
 def _identifies(kind: OldTuple, old: Tuple, relation: Relation) -> bool:
@@ -76,9 +91,14 @@ class DefaultIdentity(_OldTupleIdentity):
         """Warn of a table whose rows are identified by nothing: it has no key, or a deferrable one."""
         if any(column.in_identity for column in relation.columns):
             return []
-        key = "its primary key is deferrable" if relation.primary_key else "it has no primary key"
-        what = f"nothing identifies its rows, as {key}"
-        return [IdentityWarning(relation.name, what, identity_sql(relation, "FULL"))]
+        key = _has_primary(relation)
+        why = "its primary key is deferrable" if key else "it has no primary key"
+        what = f"nothing identifies its rows, as {why}"
+        if relation.usable_index and not key:
+            what += (
+                f"; its unique index {relation.usable_index} does once it is the replica identity"
+            )
+        return [IdentityWarning(relation.name, what, identity_sql(relation, usable_word(relation)))]
 
 
 class FullIdentity(_OldTupleIdentity):
@@ -106,16 +126,19 @@ class IndexIdentity(_OldTupleIdentity):
         """Warn of an index that is gone, and of a key that the index does not cover."""
         held = {column.name for column in relation.columns if column.in_identity}
         if not held:
-            wanted = "DEFAULT" if relation.primary_key else "FULL"
+            wanted = "DEFAULT" if _has_primary(relation) else usable_word(relation)
             what = "nothing identifies its rows, as the index of its replica identity is gone"
             return [IdentityWarning(relation.name, what, identity_sql(relation, wanted))]
-        missing = [name for name in relation.primary_key or () if name not in held]
+        key = relation.wire_key or relation.primary_key or ()
+        missing = [name for name in key if name not in held]
         if not missing:
             return []
-        what = (
-            f"its replica identity index lacks the key's {', '.join(missing)}: deletes come "
-            "without the row's key, and changes of the key are not seen"
+        follows = (
+            "the key of its events is the index's columns, not the primary key"
+            if relation.wire_key
+            else "deletes come without the row's key, and changes of the key are not seen"
         )
+        what = f"its replica identity index lacks the key's {', '.join(missing)}: {follows}"
         return [IdentityWarning(relation.name, what, identity_sql(relation, "DEFAULT"))]
 
 
@@ -136,6 +159,6 @@ class NothingIdentity(ReplicaIdentity):
     @classmethod
     def warnings(cls, relation: Relation) -> list[IdentityWarning]:
         """Warn of deletes, which arrive as nothing."""
-        wanted = "DEFAULT" if relation.primary_key else "FULL"
+        wanted = "DEFAULT" if _has_primary(relation) else usable_word(relation)
         what = "its replica identity is NOTHING: updates have no old row, and deletes do not come"
         return [IdentityWarning(relation.name, what, identity_sql(relation, wanted))]

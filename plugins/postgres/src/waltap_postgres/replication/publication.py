@@ -16,6 +16,7 @@ from waltap_postgres.errors import (
     PublicationMissing,
     PublicationNotPermitted,
 )
+from waltap_postgres.identity.old_tuple import identity_sql, usable_word
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.shortfall import OPERATIONS, Shortfall
 
@@ -262,13 +263,10 @@ def refuse_keyless(keyless: list[Table]) -> None:
     if not keyless:
         return
     names = ", ".join(t.relation.name for t in keyless)
-    statement = "; ".join(
-        f"ALTER TABLE {identifier(t.relation.schema, t.relation.table)} REPLICA IDENTITY FULL"
-        for t in keyless
-    )
+    statement = " ".join(identity_sql(t.relation, usable_word(t.relation)) for t in keyless)
     raise IdentityMissing(
         f"published as they are, these tables would refuse UPDATE and DELETE: {names}",
-        sql=statement,
+        sql=statement.rstrip(";"),
     )
 
 

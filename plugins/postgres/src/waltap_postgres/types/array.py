@@ -19,7 +19,6 @@ from waltap.decode.relation import Column, DataType, TypeKind
 from waltap.json.schema import quote
 from waltap.mapping.connect_schema import Kind, Schema
 from waltap.mapping.type_mapping import (
-    ArrowMapping,
     ColumnMapping,
     JsonExpression,
     TypeMapper,
@@ -35,9 +34,6 @@ __all__ = ["ARRAY_SPECS", "array_text", "parse_array"]
 
 _OMITTED = frozenset({"money", "name", "interval", "varbit", "xml", "point", "refcursor"})
 """Element types whose arrays Debezium leaves out, even with ``include.unknown.datatypes``."""
-
-_REQUIRED_ITEMS = frozenset({"tsvector", "vector", "halfvec", "sparsevec", "isbn"})
-"""Element types that reach Debezium's general rule, which forgets to make the items optional."""
 
 _PRINTED_BY_JAVA = frozenset(
     {
@@ -63,6 +59,9 @@ _PRINTED_BY_JAVA = frozenset(
     }
 )
 """Element types whose inner arrays Debezium turns to text by ``toString``; others become null."""
+
+_VECTORS = frozenset({22, 30})
+"""``int2vector`` and ``oidvector``: arrays whose text is the elements with blanks between them."""
 
 _INNER = "an inner array, where the schema has one dimension"
 
@@ -146,17 +145,26 @@ def _item_text(item: object, delimiter: str) -> str:
 _UNSAFE = frozenset('{}"\\ \t\n\r\v\f')
 
 
-def _from_binary(element: Callable[[bytes], str], delimiter: str) -> Callable[[bytes], str]:
+def _parser(data_type: DataType) -> Callable[[str], Nested]:
+    """Return what gives the elements of an array's text."""
+    if data_type.oid in _VECTORS:
+        return str.split
+    delimiter = data_type.delimiter
+    return lambda text: parse_array(text, delimiter)
+
+
+def _from_binary(element: Callable[[bytes], str], data_type: DataType) -> Callable[[bytes], str]:
     """Return a reader of the array send format.
 
     Dimensions, a flag, the element's oid, length and lower bound of each dimension, then the
     elements, row-major, each with its size or -1. Source: ``array_send`` of arrayfuncs.c.
     """
+    delimiter, vector = data_type.delimiter, data_type.oid in _VECTORS
 
     def read(data: bytes) -> str:
         (dimensions,) = _INT.unpack_from(data)
         if not dimensions:
-            return "{}"
+            return "" if vector else "{}"
         shape = [_PAIR.unpack_from(data, 12 + 8 * n) for n in range(dimensions)]
         at = 12 + 8 * dimensions
         items: Nested = []
@@ -168,6 +176,8 @@ def _from_binary(element: Callable[[bytes], str], delimiter: str) -> Callable[[b
             else:
                 items.append(element(data[at : at + size]))
                 at += size
+        if vector:
+            return " ".join(items)
         for length, _ in reversed(shape[1:]):
             items = [items[n : n + length] for n in range(0, len(items), length)]
         text = array_text(items, delimiter)
@@ -231,26 +241,19 @@ def _build(column: Column, mapper: TypeMapper) -> ColumnMapping | None:
     element = _element_mapping(column, element_type, mapper)
     if element is None:
         return None
-    if name == "bit":
-        return _bit_array(column, element, mapper)
-    required = (
-        element.opaque
-        or element_type.kind is TypeKind.ENUM
-        or _known_name(element_type) in _REQUIRED_ITEMS
-    )
-    items = msgspec.structs.replace(element.schema, optional=not required)
+    items = element.schema
     misfit = Misfit(column.name, mapper.options)
     reader = _Reader(column.data_type, element_type, element, misfit, mapper.options)
     form = ValueForm(
         schema=Schema(kind=Kind.ARRAY, items=items),
-        to_json=reader.json(element.to_json, required=required),
-        to_connect=reader.connect(required=required),
+        to_json=reader.json(element.to_json),
+        to_connect=reader.connect,
         zero=[],
         unavailable=_unavailable(name, items, mapper.options),
         from_binary=None
         if element.from_binary is None
-        else _from_binary(element.from_binary, column.data_type.delimiter),
-        arrow=_arrow(element, column.data_type.delimiter, mapper.options),
+        else _from_binary(element.from_binary, column.data_type),
+        arrow=lists(element.arrow or strings(), _parser(column.data_type), mapper.options),
         json_expression=_by_label(reader, element_type),
     )
     return column_mapping(column, mapper.options, form, misfit)
@@ -261,15 +264,11 @@ def _by_label(reader: "_Reader", element_type: DataType) -> JsonExpression | Non
     if element_type.kind is not TypeKind.ENUM:
         return None
     name = f"array_of_labels_{next(_NUMBERS)}"
-    known = reader.json(written_labels(element_type.labels).__getitem__, required=True)
+    known = reader.json(written_labels(element_type.labels).__getitem__)
     return JsonExpression(template=f"{name}({{v}})", names={name: known})
 
 
 _NUMBERS = count()
-
-
-def _arrow(element: ColumnMapping, delimiter: str, options: TypeOptions) -> ArrowMapping:
-    return lists(element.arrow or strings(), lambda text: parse_array(text, delimiter), options)
 
 
 def _known_name(data_type: DataType) -> str:
@@ -301,24 +300,10 @@ def _element_mapping(
     return dataclasses.replace(opaque, from_binary=base.from_binary)
 
 
-def _bit_array(column: Column, element: ColumnMapping, mapper: TypeMapper) -> ColumnMapping:
-    """Map ``bit[]`` as Debezium does: the schema of one bit string, and no value ever fits it."""
-    misfit = Misfit(column.name, mapper.options)
-    form = ValueForm(
-        schema=msgspec.structs.replace(element.schema, optional=False),
-        to_json=lambda _: misfit.json("arrays of bit strings have no Connect form"),
-        to_connect=lambda _: misfit.connect("arrays of bit strings have no Connect form"),
-        zero=False if element.schema.kind is Kind.BOOLEAN else b"",
-        from_binary=None if element.from_binary is None else _from_binary(element.from_binary, ","),
-        arrow=_arrow(element, ",", mapper.options),
-    )
-    return column_mapping(column, mapper.options, form, misfit)
-
-
 class _Reader:
     """Converters of one array column, bound once."""
 
-    __slots__ = ("_delimiter", "_element", "_inner", "_misfit")
+    __slots__ = ("_delimiter", "_element", "_inner", "_misfit", "_parse")
 
     def __init__(
         self,
@@ -328,7 +313,7 @@ class _Reader:
         misfit: Misfit,
         options: TypeOptions,
     ) -> None:
-        self._delimiter = array.delimiter
+        self._delimiter, self._parse = array.delimiter, _parser(array)
         self._element = element
         self._misfit = misfit
         self._inner = self._inner_form(element_type, options)
@@ -347,12 +332,10 @@ class _Reader:
             return lambda items: array_text(items, delimiter)
         return lambda _: JAVA_ARRAY if printed else None
 
-    def json(self, to_json: Callable[[str], str] | None, *, required: bool) -> Callable[[str], str]:
-        """Return text → JSON; ``to_json`` is that of an element, as in `ColumnMapping`; ``required``: a
-        null element makes the whole array a misfit."""
-        delimiter = self._delimiter
+    def json(self, to_json: Callable[[str], str] | None) -> Callable[[str], str]:
+        """Return text → JSON; ``to_json`` is that of an element, as in `ColumnMapping`."""
         convert: Callable[[str], str] = str if to_json is None else to_json
-        inner, misfit = self._inner, self._misfit
+        inner, misfit, parse = self._inner, self._misfit, self._parse
 
         def nested(items: Nested) -> str:
             parts = []
@@ -365,12 +348,10 @@ class _Reader:
                 else:
                     part = "null" if item is None else convert(item)
                 parts.append(part)
-            if required and "null" in parts:
-                return misfit.json("array with a null element, where its schema has no null")
             return f"[{','.join(parts)}]"
 
         def general(text: str) -> str:
-            return nested(parse_array(text, delimiter))
+            return nested(parse(text))
 
         def whole(text: str) -> str:
             """Integers without quotes, braces or NULL are JSON but for the braces."""
@@ -378,26 +359,19 @@ class _Reader:
                 return f"[{text[1:-1]}]"
             return general(text)
 
-        return whole if to_json is None and delimiter == "," else general
+        return whole if to_json is None and self._delimiter == "," else general
 
-    def connect(self, *, required: bool) -> Callable[[str], object]:
-        """Return text → list of Connect values; ``required`` as in `json`."""
-        convert, delimiter = self._element.to_connect, self._delimiter
-        inner, misfit = self._inner, self._misfit
-
-        def to_connect(text: str) -> object:
-            values: list[object] = []
-            for item in parse_array(text, delimiter):
-                if isinstance(item, list):
-                    stand_in = inner(item)
-                    values.append(misfit.connect(_INNER) if stand_in is None else stand_in)
-                else:
-                    values.append(None if item is None else convert(item))
-            if required and None in values:
-                return misfit.connect("array with a null element, where its schema has no null")
-            return values
-
-        return to_connect
+    def connect(self, text: str) -> object:
+        """Return the list of Connect values."""
+        convert, inner = self._element.to_connect, self._inner
+        values: list[object] = []
+        for item in self._parse(text):
+            if isinstance(item, list):
+                stand_in = inner(item)
+                values.append(self._misfit.connect(_INNER) if stand_in is None else stand_in)
+            else:
+                values.append(None if item is None else convert(item))
+        return values
 
 
 ARRAY_SPECS = (
