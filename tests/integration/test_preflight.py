@@ -206,8 +206,8 @@ IDENTITIES = [
         "CREATE TABLE odd (a int PRIMARY KEY DEFERRABLE)", "deferrable", id="deferrable"
     ),
     pytest.param(
-        'CREATE TABLE odd (a int NOT NULL, CONSTRAINT "Odd ""one" UNIQUE (a), b int UNIQUE)',
-        'no primary key; its unique index Odd "one does', id="unique",
+        'CREATE TABLE odd (a int NOT NULL, CONSTRAINT "Odd one" UNIQUE (a), b int UNIQUE)',
+        'no primary key; its unique index Odd one does', id="unique",
     ),
     pytest.param(
         "CREATE TABLE odd (a int PRIMARY KEY DEFERRABLE, b int NOT NULL UNIQUE)",

@@ -38,8 +38,9 @@ def identity_sql(relation: Relation, identity: str) -> str:
 
 
 def usable_word(relation: Relation) -> str:
-    """Return the replica identity that mends a table without one: a unique index, or the whole row."""
-    if relation.usable_index is None:
+    """Return the replica identity that mends a table without one: where it has no primary key a unique
+    index, else the whole row."""
+    if relation.usable_index is None or _has_primary(relation):
         return "FULL"
     from psycopg import sql
 
