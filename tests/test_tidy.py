@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import itertools
 import pkgutil
 import re
 import string
@@ -9,10 +10,13 @@ import subprocess
 import tomllib
 from collections.abc import Iterator
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 import grimp
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from waltap.errors import WaltapError
 
@@ -411,11 +415,43 @@ def test_every_document_is_reached_from_the_index() -> None:
 
 
 def test_constraints_pin_one_exact_version_each() -> None:
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    pins = [line for line in lines if line and not line.startswith("#")]
-    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins)
-    names = [re.sub(r"[-_.]+", "-", pin.split("==")[0]).lower() for pin in pins]
-    assert len(set(names)) == len(names)
+    assert len(set(pins())) == len(pins())
+
+
+def pins() -> list[str]:
+    """Return the packages of constraints.txt, each of which has a version and hashes of its files."""
+    text = (ROOT / "constraints.txt").read_text()
+    text = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
+    entries = text.replace(" \\\n", " ").splitlines()
+    form = re.compile(r"([\w.-]+)==[\w.]+(?: +--hash=sha256:[0-9a-f]{64})+")
+    matches = [form.fullmatch(entry) for entry in entries]
+    assert all(matches), "run `python -m scripts.pin_hashes`"
+    return [canonicalize_name(match[1]) for match in matches if match]
+
+
+def test_every_dependency_is_pinned() -> None:
+    """What our distributions and the development group require, and what that requires in turn."""
+    group = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["dev"]
+    members = [(ROOT / folder).parent / "pyproject.toml" for folder in PACKAGES.values()]
+    waiting = [Requirement(each) for each in group]
+    for member in members:
+        project = tomllib.loads(member.read_text())["project"]
+        extras = project.get("optional-dependencies", {}).values()
+        waiting += map(Requirement, [*project["dependencies"], *itertools.chain(*extras)])
+    pinned, seen = set(pins()), set[str]()
+    while waiting:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        if name.startswith("waltap") or str(requirement) in seen:
+            continue
+        seen.add(str(requirement))
+        assert name in pinned, f"{name}: give it a version in constraints.txt"
+        for extra in ("", *requirement.extras):
+            waiting += [
+                found
+                for found in map(Requirement, metadata.requires(name) or ())
+                if found.marker is None or found.marker.evaluate({"extra": extra})
+            ]
 
 
 def test_every_ignore_names_what_it_ignores() -> None:

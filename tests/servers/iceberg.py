@@ -24,7 +24,8 @@ __all__ = [
 ]
 
 ROOT = Path(__file__).parents[2]
-PYSPARK = "4.1.4"
+PINNED = Path(__file__).with_name("pyspark41.txt")
+PYSPARK = PINNED.read_text(encoding="utf-8").partition("==")[2].split()[0]
 FOLDER = ROOT / ".venv-spark41"
 COORDINATES = (
     "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
@@ -75,7 +76,14 @@ def make_environment() -> None:
         pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "--python", inside)
         constraints = ROOT / "constraints.txt"
         _call(
-            *pip, "install", "--no-deps", f"pyspark=={PYSPARK}", "--build-constraint", constraints
+            *pip,
+            "install",
+            "--no-deps",
+            "--require-hashes",
+            "-r",
+            PINNED,
+            "--build-constraint",
+            constraints,
         )
         own = next(FOLDER.glob("lib/python*/site-packages"))
         shared = next(Path(sys.prefix).glob("lib/python*/site-packages"))
