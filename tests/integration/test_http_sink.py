@@ -28,6 +28,7 @@ from waltap_sinks.http.sink import HttpSink
 
 from tests.rigs.http_receiver import Receiver
 from tests.rigs.pipeline import Pipeline
+from tests.rigs.trickling_server import server, trickle
 from tests.servers.postgres import Database
 
 
@@ -193,6 +194,19 @@ def test_an_answer_without_end_is_not_read_to_its_end(database: Database, tmp_pa
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_headers_without_end_do_not_hold_a_stop(database: Database, tmp_path: Path) -> None:
+    """The receiver sends a byte of its headers every 20 ms for as long as anybody listens."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    asked = threading.Event()
+    with server(trickle(b"HTTP/1.1 200 OK\r\nX-Slow: "), asked) as url:
+        sink = {"sink.type": "http", "sink.url": url, "sink.timeout.ms": 3_600_000}
+        pipeline = Pipeline(database, tmp_path, sink | {"snapshot.mode": "no_data"})
+        with pipeline.running() as run:
+            insert(pipeline, 1, 1)
+            run.until(asked.is_set, "the sink sends the row")
+            run.stop()
 
 
 @pytest.mark.parametrize(("status", "error"), [(400, HttpRefused), (403, HttpLoginRefused)])

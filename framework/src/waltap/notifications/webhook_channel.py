@@ -51,11 +51,14 @@ class WebhookNotifications:
         """Raises: LibraryMissing."""
         try:
             import httpx
+
+            from waltap.http.exchange import bounded, exchange
         except ImportError as cause:
             raise LibraryMissing(
                 "the notification channel webhook needs httpx", extra="webhook"
             ) from cause
         self._properties, self._error = properties, httpx.HTTPError
+        self._exchange = exchange
         parts = urlsplit(properties.url)
         self.place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         key = properties.key
@@ -66,7 +69,7 @@ class WebhookNotifications:
             **{name[len(HEADER) :]: value for name, value in properties.headers.items()},
         }
         # Made here: it reads the certificates to trust, which must not fail in the thread.
-        self._client = httpx.Client(timeout=properties.timeout_ms / 1000)
+        self._client = bounded(httpx.Client(timeout=properties.timeout_ms / 1000))
         self._clock, self._chance = SystemClock(), system_chance()
         self._queue: deque[tuple[str, bytes]] = deque()
         self._change = threading.Condition()
@@ -161,7 +164,8 @@ class WebhookNotifications:
         if self._signature is not None:
             headers |= self._signature.headers(identifier, now, body)
         try:
-            answer = self._client.post(self._properties.url, content=body, headers=headers)
+            with self._exchange(self._properties.timeout_ms / 1000, lambda: self._cut):
+                answer = self._client.post(self._properties.url, content=body, headers=headers)
         except self._error as cause:
             return True, f"{type(cause).__name__}: {cause}", 0.0
         except Exception as cause:  # noqa: BLE001 - such as a client that `close` has ended

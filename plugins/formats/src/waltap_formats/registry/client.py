@@ -18,6 +18,7 @@ import httpx
 import orjson
 
 from waltap.errors import ConfigurationError, Problem
+from waltap.http.exchange import bounded, exchange
 from waltap.source.connector import StopRequested
 from waltap_formats.errors import (
     RegistryAway,
@@ -186,7 +187,10 @@ class RegistryClient:
             said, url = "", ""
             for url, headers in self._addresses:
                 try:
-                    with self._opened() as client:
+                    with (
+                        self._opened() as client,
+                        exchange(self._properties.timeout_ms / 1000, self._stopping),
+                    ):
                         answer = client.request(
                             method, f"{url}{path}", content=body, headers=headers
                         )
@@ -205,8 +209,12 @@ class RegistryClient:
 
     def _opened(self) -> httpx.Client:
         """Return a client; none is kept, since questions are few and far between."""
-        return httpx.Client(
-            timeout=self._properties.timeout_ms / 1000, verify=self._trust, follow_redirects=True
+        return bounded(
+            httpx.Client(
+                timeout=self._properties.timeout_ms / 1000,
+                verify=self._trust,
+                follow_redirects=True,
+            )
         )
 
     @cached_property

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from waltap.http import TRIES_AGAIN
@@ -27,8 +28,13 @@ def login_of(properties: HttpProperties) -> Any:
 class ClientCredentials:
     """Tokens by OAuth 2.0's client credentials, one for all threads."""
 
-    def __init__(self, properties: HttpProperties, client: "httpx.Client") -> None:
-        self._properties, self._client = properties, client
+    def __init__(
+        self,
+        properties: HttpProperties,
+        client: "httpx.Client",
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._properties, self._client, self._stopping = properties, client, stopping
         self._lock = threading.Lock()
         self._token, self._until = "", 0.0
 
@@ -45,17 +51,20 @@ class ClientCredentials:
     def _ask(self) -> None:
         import httpx
 
+        from waltap.http.exchange import exchange
+
         given = self._properties
         form = {"grant_type": "client_credentials"}
         if given.oauth_scope is not None:
             form["scope"] = given.oauth_scope
         place = httpx.URL(given.oauth_url or "").host
         try:
-            answer = self._client.post(
-                given.oauth_url or "",
-                data=form,
-                auth=(given.oauth_client or "", given.oauth_secret or ""),
-            )
+            with exchange(given.timeout_ms / 1000, self._stopping):
+                answer = self._client.post(
+                    given.oauth_url or "",
+                    data=form,
+                    auth=(given.oauth_client or "", given.oauth_secret or ""),
+                )
         except httpx.HTTPError as cause:
             raise HttpUnavailable(
                 f"no token from {place}: {type(cause).__name__}: {cause}", place=place

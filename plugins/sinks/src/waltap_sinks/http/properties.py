@@ -58,7 +58,7 @@ class HttpProperties(Properties):
         "timeout.ms",
         default=60_000,
         ge=1,
-        summary="How long one try may take to connect, and to answer.",
+        summary="How long one try may take, from the connection to the end of the answer.",
         unit="ms",
     )
     retry_ms: int = declare(

@@ -6,6 +6,7 @@ import ssl
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -98,7 +99,9 @@ class HttpSink(Sink):
         """Make the client; the first record makes the connection. Raises: LibraryMissing, SinkError."""
         self._client = self._new_client()
         if self._properties.oauth_url is not None:
-            self._credentials = ClientCredentials(self._properties, self._client)
+            self._credentials = ClientCredentials(
+                self._properties, self._client, self._context.stopping
+            )
         if self._properties.concurrency > 1:
             self._threads = ThreadPoolExecutor(
                 self._properties.concurrency, thread_name_prefix="waltap-http"
@@ -215,6 +218,8 @@ class HttpSink(Sink):
         """Try once; return what is wrong, None for nothing, and the seconds the address asks to wait."""
         import httpx
 
+        from waltap.http.exchange import exchange
+
         assert self._client is not None, "open comes first"
         now = time.time()
         headers = dict(request.headers)
@@ -223,13 +228,16 @@ class HttpSink(Sink):
         if token:
             headers["Authorization"] = f"Bearer {token}"
         try:
-            with self._client.stream(
-                "POST", self._properties.url, content=request.body, headers=headers
-            ) as answer:
+            with (
+                exchange(self._properties.timeout_ms / 1000, self._context.stopping),
+                self._client.stream(
+                    "POST", self._properties.url, content=request.body, headers=headers
+                ) as answer,
+            ):
+                status = answer.status_code
                 self._read_through(answer)
         except httpx.HTTPError as cause:
             return self._unavailable(f"{type(cause).__name__}: {cause}"), 0.0
-        status = answer.status_code
         if answer.is_success:
             return None, 0.0
         if status in TRIES_AGAIN:
@@ -244,11 +252,14 @@ class HttpSink(Sink):
 
     def _read_through(self, answer: "httpx.Response") -> None:
         """Read the body; of one that is too long, or takes too long, the connection is given up."""
-        until, size = time.monotonic() + self._properties.timeout_ms / 1000, 0
-        for piece in answer.iter_raw():
-            size += len(piece)
-            if size > LONGEST_ANSWER or time.monotonic() > until or self._context.stopping():
-                return
+        import httpx
+
+        size = 0
+        with suppress(httpx.TimeoutException):
+            for piece in answer.iter_raw():
+                size += len(piece)
+                if size > LONGEST_ANSWER:
+                    return
 
     def _unavailable(self, why: str) -> HttpUnavailable:
         return HttpUnavailable(f"{self._place} takes no records: {why}", place=self._place)
@@ -272,12 +283,16 @@ class HttpSink(Sink):
         headers |= {name.removeprefix("header."): value for name, value in given.headers.items()}
         if given.token is not None:
             headers["Authorization"] = f"Bearer {given.token}"
-        return httpx.Client(
-            timeout=given.timeout_ms / 1000,
-            headers=headers,
-            auth=login_of(given),
-            verify=self._trust(),
-            limits=httpx.Limits(max_connections=given.concurrency + 1),
+        from waltap.http.exchange import bounded
+
+        return bounded(
+            httpx.Client(
+                timeout=given.timeout_ms / 1000,
+                headers=headers,
+                auth=login_of(given),
+                verify=self._trust(),
+                limits=httpx.Limits(max_connections=given.concurrency + 1),
+            )
         )
 
     def _trust(self) -> "ssl.SSLContext | bool":

@@ -1,0 +1,129 @@
+"""One deadline over a whole HTTP exchange, and an end of it when the run is to stop.
+
+httpx bounds each read by itself, so a server that sends its answer byte by byte holds a client for as
+long as it likes. Connections of a `bounded` client ask the `exchange` of their thread before each step.
+"""
+
+import select
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import httpcore
+import httpx
+
+__all__ = ["bounded", "exchange"]
+
+LOOK_S: Final = 0.2
+"""So often a step looks whether the run is to stop."""
+PIECE: Final = 1 << 16
+"""Bytes of a body that are sent between two looks."""
+GRACE_S: Final = 3.0
+"""So long an exchange may go on when the run is to stop: most servers answer in it, and a clean end writes
+what was gathered."""
+
+
+class _Limits(threading.local):
+    """The limits of the exchange that a thread is in."""
+
+    until: float = float("inf")
+    stopping: Callable[[], bool] = staticmethod(lambda: False)
+
+
+_limits = _Limits()
+
+
+@contextmanager
+def exchange(seconds: float, stopping: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Have what this thread asks of a `bounded` client end within ``seconds``, and `GRACE_S` after
+    ``stopping`` tells so.
+
+    It then ends with an `httpx.TimeoutException`.
+    """
+    before = _limits.until, _limits.stopping
+    _limits.until, _limits.stopping = time.monotonic() + seconds, stopping
+    try:
+        yield
+    finally:
+        _limits.until, _limits.stopping = before
+
+
+def bounded(client: httpx.Client) -> httpx.Client:
+    """Return ``client``, whose connections keep to the `exchange` of their thread."""
+    for transport in (client._transport, *client._mounts.values()):  # noqa: SLF001 - of httpx
+        if transport is not None:
+            pool: Any = transport._pool  # type: ignore[attr-defined] # noqa: SLF001 - httpx has no option for it
+            assert hasattr(pool, "_network_backend")
+            pool._network_backend = _Backend()  # noqa: SLF001 - httpcore has one, httpx does not hand it on
+    return client
+
+
+class _Backend(httpcore.NetworkBackend):
+    """Opens connections that keep to the limits."""
+
+    def __init__(self) -> None:
+        self._inner = httpcore.SyncBackend()
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:
+        left = _left(httpcore.ConnectTimeout, timeout)
+        return _Stream(self._inner.connect_tcp(host, port, left, local_address, socket_options))
+
+
+class _Stream(httpcore.NetworkStream):
+    """A connection, each step of which ends with the limits."""
+
+    def __init__(self, inner: httpcore.NetworkStream) -> None:
+        self._inner = inner
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        until = time.monotonic() + _left(httpcore.ReadTimeout, timeout)
+        while True:
+            step = min(LOOK_S, _left(httpcore.ReadTimeout, until - time.monotonic()))
+            try:
+                return self._inner.read(max_bytes, step)
+            except httpcore.ReadTimeout:
+                if time.monotonic() >= until:
+                    raise
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        until = time.monotonic() + _left(httpcore.WriteTimeout, timeout)
+        socket = self._inner.get_extra_info("socket")
+        for start in range(0, len(buffer), PIECE):
+            # a piece that has begun cannot be taken back, so wait until the connection takes bytes
+            while not select.select((), (socket,), (), LOOK_S)[1]:
+                _left(httpcore.WriteTimeout, until - time.monotonic())
+            left = _left(httpcore.WriteTimeout, until - time.monotonic())
+            self._inner.write(buffer[start : start + PIECE], left)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def start_tls(
+        self, ssl_context: Any, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        left = _left(httpcore.ConnectTimeout, timeout)
+        return _Stream(self._inner.start_tls(ssl_context, server_hostname, left))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._inner.get_extra_info(info)
+
+
+def _left(kind: type[Exception], timeout: float | None) -> float:
+    """Return the seconds that a step may take. Raises: ``kind`` where there are none."""
+    now = time.monotonic()
+    if _limits.stopping():
+        _limits.until = min(_limits.until, now + GRACE_S)
+        _limits.stopping = bool
+    left = _limits.until - now
+    if left <= 0 or (timeout is not None and timeout <= 0):
+        raise kind("the exchange took too long")
+    return min(left, 3600.0 if timeout is None else timeout)
