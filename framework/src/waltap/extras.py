@@ -44,7 +44,6 @@ BROUGHT: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "io.debezium.converters.CloudEventsConverter",
             "string",
             "org.apache.kafka.connect.storage.StringConverter",
-            "org.apache.kafka.connect.storage.SimpleHeaderConverter",
             "bytes",
             "org.apache.kafka.connect.converters.ByteArrayConverter",
             "io.debezium.converters.ByteArrayConverter",

@@ -44,6 +44,7 @@ def register_connectors() -> Iterable[ConnectorSpec]:
 @hookimpl
 def register_formats() -> Iterable[FormatSpec]:
     """Contribute JSON."""
+    from waltap.format.conversion import whole
     from waltap.json.converter import JsonConverterProperties
     from waltap.json.properties import JsonProperties
 
@@ -58,7 +59,18 @@ def register_formats() -> Iterable[FormatSpec]:
             takes_record_transforms=True,
             converter=_json_converter,
             converter_properties=JsonConverterProperties,
-        )
+        ),
+        FormatSpec(
+            name="simple-header",
+            aliases=("org.apache.kafka.connect.storage.SimpleHeaderConverter",),
+            summary="Header values as Kafka Connect writes them by default: texts as they are, structs, "
+            "lists and maps near to JSON, no schema.",
+            properties=None,
+            factory=whole(_simple_header),
+            takes_events=True,
+            takes_record_transforms=True,
+            converter=_simple_header,
+        ),
     ]
 
 
@@ -206,6 +218,12 @@ def _json_converter(properties: Any, context: Any) -> "Converter":
     from waltap.json.converter import JsonConverter
 
     return JsonConverter(properties, context)
+
+
+def _simple_header(_properties: Any, context: Any) -> "Converter":
+    from waltap.format.simple_header import SimpleHeaderConverter
+
+    return SimpleHeaderConverter(None, context)
 
 
 def _json_format(properties: Any, context: Any) -> "Format":

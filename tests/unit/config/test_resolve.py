@@ -429,7 +429,7 @@ def test_what_is_required_and_missing_is_said_with_its_meaning(host: Host) -> No
         ),
         pytest.param(
             toml(format={"type": "avro"}),
-            "format.type: no format is called 'avro'; allowed: json",
+            "format.type: no format is called 'avro'; allowed: json, simple-header",
             id="format",
         ),
         pytest.param(
@@ -451,7 +451,7 @@ def test_what_is_required_and_missing_is_said_with_its_meaning(host: Host) -> No
         pytest.param(
             debezium(value__converter="io.confluent.connect.avro.AvroConverter"),
             "value.converter ([format] type): no format is called 'io.confluent.connect.avro.AvroConverter'; "
-            "allowed: json",
+            "allowed: json, simple-header",
             id="converter",
         ),
         pytest.param(

@@ -8,13 +8,13 @@ import re
 from typing import TYPE_CHECKING
 
 from waltap.capture.java_regex import java_pattern
-from waltap.config.layers import KAFKA, Setting
+from waltap.config.layers import KAFKA, RawProfile, Setting
 
 if TYPE_CHECKING:
     from waltap.config.namespace import Namespace
     from waltap.specs import SinkSpec
 
-__all__ = ["exactly_once", "sanitizing", "take_worker_settings"]
+__all__ = ["exactly_once", "header_format", "sanitizing", "take_worker_settings"]
 
 OVERRIDE, PRODUCER = "producer.override.", "producer."
 OF_KAFKA = re.compile(r"bootstrap\.servers|producer\..+|topic\.creation\..+")
@@ -56,6 +56,17 @@ def exactly_once(sink: "SinkSpec", flat: "Namespace", own: "Namespace") -> None:
             )
             if str(there.value).strip().casefold() != value:
                 flat.complain(setting, f"contradicts {there.name}={there.value}")
+
+
+def header_format(raw: "RawProfile", sink: "SinkSpec | None") -> str:
+    """Return the format of header values where a profile names none.
+
+    A worker of Kafka Connect writes them by its SimpleHeaderConverter. Debezium Server, and its engine in
+    another program (whose files have ``offset.storage``), write JSON, and so does waltap by itself.
+    """
+    of_worker = raw.debezium and not raw.written and "offset.storage" not in raw.settings
+    to_kafka = sink is not None and KAFKA in {sink.name, *sink.aliases}
+    return "simple-header" if of_worker and to_kafka else "json"
 
 
 def sanitizing(flat: "Namespace") -> re.Pattern[str] | None:

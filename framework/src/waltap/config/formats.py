@@ -6,6 +6,7 @@
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
@@ -17,7 +18,7 @@ from waltap.config.profile import Component
 from waltap.config.property import Properties, declarations
 from waltap.config.selection import SelectionProperties
 from waltap.errors import Problem
-from waltap.format.conversion import SIDES, joined
+from waltap.format.conversion import SIDES, headed, joined
 from waltap.specs import FormatSpec, Spec
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def sided(model: type[Properties], side: str) -> type[Properties]:
 
 
 class Formats:
-    """Chooses the formats of one profile."""
+    """Chooses the formats of one profile. ``header``: that of header values where it names none."""
 
     def __init__(
         self,
@@ -69,8 +70,10 @@ class Formats:
         component: Callable[[str, FormatSpec, Namespace], Component[FormatSpec] | None],
         flat: Namespace,
         findings: Findings,
+        header: str = DEFAULT_FORMAT,
     ) -> None:
         self._find, self._component, self._flat, self._findings = find, component, flat, findings
+        self._header = header
 
     def chosen(
         self, choice: SelectionProperties, typed: Setting | None
@@ -80,13 +83,15 @@ class Formats:
         if specs is None:
             return None
         key, value, header = specs
-        if key is value and (value.converter is None or _whole(value, header)):
+        if key is value and (value.converter is None or header is value) and _whole(value):
             return self._component("format", value, self._flat)
         for side, spec in zip(SIDES, specs, strict=True):
             if spec.converter is None:
                 what = f"the format {spec.name} writes whole records: all sides have it, or none"
                 self._findings.problems.append(Problem(f"{side}.converter", what, value=spec.name))
                 return None
+        if key is value and _whole(value):
+            return self._headed(value, header)
         parts = [self._side(*each) for each in zip(SIDES, specs, strict=True)]
         if any(part is None for part in parts):
             return None
@@ -103,7 +108,7 @@ class Formats:
                 places[0] = places[1]
         if choice.key_converter is not None:
             places[0] = "key.converter", choice.key_converter
-        places.append(("header.converter", choice.header_converter or DEFAULT_FORMAT))
+        places.append(("header.converter", choice.header_converter or self._header))
         found: dict[str, FormatSpec | None] = {}
         for place, name in places[1::-1] + places[2:]:
             if name not in found:
@@ -113,11 +118,22 @@ class Formats:
             return None
         return key, value, header
 
+    def _headed(self, spec: FormatSpec, header: FormatSpec) -> Component[FormatSpec] | None:
+        """Return a format that writes keys and values itself, with header values of another."""
+        form = self._component("format", spec, self._flat)
+        side = self._side("header", header)
+        if form is None or side is None:
+            return None
+        return replace(form, spec=replace(spec, factory=headed(spec.factory, partial(_made, side))))
+
     def _side(self, side: str, spec: FormatSpec) -> Component[FormatSpec] | None:
         model = spec.converter_properties or spec.properties
-        if model is None:
-            return Component(spec)
         settings = self._flat.settings
+        if model is None:
+            unread = f"{side}.converter.schemas.enable"  # Connect gives it to any converter
+            if unread in settings:
+                self._flat.claim(unread)
+            return Component(spec)
         for declaration in declarations(model):
             own = f"{side}.converter.{declaration.name}"
             shared = settings.get(declaration.name)
@@ -138,9 +154,9 @@ class Formats:
             return None
 
 
-def _whole(value: FormatSpec, header: FormatSpec) -> bool:
-    """Tell whether records with this format on all sides are written by its own factory."""
-    return value.converter_properties is not None and header is value
+def _whole(value: FormatSpec) -> bool:
+    """Tell whether records with this format for keys and values are written by its own factory."""
+    return value.converter is None or value.converter_properties is not None
 
 
 def _joined(

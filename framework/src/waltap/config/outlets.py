@@ -114,6 +114,7 @@ class Outlets:
             transforms=given.transforms,
             transform_names=given.transform_names,
             predicates=raw.predicates,
+            written=raw.written,
         )
 
 

@@ -13,7 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from waltap.capture.properties import CaptureProperties
-from waltap.config.connect_worker import exactly_once, sanitizing, take_worker_settings
+from waltap.config.connect_worker import (
+    exactly_once,
+    header_format,
+    sanitizing,
+    take_worker_settings,
+)
 from waltap.config.converters import converters
 from waltap.config.dead_letters import copy_of_letters
 from waltap.config.debezium_names import OLD_NAMES, Known, present
@@ -225,8 +230,6 @@ class _Resolver:
         )
         snapshotter = self._snapshotter(connector, choice)
         naming = self._find(TopicNamingSpec, choice.topic_naming, "topic.naming.strategy")
-        formats = Formats(self._find, self._component, self._flat, self._findings)
-        form = formats.chosen(choice, self._types.get("format"))
         store = self._typed(OffsetStoreSpec, "offsets", DEFAULT_OFFSET_STORE)
         outlets = self._outlets()
         sink = FAN_OUT if outlets else self._sink_spec()
@@ -235,6 +238,10 @@ class _Resolver:
         if sink is not None and self._raw.debezium and not outlets:
             take_worker_settings(sink, self._flat, self._sink)
             exactly_once(sink, self._flat, self._sink)
+        formats = Formats(
+            self._find, self._component, flat, findings, header_format(self._raw, sink)
+        )
+        form = formats.chosen(choice, self._types.get("format"))
 
         name = findings.pipeline = self._name(choice)
         if not self._raw.debezium:

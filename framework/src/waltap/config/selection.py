@@ -94,5 +94,6 @@ class SelectionProperties(Properties):
         default=None,
         aliases=("format.header",),
         advanced=True,
-        summary="Format of header values, by name or Kafka Connect class; JSON by default.",
+        summary="Format of header values, by name or Kafka Connect class; by default JSON, and "
+        "simple-header for a file of Kafka Connect whose sink is Kafka.",
     )

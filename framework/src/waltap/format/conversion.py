@@ -1,13 +1,14 @@
 """Formats of converters: which one writes which side."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from waltap.format.converter import Converter, ConverterContext
     from waltap.format.format import Format, FormatContext
 
-__all__ = ["SIDES", "Make", "joined", "whole"]
+__all__ = ["SIDES", "Make", "headed", "joined", "whole"]
 
 SIDES = ("key", "value", "header")
 
@@ -34,6 +35,25 @@ def joined(key: Make, value: Make, header: Make) -> "Callable[[Any, FormatContex
                 )
             )
         return ConvertedFormat(Converters(**made), context)
+
+    return make
+
+
+def headed(
+    factory: "Callable[[Any, FormatContext], Format]", header: Make
+) -> "Callable[[Any, FormatContext], Format]":
+    """Return the factory of a format that leaves header values to another's converter."""
+
+    def make(properties: Any, context: "FormatContext") -> "Format":
+        from waltap.format.converter import ConverterContext
+
+        given = ConverterContext(
+            side="header",
+            topic_prefix=context.capture.properties.topic_prefix,
+            warn=context.warn,
+            stopping=context.stopping,
+        )
+        return factory(properties, replace(context, header=header(given)))
 
     return make
 

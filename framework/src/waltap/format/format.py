@@ -20,6 +20,7 @@ from waltap.transactions.transaction import Heartbeat, SnapshotRows, Transaction
 
 if TYPE_CHECKING:
     from waltap.capture.capture import Capture
+    from waltap.format.converter import Converter
     from waltap.format.record_stage import RecordStep
     from waltap.notifications.notification import Notification
 
@@ -56,7 +57,8 @@ class FormatContext:
     the shape of values in rows and keys, ``envelope`` the form of what stands around rows.
     ``transforms`` are (name, transform) of events, to be called with
     each batch before it is encoded, by formats that say `FormatSpec.takes_events`. ``record_steps`` are
-    transforms of records, for formats that say `FormatSpec.takes_record_transforms`. ``stopping`` tells
+    transforms of records, for formats that say `FormatSpec.takes_record_transforms`. ``header``
+    writes header values, for formats that have no converter of their own for these. ``stopping`` tells
     whether a stop was asked for: who waits raises `StopRequested` then. ``order`` counts the
     events of transactions, for formats that write transaction metadata: its counters are stored with the
     offset, and are right again when a transaction goes on after a restart.
@@ -77,6 +79,7 @@ class FormatContext:
     envelope: EnvelopeForm = NEWEST
     transforms: "Sequence[tuple[str, EventTransform]]" = ()
     record_steps: "Sequence[RecordStep]" = ()
+    header: "Converter | None" = None
     stopping: Callable[[], bool] = _going_on
     order: TransactionOrder = field(default_factory=TransactionOrder)
 

@@ -87,7 +87,7 @@ class ColumnCodec:
 class RowCodec:
     """One relation version, compiled by its ``plan``. ``key`` gives a key's JSON without schema, and is
     None for tables without key; ``key_texts`` is what precedes and follows it where schemas are written,
-    ``key_header`` the same for header values; ``key_tail`` a JSON member that keys have besides their
+    ``key_header`` writes them as header values; ``key_tail`` a JSON member that keys have besides their
     columns. ``headers`` are those of every record.
 
     ``table`` is the part of the source block that names the table, ``prefix`` what precedes the
@@ -108,7 +108,7 @@ class RowCodec:
     row_schema: Schema
     key_schema: Schema
     key_texts: tuple[str, str]
-    key_header: tuple[str, str]
+    key_header: Callable[[str], bytes]
     key_tail: str
     headers: tuple[Header, ...]
     careful: "Callable[[], RowCodec]"
@@ -345,7 +345,7 @@ def compile_codec(
     key_schema: Schema,
     key_tail: str,
     key_texts: tuple[str, str],
-    key_header: tuple[str, str],
+    key_header: Callable[[str], bytes],
     value_prefix: bytes,
     headers: tuple[Header, ...],
     careful: "Callable[[], RowCodec]",

@@ -21,7 +21,7 @@ from waltap.json.codec import MISFITS, ColumnCodec, RowCodec
 from waltap.json.format import JsonFormat, Texts, key_header, wrong_tuple
 from waltap.json.properties import JsonProperties
 from waltap.json.schema import quote, value_json
-from waltap.json.tables import wrapping
+from waltap.json.tables import header_writer
 from waltap.json.wording import unsent
 from waltap.mapping import envelope
 from waltap.mapping.connect_schema import Field, Schema
@@ -62,7 +62,7 @@ class JsonEventFormat(JsonFormat):
         super().__init__(properties, context)
         self._transforms: Sequence[tuple[str, EventTransform]] = context.transforms
         self._prefixes_of: dict[tuple[str, Schema], bytes] = {}
-        self._header = wrapping(envelope.HEADER, enabled=properties.header_schemas)
+        self._header = header_writer(envelope.HEADER, properties, context)
 
     def render(
         self, parts: list[TransactionPart | SnapshotRows | Heartbeat], now: int
@@ -216,10 +216,7 @@ class JsonEventFormat(JsonFormat):
     def _added(self, event: Event) -> tuple[Header, ...]:
         if not event.headers:
             return ()
-        before, after = self._header
-        return tuple(
-            (name, f"{before}{quote(value)}{after}".encode()) for name, value in event.headers
-        )
+        return tuple((name, self._header(quote(value))) for name, value in event.headers)
 
     @staticmethod
     def _image(row: Row | None, codec: RowCodec) -> str:

@@ -27,7 +27,7 @@ from waltap.json.block import Heads, record_block
 from waltap.json.codec import MISFITS, RowCodec, json_text
 from waltap.json.properties import JsonProperties
 from waltap.json.schema import quote
-from waltap.json.tables import JsonTables, wrapping
+from waltap.json.tables import JsonTables, header_writer, wrapping
 from waltap.json.wording import Wording, unsent
 from waltap.mapping import envelope
 from waltap.mapping.connect_schema import Schema
@@ -57,6 +57,8 @@ class JsonFormat(Format):
         self._order = context.order if shape.provide_transaction_metadata else None
         self._prefixes: dict[str, bool] = {}
         self._headers: tuple[Header, ...] = ()
+        if context.header is not None:
+            self.text = context.header.text
         if shape.extended_headers:
             self._headers = _context_headers(properties, context)
         self._tables = JsonTables(properties, context, self._headers)
@@ -466,17 +468,14 @@ class Texts:
 
 def _context_headers(properties: JsonProperties, context: FormatContext) -> tuple[Header, ...]:
     """Return the headers that name pipeline, task, connector and run."""
-    before, after = wrapping(envelope.HEADER, enabled=properties.header_schemas)
+    write = header_writer(envelope.HEADER, properties, context)
     values = (
         ("connectorLogicalName", context.capture.properties.topic_prefix),
         ("taskId", "0"),
         ("connectorName", context.connector),
         ("runId", context.run_id),
     )
-    return tuple(
-        (f"__debezium.context.{name}", f"{before}{quote(value)}{after}".encode())
-        for name, value in values
-    )
+    return tuple((f"__debezium.context.{name}", write(quote(value))) for name, value in values)
 
 
 def _counts(order: TransactionOrder) -> str:
@@ -496,8 +495,7 @@ def _in_sequence(lsn: int | None) -> str:
 def key_header(codec: RowCodec, name: str, values: Tuple) -> tuple[Header, ...]:
     """Return the header ``name`` with the key of a row image."""
     assert codec.key is not None
-    before, after = codec.key_header
-    return ((name, f"{before}{codec.key(values)}{after}".encode()),)
+    return ((name, codec.key_header(codec.key(values))),)
 
 
 def _key(codec: RowCodec, values: Tuple) -> bytes | None:

@@ -2,7 +2,7 @@
 
 from waltap.format.conversion import SIDES
 from waltap.format.converted import ConvertedFormat, Converters
-from waltap.format.converter import ConverterContext
+from waltap.format.converter import Converter, ConverterContext
 from waltap.format.format import Format, FormatContext
 from waltap.json.converter import JsonConverter, JsonConverterProperties
 from waltap.json.properties import JsonProperties
@@ -26,7 +26,7 @@ def json_record_format(properties: JsonProperties, context: FormatContext) -> Fo
         "header": JsonConverterProperties(schemas=properties.header_schemas),
     }
     prefix = context.capture.properties.topic_prefix
-    made = {
+    made: dict[str, Converter] = {
         side: JsonConverter(
             sides[side],
             ConverterContext(
@@ -38,4 +38,6 @@ def json_record_format(properties: JsonProperties, context: FormatContext) -> Fo
         )
         for side in SIDES
     }
+    if context.header is not None:
+        made["header"] = context.header
     return ConvertedFormat(Converters(**made), context)

@@ -10,6 +10,7 @@ from waltap.events import EventContext, EventPlan, Plans
 from waltap.events.shape import TableShape, table_shape
 from waltap.format.format import FormatContext
 from waltap.format.record import Header
+from waltap.format.simple_header import from_json
 from waltap.json.codec import (
     ColumnCodec,
     RowCodec,
@@ -27,12 +28,23 @@ from waltap.mapping import envelope
 from waltap.mapping.connect_schema import Schema
 from waltap.mapping.type_mapping import TypeOptions
 
-__all__ = ["JsonTables", "wrapping"]
+__all__ = ["JsonTables", "header_writer", "wrapping"]
 
 
 def wrapping(schema: Schema, *, enabled: bool) -> tuple[str, str]:
     """Return what precedes and follows a payload; ("", "") where schemas are not written."""
     return (f'{{"schema":{schema_json(schema)},"payload":', "}") if enabled else ("", "")
+
+
+def header_writer(
+    schema: Schema, properties: JsonProperties, context: FormatContext
+) -> Callable[[str], bytes]:
+    """Return what writes header values, given as their JSON."""
+    if context.header is None:
+        before, after = wrapping(schema, enabled=properties.header_schemas)
+        return lambda text: f"{before}{text}{after}".encode()
+    write = context.header.encoder("", schema)
+    return lambda text: write(from_json(text, schema)) or b""
 
 
 class JsonTables(Plans[RowCodec]):
@@ -119,7 +131,7 @@ class JsonTables(Plans[RowCodec]):
                 keys=keys,
                 key_tail=f"{quote(extra[0])}:{quote(extra[1])}" if extra else "",
                 key_texts=wrapping(key, enabled=properties.key_schemas),
-                key_header=wrapping(key, enabled=properties.header_schemas),
+                key_header=header_writer(key, properties, self._format),
                 row_schema=value,
                 key_schema=key,
                 value_prefix=self.value_prefix(topic, value),

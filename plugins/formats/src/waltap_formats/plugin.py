@@ -63,10 +63,7 @@ def register_formats() -> Iterable[FormatSpec]:
         ),
         FormatSpec(
             name="string",
-            aliases=(
-                "org.apache.kafka.connect.storage.StringConverter",
-                "org.apache.kafka.connect.storage.SimpleHeaderConverter",
-            ),
+            aliases=("org.apache.kafka.connect.storage.StringConverter",),
             summary="Texts as they are, and other values as Java prints them.",
             properties=StringProperties,
             factory=whole(_string),

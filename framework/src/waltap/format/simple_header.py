@@ -1,0 +1,137 @@
+"""Header values as Kafka Connect's SimpleHeaderConverter writes them: texts, the rest near to JSON."""
+
+import base64
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from waltap.format.converter import Converter, ConverterContext, Encode
+from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.java_number import double_text, float_text
+
+__all__ = ["SimpleHeaderConverter", "from_json", "simple_text"]
+
+DATA = "org.apache.kafka.connect.data."
+DAY_MS = 86_400_000
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class SimpleHeaderConverter(Converter):
+    """Writes a text as it is and a struct as ``{"id":1030}``, with no schema."""
+
+    def __init__(self, _properties: None, _context: ConverterContext) -> None:
+        pass
+
+    def encoder(self, topic: str, schema: Schema | None) -> Encode:
+        return lambda value: (
+            None if value is None else simple_text(value, schema).encode("utf-8", "replace")
+        )
+
+
+def simple_text(value: Any, schema: Schema | None, *, inner: bool = False) -> str:
+    """Return a Connect value as Connect's ``Values.convertToString`` writes it; ``inner``: as a part of
+    a struct, list or map."""
+    if value is None and inner and schema is not None:
+        value = schema.default
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    name = schema.name if schema is not None else None
+    if name is not None and name.startswith(DATA) and name.removeprefix(DATA) in LOGICAL:
+        assert schema is not None
+        return LOGICAL[name.removeprefix(DATA)](value, schema)
+    if isinstance(value, str):
+        return _quoted(value) if inner else value
+    if isinstance(value, float):
+        single = schema is not None and schema.kind is Kind.FLOAT32
+        return float_text(value) if single else double_text(value)
+    if isinstance(value, bytes):
+        text = base64.b64encode(value).decode()
+        return _quoted(text) if inner else text
+    if isinstance(value, list | tuple):
+        items = schema.items if schema is not None else None
+        return f"[{','.join(simple_text(each, items, inner=True) for each in value)}]"
+    if isinstance(value, dict) and schema is not None and schema.kind is Kind.STRUCT:
+        fields = (
+            f"{_quoted(each.name)}:{simple_text(value.get(each.name), each.schema, inner=True)}"
+            for each in schema.fields
+        )
+        return f"{{{','.join(fields)}}}"
+    if isinstance(value, dict):
+        keys, values = (schema.keys, schema.values) if schema is not None else (None, None)
+        pairs = (
+            f"{simple_text(k, keys, inner=True)}:{simple_text(v, values, inner=True)}"
+            for k, v in value.items()
+        )
+        return f"{{{','.join(pairs)}}}"
+    return str(value)
+
+
+def from_json(text: str, schema: Schema) -> Any:
+    """Return the Connect value whose JSON, as JsonConverter writes it, is ``text``."""
+    return _value(json.loads(text), schema)
+
+
+def _value(found: Any, schema: Schema) -> Any:
+    """Return a Connect value of what its JSON holds."""
+    if found is None:
+        return None
+    match schema.kind:
+        case Kind.BYTES:
+            return base64.b64decode(found)
+        case Kind.FLOAT32 | Kind.FLOAT64:
+            return float(found)
+        case Kind.ARRAY:
+            assert schema.items is not None
+            return [_value(each, schema.items) for each in found]
+        case Kind.STRUCT:
+            return {each.name: _value(found.get(each.name), each.schema) for each in schema.fields}
+        case Kind.MAP:
+            assert schema.keys is not None
+            assert schema.values is not None
+            pairs = found.items() if isinstance(found, dict) else found
+            return {_value(k, schema.keys): _value(v, schema.values) for k, v in pairs}
+    return found
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _decimal(value: Any, schema: Schema) -> str:
+    unscaled = int.from_bytes(value, "big", signed=True)
+    digits = tuple(map(int, str(abs(unscaled))))
+    scale = int(dict(schema.parameters).get("scale", "0"))
+    text = str(Decimal((int(unscaled < 0), digits, -scale)))  # as Java's toString writes it
+    return text.removeprefix("-") if not unscaled else text
+
+
+def _instant(value: int, unit_ms: int) -> str:
+    """Return a ``java.util.Date`` as Connect writes it, whatever its schema says: a time below one day,
+    a date where it is midnight, else both."""
+    total = value * unit_ms
+    days, of_day = divmod(total, DAY_MS)
+    time = f"{(EPOCH + timedelta(milliseconds=of_day)).time().isoformat('milliseconds')}Z"
+    if total < DAY_MS:
+        return time
+    date = _date(days)
+    return date if not of_day else f"{date}T{time}"
+
+
+def _date(days: int) -> str:
+    cycles, days = divmod(days, 146_097)  # 400 years: Java's dates go on after the year 9999
+    day = EPOCH + timedelta(days=days)
+    return f"{day.year + 400 * cycles:04}-{day.month:02}-{day.day:02}"
+
+
+LOGICAL: dict[str, Callable[[Any, Schema], str]] = {
+    "Decimal": _decimal,
+    "Date": lambda value, _schema: _instant(value, DAY_MS),
+    "Time": lambda value, _schema: _instant(value, 1),
+    "Timestamp": lambda value, _schema: _instant(value, 1),
+}
+"""Connect's logical types, by the end of their names."""

@@ -1,0 +1,101 @@
+"""Header values in Kafka, as who ran the file before wrote them: Connect's worker, Debezium Server, its engine."""
+
+import functools
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.rigs import command
+from tests.rigs.kafka import read_all
+from tests.servers.kafka import Kafka
+from tests.servers.postgres import Database
+
+waltap = functools.partial(command.waltap, COLUMNS="300")
+
+CONNECTOR = "io.debezium.connector.postgresql.PostgresConnector"
+SCHEMALESS = {f"{side}.converter.schemas.enable": "false" for side in ("key", "value", "header")}
+JSON_TEXT, PLAIN = '"{}"', "{}"
+
+
+def connect(given: dict[str, str], servers: str) -> tuple[str, str]:
+    return ".json", json.dumps({"config": {**given, "bootstrap.servers": servers}})
+
+
+def engine(given: dict[str, str], servers: str) -> tuple[str, str]:
+    store = "org.apache.kafka.connect.storage.MemoryOffsetBackingStore"
+    given = {**given, "offset.storage": store, "waltap.sink.type": "kafka"}
+    given["waltap.sink.bootstrap.servers"] = servers
+    return ".properties", "".join(f"{name}={value}\n" for name, value in given.items())
+
+
+def server(given: dict[str, str], servers: str) -> tuple[str, str]:
+    lines = [f"debezium.source.{name}={value}" for name, value in given.items()]
+    lines += [
+        "debezium.sink.type=kafka",
+        f"debezium.sink.kafka.producer.bootstrap.servers={servers}",
+    ]
+    return ".properties", "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("write", "form"), [(connect, PLAIN), (engine, JSON_TEXT), (server, JSON_TEXT)]
+)
+def test_header_values_are_as_the_kind_of_file_has_them(
+    database: Database, kafka: Kafka, tmp_path: Path, write: object, form: str
+) -> None:
+    database.psql("CREATE TABLE items (id int, tag text, PRIMARY KEY (id, tag))")
+    prefix = kafka.topic_name("heads").replace("-", "_")
+    given = {
+        "connector.class": CONNECTOR,
+        "plugin.name": "pgoutput",
+        "topic.prefix": prefix,
+        "snapshot.mode": "no_data",
+        **database.properties(),
+        **SCHEMALESS,
+    }
+    ending, text = write(given, kafka.bootstrap)  # type: ignore[operator]
+    path = tmp_path / f"file{ending}"
+    path.write_text(text)
+    for change in ("", "INSERT INTO items VALUES (1, 'a\"b'); UPDATE items SET id = 1030"):
+        if change:
+            database.psql(change)
+        done = waltap("run", path, "--until-idle", "1", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    first, deleted, *_ = read_all(kafka.bootstrap, f"{prefix}.public.items")
+    assert dict(first.headers() or [])["__debezium.context.taskId"] == form.format("0").encode()
+    (moved,) = (v for n, v in deleted.headers() or [] if n == "__debezium.newkey")
+    assert moved == b'{"id":1030,"tag":"a\\"b"}'
+
+
+def test_the_outboxs_headers_are_plain_texts_in_a_connect_file(
+    database: Database, kafka: Kafka, tmp_path: Path
+) -> None:
+    database.psql(
+        "CREATE TABLE outbox (id uuid PRIMARY KEY, aggregatetype text, aggregateid text, type text,"
+        " payload text)"
+    )
+    prefix = kafka.topic_name("box").replace("-", "_")
+    given = {
+        "connector.class": CONNECTOR,
+        "plugin.name": "pgoutput",
+        "topic.prefix": prefix,
+        "snapshot.mode": "no_data",
+        "transforms": "outbox",
+        "transforms.outbox.type": "io.debezium.transforms.outbox.EventRouter",
+        "transforms.outbox.route.topic.replacement": f"{prefix}.$" + "{routedByValue}",
+        "transforms.outbox.table.fields.additional.placement": "type:header:eventType",
+        **database.properties(),
+    }
+    _, text = connect(given, kafka.bootstrap)
+    path = tmp_path / "outbox.json"
+    path.write_text(text)
+    token = "0e37df36-f698-11e6-8dd4-cb9ced3df976"
+    for change in ("", f"INSERT INTO outbox VALUES ('{token}', 'order', '7', 'Made', 'text')"):
+        if change:
+            database.psql(change)
+        done = waltap("run", path, "--until-idle", "1", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    (record,) = read_all(kafka.bootstrap, f"{prefix}.order")
+    headers = dict(record.headers() or [])
+    assert (headers["id"], headers["eventType"]) == (token.encode(), b"Made")
