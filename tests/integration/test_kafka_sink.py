@@ -1,6 +1,7 @@
 """The Kafka sink on a real broker: places of keys, topics, TLS and SASL, refusals, outages, fencing."""
 
 import json
+import re
 import shutil
 import subprocess
 import threading
@@ -255,6 +256,21 @@ def test_records_go_over_tls_and_to_users_of_sasl(
         made.write(batch(1, Record(topic, b"k", b"v")))
         made.flush()
     assert len(read_all(kafka.bootstrap, topic)) == 2
+
+
+@pytest.mark.parametrize(
+    ("left_out", "named"),
+    [
+        ("producer__sasl__mechanism", "producer.sasl.mechanism"),
+        ("producer__sasl__jaas__config", "producer.sasl.jaas.config"),
+    ],
+)
+def test_what_a_login_lacks_is_named(
+    kafka: Kafka, opened: Callable[..., KafkaSink], left_out: str, named: str
+) -> None:
+    given = {n: v for n, v in sasl("admin", "admin-secret").items() if n != left_out}
+    with pytest.raises(ConfigurationError, match=f"{re.escape(named)}: is missing"):
+        opened(servers=kafka.sasl, **given)
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])

@@ -107,3 +107,36 @@ def test_names_of_the_sanitize_pattern_are_hidden() -> None:
     assert shown["table.include.list"] == "***"
     (problem,) = problems(WORKER, {"custom.sanitize.pattern": "("})
     assert problem.property == "custom.sanitize.pattern"
+
+
+JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="p";'
+SECURED = {
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "PLAIN",
+    "sasl.jaas.config": JAAS,
+    "ssl.client.auth": "required",
+}
+
+
+def test_what_a_worker_says_of_security_holds_for_the_producer_unless_that_has_its_own() -> None:
+    resolution = examined(WORKER, SECURED, {"producer.sasl.mechanism": "SCRAM-SHA-256"})
+    assert resolution.profile.sink.properties.producer == {
+        "producer.security.protocol": "SASL_SSL",
+        "producer.sasl.mechanism": "SCRAM-SHA-256",
+        "producer.sasl.jaas.config": JAAS,
+    }
+    assert "ssl.client.auth" in resolution.ignored
+
+
+@pytest.mark.parametrize("count", ["1", "8"])
+def test_a_number_of_tasks_is_accepted_and_has_no_effect(count: str) -> None:
+    assert "tasks.max" in examined(WORKER, {"tasks.max": count}).reasons
+
+
+def test_a_short_secret_garbles_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "x")
+    (problem,) = problems(
+        WORKER, {"database.password": "${env:SECRET}", "snapshot.max.threads": "many"}
+    )
+    assert "***" not in str(problem)
+    assert "snapshot.max.threads" in str(problem)

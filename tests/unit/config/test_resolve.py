@@ -503,11 +503,10 @@ def test_two_plugins_with_one_name_stop_a_profile_that_needs_it(host: Host) -> N
 
 
 def test_what_debezium_has_and_waltap_lacks_is_named_all_together(host: Host) -> None:
-    raw = debezium(tasks__max="2", sourceinfo__struct__maker="a.B")
+    raw = debezium(offset__storage="a.B", sourceinfo__struct__maker="a.B")
     text = "is a property of Debezium's that waltap does not support"
-    tasks, maker = problems(raw, host)
-    assert tasks.startswith(f"tasks.max: {text}: ")
-    assert tasks.endswith("(given: 2); allowed: leave it out, or its default: 1")
+    store, maker = problems(raw, host)
+    assert store.startswith(f"offset.storage: {text}: ")
     assert maker.startswith(f"sourceinfo.struct.maker: {text}: ")
 
 

@@ -18,6 +18,11 @@ __all__ = ["exactly_once", "header_format", "sanitizing", "take_worker_settings"
 
 OVERRIDE, PRODUCER = "producer.override.", "producer."
 OF_KAFKA = re.compile(r"bootstrap\.servers|producer\..+|topic\.creation\..+")
+SECURITY = re.compile(r"security\.protocol|sasl\..+|ssl\..+")
+OF_LISTENERS = re.compile(
+    r"ssl\.(client\.auth|protocol|enabled\.protocols|provider|(key|trust)manager\.algorithm|secure\.random.*)"
+)
+"""Settings of the worker's own listener, and of Java's TLS: no client here has them."""
 ASKING = {"exactly.once.support": {"required"}, "exactly.once.source.support": {"enabled"}}
 """Property of a connector or a worker → values that ask for exactly once."""
 SANITIZE = "custom.sanitize.pattern"
@@ -26,16 +31,20 @@ SANITIZE = "custom.sanitize.pattern"
 def take_worker_settings(sink: "SinkSpec", flat: "Namespace", own: "Namespace") -> None:
     """Move what concerns Kafka from a connector's settings, ``flat``, to those of the sink, ``own``.
 
-    What the sink was told by its own names wins, then ``producer.override.*`` over ``producer.*``.
+    What the sink was told by its own names wins, then ``producer.override.*`` over ``producer.*``, then
+    what a worker says of security for all its clients.
     """
     if KAFKA not in {sink.name, *sink.aliases}:
         return
     names = sorted(
         filter(OF_KAFKA.fullmatch, flat.settings), key=lambda name: not name.startswith(OVERRIDE)
     )
+    shared = filter(SECURITY.fullmatch, flat.settings)
+    names += [name for name in shared if not OF_LISTENERS.fullmatch(name)]
     for name in names:
         given = flat.settings.pop(name)
-        here = f"{PRODUCER}{name.removeprefix(OVERRIDE)}" if name.startswith(OVERRIDE) else name
+        here = f"{PRODUCER}{name}" if SECURITY.fullmatch(name) else name
+        here = f"{PRODUCER}{name.removeprefix(OVERRIDE)}" if name.startswith(OVERRIDE) else here
         own.settings.setdefault(here, Setting(given.name, given.value, given.origin, whole=True))
 
 

@@ -17,7 +17,7 @@ from waltap.config.debezium_names import KNOWN_NAMES, Known, Treatment, known
 from waltap.config.layers import SINK_PREFIX, Setting
 from waltap.config.placeholder import Renewal, SecretMissing, fill, holds_placeholder
 from waltap.config.property import Declaration, Properties, declarations
-from waltap.config.secrecy import HIDDEN, hide, looks_secret, redacted
+from waltap.config.secrecy import HIDDEN, hide, looks_secret, redacted, without
 from waltap.errors import Problem
 from waltap.host import nearest
 
@@ -120,9 +120,7 @@ class Findings:
 
     def masked(self, text: str) -> str:
         """Return ``text`` without any secret that was filled in."""
-        for secret in sorted(self.secrets, key=len, reverse=True):
-            text = text.replace(secret, HIDDEN)
-        return redacted(text)
+        return redacted(without(text, self.secrets))
 
     def hide(self) -> None:
         """Hide what is secret in every later text, but for words that are told elsewhere, too: a

@@ -18,14 +18,16 @@ __all__ = [
     "looks_secret",
     "masked",
     "redacted",
+    "without",
     "without_frames",
 ]
 
 HIDDEN = "***"
 """What stands for the value of a secret wherever values are shown."""
 
-SHORTEST = 4
-"""Shorter values would be found in half the words of a message, and keep nobody out."""
+SHORTEST = 8
+"""Shorter values would be found in half the words of a message: those are hidden where they are written,
+as values of their properties, and where a message quotes them."""
 
 SECRET_NAME = re.compile(
     r"pass|pwd|secret|token|credential|authorization|jaas|auth\.user|private|api.?key|scram|sas.?key|access.?key",
@@ -100,6 +102,17 @@ def redacted(text: str) -> str:
     return ASSIGNED.sub(rf"\1{HIDDEN}", text)
 
 
+def without(text: str, secrets: Iterable[str]) -> str:
+    """Return ``text`` without these values: short ones only where they are quoted."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= SHORTEST:
+            text = text.replace(secret, HIDDEN)
+        else:
+            quoted = rf"""(['"`]){re.escape(secret)}\1"""
+            text = re.sub(quoted, rf"\1{HIDDEN}\1", text)
+    return text
+
+
 def without_frames(error: BaseException) -> BaseException:
     """Return ``error`` without the frames that raised it and what it came of.
 
@@ -139,5 +152,5 @@ def _forms(secret: str) -> Iterator[str]:
         whole = whole[: len(whole) // 3 * 3]
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
             piece = encode(whole).decode()[dropped:]
-            if len(piece) > SHORTEST:
+            if len(piece) >= SHORTEST:
                 yield piece

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from waltap.config.secrecy import looks_secret
 from waltap.errors import ConfigurationError, Problem
 
 __all__ = ["client_settings", "refused_setting"]
@@ -42,6 +43,8 @@ PARTITIONERS: Final = {
     "org.apache.kafka.clients.producer.roundrobinpartitioner": "random",
 }
 
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
+
 JAAS: Final = re.compile(
     r'\s*[\w.]+(?:Plain|Scram)LoginModule\s+required\s+(?P<options>(?:\w+\s*=\s*"(?:[^"\\]|\\.)*"\s*)+);?\s*'
 )
@@ -60,20 +63,40 @@ def client_settings(given: Mapping[str, str], prefix: str) -> dict[str, str]:
         special = SPECIAL.get(name)
         try:
             if special is not None:
-                made.update(special(value.strip(), given, prefix))
+                found = special(value.strip(), given, prefix)
+                made = {**found, **made}  # the first to say it wins
             elif name in RENAMED:
-                made[RENAMED[name]] = value
+                made.setdefault(RENAMED[name], value)
             elif name in NEEDLESS:
                 continue
             elif name in NOT_THERE:
                 problems.append(Problem(full, NOT_THERE[name]))
             else:
-                made[name] = value
+                made.setdefault(name, value)
         except ValueError as error:
             problems.append(Problem(full, str(error)))
+    problems += _missing(made, prefix)
     if problems:
         raise ConfigurationError(problems)
     return made
+
+
+def _missing(made: Mapping[str, str], prefix: str) -> list[Problem]:
+    """Return what a login still needs; librdkafka would name Kerberos, its default, or nothing."""
+    protocol = made.get("security.protocol", "").strip().upper()
+    if not protocol.startswith("SASL"):
+        return []
+    mechanism = made.get("sasl.mechanisms", "").strip().upper()
+    if not mechanism:
+        what = f"is missing: security.protocol={protocol} needs it"
+        return [Problem(f"{prefix}sasl.mechanism", what, allowed=", ".join(MECHANISMS))]
+    if (mechanism == "PLAIN" or mechanism.startswith("SCRAM")) and not (
+        made.get("sasl.username") and made.get("sasl.password")
+    ):
+        what = f"is missing: sasl.mechanism={mechanism} needs a name and a password"
+        allowed = "username and password there, or sasl.username and sasl.password"
+        return [Problem(f"{prefix}sasl.jaas.config", what, allowed=allowed)]
+    return []
 
 
 def refused_setting(text: str, prefix: str, origin: str = "profile") -> ConfigurationError:
@@ -83,7 +106,9 @@ def refused_setting(text: str, prefix: str, origin: str = "profile") -> Configur
         problem = Problem(f"{prefix}{unknown[1]}", "librdkafka has no such property")
     else:
         named = re.search(r'(?:property|for) "([^"]+)"', text) or re.search(r"`([\w.]+)`", text)
-        problem = Problem(f"{prefix}{named[1] if named else '*'}", f"librdkafka refuses it: {text}")
+        name = named[1] if named else "*"
+        why = "" if looks_secret(name) else f": {text}"  # it may quote the value
+        problem = Problem(f"{prefix}{name}", f"librdkafka refuses it{why}")
     return ConfigurationError([problem], origin=origin)
 
 
