@@ -263,25 +263,38 @@ def test_an_identity_that_changes_while_streaming_is_told_in_the_log(shop: Shop)
     assert done.stderr.count("deletes do not come") == 1, done.stderr
 
 
-def test_no_table_that_matches(shop: Shop) -> None:
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {},
+        {"publication.autocreate.mode": "all_tables"},
+        {"publication.autocreate.mode": "disabled"},
+        {"plugin.name": "wal2json"},
+    ],
+)
+def test_no_table_that_matches(shop: Shop, properties: dict[str, str]) -> None:
+    if properties.get("publication.autocreate.mode") == "disabled":
+        shop.database.execute(f"CREATE PUBLICATION {shop.database.name} FOR ALL TABLES")
+    shop.source |= properties
     shop.source["table.include.list"] = r"public\.orders"
     assert_both_refuse(shop, "captured tables", "WT-2116")
     shop.source["table.include.list"] = r"public\.t"
     assert_both_succeed(shop)
 
 
-def test_a_debezium_file_may_match_no_table_as_debezium_does(shop: Shop) -> None:
+@pytest.mark.parametrize("mode", ["all_tables", "filtered"])
+def test_a_debezium_file_may_match_no_table_where_debezium_allows_it(shop: Shop, mode: str) -> None:
     flat = {
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
         "topic.prefix": "t", "plugin.name": "pgoutput", "table.include.list": "public.none",
         "slot.name": shop.database.name, "publication.name": shop.database.name,
-        **shop.database.properties(),
+        "publication.autocreate.mode": mode, **shop.database.properties(),
     }  # fmt: skip
     path = shop.folder / "c.json"
     path.write_text(json.dumps(flat))
     done = waltap("run", path, "--sink", "jsonl:x", "--until-idle", 0.3, cwd=shop.folder)
-    assert done.returncode == 0, done.stderr
     assert "no table fits" in done.stderr
+    assert (done.returncode == 0) == (mode == "all_tables"), done.stderr
 
 
 @pytest.mark.parametrize("state", ["absent", "in an absent schema", "not writable"])
@@ -582,3 +595,48 @@ def test_a_guardrail_warns_or_refuses(shop: Shop) -> None:
     assert shop.made() == []
     shop.source["guardrail.collections.max"] = 2
     assert not shop.doctor()
+
+
+@pytest.mark.parametrize("form", [r"{}\.public\.users\.secret", r"{}.users.secret"])
+def test_a_mask_may_name_the_database(shop: Shop, form: str) -> None:
+    shop.database.execute(
+        "CREATE TABLE users (id int PRIMARY KEY, secret text, code text, long text);"
+        "INSERT INTO users VALUES (1, 'sesame', 'xyz', 'abcdef')"
+    )
+    name = shop.database.name
+    shop.source |= {
+        "column.mask.with.3.chars": form.format(name),
+        "column.truncate.to.2.chars": form.format(name).replace("secret", "long"),
+        "message.key.columns": form.format(name).rpartition(".")[0].rstrip("\\") + ":code",
+        "table.include.list": f"{name}.public.users",
+        "snapshot.select.statement.overrides": f"{name}.public.users",
+        f"snapshot.select.statement.overrides.{name}.public.users": "SELECT * FROM users WHERE id < 2",
+    }
+    assert_both_succeed(shop)
+    text = (shop.folder / "out/lines.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert len(lines) == 1
+    assert lines[0]["key"]["code"] == "xyz"
+    assert lines[0]["value"]["after"] == {"id": 1, "secret": "***", "code": "xyz", "long": "ab"}
+
+
+def test_patterns_that_match_nothing_are_told_and_masks_are_refused(shop: Shop) -> None:
+    shop.database.execute("CREATE TABLE users (id int PRIMARY KEY, secret text)")
+    shop.source["column.mask.hash.SHA-256.with.salt.pepper"] = r"public\.users\.secert"
+    check = assert_both_refuse(shop, "masks", "WT-2047")
+    assert "public\\.users\\.secert (column.mask.hash.SHA-256.with.salt." in check["found"]
+    assert "pepper" not in check["found"]
+    shop.source["waltap.unmatched.masks"] = "warn"
+    assert "masks" in shop.warnings()
+    del shop.source["column.mask.hash.SHA-256.with.salt.pepper"]
+    shop.source |= {
+        "column.exclude.list": r"public\.users\.secret,public\.gone\.x",
+        "message.key.columns": "public.users:nokey",
+        "table.exclude.list": r"audit\..*",
+        "replica.identity.autoset.values": "public.none:FULL",
+    }
+    found = shop.warnings()["name patterns"]["found"]
+    for idle in ("gone", "nokey", "audit", "none"):
+        assert idle in found
+    assert "secret" not in found
+    assert_both_succeed(shop)

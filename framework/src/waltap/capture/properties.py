@@ -53,12 +53,14 @@ class CaptureProperties(Properties):
         summary="Patterns of schemas to capture; others are left out.",
         deprecated={"schema.whitelist": "schema.include.list"},
         examples=("public,sales_.*",),
+        patterns="schemas",
     )
     schema_exclude: CommaList = declare(
         "schema.exclude.list",
         default=(),
         summary="Patterns of schemas to leave out.",
         deprecated={"schema.blacklist": "schema.exclude.list"},
+        patterns="schemas",
     )
     table_include: CommaList = declare(
         "table.include.list",
@@ -66,12 +68,14 @@ class CaptureProperties(Properties):
         summary="Patterns of tables (schema.table) to capture; others are left out.",
         deprecated={"table.whitelist": "table.include.list"},
         examples=(r"public\.orders,public\.order_.*",),
+        patterns="tables",
     )
     table_exclude: CommaList = declare(
         "table.exclude.list",
         default=(),
         summary="Patterns of tables (schema.table) to leave out.",
         deprecated={"table.blacklist": "table.exclude.list"},
+        patterns="tables",
     )
     ignore_builtin: bool = declare(
         "table.ignore.builtin",
@@ -84,6 +88,7 @@ class CaptureProperties(Properties):
         default=(),
         summary="Patterns of columns (schema.table.column) that event values have; keys stay.",
         deprecated={"column.whitelist": "column.include.list"},
+        patterns="columns",
     )
     column_exclude: CommaList = declare(
         "column.exclude.list",
@@ -91,6 +96,7 @@ class CaptureProperties(Properties):
         summary="Patterns of columns (schema.table.column) that event values do not have.",
         deprecated={"column.blacklist": "column.exclude.list"},
         examples=(r"public\.users\.password",),
+        patterns="columns",
     )
     message_prefix_include: CommaList = declare(
         "message.prefix.include.list",
@@ -138,6 +144,7 @@ class CaptureProperties(Properties):
         default=None,
         summary="Columns to make keys of instead of the primary key: table:column,…;…",
         examples=(r"public\.orders:customer,number",),
+        patterns="keys",
     )
     time_precision_mode: Literal[
         "adaptive",
@@ -264,32 +271,44 @@ class CaptureProperties(Properties):
         default=(),
         summary="Patterns of columns whose schema tells their type in the database.",
         advanced=True,
+        patterns="columns",
     )
     datatype_source_type: CommaList = declare(
         "datatype.propagate.source.type",
         default=(),
         summary="Patterns of types (schema.table.type) whose columns' schema tells it.",
         advanced=True,
+        patterns="types",
     )
     column_truncate: dict[str, str] = declare_family(
         "column.truncate.to.N.chars",
         pattern=r"column\.truncate\.to\.(\d+)\.chars",
         summary="Patterns of columns whose values are cut to N characters.",
+        patterns="columns",
     )
     column_mask: dict[str, str] = declare_family(
         "column.mask.with.N.chars",
         pattern=r"column\.mask\.with\.(\d+)\.chars",
         summary="Patterns of text columns whose values are replaced by N asterisks.",
+        patterns="columns",
     )
     column_hash_v2: dict[str, str] = declare_family(
         "column.mask.hash.v2.ALGORITHM.with.salt.SALT",
         pattern=r"column\.mask\.hash\.v2\." + HASH,
         summary="Patterns of text columns whose values are replaced by a salted hash.",
+        patterns="columns",
     )
     column_hash: dict[str, str] = declare_family(
         "column.mask.hash.ALGORITHM.with.salt.SALT",
         pattern=r"column\.mask\.hash\.(?!v2\.)" + HASH,
         summary="The same with the older hash, of the Java-serialised text.",
+        patterns="columns",
+    )
+    unmatched_masks: Literal["fail", "warn"] = declare(
+        "waltap.unmatched.masks",
+        default="fail",
+        summary="What a start does where a pattern of column.mask.* matches no column: fail, as values "
+        "that it is to hide would be delivered; or warn, where the column is still to come.",
     )
     schema_name_adjustment: Adjustment = declare(
         "schema.name.adjustment.mode",

@@ -80,6 +80,7 @@ def declare(
     refused: tuple[str, ...] = (),
     renewed: bool = False,
     reloadable: bool = False,
+    patterns: str | None = None,
     **checks: Any,
 ) -> Any:
     """Declare one property as the default of a field of a `Properties` model.
@@ -95,6 +96,9 @@ def declare(
     ``renewed``: where its value came from is kept, to be asked again (`Properties.renewal`).
     ``reloadable``: a run takes another value while it goes on, when its profile is read again (SIGHUP);
     only the engine's properties may be, and its parts then read the value where they use it.
+    ``patterns``: what its entries match: ``schemas``, ``tables``, ``columns``, ``types`` (of columns, as
+    schema.table.type), ``cells`` (schema.table:column), ``identities`` (tables, with a value behind a
+    colon), or ``keys`` (tables with columns); see `waltap.config.name_patterns`.
     """
     extra = {
         "refused": list(refused),
@@ -110,6 +114,7 @@ def declare(
         "words": list(words),
         "path": list(path) if isinstance(path, tuple) else path,
         "renewed": renewed,
+        "patterns": patterns,
         "family": None,
     }
     return Field(
@@ -123,12 +128,18 @@ def declare(
 
 
 def declare_family(
-    name: str, *, pattern: str, summary: str, since: str = "0.1", secret: bool = False
+    name: str,
+    *,
+    pattern: str,
+    summary: str,
+    since: str = "0.1",
+    secret: bool = False,
+    patterns: str | None = None,
 ) -> Any:
     """Declare properties whose names follow ``pattern`` (a regular expression, full match).
 
     The field is a ``dict[str, str]``: full property name → value. ``name`` is how documentation
-    writes the family, e.g. ``column.mask.with.N.chars``.
+    writes the family, e.g. ``column.mask.with.N.chars``. ``patterns``: as for `declare`.
     """
     re.compile(pattern)
     return Field(
@@ -146,6 +157,7 @@ def declare_family(
             "pipeline_name": False,
             "words": [],
             "path": False,
+            "patterns": patterns,
             "family": pattern,
         },
     )
@@ -163,6 +175,7 @@ class Properties(BaseModel):
     )
 
     _renewals: dict[str, Renewal] = PrivateAttr(default_factory=dict)
+    _given: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     def renewal(self, field: str) -> Renewal | None:
         """Return where the value of a ``renewed`` field came from, None where no profile gave it."""
@@ -171,6 +184,14 @@ class Properties(BaseModel):
     def keep_renewals(self, renewals: Mapping[str, Renewal]) -> None:
         """Take over where values came from, by field."""
         self._renewals.update(renewals)
+
+    def given(self, field: str) -> Any:
+        """Return the value of a field as the profile has it."""
+        return self._given.get(field, getattr(self, field))
+
+    def keep_given(self, values: Mapping[str, Any]) -> None:
+        """Take over, by field, what the profile had where this has something else."""
+        self._given = {**self._given, **values}
 
     @model_validator(mode="before")
     @classmethod
@@ -274,6 +295,12 @@ class Declaration:
     def secret(self) -> bool:
         """Tell whether its value must never be shown."""
         return bool(self._extra("secret"))
+
+    @property
+    def patterns(self) -> str | None:
+        """Return what kind of names its entries match, None where they are no such patterns."""
+        found: str | None = self._extra("patterns")
+        return found
 
     @property
     def reloadable(self) -> bool:

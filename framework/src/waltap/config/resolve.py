@@ -24,6 +24,7 @@ from waltap.config.dead_letters import copy_of_letters
 from waltap.config.debezium_names import OLD_NAMES, Known, present
 from waltap.config.formats import DEFAULT_FORMAT, Formats
 from waltap.config.layers import SINK_PREFIX, RawProfile, Setting
+from waltap.config.name_patterns import in_database
 from waltap.config.namespace import Explained, Findings, Namespace, as_text
 from waltap.config.outlets import FAN_OUT, Outlets
 from waltap.config.profile import Component, ConverterUse, OutletProfile, Profile, TransformUse
@@ -290,7 +291,7 @@ class _Resolver:
             folder=self._raw.folder,
             **parts,  # type: ignore[arg-type]
         )
-        return survey, profile
+        return survey, in_database(profile)
 
     def _found(self, name: str) -> Survey:
         findings = self._findings

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from waltap.config.name_patterns import Names, Unmatched, unmatched
 from waltap.config.profile import Component, Profile
 from waltap.errors import OffsetError, Retry, SinkError, SourceError, WaltapError
 from waltap.files.place import refusal
@@ -35,12 +36,26 @@ __all__ = ["NotReady", "checks", "refuse"]
 
 log = logging.getLogger(__name__)
 
+NAMED = 20
+
 
 class NotReady(SourceError):
     """A check before the start found what would make it fail."""
 
     code = "WT-2013"
     remedy = "{remedy}. `waltap doctor FILE` shows every check."
+
+
+class MaskUnmatched(SourceError):
+    """A pattern of ``column.mask.*`` matches no column: what it is to hide would be delivered."""
+
+    code = "WT-2047"
+    retry = Retry.NEVER
+    remedy = (
+        "Correct the pattern, a regular expression that fits schema, table and column, joined by dots, "
+        "as a whole, or take it out. waltap.unmatched.masks=warn starts all the same, where the column is "
+        "still to come."
+    )
 
 
 class EventTransformUnfit(WaltapError):
@@ -112,6 +127,7 @@ def checks(stages: Stages, connector: Connector, *, locked: bool) -> list[Check]
         found += map(_expected, asked)
     else:
         found += connector.check(offset)
+    found += _of_patterns(stages, connector)
     found += _of_guardrail(stages, connector)
     found += _orphans(stages, connector)
     found += _gaps(stages)
@@ -237,6 +253,48 @@ def _gaps(stages: Stages) -> list[Check]:
             remedy="`waltap repair FILE` reads the tables anew and closes the certificates",
         )
     ]
+
+
+def _of_patterns(stages: Stages, connector: Connector) -> list[Check]:
+    """Return what patterns of tables and columns match nothing."""
+    idle = _unmatched(stages.profile, connector)
+    masks = [each for each in idle if each.masks]
+    found = []
+    if masks:
+        problem = f"no column fits {_listed(masks)}: values would be delivered unmasked"
+        check = Check.failed("masks", MaskUnmatched(problem))
+        found.append(
+            check if stages.profile.capture.unmatched_masks == "fail" else check.as_warning()
+        )
+    others = [each for each in idle if not each.masks]
+    if others:
+        found.append(
+            Check(
+                name="name patterns",
+                verdict="warning",
+                found=f"nothing that there is fits {_listed(others)}",
+                remedy="Correct them, or take them out: a pattern fits schema.table, or "
+                "schema.table.column, as a whole",
+            )
+        )
+    return found
+
+
+def _unmatched(profile: Profile, connector: Connector) -> list[Unmatched]:
+    columns: list[object] = []
+
+    def names() -> Names:
+        known = connector.column_names()
+        columns.extend(known)
+        return Names(known)
+
+    found = list(unmatched(profile, names))
+    return found if columns else []  # nothing is known, or nothing is there yet
+
+
+def _listed(patterns: list[Unmatched]) -> str:
+    more = f", and {len(patterns) - NAMED} more" if len(patterns) > NAMED else ""
+    return ", ".join(map(str, patterns[:NAMED])) + more
 
 
 def _of_guardrail(stages: Stages, connector: Connector) -> list[Check]:

@@ -181,6 +181,12 @@ class Check:
             name=name, verdict="error", found=error.problem, remedy=error.advice(), error=error
         )
 
+    def as_warning(self) -> "Check":
+        """Return a failed check as a warning."""
+        if self.verdict != "error":
+            return self
+        return Check(name=self.name, verdict="warning", found=self.found, remedy=self.remedy)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
@@ -400,6 +406,11 @@ class Connector(abc.ABC):
     def existing_tables(self) -> dict[str, tuple[str, str]]:
         """Return identifier → (schema, table) of every table there is now; cheap. Raises: SourceError."""
         return {}
+
+    def column_names(self) -> Sequence[tuple[str, str, str | None, str | None]]:
+        """Return (schema, table, column, type) of every column there is now; a table without columns once,
+        with None. (): it is not known. Raises: SourceError."""
+        return ()
 
     def streams_new(self, schema: str, table: str) -> bool:
         """Tell whether the server streams that table from its creation on, without being told of it.

@@ -22,6 +22,7 @@ class FieldsProperties(Properties):
         "tables",
         default=(),
         summary="Patterns of tables (schema.table) to change; without any, all.",
+        patterns="tables",
     )
     exclude: CommaList = declare(
         "exclude",

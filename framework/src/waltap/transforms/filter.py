@@ -39,6 +39,7 @@ class FilterProperties(Properties):
         "tables",
         default=(),
         summary="Patterns of tables (schema.table) whose changes are left out; without any, of all.",
+        patterns="tables",
     )
     operations: CommaList = declare(
         "operations",

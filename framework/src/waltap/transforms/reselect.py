@@ -50,11 +50,13 @@ class ReselectProperties(Properties):
         default=(),
         summary="Patterns of columns, as schema.table:column; without any, all.",
         examples=("public.documents:body",),
+        patterns="cells",
     )
     exclude: CommaList = declare(
         "reselect.columns.exclude.list",
         default=(),
         summary="Patterns of columns that are left alone.",
+        patterns="cells",
     )
     unavailable: bool = declare(
         "reselect.unavailable.values",

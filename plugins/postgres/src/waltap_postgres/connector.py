@@ -31,7 +31,7 @@ from waltap_postgres import heartbeat
 from waltap_postgres.catalog.autoset import set_identities
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.catalog.description import Descriptions
-from waltap_postgres.catalog.preflight import tables_unreadable
+from waltap_postgres.catalog.preflight import COLUMN_NAMES_SQL, tables_unreadable
 from waltap_postgres.catalog.server_setting import status_interval, wal_level_explained
 from waltap_postgres.connection import Session, connect, watch
 from waltap_postgres.decision import (
@@ -90,6 +90,9 @@ class PostgresConnector(Connector):
         self.catalogue = dialect.catalogue(self._connection, properties)
         version_num = self._connection.info.server_version
         self._slots = dialect.slots(self.catalogue, properties, version_num)
+        self._left_behind = partial(
+            self._slots.left_behind, sessions=context.made.sessions, leased=context.leased
+        )
         self._identity = dialect.identity(self.catalogue, version_num, self._replication_session)
         self._descriptions = Descriptions.of(self.catalogue, context)
         self._wait_notice = self._slots.wait_notice(properties.slot_name)
@@ -484,10 +487,6 @@ class PostgresConnector(Connector):
             )
         )
 
-    def _left_behind(self, slot: Slot) -> bool:
-        """Tell whether nobody listens to the reader of our slot any more."""
-        return self._slots.left_behind(slot, self.context.made.sessions, leased=self.context.leased)
-
     def _replication_session(self) -> Session:
         session = Session(
             self.properties,
@@ -515,14 +514,13 @@ class PostgresConnector(Connector):
         }
 
     def existing_tables(self) -> dict[str, tuple[str, str]]:
-        tables = self.catalogue.numbers(via_root=self.properties.publish_via_partition_root)
-        signals = self.context.capture.signal_table
-        return {str(oid): place for oid, place in tables.items() if place != signals}
+        tables = self.catalogue.numbers(via_root=self.properties.publish_via_partition_root).items()
+        return {str(o): name for o, name in tables if name != self.context.capture.signal_table}
 
     def unsent(self) -> frozenset[str]:
         unsent = self._publications.unsent()
-        tables = self.existing_tables() if unsent else {}
-        return frozenset(number for number, place in tables.items() if place in unsent)
+        tables = self.existing_tables().items() if unsent else ()
+        return frozenset(number for number, place in tables if place in unsent)
 
     def publish(self, tables: Sequence[tuple[str, str]], *, wanted: bool) -> list[tuple[str, str]]:
         return self._publications.publish(tables, wanted=wanted)
@@ -532,6 +530,9 @@ class PostgresConnector(Connector):
 
     def adds_tables(self) -> bool:
         return self._publications.adds_tables()
+
+    def column_names(self) -> Sequence[tuple[str, str, str | None, str | None]]:
+        return self.catalogue.query(COLUMN_NAMES_SQL)
 
     def streams_new(self, schema: str, table: str) -> bool:
         return self._publications.streams_new(schema)

@@ -154,8 +154,8 @@ class OutputPluginUnavailable(SourceError):
     code = "WT-2008"
     remedy = (
         "Install the server package of {plugin!r} (pgoutput is always there) and, from PostgreSQL "
-        "15.20 on, list it: ALTER SYSTEM SET output_plugin_libraries = 'pgoutput', '{plugin}'; "
-        "SELECT pg_reload_conf();"
+        "15.20 on, list it, each name quoted by itself: ALTER SYSTEM SET output_plugin_libraries = "
+        "{libraries}; SELECT pg_reload_conf();"
     )
 
 
@@ -522,7 +522,7 @@ class ErrorMeanings:
         if (sqlstate == "58P01" and ("could not access" in text or "could not load" in text)) or (
             sqlstate == "42501" and "output plugin" in text
         ):
-            return OutputPluginUnavailable(text, plugin=plugin)
+            return OutputPluginUnavailable(text, plugin=plugin, libraries=f"'pgoutput', '{plugin}'")
         if sqlstate == "42501":
             return PrivilegeMissing(text, user=user, sql=grant_for(text, user))
         if sqlstate == "55000" and "wal_level" in text:

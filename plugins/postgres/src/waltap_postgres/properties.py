@@ -237,6 +237,7 @@ class PostgresProperties(Properties):
         "replica.identity.autoset.values",
         default=(),
         summary="Replica identities to set at start: schema.table-regex:DEFAULT|FULL|NOTHING|INDEX name.",
+        patterns="identities",
     )
     offset_mismatch_strategy: Literal[
         "no_validation", "trust_offset", "trust_slot", "trust_greater_lsn"
@@ -308,6 +309,7 @@ class PostgresProperties(Properties):
         "snapshot.include.collection.list",
         default=(),
         summary="Regular expressions over schema.table: read only these in the initial snapshot.",
+        patterns="tables",
     )
     snapshot_select_overrides: CommaList = declare(
         "snapshot.select.statement.overrides",

@@ -7,7 +7,7 @@ Source: YugabyteDB documentation, parallel streaming; Debezium's connector for Y
 ``YBValidate.java`` and ``PostgresConnectorTask.java``.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 
 from waltap.decode.decoder import Decoder
@@ -139,6 +139,9 @@ class RangedConnector(Connector):
 
     def existing_tables(self) -> dict[str, tuple[str, str]]:
         return self._first.existing_tables()
+
+    def column_names(self) -> Sequence[tuple[str, str, str | None, str | None]]:
+        return self._first.column_names()
 
     def slot(self) -> SlotStatus | None:
         return self._first.slot()

@@ -47,7 +47,17 @@ from waltap_postgres.replication.publication import (
 )
 from waltap_postgres.replication.slot import failover_refusal
 
-__all__ = ["Preflight", "tables_unreadable"]
+__all__ = ["COLUMN_NAMES_SQL", "Preflight", "tables_unreadable"]
+
+COLUMN_NAMES_SQL = """
+SELECT n.nspname::text, c.relname::text, a.attname::text, t.typname::text
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+  LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+  LEFT JOIN pg_type t ON t.oid = a.atttypid
+ WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
+   AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_(temp|toast)'
+ ORDER BY 1, 2, a.attnum
+"""
 
 SETTINGS = (
     "wal_level",
@@ -355,13 +365,13 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         )
         what = "no table fits the include and exclude lists" if listed else "there is no table yet"
         check = Check.failed("captured tables", NothingCaptured(what))
-        # Where a publication names its tables, one that is made later is not seen before a new start.
+        # Debezium refuses, too, where it would make a publication of no tables.
         mode = self.properties.publication_autocreate_mode
-        named = self._decoder.capabilities.filters and mode in {"filtered", "disabled"}
+        filtered = self._decoder.capabilities.filters and mode == "filtered"
         # What a table held before it was dropped may still be in the WAL that is to be read.
         resumes = decision is not None and decision.offset is not None
-        fatal = named and listed and not resumes and not self.context.debezium
-        return check if fatal else _advice(check)
+        fatal = listed and not resumes and (filtered or not self.context.debezium)
+        return check if fatal else check.as_warning()
 
     def _left_out(self) -> list[Check]:
         included = (
@@ -432,14 +442,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         else:
             return Check(name="signal table", verdict="ok", found=f"{schema}.{table}")
         check = Check.failed("signal table", SignalTableMissing(problem, sql=remedy))
-        return _advice(check) if self.context.debezium else check
-
-
-def _advice(check: Check) -> Check:
-    """Return a failed check as a warning."""
-    if check.verdict != "error":
-        return check
-    return Check(name=check.name, verdict="warning", found=check.found, remedy=check.remedy)
+        return check.as_warning() if self.context.debezium else check
 
 
 def _left_out(plan: PublicationPlan, publication: str, user: str) -> Check:

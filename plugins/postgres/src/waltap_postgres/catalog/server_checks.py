@@ -142,19 +142,19 @@ def output_plugin(settings: dict[str, str], plugin: str) -> Check:
     listed = settings.get("output_plugin_libraries")
     if listed is None:
         return Check(name="output plugin", verdict="ok", found=plugin)
-    names = [name.strip().strip('"').rpartition("/")[2] for name in listed.split(",")]
+    allowed = [name.strip().strip('"') for name in listed.split(",") if name.strip()]
+    names = [name.rpartition("/")[2] for name in allowed]
     if plugin in names or "*" in names:
         return Check(name="output plugin", verdict="ok", found=f"{plugin} is allowed")
     found = f"output_plugin_libraries is {listed!r}, without {plugin}"
-    # one literal for each: the server would take one with commas for the name of a single library
-    libraries = [name.strip().strip('"') for name in listed.split(",") if name.strip()]
-    wanted = ", ".join("'" + name.replace("'", "''") + "'" for name in [*libraries, plugin])
+    # One text with commas in it would be stored as one name.
+    wanted = ", ".join("'" + name.replace("'", "''") + "'" for name in [*allowed, plugin])
     return Check(
         name="output plugin",
         verdict="error",
         found=found,
         remedy=f"ALTER SYSTEM SET output_plugin_libraries = {wanted}; SELECT pg_reload_conf();",
-        error=OutputPluginUnavailable(found, plugin=plugin),
+        error=OutputPluginUnavailable(found, plugin=plugin, libraries=wanted),
     )
 
 

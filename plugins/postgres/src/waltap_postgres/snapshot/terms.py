@@ -137,6 +137,9 @@ def _overrides(properties: PostgresProperties) -> dict[str, str]:
         place = f"snapshot.select.statement.overrides.{name}"
         statement = (properties.snapshot_select_statements.get(place) or "").strip().rstrip(";")
         if statement:
+            database, dot, rest = name.partition(".")
+            if dot and "." in rest and database.casefold() == properties.dbname.casefold():
+                found[rest] = statement
             found[name] = statement
         else:
             log.warning(

@@ -68,6 +68,7 @@ class SqlProperties(Properties):
         default=(),
         summary="Patterns of tables (schema.table of the source) that have a history; without any, all.",
         examples=(r"public\.orders,public\.price.*",),
+        patterns="tables",
     )
     history_suffix: str = declare(
         "history.table.suffix",

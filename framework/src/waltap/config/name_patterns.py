@@ -1,0 +1,190 @@
+"""Patterns of tables and columns in properties: the forms they may have, and which match nothing.
+
+Debezium's older documentation names columns ``database.table.column`` and
+``database.schema.table.column``, and tables ``database.schema.table``. A pattern that begins with the
+database's name, or has an alternative that does, stands for its form without it as well.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from waltap.capture.column_family import split_patterns
+from waltap.capture.java_regex import java_pattern
+from waltap.config.profile import Component, Profile
+from waltap.config.property import Properties, declarations
+
+__all__ = ["Names", "Unmatched", "in_database", "spoken", "unmatched"]
+
+C = TypeVar("C", bound=Component[Any])
+_SEPARATOR = r"(?:\\\.|\[\.\]|\.(?![*+?{]))"
+_PARTS = re.compile(rf"{_SEPARATOR}|:")
+_AT_LEAST = {"tables": 1, "identities": 1, "columns": 1, "types": 1, "cells": 1, "keys": 1}
+"""Separators behind the database's name: with fewer, its name is taken for that of a schema."""
+
+_SERIAL = {"int2": "smallserial", "int4": "serial", "int8": "bigserial"}
+_SALT = re.compile(r"(?<=\.with\.salt\.).+")
+MASKS = "column.mask."
+
+
+@dataclass(frozen=True, slots=True)
+class Unmatched:
+    """A pattern of ``name`` that matches nothing there is. ``masks``: it was to hide values."""
+
+    name: str
+    pattern: str
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.pattern} ({_SALT.sub('…', self.name)})"
+
+    @property
+    def masks(self) -> bool:
+        """Tell whether values would be delivered that the property is to hide."""
+        return self.name.startswith(MASKS)
+
+
+class Names:
+    """The names that patterns can match, of (schema, table, column, type) of every column there is."""
+
+    def __init__(self, columns: Iterable[tuple[str, str, str | None, str | None]]) -> None:
+        kinds = ("schemas", "tables", "columns", "types", "cells")
+        found: dict[str, dict[str, None]] = {kind: {} for kind in kinds}
+        for schema, table, column, type_name in columns:
+            place = f"{schema}.{table}"
+            found["schemas"][schema] = found["tables"][place] = None
+            if column is not None and type_name is not None:
+                found["columns"][f"{place}.{column}"] = found["cells"][f"{place}:{column}"] = None
+                found["types"][f"{place}.{type_name}"] = None
+                if type_name in _SERIAL:
+                    found["types"][f"{place}.{_SERIAL[type_name]}"] = None
+        self._of = {kind: list(names) for kind, names in found.items()}
+
+    def match(self, kind: str, pattern: str) -> bool:
+        """Tell whether ``pattern`` matches any name of that kind."""
+        compiled = java_pattern(pattern)
+        return any(compiled.fullmatch(name) for name in self._of[kind])
+
+
+def spoken(pattern: str, database: str, kind: str) -> tuple[str, ...]:
+    """Return the patterns that ``pattern`` stands for in ``database``: itself first."""
+    least = _AT_LEAST.get(kind)
+    if least is None or not database:
+        return (pattern,)
+    letters = (c if c.isalnum() else rf"\\?{re.escape(c)}" for c in database)
+    name = rf"(?:\\Q{re.escape(database)}\\E|{''.join(letters)})"
+    begins = re.compile(rf"(^(?:\(\?i\))?\^?|[(|](?:\?:)?){name}{_SEPARATOR}", re.IGNORECASE)
+    first = begins.search(pattern)
+    if first is None or len(_PARTS.findall(pattern, first.end())) < least:
+        return (pattern,)
+    found = [pattern, begins.sub(lambda match: match[1], pattern)]
+    if kind in ("columns", "cells", "types", "keys"):
+        found.append(begins.sub(lambda match: match[1] + r"[^.]+\.", pattern))
+    return tuple(dict.fromkeys(found))
+
+
+def in_database(profile: Profile) -> Profile:
+    """Return ``profile`` with every pattern that begins with its database's name in other forms."""
+    database = getattr(profile.connector.properties, "dbname", "")
+    if not database:
+        return profile
+
+    def of(component: C) -> C:
+        properties = component.properties
+        if properties is None:
+            return component
+        changed = _in_database(properties, database)
+        return component if changed is properties else replace(component, properties=changed)
+
+    return replace(
+        profile,
+        capture=_in_database(profile.capture, database),
+        connector=of(profile.connector),
+        sink=of(profile.sink),
+        transforms=tuple(map(of, profile.transforms)),
+        converters=tuple(map(of, profile.converters)),
+        outlets=tuple(
+            replace(each, sink=of(each.sink), transforms=tuple(map(of, each.transforms)))
+            for each in profile.outlets
+        ),
+    )
+
+
+P = TypeVar("P", bound=Properties)
+
+
+def _in_database(properties: P, database: str) -> P:
+    changed: dict[str, object] = {}
+    for declaration in declarations(type(properties)):
+        kind, value = declaration.patterns, getattr(properties, declaration.field)
+        if kind is None or not value:
+            continue
+        new = _rewritten(value, lambda entry, kind=kind: spoken(entry, database, kind))  # type: ignore[misc]
+        if new != value:
+            changed[declaration.field] = new
+    if not changed:
+        return properties
+    copy = properties.model_copy(update=changed)
+    copy.keep_given({field: getattr(properties, field) for field in changed})
+    return copy
+
+
+def _rewritten(value: object, forms: Callable[[str], tuple[str, ...]]) -> object:
+    if isinstance(value, tuple):
+        return tuple(form for entry in value for form in forms(entry))
+    if isinstance(value, dict):
+        return {
+            name: ",".join(
+                form.replace(",", "\\,") for entry in split_patterns(text) for form in forms(entry)
+            )
+            for name, text in value.items()
+        }
+    entries = (entry for entry in str(value).split(";") if entry.strip())
+    return ";".join(form for entry in entries for form in forms(entry.strip()))
+
+
+def unmatched(profile: Profile, names: Callable[[], Names]) -> Iterator[Unmatched]:
+    """Yield the patterns of a profile's properties that match nothing. ``names`` is asked where there are
+    patterns at all."""
+    database = getattr(profile.connector.properties, "dbname", "")
+    parts: list[Properties | None] = [profile.capture, profile.connector.properties]
+    uses: list[Component[Any]] = [*profile.transforms, *profile.converters, profile.sink]
+    for outlet in profile.outlets:
+        uses += [*outlet.transforms, outlet.sink]
+    parts += [use.properties for use in uses]
+    known: Names | None = None
+    for properties in filter(None, parts):
+        for name, kind, entry in _patterns(properties):
+            known = known or names()
+            for looked_up, pattern in _subjects(kind, entry):
+                forms = spoken(pattern, database, looked_up)
+                if not any(known.match(looked_up, form) for form in forms):
+                    yield Unmatched(name, entry, looked_up)
+                    break
+
+
+def _patterns(properties: Properties) -> Iterator[tuple[str, str, str]]:
+    """Yield (property, kind, entry) as the profile has them."""
+    for declaration in declarations(type(properties)):
+        kind, value = declaration.patterns, properties.given(declaration.field)
+        if kind is None or not value:
+            continue
+        if isinstance(value, dict):
+            for name, text in value.items():
+                yield from ((name, kind, entry) for entry in split_patterns(text))
+        else:
+            entries = value.split(";") if isinstance(value, str) else value
+            yield from ((declaration.name, kind, e.strip()) for e in entries if e.strip())
+
+
+def _subjects(kind: str, entry: str) -> Iterator[tuple[str, str]]:
+    """Yield what has to match for an entry to mean something: (kind of name, pattern)."""
+    if kind == "identities":
+        yield "tables", entry.rpartition(":")[0]
+    elif kind == "keys":
+        table, _, columns = entry.partition(":")
+        for column in columns.split(","):
+            yield "columns", f"{table.strip()}.{column.strip()}"
+    else:
+        yield kind, entry
