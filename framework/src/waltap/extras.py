@@ -134,6 +134,7 @@ BROUGHT: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "extract-new-record-state",
             "io.debezium.transforms.ExtractNewRecordState",
             "ExtractNewRecordState",
+            "io.debezium.transforms.UnwrapFromEnvelope",
             "flatten-key",
             "org.apache.kafka.connect.transforms.Flatten$Key",
             "Flatten$Key",

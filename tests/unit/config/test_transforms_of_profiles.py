@@ -99,7 +99,6 @@ def test_a_profile_has_tables_of_transforms_and_predicates() -> None:
         ),
         (routed(transforms__a__negate="true"), "needs transforms.a.predicate"),
         (routed(transforms__a__negate="maybe"), "is no truth value"),
-        (routed(transforms__a__regx="x"), "transforms.a.regx"),
         (routed(transforms__a__regex="("), "not a regular expression"),
         (routed(transforms__a__replacement="$1"), "not a replacement"),
         (routed(transforms="a,a"), "names a twice"),
@@ -148,3 +147,51 @@ def test_an_unknown_class_lists_all_there_are() -> None:
     text = told(transforms="a", transforms__a__type="a.b.C")
     assert "regex-router" in text
     assert "filter" in text
+
+
+UNWRAP = "io.debezium.transforms.ExtractNewRecordState"
+
+
+def unwrap(type_: str = UNWRAP, **more: str) -> dict[str, str]:
+    own = {f"transforms.unwrap.{name.replace('__', '.')}": v for name, v in more.items()}
+    return {"transforms": "unwrap", "transforms.unwrap.type": type_, **own}
+
+
+@pytest.mark.parametrize(
+    ("given", "mode"),
+    [
+        ({}, "tombstone"),
+        ({"drop__tombstones": "true"}, "drop"),
+        ({"drop__tombstones": "false"}, "tombstone"),
+        ({"delete__handling__mode": "rewrite"}, "rewrite"),
+        (
+            {"delete__handling__mode": "rewrite", "drop__tombstones": "false"},
+            "rewrite-with-tombstone",
+        ),
+        ({"delete__handling__mode": "none"}, "tombstone"),
+        (
+            {"drop__tombstones": "true", "delete__tombstone__handling__mode": "rewrite"},
+            "rewrite",
+        ),
+    ],
+)
+@pytest.mark.parametrize("type_", [UNWRAP, "io.debezium.transforms.UnwrapFromEnvelope"])
+def test_older_names_of_unwrap_mean_what_they_meant(
+    given: dict[str, str], mode: str, type_: str
+) -> None:
+    (use,) = resolve(read_debezium(CONNECTOR | unwrap(type_, **given)), Host()).transforms
+    assert use.properties.mode == mode
+
+
+def test_older_names_of_added_members_are_added_members() -> None:
+    given = unwrap(operation__header="true", add__source__fields="table,lsn", add__fields="op")
+    (use,) = resolve(read_debezium(CONNECTOR | given), Host()).transforms
+    assert use.properties.headers == ("op",)
+    assert use.properties.fields == ("op", "source.table:table", "source.lsn:lsn")
+
+
+def test_what_a_transform_does_not_know_is_a_warning_in_a_connectors_file() -> None:
+    one = found(**unwrap(add__feilds="op", whatever="1"))
+    assert not one.problems
+    assert any("add.feilds is not known" in each and "add.fields?" in each for each in one.warnings)
+    assert any("transforms.unwrap.whatever is not known" in each for each in one.warnings)

@@ -79,7 +79,7 @@ def test_rows_that_lack_what_was_asked_for_are_refused(given: dict[str, str], sa
     [
         ("extract-new-record-state", {"delete__tombstone__handling__mode": "keep"}),
         ("extract-new-record-state", {"add__fields": "op:a:b"}),
-        ("extract-new-record-state", {"drop__tombstones": "false"}),
+        ("extract-new-record-state", {"drop__tombstones": "maybe"}),
         ("event-router", {"table__fields__additional__placement": "type:nowhere"}),
         ("event-router", {"table__fields__additional__placement": "type"}),
         ("event-router", {"route__topic__regex": "("}),

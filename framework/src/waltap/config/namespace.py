@@ -246,12 +246,14 @@ class Namespace:
         likely: bool = False,
         elsewhere: Callable[[str], Known | None] = lambda _name: None,
         beside: "Namespace | None" = None,
+        tolerant: bool = False,
     ) -> None:
         """Report what no model declared, but for properties that would change nothing here.
 
         ``likely``: a component is not there that may know more; only what looks like another name
         is a mistake then. ``elsewhere`` tells what a component declares that the profile does not choose.
-        ``beside``: another namespace, whose names need a prefix.
+        ``beside``: another namespace, whose names need a prefix. ``tolerant``: what is not known is a
+        warning, as Kafka Connect gives every transform what it does not know, too.
         """
         for name, setting in self.settings.items():
             if name in self._claimed:
@@ -266,6 +268,12 @@ class Namespace:
                 names = {*self._declared, *(() if self._prefix else KNOWN_NAMES)}
                 guess = (beside.written(name) if beside else None) or nearest(name, names)
                 if likely and guess is None:
+                    continue
+                if tolerant:
+                    meant = f"; did you mean {self._as_written(guess, setting)}?" if guess else ""
+                    self._findings.warnings.append(
+                        f"{self._own_name(setting)} is not known and has no effect{meant}"
+                    )
                     continue
                 declaration = self._declared.get(guess or "")
                 self.complain(setting, "is not known", declaration, guess=guess)

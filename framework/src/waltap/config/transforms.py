@@ -74,7 +74,9 @@ class Transforms:
             return None
         component, space = made
         predicate, negate, sound = self._condition(component.spec, space, prefix)
-        space.leftovers()
+        space.leftovers(
+            tolerant=isinstance(component.spec, RecordTransformSpec) and self._tolerant(component)
+        )
         if not sound:
             return None
         alias = prefix.removeprefix(f"{self._raw.written}transforms.").removesuffix(".")
@@ -103,8 +105,15 @@ class Transforms:
             for shared in ("predicate", "negate"):
                 space.claim(shared)
         if spec is None or kind is PredicateSpec:
-            space.leftovers(likely=spec is None)
+            space.leftovers(likely=spec is None, tolerant=self._tolerant(component))
         return None if component is None else (component, space)
+
+    def _tolerant(self, component: Component[S] | None) -> bool:
+        """Tell whether names that a component does not have are left aside, as Kafka Connect does: not
+        where it lacks a property, which one of them may be meant to be."""
+        if component is None or not self._raw.debezium:
+            return False
+        return component.spec.properties is None or component.properties is not None
 
     def _condition(
         self, spec: TransformSpec, space: Namespace, prefix: str

@@ -5,11 +5,10 @@ Source: Debezium's connector for YugabyteDB, ``transforms/yugabytedb/PGCompatibl
 """
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from waltap.config.property import declare
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.schema_memory import SchemaMemory
 from waltap.mapping.connect_schema import Field, Kind, Schema
@@ -83,43 +82,12 @@ def _flattened(schema: Schema) -> _Flat:
     return _Flat(made, convert)
 
 
-class YbExtractNewRecordStateProperties(ExtractNewRecordStateProperties):
-    """Those of ExtractNewRecordState, and their names in Debezium 2.5."""
-
-    delete_handling: Literal["drop", "rewrite", "none"] | None = declare(
-        "delete.handling.mode",
-        default=None,
-        advanced=True,
-        summary="As Debezium 2.5 names it: deletes are left out (drop), become the old row with "
-        "`__deleted` (rewrite), or null (none).",
-    )
-    drop_tombstones: bool | None = declare(
-        "drop.tombstones",
-        default=None,
-        advanced=True,
-        summary="As Debezium 2.5 names it: whether tombstones are left out; where only this is false, "
-        "deletes leave their tombstone.",
-    )
-
-    def present(self) -> "ExtractNewRecordStateProperties":
-        """Return the properties by their present names."""
-        if self.delete_handling is None and self.drop_tombstones is None:
-            return self
-        drops = self.drop_tombstones is not False
-        mode = {
-            "rewrite": "rewrite" if drops else "rewrite-with-tombstone",
-            "none": "tombstone",
-            "drop": "drop" if drops else "tombstone",
-        }[self.delete_handling or "drop"]
-        return self.model_copy(update={"mode": mode})
-
-
 class YbExtractNewRecordState:
     """Puts the row in the place of the event, its values in the place of their cells, and leaves out the
     columns that were not sent: from the schema, too, which so differs from record to record."""
 
-    def __init__(self, properties: YbExtractNewRecordStateProperties) -> None:
-        self._unwrap = ExtractNewRecordState(properties.present())
+    def __init__(self, properties: ExtractNewRecordStateProperties) -> None:
+        self._unwrap = ExtractNewRecordState(properties)
         self._flat = PgCompatible()
         self._left: dict[tuple[int, tuple[str, ...]], tuple[Schema, Schema]] = {}
 
@@ -169,7 +137,7 @@ TRANSFORMS = (
         name="yb-extract-new-record-state",
         aliases=_aliases("YBExtractNewRecordState"),
         summary="Puts the row in the place of the event, without the columns that were not sent.",
-        properties=YbExtractNewRecordStateProperties,
+        properties=ExtractNewRecordStateProperties,
         factory=lambda properties, _context: YbExtractNewRecordState(properties),
     ),
 )

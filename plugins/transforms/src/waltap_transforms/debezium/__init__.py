@@ -56,6 +56,7 @@ DEBEZIUM = (
         "Puts the row in the place of the change event, with members of the event as fields or headers.",
         ExtractNewRecordStateProperties,
         lambda properties, _context: ExtractNewRecordState(properties),
+        older=("UnwrapFromEnvelope",),
     ),
     debezium_spec(
         "event-router",

@@ -68,6 +68,7 @@ class EventRouterProperties(Properties):
     payload: str = declare(
         "table.field.event.payload",
         default="payload",
+        deprecated={"table.field.payload": "table.field.event.payload"},
         summary="Column that becomes the record's value.",
     )
     additional: CommaList = declare(
@@ -85,11 +86,13 @@ class EventRouterProperties(Properties):
     schema_version: str | None = declare(
         "table.field.event.schema.version",
         default=None,
+        deprecated={"table.field.schema.version": "table.field.event.schema.version"},
         summary="Column with the version of the value's schema, where columns are placed in the envelope.",
     )
     invalid: Literal["warn", "error", "fatal"] = declare(
         "table.op.invalid.behavior",
         default="warn",
+        deprecated={"debezium.op.invalid.behavior": "table.op.invalid.behavior"},
         summary="What happens at an update of the table, which an outbox should never see: it is left out "
         "with a warning or an error in the log, or the pipeline stops.",
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
-from pydantic import field_validator
+from pydantic import field_validator, model_validator
 
 from waltap.config.property import CommaList, Properties, declare
 from waltap.format.connect_record import ConnectHeader, ConnectRecord
@@ -27,19 +27,52 @@ DELETED = "__deleted"
 _DELETED_FIELD = Field(DELETED, Schema(kind=Kind.STRING, optional=True))
 _TEXT = Schema(kind=Kind.STRING)
 DROPS_KEPT = 1000
+Mode = Literal["drop", "tombstone", "rewrite", "rewrite-with-tombstone", "delete-to-tombstone"]
+OLDER_MODES: dict[tuple[str, bool], Mode] = {
+    ("drop", True): "drop",
+    ("drop", False): "tombstone",
+    ("rewrite", True): "rewrite",
+    ("rewrite", False): "rewrite-with-tombstone",
+    ("none", True): "tombstone",
+    ("none", False): "tombstone",
+}
+"""delete.handling.mode and drop.tombstones of Debezium 1 and 2 → the mode that is both."""
 
 
 class ExtractNewRecordStateProperties(Properties):
     """What becomes of deletes, and what rows get besides their columns."""
 
-    mode: Literal[
-        "drop", "tombstone", "rewrite", "rewrite-with-tombstone", "delete-to-tombstone"
-    ] = declare(
+    mode: Mode = declare(
         "delete.tombstone.handling.mode",
         default="tombstone",
         summary="What deletes and their tombstones become: nothing (drop); one tombstone, with the schema "
         "of rows (tombstone) or without one (delete-to-tombstone); the old row, with `__deleted` in every "
         "row, alone (rewrite) or with the tombstone behind it (rewrite-with-tombstone).",
+    )
+    old_tombstones: bool | None = declare(
+        "drop.tombstones",
+        default=None,
+        advanced=True,
+        summary="Older name: leave tombstones out. With delete.handling.mode it stands for "
+        "delete.tombstone.handling.mode, where that is not given.",
+    )
+    old_deletes: Literal["drop", "rewrite", "none"] | None = declare(
+        "delete.handling.mode",
+        default=None,
+        advanced=True,
+        summary="Older name: leave deletes out, write the old row, or make a tombstone of them (none).",
+    )
+    old_source_fields: CommaList = declare(
+        "add.source.fields",
+        default=(),
+        advanced=True,
+        summary="Older name: members of `source` that rows get as fields; write them in add.fields.",
+    )
+    old_operation: bool = declare(
+        "operation.header",
+        default=False,
+        advanced=True,
+        summary="Older name: write `op` as a header; write add.headers=op.",
     )
     route_by_field: str = declare(
         "route.by.field",
@@ -85,7 +118,21 @@ class ExtractNewRecordStateProperties(Properties):
         summary="In the rewrite modes, write the column's default for NULL.",
     )
 
-    @field_validator("fields", "headers")
+    @model_validator(mode="after")
+    def _of_older_names(self) -> "ExtractNewRecordStateProperties":
+        """Give what Debezium 1 and 2 were told its present form."""
+        older = {self.old_tombstones, self.old_deletes} != {None}
+        if older and "mode" not in self.model_fields_set:
+            drops = self.old_tombstones is not False
+            mode = OLDER_MODES[self.old_deletes or "drop", drops]
+            object.__setattr__(self, "mode", mode)
+        sources = tuple(f"source.{each}:{each}" for each in self.old_source_fields)
+        object.__setattr__(self, "fields", (*self.fields, *sources))
+        if self.old_operation and "op" not in self.headers:
+            object.__setattr__(self, "headers", (*self.headers, "op"))
+        return self
+
+    @field_validator("fields", "headers", "old_source_fields")
     @classmethod
     def _readable(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         event_fields("", value)

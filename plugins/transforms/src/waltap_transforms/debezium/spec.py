@@ -20,12 +20,17 @@ def debezium_spec(
     factory: Callable[[Any, Any], RecordTransform],
     *,
     package: str = PACKAGE,
+    older: tuple[str, ...] = (),
 ) -> RecordTransformSpec:
     """Return the spec of the class ``java`` (``outbox.EventRouter``): it goes by ``name``, by the name of
-    the class, and by its full name."""
+    the class, and by its full name; ``older`` are classes that it was before."""
     return RecordTransformSpec(
         name=name,
-        aliases=(f"{package}.{java}", java.rpartition(".")[2]),
+        aliases=(
+            f"{package}.{java}",
+            java.rpartition(".")[2],
+            *(f"{package}.{each}" for each in older),
+        ),
         summary=summary,
         properties=properties,
         factory=factory,
