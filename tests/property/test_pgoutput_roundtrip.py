@@ -22,10 +22,12 @@ BINARY_CELLS = st.one_of(BYTES, st.none(), st.just(UNCHANGED), TEXT)
 
 @st.composite
 def tables(draw, cells):
-    """Return (columns, two rows) of one table."""
+    """Return (columns, two rows) of one table; the first, which may be new, has what identifies it."""
     count = draw(st.integers(0, 14))
     columns = [(f"c{i}", draw(TYPES), -1, draw(st.booleans())) for i in range(count)]
-    return columns, *(draw(st.lists(cells, min_size=count, max_size=count)) for _ in range(2))
+    one, two = (draw(st.lists(cells, min_size=count, max_size=count)) for _ in range(2))
+    known = zip(one, columns, strict=True)
+    return columns, ["" if c is UNCHANGED and key else c for c, (*_, key) in known], two
 
 
 def feed(payloads: list[bytes], *, binary: bool = False) -> list[Message]:

@@ -1,8 +1,10 @@
 """Values of Debezium's contract: PostgreSQL text in, JSON out, by type and mode."""
 
+import contextlib
 import json
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.unit.types.columns import MOOD, json_of, mapping
@@ -266,8 +268,19 @@ def test_null_element_of_an_enum_array_is_kept() -> None:
     assert found.schema.items.optional
 
 
+NO_WHOLE_NUMBERS = [
+    *("", "x", "1x", "-", "--1", "+1", " 1", "1.5", "1e5", "1_0", "1,2", '1,"a":2', "0x1", "null"),
+    *("true", "\u0663", "1\u0663", "\u00b2"),
+]
+NO_NUMBERS = ["", "x.5", "1.x", "1.2.3", "-", ".", "1.5,2", '1.5,"a":2', "1e", "e5", "1.\u0663"]
 MALFORMED = [
     ("bool", "true"),
+    *((kind, text) for kind in ("int2", "int4", "int8", "oid") for text in NO_WHOLE_NUMBERS),
+    *((kind, text) for kind in ("float4", "float8") for text in NO_NUMBERS),
+    ("int4[]", "{1,x}"),
+    ("int8[]", "{1,,2}"),
+    ("int4[]", "{NULL,1 2}"),
+    ("int2vector", "1 x"),
     ("bytea", "\\000"),
     ("bytea", "\\x0"),
     ("date", "29/02/2024"),
@@ -303,6 +316,13 @@ def test_text_of_another_form_is_refused(kind: str, text: str) -> None:
     found = mapping(name, *arguments)
     with pytest.raises(ValueError):
         json_of(found, text)
+    if found.json_column is not None:
+        with contextlib.suppress(ValueError):
+            assert found.json_column.convert(pa.array([text])) is None
+    inline = found.json_expression
+    if inline is not None:
+        with pytest.raises(ValueError):
+            eval(inline.source("v"), {**inline.names, "v": text})
 
 
 MISFITS = [("numeric", "NaN"), ("timestamp", "294276-12-31 00:00:00")]

@@ -13,7 +13,17 @@ from waltap.mapping.type_mapping import JsonColumn
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["AS_IT_IS", "BOOLEANS", "DAYS", "QUOTED", "decimals", "mended", "timestamps", "zoned"]
+__all__ = [
+    "AS_IT_IS",
+    "BOOLEANS",
+    "DAYS",
+    "QUOTED",
+    "WHOLE",
+    "decimals",
+    "mended",
+    "timestamps",
+    "zoned",
+]
 
 _ESCAPES: Final = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"}
 """Control characters that JSON has a short escape for."""
@@ -92,6 +102,26 @@ AS_IT_IS: Final = JsonColumn(convert=lambda array: array)
 """Text that is JSON already."""
 
 
+def _whole(array: "pa.StringArray") -> "pa.Array | None":
+    """Return ``array`` where all its values are digits without a zero before them."""
+    import numpy as np
+
+    if array.null_count == len(array):
+        return array
+    present = array.drop_null()
+    characters = _characters(present)
+    if ((characters - ord("0")) > 9).any():  # of bytes: what is less than 0 is large
+        return None
+    starts, sizes = _offsets(present) - _offsets(present)[0], np.diff(_offsets(present))
+    if (sizes < 1).any() or ((characters[starts[:-1]] == ord("0")) & (sizes > 1)).any():
+        return None
+    return array
+
+
+WHOLE: Final = JsonColumn(convert=_whole)
+"""Integers that are not negative, as they are; others are written by ``to_json``."""
+
+
 def _words(array: "pa.StringArray") -> "pa.Array | None":
     import pyarrow.compute as pc
 
@@ -106,19 +136,26 @@ BOOLEANS: Final = JsonColumn(convert=_words)
 
 
 def mended(mark: str, to_json: Callable[[str], str]) -> JsonColumn:
-    """Return what leaves texts with ``mark`` in them as they are, and writes the others by ``to_json``."""
+    """Return what leaves numbers with ``mark`` in them as they are, and writes others by ``to_json``."""
 
     def convert(array: "pa.StringArray") -> "pa.Array | None":
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        others = pc.invert(pc.match_substring(array, mark)).fill_null(False)
+        marked = pc.match_substring(array, mark)
+        plain = array.filter(marked)
+        if not pc.all(pc.match_substring_regex(plain, _NUMBER), min_count=0).as_py():
+            return None
+        others = pc.invert(marked).fill_null(False)
         if not pc.any(others, min_count=0).as_py():
             return array
         written = [to_json(text) for text in array.filter(others).to_pylist()]
         return pc.replace_with_mask(array, others, pa.array(written, pa.string()))
 
     return JsonColumn(convert=convert)
+
+
+_NUMBER: Final = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?(e[+-]?[0-9]+)?$"
 
 
 # --- numbers --------------------------------------------------------------------------------------

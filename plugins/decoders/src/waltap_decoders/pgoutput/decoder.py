@@ -303,7 +303,8 @@ class PgOutput(Decoder):
             mark = payload.number(1, "tuple mark")
             if mark != 0x4E:
                 payload.fail("tuple mark N after the old tuple", f"0x{mark:02x}", start)
-        new = read_tuple(payload, relation, values, binary=binary)
+        begins = form == "insert"
+        new = read_tuple(payload, relation, values, binary=binary, begins=begins)
         payload.end()
         if form == "insert":
             return Insert(relation, lsn, new, xid)

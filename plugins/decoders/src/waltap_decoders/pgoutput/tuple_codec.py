@@ -101,10 +101,13 @@ def row_reader(relation: Relation, form: str, *, binary: bool) -> RowReader:
     return reader
 
 
-def read_tuple(payload: Payload, relation: Relation, nulls: Tuple, *, binary: bool) -> Tuple:
+def read_tuple(
+    payload: Payload, relation: Relation, nulls: Tuple, *, binary: bool, begins: bool = False
+) -> Tuple:
     """Return the TupleData at the cursor, with every fault found and named.
 
-    ``nulls`` tells, per column, what the mark n means.
+    ``nulls`` tells, per column, what the mark n means. ``begins``: the row is new, so that what identifies
+    it came (other values may not: a row that an UPDATE moved into a row filter comes as INSERT).
     """
     start = payload.at
     count = payload.number(2, "number of columns")
@@ -119,6 +122,9 @@ def read_tuple(payload: Payload, relation: Relation, nulls: Tuple, *, binary: bo
         if mark == 0x6E:
             values.append(nulls[number - 1])
         elif mark == 0x75:
+            if begins and column.in_identity:
+                expected = f"a value of {name}, which identifies the new row"
+                payload.fail(expected, "the mark of one that did not change", payload.at - 1)
             values.append(UNCHANGED)
         elif mark == 0x74 or (mark == 0x62 and binary):
             start = payload.at
@@ -173,7 +179,7 @@ def _source(form: str, shape: tuple[int, ...], binary: bool, names: dict[str, An
     key = form in ("update key", "delete key")
     lines = ["  p = 0"]
     if form in ("insert", "update"):
-        lines += walk("v", shape, names, key=False)
+        lines += walk("v", shape, names, key=False, begins=form == "insert")
     else:
         lines += walk("o", shape, names, key=key)
     zeros, prefixes = 3 * count, ["o" if " " in form else "v"]
@@ -236,6 +242,7 @@ def _text_walk(
     names: dict[str, Any],
     *,
     key: bool,
+    begins: bool = False,
 ) -> list[str]:
     """Return the lines that split one tuple of text values at ``p`` into local variables."""
     lines = []
@@ -248,14 +255,25 @@ def _text_walk(
             "   p = a + n",
             f"   {prefix}{i} = s[a:p]",
             f"  elif k == 110: {prefix}{i} = {null}; p += 1; z -= 3",
-            f"  elif k == 117: {prefix}{i} = UNCHANGED; p += 1; z -= 3",
+            f"  elif k == 117{_may_lack(i, begins)}: {prefix}{i} = UNCHANGED; p += 1; z -= 3",
             "  else: return None",
         ]
     return lines
 
 
+def _may_lack(i: int, begins: bool) -> str:
+    """Return the condition under which the value of a column may be left out: in a new row it identifies
+    nothing."""
+    return f" and absent[{i}] is not None" if begins else ""
+
+
 def _binary_walk(
-    prefix: str, shape: tuple[int, ...], names: dict[str, Any], *, key: bool
+    prefix: str,
+    shape: tuple[int, ...],
+    names: dict[str, Any],
+    *,
+    key: bool,
+    begins: bool = False,
 ) -> list[str]:
     """Return the lines that split one tuple with values in send format."""
     lines: list[str] = []
@@ -265,15 +283,18 @@ def _binary_walk(
         while end < len(shape) and shape[end] and not key:
             end += 1
         if end - start > 1:
-            lines += _run(prefix, start, shape[start:end], names)
+            lines += _run(prefix, start, shape[start:end], names, begins=begins)
             start = end
         else:
-            lines += _column(prefix, start, f"absent[{start}]" if key else "None")
+            null = f"absent[{start}]" if key else "None"
+            lines += _column(prefix, start, null, begins=begins)
             start += 1
     return lines
 
 
-def _run(prefix: str, start: int, sizes: tuple[int, ...], names: dict[str, Any]) -> list[str]:
+def _run(
+    prefix: str, start: int, sizes: tuple[int, ...], names: dict[str, Any], *, begins: bool
+) -> list[str]:
     """Return the lines for consecutive columns of fixed width: one check and one split."""
     mark, run = f"{prefix}{start}", f"run_{prefix}{start}"
     total = sum(size + 5 for size in sizes)
@@ -283,7 +304,8 @@ def _run(prefix: str, start: int, sizes: tuple[int, ...], names: dict[str, Any])
     names[f"want_{mark}"] = int.from_bytes(wanted, "big")
     names[run] = struct.Struct(">" + "".join(f"5x{size}s" for size in sizes)).unpack_from
     targets = ", ".join(f"{prefix}{start + i}" for i in range(len(sizes)))
-    walk = [line for i in range(len(sizes)) for line in _column(prefix, start + i, "None")]
+    places = range(start, start + len(sizes))
+    walk = [line for i in places for line in _column(prefix, i, "None", begins=begins)]
     return [
         f"  if number(t[p:p+{total}], 'big') & mask_{mark} == want_{mark}:",
         f"   {targets}, = {run}(t, p)",
@@ -293,14 +315,14 @@ def _run(prefix: str, start: int, sizes: tuple[int, ...], names: dict[str, Any])
     ]
 
 
-def _column(prefix: str, i: int, null: str) -> list[str]:
+def _column(prefix: str, i: int, null: str, *, begins: bool) -> list[str]:
     """Return the lines for one column of any width, in either format."""
     return [
         "  k, n = head(t, p)",
         "  a = p + 5",
         f"  if k == 98: p = a + n; {prefix}{i} = t[a:p]",
         f"  elif k == 110: {prefix}{i} = {null}; p += 1",
-        f"  elif k == 117: {prefix}{i} = UNCHANGED; p += 1",
+        f"  elif k == 117{_may_lack(i, begins)}: {prefix}{i} = UNCHANGED; p += 1",
         "  elif k == 116:",
         f"   p = a + n; {prefix}{i} = t[a:p].decode()",
         f"   if '\\0' in {prefix}{i}: return None",

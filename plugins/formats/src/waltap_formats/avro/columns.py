@@ -33,7 +33,7 @@ def column_writer(
     if kind not in {Kind.INT32, Kind.INT64} or not _installed():
         return None
     quick = mapping.json_column
-    whole = mapping.to_connect is int and mapping.to_json is None
+    whole = mapping.to_connect is int  # the cast refuses what is no number
     if not whole and (quick is None or quick.quoted or kind is not Kind.INT64):
         return None
     limit = 1 << RANGES[kind]

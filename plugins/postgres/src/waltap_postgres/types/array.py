@@ -5,6 +5,7 @@ Debezium knows one dimension; bounds are ignored. What it does with a second dim
 """
 
 import dataclasses
+import re
 import struct
 from collections.abc import Callable
 from hashlib import md5
@@ -28,6 +29,7 @@ from waltap.mapping.value_form import Misfit, ValueForm, column_mapping, placeho
 from waltap.specs import TypeSpec
 from waltap_postgres.types.claims import ARRAY_ELEMENTS, BUILTIN_OIDS, builtin_name
 from waltap_postgres.types.enum import written_labels
+from waltap_postgres.types.number import whole_json
 from waltap_postgres.types.quoted import quoted
 
 __all__ = ["ARRAY_SPECS", "array_text", "parse_array"]
@@ -62,6 +64,8 @@ _PRINTED_BY_JAVA = frozenset(
 
 _VECTORS = frozenset({22, 30})
 """``int2vector`` and ``oidvector``: arrays whose text is the elements with blanks between them."""
+
+_WHOLE_NUMBERS = re.compile(r"\{(?:-?(?:0|[1-9][0-9]*)(?:,-?(?:0|[1-9][0-9]*))*)?\}").fullmatch
 
 _INNER = "an inner array, where the schema has one dimension"
 
@@ -355,11 +359,9 @@ class _Reader:
 
         def whole(text: str) -> str:
             """Integers without quotes, braces or NULL are JSON but for the braces."""
-            if text[:1] == "{" and "N" not in text and text.find("{", 1) < 0:
-                return f"[{text[1:-1]}]"
-            return general(text)
+            return general(text) if _WHOLE_NUMBERS(text) is None else f"[{text[1:-1]}]"
 
-        return whole if to_json is None and self._delimiter == "," else general
+        return whole if to_json is whole_json and self._delimiter == "," else general
 
     def connect(self, text: str) -> object:
         """Return the list of Connect values."""

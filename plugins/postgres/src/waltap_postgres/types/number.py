@@ -1,6 +1,7 @@
 """Booleans, integers and floating-point numbers."""
 
 import dataclasses
+import re
 import struct
 from collections.abc import Callable
 
@@ -20,6 +21,7 @@ __all__ = [
     "NUMBER_SPECS",
     "double_from_binary",
     "float_from_binary",
+    "whole_json",
     "whole_number",
 ]
 
@@ -50,22 +52,45 @@ def _bool_from_binary(data: bytes) -> str:
     return "t" if data[0] else "f"
 
 
+_WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)").fullmatch
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?").fullmatch
+
+
+def whole_json(text: str) -> str:
+    """Return the JSON of an integer, which is its text. Raises: ValueError for any other text."""
+    if _WHOLE(text) is None:
+        msg = "integer is not digits"
+        raise ValueError(msg)
+    return text
+
+
+WHOLE = JsonExpression(
+    template="({v} if {v}.isdigit() and {v}.isascii() else whole_json({v}))",
+    names={"whole_json": whole_json},
+)
+"""Digits need no other look."""
+
 _SPECIAL = {"NaN": '"NaN"', "Infinity": '"Infinity"', "-Infinity": '"-Infinity"'}
 
 
 def _whole(text: str) -> str:
     """Return the JSON of a float whose text has neither point nor exponent."""
     special = _SPECIAL.get(text)
-    if special is not None:
-        return special
-    int(text)
-    return text + ".0"
+    return whole_json(text) + ".0" if special is None else special
 
 
 def _double_json(text: str) -> str:
     if "." in text or "e" in text:
-        return text
+        return _number(text)
     return _whole(text)
+
+
+def _number(text: str) -> str:
+    """Return the text of a number as it is. Raises: ValueError for any other text."""
+    if _NUMBER(text) is None:
+        msg = "floating-point number is not digits"
+        raise ValueError(msg)
+    return text
 
 
 def _float_json(text: str) -> str:
@@ -76,7 +101,7 @@ def _float_json(text: str) -> str:
     if "e" in text or text[:5] in {"0.000", "-0.00"}:
         return float_text(single(text))
     if "." in text:
-        return text
+        return _number(text)
     return _whole(text)
 
 
@@ -151,12 +176,14 @@ def _build_integer(column: Column, mapper: TypeMapper) -> ColumnMapping:
     kind, size, reader = _INTEGERS[builtin_name(column.data_type) or "int4"]
     form = ValueForm(
         schema=Schema(kind=kind),
-        to_json=None,
+        to_json=whole_json,
         to_connect=int,
         zero=0,
         default=default_value(column.default, "0", _ranged(size)),
         from_binary=reader,
         arrow=arrow_column.integers(8 * size),
+        json_expression=WHOLE,
+        json_column=columns.WHOLE,
     )
     return column_mapping(column, mapper.options, form)
 
@@ -164,11 +191,13 @@ def _build_integer(column: Column, mapper: TypeMapper) -> ColumnMapping:
 def _build_oid(column: Column, mapper: TypeMapper) -> ColumnMapping:
     form = ValueForm(
         schema=Schema(kind=Kind.INT64),
-        to_json=None,
+        to_json=whole_json,
         to_connect=int,
         zero=0,
         from_binary=whole_number(">I"),
         arrow=_OID_ARROW,
+        json_expression=WHOLE,
+        json_column=columns.WHOLE,
     )
     return column_mapping(column, mapper.options, form)
 
@@ -186,7 +215,7 @@ def _build_float(column: Column, mapper: TypeMapper) -> ColumnMapping:
         from_binary=double_from_binary if double else float_from_binary,
         arrow=arrow_column.floats(64 if double else 32),
         json_expression=JsonExpression(
-            template='({v} if "." in {v} else double_json({v}))',
+            template='({v} if "." in {v} and {v}.isascii() and float({v}) else double_json({v}))',
             names={"double_json": _double_json},
         )
         if double
