@@ -104,7 +104,7 @@ class PostgresConnector(Connector):
             captured=self.captured,
             belonging=lambda name: self._belonging("publication", name),
         )
-        self._terms = Terms(properties, context)
+        self._terms = Terms(properties, context, self._publications.narrowed)
         parts = dialect.reading, dialect.planner, version_num, self._terms
         self._snapshot = InitialSnapshot(
             properties, context, self.catalogue, self._captured_of, self._watch, *parts
@@ -554,6 +554,7 @@ class PostgresConnector(Connector):
             version_num=self.server.version_num,
             watch=self._watch,
             debezium=self.context.debezium,
+            narrowed=self._publications.narrowed,
         )
         return self._chunks
 

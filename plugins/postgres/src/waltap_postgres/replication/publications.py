@@ -38,6 +38,7 @@ from waltap_postgres.replication.shortfall import (
     wanted_columns,
     wanted_operations,
 )
+from waltap_postgres.snapshot.published import Narrowing, narrowings
 
 __all__ = ["Publications"]
 
@@ -131,6 +132,13 @@ class Publications:
         for shortfall in found:
             plan.statements += shortfall.statements
             plan.unsent |= shortfall.places
+
+    def narrowed(self) -> dict[tuple[str, str], Narrowing]:
+        """Return what is published of tables of which not everything is; Debezium reads all of them."""
+        versioned = self._version_num >= MEMBERS_VERSIONED
+        if not (self._used and self.names and versioned) or self._context.debezium:
+            return {}
+        return narrowings(self._catalogue, self.names)
 
     def _dropped(self, entry: Belonging) -> bool:
         """Tell whether the pipeline made this publication, and somebody dropped it."""

@@ -74,9 +74,7 @@ class BlockingRead:
             else:
                 found.append(table)
         ordered = in_order(found, self._context.capture.table_include)
-        return [
-            Target(table, deep=self._context.debezium or table.partitioned) for table in ordered
-        ]
+        return self._terms.targets(ordered, deep=self._context.debezium)
 
     def _read(
         self,

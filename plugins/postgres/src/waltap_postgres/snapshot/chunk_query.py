@@ -24,6 +24,7 @@ from waltap_postgres.replication.transport import copy_out
 from waltap_postgres.snapshot.bounds import after_sql, one_of_sql, up_to_sql
 from waltap_postgres.snapshot.condition import check_condition
 from waltap_postgres.snapshot.copy_text import copy_rows
+from waltap_postgres.snapshot.published import EVERYTHING, Narrowed, Narrowing, nothing_left_out
 from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, shapes
 from waltap_postgres.visibility import Visibility
 from waltap_postgres.waiting import Watch
@@ -51,9 +52,12 @@ class PostgresChunks:
         version_num: int,
         watch: Watch,
         debezium: bool = False,
+        narrowed: Narrowed = nothing_left_out,
     ) -> None:
         """``debezium``: a table is read with those that inherit from it, and a partitioned one by its own
-        name, as Debezium reads them; the stream gives such rows as the child's alone."""
+        name, as Debezium reads them; the stream gives such rows as the child's alone.
+        ``narrowed`` gives what is published of tables of which not everything is."""
+        self._narrowed, self._published = narrowed, dict[tuple[str, str], Narrowing]()
         self._watch, self._debezium = watch, debezium
         self._partitioned: dict[tuple[str, str], bool] = {}
         self._catalogue, self._properties, self._connection = catalogue, properties, connection
@@ -87,6 +91,9 @@ class PostgresChunks:
         relation = found.relation if found is not None else None
         if found is not None:
             self._partitioned[request.schema, request.table] = found.partitioned
+            place = request.schema, request.table
+            self._published[place] = self._narrowed().get(place, EVERYTHING)
+            relation = self._published[place].of(found.relation)
         if relation is not None and request.condition and request not in self._checked:
             self._check(relation, request.condition)
             self._checked.add(request)
@@ -183,7 +190,14 @@ class PostgresChunks:
     def _read_at_once(self, request: SnapshotRequest, relation: Relation, tail: str) -> Chunk:
         names = ", ".join(identifier(c.name) for c in relation.columns)
         table = identifier(relation.schema, relation.table)
+        alias = identifier(relation.table)
         deep = self._debezium or self._partitioned.get((request.schema, request.table), False)
+        published = self._published.get((relation.schema, relation.table), EVERYTHING)
+        if (
+            published.rows
+        ):  # a subquery: it is pulled up, and what stands behind the table stays as it is
+            table = f"(SELECT * FROM {'' if deep else 'ONLY '}{table}{published.where()}) {alias}"
+            deep = True
         query = f"COPY (SELECT {names} FROM {'' if deep else 'ONLY '}{table}{tail}) TO STDOUT"
         limit_ms = self._properties.condition_timeout_ms if request.condition else 0
         try:

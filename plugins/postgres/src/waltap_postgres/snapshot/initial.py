@@ -73,11 +73,9 @@ class InitialSnapshot:
         # Debezium reads the rows of tables that inherit with their parent too; the stream gives those
         # as rows of the child alone.
         patterns = self._context.capture.table_include
-        return [
-            Target(table, deep=debezium or table.partitioned)
-            for table in snapshot_tables(tables, self._properties, patterns)
-            if self._terms.reads(table.relation)
-        ]
+        chosen = snapshot_tables(tables, self._properties, patterns)
+        read = [table for table in chosen if self._terms.reads(table.relation)]
+        return self._terms.targets(read, deep=debezium)
 
     def delay(self, pause: Callable[[float], object]) -> None:
         """Wait as long as the profile wants before a snapshot. Once: where its chunks are not to be had,

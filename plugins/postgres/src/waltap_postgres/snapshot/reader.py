@@ -160,7 +160,7 @@ class TablesReader:
                         f"{name} was rewritten and became {table.relation.name} before it was read",
                         table=name,
                     )
-                target = Target(table, target.deep)
+                target = Target.of(table, target.published, deep=target.deep)
                 transaction.expect([target])
                 shape = transaction.hold([target]).get(target.oid)
                 if shape is None or not transaction.unchanged(target, shape):
@@ -200,8 +200,8 @@ class TablesReader:
         session = transaction.session
         try:
             width, sql, places = _select(session, target, shape, self._statements)
-            if part is not None:
-                sql += part.where(shape)
+            clause = "" if part is None else part.where(shape)
+            sql += target.published.where(clause) if places is None else clause
             held: Sequence[Tuple] | None = None
             for rows in copy_pieces(session, sql, width, size, reads_ahead=self._reads_ahead):
                 if held is not None:

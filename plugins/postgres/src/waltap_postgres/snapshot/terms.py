@@ -7,9 +7,11 @@ from typing import TypeVar
 from waltap.decode.relation import Relation
 from waltap.snapshot.snapshotter import ISOLATIONS, SnapshotStart, Snapshotter
 from waltap.source.connector import ConnectorContext
+from waltap_postgres.catalog.catalogue import Table
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 from waltap_postgres.snapshot.errors import SnapshotModeUnclear
+from waltap_postgres.snapshot.published import EVERYTHING, Narrowed, nothing_left_out
 from waltap_postgres.snapshot.transaction import ISOLATION, ONE_FOR_ALL, Target
 
 __all__ = ["Terms"]
@@ -23,8 +25,14 @@ class Terms:
     """Asks the snapshot mode, and the plugins that answer in its place, for one start after the other:
     `about` says which."""
 
-    def __init__(self, properties: PostgresProperties, context: ConnectorContext) -> None:
-        self._properties = properties
+    def __init__(
+        self,
+        properties: PostgresProperties,
+        context: ConnectorContext,
+        narrowed: Narrowed = nothing_left_out,
+    ) -> None:
+        """``narrowed`` gives what is published of tables of which not everything is."""
+        self._properties, self._narrowed = properties, narrowed
         self._mode = context.snapshotter
         self._query = context.snapshot_query or context.snapshotter
         self._lock = context.snapshot_lock or context.snapshotter
@@ -41,6 +49,19 @@ class Terms:
         return self._start is None or _answer(
             self._mode, "reads", bool, self._mode.reads(relation, self._start), relation
         )
+
+    def targets(self, tables: Sequence[Table], *, deep: bool) -> list[Target]:
+        """Return what is read of tables, ``deep`` or not where they are not partitioned; no more than what
+        is published."""
+        narrowed = self._narrowed()
+        return [
+            Target.of(
+                table,
+                narrowed.get((table.relation.schema, table.relation.table), EVERYTHING),
+                deep=deep or table.partitioned,
+            )
+            for table in tables
+        ]
 
     def statement(self, relation: Relation) -> str | None:
         """Return the SELECT that reads a table; None: all its rows. Raises: SnapshotModeUnclear."""

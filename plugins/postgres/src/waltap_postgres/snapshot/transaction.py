@@ -23,6 +23,7 @@ from waltap_postgres.errors import QueryFailed
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 from waltap_postgres.snapshot.errors import SnapshotLockRefused, SnapshotNotShared
+from waltap_postgres.snapshot.published import EVERYTHING, Narrowing
 from waltap_postgres.waiting import Watch
 
 __all__ = [
@@ -75,10 +76,20 @@ SELECT c.oid::int8, n.nspname::text, c.relname::text, f.paths, a.numbers, a.name
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A table to read. ``deep``: with its partitions, or the tables that inherit from it."""
+    """A table to read. ``deep``: with its partitions, or the tables that inherit from it. ``published``:
+    what of it is read."""
 
     table: Table
     deep: bool
+    published: Narrowing = EVERYTHING
+
+    @classmethod
+    def of(cls, table: Table, published: Narrowing, *, deep: bool) -> "Target":
+        """Return what of ``table`` is published, to be read."""
+        relation = published.of(table.relation)
+        if relation is not table.relation:
+            table = msgspec.structs.replace(table, relation=relation)
+        return cls(table, deep, published)
 
     @property
     def oid(self) -> int:

@@ -1,0 +1,78 @@
+"""What the publications that a stream asks for leave out of tables: rows and columns, for snapshots too.
+
+Rows that a snapshot delivered although they are not published would stay at the destination: no delete of
+them ever comes. Several publications of one table publish what any of them does.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+import msgspec
+
+from waltap.decode.relation import Relation
+from waltap_postgres.catalog.catalogue import PostgresCatalogue
+
+__all__ = ["EVERYTHING", "Narrowed", "Narrowing", "narrowings", "nothing_left_out"]
+
+NARROWINGS_SQL = """
+SELECT t.schemaname::text, t.tablename::text, t.rowfilter,
+       (SELECT array_agg(a.attname::text) FROM pg_attribute a
+         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+           AND NOT (a.attname = ANY(t.attnames)))
+  FROM pg_publication_tables t
+  JOIN pg_publication p ON p.pubname = t.pubname AND p.pubinsert
+  JOIN pg_namespace n ON n.nspname = t.schemaname
+  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+ WHERE t.pubname = ANY(%s) AND (t.schemaname::text, t.tablename::text) IN (
+   SELECT m.nspname::text, k.relname::text FROM pg_publication q
+     JOIN pg_publication_rel r ON r.prpubid = q.oid JOIN pg_class k ON k.oid = r.prrelid
+     JOIN pg_namespace m ON m.oid = k.relnamespace
+    WHERE q.pubname = ANY(%s) AND (r.prqual IS NOT NULL OR r.prattrs IS NOT NULL))
+"""
+
+
+class Narrowing(msgspec.Struct, frozen=True):
+    """What is published of a table: rows for which ``rows`` is true ("": all), all but the columns
+    ``hidden``."""
+
+    rows: str = ""
+    hidden: frozenset[str] = frozenset()
+
+    def of(self, relation: Relation) -> Relation:
+        """Return ``relation`` with the columns that are published."""
+        if not self.hidden:
+            return relation
+        columns = tuple(c for c in relation.columns if c.name not in self.hidden)
+        return msgspec.structs.replace(relation, columns=columns)
+
+    def where(self, clause: str = "") -> str:
+        """Return ``clause``, which is " WHERE …" or nothing, for published rows alone."""
+        if not self.rows:
+            return clause
+        return f" WHERE ({self.rows})" + (clause and f" AND ({clause.removeprefix(' WHERE ')}\n)")
+
+
+EVERYTHING = Narrowing()
+Narrowed = Callable[[], Mapping[tuple[str, str], Narrowing]]
+"""Gives, by (schema, table), what is published of tables of which not everything is."""
+
+
+def nothing_left_out() -> Mapping[tuple[str, str], Narrowing]:
+    """Return that all is published."""
+    return {}
+
+
+def narrowings(
+    catalogue: PostgresCatalogue, names: Collection[str]
+) -> dict[tuple[str, str], Narrowing]:
+    """Return what publications ``names`` publish of the tables of which one has a row filter or a column
+    list. Raises: SourceError."""
+    found: dict[tuple[str, str], list[tuple[str | None, Iterable[str] | None]]] = {}
+    for schema, table, rows, hidden in catalogue.query(NARROWINGS_SQL, (list(names), list(names))):
+        found.setdefault((schema, table), []).append((rows, hidden))
+    return {
+        place: Narrowing(
+            "" if any(rows is None for rows, _ in each) else " OR ".join(f"({r})" for r, _ in each),
+            frozenset.intersection(*(frozenset(hidden or ()) for _, hidden in each)),
+        )
+        for place, each in found.items()
+    }

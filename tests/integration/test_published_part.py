@@ -1,0 +1,69 @@
+"""Snapshots deliver no more than what is published: rows that a filter takes, columns that are listed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.rigs.pipeline import Pipeline
+from tests.servers.postgres import Database
+
+WANTED = [3, *range(11, 41)]
+
+
+@pytest.fixture
+def pipeline(database: Database, tmp_path: Path) -> Pipeline:
+    ((version,),) = database.execute("SHOW server_version_num")
+    if int(version) < 150000:
+        pytest.skip("publications have no row filters")
+    database.execute(
+        "CREATE TABLE signals (id varchar(64) PRIMARY KEY, type varchar(32) NOT NULL, data text);"
+        "CREATE TABLE f (id int PRIMARY KEY, name text, secret text);"
+        "INSERT INTO f SELECT n, 'n' || n, 's' FROM generate_series(1, 40) n"
+    )
+    settings = {
+        "publication.autocreate.mode": "disabled",
+        "signal.data.collection": "public.signals",
+        "incremental.snapshot.chunk.size": 7,
+    }
+    found = Pipeline(database, tmp_path, settings)
+    database.execute(
+        f"CREATE PUBLICATION {found.slot} FOR TABLE f (id, name) WHERE (id > 10 OR id = 3), signals"
+    )
+    return found
+
+
+def read(pipeline: Pipeline) -> list[int]:
+    events = [e for e in pipeline.destination.events if e.table == "public.f"]
+    assert all(set(e.row) == {"id", "name"} for e in events)
+    return pipeline.destination.ids("f", "r")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"snapshot.max.threads": "2", "snapshot.max.threads.multiplier": "3"}],
+)
+def test_an_initial_snapshot_reads_what_is_published(
+    pipeline: Pipeline, settings: dict[str, Any]
+) -> None:
+    pipeline.catch_up(**settings)
+    assert sorted(read(pipeline)) == WANTED
+
+
+@pytest.mark.parametrize("kind", ["incremental", "blocking"])
+def test_a_snapshot_that_is_asked_for_reads_what_is_published(
+    pipeline: Pipeline, kind: str
+) -> None:
+    assert pipeline.database is not None
+    pipeline.catch_up(**{"snapshot.mode": "no_data"})
+    pipeline.database.execute(
+        "INSERT INTO signals VALUES ('s', 'execute-snapshot', %s)",
+        json.dumps({"type": kind, "data-collections": ["public.f"]}),
+    )
+    with pipeline.running(**{"snapshot.mode": "no_data"}) as run:
+        run.until(lambda: len(read(pipeline)) >= len(WANTED), "the snapshot is complete")
+        run.until(
+            lambda: "completed" in [event for event, _, _ in run.notices.snapshots], "it is told"
+        )
+    assert sorted(read(pipeline)) == WANTED
