@@ -214,7 +214,7 @@ def test_binary_rows_with_null_or_odd_sizes_are_read_like_others() -> None:
         [b"\0\0\0\1", b"12345678", b"\0\0\0\2", b"text"],
         [b"\0\0\0\1", None, b"\0\0\0\2", None],
         [b"\0\0\0\1", b"1234", b"\0\0\0\2", b""],
-        [UNCHANGED, b"12345678", None, "as text é"],
+        [b"\0\0\0\1", UNCHANGED, None, "as text é"],
     ]
     payloads = [wire.insert(OID, row) for row in rows]
     relation = wire.relation(OID, "s", "t", fixed)
