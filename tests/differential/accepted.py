@@ -73,6 +73,10 @@ def page() -> str:
         for e in entries
     ]
     table = ["| what | why | seen in |", "|---|---|---|", *rows] if rows else ["There are none."]
+    profile = [
+        f"| {e['summary']} | {e['reason']} | `{e['property']}` |"
+        for e in tomllib.loads(LIST.read_text(encoding="utf-8"))["profile"]
+    ]
     corpora = len(list(CORPORA.glob("*/setup.sql")))
     return "\n".join(
         [
@@ -92,6 +96,14 @@ def page() -> str:
             "## What differs on purpose",
             "",
             *table,
+            "",
+            "## What differs in a waltap profile alone",
+            "",
+            "The defaults of some properties are others in a Debezium file ([properties](properties.md)).",
+            "",
+            "| what | why | property |",
+            "|---|---|---|",
+            *profile,
             "",
         ]
     )
