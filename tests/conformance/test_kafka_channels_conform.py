@@ -12,7 +12,7 @@ from tests.servers.kafka import Kafka
 from waltap.notifications import Notification
 from waltap.signals.signal import Signal
 from waltap_kafka.channel_properties import KafkaNotificationProperties, KafkaSignalProperties
-from waltap_kafka.errors import KafkaTopicMissing
+from waltap_kafka.errors import KafkaSignalTopicMissing
 from waltap_kafka.plugin import register_notification_channels, register_signal_channels
 from waltap_testing import (
     NotificationChannelRig,
@@ -80,7 +80,7 @@ class TestKafkaSignals(SignalChannelSuite):
 
 def test_a_topic_of_signals_that_is_not_there_is_named(kafka: Kafka) -> None:
     channel = SIGNALS.factory(signal_properties(kafka.bootstrap, kafka.topic_name("shop")))
-    with pytest.raises(KafkaTopicMissing, match="-signal"):
+    with pytest.raises(KafkaSignalTopicMissing, match="-signal"):
         channel.poll()
     channel.close()
 

@@ -138,3 +138,19 @@ def test_a_transform_that_fails_confirms_nothing_and_a_predicate_lets_it_go_on(
     found = [line["key"]["payload"] for line in lines(tmp_path)[len(delivered) :]]
     assert {"op": "c"} in found
     assert found[-2:] == [{"op": "d"}, {"id": 1}]
+
+
+def test_rows_without_their_event_are_no_cloudevents(shop: Database, tmp_path: Path) -> None:
+    """Debezium sends null for each, which deletes the row wherever topics are compacted."""
+    path = connector(
+        shop,
+        tmp_path,
+        "jsonl",
+        value__converter="io.debezium.converters.CloudEventsConverter",
+        transforms="unwrap",
+        transforms__unwrap__type="io.debezium.transforms.ExtractNewRecordState",
+    )
+    done = waltap("run", path, "--until-idle", "1", cwd=tmp_path)
+    assert done.returncode != 0
+    assert "cloudevents writes change events" in done.stderr
+    assert not (tmp_path / "out").exists() or not (tmp_path / "out").read_text()

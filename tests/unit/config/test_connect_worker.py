@@ -2,6 +2,7 @@
 
 import pytest
 
+from waltap.cli.profile_source import any_sink
 from waltap.config.layers import read_debezium
 from waltap.config.resolve import Resolution, examine, survey
 from waltap.errors import Problem
@@ -140,3 +141,9 @@ def test_a_short_secret_garbles_no_message(monkeypatch: pytest.MonkeyPatch) -> N
     )
     assert "***" not in str(problem)
     assert "snapshot.max.threads" in str(problem)
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=str)
+def test_a_command_that_writes_nowhere_does_not_judge_the_promise(asked: dict[str, str]) -> None:
+    raw = read_debezium(CONNECTOR | asked, "c.properties")
+    assert examine(raw, HOST, sink=any_sink(raw)).profile.sink.spec.name == "terminal"

@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import typer
 
+from waltap.config.connect_worker import ASKING
 from waltap.config.secrecy import HIDDEN, looks_secret, redacted
 from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
 
@@ -84,9 +85,13 @@ def at_rest(source: str, set_: list[str] | None) -> "tuple[Profile, Host]":
 
 
 def any_sink(raw: "RawProfile", sink: str | None = None) -> str | None:
-    """Return the sink argument for a command that writes nowhere: a profile need not have one."""
-    has_one = "sink" in raw.types or bool(raw.outlets)
-    return "terminal" if sink is None and not has_one else sink
+    """Return the sink argument for a command that writes nowhere: a profile need not have one, and what
+    it asks of one that is not there is not judged."""
+    if sink is not None or "sink" in raw.types or raw.outlets:
+        return sink
+    for name in ASKING:
+        raw.settings.pop(name, None)
+    return "terminal"
 
 
 def overrides(raw: "RawProfile", given: list[str] | None) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Texts and bytes as they are, as Kafka Connect's and Debezium's simple converters write them."""
 
+import struct
 from typing import Any, Literal
 
 from waltap.config.property import Properties, declare
@@ -8,7 +9,17 @@ from waltap.format.unfit import Unfit
 from waltap.mapping.connect_schema import Kind, Schema
 from waltap.mapping.java_number import double_text, float_text
 
-__all__ = ["BytesConverter", "StringConverter", "StringProperties"]
+__all__ = ["BytesConverter", "NumberConverter", "StringConverter", "StringProperties"]
+
+
+PACKED = {
+    Kind.INT16: ">h",
+    Kind.INT32: ">i",
+    Kind.INT64: ">q",
+    Kind.FLOAT32: ">f",
+    Kind.FLOAT64: ">d",
+    Kind.BOOLEAN: ">?",
+}
 
 
 class StringProperties(Properties):
@@ -46,6 +57,28 @@ class BytesConverter(Converter):
                 kind = schema.kind.value if schema is not None else type(value).__name__
                 raise Unfit(f"the format bytes writes bytes, and this is a {kind}")
             return value
+
+        return encode
+
+
+class NumberConverter(Converter):
+    """Writes numbers of one kind, and truth values, as Kafka's serializers do: big-endian."""
+
+    def __init__(self, kind: Kind, context: ConverterContext) -> None:
+        self._kind, self._pack = kind, struct.Struct(PACKED[kind]).pack
+
+    def encoder(self, topic: str, schema: Schema | None) -> Encode:
+        kind, pack = self._kind, self._pack
+
+        def encode(value: Any) -> bytes | None:
+            if value is None:
+                return None
+            if schema is None or schema.kind is not kind:
+                found = schema.kind.value if schema is not None else type(value).__name__
+                raise Unfit(
+                    f"the format writes values of the kind {kind.value}, and this is a {found}"
+                )
+            return pack(value)
 
         return encode
 

@@ -12,6 +12,17 @@ if TYPE_CHECKING:
     from waltap_formats.registry.decoder import RegistryDecoder
 
 
+NUMBERS = {
+    "short": "INT16",
+    "integer": "INT32",
+    "long": "INT64",
+    "float": "FLOAT32",
+    "double": "FLOAT64",
+    "boolean": "BOOLEAN",
+}
+"""Format → the kind of Connect that it writes."""
+
+
 @hookimpl
 def register_formats() -> Iterable[FormatSpec]:
     """Contribute the formats."""
@@ -84,7 +95,29 @@ def register_formats() -> Iterable[FormatSpec]:
             takes_record_transforms=True,
             converter=_bytes,
         ),
+        *(_number_format(name) for name in NUMBERS),
     ]
+
+
+def _number_format(name: str) -> FormatSpec:
+    """Return the format of Connect's converter for values of one primitive kind."""
+
+    def make(_properties: Any, context: Any) -> "Converter":
+        from waltap.mapping.connect_schema import Kind
+        from waltap_formats.plain import NumberConverter
+
+        return NumberConverter(Kind[NUMBERS[name]], context)
+
+    return FormatSpec(
+        name=name,
+        aliases=(f"org.apache.kafka.connect.converters.{name.capitalize()}Converter",),
+        summary=f"Values of the kind {name} as Kafka writes them, big-endian; others are refused.",
+        properties=None,
+        factory=whole(make),
+        takes_events=True,
+        takes_record_transforms=True,
+        converter=make,
+    )
 
 
 @hookimpl

@@ -10,7 +10,8 @@ SinkError
 ├── KafkaTransactionExpired   WT-5407   a transaction was open for too long
 ├── KafkaNotDelivered         WT-5408   records were not delivered
 ├── KafkaPositionUnusable     WT-5409   the topic of positions cannot be read
-└── KafkaTopicUnread          WT-5410   a topic that is looked at cannot be read
+├── KafkaTopicUnread          WT-5410   a topic that is looked at cannot be read
+└── KafkaSignalTopicMissing   WT-5415   the topic of signals is not there yet
 ConfigurationError            WT-1001   settings that the client does not know
 """
 
@@ -22,6 +23,7 @@ __all__ = [
     "KafkaPositionUnusable",
     "KafkaRecordTooLarge",
     "KafkaRefused",
+    "KafkaSignalTopicMissing",
     "KafkaTopicMissing",
     "KafkaTopicUnread",
     "KafkaTopicUnusable",
@@ -60,6 +62,16 @@ class KafkaTopicMissing(SinkError):
     remedy = (
         "Create it (kafka-topics.sh --create --topic {topic}), or set topic.creation.enable=true; then "
         "start again: nothing was confirmed."
+    )
+
+
+class KafkaSignalTopicMissing(SinkError):
+    """The topic of signals does not exist; the pipeline goes on without its signals."""
+
+    code = "WT-5415"
+    remedy = (
+        "Create it (kafka-topics.sh --create --topic {topic} --partitions 1): signals are read as soon as "
+        "it is there, without a new start."
     )
 
 

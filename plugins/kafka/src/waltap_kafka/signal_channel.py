@@ -14,7 +14,7 @@ from waltap_kafka import client
 from waltap_kafka.channel_properties import KafkaSignalProperties
 from waltap_kafka.client import ClientWatch, kafka_error
 from waltap_kafka.client_settings import client_settings
-from waltap_kafka.errors import KafkaTopicMissing
+from waltap_kafka.errors import KafkaSignalTopicMissing
 from waltap_kafka.failure import Failures
 
 __all__ = ["KafkaSignals"]
@@ -96,7 +96,7 @@ class KafkaSignals:
                 return []
             if error.code() == KafkaError._UNKNOWN_PARTITION:
                 text = f"topic {self._topic}, for signals, does not exist"
-                raise KafkaTopicMissing(text, topic=self._topic) from raised
+                raise KafkaSignalTopicMissing(text, topic=self._topic) from raised
             raise self._failures.of(self._watch.trouble or error, topic=self._topic) from raised
         self._watch.passed()
         return [signal for each in messages if (signal := self._signal(each)) is not None]

@@ -12,6 +12,7 @@ from typing import Any
 from waltap.capture.name_adjustment import schema_namer
 from waltap.format.converter import Converter, ConverterContext, Encode
 from waltap.format.record import Header
+from waltap.format.unfit import Unfit
 from waltap.json.converter import JsonConverter, JsonConverterProperties, json_writer
 from waltap.json.schema import quote, schema_json
 from waltap.mapping.connect_schema import Field, Kind, Schema
@@ -33,6 +34,9 @@ NO_EVENTS = (
     "heartbeats, logical messages and transaction records are no change events: CloudEvents have "
     "null in their place, as Debezium's have"
 )
+
+DEBEZIUMS_OWN = "io.debezium."
+"""What schemas are called whose records are of no table."""
 
 Attributes = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -59,6 +63,8 @@ class CloudEventsConverter(Converter):
         if self._context.side != "value":
             return self._json.encoder(topic, schema)
         if schema is None or not _is_change(schema):
+            if schema is None or not (schema.name or "").startswith(DEBEZIUMS_OWN):
+                return _refused
             if not self._told:
                 self._told = True
                 self._context.warn(NO_EVENTS)
@@ -196,6 +202,14 @@ class CloudEventsConverter(Converter):
 def extension(name: str) -> str:
     """Return the name of the extension attribute of a field of the source block."""
     return PREFIX + _NO_ATTRIBUTE.sub("", name)
+
+
+def _refused(_value: Any) -> bytes | None:
+    """Refuse what was an event. Debezium sends null, with which a table's rows would be gone."""
+    raise Unfit(
+        "cloudevents writes change events, and a transform (ExtractNewRecordState, EventRouter) made "
+        "another value of this one: leave the transform out, or use another value.converter"
+    )
 
 
 def _is_change(schema: Schema) -> bool:
