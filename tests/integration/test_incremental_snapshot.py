@@ -505,6 +505,7 @@ UNUSABLE = [
         "calls pg_terminate_backend",
     ),
     ("execute-snapshot", filtered("id = slow(id)"), "waltap.signal.condition.timeout.ms is 2000"),
+    ("execute-snapshot", filtered("folded(1) = 1"), "waltap.signal.condition.timeout.ms is 2000"),
     (
         "execute-snapshot",
         filtered("true) UNION ALL (SELECT pin FROM secret WHERE true"),
@@ -543,7 +544,9 @@ def test_signals_that_cannot_be_acted_on_are_logged_and_the_stream_goes_on(
         "CREATE FUNCTION steal() RETURNS bool LANGUAGE sql AS"
         " 'INSERT INTO u VALUES (999); SELECT true';"
         "CREATE FUNCTION slow(int) RETURNS int STABLE LANGUAGE plpgsql AS"
-        " $$BEGIN PERFORM pg_sleep(10); RETURN $1; END$$"
+        " $$BEGIN PERFORM pg_sleep(10); RETURN $1; END$$;"
+        "CREATE FUNCTION folded(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS"
+        " $$BEGIN PERFORM pg_sleep(600); RETURN $1; END$$"
     )
     limits = {"waltap.signal.condition.timeout.ms": 2000, "waltap.signal.match.timeout.ms": 1000}
     with large.running(**limits) as run:

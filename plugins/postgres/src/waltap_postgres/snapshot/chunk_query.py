@@ -159,16 +159,28 @@ class PostgresChunks:
             self._catalogue.transaction_id()
 
     def _check(self, relation: Relation, condition: str) -> None:
-        """Look at a condition before it is put into a query. Raises: SourceError."""
-        session = self._begun(0, lock_ms=self._properties.snapshot_lock_timeout_ms)
+        """Look at a condition before it is put into a query. Raises: SourceError.
+
+        The planner runs IMMUTABLE functions of constants, so this, too, may take any time.
+        """
+        limit_ms = self._properties.condition_timeout_ms
+        session = self._begun(limit_ms, lock_ms=self._properties.snapshot_lock_timeout_ms)
         try:
             check_condition(
                 lambda sql: session.execute(sql, alone=True),
                 identifier(relation.schema, relation.table),
                 condition,
             )
+        except QueryCancelled as error:
+            raise self._took_too_long(error, limit_ms) from error
         finally:
             self.close()
+
+    @staticmethod
+    def _took_too_long(error: QueryCancelled, limit_ms: int) -> ConditionRefused:
+        return ConditionRefused(
+            f"{error.problem}; waltap.signal.condition.timeout.ms is {limit_ms}"
+        )
 
     def _read(self, request: SnapshotRequest, relation: Relation, tail: str) -> Chunk:
         if time.monotonic() < self._locked_until:
@@ -211,9 +223,7 @@ class PostgresChunks:
             session.execute("COMMIT")
         except QueryCancelled as error:
             self.close()
-            raise ConditionRefused(
-                f"{error.problem}; waltap.signal.condition.timeout.ms is {limit_ms}"
-            ) from error
+            raise self._took_too_long(error, limit_ms) from error
         except SourceError:
             self.close()
             raise
