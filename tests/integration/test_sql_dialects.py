@@ -71,6 +71,14 @@ class Place:
         made.open()
         return made
 
+    def repairing(self, folder: Path) -> SqlSink:
+        made = SqlSink(
+            SqlProperties.model_validate({"url": self.url}),
+            context(folder, resumes=True, repairs=True),
+        )
+        made.open()
+        return made
+
 
 @pytest.fixture
 def file(tmp_path: Path) -> Place:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from waltap.errors import ConnectionLost, Retry, SinkError
+from waltap.sink.held import DestinationBehind
+from waltap.source.position import Positions
 from waltap_testing.simulation import SimulatedPipeline
 from waltap_testing.workload import ITEMS
 
@@ -393,3 +395,61 @@ def test_the_same_seed_gives_the_same_run_to_the_nanosecond(tmp_path: Path) -> N
 
     assert run("a", 1) == run("b", 1)
     assert run("c", 1) != run("d", 2)
+
+
+# --- destinations that lost something --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("emptied", [True, False], ids=["emptied", "restored"])
+def test_a_destination_that_has_less_than_before_ends_the_run(new: New, emptied: bool) -> None:
+    pipeline = new()
+    destination = pipeline.destination
+    destination.exactly_once = True
+    pipeline.source.insert(at=1.0, rows=1)
+    pipeline.run(stop_at=10.0)
+    before = destination.positions
+    pipeline.source.insert(at=20.0, rows=2)
+    pipeline.run(stop_at=30.0)
+    assert destination.durable == [1, 2, 3]
+    destination.positions = Positions() if emptied else before
+    pipeline.source.insert(at=40.0, rows=1)
+    with pytest.raises(DestinationBehind) as error:
+        pipeline.run(stop_at=50.0)
+    assert ("no position" if emptied else str(before.sole)) in error.value.problem
+    assert destination.durable == [1, 2, 3]
+    offset = pipeline.store.load()
+    assert offset is not None
+    destination.positions = offset.positions
+    pipeline.run(stop_at=60.0)
+    assert destination.durable == [1, 2, 3, 4]
+
+
+def test_a_destination_that_is_restored_under_a_run_ends_it(new: New) -> None:
+    pipeline = new()
+    destination = pipeline.destination
+    destination.exactly_once = True
+    pipeline.source.insert(at=1.0, rows=1)
+    pipeline.source.insert(at=20.0, rows=1)
+
+    def restored() -> None:
+        if len(destination.durable) == 1 and destination.clock.now > 15.0:
+            destination.positions = Positions()
+            raise LinkOfSinkLost("the target restarted")
+
+    destination.before_flush = restored
+    with pytest.raises(DestinationBehind):
+        pipeline.run(stop_at=60.0)
+
+
+def test_progress_without_data_is_no_loss(new: New) -> None:
+    pipeline = new()
+    pipeline.destination.exactly_once = True
+    pipeline.source.insert(at=1.0, rows=1)
+    pipeline.source.foreign(at=20.0, octets=1 << 24)
+    pipeline.run(stop_at=40.0)
+    offset = pipeline.store.load()
+    assert offset is not None
+    assert offset.positions.sole > pipeline.destination.positions.sole
+    pipeline.source.insert(at=50.0, rows=1)
+    pipeline.run(stop_at=60.0)
+    assert pipeline.destination.durable == [1, 2]

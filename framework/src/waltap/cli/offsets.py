@@ -96,6 +96,8 @@ def set_position(
             "the slot still has them"
         )
         moved = offset.with_sole(position=position, previous_end_lsn=None)
+        if distance < 0:  # the sink may have been restored to where it ends now
+            moved = moved.with_sole(held=msgspec.UNSET)
         if distance > 0:
             moved = msgspec.structs.replace(moved, sink="")  # it does not go on where the sink ends
         for note in _what_it_comes_to(profile, stages, moved, back=distance < 0):

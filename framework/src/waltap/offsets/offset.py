@@ -39,7 +39,7 @@ class PartitionOffset(msgspec.Struct, frozen=True, kw_only=True):
     transaction, how many events its changes became so far, if events are counted; else it is not set, and
     not stored. ``slot_identity`` is what the server calls the slot besides its name, where a slot that
     was made anew is called otherwise. ``as_of_ms``: what had committed before, in ms since 1970 UTC,
-    is delivered.
+    is delivered. ``held`` is the position that the sink kept with its data then (`Sink.held`).
     """
 
     position: Position
@@ -55,6 +55,7 @@ class PartitionOffset(msgspec.Struct, frozen=True, kw_only=True):
     counted: TransactionCounts | msgspec.UnsetType = msgspec.UNSET
     slot_identity: str | msgspec.UnsetType = msgspec.UNSET
     as_of_ms: int | msgspec.UnsetType = msgspec.UNSET
+    held: Position | msgspec.UnsetType = msgspec.UNSET
 
 
 class Offset(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +95,12 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
     def positions(self) -> Positions:
         """Return the position in each partition."""
         return Positions({name: each.position for name, each in self.partitions.items()})
+
+    @property
+    def held(self) -> Positions:
+        """Return the position that the sink kept with its data in each partition, where it did."""
+        found = {name: each.held for name, each in self.partitions.items()}
+        return Positions({n: p for n, p in found.items() if isinstance(p, Position)})
 
     def with_sole(self, **changes: object) -> "Offset":
         """Return the offset with other values of the only partition, by the names of its fields."""

@@ -14,10 +14,11 @@ __all__ = ["OutletPositions", "Reached"]
 
 
 class Reached(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sink has made durable, by partition; ``counted`` as in `PartitionOffset`."""
+    """What a sink has made durable, by partition; ``counted`` and ``held`` as in `PartitionOffset`."""
 
     positions: dict[str, Position]
     counted: TransactionCounts | None = None
+    held: dict[str, Position] = {}
 
 
 class _Stored(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import msgspec
 
-from waltap.errors import SourceError, WaltapError
+from waltap.errors import SinkError, SourceError, WaltapError
 from waltap.offsets.offset import Offset
 from waltap.pipeline.channels import INITIAL
 from waltap.pipeline.delivery import Delivery, Told
@@ -17,6 +17,7 @@ from waltap.pipeline.run import Run
 from waltap.pipeline.setup import Stages
 from waltap.pipeline.snapshot_phase import SnapshotPhase
 from waltap.pipeline.streaming import Streaming
+from waltap.sink.held import require_held
 from waltap.source.connector import ChangeStream, Connector, Start
 from waltap.source.position import Position, Positions
 
@@ -40,9 +41,9 @@ class Connection:
         self._handed = False
         """Whether the sink got chunks of a snapshot, whose rows are not counted before all are durable."""
 
-    def go(self, held: Position | Positions | None) -> None:
-        """Capture until the run is to end. ``held`` is the position that the sink, if it was made anew,
-        keeps itself. Raises: WaltapError, StopRequested, ReaderGone."""
+    def go(self, held: Position | Positions | None, *, renewed: bool = False) -> None:
+        """Capture until the run is to end. ``held`` is the position that the sink keeps itself, if it was
+        ``renewed``. Raises: WaltapError, StopRequested, ReaderGone."""
         run, stages = self._run, self._stages
         stored = stages.store.load()
         connector = stages.open_connector(
@@ -56,8 +57,10 @@ class Connection:
             if not run.sink_open:
                 with self._gaps_noted(connector, stored):
                     refuse(checks(stages, connector, locked=True))
-                run.sink_open = True
+                run.sink_open = renewed = True
                 held = stages.sink.open()
+            if renewed:
+                self._require_held(connector, stored, held)
             with self._gaps_noted(connector, stored), self._nothing_half_way(connector, stored):
                 start, delivery = self._start(connector, newest(stored, held))
                 if start.snapshot:
@@ -69,7 +72,11 @@ class Connection:
                     streams = connector.streams(delivery.written)
             if streams:
                 streaming = Streaming(run, connector, streams, stages, delivery)
-                streaming.go(whole=start.snapshot)
+                try:
+                    streaming.go(whole=start.snapshot)
+                except SinkError as error:
+                    run.gaps.missed(error, delivery.offset, connector, self._now_ms())
+                    raise
             elif not start.stream and not run.stop.is_set():
                 delivery.write_told()
                 delivery.settle()
@@ -91,6 +98,22 @@ class Connection:
         except WaltapError as error:
             self._run.gaps.missed(error, stored, connector, self._now_ms())
             raise
+
+    def _require_held(
+        self, connector: Connector, stored: Offset | None, held: Position | Positions | None
+    ) -> None:
+        """See that the destination has what the stored offset says. Raises: DestinationBehind."""
+        known = stored is not None and stored.sink == self._stages.destination
+        if stored is None or not known or stored.snapshot is not None or self._run.repairs:
+            return
+        found = Positions.of(held, next(iter(stored.partitions)))
+        partitions = {
+            name: msgspec.structs.replace(each, position=found.get(name, Position(0)))
+            for name, each in stored.partitions.items()
+        }
+        behind = msgspec.structs.replace(stored, partitions=partitions)
+        with self._gaps_noted(connector, behind):
+            require_held(self._run.profile.sink.spec.name, stored.held, found)
 
     def _now_ms(self) -> int:
         return self._run.clock.time_ns() // 1_000_000

@@ -457,6 +457,13 @@ class Delivery:
     def store(self, offset: Offset) -> None:
         """Replace the stored offset. Raises: OffsetError."""
         self.check()
+        held = Positions.of(self._sink.held(), self.partition)
+        if held and offset.snapshot is None:
+            partitions = {
+                name: msgspec.structs.replace(each, held=held.get(name, msgspec.UNSET))
+                for name, each in offset.partitions.items()
+            }
+            offset = msgspec.structs.replace(offset, partitions=partitions)
         try:
             self._store.store(offset)
         except BaseException:

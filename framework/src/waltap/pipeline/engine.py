@@ -208,6 +208,7 @@ class Engine:
             stopping=run.ends,
             tenure=run.tenure,
             clock=run.clock,
+            repairs=run.repairs,
         )
 
     def _control(self) -> ControlSocket:
@@ -224,15 +225,14 @@ class Engine:
     def _run_until_done(self, stages: Stages) -> None:
         """Connect as often as it takes."""
         run, name = self._run, self.profile.name
-        sink_fresh = True
+        sink_fresh = True  # as the run began, or as an earlier connection left it
         held: Position | Positions | None = None
         while True:
             try:
                 run.tenure.check()
                 if not sink_fresh:
                     held = stages.renew_sink().open()
-                    sink_fresh = True
-                Connection(run, stages).go(held)
+                Connection(run, stages).go(held, renewed=not sink_fresh)
             except ReplayAsked:
                 stages.sink.close()
                 sink_fresh = False

@@ -14,6 +14,7 @@ from waltap.clock import Clock
 from waltap.errors import Retry, SinkError
 from waltap.offsets.outlet_positions import OutletPositions
 from waltap.pipeline.outlet import Outlet, OutletStages
+from waltap.sink.held import DestinationBehind
 from waltap.sink.onward import Onward
 from waltap.sink.sink import Sink, SinkCapabilities
 from waltap.source.connector import Check
@@ -60,10 +61,11 @@ class FanOut(Sink):
         topic: str = "",
         failed: Callable[[SinkError], None] = lambda _error: None,
         returns: bool = True,
+        repairs: bool = False,
     ) -> None:
         self.outlets = [Outlet(each, clock) for each in stages]
         self._file, self._load, self._clock, self._topic = positions, load, clock, topic
-        self._failed, self._returns = failed, returns
+        self._failed, self._returns, self._repairs = failed, returns, repairs
         self._written = Positions()
         self._given: tuple[Batch | None, set[str]] = None, set()
         self.capabilities = _shared(
@@ -90,9 +92,9 @@ class FanOut(Sink):
         for outlet in self.outlets:
             kept = reached.get(outlet.name)
             try:
-                outlet.open(kept, stored)
+                outlet.open(kept, stored, repairs=self._repairs)
             except SinkError as error:
-                if not stored or not _may_pause(outlet):
+                if not stored or not _may_pause(outlet) or isinstance(error, DestinationBehind):
                     raise
                 outlet.go_on(kept, stored)
                 self._pause(outlet, error)

@@ -14,9 +14,10 @@ from waltap.notifications.notification import Notification
 from waltap.offsets.outlet_positions import Reached
 from waltap.pipeline.chain import Chain
 from waltap.pipeline.outlet_properties import OutletProperties
+from waltap.sink.held import require_held
 from waltap.sink.refusal import RecordsRefused
 from waltap.sink.sink import Sink
-from waltap.source.position import Position, Positions
+from waltap.source.position import SOLE, Position, Positions
 from waltap.specs import FormatSpec, SinkSpec
 from waltap.transactions.order import TransactionCounts, TransactionOrder
 from waltap.transactions.remaining import remaining
@@ -65,10 +66,12 @@ class Outlet:
         """Return what the profile calls it."""
         return self.stages.name
 
-    def open(self, kept: Reached | None, stored: Positions) -> None:
+    def open(self, kept: Reached | None, stored: Positions, *, repairs: bool = False) -> None:
         """Open the sink; it goes on from what it keeps itself, else from ``kept``, else from ``stored``,
-        the pipeline's own positions. Raises: SinkError."""
+        the pipeline's own positions. With ``repairs`` it may have lost what it had. Raises: SinkError."""
         held = self.sink.open()
+        if stored and kept is not None and not repairs:
+            require_held(self.name, kept.held, Positions.of(held, next(iter(stored))))
         self.go_on(kept, stored, held)
 
     def go_on(
@@ -175,7 +178,8 @@ class Outlet:
                 counted = self._counted[place]
             if durable is not None and position < durable:
                 del self._counted[place]
-        return Reached(positions=dict(self.durable), counted=counted)
+        held = Positions.of(self.sink.held(), next(iter(self.durable), SOLE))
+        return Reached(positions=dict(self.durable), counted=counted, held=dict(held))
 
     def close(self) -> None:
         """Release the sink; may be called twice."""

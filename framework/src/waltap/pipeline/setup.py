@@ -73,8 +73,11 @@ class Stages:
         stopping: Callable[[], bool],
         tenure: Tenure | None,
         clock: Clock,
+        *,
+        repairs: bool = False,
     ) -> None:
         self.profile, self.host, self._stopping, self._clock = profile, host, stopping, clock
+        self._repairs = repairs
         self._tenure = tenure if tenure is not None and tenure.leased else None
         naming = profile.topic_naming
         self.capture = Capture(profile.capture, naming.spec.factory(naming.properties))
@@ -235,6 +238,7 @@ class Stages:
                 "on_failure", pipeline=profile.name, error=error, retried=True
             ),
             returns=bool(profile.engine.max_retries),
+            repairs=self._repairs,
         )
 
     def _stored_positions(self) -> Positions | None:
@@ -282,6 +286,7 @@ class Stages:
                 takes_over=self._tenure is not None,
                 may_write=(lambda: None) if self._tenure is None else self._tenure.check,
                 whole=whole,
+                repairs=self._repairs,
                 tolerant=policy.records is not Handling.FAIL,
             ),
         )
@@ -436,7 +441,8 @@ def build(
     stopping: Callable[[], bool] = lambda: False,
     tenure: Tenure | None = None,
     clock: Clock | None = None,
+    repairs: bool = False,
 ) -> Stages:
-    """Return the stages of a pipeline; nothing is connected yet. ``tenure`` is that of a run.
-    Raises: WaltapError."""
-    return Stages(profile, host, run_id, stopping, tenure, clock or SystemClock())
+    """Return the stages of a pipeline; nothing is connected yet. ``tenure`` is that of a run; with
+    ``repairs`` a destination may have lost what it had. Raises: WaltapError."""
+    return Stages(profile, host, run_id, stopping, tenure, clock or SystemClock(), repairs=repairs)

@@ -97,6 +97,8 @@ class SinkContext:
     whole: bool = False
     """Whether every change that the source sends of captured tables comes to this sink: none is left out,
     put aside or given another key on the way. `Sink.begins` then tells what the source sends."""
+    repairs: bool = False
+    """Whether the run reads tables again that the destination lost: what is missing there is made anew."""
     tolerant: bool = False
     """Whether the pipeline goes on without records that `RecordsRefused` names. A sink then finds out
     which ones those are, where that takes tries."""
@@ -164,6 +166,15 @@ class Sink(abc.ABC):
         may have been moved or deleted meanwhile. Raises: SinkError; nothing may then be assumed of
         batches since the last flush, and every later `write` and `flush` raises too.
         """
+
+    def held(self) -> Position | Positions | None:
+        """Return what `open` would return now, asked behind `flush` and at the end of a snapshot.
+
+        A sink that keeps the position with its data says so here. The engine stores it with the offset; an
+        `open` that returns less than was stored, or None, then ends the run with `DestinationBehind`: the
+        destination was restored from a backup, emptied or made anew. None: nothing is compared.
+        """
+        return None
 
     def promised(self) -> int:
         """Return `Batch.number` of the last batch that is promised with all before it, 0 for none; asked

@@ -211,6 +211,10 @@ class KafkaSink(Sink):
             self._failure = error
             raise
 
+    def held(self) -> Positions | None:
+        """Return the position of the last Kafka transaction."""
+        return None if self._transactions is None else self._transactions.committed
+
     def close(self) -> None:
         """Drop what was not delivered, undo an open transaction; may be called twice."""
         producers = self._producers()

@@ -42,6 +42,11 @@ class KafkaTransactions:
         self._told = False
 
     @property
+    def committed(self) -> Positions | None:
+        """Return the position that was committed last."""
+        return self._committed
+
+    @property
     def expired(self) -> bool:
         """Tell whether the open transaction is older than the broker allows."""
         return self._begun is not None and time.monotonic() - self._begun >= self._timeout_s

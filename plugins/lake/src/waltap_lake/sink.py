@@ -88,6 +88,10 @@ class LakeSink(Sink):
         self._forget()
         return self._mark.position
 
+    def held(self) -> Position | None:
+        """Return the position that every table has."""
+        return self._mark.position
+
     def close(self) -> None:
         """Let go; what is not committed is forgotten. May be called twice."""
         self._forget()

@@ -116,6 +116,10 @@ class SparkSink(Sink):
         self._went = True
         self._log.write(batch)
 
+    def held(self) -> Position | None:
+        """Return that of the change log."""
+        return self._log.held()
+
     def identity(self) -> str:
         """Return that of the change log."""
         return self._log.identity()

@@ -71,6 +71,10 @@ class RedisSink(Sink):
         self._begin()
         return self._accepted or None if self._once else None
 
+    def held(self) -> Positions | None:
+        """Return the position that stands with the entries."""
+        return self._kept.stored or None if self._once else None
+
     def close(self) -> None:
         """Let go; what is held is forgotten. May be called twice."""
         self._held = []

@@ -376,6 +376,24 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays):
         again.close()
         assert_complete(rig, sink.capabilities, workload)
 
+    def test_a_sink_opened_again_has_what_it_said_it_holds(
+        self, rig: SinkRig, tmp_path: Path
+    ) -> None:
+        """By `Sink.held` the engine notices a destination that was restored from a backup, or emptied."""
+        sink = rig.build(tmp_path)
+        once = sink.capabilities.exactly_once
+        sink.open()
+        for batch in mixed(truncate=False).batches(4, records=sink.capabilities.records):
+            sink.write(batch)
+            sink.flush()
+        held = Positions.of(sink.held())
+        assert bool(held) == once, "held is what a sink keeps with its data, exactly once"
+        sink.close()
+        again = rig.build(tmp_path, resumes=True)
+        assert Positions.of(again.open()) == held
+        assert Positions.of(again.held()) == held
+        again.close()
+
     def test_close_makes_nothing_durable_that_was_not_flushed(
         self, rig: SinkRig, tmp_path: Path
     ) -> None:

@@ -185,6 +185,11 @@ class ChangeLogSink(Sink):
         self._stretches.begins(coverage if whole else Coverage(), captures)
         self._routes.clear()
 
+    def held(self) -> Position | None:
+        """Return the position of the last manifest, where it has one and no snapshot goes on."""
+        there = self.mark.epoch == self._epoch and self._generation is None
+        return Position(self.mark.end_lsn) if there else None
+
     def _check_owner(self, last: Manifest) -> None:
         if last.pipeline not in {"", self._context.pipeline}:
             raise ChangeLogOfAnother(

@@ -126,6 +126,10 @@ class FilesSink(Sink):
         self._committed = self._accepted = self._held = Positions(last.positions)
         return self._held or None
 
+    def held(self) -> Positions | None:
+        """Return the position of the last commit, outside a snapshot."""
+        return None if self._committed_in_snapshot else self._committed or None
+
     def replayed(self) -> Collection[str]:
         """Return what the last replay committed."""
         return self._letters

@@ -108,6 +108,18 @@ class SqlTableUnfit(SinkError):
     )
 
 
+class SqlTableGone(SinkError):
+    """A table or column that the sink wrote to is not in the target any more: its rows are lost."""
+
+    code = "WT-5718"
+    loses = True
+    remedy = (
+        "Bring it back from a backup of the target, as it was; or `waltap repair FILE` makes it anew and "
+        "reads its rows again. Where it is not wanted, leave it out of table.include.list or "
+        "column.include.list."
+    )
+
+
 class SqlConflict(SinkError):
     """Another session of the target was in the way: a deadlock, a lock timeout, a
     serialization failure. The transaction was undone and is tried again."""

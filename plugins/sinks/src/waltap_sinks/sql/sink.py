@@ -59,7 +59,7 @@ class SqlSink(Sink):
         """After a failed write nothing follows; what was committed before it stays promised."""
         table = TableName.parsed(properties.position_table, schemas=self._target.schemas)
         self._books = Books(self._target, table, context.pipeline)
-        self._tables = Tables(self._target, self._books, properties)
+        self._tables = Tables(self._target, self._books, properties, repairs=context.repairs)
         self._shapes = Shapes(context.events, properties, schemas=self._target.schemas)
         self._applier = Applier(self._target, self._tables, self._shapes, context.types, properties)
         self._lanes: Lanes | None = None
@@ -132,6 +132,10 @@ class SqlSink(Sink):
         self._reset(position)
         self._unknown = False
         return position
+
+    def held(self) -> Position | None:
+        """Return the position that is durable in the target."""
+        return self._durable
 
     def close(self) -> None:
         """Let go; what is not committed is undone. May be called twice."""
@@ -328,6 +332,7 @@ class SqlSink(Sink):
             if part.opens:
                 self._undo()
                 self._reset(None)
+                self._tables.rebuild()
                 self._snapshot = True
                 if self._applier.history is not None:
                     self._applier.history.opens_snapshot()

@@ -9,6 +9,7 @@ from waltap_sinks.sql.errors import (
     SqlColumnMissing,
     SqlColumnNameTaken,
     SqlNameTaken,
+    SqlTableGone,
     SqlTableUnfit,
 )
 from waltap_sinks.sql.history_shape import HistoryShape
@@ -26,10 +27,13 @@ class Tables:
     """Binds shapes to tables of the target. What of the target is not there is made where evolution is
     ``basic``: tables, columns, wider types, new names of what the source renamed. Nothing is dropped: a
     column whose source is gone stays, and so does one that another of its name took the place of, under
-    another name."""
+    another name. What was there when it was bound last is missed, unless the run ``repairs``."""
 
-    def __init__(self, target: Target, books: Books, properties: SqlProperties) -> None:
+    def __init__(
+        self, target: Target, books: Books, properties: SqlProperties, *, repairs: bool = False
+    ) -> None:
         self._target, self._books, self._properties = target, books, properties
+        self._rebuilds = repairs
         self._bound: dict[TableShape, Bound] = {}
         self._sources: dict[TableName, tuple[int, str]] = {}
         """Who has a table of the target, as long as this lives: the source's OID and name."""
@@ -42,6 +46,10 @@ class Tables:
         """Look at the target anew from now on."""
         self._bound.clear()
         self._shape_of.clear()
+
+    def rebuild(self) -> None:
+        """Make anew what is missing from now on: a snapshot brings every row."""
+        self._rebuilds = True
 
     def is_bound(self, shape: TableShape) -> bool:
         """Tell whether `of` only looks up."""
@@ -69,6 +77,7 @@ class Tables:
         if evolves and known is not None:
             self._rename_table(known, name)
         described = self._described(shape)
+        self._require_there(shape, described, known)
         if described is None:
             described = self._create(shape)
         elif isinstance(shape, HistoryShape) and evolves and not target.transactional_ddl:
@@ -109,6 +118,21 @@ class Tables:
             None if soft is None else target.quoted(soft),
             only_key=len(set(described.unique)) <= 1,
         )
+
+    def _require_there(
+        self, shape: TableShape, described: Described | None, known: KnownTable | None
+    ) -> None:
+        """See that the target has what was bound before. Raises: SqlTableGone."""
+        if self._rebuilds or known is None or known.name != shape.name:
+            return
+        if described is None:
+            raise SqlTableGone(f"table {shape.name}, which had rows, is not in the target any more")
+        now = {c.column.number: c.name for c in shape.columns}
+        for number, column in known.columns.items():
+            if now.get(number) == column and column not in described.columns:
+                raise SqlTableGone(
+                    f"column {column} of {shape.name}, which had values, is not in the target any more"
+                )
 
     def _claim(self, shape: TableShape) -> None:
         """Note whose the table is to be. Raises: SqlNameTaken, SqlColumnNameTaken."""

@@ -63,6 +63,9 @@ class _Sink(Sink):
         self._failed = False
 
     def open(self) -> Positions | None:
+        return self.held()
+
+    def held(self) -> Positions | None:
         destination = self._destination
         return destination.positions or None if destination.exactly_once else None
 

@@ -1,0 +1,107 @@
+"""A destination that lost what it had: the run ends and says so, and a repair brings it back."""
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from waltap.errors import SinkError
+from waltap.offsets.gaps import Gaps
+from waltap.pipeline.repair import Repair
+from waltap.sink.held import DestinationBehind
+from waltap_sinks.sql.errors import SqlTableGone
+
+from tests.rigs.pipeline import Pipeline
+from tests.servers.postgres import Database
+
+
+class Target:
+    """A SQLite file as target, with a copy of its earlier state."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self.copy = folder / "target.db", folder / "copy.db"
+
+    def execute(self, statement: str) -> list[tuple[object, ...]]:
+        connection = sqlite3.connect(self.path)
+        try:
+            rows = connection.execute(statement).fetchall()
+            connection.commit()
+        finally:
+            connection.close()
+        return rows
+
+    def keep(self) -> None:
+        self.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        shutil.copy(self.path, self.copy)
+
+    def restore(self) -> None:
+        self.remove()
+        shutil.copy(self.copy, self.path)
+
+    def remove(self) -> None:
+        for path in self.path.parent.glob("target.db*"):
+            path.unlink()
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Target:
+    return Target(tmp_path)
+
+
+@pytest.fixture
+def pipeline(database: Database, tmp_path: Path, target: Target) -> Pipeline:
+    """Return one whose target has ten rows and a copy of when it had five."""
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT i, 'a' FROM generate_series(1, 4) i"
+    )
+    url = f"sqlite:///{target.path}"
+    made = Pipeline(database, tmp_path, {"sink.type": "sql", "sink.url": url})
+    made.catch_up()
+    database.execute("INSERT INTO t VALUES (5, 'b')")
+    made.catch_up()
+    target.keep()
+    database.execute("INSERT INTO t SELECT i, 'c' FROM generate_series(6, 10) i")
+    made.catch_up()
+    assert target.execute("SELECT count(*) FROM t") == [(10,)]
+    return made
+
+
+LOSSES: dict[str, tuple[Callable[[Target], object], type[SinkError]]] = {
+    "restored": (Target.restore, DestinationBehind),
+    "made anew": (Target.remove, DestinationBehind),
+    "without its position": (
+        lambda target: target.execute("DELETE FROM waltap_position"),
+        DestinationBehind,
+    ),
+    "without a table": (lambda target: target.execute("DROP TABLE t"), SqlTableGone),
+    "without a column": (
+        lambda target: target.execute("ALTER TABLE t DROP COLUMN v"),
+        SqlTableGone,
+    ),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_what_was_lost_is_noticed_and_repaired(
+    pipeline: Pipeline, target: Target, loss: str
+) -> None:
+    lose, kind = LOSSES[loss]
+    lose(target)
+    database = pipeline.database
+    assert database is not None
+    database.execute("INSERT INTO t VALUES (11, 'd')")
+    for _ in range(2):  # the next start has not forgotten it
+        with pytest.raises(kind):
+            pipeline.catch_up()
+    (gap,) = Gaps(pipeline.offset_file.parent).open()
+    assert (gap.code, gap.tables) == (kind.code, ("public.t",))
+    host, _ = pipeline.host()
+    reread = Repair(pipeline.profile(host), host).run(lambda: 0)
+    assert reread["public.t"].rows == 11 or reread["public.t"].compared
+    assert target.execute("SELECT id, v FROM t ORDER BY id") == [
+        (row[0], row[1]) for row in database.execute("SELECT id, v FROM t ORDER BY id")
+    ]
+    database.execute("INSERT INTO t VALUES (12, 'e')")
+    pipeline.catch_up()
+    assert target.execute("SELECT count(*) FROM t") == [(12,)]
