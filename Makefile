@@ -33,7 +33,7 @@ test: setup-test ## style, types, imports and every test that a green run needs
 
 test-all: setup-test ## and what is slow or rare: full matrices, long kills, generated cases; before an issue is done
 	@$(MAKE) --no-print-directory check
-	@$(PYTEST) -n $(WORKERS) --dist loadgroup
+	@WALTAP_FUZZ_INPUTS=20000 $(PYTEST) -n $(WORKERS) --dist loadgroup
 
 flaky: setup-test ## run the tests ROUNDS=10 times in random order under LOAD=8; list what did not always pass
 	@$(BIN)/python -m tests.harness.flaky --rounds $(ROUNDS) --load $(LOAD) --workers $(WORKERS) -m "not exhaustive"

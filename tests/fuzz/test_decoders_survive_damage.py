@@ -6,7 +6,7 @@ import pytest
 
 from tests.fuzz.decoders import SUBJECTS, run
 
-INPUTS = int(os.environ.get("WALTAP_FUZZ_INPUTS", "20000" if os.environ.get("CI") else "2000"))
+INPUTS = int(os.environ.get("WALTAP_FUZZ_INPUTS", "2000"))
 SEED = int(os.environ.get("WALTAP_FUZZ_SEED", "0"))
 SHARES = 4
 

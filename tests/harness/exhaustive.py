@@ -73,7 +73,6 @@ THINNED: Final = {
     "tests/integration/test_tail_topics.py": "json",
     "tests/integration/test_spark_columns_untold.py": "parquet",
     "tests/integration/test_verify.py": "postgres",
-    "tests/fuzz/test_bad_values.py": "postgres",
 }
 """Module → the value of a parameter that `make test` keeps of every function."""
 
