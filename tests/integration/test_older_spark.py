@@ -1,6 +1,6 @@
 """The second environment, pyspark 4.1: Iceberg, which runs on no later one, Delta Lake, and the data source.
 
-One pytest of its own there: a process has one pyspark.
+A pytest of its own there for each module: a process has one pyspark.
 """
 
 import os
@@ -14,6 +14,7 @@ from tests.servers.jars import MissingProgram
 from tests.servers.requirement import missing
 
 ROOT = Path(__file__).parents[2]
+SUITE = ROOT / "tests" / "spark41"
 LOST_SOCKETS = (
     "ignore::ResourceWarning",
     "ignore::pytest.PytestUnraisableExceptionWarning",
@@ -21,8 +22,9 @@ LOST_SOCKETS = (
 """What collect() of pyspark 4.1 leaves to the garbage collector, which warns."""
 
 
-@pytest.mark.timeout(1800)  # a whole suite, for which one test stands
-def test_all_runs_on_pyspark_4_1(java: Path) -> None:
+@pytest.mark.timeout(1200)  # a whole module, for which one test stands
+@pytest.mark.parametrize("module", sorted(path.name for path in SUITE.glob("test_*.py")))
+def test_it_runs_on_pyspark_4_1(java: Path, module: str) -> None:
     try:
         interpreter = python()
     except MissingProgram as reason:
@@ -32,8 +34,8 @@ def test_all_runs_on_pyspark_4_1(java: Path) -> None:
     }
     options = [word for each in LOST_SOCKETS for word in ("-W", each)]
     done = subprocess.run(
-        [interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, "tests/spark41"],
-        cwd=ROOT, env=kept, capture_output=True, text=True, check=False, timeout=1700,
+        [interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(SUITE / module)],
+        cwd=ROOT, env=kept, capture_output=True, text=True, check=False, timeout=1100,
     )  # fmt: skip
     told = done.stdout[-8000:] + done.stderr[-1000:]
     assert done.returncode == 0, told
