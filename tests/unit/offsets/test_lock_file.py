@@ -2,6 +2,8 @@
 
 import fcntl
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,12 +26,44 @@ def test_a_look_makes_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_holder_that_wrote_no_id_yet_is_unknown(tmp_path: Path) -> None:
+@pytest.mark.parametrize("written", ["", "4711\n"], ids=["nothing", "another process"])
+def test_the_holder_is_the_process_that_holds_it_whatever_the_file_says(
+    tmp_path: Path, written: str
+) -> None:
+    path = tmp_path / "lock"
+    path.write_text(written)
+    hold = "import fcntl, sys; f = open(sys.argv[1]); fcntl.flock(f, 2); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        assert holder(path) == LockFile(path).take() == str(other.pid)
+        other.communicate(b"\n")
+    assert holder(path) is None
+
+
+@pytest.mark.parametrize("written", ["", "4711\n"], ids=["nothing", "a process"])
+def test_where_the_kernel_does_not_say_it_the_holder_is_what_the_file_says(
+    tmp_path: Path, written: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waltap.offsets.lock_file.LOCKS", tmp_path / "none")
     first = LockFile(tmp_path / "lock")
     first.take()
-    (tmp_path / "lock").write_text("")
-    assert holder(tmp_path / "lock") == LockFile(tmp_path / "lock").take() == "unknown"
+    (tmp_path / "lock").write_text(written)
+    assert holder(tmp_path / "lock") == (written.strip() or "unknown")
     first.release()
+
+
+def test_a_lock_file_is_closed_to_others(tmp_path: Path) -> None:
+    """Whoever may open it could hold it."""
+    (tmp_path / "lock").touch(0o644)
+    lock = LockFile(tmp_path / "lock")
+    lock.take()
+    assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o600
+    lock.take_over()
+    assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o600
+    lock.release()
 
 
 def test_a_shorter_id_leaves_nothing_of_a_longer_one(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import msgspec
 from waltap.dead_letters.letter import Letter
 from waltap.errors import OffsetError
 from waltap.offsets.durable_file import sync
+from waltap.offsets.private_file import private, private_folder
 from waltap.unreadable import UNREADABLE
 
 __all__ = ["DeadLettersUnusable", "LetterStore"]
@@ -85,8 +86,7 @@ class LetterStore:
     def _append(self, letters: list[Letter]) -> None:
         data = b"".join(_encode(letter) + b"\n" for letter in letters)
         new = not self._path.exists()
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        descriptor = os.open(self._path, flags, 0o600)
+        descriptor = private(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             if os.fstat(descriptor).st_size > self._read[1]:  # a line that a crash tore
                 os.ftruncate(descriptor, self._read[1])
@@ -101,8 +101,7 @@ class LetterStore:
 
     def _rewrite(self, letters: list[Letter]) -> None:
         draft = self._path.with_suffix(".new")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:
+        with open(draft, "wb", opener=private) as file:
             file.writelines(_encode(letter) + b"\n" for letter in letters)
             file.flush()
             os.fsync(file.fileno())
@@ -138,8 +137,8 @@ class LetterStore:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        private_folder(self.folder)
+        descriptor = private(self.folder / LOCK, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield

@@ -10,6 +10,8 @@ import os
 import tempfile
 from pathlib import Path
 
+from waltap.offsets.private_file import private_folder
+
 __all__ = ["machine_lock"]
 
 
@@ -22,7 +24,7 @@ def machine_lock(place: str) -> Path | None:
         # a relative one counts as none, by the specification of these folders
         base = state if state.is_absolute() else Path.home() / ".local/state"
         folder = base / "waltap/locks"
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         with tempfile.TemporaryFile(dir=folder) as file:  # a home on a network may know no locks
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (OSError, RuntimeError):  # RuntimeError: there is no home

@@ -22,6 +22,7 @@ from waltap.files.place import refusal
 from waltap.files.properties import StorageProperties
 from waltap.offsets.durable_file import sync
 from waltap.offsets.lock_file import LockFile, holder
+from waltap.offsets.private_file import lies_in_private, private, private_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,6 +86,7 @@ class Store:
         self._renames = self._fs.type_name in RENAMING
         self._objects = self._fs.type_name in OBJECTS
         self._folders: set[str] = set()
+        self._private = False
         self._files: set[str] = set()
         self._settling = Lock()
         self._unsynced: set[str] = set()
@@ -258,7 +260,7 @@ class Store:
             if self.takes_over and self.local:
                 # who lost the lease may have it open: what it writes there goes nowhere
                 Path(self.path(path)).unlink(missing_ok=True)
-            return self._fs.open_output_stream(self.path(path), compression=None)
+            return self._opened(self.path(path))
         except OSError as cause:
             raise self._failure(f"refuses {path}", cause) from cause
 
@@ -327,7 +329,7 @@ class Store:
         try:
             self._make_folder(folder)
             self._settle()
-            with self._fs.open_output_stream(written, compression=None) as stream:
+            with self._opened(written) as stream:
                 stream.write(data)
             if self.local:
                 sync(written)
@@ -348,7 +350,7 @@ class Store:
         written = f"{self.path(folder)}/.{name}.tmp" if self._renames else target
         try:
             self._make_folder(folder)
-            with self._fs.open_output_stream(written, compression=None) as stream:
+            with self._opened(written) as stream:
                 stream.write(data)
             if self.local:
                 sync(written)
@@ -396,12 +398,22 @@ class Store:
     def _make_folder(self, path: str) -> None:
         if path in self._folders:
             return
-        if not self._objects:  # an object store has names alone: nothing to make
+        if self.local and not self._folders:
+            self._private = lies_in_private(Path(self.path("")))
+        if self._private:
+            private_folder(Path(self.path(path)))
+        elif not self._objects:  # an object store has names alone: nothing to make
             self._fs.create_dir(self.path(path), recursive=True)
         if self.local:
             steps = path.split("/") if path else []
             self._unsynced.update("/".join(steps[:count]) for count in range(len(steps) + 1))
         self._folders.add(path)
+
+    def _opened(self, path: str) -> Any:
+        """Return a stream that writes the file ``path`` anew: private in a private folder."""
+        if self._private:
+            os.close(private(path, os.O_WRONLY | os.O_CREAT))
+        return self._fs.open_output_stream(path, compression=None)
 
     # --- one writer -------------------------------------------------------------------------------
 

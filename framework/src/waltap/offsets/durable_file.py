@@ -3,14 +3,19 @@
 import os
 from pathlib import Path
 
+from waltap.offsets.private_file import private, private_folder
+
 __all__ = ["draft_of", "replace_durably", "sync"]
 
 
 def replace_durably(path: Path, data: bytes) -> None:
-    """Make ``data`` the content of ``path``; it outlives a crash from then on. Raises: OSError."""
+    """Make ``data`` the content of ``path``, for its owner alone; it outlives a crash from then on.
+
+    Raises: OSError.
+    """
     new = draft_of(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with new.open("wb") as file:
+    private_folder(path.parent)
+    with open(new, "wb", opener=private) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -6,10 +6,14 @@ import time
 from pathlib import Path
 from typing import Final
 
+from waltap.offsets.private_file import private
+
 __all__ = ["LockFile", "holder", "noted"]
 
 LOOK_S: Final = 0.005
 LOOKS: Final = 1000
+LOCKS: Final = Path("/proc/locks")
+"""The locks of this machine, on Linux."""
 
 
 class LockFile:
@@ -24,16 +28,16 @@ class LockFile:
         self._noted = False
 
     def take(self, note: str = "") -> str | None:
-        """Hold the file until `release`. Returns None, or the process id of who has it ("unknown" before
-        it wrote one); taking what is held by this object changes nothing. Raises: OSError.
+        """Hold the file until `release`. Returns None, or the process id of who has it ("unknown" where
+        nothing says it); taking what is held by this object changes nothing. Raises: OSError.
 
         ``note`` is a line that stands in the file until `release`, and stays when the process dies.
         """
         while self._file < 0:
-            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            file = private(self.path, os.O_RDWR | os.O_CREAT)
             try:
                 if not _shut_alone(file):
-                    return _written(file)
+                    return _holder(file)
                 if _names(self.path, file):
                     self._write(file, note)
                     self._file, file = file, -1
@@ -48,7 +52,7 @@ class LockFile:
         caller who knows that its holder may write nothing any more. Raises: OSError."""
         self.release()
         draft = self.path.with_name(f"{self.path.name}.new")
-        file = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        file = private(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
             _shut(file, fcntl.LOCK_EX)
             self._write(file, note)
@@ -92,7 +96,7 @@ def holder(path: Path) -> str | None:
     except OSError:
         return None  # nobody has ever held it
     try:
-        return None if _shut(file, fcntl.LOCK_SH) else _written(file)
+        return None if _shut(file, fcntl.LOCK_SH) else _holder(file)
     finally:
         os.close(file)
 
@@ -116,6 +120,26 @@ def _shut_alone(file: int) -> bool:
         fcntl.flock(file, fcntl.LOCK_UN)
         time.sleep(LOOK_S)
     return False
+
+
+def _holder(file: int) -> str:
+    """Return the process id of who holds the lock: the kernel's, else the one that is written in the file,
+    where the kernel does not say it (another system, another container, a network)."""
+    held = os.fstat(file)
+    inode, place = str(held.st_ino), f"{os.major(held.st_dev):02x}:{os.minor(held.st_dev):02x}"
+    written = _written(file)
+    try:
+        locks = [line.split() for line in LOCKS.read_text("ascii").splitlines()]
+    except (OSError, ValueError):
+        return written
+    # some filesystems have a device of their own for each volume, which is not the one of stat
+    found = {
+        lock[4]: lock[5].rpartition(":")[0]
+        for lock in locks
+        if len(lock) > 5 and lock[1] == "FLOCK" and lock[5].rpartition(":")[2] == inode
+    }
+    here = [pid for pid, device in found.items() if device == place] or list(found)
+    return written if written in here or not here else here[0]
 
 
 def _written(file: int) -> str:

@@ -9,6 +9,7 @@ from typing import Self
 
 from waltap.errors import OffsetError
 from waltap.offsets.lock_file import LockFile, holder, noted
+from waltap.offsets.private_file import FOLDER, close_to_others, private_folder
 from waltap.offsets.state_folder import LOCK
 from waltap.pipeline.tenure import Tenure
 
@@ -86,6 +87,13 @@ def running(folder: Path) -> PipelineRunning | None:
     return None if pid is None else _running(pid)
 
 
+def _close_parent(folder: Path) -> None:
+    """Close ``waltap.state.dir`` to others, unless it has more than states of pipelines in it."""
+    with suppress(OSError):
+        if all((found / LOCK).exists() for found in folder.iterdir()):
+            folder.chmod(folder.stat().st_mode & FOLDER)
+
+
 def _running(pid: str) -> PipelineRunning:
     return PipelineRunning(f"process {pid} runs this pipeline already", pid=pid)
 
@@ -120,11 +128,14 @@ class PipelineLock:
         folder = self._file.path.parent
         try:
             self._made = [each for each in (folder, folder.parent) if not each.exists()]
-            folder.mkdir(parents=True, exist_ok=True)
+            private_folder(folder)
+            close_to_others(folder)
             if self._tenure is not None:
                 self._take_leased(self._tenure)
-                return self
-            pid = self._file.take()
+                pid = None
+            else:
+                pid = self._file.take()
+            _close_parent(folder.parent)
         except OSError as error:  # a full disk lets an empty file be made
             self._leave()
             raise unusable(folder, error) from error

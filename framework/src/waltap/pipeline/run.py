@@ -1,6 +1,7 @@
 """One run of a profile: what lasts over its reconnects, and what its surroundings are told."""
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -12,6 +13,7 @@ from waltap.errors import ConfigurationError, Problem
 from waltap.host import Host
 from waltap.offsets.gaps import Gaps
 from waltap.offsets.offset import PartitionOffset
+from waltap.offsets.private_file import private, private_folder
 from waltap.pipeline.backoff import Backoff
 from waltap.pipeline.channels import Channels
 from waltap.pipeline.counts import RATE_WINDOWS_S, Counts, SnapshotTimes, StreamGauges
@@ -300,8 +302,9 @@ class Run:
         """Write the ready file: what is committed from now on is captured."""
         if self._ready_file is not None:
             with _usable(self._ready_file):
-                self._ready_file.parent.mkdir(parents=True, exist_ok=True)
-                self._ready_file.touch()
+                private_folder(self._ready_file.parent)
+                os.close(private(self._ready_file, os.O_WRONLY | os.O_CREAT))
+                os.utime(self._ready_file)
 
 
 def _waiting(signals: Mapping[str, object]) -> Waiting | None:

@@ -15,6 +15,7 @@ from typing import Final, Self
 import msgspec
 
 from waltap.decode.decoder import Frame, ServerInfo
+from waltap.offsets.private_file import private
 from waltap.recording.errors import RecordingDamaged, RecordingUnfit
 from waltap.unreadable import UNREADABLE
 
@@ -98,7 +99,8 @@ class RecordingWriter:
     """Writes one recording; a file that is there is replaced. Raises: OSError."""
 
     def __init__(self, path: Path) -> None:
-        self._file = gzip.open(path, "wb", compresslevel=LEVEL)  # noqa: SIM115 - closed by `close`
+        self._raw = open(path, "wb", opener=private)  # noqa: SIM115 - `close` does it
+        self._file = gzip.GzipFile("", "wb", LEVEL, self._raw)
         self._encode = msgspec.msgpack.Encoder().encode
         self.frames = 0
 
@@ -112,6 +114,7 @@ class RecordingWriter:
     def close(self) -> None:
         """End the file; may be called twice."""
         self._file.close()
+        self._raw.close()
 
     def __enter__(self) -> Self:
         return self

@@ -17,6 +17,7 @@ import msgspec
 
 from waltap.decode.relation import Relation
 from waltap.offsets.durable_file import replace_durably
+from waltap.offsets.private_file import private, private_folder
 from waltap.unreadable import UNREADABLE
 
 __all__ = ["RELATIONS_KEPT", "RelationMemory"]
@@ -96,8 +97,8 @@ class RelationMemory:
             if whole:
                 replace_durably(self._path, data)
             else:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                with self._path.open("ab") as file:
+                private_folder(self._path.parent)
+                with open(self._path, "ab", opener=private) as file:
                     file.write(data)
         except OSError:
             return

@@ -36,6 +36,7 @@ from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Missing, Tuple
 from waltap.errors import WaltapError
 from waltap.offsets.durable_file import sync
+from waltap.offsets.private_file import private, private_folder
 from waltap.unreadable import UNREADABLE
 
 __all__ = ["CHUNK_CHANGES", "Item", "PreparedRecord", "SpillArea", "SpillFailed", "Spool"]
@@ -158,7 +159,7 @@ class SpillArea:
         """Return the path of a file that does not exist yet."""
         assert self.folder is not None
         with self.guarded():
-            self.folder.mkdir(parents=True, exist_ok=True)
+            private_folder(self.folder)
         self._serial += 1
         return self.folder / f"{name}-{self._serial}.spill"
 
@@ -303,7 +304,7 @@ class Spool:
         with self._guarded():
             if self._file is None:
                 self.path = self._area.new_path(f"stream-{self.xid}")
-                self._file = self.path.open("w+b")
+                self._file = open(self.path, "w+b", opener=private)  # noqa: SIM115 - `close` does it
             for blob in self._blobs:
                 self._file.write(blob)
         self._file_bytes += self.memory_bytes
@@ -359,11 +360,11 @@ class Spool:
         """Give the rows of the file, which lost its name, a new one at ``path``."""
         lost = self._file
         assert lost is not None
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         lost.flush()
         place = lost.tell()
         lost.seek(0)
-        found = path.open("w+b")
+        found = open(path, "w+b", opener=private)  # noqa: SIM115 - `close` does it
         try:
             shutil.copyfileobj(lost, found)
             found.flush()
@@ -519,7 +520,7 @@ def _row(
 def _write_record(folder: Path, name: str, record: PreparedRecord) -> Path:
     """Write the description of a prepared transaction durably; return its path."""
     draft = folder / f"{name}.tmp"
-    with draft.open("wb") as file:
+    with open(draft, "wb", opener=private) as file:
         file.write(msgspec.msgpack.encode(record))
         file.flush()
         os.fsync(file.fileno())

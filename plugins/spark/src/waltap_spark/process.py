@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from waltap.errors import SinkError
+from waltap.offsets.private_file import private, private_folder
 from waltap_spark.errors import ApplierFailed, ChunksUnread, JvmEnded
 from waltap_spark.exit_codes import REFUSED, STANDING, UNREAD
 from waltap_spark.failures import NO_MEMORY
@@ -65,8 +66,8 @@ class DriverProcess:
         command += ["--changelog", self._changelog, "--output", self._output]
         command += arguments(self._properties)
         if self._log is None:
-            self._log_file.parent.mkdir(parents=True, exist_ok=True)
-            self._log = self._log_file.open("ab")
+            private_folder(self._log_file.parent)
+            self._log = open(self._log_file, "ab", opener=private)  # noqa: SIM115 - `close` does it
         self._log_began = self._log_file.stat().st_size
         self._started = time.monotonic()
         self._child = subprocess.Popen(

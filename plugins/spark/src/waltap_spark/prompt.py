@@ -8,6 +8,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from waltap.offsets.private_file import private, private_folder
+
 __all__ = ["Completion", "Prompt", "history_file"]
 
 KEYWORDS: Final = (
@@ -209,8 +211,8 @@ def _editing(complete: Callable[[str, str], list[str]], history: Path) -> Iterat
     finally:
         readline.set_completer(None)
         with contextlib.suppress(OSError):  # a home that cannot be written keeps no history
-            history.parent.mkdir(parents=True, exist_ok=True)
-            history.touch(mode=0o600)  # statements have values of rows
+            private_folder(history.parent)
+            os.close(private(history, os.O_WRONLY | os.O_CREAT))  # statements have values of rows
             readline.write_history_file(history)
 
 

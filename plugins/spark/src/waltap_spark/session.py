@@ -12,6 +12,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from waltap.offsets.private_file import private, private_folder
 from waltap_spark.errors import SparkRefused
 from waltap_spark.java import require_java, require_pyspark
 
@@ -142,8 +143,8 @@ def _standard_error_to(path: Path | None) -> Iterator[None]:
         return
     sys.stderr.flush()
     before = os.dup(2)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
+    private_folder(path.parent)
+    with open(path, "ab", opener=private) as file:
         os.dup2(file.fileno(), 2)
     try:
         yield

@@ -22,6 +22,7 @@ from waltap.decode.decoder import Decoder, Frame
 from waltap.decode.message import Message, OldTuple
 from waltap.decode.relation import DataType, Relation
 from waltap.decode.tuple_image import Missing
+from waltap.offsets.private_file import private
 from waltap.source.position import lsn_text, parse_lsn
 
 __all__ = [
@@ -169,7 +170,8 @@ def save_recordings(path: Path, recordings: Iterable[Recording]) -> None:
             if recording.means is not None and recording.means[number]:
                 frame["means"] = recording.means[number]
             lines.append(json.dumps(frame, ensure_ascii=False))
-    path.write_text("".join(f"{line}\n" for line in lines))
+    with open(path, "w", encoding="utf-8", opener=private) as file:
+        file.writelines(f"{line}\n" for line in lines)
 
 
 def frames_of_slot(

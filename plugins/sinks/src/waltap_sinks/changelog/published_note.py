@@ -3,6 +3,7 @@
 import contextlib
 from pathlib import Path
 
+from waltap.offsets.private_file import private, private_folder
 from waltap_sinks.changelog.manifest import Mark
 
 __all__ = ["PublishedNote"]
@@ -20,8 +21,9 @@ class PublishedNote:
         """Note how far the log goes now; what fails is only a check."""
         draft = self._path.with_suffix(".tmp")
         with contextlib.suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(f"{self._log}\n{self.identity}\n{mark}")
+            private_folder(self._path.parent)
+            with open(draft, "w", opener=private) as file:
+                file.write(f"{self._log}\n{self.identity}\n{mark}")
             draft.replace(self._path)
 
     def read(self) -> Mark | None:

@@ -13,6 +13,7 @@ import msgspec
 
 from waltap.files.errors import FilesUnavailable
 from waltap.files.store import Store
+from waltap.offsets.private_file import private, private_folder
 from waltap.sink.delivered import begins_snapshot, was_delivered
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
@@ -282,9 +283,10 @@ class FilesSink(Sink):
     def _keep(self, number: int) -> None:
         """Note in the pipeline's own state how far it has committed; what fails is only a check."""
         with contextlib.suppress(OSError):
-            self._note.parent.mkdir(parents=True, exist_ok=True)
+            private_folder(self._note.parent)
             draft = self._note.with_suffix(".new")
-            draft.write_text(f"{self._store.path('')}\n{number}")
+            with open(draft, "w", opener=private) as file:
+                file.write(f"{self._store.path('')}\n{number}")
             draft.replace(self._note)
 
     def _known(self) -> int:
