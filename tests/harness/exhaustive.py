@@ -25,7 +25,7 @@ RARE: Final = {
     r"conformance/test_table_formats_conform.py::TestDelta::test_(a_driver|a_key|a_snap|all_t|rows)": "two in Delta",
     r"conformance/test_table_formats_conform.py::TestParquet(Versions|SoftDeletes)::test_(a_driver|a_key|all)": "rows",
     r"conformance/test_registry_formats_conform.py::Test(ProtobufWith\w+|CloudEventsInAvro)": "Avro, Protobuf",
-    r"integration/test_older_spark.py::.*\[test_(?!schemas|source|iceberg_s3)": "Iceberg's own tests",
+    r"integration/test_older_spark.py::.*\[test_(?!schemas|source)": "Iceberg's own tests",
     r"integration/test_notebooks.py": "the tables that it reads: test_spark_source.py",
     r"integration/test_tutorial.py": "its commands: test_cli_pipeline.py",
     r"integration/test_troubleshooting.py::test_each": "each error's own test",
