@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from waltap.errors import WaltapError
-from waltap.pipeline.new_tables import NewTables
+from waltap.offsets.gaps import Gaps
+from waltap.pipeline.new_tables import NewTables, TablesNotStreamed
 from waltap.source.connector import Connector
 
 from tests.rigs.pipeline import QUICK, Pipeline
@@ -398,3 +399,41 @@ def test_a_busy_stream_looks_for_new_tables_once_in_a_period(
         run.until(looked_often, "the looks")
     gaps = [after - before for before, after in itertools.pairwise(looks)]
     assert min(gaps) >= period
+
+
+def published_by_hand(database: Database, name: str) -> None:
+    database.execute(f"CREATE PUBLICATION {name} FOR TABLE old, lost, signals")
+
+
+@pytest.mark.parametrize("back", [True, False], ids=["put back", "left out"])
+def test_a_table_taken_out_of_a_publication_under_a_run_is_a_gap(
+    old: Database, tmp_path: Path, back: bool
+) -> None:
+    old.execute("CREATE TABLE lost (id int PRIMARY KEY)")
+    published_by_hand(old, "p")
+    disabled = {"publication.autocreate.mode": "disabled", "publication.name": "p", **WARN}
+    pipeline = Pipeline(old, tmp_path, disabled | QUICK)
+    gaps = Gaps(pipeline.offset_file.parent)
+    with pipeline.running() as there:
+        old.execute("ALTER PUBLICATION p DROP TABLE lost")
+        old.execute("INSERT INTO lost SELECT generate_series(1, 5)")
+        if back:
+            old.execute("ALTER PUBLICATION p ADD TABLE lost")
+        there.until(gaps.open, "a certificate")
+        told = "changed" if back else "interrupted"
+        assert ("public.lost", told) in there.notices.new_tables
+    (gap,) = gaps.open()
+    assert (gap.code, gap.tables) == (TablesNotStreamed.code, ("public.lost",))
+
+
+def test_a_table_that_was_left_out_while_nobody_ran_is_a_gap(old: Database, tmp_path: Path) -> None:
+    old.execute("CREATE TABLE lost (id int PRIMARY KEY)")
+    published_by_hand(old, "p")
+    disabled = {"publication.autocreate.mode": "disabled", "publication.name": "p", **WARN}
+    pipeline = Pipeline(old, tmp_path, disabled)
+    run(pipeline)
+    old.execute("ALTER PUBLICATION p DROP TABLE lost; INSERT INTO lost VALUES (1)")
+    for _ in range(2):  # one gap, however often it starts
+        run(pipeline)
+    (gap,) = Gaps(pipeline.offset_file.parent).open()
+    assert gap.tables == ("public.lost",)

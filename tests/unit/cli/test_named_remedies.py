@@ -45,7 +45,7 @@ OF_KAFKA = {
 
 OPTIONS_OF_OTHERS = {
     *("--upgrade", "--force-reinstall"),
-    *("--create", "--topic", "--add", "--alter", "--list", "--bootstrap-server"),
+    *("--create", "--topic", "--add", "--alter", "--list", "--bootstrap-server", "--partitions"),
 }
 """What pip and the scripts of Kafka take."""
 

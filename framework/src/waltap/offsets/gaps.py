@@ -108,14 +108,12 @@ class Gaps:
         return path
 
     def note(self, gap: Gap) -> Gap:
-        """Keep a gap that was found; return what is kept. An open one that begins where this one does is
-        the same, and is kept up to the later end."""
+        """Keep a gap that was found; return what is kept. An open one that begins where this one does, or
+        has the same reason and tables, is the same, and is kept up to the later end."""
         for known in self.open():
-            if (known.begin.lsn, known.slot, known.begin.system_id) == (
-                gap.begin.lsn,
-                gap.slot,
-                gap.begin.system_id,
-            ):
+            source = (known.slot, known.begin.system_id) == (gap.slot, gap.begin.system_id)
+            again = bool(gap.tables) and (known.code, known.tables) == (gap.code, gap.tables)
+            if source and (again or known.begin.lsn == gap.begin.lsn):
                 tables = tuple(dict.fromkeys((*known.tables, *gap.tables)))
                 kept = msgspec.structs.replace(known, end=gap.end, tables=tables)
                 self.keep(kept)

@@ -1,7 +1,7 @@
 """One connection to the source, from the checks before it does anything to its end."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
@@ -115,11 +115,22 @@ class Connection:
         with self._gaps_noted(connector, behind):
             require_held(self._run.profile.sink.spec.name, stored.held, found)
 
+    def _not_streamed(
+        self, connector: Connector, offset: Offset | None, error: WaltapError, names: Sequence[str]
+    ) -> None:
+        """Keep a certificate of tables that the server did not stream for a while."""
+        delivery = self._run.delivery
+        behind = offset if delivery is None else delivery.offset
+        if behind is not None and behind.snapshot is None:
+            self._run.gaps.missed(error, behind, connector, self._now_ms(), tables=names)
+
     def _now_ms(self) -> int:
         return self._run.clock.time_ns() // 1_000_000
 
     def _start(self, connector: Connector, offset: Offset | None) -> tuple[Start, Delivery]:
-        self._stages.new_tables.prepare(connector)
+        self._stages.new_tables.prepare(
+            connector, lambda error, names: self._not_streamed(connector, offset, error, names)
+        )
         start = connector.prepare(offset)
         for note in start.notes:
             log.info(note)

@@ -86,14 +86,20 @@ class GapNotes:
         return str(path)
 
     def missed(
-        self, error: WaltapError, offset: Offset | None, connector: Connector, now_ms: int
+        self,
+        error: WaltapError,
+        offset: Offset | None,
+        connector: Connector,
+        now_ms: int,
+        *,
+        tables: Sequence[str] = (),
     ) -> None:
-        """Keep a gap that a start found, where ``error`` tells of one."""
+        """Keep a gap that was found, where ``error`` tells of one: of ``tables``, or of all captured."""
         if offset is None or not error.loses:
             return
-        end_lsn, tables = 0, list[str]()
+        end_lsn = 0
         with suppress(WaltapError):
-            tables = sorted(connector.captured_tables().values())
+            tables = tables or sorted(connector.captured_tables().values())
             end_lsn = connector.wal_end() or 0
         end = GapEnd(
             lsn=lsn_text(end_lsn),

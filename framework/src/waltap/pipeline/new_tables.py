@@ -8,25 +8,28 @@ under its name is another. A table that the server was made to stream no more, o
 the start puts right, joins like one that was never captured; so does one of which that was changed since
 the last start, and changed back.
 
+What the server did not stream of a table that was captured is a gap, whoever changed the publication, and
+also where it was changed back between two looks: a certificate is kept of it.
+
 A table that was captured once and left out for a while has rows at the destination that the source may
 have no more, which no incremental snapshot tells: that is said, and the sink is told (`Sink.missed`).
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from waltap.errors import Retry, WaltapError
+from waltap.errors import Retry, SourceError, WaltapError
 from waltap.offsets.durable_file import replace_durably
 from waltap.offsets.offset import Offset
 from waltap.source.connector import Connector
 from waltap.unreadable import UNREADABLE
 
-__all__ = ["NewTables"]
+__all__ = ["NewTables", "TablesNotStreamed"]
 
 log = logging.getLogger(__name__)
 
@@ -48,13 +51,31 @@ MESSAGES: Final = {
     "uncaptured": "table %s is new and not captured: it joins at the next start of this pipeline, and "
     "what is written to it until then does not come by the stream",
     "interrupted": "the server streams no more of table %s, or not everything, since its publication was "
-    "changed or dropped; the next start puts that right, what is written until then does not come",
+    "changed or dropped; a start puts that right where publication.autocreate.mode lets it, else ALTER "
+    "PUBLICATION ... ADD TABLE does; what is written until then does not come",
+    "changed": "what the server streams of table %s was changed and changed back: what was written "
+    "between may be missing",
 }
 LOOKS_PER_ANSWER: Final = 6
 """What is still streamed is asked every so many looks: the answer takes several queries."""
 
 QUIET: Final = frozenset({"created", "joined"})
 """Nothing is missing."""
+
+
+class TablesNotStreamed(SourceError):
+    """The server did not stream everything of captured tables: their publication was changed."""
+
+    code = "WT-2048"
+    loses = True
+    remedy = (
+        "See that the publication has them: SELECT * FROM pg_publication_tables; if not, ALTER "
+        "PUBLICATION ... ADD TABLE. Then stop the pipeline, and `waltap repair FILE` reads them again."
+    )
+
+
+Lost = Callable[[WaltapError, Sequence[str]], None]
+"""Is given what tells of a gap, and the names of its tables."""
 
 
 class _Known(msgspec.Struct):
@@ -70,13 +91,17 @@ class _Known(msgspec.Struct):
 
     def interrupted(self, connector: Connector) -> set[str]:
         """Return captured tables that the server does not stream wholly now, or may not have since."""
-        now = connector.streamed_as()
-        changed = set()
+        changed = self.changed(connector.streamed_as())
+        return (changed | connector.unsent()).intersection(self.captured)
+
+    def changed(self, now: Mapping[str, tuple[str, str]]) -> set[str]:
+        """Return the tables that are streamed in another way ``now``."""
+        found = set()
         for identifier, (by, how) in self.streamed_as.items():
             by_now, how_now = now.get(identifier, (by, how))
             if by_now == by and how_now != how:
-                changed.add(identifier)
-        return (changed | connector.unsent()).intersection(self.captured)
+                found.add(identifier)
+        return found
 
 
 class NewTables:
@@ -99,14 +124,17 @@ class NewTables:
         self._looks, self._interrupted = 0, set[str]()
         self._ask: Callable[[str], bool] | None = None
         self._kept: Callable[[], bool] = lambda: True
+        self._lost: Lost = lambda _error, _names: None
         self._unsaved = False
 
-    def prepare(self, connector: Connector) -> None:
+    def prepare(self, connector: Connector, lost: Lost) -> None:
         """Look before the connector prepares a start, which puts right what the server streams: what it
         did not stream until then counts as captured no more, also when this start is killed."""
+        self._lost = lost
         before = self._stored()
         gaps = before.interrupted(connector) if before is not None else set()
         if before is not None and gaps:
+            self._tell_gap(gaps, connector.existing_tables())
             before.captured = sorted(set(before.captured) - gaps)
             before.others = sorted(gaps | set(before.others))
             before.left = sorted(gaps | set(before.left))
@@ -209,10 +237,25 @@ class NewTables:
     def _look_for_gaps(self, connector: Connector, present: dict[str, tuple[str, str]]) -> None:
         """Tell of tables whose changes come no more. From PostgreSQL 18 on the server only logs that a
         publication is not there, and leaves the changes out."""
+        assert self._known is not None
         gaps = self._captured & connector.unsent() & present.keys()
         for identifier in sorted(gaps - self._interrupted):
             self._say("interrupted", ".".join(present[identifier]))
-        self._interrupted = gaps
+        now = connector.streamed_as()
+        changed = (self._known.changed(now) & self._captured & present.keys()) - gaps
+        for identifier in sorted(changed):
+            self._say("changed", ".".join(present[identifier]))
+        if new := changed | (gaps - self._interrupted):
+            self._tell_gap(new, present)
+        self._interrupted, self._known.streamed_as = gaps, {**self._known.streamed_as, **now}
+
+    def _tell_gap(self, gaps: Iterable[str], present: Mapping[str, tuple[str, str]]) -> None:
+        names = sorted(
+            ".".join(present[identifier]) for identifier in gaps if identifier in present
+        )
+        if names and self._policy != "ignore":
+            text = f"not everything was streamed of {', '.join(names)}"
+            self._lost(TablesNotStreamed(text), names)
 
     def unknown(self, connector: Connector, offset: Offset) -> list[str]:
         """Return the tables that the next start will find to be new."""

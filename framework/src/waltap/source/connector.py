@@ -423,9 +423,9 @@ class Connector(abc.ABC):
         return False
 
     def unsent(self) -> frozenset[str]:
-        """Return identifiers of captured tables of which the server does not stream everything as things
-        stand, and will after `prepare`: what was written to them meanwhile does not come. Changes
-        nothing. Raises: SourceError."""
+        """Return identifiers of tables that the profile captures and of which the server does not stream
+        everything as things are: what is written to them meanwhile does not come. Changes nothing.
+        Raises: SourceError."""
         return frozenset()
 
     def slot_xmin(self) -> int | None:

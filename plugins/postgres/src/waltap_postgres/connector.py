@@ -518,9 +518,11 @@ class PostgresConnector(Connector):
         return {str(o): name for o, name in tables if name != self.context.capture.signal_table}
 
     def unsent(self) -> frozenset[str]:
-        unsent = self._publications.unsent()
-        tables = self.existing_tables().items() if unsent else ()
-        return frozenset(number for number, place in tables if place in unsent)
+        unsent, tables = self._publications.unsent(), self.existing_tables()
+        captured = {t.relation.oid for t in self.captured()}
+        places = {number: place for number, place in tables.items() if int(number) in captured}
+        unsent |= self._publications.left_out(places.values())
+        return frozenset(number for number, place in places.items() if place in unsent)
 
     def publish(self, tables: Sequence[tuple[str, str]], *, wanted: bool) -> list[tuple[str, str]]:
         return self._publications.publish(tables, wanted=wanted)

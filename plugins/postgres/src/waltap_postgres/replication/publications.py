@@ -261,6 +261,17 @@ class Publications:
             else set(places)
         )
 
+    def left_out(self, places: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Return which of these (schema, table) no publication has; none while a publication is missing:
+        then the server streams nothing, and loses nothing."""
+        try:
+            names = self.names or (self.plan().names if self._used else ())
+        except (PublicationMissing, IdentityMissing):  # a start says so
+            return set()
+        if not names or any(published(self._catalogue, name) is None for name in names):
+            return set()
+        return set(places) - published_by_any(self._catalogue, names)
+
     def unsent(self) -> set[tuple[str, str]]:
         """Return what `PublicationPlan.unsent` is as things stand; nothing where a start is refused."""
         if not self._used:
