@@ -140,15 +140,22 @@ def test_probes_and_strangers(seen: tuple[Run, Monitor]) -> None:
 
 def test_a_signal_is_given(seen: tuple[Run, Monitor]) -> None:
     run, monitor = seen
-    status, body = ask(monitor, "/api/signal", {"type": "log", "data": {"message": "at {}"}})
+    kept = run.pipeline.offset_file.parent / "http-token"
+    signal = {"type": "log", "data": {"message": "at {}"}}
+    status, body = ask(monitor, "/api/signal", signal)
+    assert (status, str(kept) in body.decode()) == (401, True)
+    assert ask(monitor, "/api/status")[0] == 200
+    assert not run.notices.signals
+    by = {"Authorization": f"Bearer {kept.read_text().strip()}"}
+    status, body = ask(monitor, "/api/signal", signal, **by)
     assert (status, json.loads(body)["taken"]) == (200, True)
     assert run.notices.signals[0][0] == "log"
-    status, body = ask(monitor, "/api/signal", {"type": "unheard-of"})
+    status, body = ask(monitor, "/api/signal", {"type": "unheard-of"}, **by)
     assert status == 422
     assert json.loads(body)["reason"]
-    assert ask(monitor, "/api/signal", {"kind": "log"})[0] == 400
-    assert ask(monitor, "/api/signal", [1])[0] == 400
-    assert ask(monitor, "/api/signal", b'{"type": "\xff"}')[0] == 400
+    assert ask(monitor, "/api/signal", {"kind": "log"}, **by)[0] == 400
+    assert ask(monitor, "/api/signal", [1], **by)[0] == 400
+    assert ask(monitor, "/api/signal", b'{"type": "\xff"}', **by)[0] == 400
 
 
 def test_without_a_token_other_machines_are_not_served(pipeline: Pipeline) -> None:

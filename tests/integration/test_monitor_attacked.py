@@ -12,7 +12,8 @@ from waltap.monitor.server import Monitor
 from tests.rigs.pipeline import Pipeline, Run
 
 SIGNAL = b'{"type": "log", "data": {"message": "attacked"}}'
-HERE = b"Host: 127.0.0.1\r\n"
+TOKEN = "of-the-state-folder"
+HERE = b"Host: 127.0.0.1\r\nAuthorization: Bearer " + TOKEN.encode() + b"\r\n"
 JSON = b"Content-Type: application/json\r\n"
 HIDDEN = b"POST /api/signal HTTP/1.1\r\n" + HERE + JSON + b"Content-Length: 48\r\n\r\n" + SIGNAL
 
@@ -25,6 +26,9 @@ def monitor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitor]:
     """The page of a pipeline that was not started: what it takes of signals is in its inbox."""
     folder = tmp_path_factory.mktemp("attacked")
     run = Run(Pipeline(None, folder, NOWHERE), limits=None, settings={})
+    token = folder / "state/p/http-token"
+    token.parent.mkdir(parents=True)
+    token.write_text(TOKEN)
     with Monitor(run.engine, "127.0.0.1:0", None) as made:
         yield made
 

@@ -1,8 +1,10 @@
 """Who may ask the status page what."""
 
+from pathlib import Path
+
 import pytest
 from waltap.errors import ConfigurationError
-from waltap.monitor.access import Access, is_loopback
+from waltap.monitor.access import Access, is_loopback, kept_token
 from waltap.monitor.server import address_of
 
 HERE = {"host": "127.0.0.1:8083"}
@@ -32,7 +34,13 @@ def test_not_loopback(host: str) -> None:
         ("GET", HERE | {"origin": "http://evil.example.com"}, 403),
         ("GET", HERE | {"origin": "http://["}, 403),
         ("POST", HERE | {"origin": "null"} | JSON, 403),
-        ("POST", HERE | JSON, None),
+        ("POST", HERE | JSON, 401),
+        ("POST", HERE | JSON | {"authorization": "Bearer hidden-77"}, None),
+        ("POST", HERE | JSON | {"authorization": "Bearer "}, 401),
+        ("POST", HERE | JSON | {"authorization": "Bearer hidden-7"}, 401),
+        ("DELETE", HERE, 401),
+        ("PUT", HERE | JSON, 401),
+        ("HEAD", HERE, None),
         ("POST", HERE | {"content-type": "text/plain"}, 415),
         ("POST", HERE, 415),
     ],
@@ -40,7 +48,9 @@ def test_not_loopback(host: str) -> None:
 def test_a_page_elsewhere_reaches_nothing(
     method: str, headers: dict[str, str], status: int | None
 ) -> None:
-    refusal = Access("127.0.0.1", None).refusal(method, headers, None, open_to_all=False)
+    """Nor does another user of this machine change anything."""
+    access = Access("127.0.0.1", lambda: "hidden-77", open_reads=True)
+    refusal = access.refusal(method, headers, None, open_to_all=False)
     assert (refusal and refusal[0]) == status
 
 
@@ -57,11 +67,25 @@ def test_a_page_elsewhere_reaches_nothing(
 def test_beyond_this_machine_a_token_is_needed(
     headers: dict[str, str], token: str | None, status: int | None
 ) -> None:
-    access = Access("0.0.0.0", "hidden-77")
+    access = Access("0.0.0.0", lambda: "hidden-77", open_reads=False)
     asked = {"host": "db.example.com:8083"} | headers
     refusal = access.refusal("GET", asked, token, open_to_all=False)
     assert (refusal and refusal[0]) == status
     assert access.refusal("GET", asked, token, open_to_all=True) is None
+
+
+def test_the_token_of_the_state_folder_is_its_owners_and_stays(tmp_path: Path) -> None:
+    path = tmp_path / "state/http-token"
+    token = kept_token(path)
+    assert len(token) >= 32
+    assert kept_token(path) == token
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.write_text("\n")  # a full disk
+    assert len(kept_token(path)) >= 32
+    access = Access("127.0.0.1", lambda: "", open_reads=True)
+    for headers in (HERE | JSON, HERE | JSON | {"authorization": "Bearer "}):
+        refusal = access.refusal("POST", headers, "", open_to_all=True)
+        assert (refusal and refusal[0]) == 401
 
 
 def test_addresses() -> None:

@@ -1,18 +1,29 @@
-"""Who may ask over HTTP. Sans-IO.
+"""Who may ask over HTTP.
 
 A page that anybody has open in a browser may send requests to this machine; so the Host header must be one
-that we were given, the Origin our own, and beyond this machine a token is needed.
+that we were given, and the Origin our own. Every user of this machine reaches its ports, too: what changes
+something needs a token everywhere, what only reads needs one beyond this machine.
 """
 
 import hmac
-from collections.abc import Mapping
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
-__all__ = ["Access", "is_loopback"]
+from waltap.offsets.durable_file import replace_durably
+
+__all__ = ["Access", "is_loopback", "kept_token"]
 
 OWN = frozenset({"same-origin", "none"})
 """What a browser says of requests that our page, or its user, makes."""
+READS = frozenset({"GET", "HEAD"})
+"""Methods that change nothing."""
+LEAST: Final = 8
+"""Characters of a token."""
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -26,12 +37,30 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-class Access:
-    """Judges requests. ``host`` is where we listen; with ``token`` every request but those for health must
-    have it."""
+def kept_token(path: Path) -> str:
+    """Return the token in the file ``path``, which only its owner reads; a new one where there is none.
 
-    def __init__(self, host: str, token: str | None) -> None:
-        self._local, self._host, self._token = is_loopback(host), host, token
+    Raises: OSError.
+    """
+    with suppress(FileNotFoundError):
+        kept = path.read_text("ascii", "replace").strip()
+        if len(kept) >= LEAST:
+            return kept
+    token = secrets.token_urlsafe()
+    replace_durably(path, f"{token}\n".encode())
+    return token
+
+
+class Access:
+    """Judges requests. ``host`` is where we listen. A request that changes something must have what
+    ``token`` returns,
+    and so must every other but those for health, unless ``open_reads``. ``place`` is where it is kept."""
+
+    def __init__(
+        self, host: str, token: Callable[[], str], *, open_reads: bool, place: str = ""
+    ) -> None:
+        self._local, self._token, self._open_reads = is_loopback(host), token, open_reads
+        self._place = f"; it is in {place}" if place else ""
 
     def refusal(
         self, method: str, headers: Mapping[str, str], token: str | None, *, open_to_all: bool
@@ -51,12 +80,13 @@ class Access:
             and headers.get("content-type", "").split(";")[0].strip().lower() != "application/json"
         ):
             return 415, "the body must be application/json"
-        if open_to_all or self._token is None:
+        if method in READS and (open_to_all or self._open_reads):
             return None
         given = headers.get("authorization", "").removeprefix("Bearer ") or token or ""
-        if hmac.compare_digest(given.encode(), self._token.encode()):
+        if given and hmac.compare_digest(given.encode(), self._token().encode()):
             return None
-        return 401, "a token is needed: Authorization: Bearer TOKEN, or ?token=TOKEN"
+        text = f"a token is needed: Authorization: Bearer TOKEN, or ?token=TOKEN{self._place}"
+        return 401, text
 
 
 def _name(host: str) -> str:

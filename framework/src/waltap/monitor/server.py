@@ -7,17 +7,20 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import msgspec
 
 from waltap.errors import ConfigurationError, Problem
-from waltap.monitor.access import Access, is_loopback
+from waltap.monitor.access import Access, is_loopback, kept_token
 from waltap.monitor.exposition import Exposition
 from waltap.monitor.history import History
 from waltap.monitor.listener import JSON, Answer, Listener
 from waltap.monitor.requests import Request
+from waltap.offsets.state_folder import HTTP_KEY
+from waltap.pipeline.lock import unusable
 from waltap.pipeline.status_document import status_document
 from waltap.signals.inbox import SignalAnswer
 from waltap.unreadable import UNREADABLE
@@ -67,7 +70,9 @@ class Monitor:
                 allowed="a secret that readers send, or waltap.http=127.0.0.1:PORT",
             )
             raise ConfigurationError([problem])
-        self._access = Access(self._host, token)
+        self._access = (
+            None if token is None else Access(self._host, lambda: token, open_reads=False)
+        )
         self.exposition = Exposition(engine.profile.name, engine.status)
         self._history = History(engine.status)
         self._page = files("waltap.monitor").joinpath("page.html").read_bytes()
@@ -91,6 +96,7 @@ class Monitor:
                 value=f"{self._host}:{self._port}",
             )
             raise ConfigurationError([problem]) from cause
+        self._access = self._access or self._own_access()
         self._history.start()
         threading.Thread(target=listener.serve_forever, name="waltap-http", daemon=True).start()
         host = f"[{self._host}]" if ":" in self._host else self._host
@@ -103,9 +109,23 @@ class Monitor:
             self._listener.shutdown()
             self._listener.server_close()
 
+    def _own_access(self) -> Access:
+        """Return an access with the token of the state folder: whoever may read that, may change things.
+
+        Raises: StateFolderUnusable.
+        """
+        path = self._engine.profile.engine.state_dir / self._engine.profile.name / HTTP_KEY
+        try:
+            kept_token(path)
+        except OSError as error:
+            raise unusable(path.parent, error) from error
+        # the process that runs the pipeline and one that waits as a standby may both have made one
+        return Access(self._host, partial(kept_token, path), open_reads=True, place=str(path))
+
     # --- answers -------------------------------------------------------------------------------------
 
     def _answer(self, request: Request) -> Answer:
+        assert self._access is not None
         refused = self._access.refusal(
             request.method,
             request.headers,

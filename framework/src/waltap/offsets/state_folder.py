@@ -10,6 +10,7 @@ __all__ = [
     "CONTROL",
     "DEAD_LETTERS",
     "GAPS",
+    "HTTP_KEY",
     "LOCK",
     "OFFSET",
     "OUTLETS",
@@ -38,6 +39,9 @@ RELATIONS: Final = "relations"
 GAPS: Final = "gaps"
 """Folder of gap certificates (`Gaps`); `waltap drop` leaves it: they tell what a sink may lack."""
 
+HTTP_KEY: Final = "http-token"
+"""What a request over HTTP has to bring that changes something, where the profile has no token."""
+
 TABLES: Final = "tables.json"
 """Tables that there were at the last start (`NewTables`)."""
 
@@ -56,6 +60,7 @@ SPILL: Final = "spill"
 
 def own_files(folder: Path) -> list[Path]:
     """Return what there is in ``folder`` of the pipeline's own, its lock left out."""
-    files = [folder / name for name in (OFFSET, BELONGINGS, TABLES, RELATIONS, OUTLET_POSITIONS)]
+    names = (OFFSET, BELONGINGS, TABLES, RELATIONS, OUTLET_POSITIONS, HTTP_KEY)
+    files = [folder / name for name in names]
     paths = [path for file in files for path in (file, draft_of(file))]
     return [path for path in (*paths, folder / SPILL, folder / CONTROL) if path.exists()]

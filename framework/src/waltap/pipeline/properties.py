@@ -202,7 +202,9 @@ class EngineProperties(Properties):
         min_length=8,
         secret=True,
         summary="Secret that a request has to bring (Authorization: Bearer …, or ?token=…), but for "
-        "/healthz and /readyz; needed where waltap.http is not this machine alone.",
+        "/healthz and /readyz; needed where waltap.http is not this machine alone. By default the page "
+        "is open to this machine, and /api/signal needs what is in http-token in the state folder, which "
+        "a run makes for its owner.",
     )
     otel_endpoint: str | None = declare(
         "waltap.otel.endpoint",
