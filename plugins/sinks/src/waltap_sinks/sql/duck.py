@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime as dt
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,11 @@ KEYS = """
 VIEWS = """
     SELECT count(*) FROM duckdb_views()
     WHERE lower(schema_name) = lower(coalesce(%s, current_schema())) AND lower(view_name) = lower(%s)
+      AND database_name = current_database()
+"""
+MADE = """
+    SELECT sql FROM duckdb_tables()
+    WHERE lower(schema_name) = lower(coalesce(%s, current_schema())) AND lower(table_name) = lower(%s)
       AND database_name = current_database()
 """
 
@@ -115,7 +121,11 @@ class DuckTarget(GenericTarget):
             return None
         ((views,),) = self.run(VIEWS, place)
         unique = tuple(frozenset(names) for (names,) in self.run(KEYS, place))
-        columns = {column: ExistingColumn(column, kind, kind) for column, kind in info}
+        ((made,),) = self.run(MADE, place) or (("",),)
+        columns = {
+            column: ExistingColumn(column, kind, kind, collation=_collation(made, column))
+            for column, kind in info
+        }
         return Described(columns, unique, is_table=not views)
 
     def type_for(self, column: ShapeColumn) -> str:
@@ -226,6 +236,16 @@ def _made(path: Path) -> None:
 def _plain(text: str) -> str:
     """Return SQL that has no values in it, of one that had doubled its %."""
     return text.replace("%%", "%")
+
+
+def _collation(made: str, column: str) -> str:
+    """Return the collation that the statement of a table gives a column, "" where it gives none. DuckDB
+    shows it nowhere else."""
+    name = re.escape('"' + column.replace('"', '""') + '"') + "|" + re.escape(column)
+    found = re.search(
+        rf"[(,]\s*(?:{name})\s+\w+(?:\([^)]*\))?\s+COLLATE\s+([\w.]+)", made, re.IGNORECASE
+    )
+    return found[1] if found and found[1].upper() not in {"C", "BINARY", "POSIX"} else ""
 
 
 def _digits(kind: str) -> tuple[int, int]:

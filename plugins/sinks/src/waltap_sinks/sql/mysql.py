@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 
 __all__ = ["MysqlTarget"]
 
-KEY_LENGTH: Final = 255
-"""Characters of a text that is part of a key, where the source has no limit: an index needs one."""
+INDEX_BYTES: Final = 3072
+"""Bytes of an index entry of InnoDB: each column of a key gets its share."""
+COLLATIONS: Final = ("utf8mb4_nopad_bin", "utf8mb4_0900_bin")
+"""Of MariaDB and MySQL: they compare texts as they are, the spaces at their ends too."""
+EXACT: Final = re.compile(r".*_nopad_bin|utf8mb4_0900_bin|binary")
 
 CONFLICTS: Final = frozenset({1205, 1213, 1020})
 LOST: Final = frozenset({2002, 2003, 2006, 2013, 2055, 1053, 1927, 1040, 1203, 1021, 0})
@@ -40,7 +43,7 @@ READ_ONLY: Final = frozenset({1290, 1792, 1836})
 MISSING: Final = frozenset({1054, 1146, 1109})
 UNFIT: Final = frozenset({1264, 1265, 1366, 1406, 1292, 1411, 1367, 1690, 3140})
 COLUMNS: Final = """
-    SELECT column_name, column_type, extra FROM information_schema.columns
+    SELECT column_name, column_type, extra, collation_name FROM information_schema.columns
     WHERE table_schema = database() AND table_name = %s ORDER BY ordinal_position
 """
 INDEXES: Final = """
@@ -58,8 +61,9 @@ WIDER: Final = (
 class MysqlTarget(GenericTarget):
     """A connection to a MariaDB or MySQL server. Here a schema is a database, so tables have none.
 
-    Texts are longtext (in keys varchar), numerics decimal up to 38 digits, instants datetime(6) in UTC,
-    arrays JSON text. DDL commits by itself there: it is done before the transaction of the data.
+    Texts are longtext (in keys varchar), of utf8mb4 and compared as they are, numerics decimal up to 38
+    digits, instants datetime(6) in UTC, arrays JSON text. DDL commits by itself there: it is done before
+    the transaction of the data.
     """
 
     backend = "mysql+pymysql"
@@ -84,6 +88,15 @@ class MysqlTarget(GenericTarget):
         seconds = max(1, self._properties.lock_timeout_ms // 1000)
         self.run(f"SET SESSION innodb_lock_wait_timeout = {seconds}, lock_wait_timeout = {seconds}")
         self.run("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        found = self.run(
+            "SELECT collation_name FROM information_schema.collations WHERE collation_name IN (%s, %s)",
+            list(COLLATIONS),
+        )
+        # servers before both pad texts with spaces when they compare
+        self._collation = found[0][0] if found else "utf8mb4_bin"
+        self._collated = f"CHARACTER SET utf8mb4 COLLATE {self._collation}"
+        self.word_type = f"varchar(191) {self._collated}"
+        self.text_type = f"longtext {self._collated}"
         ((folding,),) = self.run("SELECT @@lower_case_table_names")
         self.folds_tables = bool(folding)
         self.checks_foreign_keys = self._properties.foreign_keys == "check"
@@ -111,8 +124,9 @@ class MysqlTarget(GenericTarget):
             column: ExistingColumn(
                 column, _plain(kind), kind, written="GENERATED" not in extra.upper(),
                 settable="GENERATED" not in extra.upper(),
+                collation="" if self._is_exact(collation) else collation,
             )
-            for column, kind, extra in info
+            for column, kind, extra, collation in info
         }  # fmt: skip
         unique: dict[str, set[str]] = {}
         for index, column in self.run(INDEXES, [name.name]):
@@ -126,8 +140,17 @@ class MysqlTarget(GenericTarget):
             columns, tuple(map(frozenset, unique.values())), is_table="VIEW" not in kind
         )
 
+    def _is_exact(self, collation: str | None) -> bool:
+        return collation in {None, self._collation} or bool(EXACT.fullmatch(str(collation)))
+
     def type_for(self, column: ShapeColumn) -> str:
-        return _type_of(arrow_type(column), column)
+        kind = _type_of(arrow_type(column), column)
+        return f"{kind} {self._collated}" if kind.startswith(("varchar", "longtext")) else kind
+
+    def exact_statement(self, name: TableName, column: str, type_: str) -> str:
+        return (
+            f"ALTER TABLE {self.quoted_table(name)} MODIFY {self.quoted(column)} {type_} NOT NULL"
+        )
 
     def widened(self, existing: str, wanted: str) -> bool:
         old, new = _parsed(existing), _parsed(wanted)
@@ -266,9 +289,10 @@ def _type_of(kind: "pa.DataType", column: ShapeColumn) -> str:
     if pat.is_decimal(kind):
         return f"decimal({max(kind.precision, kind.scale)},{max(kind.scale, 0)})"
     if pat.is_binary(kind):
-        return f"varbinary({KEY_LENGTH})" if column.key else "longblob"
+        return f"varbinary({INDEX_BYTES // column.key_columns})" if column.key else "longblob"
     data_type = column.column.data_type
     limited = data_type is not None and data_type.name in {"varchar", "bpchar"}
-    if limited and 4 < column.column.typmod <= 4004:
+    most = INDEX_BYTES // 4 // column.key_columns if column.key else 4000
+    if limited and 4 < column.column.typmod <= most + 4:
         return f"varchar({column.column.typmod - 4})"
-    return f"varchar({KEY_LENGTH})" if column.key else "longtext"
+    return f"varchar({most})" if column.key else "longtext"

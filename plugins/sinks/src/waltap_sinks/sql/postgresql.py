@@ -88,7 +88,9 @@ SESSION: Final = {
 
 COLUMNS: Final = """
     SELECT c.relkind::text, a.attname::text, format_type(a.atttypid, a.atttypmod),
-      format_type(a.atttypid, -1), a.attgenerated <> '', a.attidentity = 'a'
+      format_type(a.atttypid, -1), a.attgenerated <> '', a.attidentity = 'a',
+      (SELECT collname::text FROM pg_collation l WHERE oid = a.attcollation
+         AND NOT coalesce((to_jsonb(l) ->> 'collisdeterministic')::bool, true))
     FROM pg_class c LEFT JOIN pg_attribute a
       ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
     WHERE c.oid = to_regclass(%s) ORDER BY a.attnum
@@ -210,9 +212,14 @@ class PostgresTarget(Target):
             return None
         columns = {
             column: ExistingColumn(
-                column, type_, bare, written=not generated, settable=not (generated or always)
+                column,
+                type_,
+                bare,
+                written=not generated,
+                settable=not (generated or always),
+                collation=collation or "",
             )
-            for _kind, column, type_, bare, generated, always in rows
+            for _kind, column, type_, bare, generated, always, collation in rows
             if column is not None
         }
         unique = tuple(frozenset(names) for (names,) in self.run(UNIQUE, [written]))
@@ -238,6 +245,9 @@ class PostgresTarget(Target):
         if name is not None:
             return str(name)
         return "text[]" if kind is not None and kind.kind is TypeKind.ARRAY else "text"
+
+    def exact_statement(self, name: TableName, column: str, type_: str) -> str:
+        return f'{super().exact_statement(name, column, type_)} COLLATE "C"'
 
     def widened(self, existing: str, wanted: str) -> bool:
         return is_wider(existing, wanted)

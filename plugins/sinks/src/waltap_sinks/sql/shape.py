@@ -35,7 +35,8 @@ class TableName(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ShapeColumn:
     """One column. ``index`` is its place in tuples, ``name`` what the target calls it; ``column`` has the
-    base type of a domain. ``mask`` changes values, NULL too; what was not sent stays not sent."""
+    base type of a domain. ``mask`` changes values, NULL too; what was not sent stays not sent. A column of
+    the ``key`` is one of ``key_columns``."""
 
     index: int
     name: str
@@ -43,6 +44,7 @@ class ShapeColumn:
     mapping: ColumnMapping | None
     mask: Callable[[Value], Value] | None
     key: bool
+    key_columns: int = 1
 
 
 class TableShape:
@@ -78,6 +80,7 @@ class TableShape:
                 mappings.get(index),
                 masks.get(index),
                 index in identifying,
+                len(identifying) or 1,
             )
             for index in indexes
         )

@@ -79,21 +79,29 @@ class SqliteTarget(GenericTarget):
         if not kinds:
             return None
         info = self.run("SELECT name, type, pk, hidden FROM pragma_table_xinfo(%s)", [name.name])
-        columns = {
-            column: ExistingColumn(column, kind, kind, written=not hidden, settable=not hidden)
-            for column, kind, _key, hidden in info
-        }
         unique = [frozenset(column for column, _kind, key, _hidden in info if key)]
+        collations: dict[str, str] = {}
         for index, partial in self.run(
             'SELECT name, partial FROM pragma_index_list(%s) WHERE "unique"', [name.name]
         ):
-            names = self.run("SELECT name FROM pragma_index_info(%s)", [index])
-            if not partial and all(column for (column,) in names):
-                unique.append(frozenset(column for (column,) in names))
+            names = self.run("SELECT name, coll FROM pragma_index_xinfo(%s) WHERE key", [index])
+            if not partial and all(column for column, _collation in names):
+                unique.append(frozenset(column for column, _collation in names))
+            collations |= {column: by for column, by in names if by != "BINARY"}
+        columns = {
+            column: ExistingColumn(
+                column, kind, kind, written=not hidden, settable=not hidden,
+                collation=collations.get(column, ""),
+            )
+            for column, kind, _key, hidden in info
+        }  # fmt: skip
         return Described(columns, tuple(filter(None, unique)), is_table=kinds[0][0] == "table")
 
     def type_for(self, column: ShapeColumn) -> str:
         return _type_of(arrow_type(column))
+
+    def exact_statement(self, name: TableName, column: str, type_: str) -> str:
+        return f"a new table with {self.quoted(column)} {type_}: SQLite alters no collation"
 
     def widened(self, existing: str, wanted: str) -> bool:
         return False

@@ -86,6 +86,7 @@ class Tables:
             raise SqlTableUnfit(
                 f"{name} is no table", statement=f"DROP VIEW {name}, or another name"
             )
+        self._require_exact(shape, described)
         if evolves and self._evolve(shape, described, known):
             described = self._described(shape) or described
         missing = [c.name for c in shape.columns if c.name not in described.columns]
@@ -132,6 +133,19 @@ class Tables:
             if now.get(number) == column and column not in described.columns:
                 raise SqlTableGone(
                     f"column {column} of {shape.name}, which had values, is not in the target any more"
+                )
+
+    def _require_exact(self, shape: TableShape, described: Described) -> None:
+        """See that keys which differ at the source differ in the target. Raises: SqlTableUnfit."""
+        for column in shape.key:
+            existing = described.columns.get(column.name)
+            if existing is not None and existing.collation:
+                raise SqlTableUnfit(
+                    f"{shape.name} compares keys in {column.name} by the collation {existing.collation}, "
+                    "for which different texts may be equal: rows would overwrite each other",
+                    statement=self._target.exact_statement(
+                        shape.name, column.name, self._target.type_for(column)
+                    ),
                 )
 
     def _claim(self, shape: TableShape) -> None:

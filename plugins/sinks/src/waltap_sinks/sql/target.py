@@ -17,13 +17,15 @@ __all__ = ["Bound", "BoundColumn", "Described", "ExistingColumn", "Target", "chu
 class ExistingColumn:
     """A column that the target has. ``type`` is written as the target prints it, ``bare`` is what values
     are cast to: the type without length or precision, so that what does not fit is refused, not cut.
-    ``written``: values can be put in; not in a generated one. ``settable``: an UPDATE may set it."""
+    ``written``: values can be put in; not in a generated one. ``settable``: an UPDATE may set it.
+    ``collation``: by which different texts may be equal here, "" where they are compared as they are."""
 
     name: str
     type: str
     bare: str
     written: bool = True
     settable: bool = True
+    collation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,12 @@ class Target(abc.ABC):
     @abc.abstractmethod
     def type_for(self, column: ShapeColumn) -> str:
         """Return the type that the target is to give ``column``, as the target prints it."""
+
+    def exact_statement(self, name: TableName, column: str, type_: str) -> str:
+        """Return the statement that has a column compare texts as they are."""
+        return (
+            f"ALTER TABLE {self.quoted_table(name)} ALTER COLUMN {self.quoted(column)} TYPE {type_}"
+        )
 
     @abc.abstractmethod
     def widened(self, existing: str, wanted: str) -> bool:
