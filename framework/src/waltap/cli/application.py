@@ -18,6 +18,7 @@ from typer.main import get_command
 
 import waltap
 from waltap.cli.process_list import conceal
+from waltap.cli.screen import echo
 from waltap.errors import WaltapError
 from waltap.extras import extra_for
 from waltap.plugin_errors import HookRaised
@@ -155,10 +156,10 @@ def _plain(command: Any) -> None:
 def _absent(name: str, extra: str, host: "Host") -> Callable[[], None]:
     def missing() -> None:
         broken = [p for p in host.plugins() if p.error is not None]
-        typer.echo(f"waltap {name} comes with a plugin that is not usable here.", err=True)
+        echo(f"waltap {name} comes with a plugin that is not usable here.", err=True)
         for plugin in broken:
-            typer.echo(f"  {plugin.error}", err=True)
-        typer.echo(f"Install it: pip install '{extra}'", err=True)
+            echo(f"  {plugin.error}", err=True)
+        echo(f"Install it: pip install '{extra}'", err=True)
         raise typer.Exit(1)
 
     missing.__doc__ = f"Not installed: pip install '{extra}'."
@@ -178,7 +179,7 @@ application = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"waltap {waltap.__version__}")
+        echo(f"waltap {waltap.__version__}")
         raise typer.Exit
 
 

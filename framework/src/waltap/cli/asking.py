@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from waltap.cli.screen import echo
+from waltap.printable import printable
+
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
 
@@ -30,9 +33,9 @@ def ask_for(
     answer = ask(profile.engine.state_dir / profile.name, request)
     signal = f"{profile.name}: signal {answer.identifier} ({kind})"
     if answer.taken is False or not answer.ok:
-        typer.echo(f"{signal} was left out: {answer.reason}", err=True)
+        echo(f"{signal} was left out: {printable(answer.reason)}", err=True)
         raise typer.Exit(1)
     if answer.taken is None:
-        typer.echo(f"{signal} waits: the pipeline is in state {answer.state}")
+        echo(f"{signal} waits: the pipeline is in state {answer.state}")
     else:
-        typer.echo(f"{signal} is acted on")
+        echo(f"{signal} is acted on")

@@ -10,7 +10,9 @@ import typer
 
 from waltap.cli.profile_source import FileArgument, SetOption, at_rest, overrides, read
 from waltap.cli.question import confirm
+from waltap.cli.screen import echo
 from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
+from waltap.printable import printable
 
 if TYPE_CHECKING:
     from waltap.dead_letters.letter import Letter
@@ -41,20 +43,18 @@ def list_letters(file: FileArgument, set_: SetOption = None, as_json: Json = Fal
     """Print a line for each letter: id, table, operation, code, attempts, whether it was replayed."""
     letters = _store(file, set_).letters()
     if as_json:
-        typer.echo(json.dumps([each.told() for each in letters], indent=2))
+        echo(json.dumps([each.told() for each in letters], indent=2))
         return
     if not letters:
-        typer.echo("there are no dead letters")
+        echo("there are no dead letters")
     for each in letters:
         state = (
             f"replayed {_time(each.replayed_ms)}"
             if each.replayed_ms
             else f"tried {each.attempts} times"
         )
-        typer.echo(
-            f"{each.id}  {each.op or '-'} {each.table or '-'}  {_time(each.last_ms)}  {state}  "
-            f"{each.code} {each.reason}"
-        )
+        line = f"{each.id}  {each.op or '-'} {each.table or '-'}  {_time(each.last_ms)}  {state}  "
+        echo(printable(f"{line}{each.code} {each.reason}"))
 
 
 @command.command()
@@ -73,7 +73,7 @@ def show(
         told = each.told()
         if raw:
             told["change"] = msgspec.to_builtins(each.change)
-        typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
+        echo(json.dumps(told, indent=2, ensure_ascii=False))
 
 
 @command.command()
@@ -110,8 +110,8 @@ def replay(
     delivered = refused = 0
     for name, why in _replayed(file, set_, waiting, again=again, anew=anew, wait_s=wait):
         refused, delivered = refused + bool(why), delivered + (not why)
-        typer.echo(f"{name}  {f'refused: {why}' if why else 'delivered'}")
-    typer.echo(f"{delivered} delivered, {refused} refused", err=True)
+        echo(f"{printable(name)}  {f'refused: {printable(why)}' if why else 'delivered'}")
+    echo(f"{delivered} delivered, {refused} refused", err=True)
     if refused:
         raise typer.Exit(1)
 
@@ -131,10 +131,10 @@ def drop(
     chosen = [each for each in _chosen(store, ids) if each.replayed_ms or not replayed]
     left = sum(each.replayed_ms is None for each in chosen)
     if not chosen:
-        typer.echo("there is nothing to drop")
+        echo("there is nothing to drop")
         return
     confirm(f"Drop {len(chosen)} letters, {left} of them not delivered. Go on?", yes=yes)
-    typer.echo(f"{store.drop({each.id for each in chosen})} dropped")
+    echo(f"{store.drop({each.id for each in chosen})} dropped")
 
 
 def _store(file: str, set_: list[str] | None) -> "LetterStore":

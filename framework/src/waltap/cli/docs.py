@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from waltap.cli.screen import echo
 from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
 
 __all__ = ["command"]
@@ -46,9 +47,9 @@ def write(
             problem = Problem("--folder", f"cannot be used: {why}", value=str(folder))
             raise ConfigurationError([problem], origin=COMMAND_LINE) from cause
     for path in stale:
-        typer.echo(f"stale: {path}" if check else f"wrote {path}")
+        echo(f"stale: {path}" if check else f"wrote {path}")
     if check and stale:
-        typer.echo("run `waltap docs` and commit the pages", err=True)
+        echo("run `waltap docs` and commit the pages", err=True)
         raise typer.Exit(1)
 
 
@@ -58,4 +59,4 @@ def schema() -> None:
     from waltap.host import Host
     from waltap.reference.json_schema import profile_schema
 
-    typer.echo(json.dumps(profile_schema(Host()), indent=2, ensure_ascii=False))
+    echo(json.dumps(profile_schema(Host()), indent=2, ensure_ascii=False))

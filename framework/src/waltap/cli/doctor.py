@@ -13,6 +13,7 @@ from waltap.cli.profile_source import (
     overrides,
     read,
 )
+from waltap.cli.screen import echo
 
 if TYPE_CHECKING:
     from waltap.source.connector import Check
@@ -34,7 +35,7 @@ def command(
     """
     found = _checks(source, sink, set_)
     if as_json:
-        typer.echo(json.dumps([_document(check) for check in found], indent=2))
+        echo(json.dumps([_document(check) for check in found], indent=2))
     else:
         _print(found)
     if any(check.verdict == "error" for check in found):

@@ -8,6 +8,7 @@ import typer
 
 from waltap.cli.profile_source import FileArgument, SetOption, at_rest
 from waltap.cli.question import confirm
+from waltap.cli.screen import echo
 from waltap.offsets.state_folder import BELONGINGS, DEAD_LETTERS
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def command(
         files = [path for path in own_files(folder) if not elsewhere or path.name != BELONGINGS]
         _show(known, elsewhere, files, folder)
         if not (offset or files or any(entry.made for entry in known)):
-            typer.echo(f"{profile.name}: there is nothing to remove")
+            echo(f"{profile.name}: there is nothing to remove")
             lock.leave_nothing()
             return
         confirm("Remove all of this? Changes that were not delivered yet are lost.", yes=yes)
@@ -52,7 +53,7 @@ def command(
         for path in files:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         lock.leave_nothing()
-    typer.echo(f"{profile.name}: removed; the sink keeps what was delivered")
+    echo(f"{profile.name}: removed; the sink keeps what was delivered")
 
 
 WHOSE = {BELONGINGS: "which tells of them", DEAD_LETTERS: "which nothing else has"}
@@ -66,17 +67,17 @@ def _show(
 
     for entry in known:
         if entry.made:
-            typer.echo(f"{entry.kind} {entry.name} in database {entry.database}")
+            echo(f"{entry.kind} {entry.name} in database {entry.database}")
         else:
-            typer.echo(f"(stays: {entry.kind} {entry.name}, which was there before)")
+            echo(f"(stays: {entry.kind} {entry.name}, which was there before)")
     for entry in elsewhere:
-        typer.echo(
+        echo(
             f"(stays: {entry.kind} {entry.name} in database {entry.database} of system {entry.system_id}, "
             "where the profile does not lead; `waltap drop` with a profile that does removes it)"
         )
     for path in files:
-        typer.echo(f"state {path}")
+        echo(f"state {path}")
     for path in sorted(folder.iterdir()):
         if path not in files and path.name != LOCK:
             whose = WHOSE.get(path.name, "which the sink keeps")
-            typer.echo(f"(stays: {path}, {whose})")
+            echo(f"(stays: {path}, {whose})")

@@ -14,6 +14,7 @@ from waltap.cli.profile_source import (
     overrides,
     read,
 )
+from waltap.cli.screen import echo
 
 if TYPE_CHECKING:
     from waltap.config.namespace import Explained
@@ -73,13 +74,13 @@ def command(
             }
             for e in rows
         ]
-        typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        echo(json.dumps(document, indent=2, ensure_ascii=False))
     else:
         _print(found, rows)
     if found.problems:
         raise found.error()
     if used != sink:
-        typer.echo("No sink is given: waltap run needs [sink] or --sink NAME:VALUE.", err=True)
+        echo("No sink is given: waltap run needs [sink] or --sink NAME:VALUE.", err=True)
 
 
 def _print(found: "Survey", rows: "list[Explained]") -> None:
@@ -141,6 +142,6 @@ def _print_code(profile: "Profile", table: str) -> None:
             each.prepare(relation)
         found = list(sources())
     for name, text in found:
-        typer.echo(f"# {name}\n{text}")
+        echo(f"# {name}\n{text}")
     if not found:
-        typer.echo("Nothing is generated for this table by this decoder and sink.", err=True)
+        echo("Nothing is generated for this table by this decoder and sink.", err=True)

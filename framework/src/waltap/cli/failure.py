@@ -7,6 +7,7 @@ from waltap.cli.screen import notices
 from waltap.config.environment import tracebacks
 from waltap.config.secrecy import redacted
 from waltap.errors import ConfigurationError, PluginError, Problem, Retry, WaltapError
+from waltap.printable import printable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -32,7 +33,7 @@ def show(error: WaltapError) -> None:
         for problem in error.problems:
             _append_problem(body, problem)
     else:
-        body.append(error.problem.rstrip(".") + ".\n")
+        body.append(printable(error.problem.rstrip(".")) + ".\n")
         cause = "" if error.__cause__ is None else _one_line(error.__cause__)
         said = str(error.__cause__) in error.problem or error.problem.rstrip(".") in cause
         if cause and not said:
@@ -60,7 +61,7 @@ def _append_problem(body: "Text", problem: Problem) -> None:
     body.append(problem.property, style="bold")
     if problem.native:
         body.append(f" ({problem.native})", style="dim")
-    body.append(f" {problem.what}")
+    body.append(f" {printable(problem.what)}")
     if problem.value is not None:
         body.append(f"; given: {problem.value}")
     if problem.allowed:

@@ -9,6 +9,7 @@ import typer
 
 from waltap.cli.profile_source import read
 from waltap.cli.question import answered
+from waltap.cli.screen import echo
 from waltap.config.secrecy import looks_secret
 from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
 
@@ -84,14 +85,14 @@ def command(
     except OSError as cause:
         problem = Problem(str(file), f"cannot be written: {cause.strerror}")
         raise ConfigurationError([problem], origin=COMMAND_LINE) from cause
-    typer.echo(f"wrote {file}")
+    echo(f"wrote {file}")
     for name, variable in variables.items():
-        typer.echo(f"{name} is not in it: export {variable}=…")
+        echo(f"{name} is not in it: export {variable}=…")
     if value != given:
-        typer.echo(
+        echo(
             f"the password of the sink's address is not in it: export {VARIABLE}=…, as it stood there"
         )
-    typer.echo(f"Next: waltap doctor {file}, then waltap run {file}")
+    echo(f"Next: waltap doctor {file}, then waltap run {file}")
 
 
 def without_password(address: str) -> str:

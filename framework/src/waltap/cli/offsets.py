@@ -17,6 +17,7 @@ from waltap.cli.profile_source import (
     read,
 )
 from waltap.cli.question import confirm
+from waltap.cli.screen import echo
 from waltap.errors import COMMAND_LINE, ConfigurationError, OffsetError, Problem, WaltapError
 
 if TYPE_CHECKING:
@@ -47,13 +48,13 @@ def show(file: FileArgument, set_: SetOption = None) -> None:
     profile, stages = _at_rest(file, set_)
     offset = stages.store.load()
     if offset is None:
-        typer.echo(f"{profile.name}: no offset is stored", err=True)
+        echo(f"{profile.name}: no offset is stored", err=True)
         raise typer.Exit(1)
     document = {"pipeline": profile.name, "text": str(offset.positions)}
     stored = msgspec.to_builtins(offset)
     if list(stored["partitions"]) == [SOLE]:  # the normal case needs no name
         stored = {**stored.pop("partitions")[SOLE], **stored}
-    typer.echo(json.dumps({**document, **stored}, indent=2))
+    echo(json.dumps({**document, **stored}, indent=2))
 
 
 @command.command("set")
@@ -101,13 +102,13 @@ def set_position(
         if distance > 0:
             moved = msgspec.structs.replace(moved, sink="")  # it does not go on where the sink ends
         for note in _what_it_comes_to(profile, stages, moved, back=distance < 0):
-            typer.echo(f"{profile.name}: {note}", err=True)
+            echo(f"{profile.name}: {note}", err=True)
         question = (
             f"{profile.name}: from {offset.sole.position} to {lsn_text(position.end_lsn)} {effect}"
         )
         confirm(f"{question}. Go on?", yes=yes)
         store.store(moved)
-        typer.echo(f"{profile.name}: stored {position}")
+        echo(f"{profile.name}: stored {position}")
 
 
 @command.command()
@@ -124,12 +125,12 @@ def clear(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
             confirm(f"{profile.name}: {error.problem}; forget it. Go on?", yes=yes)
         else:
             if offset is None:
-                typer.echo(f"{profile.name}: no offset is stored")
+                echo(f"{profile.name}: no offset is stored")
                 return
             confirm(f"{profile.name}: forget the offset {offset.positions}. Go on?", yes=yes)
             _keep_slot(stages, offset)
         store.clear()
-        typer.echo(f"{profile.name}: forgotten")
+        echo(f"{profile.name}: forgotten")
 
 
 def _what_it_comes_to(

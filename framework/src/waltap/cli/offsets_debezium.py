@@ -12,6 +12,7 @@ from waltap.cli.profile_source import (
     read,
 )
 from waltap.cli.question import confirm
+from waltap.cli.screen import echo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,12 +73,12 @@ def import_from(
         with connected(profile, host) as (source, own):
             offset = _taken(source, profile, there, own)
         for note in _notes(stages, there):
-            typer.echo(f"{profile.name}: {note}", err=True)
+            echo(f"{profile.name}: {note}", err=True)
         had = "" if before is None else f" in the place of {before.sole.position}"
         question = f"{profile.name}: go on from {offset.sole.position}{had}"
         confirm(f"{question}. Go on?", yes=yes)
         stages.store.store(offset)
-        typer.echo(f"{profile.name}: stored {offset.sole.position}")
+        echo(f"{profile.name}: stored {offset.sole.position}")
 
 
 def export_to(
@@ -112,7 +113,7 @@ def export_to(
                 raise lost
         confirm(f"{profile.name}: Debezium {told(offset)}. Go on?", yes=yes)
         place.write(key, value)
-        typer.echo(f"{profile.name}: {to_debezium} has {key.decode()}: Debezium {told(offset)}")
+        echo(f"{profile.name}: {to_debezium} has {key.decode()}: Debezium {told(offset)}")
 
 
 def _stages(file: str, set_: list[str] | None) -> "tuple[Profile, Host, Stages, str | None]":

@@ -15,7 +15,9 @@ from waltap.cli.profile_source import (
     overrides,
     read,
 )
+from waltap.cli.screen import echo
 from waltap.errors import WaltapError
+from waltap.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,9 +71,9 @@ def command(
     if isinstance(plan, WaltapError):
         raise plan
     if as_json:
-        typer.echo(json.dumps(_document(plan, found, stages, rate), indent=2))
+        echo(json.dumps(_document(plan, found, stages, rate), indent=2))
     elif as_sql:
-        typer.echo("\n".join(_sql(plan)))
+        echo("\n".join(_sql(plan)))
     else:
         _print(plan, found, stages, rate, types_too=types)
     if any(check.verdict == "error" for check in found):
@@ -216,13 +218,15 @@ def _listed(console: "Console", title: str, statements: "tuple[str, ...] | list[
     if statements:
         console.print(f"{title}:", style="bold")
         for each in statements:
-            console.print(f"  {each}", markup=False, highlight=False, soft_wrap=True)
+            console.print(
+                f"  {printable(str(each))}", markup=False, highlight=False, soft_wrap=True
+            )
 
 
 def _say(console: "Console", line: str, remedy: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
     if remedy:
-        console.print(f"  → {remedy}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"  → {printable(remedy)}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _size(size: float) -> str:

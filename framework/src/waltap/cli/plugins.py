@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from waltap.cli.plugins_new import new
+from waltap.cli.screen import echo
 
 if TYPE_CHECKING:
     from waltap.host import Plugin
@@ -31,7 +32,7 @@ def list_plugins(
 
     plugins = Host().plugins()
     if as_json:
-        typer.echo(json.dumps([_document(plugin) for plugin in plugins], indent=2))
+        echo(json.dumps([_document(plugin) for plugin in plugins], indent=2))
         return
     _print(plugins)
 

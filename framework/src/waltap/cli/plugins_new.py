@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from waltap import __version__
+from waltap.cli.screen import echo
 from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
 
 __all__ = ["Kind", "generate", "new"]
@@ -81,8 +82,8 @@ def new(
 ) -> None:
     """Make a plugin package with tests that pass, to start from."""
     folder = generate(name, kind, into)
-    typer.echo(f"made {folder}")
-    typer.echo(f"Next: cd {folder} && pip install -e '.[test]' && pytest && waltap plugins")
+    echo(f"made {folder}")
+    echo(f"Next: cd {folder} && pip install -e '.[test]' && pytest && waltap plugins")
 
 
 def generate(name: str, kind: Kind, into: Path) -> Path:

@@ -4,6 +4,7 @@ import sys
 
 import typer
 
+from waltap.cli.screen import echo
 from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
 
 __all__ = ["answered", "confirm"]
@@ -31,9 +32,7 @@ def confirm(question: str, *, yes: bool) -> None:
     except typer.Abort:
         if sys.stdin.isatty():
             raise
-        typer.echo(
-            "\nStandard input has no answer: nothing was done. --yes goes on unasked.", err=True
-        )
+        echo("\nStandard input has no answer: nothing was done. --yes goes on unasked.", err=True)
         raise typer.Exit(1) from None
     if not agreed:
         raise typer.Abort

@@ -15,6 +15,7 @@ from waltap.cli.run import (
     limits_of,
     stopped_by_signals,
 )
+from waltap.cli.screen import echo
 from waltap.cli.tail import traceless
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def command(
             show(engine)
             with stopped_by_signals(engine):
                 engine.run()
-    typer.echo(f"{recording}: {writer.frames:,} frames")
+    echo(f"{recording}: {writer.frames:,} frames")
 
 
 def _writer(path: Path) -> "RecordingWriter":

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-import typer
-
 from waltap.cli.profile_source import FileArgument, SetOption, SinkOption, overrides, read
+from waltap.cli.screen import echo
+from waltap.printable import printable
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
@@ -31,7 +31,7 @@ def command(file: FileArgument, sink: SinkOption = None, set_: SetOption = None)
     with telemetry(host) as show:
         profile = resolve(raw, host, sink=sink, overrides=overrides(raw, set_))
         if not _lost(profile, host):
-            typer.echo(f"{profile.name} has no gap")
+            echo(f"{profile.name} has no gap")
             return
         repair = Repair(profile, host)
         show(repair.engine)
@@ -40,8 +40,8 @@ def command(file: FileArgument, sink: SinkOption = None, set_: SetOption = None)
             reread = repair.run(lambda: clock.time_ns() // 1_000_000)
     for name, table in reread.items():
         equal = ", equal at the destination" if table.compared else ""
-        typer.echo(f"{name}: {table.rows:,} rows were read anew{equal}")
-    typer.echo("the gap is closed")
+        echo(f"{printable(name)}: {table.rows:,} rows were read anew{equal}")
+    echo("the gap is closed")
 
 
 def _lost(profile: "Profile", host: "Host") -> bool:

@@ -3,12 +3,15 @@
 import sys
 from typing import TYPE_CHECKING
 
+import typer
+
 from waltap.config.environment import dumb_terminal, forced_terminal
+from waltap.printable import printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["answers", "notices", "notices_are_piped"]
+__all__ = ["answers", "echo", "notices", "notices_are_piped"]
 
 PIPE_WIDTH = 160
 """Columns where the other end is no terminal and says nothing of its width."""
@@ -17,6 +20,11 @@ PIPE_WIDTH = 160
 def answers() -> "Console":
     """Return the console of standard output."""
     return _console(stderr=False)
+
+
+def echo(text: str = "", *, err: bool = False) -> None:
+    """Print lines without colours: what others wrote in them drives no terminal."""
+    typer.echo(printable_lines(text), err=err)
 
 
 def notices() -> "Console":
@@ -31,15 +39,15 @@ def notices_are_piped() -> bool:
 
 
 def _console(*, stderr: bool) -> "Console":
-    from rich.console import Console
+    from waltap.cli.console import SafeConsole
 
-    console = Console(stderr=stderr, highlight=False)
+    console = SafeConsole(stderr=stderr, highlight=False)
     if console.is_terminal and dumb_terminal():
         # no bars, panels or colours: it is written to as a pipe is
         width = console.width
-        return Console(stderr=stderr, width=width, highlight=False, force_terminal=False)
+        return SafeConsole(stderr=stderr, width=width, highlight=False, force_terminal=False)
     return (
         console
         if console.is_terminal
-        else Console(stderr=stderr, width=PIPE_WIDTH, highlight=False)
+        else SafeConsole(stderr=stderr, width=PIPE_WIDTH, highlight=False)
     )

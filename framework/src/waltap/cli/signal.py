@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waltap.cli.profile_source import FileArgument, SetOption, any_sink, overrides, read
+from waltap.cli.screen import echo
 
 if TYPE_CHECKING:
     from waltap.control.protocol import Answer
@@ -52,9 +53,9 @@ def command(
     if as_json:
         import msgspec
 
-        typer.echo(msgspec.json.encode(answer).decode())
+        echo(msgspec.json.encode(answer).decode())
     else:
-        typer.echo(_line(profile.name, kind, answer), err=answer.taken is False or not answer.ok)
+        echo(_line(profile.name, kind, answer), err=answer.taken is False or not answer.ok)
     if answer.taken is False or not answer.ok:
         raise typer.Exit(1)
 

@@ -7,6 +7,7 @@ import typer
 from waltap.cli.connection import connected
 from waltap.cli.profile_source import FileArgument, SetOption, at_rest
 from waltap.cli.question import confirm
+from waltap.cli.screen import echo
 from waltap.pipeline.slot_owners import slot_owners
 
 __all__ = ["command"]
@@ -33,7 +34,7 @@ def show(file: FileArgument, set_: SetOption = None) -> None:
     with connected(*at_rest(file, set_)) as (connector, _):
         slot = connector.slot()
     if slot is None:
-        typer.echo("there is no slot", err=True)
+        echo("there is no slot", err=True)
         raise typer.Exit(1)
     table = Table(box=box.SIMPLE, show_header=False)
     table.add_row("slot", slot.name)
@@ -81,7 +82,7 @@ def list_(
     if orphans:
         found = [each for each in found if not (each["pipeline"] or each["reader_pid"])]
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        echo(json.dumps(found, indent=2))
     else:
         _print(found, orphans=orphans)
     if orphans and found:
@@ -95,7 +96,7 @@ def _print(found: list[dict[str, Any]], *, orphans: bool) -> None:
     from waltap.cli.screen import answers
 
     if not found:
-        typer.echo("there is no orphan" if orphans else "there is no slot")
+        echo("there is no orphan" if orphans else "there is no slot")
         return
     table = Table("slot", "output plugin", "pipeline", "read by", "WAL kept", box=box.SIMPLE)
     for each in found:
@@ -133,9 +134,9 @@ def drop(
     with PipelineLock(folder), connected(profile, host) as (connector, _):
         slot = connector.slot()
         if slot is None:
-            typer.echo("there is no slot", err=True)
+            echo("there is no slot", err=True)
             raise typer.Exit(1)
         question = f"Drop slot {slot.name} with {slot.lag_bytes} bytes of WAL not delivered?"
         confirm(question, yes=yes)
         connector.drop_slot()
-    typer.echo(f"dropped {slot.name}")
+    echo(f"dropped {slot.name}")

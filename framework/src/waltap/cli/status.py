@@ -10,7 +10,7 @@ import typer
 from waltap.cli.connection import connected
 from waltap.cli.fleet import Member, members, report
 from waltap.cli.profile_source import SetOption, at_rest
-from waltap.cli.screen import answers
+from waltap.cli.screen import answers, echo
 from waltap.cli.status_view import overview, run_view, size
 from waltap.cli.watching import draw_until_interrupted
 from waltap.errors import WaltapError
@@ -68,7 +68,7 @@ def command(
             raise
         document = {"pipeline": profile.name, "run": run, "resumable": True, "source": str(error)}
     if as_json:
-        typer.echo(json.dumps(document, indent=2))
+        echo(json.dumps(document, indent=2))
     else:
         _print(document, known)
     if run is None and not document["resumable"]:
@@ -80,9 +80,9 @@ def _show_folder(folder: Path, set_: list[str] | None, *, watch: bool, as_json: 
     if watch:
         draw_until_interrupted(lambda: overview([report(each) for each in found]), WATCH_S)
     elif as_json:
-        typer.echo(json.dumps([report(each) for each in found], indent=2))
+        echo(json.dumps([report(each) for each in found], indent=2))
     elif not found:
-        typer.echo(f"there is no pipeline in {folder.resolve()}", err=True)
+        echo(f"there is no pipeline in {folder.resolve()}", err=True)
         raise typer.Exit(1)
     else:
         answers().print(overview([report(each) for each in found]))

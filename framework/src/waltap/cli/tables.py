@@ -9,7 +9,9 @@ import typer
 
 from waltap.cli.connection import connected
 from waltap.cli.profile_source import FileArgument, SetOption, at_rest
+from waltap.cli.screen import echo
 from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
+from waltap.printable import printable
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
@@ -49,7 +51,7 @@ def add(
         added = connector.publish(places, wanted=True)
         for place in places:
             what = "is streamed from now on" if place in added else "is streamed already"
-            typer.echo(f"{profile.name}: {'.'.join(place)} {what}")
+            echo(f"{profile.name}: {printable('.'.join(place))} {what}")
         if snapshot:
             _read(profile, stages, places)
 
@@ -69,12 +71,12 @@ def remove(file: FileArgument, tables: Names, set_: SetOption = None) -> None:
             what = (
                 "is no longer streamed" if place in removed else "is not named in the publication"
             )
-            typer.echo(f"{profile.name}: {'.'.join(place)} {what}")
+            echo(f"{profile.name}: {printable('.'.join(place))} {what}")
         if removed:
             _forget(profile, stages, removed)
         captured = [".".join(p) for p in removed if stages.capture.captures(*p)]
     if captured:
-        typer.echo(
+        echo(
             f"{profile.name}: a start may add them again: table.exclude.list should name "
             + ",".join(re.escape(name) for name in captured)
         )
@@ -121,14 +123,14 @@ def _read(profile: "Profile", stages: "Stages", places: list[Place]) -> None:
 
     with _stored_queue(stages) as state:
         if state is None:
-            typer.echo(f"{profile.name}: the first start reads every table")
+            echo(f"{profile.name}: the first start reads every table")
             return
         wanted = [
             SnapshotRequest(schema=schema, table=table, signal="waltap tables add")
             for schema, table in places
         ]
         state.queue += accepted_of(wanted, state.queue, set(places))
-    typer.echo(f"{profile.name}: the pipeline does not run; its next start reads the rows")
+    echo(f"{profile.name}: the pipeline does not run; its next start reads the rows")
 
 
 def _forget(profile: "Profile", stages: "Stages", places: list[Place]) -> None:

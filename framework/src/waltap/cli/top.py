@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from waltap.cli.screen import echo
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -50,9 +52,9 @@ def command(
         return overview([report(member) for member in found], sort)
 
     if as_json:
-        typer.echo(json.dumps([report(member) for member in found], indent=2))
+        echo(json.dumps([report(member) for member in found], indent=2))
     elif not found:
-        typer.echo(f"there is no pipeline in {folder.resolve()}", err=True)
+        echo(f"there is no pipeline in {folder.resolve()}", err=True)
         raise typer.Exit(1)
     elif once:
         answers().print(view())

@@ -20,6 +20,7 @@ from waltap.config.property import Declaration, Properties, declarations
 from waltap.config.secrecy import HIDDEN, hide, looks_secret, redacted, without
 from waltap.errors import Problem
 from waltap.host import nearest
+from waltap.printable import printable
 
 __all__ = ["Explained", "Findings", "Namespace", "as_text"]
 
@@ -100,11 +101,11 @@ class Findings:
     def shown(self, setting: Setting, declaration: Declaration | None) -> str:
         """Return the value as given, with its placeholders, or what stands for a secret."""
         if holds_placeholder(setting.value):
-            return _printable(str(setting.value))
+            return _shortened(str(setting.value))
         secret = declaration is not None and declaration.secret
         if secret or self.is_secret(setting):
             return HIDDEN
-        return _printable(redacted(as_text(setting.value)))
+        return _shortened(redacted(as_text(setting.value)))
 
     def located(self, value: object, declaration: Declaration, origin: str) -> object:
         """Return a path as an absolute one; URIs, and words that are no path, stay as they are."""
@@ -433,9 +434,9 @@ class Namespace:
         )
 
 
-def _printable(text: str) -> str:
+def _shortened(text: str) -> str:
     """Return a value so that every terminal and file can hold it: 5,000 characters help nobody."""
-    text = text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+    text = printable(text)
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}… ({len(text):,} characters)"
 
 

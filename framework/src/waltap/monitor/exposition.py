@@ -67,7 +67,7 @@ class Exposition:
         for metric in METRICS:
             kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
             family = kind(metric.name, metric.summary, labels=("pipeline", *metric.labels))
-            for labels, value in metric.samples(status):
+            for labels, value in metric.read(status):
                 family.add_metric(
                     [self._pipeline, *(labels[name] for name in metric.labels)], value
                 )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from waltap.pipeline.status import Status
+from waltap.printable import printable
 
 __all__ = ["Metric", "Observed", "Sample", "one"]
 
@@ -33,6 +34,11 @@ class Metric(Observed):
     """A metric that is read off a status; ``samples`` gives its values, without those nobody knows."""
 
     samples: Callable[[Status], Iterator[Sample]]
+
+    def read(self, status: Status) -> Iterator[Sample]:
+        """Give its values; names of tables in labels are printable."""
+        for labels, value in self.samples(status):
+            yield {name: printable(label) for name, label in labels.items()}, value
 
 
 def one(value: Callable[[Status], float | None]) -> Callable[[Status], Iterator[Sample]]:

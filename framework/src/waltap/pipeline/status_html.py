@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from html import escape
 
 from waltap.pipeline.status import Status
+from waltap.printable import printable
 from waltap.source.position import lsn_text
 
 __all__ = ["status_html"]
@@ -32,7 +33,7 @@ def status_html(status: Status) -> str:
     if status.last_failure is not None:
         failure = status.last_failure
         facts.append(("last failure", f"{failure.code} {failure.problem}"))
-    parts = [f"<b>{escape(status.pipeline)}</b>", _table([], facts)]
+    parts = [f"<b>{escape(printable(status.pipeline))}</b>", _table([], facts)]
     tables = list(_tables(status))
     if tables:
         parts.append(
@@ -58,6 +59,7 @@ def _tables(status: Status) -> Iterator[tuple[str, ...]]:
 def _table(head: list[str], rows: Iterable[tuple[str, ...]]) -> str:
     cells = "".join(f"<th>{escape(name)}</th>" for name in head)
     body = "".join(
-        "<tr>" + "".join(f"<td>{escape(value)}</td>" for value in row) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<td>{escape(printable(value))}</td>" for value in row) + "</tr>"
+        for row in rows
     )
     return f"<table>{f'<tr>{cells}</tr>' if head else ''}{body}</table>"

@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from waltap.printable import printable
 from waltap.reading.document import Document, Documents, json_text
 from waltap.reading.stored_record import StoredRecord
-from waltap.sink.ink import Ink, safe
+from waltap.sink.ink import Ink
 
 __all__ = ["RecordLayout", "json_line"]
 
@@ -56,7 +57,7 @@ class RecordLayout:
         ink = self._ink
         key = self._documents.of(record.key)
         value = self._documents.value_of(record.value, record.headers)
-        topic = f"{safe(record.topic)}/" if self._named else ""
+        topic = f"{printable(record.topic)}/" if self._named else ""
         clock = "" if record.timestamp is None else self._clock(record.timestamp)
         place = f"{ink.dim}{topic}{record.partition}@{record.offset}{ink.plain} "
         return f"{clock}{place}{self._told(key, value)}{self._tail(record, value)}\n"
@@ -77,10 +78,10 @@ class RecordLayout:
             before = "" if key.form == "null" else f"{self._shown(key)} {ink.dim}→{ink.plain} "
             return f"{ink.head('RECORD')}{before}{self._shown(value)}"
         if word == "MESSAGE":
-            return f"{ink.head(word)}{safe(json_text(envelope.get('message')))}"
+            return f"{ink.head(word)}{printable(json_text(envelope.get('message')))}"
         source = envelope["source"]
         space = source.get("schema") or source.get("db") or ""
-        table = safe(".".join(str(part) for part in (space, source.get("table")) if part))
+        table = printable(".".join(str(part) for part in (space, source.get("table")) if part))
         cells = " ".join(self._cells(key, envelope))
         return f"{ink.head(word)}{ink.bold}{table}{ink.plain}{'  ' if cells else ''}{cells}"
 
@@ -95,7 +96,7 @@ class RecordLayout:
         dim, plain = self._ink.dim, self._ink.plain
         for name in sorted(row, key=lambda name: name not in keys):
             value, was = row[name], old.get(name, row[name])
-            cell = f"{dim}{safe(str(name))}={plain}"
+            cell = f"{dim}{printable(str(name))}={plain}"
             if value == UNSENT and was == UNSENT:
                 continue
             if value == UNSENT or was in (value, UNSENT):
@@ -107,11 +108,11 @@ class RecordLayout:
         if value is None:
             return f"{self._ink.dim}NULL{self._ink.plain}"
         if isinstance(value, str):
-            return f"'{self._ink.cut(safe(value))}'"
+            return f"'{self._ink.cut(printable(value))}'"
         if isinstance(value, bytes):
             return self._ink.cut(f"\\x{value.hex()}")
         text = json_text(value)
-        return self._ink.cut(safe(text.strip('"')))
+        return self._ink.cut(printable(text.strip('"')))
 
     def _shown(self, document: Document) -> str:
         """Return a document whole, bytes escaped."""
@@ -120,15 +121,15 @@ class RecordLayout:
             return f"{self._ink.dim}no key{self._ink.plain}"
         if isinstance(value, bytes):
             return repr(value)[2:-1]
-        return safe(value if document.form == "text" else json_text(value))
+        return printable(value if document.form == "text" else json_text(value))
 
     def _tail(self, record: StoredRecord, value: Document) -> str:
         """Return headers, and what is wrong with the value."""
         parts = [
-            f"{safe(name)}={self._shown(self._documents.of(data)) if data is not None else 'NULL'}"
+            f"{printable(name)}={self._shown(self._documents.of(data)) if data is not None else 'NULL'}"
             for name, data in record.headers
         ]
-        problem = [] if value.problem is None else [f"({safe(value.problem)})"]
+        problem = [] if value.problem is None else [f"({printable(value.problem)})"]
         if not parts and not problem:
             return ""
         headers = [f"[{' '.join(parts)}]"] if parts else []

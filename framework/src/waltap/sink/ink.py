@@ -1,9 +1,9 @@
-"""How lines for people look: colours, clock, and text that cannot drive a terminal."""
+"""How lines for people look: colours and clock."""
 
 from datetime import UTC, datetime
 from typing import Final
 
-__all__ = ["Ink", "safe"]
+__all__ = ["Ink"]
 
 COLOURS: Final = {
     "READ": "\x1b[36m",
@@ -38,13 +38,3 @@ class Ink:
     def cut(self, text: str) -> str:
         """Return ``text``, not longer than ``width``."""
         return text if len(text) <= self.width else text[: self.width - 1] + "…"
-
-
-def safe(text: str) -> str:
-    """Escape what is not printable, the escape character above all."""
-    if text.isprintable():
-        return text
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-        for letter in text
-    )

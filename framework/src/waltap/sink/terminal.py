@@ -35,7 +35,8 @@ from waltap.events import (
     runs,
 )
 from waltap.mapping.connect_schema import Kind
-from waltap.sink.ink import Ink, safe
+from waltap.printable import printable
+from waltap.sink.ink import Ink
 from waltap.sink.seen_rows import SeenRows
 from waltap.sink.sink import ReaderGone, Sink, SinkCapabilities, SinkContext
 from waltap.source.position import Position
@@ -134,11 +135,11 @@ class Layout:
             line = self._lines.of(relation) if relation is not None else None
             for change in run:
                 if isinstance(change, Truncate):
-                    names = ", ".join(safe(relation.name) for relation in change.relations)
+                    names = ", ".join(printable(relation.name) for relation in change.relations)
                     yield f"{clock}{self._ink.head('TRUNCATE')}{self._ink.bold}{names}{self._ink.plain}\n"
                 elif isinstance(change, LogicalMessage):
-                    text = self._ink.cut(safe(change.content.decode("utf-8", "replace")))
-                    prefix = f"{self._ink.bold}{safe(change.prefix)}{self._ink.plain}"
+                    text = self._ink.cut(printable(change.content.decode("utf-8", "replace")))
+                    prefix = f"{self._ink.bold}{printable(change.prefix)}{self._ink.plain}"
                     yield f"{clock}{self._ink.head('MESSAGE')}{prefix}  {text}\n"
                 elif line is not None:
                     shown = self._shown(line, change)
@@ -175,10 +176,10 @@ class Layout:
         """Return what lays out the rows of one relation version: key columns first."""
         dim, plain = self._ink.dim, self._ink.plain
         columns = [
-            (column.index, f"{dim}{safe(column.column.name)}={plain}", self._value(column))
+            (column.index, f"{dim}{printable(column.column.name)}={plain}", self._value(column))
             for column in sorted(plan.columns, key=lambda column: column.index not in plan.keys)
         ]
-        table = f"{self._ink.bold}{safe(plan.name)}{plain} "
+        table = f"{self._ink.bold}{printable(plan.name)}{plain} "
 
         def lay_out(new: Tuple, old: Tuple) -> str:
             cells = [table]
@@ -209,7 +210,7 @@ class Layout:
             if isinstance(value, bytes):
                 return self._ink.cut(f"\\x{value.hex()}")
             if isinstance(value, str):
-                return f"{quote}{self._ink.cut(safe(value))}{quote}"
+                return f"{quote}{self._ink.cut(printable(value))}{quote}"
             return "?"
 
         return write

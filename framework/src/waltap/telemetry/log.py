@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from datetime import UTC, datetime
 
 from waltap.config.secrecy import redacted
+from waltap.printable import printable
 
 __all__ = ["FIELDS", "FORMS", "LineHandler", "as_json", "as_text", "configure", "set_level"]
 
@@ -42,7 +43,8 @@ FIELDS = (
 class LineHandler(logging.Handler):
     """Gives each formatted record to ``write``, e.g. a console that also shows progress bars.
 
-    Secrets are hidden in the whole line, whatever put them there. ``labels`` are those of the profile
+    Secrets are hidden in the whole line, whatever put them there, and what others wrote in it neither ends
+    the line nor drives a terminal. ``labels`` are those of the profile
     whose pipeline runs here; lines of JSON have them.
     """
 
@@ -64,7 +66,7 @@ class LineHandler(logging.Handler):
         """Write one record."""
         record.labels = self.labels
         try:
-            self._write(redacted(self._form(record)))
+            self._write(printable(redacted(self._form(record))))
         except Exception:  # noqa: BLE001 - logging never stops a pipeline
             self.handleError(record)
 

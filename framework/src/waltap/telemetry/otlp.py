@@ -116,8 +116,7 @@ class Telemetry:
         def read(_options: object) -> Iterable[Any]:
             mine = {"pipeline": self._pipeline}
             return [
-                Observation(value, {**mine, **labels})
-                for labels, value in metric.samples(self._now())
+                Observation(value, {**mine, **labels}) for labels, value in metric.read(self._now())
             ]
 
         return read

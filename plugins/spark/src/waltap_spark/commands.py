@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from waltap.cli.screen import echo
 from waltap_sinks.comparison.commands import (
     PATIENCE_S,
     PatienceOption,
@@ -219,7 +220,7 @@ def top(
         return watch.look(time.time_ns() // 1_000_000)
 
     if as_json:
-        typer.echo(msgspec.json.encode(look()).decode())
+        echo(msgspec.json.encode(look()).decode())
     elif once:
         answers().print(drawn(look(), found.location))
     else:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from waltap.cli.screen import echo
 from waltap_sinks.changelog.manifest import NOTHING, Manifest, Mark, bucket_of
 from waltap_sinks.changelog.reader import ChangeLog
 from waltap_sinks.changelog.readers import HOLD_S
@@ -63,7 +64,7 @@ def retire(
     The spark sink does this by itself; see changelog.retention.hours.
     """
     log, mark = _log(path), _mark(applied)
-    typer.echo(f"{log.retire(mark, _before(older_than_hours)):,} manifests removed")
+    echo(f"{log.retire(mark, _before(older_than_hours)):,} manifests removed")
 
 
 @application.command()
@@ -117,7 +118,7 @@ def readers(
 @application.command()
 def sweep(path: PathArgument, older_than_hours: HoursOption = 24.0) -> None:
     """Remove segments that no manifest names: what crashes have left behind. Stop the pipeline before."""
-    typer.echo(f"{_log(path).sweep(_before(older_than_hours)):,} segments removed")
+    echo(f"{_log(path).sweep(_before(older_than_hours)):,} segments removed")
 
 
 def _log(path: str) -> ChangeLog:

@@ -141,16 +141,17 @@ def told(
     else `DIFFERENT` or `LATE`. ``unknown``: tables with rows that it lacks, of which nobody knows here
     whether they are captured."""
     from waltap.cli.screen import answers
+    from waltap.printable import printable
     from waltap_sinks.comparison.found import comparison_table
 
     answers().print(comparison_table(results, name))
     lacks = [each for each in wanted if each not in {found.table for found in results}]
     for each in lacks:
-        answers().print(f"{each} is not in {name}", markup=False)
+        answers().print(f"{printable(each)} is not in {name}", markup=False)
     if not results:
         answers().print(f"no table of this pipeline is in {name}")
     if unknown:
-        some = ", ".join(unknown[:NAMED]) + (", …" if len(unknown) > NAMED else "")
+        some = ", ".join(map(printable, unknown[:NAMED])) + (", …" if len(unknown) > NAMED else "")
         answers().print(
             f"{len(unknown)} tables of the source that have rows are not in {name}: {some}; whether they "
             "are captured, and so a difference, the profile knows: waltap verify PROFILE",
@@ -159,7 +160,7 @@ def told(
     left_out = sorted({column for each in results for column in each.left_out})
     left_out += [each.table for each in results if each.lacking and each.verdict == "different"]
     if left_out:
-        names = " ".join(f"--without {column}" for column in left_out)
+        names = " ".join(f"--without {printable(column)}" for column in left_out)
         answers().print(f"not compared; name what is meant to be left out: {names}", markup=False)
     if any(each.letters for each in results):
         answers().print(
