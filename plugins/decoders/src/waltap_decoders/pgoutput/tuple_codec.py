@@ -244,7 +244,8 @@ def _text_walk(
     key: bool,
     begins: bool = False,
 ) -> list[str]:
-    """Return the lines that split one tuple of text values at ``p`` into local variables."""
+    """Return the lines that split one tuple of text values at ``p`` into local variables. A row that
+    ``begins`` and lacks a value is left to `read_tuple`: that is seldom, and may be a fault."""
     lines = []
     for i in range(len(shape)):
         null = f"absent[{i}]" if key else "None"
@@ -255,16 +256,10 @@ def _text_walk(
             "   p = a + n",
             f"   {prefix}{i} = s[a:p]",
             f"  elif k == 110: {prefix}{i} = {null}; p += 1; z -= 3",
-            f"  elif k == 117{_may_lack(i, begins)}: {prefix}{i} = UNCHANGED; p += 1; z -= 3",
+            *([] if begins else [f"  elif k == 117: {prefix}{i} = UNCHANGED; p += 1; z -= 3"]),
             "  else: return None",
         ]
     return lines
-
-
-def _may_lack(i: int, begins: bool) -> str:
-    """Return the condition under which the value of a column may be left out: in a new row it identifies
-    nothing."""
-    return f" and absent[{i}] is not None" if begins else ""
 
 
 def _binary_walk(
@@ -322,7 +317,7 @@ def _column(prefix: str, i: int, null: str, *, begins: bool) -> list[str]:
         "  a = p + 5",
         f"  if k == 98: p = a + n; {prefix}{i} = t[a:p]",
         f"  elif k == 110: {prefix}{i} = {null}; p += 1",
-        f"  elif k == 117{_may_lack(i, begins)}: {prefix}{i} = UNCHANGED; p += 1",
+        *([] if begins else [f"  elif k == 117: {prefix}{i} = UNCHANGED; p += 1"]),
         "  elif k == 116:",
         f"   p = a + n; {prefix}{i} = t[a:p].decode()",
         f"   if '\\0' in {prefix}{i}: return None",

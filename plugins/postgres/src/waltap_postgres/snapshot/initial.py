@@ -165,7 +165,9 @@ class InitialSnapshot:
         begun = start.offset.snapshot if start.resumes else None
         yield from mark(
             self._read(transaction, point, works),
-            anew=begun is None or not begun.tables,
+            # where nothing of it is durable every row comes, and who begins anew there loses none
+            anew=begun is None
+            or not any(each.done or each.complete for each in begun.tables.values()),
             going_on={t.oid for work in works if work.goes_on for t in work.targets},
         )
         self.close()

@@ -293,7 +293,7 @@ def mark(
     "first_in_data_collection". A row that is both has the earlier of these. Pieces without rows keep
     their place and have no marker.
 
-    ``anew``: the snapshot is not one that broke off and goes on, in which nothing is "first".
+    ``anew``: every row comes. In a snapshot that broke off and goes on nothing is "first".
     ``going_on`` are the OIDs of tables of which earlier runs delivered rows that still count: the first
     row of these is none either, but "true".
     """
