@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import psycopg
 import pytest
+from waltap.pipeline import Limits
 from waltap.errors import Retry, WaltapError
 from waltap.offsets.offset import Offset
 from waltap.source.position import Position
@@ -242,6 +243,27 @@ def test_a_stop_ends_the_wait_for_a_slot(
         until(lambda: "is read by pid" in caplog.text, "the warning")
         run.stop()
     assert run.notices.states[-1][0] == "stopped"
+
+
+def test_the_end_of_max_seconds_ends_the_wait_for_a_slot(
+    pipeline: Pipeline, reader: psycopg.pq.PGconn
+) -> None:
+    run = pipeline.run(limits=Limits(max_seconds=1.0), **{"slot.retry.delay.ms": 60_000})
+    assert run.notices.states[-1][0] == "stopped"
+
+
+def test_the_end_of_max_seconds_ends_the_wait_for_open_transactions(
+    database: Database, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with database.connect() as connection:
+        connection.execute("INSERT INTO t VALUES (1)")  # holds up every new slot
+        run = Pipeline(database, tmp_path).run(limits=Limits(max_seconds=1.0))
+        connection.rollback()
+    assert run.notices.states[-1][0] == "stopped"
+    assert not database.execute(
+        "SELECT FROM pg_replication_slots WHERE database = current_database()"
+    )
 
 
 def test_a_stop_ends_the_wait_for_open_transactions_and_leaves_nothing_behind(

@@ -28,7 +28,9 @@ def test_a_document_of_json_stays_what_it_is() -> None:
 
 def test_a_console_draws_with_escapes_and_prints_none() -> None:
     screen = io.StringIO()
-    console = SafeConsole(file=screen, force_terminal=True, width=100, color_system="standard")
+    console = SafeConsole(
+        file=screen, force_terminal=True, width=100, color_system="standard", highlight=False
+    )
     table = Table("name")
     table.add_row(EVIL, style="red")
     console.print(table)

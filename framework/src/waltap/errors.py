@@ -183,7 +183,8 @@ class ConnectionLost(SourceError):
     code = "WT-2001"
     retry = Retry.RECONNECT
     remedy = (
-        "waltap reconnects by itself; if this lasts, check that the server is up and reachable."
+        "A run that had connected goes on by itself when it can connect again; else check that the server "
+        "is up and reachable."
     )
 
 

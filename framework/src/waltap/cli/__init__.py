@@ -1,6 +1,9 @@
 """The ``waltap`` command. One module per command; each imports what it needs when it runs."""
 
 import gc
+import os
+import signal
+from typing import Final
 
 __all__ = ["main"]
 
@@ -10,9 +13,20 @@ freed by their reference counts, so that looking at 700 of them at a time, the d
 a twentieth of the processor time of a run. It is the command's process; a library leaves it alone."""
 
 
+INTERRUPTED: Final = 130
+"""The exit code of what SIGINT ended."""
+
+
 def main() -> None:
     """Run the command line; the process ends with its exit code."""
     gc.set_threshold(COLLECTED_FROM, 20, 50)
+    before = signal.signal(signal.SIGINT, _interrupted)
     from waltap.cli.application import run
 
+    signal.signal(signal.SIGINT, before)
     run()
+
+
+def _interrupted(_number: int, _frame: object) -> None:
+    """End at once: nothing was begun, and an exception out of an import would be printed."""
+    os._exit(INTERRUPTED)

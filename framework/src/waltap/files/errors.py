@@ -41,7 +41,7 @@ class FilesAway(FilesUnavailable):
 
     code = "WT-5121"
     remedy = (
-        "waltap tries again by itself; if this lasts, check storage.endpoint, the network and the "
+        "A run that had begun tries again by itself; else check storage.endpoint, the network and the "
         "store's own state; of one that throttles (503, SlowDown) ask less often: raise "
         "offset.flush.interval.ms. Delivery of {path} resumes from what was published last."
     )

@@ -20,7 +20,7 @@ __all__ = ["JSON", "Answer", "Listener"]
 log = logging.getLogger(__name__)
 
 MOST: Final = 64
-"""Connections at a time; more are closed at once."""
+"""Connections at a time; the one that waits longest for its request gives way to another."""
 REQUEST_S: Final = 30.0
 """Time for a request, from the end of the one before it: whoever sends byte by byte is cut off."""
 JSON: Final = "application/json"
@@ -43,6 +43,7 @@ class Listener(ThreadingHTTPServer):
     ) -> None:
         self.answer, self.headers = answer, headers
         self._reading: dict[socket.socket, float] = {}
+        self._answered: set[socket.socket] = set()
         self._open = 0
         self._lock = threading.Lock()
         if ":" in place[0]:
@@ -53,21 +54,41 @@ class Listener(ThreadingHTTPServer):
         """A request on ``connection`` is waited for from now on."""
         self._reading[connection] = time.monotonic()
 
+    def answers(self, connection: socket.socket, *, begin: bool) -> None:
+        """A request on ``connection`` has come whole, and is answered now; or was."""
+        (self._answered.add if begin else self._answered.discard)(connection)
+
     def service_actions(self) -> None:
         """Cut off who takes too long; called twice a second."""
         limit = time.monotonic() - REQUEST_S
         for connection, since in list(self._reading.items()):
             if since < limit:
-                self._reading.pop(connection, None)
-                with suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
+                self._cut_off(connection)
+
+    def _cut_off(self, connection: socket.socket) -> None:
+        self._reading.pop(connection, None)
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+    def _give_way(self) -> bool:
+        """Cut off the connection that has waited longest for its request; False where there is none."""
+        waiting = [
+            (since, connection)
+            for connection, since in list(self._reading.items())
+            if connection not in self._answered
+        ]
+        if not waiting:
+            return False
+        self._cut_off(min(waiting, key=lambda each: each[0])[1])
+        return True
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Begin a thread for a connection where there are not too many."""
+        """Begin a thread for a connection: slow and idle ones give way, so that a probe is answered."""
         with self._lock:
-            full = self._open >= MOST
-            self._open += not full
-        if full:
+            # who was cut off needs a moment to end
+            refused = self._open >= MOST and (self._open >= 2 * MOST or not self._give_way())
+            self._open += not refused
+        if refused:
             self.shutdown_request(request)
             return
         super().process_request(request, client_address)
@@ -78,6 +99,7 @@ class Listener(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             self._reading.pop(request, None)
+            self._answered.discard(request)
             with self._lock:
                 self._open -= 1
 
@@ -123,7 +145,9 @@ class Handler(BaseHTTPRequestHandler):
         if len(body) < length:
             self.close_connection = True
             return
+        self.server.answers(self.connection, begin=True)
         self._send(self.server.answer(replace(asked, body=body)))
+        self.server.answers(self.connection, begin=False)
 
     def _send(self, answer: Answer) -> None:
         status, kind, body = answer

@@ -135,7 +135,7 @@ class Run:
             seconds = engine.lease_ms / 1000
             context = LeaseContext(
                 seconds=seconds,
-                stopping=self.stop.is_set,
+                stopping=self.stopping,
                 password=chosen_password(self.host),
             )
             open_lease = partial(component.spec.lease, component.properties, context)
@@ -153,9 +153,15 @@ class Run:
             log.warning("waits as a standby: %s", why, extra={"pipeline": self.profile.name})
             self.enter("standby", why)
 
+    def stopping(self) -> bool:
+        """Tell whether the run is to end: a stop was asked for, or ``max_seconds`` have passed."""
+        if self._time_is_over():
+            self.stop.set()
+        return self.stop.is_set()
+
     def ends(self) -> bool:
-        """Tell whether waits are to end: by a stop, or because the lease is lost."""
-        return self.stop.is_set() or not self.tenure.held
+        """Tell whether waits are to end: with the run, or because the lease is lost."""
+        return self.stopping() or not self.tenure.held
 
     def begin_anew(self) -> None:
         """Forget what belongs to the connections and the sink so far: another process may have run the
@@ -200,10 +206,14 @@ class Run:
 
     def over(self) -> bool:
         """Tell whether so much was delivered, or so much time has passed, as the limits allow."""
-        left, seconds = self.left(), self.limits.max_seconds
+        left = self.left()
         if left is not None and left <= 0 and not self.midway:
             return True
-        return seconds is not None and self.clock.monotonic() - self._began >= seconds
+        return self._time_is_over()
+
+    def _time_is_over(self) -> bool:
+        most = self.limits.max_seconds
+        return most is not None and self.clock.monotonic() - self._began >= most
 
     def let_go(self, lsn: int) -> int:
         """Return what of ``lsn``, which may be confirmed, the owner of the run lets go of."""

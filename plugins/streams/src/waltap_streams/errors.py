@@ -27,8 +27,8 @@ class StreamUnavailable(SinkError):
     code = "WT-5561"
     retry = Retry.RECONNECT
     remedy = (
-        "waltap connects again by itself. If this lasts, look whether the server at {place} is up and can "
-        "be reached, and whether it wants TLS."
+        "A run that had connected goes on by itself when it can connect again; else look whether the "
+        "server at {place} is up and can be reached, and whether it wants TLS."
     )
 
 

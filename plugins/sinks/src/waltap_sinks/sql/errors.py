@@ -49,8 +49,8 @@ class SqlUnreachable(SinkError):
     code = "WT-5701"
     retry = Retry.RECONNECT
     remedy = (
-        "waltap connects again by itself; if this lasts, check that the server of {url} is up, reachable, "
-        "and has room for one more connection."
+        "A run that had connected goes on by itself when it can connect again; else check that the server "
+        "of {url} is up, reachable, and has room for one more connection."
     )
 
 
@@ -220,7 +220,7 @@ class SqlReadOnly(SinkError):
     code = "WT-5715"
     retry = Retry.RECONNECT
     remedy = (
-        "waltap connects again by itself, and goes on when {url} leads to a server that can be written: "
+        "A run that had connected goes on by itself when {url} leads to a server that can be written: "
         "the primary (target_session_attrs=read-write in the url finds it), or this one, writable again."
     )
 
