@@ -56,6 +56,7 @@ RARE: Final = {
     r"hunt/test_soak.py": "hunt",
     r"hunt/test_yugabyte_ranges.py": "integration/yugabyte/test_parallel.py",
     r"packaging/test_release.py::test_(another_folder|installed)": "test_wheels.py",
+    r"differential/test_recorded_events.py::.*\[notifications_control\]": "test_incremental_snapshot.py",
     r"differential/test_generated": "the recorded events",
     r"differential/test_converters.py::test_(protobuf|avro)_of_every_type": "what Debezium recorded",
 }
