@@ -2,7 +2,8 @@
 
 import gc
 import os
-import signal
+from signal import SIGINT
+from signal import signal as handle_signal  # `signal` becomes the command of that name
 from typing import Final
 
 __all__ = ["main"]
@@ -20,10 +21,10 @@ INTERRUPTED: Final = 130
 def main() -> None:
     """Run the command line; the process ends with its exit code."""
     gc.set_threshold(COLLECTED_FROM, 20, 50)
-    before = signal.signal(signal.SIGINT, _interrupted)
+    before = handle_signal(SIGINT, _interrupted)
     from waltap.cli.application import run
 
-    signal.signal(signal.SIGINT, before)
+    handle_signal(SIGINT, before)
     run()
 
 
