@@ -23,6 +23,7 @@ settings.register_profile("shared machine", deadline=None)  # no test is a matte
 settings.load_profile("shared machine")
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this hook, too
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say which tests one worker runs, and which only `make test-all` does."""
     mark_exhaustive(items)

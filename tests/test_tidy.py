@@ -605,3 +605,9 @@ def _is_plain(node: ast.AST) -> bool:
     }
     decorators = [ast.unparse(each) for each in getattr(node, "decorator_list", ())]
     return all(each in plain or each.startswith(("dataclass", "lru_cache")) for each in decorators)
+
+
+def test_groups_reach_the_scheduler(request: pytest.FixtureRequest) -> None:
+    """pytest-xdist 3.8 writes them into ids, which pytest from 9.2 on does not take."""
+    if request.config.getoption("loadgroup", default=False):
+        assert request.node.nodeid.partition("@")[2]
