@@ -18,6 +18,7 @@ from waltap.transactions.transaction import SnapshotRows, TransactionPart
 from waltap_sinks.sql.fold import Fold
 from waltap_sinks.sql.history import Cause, History
 from waltap_sinks.sql.properties import SqlProperties
+from waltap_sinks.sql.rows import Rows
 from waltap_sinks.sql.shape import TableName, TableShape
 from waltap_sinks.sql.shapes import Shapes
 from waltap_sinks.sql.tables import Tables
@@ -45,6 +46,7 @@ class Applier:
         properties: SqlProperties,
     ) -> None:
         self._target, self._tables, self._shapes = target, tables, shapes
+        self._rows = Rows(target)
         self._properties = properties
         self._inserts_only = properties.mode == "insert"
         self._folds: dict[TableName, Fold] = {}
@@ -179,7 +181,7 @@ class Applier:
         """Give a row of the target another key, in place: it has values that were not sent."""
         self.settle()
         self.at = self._tables.of(shape)
-        self._target.move(self.at, [values[0] for values in shape.keys([old])], row)
+        self._rows.move(self.at, old, row)
 
     def _keyless(self, shape: TableShape, kind: str, run: Sequence[Change]) -> None:
         """Apply changes of a table whose rows are known as a whole only."""
@@ -190,12 +192,12 @@ class Applier:
                 before, row, _old = shape.plan.update(change)
                 if before is None:
                     continue  # nothing tells which row it was
-                self._target.delete_row(table, before)
-                self._target.insert(table, [row])
+                self._rows.delete_row(table, before)
+                self._rows.insert(table, [row])
             elif isinstance(change, Delete) and self._properties.delete_mode != "ignore":
                 images = shape.plan.delete(change)
                 if images is not None:
-                    self._target.delete_row(table, images[0])
+                    self._rows.delete_row(table, images[0])
 
     def _truncate(self, change: Truncate) -> None:
         if self._inserts_only or self._properties.truncate == "skip":
@@ -208,7 +210,7 @@ class Applier:
         tables = [self._tables.of(shape) for shape in shapes]
         self.at = tables[0]
         told = self._properties.truncate == "as_sent"
-        self._target.truncate(
+        self._rows.truncate(
             tables, cascade=told and change.cascade, restart=told and change.restart_identity
         )
 
@@ -232,7 +234,7 @@ class Applier:
         if self._is_elsewhere(shape):
             return
         self.at = self._tables.of(shape)
-        self._target.insert(self.at, rows)
+        self._rows.insert(self.at, rows)
 
     def empty(self, shape: TableShape, ts: int) -> None:
         """Delete every row of the table; in its history they end at ``ts``."""
@@ -244,7 +246,7 @@ class Applier:
         if self._is_elsewhere(shape):
             return
         self.at = self._tables.of(shape)
-        self._target.delete_all(self.at)
+        self._rows.delete_all(self.at)
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -259,7 +261,7 @@ class Applier:
                 step(table, folds[table])
         for shape, rows in self._appended.items():
             self.at = self._tables.of(shape)
-            self._target.insert(self.at, rows)
+            self._rows.insert(self.at, rows)
         for fold in folds.values():
             fold.clear()
         self._appended = {}
@@ -270,10 +272,11 @@ class Applier:
         if not fold.gone:
             return
         self.at = table
+        keys, due = list(fold.gone), len(fold.gone) - len(fold.brief)
         if table.soft is None:
-            self._target.delete(table, list(fold.gone))
+            self._rows.delete(table, keys, due)
         else:
-            self._target.mark_deleted(table, list(fold.gone), list(fold.gone.values()))
+            self._rows.mark_deleted(table, keys, list(fold.gone.values()), due)
 
     def _puts(self, table: Bound, fold: Fold) -> None:
         if not fold.puts:
@@ -288,9 +291,9 @@ class Applier:
             else:
                 whole.append(row)
         if whole:
-            self._target.upsert(table, whole)
+            self._rows.upsert(table, whole)
         for rows in partial.values():
-            self._target.update(table, fold.shape.sent(rows[0]), rows)
+            self._rows.update(table, fold.shape.sent(rows[0]), rows)
 
     def _fresh(self, table: Bound, fold: Fold) -> None:
         if not fold.fresh:
@@ -302,8 +305,8 @@ class Applier:
         if left:
             self._unsure[name] = left - 1
         if self._inserts_only:
-            self._target.upsert(table, rows, keep=True)
+            self._rows.upsert(table, rows, keep=True)
         elif left or table.soft is not None:  # a row that was marked deleted may come again
-            self._target.upsert(table, rows)
+            self._rows.upsert(table, rows)
         else:
-            self._target.insert(table, rows)
+            self._rows.insert(table, rows)

@@ -168,14 +168,15 @@ class DuckTarget(GenericTarget):
         table: Bound,
         columns: Sequence[BoundColumn],
         rows: Sequence[Tuple],
-    ) -> None:
+    ) -> int:
         batch = self.rows.batch(table.shape, rows)
         names = ", ".join(column.quoted for column in columns)
         sent = ", ".join(self.quoted(column.source.column.name) for column in columns)
         self._raw.register("waltap_rows", batch)
         try:
-            self.run(
-                f"{verb} {table.quoted} ({names}) SELECT {sent} FROM waltap_rows{_plain(ending)}"
+            return self.change(
+                f"{verb} {table.quoted} ({names}) SELECT {sent} FROM waltap_rows{_plain(ending)}",
+                (),
             )
         finally:
             with contextlib.suppress(duckdb.Error):  # a transaction that failed takes nothing more

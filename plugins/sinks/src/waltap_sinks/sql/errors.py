@@ -17,12 +17,15 @@ SinkError
 ├── SqlConflictMidway      WT-5714   a conflict in the middle of a large transaction
 ├── SqlReadOnly            WT-5715   it takes no changes at the moment: a standby, or made read-only
 ├── SqlHistoryColumnTaken  WT-5716   a table has a column of the name that its history has one of
-└── SqlColumnNameTaken     WT-5717   two columns of a table have names that are one in the target
+├── SqlColumnNameTaken     WT-5717   two columns of a table have names that are one in the target
+├── SqlTableGone           WT-5718   a table or column that had rows is not there any more
+└── SqlChangeIgnored       WT-5719   the target took a change and did nothing: policies, triggers, rules
 """
 
 from waltap.errors import Retry, SinkError
 
 __all__ = [
+    "SqlChangeIgnored",
     "SqlColumnMissing",
     "SqlColumnNameTaken",
     "SqlCommitUnknown",
@@ -36,6 +39,7 @@ __all__ = [
     "SqlNameTaken",
     "SqlReadOnly",
     "SqlRefused",
+    "SqlTableGone",
     "SqlTableUnfit",
     "SqlTransactionGap",
     "SqlUnreachable",
@@ -117,6 +121,17 @@ class SqlTableGone(SinkError):
         "Bring it back from a backup of the target, as it was; or `waltap repair FILE` makes it anew and "
         "reads its rows again. Where it is not wanted, leave it out of table.include.list or "
         "column.include.list."
+    )
+
+
+class SqlChangeIgnored(SinkError):
+    """The target takes a change and does nothing, or hides rows from it: row security, a trigger that
+    returns NULL, RAISE(IGNORE), or a rule that does something else instead."""
+
+    code = "WT-5719"
+    remedy = (
+        "Have the target do what is written: {statement}. Then start again: nothing of this change was "
+        "confirmed."
     )
 
 

@@ -15,16 +15,18 @@ class Fold:
     ``fresh`` are rows that were inserted, so the target has none of their key (once ``gone`` is gone),
     ``puts`` rows that are there and change, ``gone`` keys whose rows go (with the commit time of that,
     µs since 1970 UTC). They are applied in the order gone, puts, fresh. A row of ``puts`` may lack values
-    (UNCHANGED): the target's stay.
+    (UNCHANGED): the target's stay. ``brief`` are those of ``gone`` whose row came and went since: the
+    target has none of them.
     """
 
-    __slots__ = ("fresh", "gone", "puts", "shape")
+    __slots__ = ("brief", "fresh", "gone", "puts", "shape")
 
     def __init__(self, shape: TableShape) -> None:
         self.shape = shape
         self.fresh: dict[Any, Tuple] = {}
         self.puts: dict[Any, Tuple] = {}
         self.gone: dict[Any, int] = {}
+        self.brief: set[Any] = set()
 
     def __bool__(self) -> bool:
         return bool(self.fresh or self.puts or self.gone)
@@ -34,7 +36,7 @@ class Fold:
 
     def clear(self) -> None:
         """Begin anew: all was written."""
-        self.fresh, self.puts, self.gone = {}, {}, {}
+        self.fresh, self.puts, self.gone, self.brief = {}, {}, {}, set()
 
     def insert(self, rows: Sequence[Tuple]) -> None:
         """Take new rows."""
@@ -61,6 +63,8 @@ class Fold:
 
     def delete(self, key: Any, ts: int) -> None:
         """Let the row of ``key`` go, at ``ts``."""
+        if key in self.fresh and key not in self.gone:
+            self.brief.add(key)
         self.fresh.pop(key, None)
         self.puts.pop(key, None)
         self.gone[key] = ts

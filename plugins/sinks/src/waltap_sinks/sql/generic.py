@@ -33,6 +33,9 @@ AT_ONCE = 5_000
 
 READ_AT_ONCE = 2_000
 
+LOOKED_UP = 200
+"""Keys of one query."""
+
 
 class GenericTarget(Target):
     """A connection by SQLAlchemy's driver of a dialect. Statements have %s for values, in all dialects."""
@@ -162,12 +165,13 @@ class GenericTarget(Target):
 
     # --- rows ---
 
-    def insert(self, table: Bound, rows: Sequence[Tuple]) -> None:
-        self._put("INSERT INTO", "", table, [c for c in table.columns if c.existing.written], rows)
-
-    def upsert(self, table: Bound, rows: Sequence[Tuple], *, keep: bool = False) -> None:
+    def insert(self, table: Bound, rows: Sequence[Tuple]) -> int:
         columns = [c for c in table.columns if c.existing.written]
-        self._put("INSERT INTO", self.on_conflict(table, keep=keep), table, columns, rows)
+        return self._put("INSERT INTO", "", table, columns, rows)
+
+    def upsert(self, table: Bound, rows: Sequence[Tuple], *, keep: bool = False) -> int:
+        columns = [c for c in table.columns if c.existing.written]
+        return self._put("INSERT INTO", self.on_conflict(table, keep=keep), table, columns, rows)
 
     def _put(
         self,
@@ -176,12 +180,12 @@ class GenericTarget(Target):
         table: Bound,
         columns: Sequence[BoundColumn],
         rows: Sequence[Tuple],
-    ) -> None:
+    ) -> int:
         names = ", ".join(escaped(column.quoted) for column in columns)
         places = ", ".join(["%s"] * len(columns))
         statement = f"{verb} {escaped(table.quoted)} ({names}) VALUES ({places}){ending}"
         values = self.rows.columns(table.shape, [column.source for column in columns], rows)
-        self.many(statement, values)
+        return self.many(statement, values)
 
     def on_conflict(self, table: Bound, *, keep: bool) -> str:
         """Return what an INSERT ends with where rows of the same key may be there."""
@@ -198,7 +202,7 @@ class GenericTarget(Target):
             return f" ON CONFLICT ({names}) DO NOTHING"
         return f" ON CONFLICT ({names}) DO UPDATE SET {', '.join(sets)}"
 
-    def update(self, table: Bound, columns: Sequence[ShapeColumn], rows: Sequence[Tuple]) -> None:
+    def update(self, table: Bound, columns: Sequence[ShapeColumn], rows: Sequence[Tuple]) -> int:
         sent = {column.index for column in columns}
         keys = {key.quoted for key in table.key}
         chosen = [c for c in table.columns if c.source.index in sent and c.existing.written]
@@ -209,8 +213,12 @@ class GenericTarget(Target):
             f"UPDATE {escaped(table.quoted)} SET {self._sets(table, settable)}{_keyed(table)}"
         )
         values = self.rows.columns(table.shape, [c.source for c in (*settable, *table.key)], rows)
-        if self.many(statement, values) < len(rows):
-            self._put("INSERT INTO", self.on_conflict(table, keep=True), table, chosen, rows)
+        count = self.many(statement, values)
+        if count < len(rows):
+            count += self._put(
+                "INSERT INTO", self.on_conflict(table, keep=True), table, chosen, rows
+            )
+        return count
 
     def _sets(self, table: Bound, columns: Sequence[BoundColumn]) -> str:
         sets = [f"{escaped(column.quoted)} = %s" for column in columns]
@@ -218,35 +226,51 @@ class GenericTarget(Target):
             sets.append(f"{escaped(table.soft)} = NULL")
         return ", ".join(sets)
 
-    def move(self, table: Bound, old: Sequence[Any], row: Tuple) -> None:
+    def move(self, table: Bound, old: Sequence[Any], row: Tuple) -> int:
         sent = [
             c for c in table.columns if row[c.source.index] is not UNCHANGED and c.existing.settable
         ]
         values = self.rows.columns(table.shape, [c.source for c in sent], [row])
         keys = self.rows.keys(table.shape, [old[0] if len(old) == 1 else tuple(old)])
         statement = f"UPDATE {escaped(table.quoted)} SET {self._sets(table, sent)}{_keyed(table)}"
-        self.many(statement, [*values, *keys])
+        return self.many(statement, [*values, *keys])
 
-    def delete(self, table: Bound, keys: Sequence[Any]) -> None:
+    def delete(self, table: Bound, keys: Sequence[Any]) -> int:
         statement = f"DELETE FROM {escaped(table.quoted)}{_keyed(table)}"
-        self.many(statement, self.rows.keys(table.shape, keys))
+        return self.many(statement, self.rows.keys(table.shape, keys))
 
-    def mark_deleted(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> None:
+    def holding(self, table: Bound, keys: Sequence[Any], where: str = "") -> int:
+        one = " AND ".join(f"{escaped(key.quoted)} = %s" for key in table.key)
+        rows, count = list(zip(*self.rows.keys(table.shape, keys), strict=True)), 0
+        for some in chunks(rows, LOOKED_UP):
+            tests = f"({' OR '.join([f'({one})'] * len(some))})"
+            if where:
+                tests += f" AND {escaped(where)}"
+            ((found,),) = self.run(
+                f"SELECT count(*) FROM {escaped(table.quoted)} WHERE {tests}",
+                [value for row in some for value in row],
+            )
+            count += int(found)
+        return count
+
+    def mark_deleted(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> int:
         assert table.soft is not None
         statement = f"UPDATE {escaped(table.quoted)} SET {escaped(table.soft)} = %s{_keyed(table)}"
         moments = [self.moment(ts) for ts in times]
-        self.many(statement, [moments, *self.rows.keys(table.shape, keys)])
+        return self.many(statement, [moments, *self.rows.keys(table.shape, keys)])
 
     @abc.abstractmethod
     def moment(self, ts: int) -> object:
         """Return an instant, µs since 1970 UTC, as the driver takes it."""
 
-    def delete_row(self, table: Bound, row: Tuple) -> None:
+    def delete_row(self, table: Bound, row: Tuple) -> bool:
         columns = [c for c in table.columns if c.existing.written]
         values = self.rows.columns(table.shape, [c.source for c in columns], [row])
         tests = " AND ".join(self.same(escaped(column.quoted)) for column in columns) or "1 = 1"
         place = escaped(table.quoted)
-        self.many(f"DELETE FROM {place}{self.one_row(place, tests)}", values)
+        if self.many(f"DELETE FROM {place}{self.one_row(place, tests)}", values):
+            return True
+        return not self.run(f"SELECT 1 FROM {place} WHERE {tests} LIMIT 1", [v[0] for v in values])
 
     @abc.abstractmethod
     def same(self, name: str) -> str:

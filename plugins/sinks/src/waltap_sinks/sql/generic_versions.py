@@ -47,7 +47,7 @@ class GenericVersions(Versions):
         rows: Sequence[Tuple],
         lacking: Sequence[ShapeColumn],
         keys: Sequence[Any],
-    ) -> None:
+    ) -> int:
         target, place = self._target, escaped(table.quoted)
         absent = {column.index for column in lacking}
         sent = [c for c in table.columns if c.source.index not in absent and c.existing.written]
@@ -60,27 +60,31 @@ class GenericVersions(Versions):
             f" LEFT JOIN {place} AS o ON {tests} AND o.{self._current(table)}"
         )
         values = target.rows.columns(table.shape, [column.source for column in sent], rows)
-        target.many(statement, [*values, *target.rows.keys(table.shape, keys)])
+        return target.many(statement, [*values, *target.rows.keys(table.shape, keys)])
 
-    def close(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> None:
+    def close(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> int:
         tests = " AND ".join(f"{escaped(key.quoted)} = %s" for key in table.key)
         moments = [self._target.moment(time) for time in times]
-        self._target.many(
+        return self._target.many(
             f"UPDATE {escaped(table.quoted)} SET {self._ended(table)}"
             f" WHERE {tests} AND {self._current(table)}",
             [moments, *self._target.rows.keys(table.shape, keys)],
         )
 
-    def close_row(self, table: Bound, row: Tuple, time: int) -> None:
+    def close_row(self, table: Bound, row: Tuple, time: int) -> bool:
         target, shape = self._target, shape_of(table)
         own = len(shape.base.relation.columns)
         columns = [c for c in table.columns if c.source.index < own and c.existing.written]
         values = target.rows.columns(shape.base, [column.source for column in columns], [row])
         tests = [target.same(escaped(column.quoted)) for column in columns]
         place, where = escaped(table.quoted), " AND ".join([*tests, self._current(table)])
-        target.many(
+        if target.many(
             f"UPDATE {place} SET {self._ended(table)}{target.one_row(place, where)}",
             [[target.moment(time)], *values],
+        ):
+            return True
+        return not target.run(
+            f"SELECT 1 FROM {place} WHERE {where} LIMIT 1", [value[0] for value in values]
         )
 
     def close_all(self, table: Bound, time: int) -> None:
@@ -89,9 +93,9 @@ class GenericVersions(Versions):
             [self._target.moment(time)],
         )
 
-    def open(self, table: Bound, keys: Sequence[Any]) -> None:
+    def open(self, table: Bound, keys: Sequence[Any]) -> int:
         tests = " AND ".join(f"{escaped(key.quoted)} = %s" for key in table.key)
-        self._target.many(
+        return self._target.many(
             f"UPDATE {escaped(table.quoted)} SET {self._current(table)} = TRUE"
             f" WHERE {tests} AND NOT {self._current(table)} AND {self._valid_to(table)} IS NULL",
             self._target.rows.keys(table.shape, keys),
@@ -136,20 +140,22 @@ class MysqlVersions(GenericVersions):
             # one that was made for another key has its name already
             self._index(shape, f"{shape.name.name}_{abs(shape.relation.oid)}_{len(found)}")
 
-    def close(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> None:
+    def close(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> int:
         names = ", ".join(escaped(key.quoted) for key in table.key)
         one = f"({', '.join(['%s'] * len(table.key))})"
         rows = list(zip(*self._target.rows.keys(table.shape, keys), strict=True))
+        count = 0
         for time, some in itertools.groupby(
             zip(times, rows, strict=True), key=lambda each: each[0]
         ):
             for piece in chunks([row for _, row in some], 1000):
-                self._target.change(
+                count += self._target.change(
                     f"UPDATE {escaped(table.quoted)} SET {self._ended(table)}"
                     f" WHERE ({names}) IN ({', '.join([one] * len(piece))})"
                     f" AND {self._current(table)}",
                     [self._target.moment(time), *(value for row in piece for value in row)],
                 )
+        return count
 
 
 class DuckVersions(GenericVersions):
@@ -160,22 +166,24 @@ class DuckVersions(GenericVersions):
     def index(self, shape: HistoryShape) -> None:
         """An index there makes a delete and an insert of each UPDATE."""
 
-    def close(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> None:
+    def close(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> int:
         moments = [self._target.moment(time) for time in times]
         with self._target.given("waltap_keys", self._keyed(table, keys) | {"ended": moments}):
-            self._target.run(
+            return self._target.change(
                 f"UPDATE {table.quoted} AS t SET {self._set(table)}"
                 f" FROM waltap_keys AS k WHERE {self._matching(table.key)}"
-                f" AND t.{self._target.quoted(shape_of(table).current)}"
+                f" AND t.{self._target.quoted(shape_of(table).current)}",
+                (),
             )
 
-    def open(self, table: Bound, keys: Sequence[Any]) -> None:
+    def open(self, table: Bound, keys: Sequence[Any]) -> int:
         quoted, shape = self._target.quoted, shape_of(table)
         with self._target.given("waltap_keys", self._keyed(table, keys)):
-            self._target.run(
+            return self._target.change(
                 f"UPDATE {table.quoted} AS t SET {quoted(shape.current)} = TRUE"
                 f" FROM waltap_keys AS k WHERE {self._matching(table.key)}"
-                f" AND NOT t.{quoted(shape.current)} AND t.{quoted(shape.valid_to)} IS NULL"
+                f" AND NOT t.{quoted(shape.current)} AND t.{quoted(shape.valid_to)} IS NULL",
+                (),
             )
 
     def _set(self, table: Bound) -> str:

@@ -16,11 +16,12 @@ from waltap.transactions.transaction import TransactionPart
 from waltap_sinks.sql.fold import merged
 from waltap_sinks.sql.history_shape import HistoryShape
 from waltap_sinks.sql.properties import SqlProperties
+from waltap_sinks.sql.rows import Rows
 from waltap_sinks.sql.shape import TableName, TableShape
 from waltap_sinks.sql.shapes import Shapes
 from waltap_sinks.sql.tables import Tables
 from waltap_sinks.sql.target import Bound, Target
-from waltap_sinks.sql.versions import versions_of
+from waltap_sinks.sql.versions import shape_of, versions_of
 
 __all__ = ["History"]
 
@@ -118,6 +119,7 @@ class History:
     ) -> None:
         self._target, self._tables, self._shapes = target, tables, shapes
         self._types, self._properties, self._on_table = types, properties, on_table
+        self._rows = Rows(target)
         self._versions = versions_of(target)
         self._matches = NameMatcher(properties.history_tables)
         self._logs: dict[TableName, Log] = {}
@@ -247,14 +249,15 @@ class History:
         self._settle(log)
         table = self._bound(log.shape)
         blank = (None,) * (len(log.shape.relation.columns) - len(row))
-        self._versions.close_row(table, row + blank, ts)
+        if not self._versions.close_row(table, row + blank, ts):
+            self._rows.refuse(table, "UPDATE")
 
     def _truncate(self, change: Truncate, cause: Cause, number: int) -> None:
         for relation in change.relations:
             log = self._log(self._shapes.of(relation))
             if log is not None:
                 self._settle(log)
-                self._versions.close_all(self._bound(log.shape), cause.ts)
+                self._close_all(self._bound(log.shape), cause.ts)
                 nothing: Tuple = (None,) * len(log.shape.base.relation.columns)
                 log.versions.append(Version(nothing, "t", cause, number, ends=cause.ts))
 
@@ -291,7 +294,7 @@ class History:
             self._versions.drop_unopened(table)
             self._loading[versions.name] = versions, ts
         else:
-            self._versions.close_all(table, ts)
+            self._close_all(table, ts)
 
     def load(self, shape: TableShape, rows: Sequence[Tuple], cause: Cause) -> None:
         """Add the rows of a snapshot."""
@@ -301,15 +304,15 @@ class History:
         told = _values("r", cause, READ_SEQ, 0, None, current=not self._deferred)
         table = self._bound(versions)
         if isinstance(rows, RowBlock):
-            self._target.insert(table, _beside(rows, told))
+            self._rows.insert(table, _beside(rows, told))
         else:
-            self._target.insert(table, [row + told for row in rows])
+            self._rows.insert(table, [row + told for row in rows])
 
     def ends_snapshot(self) -> None:
         """Open what was loaded, where that was put off."""
         for versions, ts in self._loading.values():
             table = self._bound(versions)
-            self._versions.close_all(table, ts)
+            self._close_all(table, ts)
             self._versions.open_all(table)
         self._loading = {}
 
@@ -341,17 +344,32 @@ class History:
             # beside the open version that lends them values they are not open yet
             rows = [version.row + _told_of(version, current=False) for version in versions]
             columns = [column for column in log.shape.base.columns if column.index in unsent]
-            self._versions.insert_filled(table, rows, columns, [v.lender for v in versions])
+            count = self._versions.insert_filled(table, rows, columns, [v.lender for v in versions])
             key_of = log.shape.key_of
             assert key_of is not None
+            if count < len(rows):
+                self._rows.refuse(table, "INSERT", [key_of(v.row) for v in versions])
             opened += [key_of(version.row) for version in versions if version.ends is None]
         if log.closes:
-            self._versions.close(table, list(log.closes), list(log.closes.values()))
-        if opened:
-            self._versions.open(table, opened)
+            self._close(table, log.closes)
+        if opened and self._versions.open(table, opened) < len(opened):
+            self._rows.refuse(table, "UPDATE", opened)
         if whole:
-            self._target.insert(table, whole)
+            self._rows.insert(table, whole)
         log.clear()
+
+    def _close(self, table: Bound, closes: dict[Any, int]) -> None:
+        """Close the open versions of keys; a key that the batch begins with has none."""
+        keys = list(closes)
+        if self._versions.close(table, keys, list(closes.values())) < len(keys):
+            self._rows.require_gone(table, keys, "UPDATE", self._current(table))
+
+    def _close_all(self, table: Bound, ts: int) -> None:
+        self._versions.close_all(table, ts)
+        self._rows.require_none(table, "UPDATE", self._current(table))
+
+    def _current(self, table: Bound) -> str:
+        return self._target.quoted(shape_of(table).current)
 
     def _bound(self, shape: HistoryShape) -> Bound:
         table = self._tables.of(shape)

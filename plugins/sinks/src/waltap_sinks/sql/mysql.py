@@ -22,7 +22,7 @@ from waltap_sinks.sql.errors import (
 )
 from waltap_sinks.sql.generic import GenericTarget, escaped
 from waltap_sinks.sql.shape import ShapeColumn, TableName
-from waltap_sinks.sql.target import Bound, Described, ExistingColumn, chunks
+from waltap_sinks.sql.target import Bound, Described, ExistingColumn, Obstacle, chunks
 from waltap_sinks.sql.typed import arrow_type, json_text
 
 if TYPE_CHECKING:
@@ -49,6 +49,11 @@ COLUMNS: Final = """
 INDEXES: Final = """
     SELECT index_name, column_name FROM information_schema.statistics
     WHERE table_schema = database() AND table_name = %s AND non_unique = 0 AND sub_part IS NULL
+"""
+ENGINE: Final = """
+    SELECT e.engine FROM information_schema.tables t JOIN information_schema.engines e
+      ON e.engine = t.engine
+    WHERE t.table_schema = database() AND t.table_name = %s AND e.transactions = 'NO'
 """
 WIDER: Final = (
     ("smallint", "int", "bigint"),
@@ -140,6 +145,16 @@ class MysqlTarget(GenericTarget):
             columns, tuple(map(frozenset, unique.values())), is_table="VIEW" not in kind
         )
 
+    def obstacles(self, name: TableName) -> list[Obstacle]:
+        rows = self.run(ENGINE, [name.name])
+        return [
+            Obstacle(
+                f"its engine {engine} has no transactions",
+                f"ALTER TABLE {self.quoted_table(name)} ENGINE = InnoDB",
+            )
+            for (engine,) in rows
+        ]
+
     def _is_exact(self, collation: str | None) -> bool:
         return collation in {None, self._collation} or bool(EXACT.fullmatch(str(collation)))
 
@@ -201,24 +216,29 @@ class MysqlTarget(GenericTarget):
             sets = [f"{key} = {key}"]
         return f" ON DUPLICATE KEY UPDATE {', '.join(sets)}"
 
-    def upsert(self, table: Bound, rows: Sequence[Tuple], *, keep: bool = False) -> None:
+    def upsert(self, table: Bound, rows: Sequence[Tuple], *, keep: bool = False) -> int:
         """Here any unique index counts as the key: where there are more, old rows go first."""
-        if table.only_key or keep:
-            super().upsert(table, rows, keep=keep)
-            return
+        if table.only_key:
+            return super().upsert(table, rows, keep=keep)
         key_of = table.shape.key_of
         assert key_of is not None
-        self.delete(table, [key_of(row) for row in rows])
-        self.insert(table, rows)
+        keys = [key_of(row) for row in rows]
+        if keep:
+            super().upsert(table, rows, keep=True)
+            return self.holding(table, keys)  # one that is there may be of another key
+        self.delete(table, keys)
+        return self.insert(table, rows)
 
-    def delete(self, table: Bound, keys: Sequence[Any]) -> None:
+    def delete(self, table: Bound, keys: Sequence[Any]) -> int:
         names = ", ".join(escaped(key.quoted) for key in table.key)
         one = f"({', '.join(['%s'] * len(table.key))})"
         rows = list(zip(*self.rows.keys(table.shape, keys), strict=True))
+        count = 0
         for some in chunks(rows, 1000):
             places = ", ".join([one] * len(some))
             statement = f"DELETE FROM {escaped(table.quoted)} WHERE ({names}) IN ({places})"
-            self.change(statement, [value for row in some for value in row])
+            count += self.change(statement, [value for row in some for value in row])
+        return count
 
     def same(self, name: str) -> str:
         return f"{name} <=> %s"

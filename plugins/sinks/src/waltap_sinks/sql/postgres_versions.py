@@ -52,7 +52,7 @@ class PostgresVersions(Versions):
         rows: Sequence[Tuple],
         lacking: Sequence[ShapeColumn],
         keys: Sequence[Any],
-    ) -> None:
+    ) -> int:
         absent = {column.index for column in lacking}
         columns = [column for column in table.columns if column.existing.written]
         sent = [column for column in columns if column.source.index not in absent]
@@ -72,24 +72,27 @@ class PostgresVersions(Versions):
             f" FROM unnest({arrays}) AS s({', '.join(f'c{n}' for n in range(count))})"
             f" LEFT JOIN {place} AS o ON {tests} AND o.{self._current(table)}"
         )
-        pairs = list(zip(rows, keys, strict=True))
+        pairs, count = list(zip(rows, keys, strict=True)), 0
         for some in chunks(pairs, AT_ONCE):
             literals = [array_literal(v) for v in texts(table, sent, [row for row, _ in some])]
             literals += key_literals(table, [key for _, key in some])
-            self._target.change(statement, literals)
+            count += self._target.change(statement, literals)
+        return count
 
-    def close(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> None:
+    def close(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> int:
         source, where = keys_relation(table, ("waltap_ts", "int8"))
         statement = (
             f"UPDATE {percent(table.quoted)} AS t SET {self._ended(table, 'k.waltap_ts')}"
             f" FROM {source} WHERE {where} AND t.{self._current(table)}"
         )
+        count = 0
         for some in chunks(list(zip(keys, times, strict=True)), AT_ONCE):
             literals = key_literals(table, [key for key, _ in some])
             ends = array_literal([str(time) for _, time in some])
-            self._target.change(statement, [*literals, ends])
+            count += self._target.change(statement, [*literals, ends])
+        return count
 
-    def close_row(self, table: Bound, row: Tuple, time: int) -> None:
+    def close_row(self, table: Bound, row: Tuple, time: int) -> bool:
         own = len(shape_of(table).base.relation.columns)
         columns = [
             column
@@ -100,12 +103,14 @@ class PostgresVersions(Versions):
         ]
         tests, values = equal_tests(columns, row)
         place = percent(table.quoted)
-        self._target.change(
+        alike = f"FROM {place} WHERE {' AND '.join([*tests, self._current(table)])} LIMIT 1"
+        if self._target.change(
             f"UPDATE {place} SET {self._ended(table, '%s::int8')} WHERE (tableoid, ctid) ="
-            f" (SELECT tableoid, ctid FROM {place} WHERE {' AND '.join([*tests, self._current(table)])}"
-            " LIMIT 1)",
+            f" (SELECT tableoid, ctid {alike})",
             [time, *values],
-        )
+        ):
+            return True
+        return not self._target.run(f"SELECT 1 {alike}", values)
 
     def close_all(self, table: Bound, time: int) -> None:
         self._target.change(
@@ -114,15 +119,17 @@ class PostgresVersions(Versions):
             [time],
         )
 
-    def open(self, table: Bound, keys: Sequence[Any]) -> None:
+    def open(self, table: Bound, keys: Sequence[Any]) -> int:
         current = self._current(table)
         source, where = keys_relation(table)
         statement = (
             f"UPDATE {percent(table.quoted)} AS t SET {current} = true FROM {source}"
             f" WHERE {where} AND NOT t.{current} AND t.{self._valid_to(table)} IS NULL"
         )
-        for some in chunks(keys, AT_ONCE):
+        return sum(
             self._target.change(statement, key_literals(table, some))
+            for some in chunks(keys, AT_ONCE)
+        )
 
     def open_all(self, table: Bound) -> None:
         self._target.run(

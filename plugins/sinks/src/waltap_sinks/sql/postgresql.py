@@ -19,6 +19,7 @@ from waltap.sink.sink import SinkContext
 from waltap.spared_pandas import spare_pandas
 from waltap_sinks.sql.copy_text import array_literal, copy_lines
 from waltap_sinks.sql.errors import (
+    SqlChangeIgnored,
     SqlColumnMissing,
     SqlConflict,
     SqlConstraintViolated,
@@ -51,6 +52,7 @@ from waltap_sinks.sql.target import (
     BoundColumn,
     Described,
     ExistingColumn,
+    Obstacle,
     Target,
     chunks,
 )
@@ -76,6 +78,8 @@ SESSION: Final = {
     "lc_monetary": "C",
     "extra_float_digits": "3",
     "standard_conforming_strings": "on",
+    # where a policy would hide rows, the server refuses: else a DELETE matches nothing, in silence
+    "row_security": "off",
     # keys are looked up in their index, also where the server does not know yet how large a table is
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
@@ -106,6 +110,35 @@ REFERENCES: Final = """
     SELECT conrelid::regclass::oid, confrelid::regclass::oid FROM pg_constraint
     WHERE contype = 'f' AND conrelid <> confrelid
 """
+
+
+OBSTACLES: Final = """
+    SELECT 'row security applies to ' || current_user, CASE WHEN pg_has_role(c.relowner, 'usage')
+        THEN format('ALTER TABLE %%s NO FORCE ROW LEVEL SECURITY', c.oid::regclass)
+        ELSE format('ALTER ROLE %%I BYPASSRLS', current_user) END, true, ''
+    FROM pg_class c WHERE c.oid = to_regclass(%s) AND row_security_active(c.oid)
+    UNION ALL
+    SELECT format('rule %%I does something else instead', r.rulename),
+      format('ALTER TABLE %%s DISABLE RULE %%I', r.ev_class::regclass, r.rulename), true, r.ev_type::text
+    FROM pg_rewrite r WHERE r.ev_class = to_regclass(%s) AND r.is_instead AND r.ev_type <> '1'
+      AND r.ev_enabled = ANY (%s)
+    UNION ALL
+    SELECT format('trigger %%I may keep rows from %%s', t.tgname, t.tgrelid::regclass),
+      format('ALTER TABLE %%s DISABLE TRIGGER %%I', t.tgrelid::regclass, t.tgname), false,
+      CASE WHEN t.tgtype & 4 > 0 THEN '3' ELSE '' END || CASE WHEN t.tgtype & 8 > 0 THEN '4' ELSE '' END
+        || CASE WHEN t.tgtype & 16 > 0 THEN '2' ELSE '' END
+    FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_language l ON l.oid = p.prolang
+    WHERE t.tgrelid IN (
+        WITH RECURSIVE parts(oid) AS (SELECT to_regclass(%s)::oid
+          UNION SELECT i.inhrelid FROM pg_inherits i JOIN parts ON i.inhparent = parts.oid)
+        SELECT oid FROM parts)
+      AND NOT t.tgisinternal AND t.tgtype & 3 = 3 AND t.tgenabled = ANY (%s)
+      AND (l.lanname <> 'plpgsql' OR p.prosrc ~* 'return\\s+null')
+"""
+"""What keeps rows from a table: why, what ends it, whether it surely does, and of which statements, by the
+letters that pg_rewrite has of them."""
+
+VERBS: Final = {"2": "UPDATE", "3": "INSERT", "4": "DELETE"}
 
 
 class PostgresTarget(Target):
@@ -225,6 +258,19 @@ class PostgresTarget(Target):
         unique = tuple(frozenset(names) for (names,) in self.run(UNIQUE, [written]))
         return Described(columns, unique, is_table=rows[0][0] in "rpf")
 
+    def obstacles(self, name: TableName) -> list[Obstacle]:
+        written, fired = self.quoted_table(name), ["A", "R" if self._replica else "O"]
+        rows = self.run(OBSTACLES, [written, written, fired, written, fired])
+        return [
+            Obstacle(
+                problem,
+                statement,
+                certain=certain,
+                verbs=frozenset(VERBS[letter] for letter in letters or VERBS),
+            )
+            for problem, statement, certain, letters in rows
+        ]
+
     def type_for(self, column: ShapeColumn) -> str:
         """Return the same type where the target knows it, else text."""
         found = column.column
@@ -283,27 +329,30 @@ class PostgresTarget(Target):
 
     # --- rows ---
 
-    def insert(self, table: Bound, rows: Sequence[Tuple]) -> None:
+    def insert(self, table: Bound, rows: Sequence[Tuple]) -> int:
         if len(rows) >= COPY_ROWS:
-            self._copy(table, rows)
-        else:
-            self._unnested(
-                partial(insert_statement, table, ""), "insert", table, table.columns, rows
-            )
+            return self._copy(table, rows)
+        return self._unnested(
+            partial(insert_statement, table, ""), "insert", table, table.columns, rows
+        )
 
-    def _copy(self, table: Bound, rows: Sequence[Tuple]) -> None:
+    def _copy(self, table: Bound, rows: Sequence[Tuple]) -> int:
         columns = [column for column in table.columns if column.existing.written]
         names = ", ".join(column.quoted for column in columns)
         statement = f"COPY {table.quoted} ({names}) FROM STDIN"
-        with self.raw.cursor() as cursor, cursor.copy(statement.encode()) as copy:
-            for some in chunks(rows, PIECE_ROWS):  # the server reads one while the next is made
-                copy.write(copy_lines(texts(table, columns, some)))
+        with self.raw.cursor() as cursor:
+            with cursor.copy(statement.encode()) as copy:
+                for some in chunks(rows, PIECE_ROWS):  # the server reads one while the next is made
+                    copy.write(copy_lines(texts(table, columns, some)))
+            return cursor.rowcount
 
-    def upsert(self, table: Bound, rows: Sequence[Tuple], *, keep: bool = False) -> None:
+    def upsert(self, table: Bound, rows: Sequence[Tuple], *, keep: bool = False) -> int:
         kind = "keep" if keep else "upsert"
         build = partial(insert_statement, table, on_conflict(table, keep=keep))
-        for some in chunks(rows, AT_ONCE):
+        return sum(
             self._unnested(build, kind, table, table.columns, some)
+            for some in chunks(rows, AT_ONCE)
+        )
 
     def _unnested(
         self,
@@ -321,16 +370,19 @@ class PostgresTarget(Target):
             statement = self._statements[place] = build(written)
         return self.raw.execute(statement.encode(), literals).rowcount
 
-    def update(self, table: Bound, columns: Sequence[ShapeColumn], rows: Sequence[Tuple]) -> None:
+    def update(self, table: Bound, columns: Sequence[ShapeColumn], rows: Sequence[Tuple]) -> int:
         sent = {column.index for column in columns}
         chosen = [column for column in table.columns if column.source.index in sent]
+        total = 0
         for some in chunks(rows, AT_ONCE):
             count = self._unnested(partial(update_statement, table), "update", table, chosen, some)
             if count < len(some):
                 build = partial(insert_statement, table, on_conflict(table, keep=True))
-                self._unnested(build, "keep", table, chosen, some)
+                count += self._unnested(build, "keep", table, chosen, some)
+            total += count
+        return total
 
-    def move(self, table: Bound, old: Sequence[Any], row: Tuple) -> None:
+    def move(self, table: Bound, old: Sequence[Any], row: Tuple) -> int:
         sent = [c for c in table.columns if not isinstance(row[c.source.index], Missing)]
         sets = ", ".join(f"{sql_name(c)} = %s::{cast_to(c)}" for c in sent if c.existing.settable)
         where = " AND ".join(f"{sql_name(key)} = %s::{cast_to(key)}" for key in table.key)
@@ -340,16 +392,27 @@ class PostgresTarget(Target):
             table.shape.values(key.source, [value])[0]
             for key, value in zip(table.key, old, strict=True)
         ]
-        self.raw.execute(statement.encode(), [*values, *keys])
+        return self.raw.execute(statement.encode(), [*values, *keys]).rowcount
 
-    def delete(self, table: Bound, keys: Sequence[Any]) -> None:
-        for some in chunks(keys, AT_ONCE):
-            literals = key_literals(table, some)
-            source, where = keys_relation(table)
-            statement = f"DELETE FROM {percent(table.quoted)} AS t USING {source} WHERE {where}"
-            self.raw.execute(statement.encode(), literals)
+    def delete(self, table: Bound, keys: Sequence[Any]) -> int:
+        source, where = keys_relation(table)
+        statement = (
+            f"DELETE FROM {percent(table.quoted)} AS t USING {source} WHERE {where}".encode()
+        )
+        return sum(
+            self.raw.execute(statement, key_literals(table, some)).rowcount
+            for some in chunks(keys, AT_ONCE)
+        )
 
-    def mark_deleted(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> None:
+    def holding(self, table: Bound, keys: Sequence[Any], where: str = "") -> int:
+        source, join = keys_relation(table)
+        tests = f"{join} AND {percent(where)}" if where else join
+        statement = f"SELECT count(*) FROM {percent(table.quoted)} AS t, {source} WHERE {tests}"
+        return sum(
+            self.run(statement, key_literals(table, some))[0][0] for some in chunks(keys, AT_ONCE)
+        )
+
+    def mark_deleted(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> int:
         assert table.soft is not None
         source, where = keys_relation(table, ("waltap_ts", "int8"))
         moment = "timestamptz 'epoch' + k.waltap_ts * interval '1 microsecond'"
@@ -358,9 +421,9 @@ class PostgresTarget(Target):
             f" FROM {source} WHERE {where}"
         )
         literals = [*key_literals(table, keys), array_literal([str(ts) for ts in times])]
-        self.raw.execute(statement.encode(), literals)
+        return self.raw.execute(statement.encode(), literals).rowcount
 
-    def delete_row(self, table: Bound, row: Tuple) -> None:
+    def delete_row(self, table: Bound, row: Tuple) -> bool:
         columns = [
             column
             for column in table.columns
@@ -368,11 +431,13 @@ class PostgresTarget(Target):
         ]
         tests, values = equal_tests(columns, row)
         table_name = percent(table.quoted)
+        alike = f"FROM {table_name} WHERE {' AND '.join(tests) or 'true'} LIMIT 1"
         statement = (
-            f"DELETE FROM {table_name} WHERE (tableoid, ctid) = (SELECT tableoid, ctid"
-            f" FROM {table_name} WHERE {' AND '.join(tests) or 'true'} LIMIT 1)"
+            f"DELETE FROM {table_name} WHERE (tableoid, ctid) = (SELECT tableoid, ctid {alike})"
         )
-        self.raw.execute(statement.encode(), values)
+        if self.raw.execute(statement.encode(), values).rowcount:
+            return True
+        return not self.run(f"SELECT 1 {alike}", values)
 
     def delete_all(self, table: Bound) -> None:
         self.run(f"DELETE FROM {table.quoted}")
@@ -413,6 +478,9 @@ class PostgresTarget(Target):
         state = getattr(error, "sqlstate", None) or ""
         where = "" if table is None else f"{table.shape.name}: "
         text = where + _said(error)
+        if isinstance(error, psycopg.Error) and error.diag.source_function == "check_enable_rls":
+            role = self.quoted(self.raw.info.user)
+            return SqlChangeIgnored(text, statement=f"ALTER ROLE {role} BYPASSRLS")
         if state[:2] == "28" or state in {"42501", "3D000"} or _refused(error):
             return SqlRefused(text, **fields)
         if self.lost(error) or (isinstance(error, psycopg.OperationalError) and not state):

@@ -22,6 +22,7 @@ from waltap_sinks.sql.kinds import target_of
 from waltap_sinks.sql.lanes import Lane, Lanes
 from waltap_sinks.sql.piecewise import is_of_a_record, place_of, take_in_pieces
 from waltap_sinks.sql.properties import SqlProperties
+from waltap_sinks.sql.rows import certainly_ignored
 from waltap_sinks.sql.shape import TableName
 from waltap_sinks.sql.shapes import Shapes
 from waltap_sinks.sql.tables import Tables
@@ -102,12 +103,32 @@ class SqlSink(Sink):
         try:
             self._target.open()
             self._books.read()
+            in_the_way = self._obstacles() if self._books.made else []
         except Exception as error:
             without_frames(error)
             raise self._failure(error) from error
         finally:
             self._target.close()
-        return [Check(name="sink sql", verdict="ok", found=self._target.url)]
+        return [Check(name="sink sql", verdict="ok", found=self._target.url), *in_the_way]
+
+    def _obstacles(self) -> list[Check]:
+        """Return what keeps rows from tables that the pipeline writes, or may."""
+        found = []
+        for table in self._books.known.values():
+            certain = certainly_ignored(self._target, table.name)
+            if certain is not None:
+                found.append(Check.failed(f"target {table.name}", certain))
+                continue
+            found += [
+                Check(
+                    name=f"target {table.name}",
+                    verdict="warning",
+                    found=f"{each.problem}: a run ends where it does",
+                    remedy=each.statement,
+                )
+                for each in self._target.obstacles(table.name)
+            ]
+        return found
 
     def open(self) -> Position | None:
         """Connect, and return the position that was committed here last.

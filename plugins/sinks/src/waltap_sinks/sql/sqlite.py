@@ -15,7 +15,7 @@ from waltap_sinks.sql.errors import (
 )
 from waltap_sinks.sql.generic import GenericTarget
 from waltap_sinks.sql.shape import ShapeColumn, TableName
-from waltap_sinks.sql.target import Described, ExistingColumn
+from waltap_sinks.sql.target import Described, ExistingColumn, Obstacle
 from waltap_sinks.sql.typed import arrow_type, json_text
 
 if TYPE_CHECKING:
@@ -96,6 +96,18 @@ class SqliteTarget(GenericTarget):
             for column, kind, _key, hidden in info
         }  # fmt: skip
         return Described(columns, tuple(filter(None, unique)), is_table=kinds[0][0] == "table")
+
+    def obstacles(self, name: TableName) -> list[Obstacle]:
+        triggers = self.run(
+            "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = %s COLLATE NOCASE"
+            " AND sql LIKE '%%raise%%ignore%%'",
+            [name.name],
+        )
+        return [
+            Obstacle(f"trigger {trigger} may keep rows from it", drop, certain=False)
+            for (trigger,) in triggers
+            for drop in [f"DROP TRIGGER {self.quoted(trigger)}"]
+        ]
 
     def type_for(self, column: ShapeColumn) -> str:
         return _type_of(arrow_type(column))

@@ -14,6 +14,7 @@ from waltap_sinks.sql.errors import (
 )
 from waltap_sinks.sql.history_shape import HistoryShape
 from waltap_sinks.sql.properties import SqlProperties
+from waltap_sinks.sql.rows import certainly_ignored
 from waltap_sinks.sql.shape import ShapeColumn, TableName, TableShape
 from waltap_sinks.sql.target import Bound, BoundColumn, Described, ExistingColumn, Target
 from waltap_sinks.sql.versions import versions_of
@@ -87,6 +88,9 @@ class Tables:
                 f"{name} is no table", statement=f"DROP VIEW {name}, or another name"
             )
         self._require_exact(shape, described)
+        ignored = certainly_ignored(target, name)
+        if ignored is not None:
+            raise ignored
         if evolves and self._evolve(shape, described, known):
             described = self._described(shape) or described
         missing = [c.name for c in shape.columns if c.name not in described.columns]

@@ -10,7 +10,7 @@ from waltap.decode.tuple_image import Tuple
 from waltap.errors import SinkError
 from waltap_sinks.sql.shape import ShapeColumn, TableName, TableShape
 
-__all__ = ["Bound", "BoundColumn", "Described", "ExistingColumn", "Target", "chunks"]
+__all__ = ["Bound", "BoundColumn", "Described", "ExistingColumn", "Obstacle", "Target", "chunks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,17 @@ class Described:
     columns: dict[str, ExistingColumn]
     unique: tuple[frozenset[str], ...]
     is_table: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """What keeps rows that are written from a table, or where not ``certain``, what may. ``verbs`` are
+    those of the statements, ``statement`` is the SQL that takes it away."""
+
+    problem: str
+    statement: str
+    certain: bool = True
+    verbs: frozenset[str] = frozenset({"INSERT", "UPDATE", "DELETE"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +140,10 @@ class Target(abc.ABC):
     def describe(self, name: TableName) -> Described | None:
         """Return what the target has of this name; None: nothing."""
 
+    def obstacles(self, name: TableName) -> "list[Obstacle]":
+        """Return what keeps rows from the table ``name`` in silence."""
+        return []
+
     @abc.abstractmethod
     def type_for(self, column: ShapeColumn) -> str:
         """Return the type that the target is to give ``column``, as the target prints it."""
@@ -206,35 +221,44 @@ class Target(abc.ABC):
         """Return ``tables`` with those before others that these refer to by foreign keys."""
         return list(tables)
 
-    # --- rows ---
+    # --- rows: `Rows` holds the counts that are returned against what was given ---
 
     @abc.abstractmethod
-    def insert(self, table: Bound, rows: Sequence[Tuple]) -> None:
-        """Add rows whose keys the target does not have, however many."""
+    def insert(self, table: Bound, rows: Sequence[Tuple]) -> int:
+        """Add rows whose keys the target does not have, however many; return how many it took."""
 
     @abc.abstractmethod
-    def upsert(self, table: Bound, rows: Sequence[Tuple], *, keep: bool = False) -> None:
-        """Add rows, or put them in place of those of their keys; ``keep``: those that are there stay."""
+    def upsert(self, table: Bound, rows: Sequence[Tuple], *, keep: bool = False) -> int:
+        """Add rows, or put them in place of those of their keys; ``keep``: those that are there stay.
+        Return how many rows it added or set, at least."""
 
     @abc.abstractmethod
-    def update(self, table: Bound, columns: Sequence[ShapeColumn], rows: Sequence[Tuple]) -> None:
-        """Set ``columns`` of the rows of these keys; one that is not there is added with what is known."""
+    def update(self, table: Bound, columns: Sequence[ShapeColumn], rows: Sequence[Tuple]) -> int:
+        """Set ``columns`` of the rows of these keys; one that is not there is added with what is known.
+        Return how many rows were set or added."""
 
     @abc.abstractmethod
-    def move(self, table: Bound, old: Sequence[Any], row: Tuple) -> None:
-        """Give the row whose key has the values ``old`` what ``row`` has values of, its key too."""
+    def move(self, table: Bound, old: Sequence[Any], row: Tuple) -> int:
+        """Give the row whose key has the values ``old`` what ``row`` has values of, its key too;
+        return how many rows that were."""
 
     @abc.abstractmethod
-    def delete(self, table: Bound, keys: Sequence[Any]) -> None:
-        """Delete the rows of ``keys``, as `TableShape.key_of` gives them."""
+    def delete(self, table: Bound, keys: Sequence[Any]) -> int:
+        """Delete the rows of ``keys``, as `TableShape.key_of` gives them; return how many were there."""
 
     @abc.abstractmethod
-    def mark_deleted(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> None:
-        """Set the column for soft deletes of the rows of ``keys``, to µs since 1970 UTC."""
+    def mark_deleted(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> int:
+        """Set the column for soft deletes of the rows of ``keys``, to µs since 1970 UTC; return how many
+        were there."""
 
     @abc.abstractmethod
-    def delete_row(self, table: Bound, row: Tuple) -> None:
-        """Delete one row that is as ``row``, of a table without a key."""
+    def holding(self, table: Bound, keys: Sequence[Any], where: str = "") -> int:
+        """Return how many rows there are of ``keys`` of which ``where``, SQL, holds."""
+
+    @abc.abstractmethod
+    def delete_row(self, table: Bound, row: Tuple) -> bool:
+        """Delete one row that is as ``row``, of a table without a key. False: there is one, and
+        it stays."""
 
     @abc.abstractmethod
     def delete_all(self, table: Bound) -> None:

@@ -31,25 +31,27 @@ class Versions(abc.ABC):
         rows: Sequence[Tuple],
         lacking: Sequence[ShapeColumn],
         keys: Sequence[Any],
-    ) -> None:
+    ) -> int:
         """Add rows; what they lack is as in the open versions of ``keys``, one for each row; null where
-        there is none."""
+        there is none. Return how many the target took."""
 
     @abc.abstractmethod
-    def close(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> None:
-        """Close the open versions of ``keys`` at ``times``, one for each."""
+    def close(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> int:
+        """Close the open versions of ``keys`` at ``times``, one for each; return how many there were."""
 
     @abc.abstractmethod
-    def close_row(self, table: Bound, row: Tuple, time: int) -> None:
-        """Close one open version of a table without a key that is as ``row``."""
+    def close_row(self, table: Bound, row: Tuple, time: int) -> bool:
+        """Close one open version of a table without a key that is as ``row``. False: there is one, and it
+        stays open."""
 
     @abc.abstractmethod
     def close_all(self, table: Bound, time: int) -> None:
         """Close every open version."""
 
     @abc.abstractmethod
-    def open(self, table: Bound, keys: Sequence[Any]) -> None:
-        """Make those versions of ``keys`` the open ones that have no end and are not open yet."""
+    def open(self, table: Bound, keys: Sequence[Any]) -> int:
+        """Make those versions of ``keys`` the open ones that have no end and are not open yet; return how
+        many."""
 
     @abc.abstractmethod
     def open_all(self, table: Bound) -> None:

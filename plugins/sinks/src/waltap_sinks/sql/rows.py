@@ -1,0 +1,164 @@
+"""Rows as a target is to have them: what it counts is held against what it was given."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NoReturn
+
+from waltap.decode.tuple_image import Tuple
+from waltap_sinks.sql.errors import SqlChangeIgnored
+from waltap_sinks.sql.shape import ShapeColumn, TableName
+from waltap_sinks.sql.target import Bound, Target
+
+__all__ = ["Rows", "certainly_ignored"]
+
+LONGEST_KEY: Final = 200
+"""Characters of a key that a message shows."""
+
+
+class Rows:
+    """Writes rows to a target, in the transaction that is open, and sees that it took them.
+
+    What a statement must affect is known: every row that is put, every key that is there and goes. Keys
+    that go may be absent, since the target may have fewer rows than the source had: those are looked up,
+    and only where the count is too small. Every method raises SqlChangeIgnored.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def insert(self, table: Bound, rows: Sequence[Tuple]) -> None:
+        """Add rows whose keys the target does not have."""
+        if self._target.insert(table, rows) >= len(rows):
+            return
+        if not (table.shape.key and table.shape.unique):
+            self._ignored(table, "INSERT", "")
+        self._require(table, self._keys(table, rows), "INSERT", there=True)
+
+    def upsert(self, table: Bound, rows: Sequence[Tuple], *, keep: bool = False) -> None:
+        """Add rows, or put them in place of those of their keys; ``keep``: those that are there stay."""
+        if self._target.upsert(table, rows, keep=keep) >= len(rows):
+            return
+        if keep:
+            self._require(table, self._keys(table, rows), "INSERT", there=True)
+        else:
+            self._refuse_first(table, rows, lambda some: self._target.upsert(table, some))
+
+    def update(self, table: Bound, columns: Sequence[ShapeColumn], rows: Sequence[Tuple]) -> None:
+        """Set ``columns`` of the rows of these keys; one that is not there is added with what is known."""
+        if self._target.update(table, columns, rows) < len(rows):
+            self._refuse_first(table, rows, lambda some: self._target.update(table, columns, some))
+
+    def move(self, table: Bound, old: Any, row: Tuple) -> None:
+        """Give the row of the key ``old`` what ``row`` has values of, its key too; one that is not there
+        is added with what is known."""
+        shape = table.shape
+        if not self._target.move(table, [values[0] for values in shape.keys([old])], row):
+            self._require(table, [old], "UPDATE", there=False)
+            self.update(table, shape.sent(row), [row])
+
+    def delete(self, table: Bound, keys: Sequence[Any], due: int) -> None:
+        """Delete the rows of ``keys``, of which ``due`` are there unless the target has fewer rows than
+        the source had."""
+        if self._target.delete(table, keys) < due:
+            self._require(table, keys, "DELETE", there=False)
+
+    def mark_deleted(
+        self, table: Bound, keys: Sequence[Any], times: Sequence[int], due: int
+    ) -> None:
+        """Set the column for soft deletes of the rows of ``keys``, ``due`` as for `delete`."""
+        if self._target.mark_deleted(table, keys, times) < due:
+            self._require(table, keys, "UPDATE", there=False, where=f"{table.soft} IS NULL")
+
+    def delete_row(self, table: Bound, row: Tuple) -> None:
+        """Delete one row that is as ``row``, of a table without a key."""
+        if not self._target.delete_row(table, row):
+            self._ignored(table, "DELETE", "")
+
+    def delete_all(self, table: Bound) -> None:
+        """Delete every row."""
+        self._target.delete_all(table)
+        self.require_none(table, "DELETE")
+
+    def truncate(self, tables: Sequence[Bound], *, cascade: bool, restart: bool) -> None:
+        """Empty tables at once."""
+        self._target.truncate(tables, cascade=cascade, restart=restart)
+        for table in tables:
+            self.require_none(table, "DELETE")
+
+    # --- what is looked at ------------------------------------------------------------------------
+
+    def require_none(self, table: Bound, verb: str, where: str = "") -> None:
+        """See that the table has no row of which ``where`` holds."""
+        condition = f" WHERE {where}" if where else ""
+        if self._target.run(f"SELECT 1 FROM {table.quoted}{condition} LIMIT 1"):
+            self._ignored(table, verb, "")
+
+    def require_gone(self, table: Bound, keys: Sequence[Any], verb: str, where: str) -> None:
+        """See that no row of ``keys`` is left of which ``where`` holds."""
+        self._require(table, keys, verb, there=False, where=where)
+
+    def refuse(self, table: Bound, verb: str, keys: Sequence[Any] = ()) -> NoReturn:
+        """Raise that a row did not become what a statement says: that of ``keys``, where there is one."""
+        key = self._told(table, keys[0]) if len(keys) == 1 else ""
+        self._ignored(table, verb, key)
+
+    def _keys(self, table: Bound, rows: Sequence[Tuple]) -> list[Any]:
+        assert table.shape.key_of is not None
+        return list(map(table.shape.key_of, rows))
+
+    def _require(
+        self, table: Bound, keys: Sequence[Any], verb: str, *, there: bool, where: str = ""
+    ) -> None:
+        """See that every row of ``keys``, of which ``where`` holds, is ``there``, or none."""
+
+        def right(some: Sequence[Any]) -> bool:
+            return self._target.holding(table, some, where) == (len(some) if there else 0)
+
+        if not right(keys):
+            self._ignored(table, verb, self._told(table, _first(keys, right)))
+
+    def _refuse_first(
+        self, table: Bound, rows: Sequence[Tuple], write: Callable[[Sequence[Tuple]], int]
+    ) -> NoReturn:
+        """Raise for the first of ``rows`` that the target does not take; all of it will be undone."""
+        row = _first(rows, lambda some: write(some) >= len(some))
+        self._ignored(table, "UPDATE", self._told(table, self._keys(table, [row])[0]))
+
+    def _told(self, table: Bound, key: Any) -> str:
+        shape = table.shape
+        columns = zip(shape.key, shape.keys([key]), strict=True)
+        told = ", ".join(f"{c.name}={shape.values(c, values)[0]!s}" for c, values in columns)
+        return told if len(told) <= LONGEST_KEY else f"{told[:LONGEST_KEY]}…"
+
+    def _ignored(self, table: Bound, verb: str, key: str) -> NoReturn:
+        row = f"the row {key}" if key else "rows"
+        name = table.shape.name
+        found = [each for each in self._target.obstacles(name) if verb in each.verbs]
+        reasons = ", ".join(each.problem for each in found)
+        raise SqlChangeIgnored(
+            f"{name} took {_ARTICLES[verb]} {verb} of {row}, and did nothing"
+            + (f" ({reasons})" if reasons else ""),
+            statement="; ".join(each.statement for each in found)
+            or f"see which triggers and rules {name} has",
+        )
+
+
+_ARTICLES: Final = {"INSERT": "an", "UPDATE": "an", "DELETE": "a"}
+
+
+def certainly_ignored(target: Target, name: TableName) -> SqlChangeIgnored | None:
+    """Return what is wrong with a table that cannot do what is written; None where it may."""
+    found = [each for each in target.obstacles(name) if each.certain]
+    if not found:
+        return None
+    return SqlChangeIgnored(
+        f"{name} does not do what is written: {', '.join(each.problem for each in found)}",
+        statement="; ".join(each.statement for each in found),
+    )
+
+
+def _first(items: Sequence[Any], right: Callable[[Sequence[Any]], bool]) -> Any:
+    """Return the first of ``items`` that is not ``right``, where they are not as a whole."""
+    while len(items) > 1:
+        half = len(items) // 2
+        items = items[half:] if right(items[:half]) else items[:half]
+    return items[0]

@@ -1,0 +1,248 @@
+"""A target that takes a change and does nothing: no row vanishes, or stays, in silence."""
+
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from waltap_sinks.sql.errors import SqlChangeIgnored
+
+from tests.integration.test_sql_dialects import Place, duck, file, maria  # noqa: F401 - fixtures
+from tests.rigs.changelog import Database as Model
+from tests.rigs.changelog import batch, relation
+from tests.servers.postgres import Database
+
+THINGS = relation("public.things", [("id", "int4"), ("v", "text")], key=("id",))
+BARE = relation("public.bare", [("id", "int4"), ("v", "text")], key=(), identity="f")
+KEPT = "CREATE FUNCTION kept() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
+
+
+@pytest.fixture
+def postgres(database: Database) -> Place:
+    return Place(database.dsn, lambda: psycopg.connect(database.dsn), "text")
+
+
+def spoilt(place: Place, verb: str, table: str = "things") -> None:
+    """Have the table take the verb of row 2 and do nothing."""
+    if place.url.startswith("sqlite"):
+        row = "new" if verb == "INSERT" else "old"
+        place.execute(
+            f"CREATE TRIGGER keeps BEFORE {verb} ON {table} WHEN {row}.id = 2"
+            " BEGIN SELECT RAISE(IGNORE); END"
+        )
+        return
+    row = "new" if verb == "INSERT" else "old"
+    place.execute(KEPT)
+    place.execute(
+        f"CREATE TRIGGER keeps BEFORE {verb} ON {table} FOR EACH ROW WHEN ({row}.id = 2)"
+        " EXECUTE FUNCTION kept()"
+    )
+    place.execute(f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER keeps")
+
+
+@pytest.mark.parametrize("verb", ["INSERT", "UPDATE", "DELETE"])
+@pytest.mark.parametrize("count", [3, 200])
+@pytest.mark.parametrize("kind", ["file", "postgres"])
+def test_a_trigger_that_drops_a_row_ends_the_run_and_the_remedy_lets_it_go_on(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, verb: str, count: int
+) -> None:
+    place: Place = request.getfixturevalue(kind)
+    source, sink = Model(), place.opened(tmp_path)
+    source.insert(THINGS, ["0", "first"])
+    if verb != "INSERT":
+        source.insert(THINGS, *([str(n), "old"] for n in range(1, count + 1)))
+    sink.write(batch(source.commit()))
+    sink.flush()
+    spoilt(place, verb)
+    for n in range(1, count + 1):
+        if verb == "INSERT":
+            source.insert(THINGS, [str(n), "old"])
+        elif verb == "UPDATE":
+            source.update(THINGS, [str(n)], v="new")
+        else:
+            source.delete(THINGS, [str(n)])
+    part = source.commit()
+    with pytest.raises(SqlChangeIgnored, match=r"things .*row id=2\b.*keeps") as error:
+        sink.write(batch(part))
+        sink.flush()
+    sink.close()
+    assert [(c.verdict, c.remedy) for c in place.sink(tmp_path).check()[1:]] == [
+        ("warning", error.value.fields["statement"])
+    ]
+    assert len(place.rows("things", "id")) == (1 if verb == "INSERT" else count + 1)
+    place.execute(str(error.value.fields["statement"]))  # the remedy
+    again = place.opened(tmp_path)
+    again.write(batch(part))
+    again.flush()
+    again.close()
+    assert len(place.rows("things", "id")) == (1 if verb == "DELETE" else count + 1)
+    if verb == "UPDATE":
+        assert place.rows("things", "v") == [("first",), *[("new",)] * count]
+
+
+@pytest.mark.parametrize(
+    "mode", ["insert", "soft", "unsent", "move", "keyless", "history", "truncate"]
+)
+@pytest.mark.parametrize("kind", ["file", "postgres"])
+def test_it_is_seen_on_every_way_to_the_target(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, mode: str
+) -> None:
+    place: Place = request.getfixturevalue(kind)
+    more: dict[str, Any] = {}
+    if mode == "insert":
+        more = {"insert_mode": "insert"}
+    elif mode == "soft":
+        more = {"delete_mode": "soft"}
+    elif mode == "history":
+        more = {"history_mode": "instead"}
+    table = BARE if mode == "keyless" else THINGS
+    source, sink = Model(), place.opened(tmp_path, **more)
+    source.insert(table, ["1", "a"], *([] if mode == "insert" else [["2", "a"]]))
+    sink.write(batch(source.commit()))
+    sink.flush()
+    name = {"keyless": "bare", "history": "things_history"}.get(mode, "things")
+    verb = {"insert": "INSERT", "keyless": "DELETE", "truncate": "DELETE"}.get(mode, "UPDATE")
+    if mode == "truncate" and kind == "postgres":
+        pytest.skip("TRUNCATE there goes by no row")
+    spoilt(place, verb, name)
+    if mode == "insert":
+        source.insert(table, ["2", "a"])
+    elif mode in {"soft", "history"}:
+        source.delete(table, ["2"])
+    elif mode == "unsent":
+        source.update(table, ["2"], unsent=["v"])
+    elif mode == "move":
+        source.update(table, ["2"], unsent=["v"], id="3")
+    elif mode == "keyless":
+        source.delete(table, ["2", "a"])
+    else:
+        source.truncate(table)
+    with pytest.raises(SqlChangeIgnored, match=name):
+        sink.write(batch(source.commit()))
+        sink.flush()
+    sink.close()
+
+
+@pytest.mark.parametrize("kind", ["file", "duck", "maria", "postgres"])
+def test_a_row_that_goes_may_be_gone_already(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    """A target may have fewer rows than the source had: what is to go is not there, as it should be."""
+    place: Place = request.getfixturevalue(kind)
+    source, sink = Model(), place.opened(tmp_path)
+    source.insert(THINGS, ["1", "a"], ["2", "a"], ["3", "a"])
+    source.insert(BARE, ["1", "a"])
+    sink.write(batch(source.commit()))
+    sink.flush()
+    sink.close()
+    place.execute("DELETE FROM things WHERE id > 1")
+    place.execute("DELETE FROM bare")
+    sink = place.opened(tmp_path)
+    source.delete(THINGS, ["2"])
+    source.update(THINGS, ["3"], unsent=["v"], id="4")
+    source.delete(BARE, ["1", "a"])
+    source.insert(THINGS, ["9", "brief"])
+    source.delete(THINGS, ["9"])
+    sink.write(batch(source.commit()))
+    sink.flush()
+    sink.close()
+    assert place.rows("things", "id") == [("1",), ("4",)]
+
+
+def lesser(database: Database, owns: bool) -> str:
+    """Return the address of a role that row security holds for."""
+    role = f"r_{database.name}"
+    database.execute(f"CREATE ROLE {role} LOGIN; GRANT ALL ON SCHEMA public TO {role}")
+    database.execute("CREATE TABLE things (id int PRIMARY KEY, v text)")
+    database.execute("INSERT INTO things VALUES (1, 'a')")
+    database.execute(f"GRANT ALL ON things TO {role}")
+    if owns:
+        database.execute(f"ALTER TABLE things OWNER TO {role}")
+    return role
+
+
+@pytest.mark.parametrize("owns", [True, False])
+@pytest.mark.parametrize("late", [True, False])
+def test_row_security_of_the_target_is_refused_and_the_remedy_ends_it(
+    database: Database, tmp_path: Path, *, owns: bool, late: bool
+) -> None:
+    role = lesser(database, owns)
+    dsn = psycopg.conninfo.conninfo_to_dict(database.dsn)
+    url = f"postgresql://{role}@{dsn['host']}:{dsn['port']}/{dsn['dbname']}"
+    place = Place(url, lambda: psycopg.connect(database.dsn), "text")
+    policy = (
+        "ALTER TABLE things ENABLE ROW LEVEL SECURITY; ALTER TABLE things FORCE ROW LEVEL SECURITY;"
+        f"CREATE POLICY mine ON things TO {role} USING (id > 1) WITH CHECK (true)"
+    )
+    source = Model()
+    if not late:
+        database.execute(policy)
+    sink = place.opened(tmp_path)
+    source.insert(THINGS, ["2", "a"])
+    first = source.commit()
+    if late:
+        sink.write(batch(first))
+        database.execute(policy)
+    source.insert(THINGS, ["1", "a"])  # the target has it from before
+    source.delete(THINGS, ["1"])
+    part = source.commit()
+    with pytest.raises(SqlChangeIgnored, match=r"security|row-level") as error:
+        sink.write(batch(part) if late else batch(first, part))
+    sink.close()
+    if late:
+        found = place.sink(tmp_path).check()
+        assert [c.verdict for c in found] == ["ok", "error"]
+    database.execute(str(error.value.fields["statement"]))  # the remedy
+    again = place.opened(tmp_path)
+    again.write(batch(first, part))
+    again.flush()
+    again.close()
+    assert place.rows("things", "id") == [("2",)]
+
+
+@pytest.mark.parametrize("verb", ["INSERT", "UPDATE", "DELETE"])
+def test_a_rule_that_does_something_else_is_refused(
+    postgres: Place, tmp_path: Path, verb: str
+) -> None:
+    postgres.execute("CREATE TABLE things (id int PRIMARY KEY, v text)")
+    postgres.execute(f"CREATE RULE nothing AS ON {verb} TO things DO INSTEAD NOTHING")
+    postgres.execute("ALTER TABLE things ENABLE ALWAYS RULE nothing")
+    source, sink = Model(), postgres.opened(tmp_path)
+    source.insert(THINGS, ["1", "a"])
+    part = source.commit()
+    with pytest.raises(SqlChangeIgnored, match="rule nothing") as error:
+        sink.write(batch(part))
+    sink.close()
+    postgres.execute(str(error.value.fields["statement"]))  # the remedy
+    again = postgres.opened(tmp_path)
+    again.write(batch(part))
+    again.close()
+    assert postgres.rows("things", "id") == [("1",)]
+
+
+def test_an_engine_without_transactions_is_refused(maria: Place, tmp_path: Path) -> None:  # noqa: F811
+    maria.execute("CREATE TABLE things (id int PRIMARY KEY, v text) ENGINE = MyISAM")
+    source, sink = Model(), maria.opened(tmp_path)
+    source.insert(THINGS, ["1", "a"])
+    part = source.commit()
+    with pytest.raises(SqlChangeIgnored, match="MyISAM") as error:
+        sink.write(batch(part))
+    sink.close()
+    maria.execute(str(error.value.fields["statement"]))  # the remedy
+    again = maria.opened(tmp_path)
+    again.write(batch(part))
+    again.close()
+    assert maria.rows("things", "id") == [("1",)]
+
+
+def test_a_row_that_another_unique_column_keeps_away_is_no_silence(
+    maria: Place,
+    tmp_path: Path,  # noqa: F811
+) -> None:
+    maria.execute("CREATE TABLE things (id int PRIMARY KEY, v varchar(9) UNIQUE)")
+    maria.execute("INSERT INTO things VALUES (7, 'a')")
+    source, sink = Model(), maria.opened(tmp_path, insert_mode="insert")
+    source.insert(THINGS, ["1", "a"], ["2", "b"])
+    with pytest.raises(SqlChangeIgnored, match="id=1"):
+        sink.write(batch(source.commit()))
+    sink.close()
