@@ -257,3 +257,36 @@ def test_the_doctor_looks_at_the_target(database: Database, tmp_path: Path) -> N
     p = pipeline(database, tmp_path, **{"sink.url": database.dsn + "_not_there"})
     with pytest.raises(SqlRefused):
         p.run()
+
+
+def test_a_type_that_changed_marks_its_table_until_a_snapshot_replaces_it(
+    database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    database.execute(
+        "CREATE TABLE shifted (id int PRIMARY KEY, v int, w varchar(5), n numeric(6, 2));"
+        "INSERT INTO shifted VALUES (1, 1, 'a', 1.5), (2, 2, 'b', 2.5)"
+    )
+    p = pipeline(database, tmp_path)
+    p.catch_up()
+    database.execute(
+        "ALTER TABLE shifted ALTER w TYPE varchar(9), ALTER n TYPE numeric(9, 3);"
+        "INSERT INTO shifted VALUES (3, 3, 'longer', 1.123)"
+    )
+    p.catch_up()
+    assert "new snapshot" not in caplog.text  # no value can have changed
+    database.execute(
+        "ALTER TABLE shifted ALTER v TYPE text USING 'v' || v * 2;"
+        "INSERT INTO shifted VALUES (4, 'v8', 'd', 4)"
+    )
+    p.catch_up()
+    assert "replica.shifted needs a new snapshot: the type of v changed" in caplog.text
+    caplog.clear()
+    database.execute("INSERT INTO shifted VALUES (5, 'v10', 'e', 5)")
+    p.catch_up()  # it is kept, and the start tells of it
+    assert "the type of v changed" in caplog.text
+    assert "snapshot.mode=always" in caplog.text
+    p.catch_up(**{"snapshot.mode": "always"})  # the remedy
+    caplog.clear()
+    p.catch_up()
+    assert "new snapshot" not in caplog.text
+    assert_equal(database, "shifted")

@@ -9,7 +9,7 @@ import enum
 
 import msgspec
 
-__all__ = ["Column", "DataType", "Relation", "TypeKind"]
+__all__ = ["Column", "DataType", "Relation", "TypeKind", "may_change_values", "type_name"]
 
 
 class TypeKind(enum.Enum):
@@ -113,3 +113,38 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             and self.topic == other.topic
             and self.wire_key == other.wire_key
         )
+
+
+def type_name(column: Column) -> str:
+    """Return the catalogue's name, which snapshots have, too: the wire calls a domain as its base."""
+    kind = column.data_type
+    if kind is None:
+        return column.type_text or f"oid {column.type_oid}"
+    return kind.name if kind.schema == "pg_catalog" else f"{kind.schema}.{kind.name}"
+
+
+def may_change_values(before: tuple[str, int], now: tuple[str, int]) -> bool:
+    """Tell whether an ALTER TABLE between two types, each `type_name` and modifier, may have rewritten
+    values of rows that no change tells of."""
+    (name, old), (new_name, new) = before, now
+    if name != new_name and not _other_names(name, new_name):
+        return True
+    if new in {old, -1}:
+        return False
+    if new_name == "numeric" and old >= 4:
+        (whole, scale), (now_whole, now_scale) = _digits(old), _digits(new)
+        return now_scale < scale or now_whole < whole
+    return old == -1 or new < old
+
+
+def _other_names(one: str, other: str) -> bool:
+    """Tell whether both may be one type that a user made, by its names of earlier versions: without its
+    schema, of snapshots, and that of its base, of the wire, where it is a domain."""
+    if one.startswith("pg_catalog.") or other.startswith("pg_catalog."):
+        return True
+    return one.partition(".")[2] == other or other.partition(".")[2] == one
+
+
+def _digits(typmod: int) -> tuple[int, int]:
+    precision, scale = ((typmod - 4) >> 16) & 0xFFFF, (typmod - 4) & 0x7FF
+    return precision - scale, scale

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from waltap.decode.relation import may_change_values
 from waltap_sinks.changelog.manifest import ColumnEntry
 from waltap_spark.output import BasePart, TableState
 from waltap_spark.plan import Group
@@ -282,7 +283,7 @@ def _doubts(table: TableState, group: Group) -> "list[str]":
         if before is not None:
             if group.streamed and column.name in unsent:
                 found.append(f"{column.name} was computed, and not sent")
-            if _may_change_values(before, column):
+            if may_change_values((before.type, before.typmod), (column.type, column.typmod)):
                 found.append(
                     f"the type of {column.name} changed; ALTER TABLE … USING may have given "
                     "older rows other values"
@@ -311,32 +312,6 @@ def doubted(table: TableState, doubt: str) -> TableState:
         return table
     log.warning("%s needs a new snapshot: %s", table.name, doubt)
     return msgspec.structs.replace(table, stale=(*table.stale, doubt))
-
-
-def _may_change_values(before: ColumnEntry, now: ColumnEntry) -> bool:
-    """Tell whether an ALTER TABLE between the two may have rewritten values."""
-    if before.type != now.type and not _other_names(before.type, now.type):
-        return True
-    old, new = before.typmod, now.typmod
-    if new in {old, -1}:
-        return False
-    if now.type == "numeric" and old >= 4:
-        (whole, scale), (now_whole, now_scale) = _digits(old), _digits(new)
-        return now_scale < scale or now_whole < whole
-    return old == -1 or new < old
-
-
-def _other_names(one: str, other: str) -> bool:
-    """Tell whether both may be one type that a user made, by its names of earlier versions: without its
-    schema, of snapshots, and that of its base, of the wire, where it is a domain."""
-    if one.startswith("pg_catalog.") or other.startswith("pg_catalog."):
-        return True
-    return one.partition(".")[2] == other or other.partition(".")[2] == one
-
-
-def _digits(typmod: int) -> tuple[int, int]:
-    precision, scale = ((typmod - 4) >> 16) & 0xFFFF, (typmod - 4) & 0x7FF
-    return precision - scale, scale
 
 
 def file_column(

@@ -15,7 +15,7 @@ import msgspec
 
 from waltap.capture.source_type import root_type
 from waltap.decode.message import Change, Truncate
-from waltap.decode.relation import Column, DataType, Relation, TypeKind
+from waltap.decode.relation import Column, DataType, Relation, TypeKind, type_name
 from waltap.decode.tuple_image import UNCHANGED, Tuple, Value
 from waltap.errors import WaltapError
 from waltap.events import (
@@ -137,7 +137,7 @@ class TableVersion:
         return tuple(
             ColumnEntry(
                 name=field.name,
-                type=_type_text(by_name[field.name]),
+                type=type_name(by_name[field.name]),
                 arrow=str(field.type),
                 nullable=by_name[field.name].nullable,
                 number=by_name[field.name].number,
@@ -416,11 +416,3 @@ def _projection(
         return tuple(row[index] if mask is None else mask(row[index]) for index, mask in steps)
 
     return project
-
-
-def _type_text(column: Column) -> str:
-    """Return the catalogue's name, which snapshots have, too: the wire calls a domain as its base."""
-    kind = column.data_type
-    if kind is None:
-        return column.type_text or f"oid {column.type_oid}"
-    return kind.name if kind.schema == "pg_catalog" else f"{kind.schema}.{kind.name}"

@@ -241,11 +241,11 @@ class Applier:
         if self.history is not None:
             self.history.bind(shape)
             if not self._is_elsewhere(shape):
-                self._tables.of(shape)
+                self._tables.renewed(shape)
             self.history.empty(shape, ts)
         if self._is_elsewhere(shape):
             return
-        self.at = self._tables.of(shape)
+        self.at = self._tables.renewed(shape)
         self._rows.delete_all(self.at)
 
     # --- writing ----------------------------------------------------------------------------------

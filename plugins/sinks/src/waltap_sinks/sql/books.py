@@ -3,6 +3,7 @@
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from waltap.source.position import Position, lsn_text, parse_lsn
 from waltap_sinks.sql.errors import SqlFenced
@@ -14,10 +15,14 @@ __all__ = ["Books", "KnownTable"]
 
 @dataclass(slots=True)
 class KnownTable:
-    """A table as it was bound last: ``columns`` maps the source's numbers of columns to names."""
+    """A table as it was bound last: ``columns`` maps the source's numbers of columns to names, ``types``
+    to types and modifiers of the source. ``stale``: why rows may differ from the source's until a
+    snapshot replaces them."""
 
     name: TableName
     columns: dict[int, str] = field(default_factory=dict)
+    types: dict[int, tuple[str, int]] = field(default_factory=dict)
+    stale: tuple[str, ...] = ()
 
 
 class Books:
@@ -222,10 +227,7 @@ class Books:
             [self._pipeline],
         )
         return {
-            int(oid): KnownTable(
-                TableName(schema or None, name),
-                {int(number): column for number, column in json.loads(columns).items()},
-            )
+            int(oid): _known(TableName(schema or None, name), json.loads(columns))
             for oid, schema, name, columns in rows
         }
 
@@ -247,10 +249,29 @@ class Books:
                 oid,
                 table.name.schema or "",
                 table.name.name,
-                json.dumps(table.columns),
+                json.dumps(_written(table)),
             ],
         )
         self.known[oid] = table
+
+
+def _written(table: KnownTable) -> dict[str, object]:
+    """Return what is kept of the columns of a table."""
+    kept: dict[str, object] = {
+        str(number): [name, *table.types.get(number, ())] for number, name in table.columns.items()
+    }
+    return {**kept, "stale": table.stale} if table.stale else kept
+
+
+def _known(name: TableName, kept: dict[str, Any]) -> KnownTable:
+    """Return a table of what `_written` gave; an earlier version kept names alone."""
+    known = KnownTable(name, stale=tuple(kept.pop("stale", ())))
+    for number, column in kept.items():
+        called, *of_type = [column] if isinstance(column, str) else column
+        known.columns[int(number)] = called
+        if of_type:
+            known.types[int(number)] = (str(of_type[0]), int(of_type[1]))
+    return known
 
 
 def _position(row: tuple[str | None, str | None, int, int]) -> Position | None:

@@ -103,18 +103,28 @@ class SqlSink(Sink):
         try:
             self._target.open()
             self._books.read()
-            in_the_way = self._obstacles() if self._books.made else []
+            of_tables = self._of_tables() if self._books.made else []
         except Exception as error:
             without_frames(error)
             raise self._failure(error) from error
         finally:
             self._target.close()
-        return [Check(name="sink sql", verdict="ok", found=self._target.url), *in_the_way]
+        return [Check(name="sink sql", verdict="ok", found=self._target.url), *of_tables]
 
-    def _obstacles(self) -> list[Check]:
-        """Return what keeps rows from tables that the pipeline writes, or may."""
+    def _of_tables(self) -> list[Check]:
+        """Return which tables need a snapshot, and what keeps rows from them, or may."""
         found = []
         for table in self._books.known.values():
+            if table.stale:
+                found.append(
+                    Check(
+                        name=f"target {table.name}",
+                        verdict="warning",
+                        found=f"it needs a new snapshot: {'; '.join(table.stale)}",
+                        remedy="`waltap verify FILE` tells whether rows differ; `waltap run FILE --set "
+                        "snapshot.mode=always` takes a new snapshot, which replaces them",
+                    )
+                )
             certain = certainly_ignored(self._target, table.name)
             if certain is not None:
                 found.append(Check.failed(f"target {table.name}", certain))

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from waltap.decode.relation import may_change_values, type_name
 from waltap_sinks.sql.books import Books, KnownTable
 from waltap_sinks.sql.errors import (
     SqlColumnMissing,
@@ -108,7 +109,7 @@ class Tables:
                 f"{name} has no unique index on {names}",
                 statement=f"ALTER TABLE {name} ADD PRIMARY KEY ({names})",
             )
-        self._note(shape)
+        self._note(shape, known)
         columns = {
             column.index: BoundColumn(
                 column, target.quoted(column.name), described.columns[column.name]
@@ -312,18 +313,54 @@ class Tables:
         columns[new] = columns.pop(old)
         log.info("renamed column %s of %s to %s in the target", old, name, new)
 
-    def _note(self, shape: TableShape) -> None:
+    def renewed(self, shape: TableShape) -> Bound:
+        """Return the table for ``shape``, whose rows a snapshot is about to replace."""
+        known = self._books.known.get(shape.relation.oid)
+        if known is not None:
+            self._books.note(shape.relation.oid, replace(known, types={}, stale=()))
+        found = self.of(shape)
+        self._note(shape, None)
+        return found
+
+    def _doubts(
+        self, shape: TableShape, types: dict[int, tuple[str, int]], known: KnownTable
+    ) -> tuple[str, ...]:
+        """Return why rows of before may differ from the source's."""
+        stale = known.stale
+        for column in shape.columns:
+            number = column.column.number
+            if number is None or number not in known.types:
+                continue
+            if may_change_values(known.types[number], types[number]):
+                doubt = (
+                    f"the type of {column.name} changed; ALTER TABLE … USING may have given older rows "
+                    "other values"
+                )
+                log.warning("%s needs a new snapshot: %s", shape.name, doubt)
+                stale = stale if doubt in stale else (*stale, doubt)
+        return stale
+
+    def _note(self, shape: TableShape, known: KnownTable | None) -> None:
         numbers: Sequence[tuple[int | None, str]] = [
             (column.column.number, column.name) for column in shape.columns
         ]
         columns = {number: name for number, name in numbers if number is not None}
+        types: dict[int, tuple[str, int]] = {}
+        stale: tuple[str, ...] = ()
+        if not isinstance(shape, HistoryShape):
+            types = {
+                column.column.number: (type_name(column.column), column.column.typmod)
+                for column in shape.columns
+                if column.column.number is not None
+            }
+            stale = () if known is None else self._doubts(shape, types, known)
         oid = shape.relation.oid
         if self._target.folds_tables:
             alike, before = self._known_alike(), self._books.known.get(oid)
             if before is not None:
                 alike[self._folded(before.name)].discard(oid)
             alike.setdefault(self._folded(shape.name), set()).add(oid)
-        self._books.note(oid, KnownTable(shape.name, columns))
+        self._books.note(oid, KnownTable(shape.name, columns, types, stale))
 
 
 def _alike(names: Iterable[str]) -> Iterator[tuple[str, str]]:
