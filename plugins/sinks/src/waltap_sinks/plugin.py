@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from waltap.hookspecs import hookimpl
-from waltap.specs import CommandSpec, SinkSpec
+from waltap.specs import CheckSpec, CommandSpec, SinkSpec
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
@@ -95,6 +95,25 @@ def choose_comparison(
     from waltap_sinks.comparison.hook import compared
 
     return compared(profile, tables, patience_s)
+
+
+def _held_by_target(context: Any) -> Any:
+    sinks = [outlet.sink for outlet in context.profile.outlets] or [context.profile.sink]
+    if not any(each.spec.name == "sql" for each in sinks):
+        return []
+    from waltap_sinks.sql.fit_check import held
+
+    return held(context)
+
+
+@hookimpl
+def register_checks() -> Iterable[CheckSpec]:
+    """Contribute the check that a target holds what the source can."""
+    yield CheckSpec(
+        name="target tables",
+        summary="Keys and texts that a MariaDB or MySQL target of the sink sql does not hold.",
+        factory=_held_by_target,
+    )
 
 
 @hookimpl

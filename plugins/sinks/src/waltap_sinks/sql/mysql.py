@@ -99,9 +99,10 @@ class MysqlTarget(GenericTarget):
         )
         # servers before both pad texts with spaces when they compare
         self._collation = found[0][0] if found else "utf8mb4_bin"
-        self._collated = f"CHARACTER SET utf8mb4 COLLATE {self._collation}"
-        self.word_type = f"varchar(191) {self._collated}"
-        self.text_type = f"longtext {self._collated}"
+        self.collated = f"CHARACTER SET utf8mb4 COLLATE {self._collation}"
+        """What a type of texts ends with."""
+        self.word_type = f"varchar(191) {self.collated}"
+        self.text_type = f"longtext {self.collated}"
         ((folding,),) = self.run("SELECT @@lower_case_table_names")
         self.folds_tables = bool(folding)
         self.checks_foreign_keys = self._properties.foreign_keys == "check"
@@ -160,7 +161,7 @@ class MysqlTarget(GenericTarget):
 
     def type_for(self, column: ShapeColumn) -> str:
         kind = _type_of(arrow_type(column), column)
-        return f"{kind} {self._collated}" if kind.startswith(("varchar", "longtext")) else kind
+        return f"{kind} {self.collated}" if kind.startswith(("varchar", "longtext")) else kind
 
     def exact_statement(self, name: TableName, column: str, type_: str) -> str:
         return (

@@ -13,7 +13,7 @@ from waltap.events import EventPlan
 from waltap.mapping.type_mapping import ColumnMapping
 from waltap_sinks.sql.properties import SqlProperties
 
-__all__ = ["ShapeColumn", "TableName", "TableShape"]
+__all__ = ["ShapeColumn", "TableName", "TableShape", "base_column"]
 
 
 class TableName(NamedTuple):
@@ -76,7 +76,7 @@ class TableShape:
             ShapeColumn(
                 index,
                 named.get(index, relation.columns[index].name),
-                _base(relation.columns[index]),
+                base_column(relation.columns[index]),
                 mappings.get(index),
                 masks.get(index),
                 index in identifying,
@@ -130,7 +130,7 @@ def target_name(relation: Relation, topic: str, pattern: str, *, schemas: bool) 
     return TableName(None, pattern.format(**named))
 
 
-def _base(column: Column) -> Column:
+def base_column(column: Column) -> Column:
     """Return ``column`` with the base type of a domain."""
     data_type: DataType | None = column.data_type
     typmod = column.typmod

@@ -20,7 +20,7 @@ from waltap_sinks.sql.shape import ShapeColumn, TableName, TableShape
 from waltap_sinks.sql.target import Bound, BoundColumn, Described, ExistingColumn, Target
 from waltap_sinks.sql.versions import versions_of
 
-__all__ = ["Tables"]
+__all__ = ["Tables", "inexact"]
 
 log = logging.getLogger(__name__)
 
@@ -145,13 +145,7 @@ class Tables:
         for column in shape.key:
             existing = described.columns.get(column.name)
             if existing is not None and existing.collation:
-                raise SqlTableUnfit(
-                    f"{shape.name} compares keys in {column.name} by the collation {existing.collation}, "
-                    "for which different texts may be equal: rows would overwrite each other",
-                    statement=self._target.exact_statement(
-                        shape.name, column.name, self._target.type_for(column)
-                    ),
-                )
+                raise inexact(self._target, shape.name, existing, self._target.type_for(column))
 
     def _claim(self, shape: TableShape) -> None:
         """Note whose the table is to be. Raises: SqlNameTaken, SqlColumnNameTaken."""
@@ -361,6 +355,15 @@ class Tables:
                 alike[self._folded(before.name)].discard(oid)
             alike.setdefault(self._folded(shape.name), set()).add(oid)
         self._books.note(oid, KnownTable(shape.name, columns, types, stale))
+
+
+def inexact(target: Target, table: TableName, column: ExistingColumn, type_: str) -> SqlTableUnfit:
+    """Return what to raise of a key that takes different texts for the same; it should be of ``type_``."""
+    return SqlTableUnfit(
+        f"{table} compares keys in {column.name} by the collation {column.collation}, for which different "
+        "texts may be equal: rows would overwrite each other",
+        statement=target.exact_statement(table, column.name, type_),
+    )
 
 
 def _alike(names: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,132 @@
+"""Whether the tables of a MariaDB or MySQL target hold what the source can: told before a start."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from waltap.decode.relation import Column, Relation, TypeKind
+from waltap.errors import SinkError, WaltapError
+from waltap.sink.sink import SinkContext
+from waltap.source.check_context import CheckContext
+from waltap.source.connector import Check
+from waltap_sinks.sql.kinds import target_of
+from waltap_sinks.sql.properties import SqlProperties
+from waltap_sinks.sql.shape import base_column, target_name
+from waltap_sinks.sql.tables import inexact
+
+__all__ = ["held"]
+
+TEXTS: Final = """
+    SELECT column_name, column_type, character_set_name FROM information_schema.columns
+    WHERE table_schema = database() AND table_name = %s AND character_set_name IS NOT NULL
+"""
+SHORT: Final = frozenset(
+    {
+        *("bool", "int2", "int4", "int8", "float4", "float8", "numeric", "money", "uuid", "oid"),
+        *("date", "time", "timetz", "timestamp", "timestamptz", "interval", "name", "char"),
+        *("inet", "cidr", "macaddr", "macaddr8", "bytea"),
+    }
+)
+"""Types whose values are short, or no text in the target."""
+
+
+def held(context: CheckContext) -> list[Check]:
+    """Return what of the captured tables a MariaDB or MySQL target would refuse in mid-run."""
+    profile = context.profile
+    sinks = [outlet.sink for outlet in profile.outlets] or [profile.sink]
+    mine = [
+        each.properties
+        for each in sinks
+        if isinstance(each.properties, SqlProperties)
+        and each.properties.url.lower().startswith(("mariadb", "mysql"))
+    ]
+    if not mine:
+        return []
+    try:
+        target_of(mine[0], SinkContext(pipeline=profile.name, state_dir=profile.engine.state_dir))
+        relations = [each.relation for each in context.connector.plan(context.offset).tables]
+    except WaltapError:
+        return []  # the check of the connector, or of the sink, says why
+    found = [check for relation in relations for check in _long_keys(relation)]
+    for properties in mine:
+        found += _of_target(properties, profile.name, profile.engine.state_dir, relations)
+    return found
+
+
+def _long_keys(relation: Relation) -> Iterator[Check]:
+    from waltap_sinks.sql.mysql import INDEX_BYTES
+
+    names = relation.primary_key or ()
+    share = INDEX_BYTES // max(1, len(names))
+    columns = [column for column in relation.columns if column.name in names]
+    long = [column.name for column in columns if _may_exceed(base_column(column), share // 4)]
+    if long:
+        most = share // 4
+        pattern = f"{relation.name}.{long[0]}".replace(".", r"\.")
+        limits = " AND ".join(f"length({_sql(name)}) <= {most}" for name in long)
+        table = f"{_sql(relation.schema)}.{_sql(relation.table)}"
+        yield Check(
+            name="target keys",
+            verdict="warning",
+            found=f"the target holds {most} characters of {', '.join(long)}, of the key of "
+            f"{relation.name} ({INDEX_BYTES // 4} by {len(names)} columns); a longer value ends the run "
+            "(WT-5705)",
+            remedy=f"Have the source hold no more: ALTER TABLE {table} ADD CHECK ({limits}); or send a "
+            f"digest in its place: column.mask.hash.SHA-256.with.salt.SALT = {pattern}",
+        )
+
+
+def _sql(name: str) -> str:
+    if re.fullmatch(r"[a-z_][a-z0-9_]*", name):
+        return name
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _may_exceed(column: Column, most: int) -> bool:
+    kind = column.data_type
+    if kind is None or kind.kind is not TypeKind.BASE:
+        return False
+    if kind.name in {"varchar", "bpchar"}:
+        return not 4 < column.typmod <= most + 4
+    return kind.name not in SHORT
+
+
+def _of_target(
+    properties: SqlProperties, pipeline: str, folder: Path, relations: list[Relation]
+) -> Iterator[Check]:
+    """Yield what tables that are there do not take."""
+    from waltap_sinks.sql.mysql import MysqlTarget
+
+    if "{topic}" in properties.table_format:
+        return
+    target = target_of(properties, SinkContext(pipeline=pipeline, state_dir=folder))
+    assert isinstance(target, MysqlTarget)
+    try:
+        target.open()
+        for relation in relations:
+            name = target_name(relation, "", properties.table_format, schemas=False)
+            described = target.describe(name)
+            if described is None:
+                continue
+            keys = {each.casefold() for each in relation.primary_key or ()}
+            for column, type_, encoding in target.run(TEXTS, [name.name]):
+                existing = described.columns[column]
+                if column.casefold() in keys and existing.collation:
+                    exact = f"{existing.type} {target.collated}"
+                    yield Check.failed(f"target {name}", inexact(target, name, existing, exact))
+                elif encoding != "utf8mb4":
+                    yield Check(
+                        name=f"target {name}",
+                        verdict="warning",
+                        found=f"column {column} is {encoding}: a character that this lacks ends the run "
+                        "(WT-5705)",
+                        remedy=f"ALTER TABLE {target.quoted_table(name)} MODIFY {target.quoted(column)} "
+                        f"{type_} CHARACTER SET utf8mb4",
+                    )
+    except Exception as error:
+        if isinstance(error, SinkError) or not target.speaks(error):
+            raise
+        # the check of the sink says why
+    finally:
+        target.close()

@@ -1,0 +1,53 @@
+"""What a MariaDB target does not hold: `doctor` and `plan` tell of it before the run."""
+
+import contextlib
+import json
+
+from tests.integration.test_preflight import Shop, shop  # noqa: F401 - a fixture
+from tests.rigs.command import waltap
+from tests.servers.mariadb import MariaDb
+
+
+def test_what_a_target_does_not_hold_is_told_before_the_run_with_what_ends_it(
+    shop: Shop, mariadb: MariaDb
+) -> None:
+    name = f"held_{shop.database.name}"
+    mariadb.execute(f"CREATE DATABASE {name}")
+    shop.database.execute(
+        "CREATE TABLE words (a text, b text, v text, PRIMARY KEY (a, b));"
+        "CREATE TABLE short (a varchar(256), b varchar(9), n int, PRIMARY KEY (a, b, n))"
+    )
+    shop.source["table.include.list"] = "public.words,public.short"
+    shop.sink = {"type": "sql", "url": mariadb.url(name)}
+
+    def told(command: str, verdict: str) -> list[dict[str, str]]:
+        done = waltap(command, shop.path, "--json", cwd=shop.folder)
+        found = json.loads(done.stdout)
+        checks = found["problems"] if command == "plan" else found
+        return [c for c in checks if c["name"].startswith("target") and c["verdict"] == verdict]
+
+    for command in ("doctor", "plan"):
+        keys = told(command, "warning")
+        (keys,) = told(command, "warning")
+        assert "384 characters of a, b, of the key of public.words (768 by 2" in keys["found"]
+    limit = keys["remedy"].partition("ALTER TABLE")[2].partition("; or")[0]
+    shop.database.execute("ALTER TABLE" + limit)
+    mariadb.execute(
+        f"CREATE TABLE {name}.words (a varchar(99) COLLATE latin1_swedish_ci, b varchar(99) COLLATE"
+        " utf8mb4_nopad_bin, v text CHARACTER SET latin1, PRIMARY KEY (a, b))"
+    )
+    (refused,) = told("doctor", "error")
+    assert "compares keys in a" in refused["found"]
+    (narrow,) = [c for c in told("plan", "warning") if c["name"] == "target words"]
+    assert "column v is latin1" in narrow["found"]
+    for remedy in (refused["remedy"], narrow["remedy"]):  # they suffice as they stand
+        statement = remedy[remedy.index("ALTER TABLE") :].partition(";")[0]
+        with contextlib.closing(mariadb.connect(name)) as connection:
+            connection.cursor().execute(statement)
+            connection.commit()
+    assert not told("doctor", "error")
+    assert "target words" not in {c["name"] for c in told("doctor", "warning")}
+    shop.database.execute("INSERT INTO words VALUES ('k', 'K', '\U0001f600')")
+    done = shop.run()
+    assert done.returncode == 0, done.stderr
+    mariadb.execute(f"DROP DATABASE {name}")
