@@ -13,6 +13,7 @@ from tests.rigs.changelog import batch, relation
 from tests.servers.postgres import Database
 
 THINGS = relation("public.things", [("id", "int4"), ("v", "text")], key=("id",))
+LONE = relation("public.lone", [("id", "int4")], key=("id",))
 BARE = relation("public.bare", [("id", "int4"), ("v", "text")], key=(), identity="f")
 KEPT = "CREATE FUNCTION kept() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
 
@@ -246,3 +247,24 @@ def test_a_row_that_another_unique_column_keeps_away_is_no_silence(
     with pytest.raises(SqlChangeIgnored, match="id=1"):
         sink.write(batch(source.commit()))
     sink.close()
+
+
+@pytest.mark.parametrize("kind", ["file", "duck", "maria", "postgres"])
+def test_rows_that_are_a_key_alone_may_be_there(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    """An upsert of them changes nothing, and ignores nothing."""
+    place: Place = request.getfixturevalue(kind)
+    source, sink = Model(), place.opened(tmp_path)
+    source.insert(LONE, ["1"], ["2"])
+    sink.write(batch(source.commit()))
+    source.update(LONE, ["1"])
+    source.update(LONE, ["2"], id="3")
+    source.delete(LONE, ["1"])
+    source.insert(LONE, ["1"])
+    sink.write(batch(source.commit()))
+    source.update(LONE, ["1"])
+    sink.write(batch(source.commit()))
+    sink.flush()
+    sink.close()
+    assert place.rows("lone", "id") == [("1",), ("3",)]

@@ -37,7 +37,7 @@ class Rows:
         """Add rows, or put them in place of those of their keys; ``keep``: those that are there stay."""
         if self._target.upsert(table, rows, keep=keep) >= len(rows):
             return
-        if keep:
+        if keep or not table.settable:
             self._require(table, self._keys(table, rows), "INSERT", there=True)
         else:
             self._refuse_first(table, rows, lambda some: self._target.upsert(table, some))

@@ -70,6 +70,14 @@ class Bound:
     soft: str | None
     only_key: bool = True
 
+    @property
+    def settable(self) -> bool:
+        """Tell whether a row has anything besides its key that an upsert sets."""
+        keys = {key.quoted for key in self.key}
+        return self.soft is not None or any(
+            column.existing.settable and column.quoted not in keys for column in self.columns
+        )
+
 
 class Target(abc.ABC):
     """One connection to a target. Single-threaded; `begin` … `commit` or `rollback`.
