@@ -426,7 +426,7 @@ class Rows(Sink):
 
     def __init__(self, path, context):
         self.path = path
-        self.rows, self.position = {}, None
+        self.rows, self.position, self.kept = {}, None, None
         self.read = {}  # tables of a snapshot that are not complete yet
         self.whole = True
 
@@ -435,7 +435,11 @@ class Rows(Sink):
             return None
         self.rows, self.whole, position = json.loads(self.path.read_text())
         self.position = Position(*position)
-        return self.position if self.whole else None
+        self.kept = self.position if self.whole else None
+        return self.kept
+
+    def held(self):
+        return self.kept
 
     def write(self, batch):
         if batch.snapshot:
@@ -487,6 +491,7 @@ class Rows(Sink):
             self.publish(new)
         except OSError as cause:
             raise Refused("the file did not take it") from cause
+        self.kept = self.position if self.whole else None
         return self.position
 
     def publish(self, new):

@@ -4,6 +4,7 @@ The catalogue behind it is that of double A's database. Bytes are written from t
 Verified against a protocol double built from published sources; no YugabyteDB server was run.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ import pytest
 from waltap.source.position import parse_lsn
 from waltap_testing.walsender import (
     READS,
+    Answer,
     Confirmed,
     Cut,
     Forward,
     Keepalive,
+    Query,
     ServerError,
     Walsender,
     XLogData,
@@ -23,7 +26,7 @@ from waltap_testing.walsender import (
 
 from tests.rigs import pgoutput_wire as wire
 from tests.rigs.scripted_run import records_of, run_scripted
-from tests.rigs.yugabyte.server import SETTINGS
+from tests.rigs.yugabyte.server import SETTINGS, through_double
 from tests.rigs.yugabyte.wire import FLUSHED
 from tests.rigs.yugabyte.pipeline import cell
 from tests.servers.postgres import Database
@@ -106,8 +109,12 @@ def scripted(
     """Return a factory of walsenders whose catalogue is the double's."""
     dsn = f"{stage.database.dsn}?options={SETTINGS.replace(' ', '%20').replace('=', '%3D')}"
     with Forward(dsn) as catalogue:
+
+        def answer(query: Query) -> Answer:
+            return catalogue(dataclasses.replace(query, text=through_double(query.text)))
+
         yield lambda *scripts, **options: walsender(
-            *scripts, answers={READS: catalogue}, database=stage.database.name, **options
+            *scripts, answers={READS: answer}, database=stage.database.name, **options
         )
 
 

@@ -48,7 +48,7 @@ from tests.rigs.yugabyte.wire import (
 )
 from tests.servers.postgres import Database
 
-__all__ = ["LACKING", "Yugabyte"]
+__all__ = ["LACKING", "Yugabyte", "through_double"]
 
 SCHEMA = Path(__file__).parent / "schema.sql"
 SETTINGS = "-c search_path=yb_double,pg_catalog,public"
@@ -88,6 +88,11 @@ IMPORTED = re.compile(r"^SET TRANSACTION SNAPSHOT '", re.IGNORECASE)
 READ_TIME = re.compile(r"\byb_read_time\s+TO\s+'(\d+) ht'", re.IGNORECASE)
 ISOLATION = re.compile(r"BEGIN ISOLATION LEVEL SERIALIZABLE[A-Z ]*", re.IGNORECASE)
 PLUGINS = {"yboutput", "pgoutput", "test_decoding", "wal2json"}
+
+
+def through_double(sql: str) -> str:
+    """Return ``sql`` with the double's own functions before the server's, where sessions of ours look."""
+    return sql.replace("search_path = pg_catalog", "search_path = yb_double, pg_catalog")
 
 
 @dataclass
@@ -242,6 +247,7 @@ class Yugabyte:
             if re.search(pattern, sql, re.IGNORECASE):
                 self.refused.append(sql)
                 return self._refusal(sqlstate, words, parameters=_parameters(sql))
+        sql = through_double(sql)
         # an imported snapshot is read in REPEATABLE READ
         return ISOLATION.sub("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", sql)
 

@@ -5,8 +5,8 @@ import re
 import select
 import socket
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -21,6 +21,7 @@ from waltap.errors import (
     SystemRefused,
     WaltapError,
 )
+from waltap.session import PINNED, beginning, startup_options
 from waltap_postgres.connection_errors import (
     NO_WALSENDER,
     PoolerInTheWay,
@@ -33,30 +34,13 @@ from waltap_postgres.host_address import with_addresses
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.waiting import CANCEL_S, POLL_S, READ, WRITE, Watch, cancel
 
-__all__ = ["SESSION", "Session", "busy", "connect", "conninfo", "driver_error", "identify", "watch"]
-
-SESSION = {
-    "client_encoding": "UTF8",
-    "DateStyle": "ISO",
-    "IntervalStyle": "postgres",
-    "TimeZone": "UTC",
-    "bytea_output": "hex",
-    "extra_float_digits": "3",
-    "lc_monetary": "C",
-    "standard_conforming_strings": "on",
-    "default_transaction_read_only": "off",
-    "statement_timeout": "0",
-    "lock_timeout": "0",
-    "idle_in_transaction_session_timeout": "0",
-}
-"""Settings that decide how the server prints values, and whether it takes what a start has to make: the
-same on every connection, whatever a role's or database's ALTER … SET says, so that a snapshot row and a
-streamed row cannot differ. A role that reads by default may well have the right to make a publication."""
-
-SESSION_14 = b"SET idle_session_timeout = 0"
-"""Older servers refuse a connection that names a setting they do not know."""
+__all__ = ["Session", "busy", "connect", "conninfo", "driver_error", "identify", "watch"]
 
 CONNECT_TIMEOUT_S = 15
+REMEMBERED = b"""
+SELECT pg_catalog.set_config('waltap.users_path', pg_catalog.current_setting('search_path'), false)
+"""
+USERS_PATH = b"SELECT set_config('search_path', current_setting('waltap.users_path'), false)"
 LEAVE_S, LEAVE_BYTES = 1.0, 1 << 20
 MIN_ASK_S = 1.0
 MEANWHILE_S = 0.5
@@ -90,7 +74,6 @@ def conninfo(
     ``stopping`` ends the wait for a password that a command gives. Raises: WaltapError, StopRequested.
     """
     own = properties.parameters
-    options = " ".join(f"-c {name}={value}" for name, value in SESSION.items())
     host, port = properties.addresses
     parameters: dict[str, Any] = {
         "host": host,
@@ -111,7 +94,7 @@ def conninfo(
         "replication": "database" if replication else None,
     }
     parameters.update(own)
-    parameters["options"] = f"{own.get('options', '')} {options}".strip()
+    parameters["options"] = f"{own.get('options', '')} {startup_options()}".strip()
     return make_conninfo(**{name: value for name, value in parameters.items() if value is not None})
 
 
@@ -170,7 +153,12 @@ def _opened(
         text = Secret(
             conninfo(properties, role=role, replication=replication, stopping=watch.stopping)
         )
-        return watch.connection_class.connect(with_addresses(text, watch), autocommit=True)
+        connection = watch.connection_class.connect(with_addresses(text, watch), autocommit=True)
+        try:
+            connection.execute(beginning(connection.info.server_version, settings={}).encode())
+        except BaseException:
+            connection.close()
+            raise
     except psycopg.Error as error:
         without_frames(error)
         words = str(error).strip().removeprefix("connection is bad: ")
@@ -187,6 +175,7 @@ def _opened(
         why = str(error).rpartition("UnicodeError: ")[2].rstrip(")")
         problem = Problem("database.hostname", f"is not the name of a host: {why}")
         raise ConfigurationError([problem]) from error
+    return connection
 
 
 def identify(properties: PostgresProperties) -> dict[str, str]:
@@ -253,17 +242,36 @@ def connect(
     """
     connection = _opened(properties, role=role, watch=watch)
     try:
-        if connection.info.server_version >= 140000:
-            connection.execute(SESSION_14)
         connection.execute(f"SET statement_timeout = {properties.query_timeout_ms}".encode())
-        for statement in _statements(properties.initial_statements):
-            connection.execute(statement.encode())
+        _begin_as_user_wants(connection, properties)
     except BaseException as error:
         connection.close()
         if isinstance(error, psycopg.Error):
             raise driver_error(error, properties) from error
         raise
     return connection
+
+
+def _begin_as_user_wants(
+    connection: "psycopg.Connection[tuple[Any, ...]]", properties: PostgresProperties
+) -> None:
+    """Run ``database.initial.statements``, and remember the path that they leave for SQL of its user."""
+    connection.execute(b"SET search_path TO DEFAULT")
+    for statement in _statements(properties.initial_statements):
+        connection.execute(statement.encode())
+    connection.execute(REMEMBERED)
+    connection.execute(PINNED.encode())
+
+
+@contextmanager
+def users_path(connection: "psycopg.Connection[tuple[Any, ...]]") -> Iterator[None]:
+    """Let SQL of a profile find what it finds in a session of its user; ``connection`` is `connect`'s."""
+    connection.execute(USERS_PATH)
+    try:
+        yield
+    finally:
+        if not connection.closed:
+            connection.execute(PINNED.encode())
 
 
 def _statements(text: str | None) -> Sequence[str]:
@@ -297,12 +305,6 @@ class Session:
         )
         self.pgconn = self.connection.pgconn
         self.pgconn.notice_handler = None
-        try:
-            if self.pgconn.server_version >= 140000:
-                self.execute(SESSION_14.decode())
-        except BaseException:
-            self.close()
-            raise
 
     def execute(
         self, sql: str, *, alone: bool = False, meanwhile: Callable[[float], None] | None = None

@@ -135,7 +135,7 @@ class PostgresConnector(Connector):
     def rows_now(
         self, relation: Relation, columns: Sequence[str], key: Sequence[str], keys: Sequence[Tuple]
     ) -> list[Tuple]:
-        return self.catalogue.rows_now((relation.schema, relation.table), columns, key, keys)
+        return self.catalogue.rows_now(relation, columns, key, keys)
 
     def describe(self, relation: Relation) -> Relation:
         described = self._descriptions.describe(relation)

@@ -6,7 +6,7 @@ from typing import Any
 import psycopg
 
 from waltap.errors import Retry
-from waltap_postgres.connection import driver_error
+from waltap_postgres.connection import driver_error, users_path
 from waltap_postgres.errors import PrivilegeMissing
 from waltap_postgres.grants import grant_for
 from waltap_postgres.properties import PostgresProperties
@@ -24,7 +24,8 @@ def act(connection: "psycopg.Connection[tuple[Any, ...]]", properties: PostgresP
     if properties.heartbeat_action_query is None:
         return
     try:
-        connection.execute(properties.heartbeat_action_query.encode())
+        with users_path(connection):
+            connection.execute(properties.heartbeat_action_query.encode())
     except psycopg.Error as error:
         meaning = driver_error(error, properties)
         if meaning.retry is not Retry.NEVER:

@@ -12,6 +12,7 @@ YugabyteDB, ``PostgresSnapshotChangeEventSource.java`` for the order of statemen
 import re
 
 from waltap.errors import SourceError
+from waltap.session import PINNED_AGAIN, USERS_PATH
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, ReadingTransaction
@@ -23,12 +24,13 @@ __all__ = ["YugabyteReading"]
 CATALOGUE_SQL = (
     "DO $$ BEGIN SET LOCAL yb_disable_catalog_version_check = true;"
     " EXCEPTION WHEN undefined_object THEN NULL;"
-    " WHEN OTHERS THEN CALL disable_catalog_version_check(); END $$"
+    f" WHEN OTHERS THEN {USERS_PATH}; CALL disable_catalog_version_check(); {PINNED_AGAIN}; END $$"
 )
 """A release that does not know the setting does not need it."""
 READ_TIME_SQL = (
     "DO $$ BEGIN SET LOCAL yb_read_time TO '{time} ht';"
-    " EXCEPTION WHEN OTHERS THEN CALL set_yb_read_time('{time} ht'); END $$"
+    f" EXCEPTION WHEN OTHERS THEN {USERS_PATH};"
+    f" CALL set_yb_read_time('{{time}} ht'); {PINNED_AGAIN}; END $$"
 )
 """Only a superuser may set it; for others a superuser makes the procedure."""
 HYBRID_TIME = re.compile("[0-9]+")

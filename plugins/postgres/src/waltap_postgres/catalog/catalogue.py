@@ -19,7 +19,7 @@ from waltap_postgres.catalog.keys import UniqueIndex, key_index, usable_index
 from waltap_postgres.connection import driver_error
 from waltap_postgres.identity import Mark, mark
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.snapshot.bounds import one_of_sql
+from waltap_postgres.snapshot.bounds import bounded, one_of_sql
 
 __all__ = ["UNVERSIONED_RELATION_SQL", "PostgresCatalogue", "Table"]
 
@@ -204,20 +204,20 @@ class PostgresCatalogue:
 
     def rows_now(
         self,
-        table: tuple[str, str],
+        relation: Relation,
         columns: Sequence[str],
         key: Sequence[str],
         keys: Sequence[Tuple],
     ) -> list[Tuple]:
-        """Return ``columns`` of the rows with these keys, as the server prints them.
+        """Return ``columns`` of the rows of ``relation`` with these keys, as the server prints them.
 
         Raises: SourceError.
         """
         names = [sql.Identifier(name).as_string(None) for name in columns]
-        where = one_of_sql([sql.Identifier(name).as_string(None) for name in key], keys)
-        query = (
-            f"SELECT {', '.join(names)} FROM {sql.Identifier(*table).as_string(None)} WHERE {where}"
-        )
+        of = {column.name: column for column in relation.columns}
+        where = one_of_sql([bounded(of[name]) for name in key], keys)
+        table = sql.Identifier(relation.schema, relation.table).as_string(None)
+        query = f"SELECT {', '.join(names)} FROM {table} WHERE {where}"
         try:
             result = self._connection.execute(query.encode()).pgresult
         except psycopg.Error as error:

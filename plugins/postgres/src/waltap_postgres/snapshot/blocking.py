@@ -104,6 +104,7 @@ class BlockingRead:
                     self._properties,
                     self._new,
                     statements={relation.name: chosen} if chosen else {},
+                    users_path=not statement,
                     before_stream=False,
                 )
                 yield from reader.read(Work([target]))

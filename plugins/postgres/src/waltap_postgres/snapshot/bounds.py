@@ -1,21 +1,46 @@
 """Bounds of a range of keys as SQL; nulls come last, as in an index.
 
-Values are literals of unknown type, which the server reads as the column's own type.
+Values are literals of unknown type, which the server reads as the column's own type. An extension's type
+has its operators in its own schema, which no session of ours looks into: they are written with it.
 """
 
 from collections.abc import Sequence
 
+import msgspec
 from psycopg import sql
 
+from waltap.capture.source_type import root_type
+from waltap.decode.relation import Column, TypeKind
 from waltap.decode.tuple_image import Tuple
 
-__all__ = ["after_sql", "one_of_sql", "up_to_sql"]
+__all__ = ["Bounded", "after_sql", "bounded", "one_of_sql", "up_to_sql"]
 
 
-def after_sql(columns: list[tuple[str, bool | None]], bound: Tuple) -> str:
-    """Return the predicate "comes after ``bound``"; ``columns`` are (quoted name, nullable)."""
-    if not any(nullable for _, nullable in columns):
-        return f"{_row([name for name, _ in columns])} > {_row([_literal(v) for v in bound])}"
+class Bounded(msgspec.Struct, frozen=True):
+    """A column as a bound names it. ``quoted`` is its name, ``operators`` the schema of its type's
+    operators, "" for built-in ones."""
+
+    quoted: str
+    nullable: bool | None = False
+    operators: str = ""
+
+    def operator(self, symbol: str) -> str:
+        """Return the operator ``symbol`` of the column's type."""
+        return symbol if not self.operators else f"OPERATOR({self.operators}.{symbol})"
+
+
+def bounded(column: Column) -> Bounded:
+    """Return ``column`` as a bound names it."""
+    found = None if column.data_type is None else root_type(column.data_type)
+    own = found is not None and found.kind is TypeKind.BASE and found.schema != "pg_catalog"
+    schema = sql.Identifier(found.schema).as_string(None) if own and found else ""
+    return Bounded(sql.Identifier(column.name).as_string(None), column.nullable, schema)
+
+
+def after_sql(columns: Sequence[Bounded], bound: Tuple) -> str:
+    """Return the predicate "comes after ``bound``"."""
+    if _as_rows(columns):
+        return f"{_row(columns)} > {_row_of(bound)}"
     alternatives = []
     for place, column in enumerate(columns):
         equal = [_equal(columns[before], bound[before]) for before in range(place)]
@@ -23,33 +48,53 @@ def after_sql(columns: list[tuple[str, bool | None]], bound: Tuple) -> str:
     return "(" + " OR ".join(alternatives) + ")"
 
 
-def up_to_sql(columns: list[tuple[str, bool | None]], bound: Tuple) -> str:
+def up_to_sql(columns: Sequence[Bounded], bound: Tuple) -> str:
     """Return the predicate "comes no later than ``bound``"."""
-    if not any(nullable for _, nullable in columns):
-        return f"{_row([name for name, _ in columns])} <= {_row([_literal(v) for v in bound])}"
+    if _as_rows(columns):
+        return f"{_row(columns)} <= {_row_of(bound)}"
     return f"NOT {after_sql(columns, bound)}"
 
 
-def one_of_sql(names: list[str], keys: Sequence[Tuple]) -> str:
-    """Return the predicate "has one of these keys", of columns by their quoted names; none is null."""
-    return f"{_row(names)} IN ({', '.join(_row([_literal(v) for v in key]) for key in keys)})"
+def one_of_sql(columns: Sequence[Bounded], keys: Sequence[Tuple]) -> str:
+    """Return the predicate "has one of these keys"; none of the columns is null there."""
+    if not any(column.operators for column in columns):
+        return f"{_row(columns)} IN ({', '.join(map(_row_of, keys))})"
+    equal = (
+        " AND ".join(_equal(column, value) for column, value in zip(columns, key, strict=True))
+        for key in keys
+    )
+    return f"({' OR '.join(equal)})"
+
+
+def _as_rows(columns: Sequence[Bounded]) -> bool:
+    """Tell whether the comparison of rows, which an index serves as one range, says it."""
+    return not any(column.nullable or column.operators for column in columns)
 
 
 def _literal(value: object) -> str:
     return sql.Literal(value).as_string(None)
 
 
-def _above(column: tuple[str, bool | None], value: object) -> str:
-    name, nullable = column
+def _above(column: Bounded, value: object) -> str:
     if value is None:
         return "false"
-    text = f"{name} > {_literal(value)}"
-    return f"({text} OR {name} IS NULL)" if nullable else text
+    text = f"{column.quoted} {column.operator('>')} {_literal(value)}"
+    return f"({text} OR {column.quoted} IS NULL)" if column.nullable else text
 
 
-def _equal(column: tuple[str, bool | None], value: object) -> str:
-    return f"{column[0]} IS NULL" if value is None else f"{column[0]} = {_literal(value)}"
+def _equal(column: Bounded, value: object) -> str:
+    if value is None:
+        return f"{column.quoted} IS NULL"
+    return f"{column.quoted} {column.operator('=')} {_literal(value)}"
 
 
-def _row(items: list[str]) -> str:
+def _row(columns: Sequence[Bounded]) -> str:
+    return _listed([column.quoted for column in columns])
+
+
+def _row_of(values: Sequence[object]) -> str:
+    return _listed([_literal(value) for value in values])
+
+
+def _listed(items: list[str]) -> str:
     return items[0] if len(items) == 1 else f"ROW({', '.join(items)})"

@@ -21,7 +21,7 @@ from waltap_postgres.errors import ConditionRefused, QueryCancelled, TableLocked
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 from waltap_postgres.replication.transport import copy_out
-from waltap_postgres.snapshot.bounds import after_sql, one_of_sql, up_to_sql
+from waltap_postgres.snapshot.bounds import after_sql, bounded, one_of_sql, up_to_sql
 from waltap_postgres.snapshot.condition import check_condition
 from waltap_postgres.snapshot.copy_text import copy_rows
 from waltap_postgres.snapshot.published import EVERYTHING, Narrowed, Narrowing, nothing_left_out
@@ -114,11 +114,11 @@ class PostgresChunks:
         limit: int,
     ) -> Chunk:
         chosen = [relation.columns[i] for i in key]
-        columns = [(identifier(column.name), column.nullable) for column in chosen]
+        columns = [bounded(column) for column in chosen]
         terms = [up_to_sql(columns, maximum)]
         if after is not None:
             terms.insert(0, after_sql(columns, after))
-        order = ", ".join(name for name, _ in columns)
+        order = ", ".join(column.quoted for column in columns)
         unique = tuple(c.name for c in chosen) == relation.primary_key and not any(
             column.nullable for column in chosen
         )
@@ -134,8 +134,8 @@ class PostgresChunks:
         key: tuple[int, ...],
         keys: Sequence[Tuple],
     ) -> Chunk:
-        names = [identifier(relation.columns[i].name) for i in key]
-        return self._read(request, relation, _where([one_of_sql(names, keys)], request))
+        columns = [bounded(relation.columns[i]) for i in key]
+        return self._read(request, relation, _where([one_of_sql(columns, keys)], request))
 
     def watermark(self, identifier: str, kind: str, data: str) -> None:
         columns = self._signal_columns

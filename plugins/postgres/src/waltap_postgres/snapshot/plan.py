@@ -19,7 +19,7 @@ from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
-from waltap_postgres.snapshot.bounds import after_sql, up_to_sql
+from waltap_postgres.snapshot.bounds import Bounded, after_sql, bounded, up_to_sql
 from waltap_postgres.snapshot.transaction import ReadingTransaction, Shape, Target
 
 __all__ = [
@@ -87,9 +87,7 @@ class KeyRange(msgspec.Struct, frozen=True, tag="key"):
 
     def where(self, shape: Shape) -> str:
         """Return the condition, with the names that columns have now."""
-        names: list[tuple[str, bool | None]] = [
-            (identifier(shape.columns[number][0]), False) for number in self.columns
-        ]
+        names = [Bounded(identifier(shape.columns[number][0])) for number in self.columns]
         terms = []
         if self.after is not None:
             terms.append(after_sql(names, self.after))
@@ -356,6 +354,8 @@ class Planner:
         key = [columns[name] for name in relation.primary_key or () if name in columns]
         numbers = tuple(column.number or 0 for column in key)
         if count < 2 or not key or any(column.nullable for column in key) or 0 in numbers:
+            return ()
+        if any(bounded(column).operators for column in key):
             return ()
         names = ", ".join(identifier(column.name) for column in key)
         texts = ", ".join(f"{identifier(column.name)}::text" for column in key)

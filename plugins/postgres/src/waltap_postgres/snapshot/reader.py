@@ -8,6 +8,7 @@ from waltap.capture.java_regex import java_pattern
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Tuple
 from waltap.errors import Retry, SourceError
+from waltap.session import PINNED_AGAIN, USERS_PATH
 from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.catalog.catalogue import Table
 from waltap_postgres.connection import Session
@@ -74,17 +75,19 @@ class TablesReader:
         rows_together: int | None = None,
         *,
         statements: Mapping[str, str] | None = None,
+        users_path: bool = True,
         before_stream: bool = True,
         reads_ahead: bool = True,
     ) -> None:
         """``rows_together``: how many rows a piece has, instead of ``snapshot.fetch.size``.
-        ``statements``: SELECTs that give the rows of some tables, by schema.table. ``before_stream``: what
+        ``statements``: SELECTs that give the rows of some tables, by schema.table; with ``users_path``
+        they find what a session of their user finds, else ``pg_catalog`` alone. ``before_stream``: what
         the stream brings later leaves out what is visible here. ``reads_ahead``: a thread receives rows
         while those before them are delivered."""
         self._transaction, self._point = transaction, point
         self._properties, self._later = properties, later
         self._rows_together = rows_together or properties.snapshot_fetch_size
-        self._statements = statements or {}
+        self._statements, self._users_path = statements or {}, users_path
         self._before_stream, self._reads_ahead = before_stream, reads_ahead
 
     def read(self, work: Work) -> Generator[SnapshotRows]:
@@ -198,7 +201,10 @@ class TablesReader:
         chunk = 0 if part is None else part.index
         relation, size = target.table.relation, self._rows_together
         session = transaction.session
+        own_path = self._users_path and relation.name in self._statements
         try:
+            if own_path:
+                session.execute(USERS_PATH)
             width, sql, places = _select(session, target, shape, self._statements)
             clause = "" if part is None else part.where(shape)
             sql += target.published.where(clause) if places is None else clause
@@ -207,6 +213,8 @@ class TablesReader:
                 if held is not None:
                     yield self._piece(relation, held, visible, chunk)
                 held = rows if places is None else reordered(rows, places)
+            if own_path:
+                session.execute(PINNED_AGAIN)
             last = self._piece(relation, held or [], visible, chunk, complete=part is None)
             last.ends_chunk = True
             yield last

@@ -17,6 +17,7 @@ import msgspec
 from psycopg import pq
 
 from waltap.errors import ConnectionLost, Retry, SourceError
+from waltap.session import PINNED_AGAIN, USERS_PATH
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.connection import Session
 from waltap_postgres.errors import QueryFailed
@@ -166,7 +167,7 @@ class ReadingTransaction:
         and stay, until the end of the transaction. Raises: SnapshotReadFailed, ConnectionLost."""
         self.start(isolation)
         timeout = self.properties.snapshot_lock_timeout_ms
-        self.session.execute(f"SET LOCAL lock_timeout = {timeout}")
+        self.session.execute(f"SET LOCAL lock_timeout = {timeout}; {USERS_PATH}")
         for statement in statements:
             try:
                 self.session.execute(statement)
@@ -177,6 +178,7 @@ class ReadingTransaction:
                     f"a lock of the snapshot was not to be had: {error.problem} ({statement})",
                     timeout=str(timeout),
                 ) from error
+        self.session.execute(PINNED_AGAIN)
         if self._has_id():
             raise SnapshotLockRefused(
                 "a lock of the snapshot gives its transaction an id, as ACCESS EXCLUSIVE does: the slot "

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from waltap.session import beginning
 from waltap.sink.readable import Row, Rows, by_key
 from waltap_sinks.comparison.row_hash import line_of, row_text, source_bucket, source_row_hash
 
@@ -11,23 +12,16 @@ if TYPE_CHECKING:
 
 __all__ = ["PostgresSide", "quoted", "settle_session"]
 
-SESSION: Final = {
-    "TimeZone": "UTC",
-    "DateStyle": "ISO, MDY",
-    "IntervalStyle": "postgres",
-    "lc_monetary": "C",
-    "extra_float_digits": "1",
-}
-"""Values are read as the sinks got them."""
+SESSION: Final = {"extra_float_digits": "1"}
 
 NOT_READ_BACK: Final = frozenset({"float4", "float8", "bytea", "interval"})
-"""Types whose common text is not what the server reads as a value."""
+"""Types whose common text is not what the server reads as a value; nor are those of extensions, whose
+operators our sessions do not look for."""
 
 
 def settle_session(connection: "Connection[Any]") -> None:
     """Have values written as texts that compare."""
-    for name, value in SESSION.items():
-        connection.execute("SELECT set_config(%s, %s, false)", [name, value])
+    connection.execute(beginning(connection.info.server_version, more=SESSION).encode())
 
 
 class PostgresSide:
@@ -45,7 +39,7 @@ class PostgresSide:
         self._keys = [text for _, _, text in key]
         self._key = key
         self._hash = source_row_hash(texts)
-        self._indexed = not any(type_ in NOT_READ_BACK for _, type_, _ in key)
+        self._indexed = not any(type_ in NOT_READ_BACK or "." in type_ for _, type_, _ in key)
 
     def _all(self, query: str, parameters: Sequence[object] = ()) -> list[Any]:
         return self._connection.execute(query.encode(), parameters or None).fetchall()

@@ -15,6 +15,7 @@ __all__ = [
     "alive",
     "cast_to",
     "equal_tests",
+    "equals",
     "insert_statement",
     "key_literals",
     "keys_relation",
@@ -30,7 +31,7 @@ __all__ = [
 WITHOUT_EQUALITY: Final = frozenset(
     {"json", "xml", "point", "box", "line", "lseg", "path", "polygon", "circle", "txid_snapshot"}
 )
-"""Types whose values are compared by their text."""
+"""Types whose values are compared by their text, as are those of an extension and of users."""
 
 
 def percent(text: str) -> str:
@@ -46,6 +47,12 @@ def sql_name(column: BoundColumn) -> str:
 def cast_to(column: BoundColumn) -> str:
     """Return the type that texts of a column are cast to."""
     return percent(column.existing.bare)
+
+
+def equals(column: BoundColumn) -> str:
+    """Return the operator that values of a key are found by."""
+    operators = column.existing.operators
+    return f"OPERATOR({percent(operators)}.=)" if operators else "="
 
 
 def insert_statement(table: Bound, ending: str, columns: Sequence[BoundColumn]) -> str:
@@ -95,7 +102,7 @@ def update_statement(table: Bound, columns: Sequence[BoundColumn]) -> str:
     )
     # an update that sends the key alone sets it to itself, so that missing rows are counted
     sets = ", ".join(f"{sql_name(c)} = s.{sql_name(c)}" for c in settable or table.key)
-    where = " AND ".join(f"t.{sql_name(key)} = s.{sql_name(key)}" for key in table.key)
+    where = " AND ".join(f"t.{sql_name(key)} {equals(key)} s.{sql_name(key)}" for key in table.key)
     return (
         f"UPDATE {percent(table.quoted)} AS t SET {sets}{alive(table)}"
         f" FROM (SELECT {casts} FROM {unnested(len(columns))}) AS s WHERE {where}"
@@ -107,7 +114,9 @@ def keys_relation(table: Bound, *more: tuple[str, str]) -> tuple[str, str]:
     casts = [f"c{n}::{cast_to(key)} AS {sql_name(key)}" for n, key in enumerate(table.key)]
     casts += [f"c{n}::{type_} AS {name}" for n, (name, type_) in enumerate(more, len(casts))]
     source = f"(SELECT {', '.join(casts)} FROM {unnested(len(casts))}) AS k"
-    return source, " AND ".join(f"t.{sql_name(key)} = k.{sql_name(key)}" for key in table.key)
+    return source, " AND ".join(
+        f"t.{sql_name(key)} {equals(key)} k.{sql_name(key)}" for key in table.key
+    )
 
 
 # --- values ---------------------------------------------------------------------------------------
@@ -152,7 +161,7 @@ def equal_tests(columns: Sequence[BoundColumn], row: Tuple) -> tuple[list[str], 
     tests, values = [], []
     for column in columns:
         name, cast = sql_name(column), cast_to(column)
-        if column.existing.bare in WITHOUT_EQUALITY:
+        if column.existing.bare in WITHOUT_EQUALITY or "." in column.existing.bare:
             name, cast = f"{name}::text", "text"
         tests.append(f"{name} IS NOT DISTINCT FROM %s::{cast}")
         values.append(values_of(column, [row])[0])

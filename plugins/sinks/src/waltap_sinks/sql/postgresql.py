@@ -15,6 +15,7 @@ from waltap.config.secrecy import redacted
 from waltap.decode.relation import TypeKind
 from waltap.decode.tuple_image import Missing, Tuple
 from waltap.errors import SinkError
+from waltap.session import PINNED_AGAIN, USERS_PATH, beginning
 from waltap.sink.sink import SinkContext
 from waltap.spared_pandas import spare_pandas
 from waltap_sinks.sql.copy_text import array_literal, copy_lines
@@ -34,6 +35,7 @@ from waltap_sinks.sql.postgres_statements import (
     alive,
     cast_to,
     equal_tests,
+    equals,
     insert_statement,
     key_literals,
     keys_relation,
@@ -72,12 +74,6 @@ BUILT_IN: Final = 10_000
 """OIDs below are of types that every server has."""
 
 SESSION: Final = {
-    "DateStyle": "ISO, MDY",
-    "IntervalStyle": "postgres",
-    "TimeZone": "UTC",
-    "lc_monetary": "C",
-    "extra_float_digits": "3",
-    "standard_conforming_strings": "on",
     # where a policy would hide rows, the server refuses: else a DELETE matches nothing, in silence
     "row_security": "off",
     # keys are looked up in their index, also where the server does not know yet how large a table is
@@ -88,13 +84,30 @@ SESSION: Final = {
     # what must be durable is committed so: all that was committed before it is durable with it
     "synchronous_commit": "off",
 }
-"""Values are read as the source's session wrote them."""
+"""What the sink's session has besides what each of ours has."""
+
+PATH: Final = b"SELECT pg_catalog.current_schemas(false)::pg_catalog.text[]"
+PLACE: Final = """
+    SELECT s.name FROM unnest(%s::text[]) WITH ORDINALITY s(name, place)
+      JOIN pg_namespace n ON n.nspname = s.name
+      JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = %s
+    ORDER BY s.place LIMIT 1
+"""
+"""Where a table is whose schema nobody gave: the first of the user's own path that has it."""
 
 COLUMNS: Final = """
     SELECT c.relkind::text, a.attname::text, format_type(a.atttypid, a.atttypmod),
       format_type(a.atttypid, -1), a.attgenerated <> '', a.attidentity = 'a',
       (SELECT collname::text FROM pg_collation l WHERE oid = a.attcollation
-         AND NOT coalesce((to_jsonb(l) ->> 'collisdeterministic')::bool, true))
+         AND NOT coalesce((to_jsonb(l) ->> 'collisdeterministic')::bool, true)),
+      (SELECT quote_ident(n.nspname) FROM pg_type y
+         JOIN pg_opclass k ON k.opcintype IN (y.oid, y.typbasetype) AND k.opcdefault
+         JOIN pg_am m ON m.oid = k.opcmethod AND m.amname = 'btree'
+         JOIN pg_amop p ON p.amopfamily = k.opcfamily AND p.amopstrategy = 3
+           AND p.amoplefttype = k.opcintype AND p.amoprighttype = k.opcintype
+         JOIN pg_operator o ON o.oid = p.amopopr
+         JOIN pg_namespace n ON n.oid = o.oprnamespace AND n.nspname <> 'pg_catalog'
+       WHERE y.oid = a.atttypid)
     FROM pg_class c LEFT JOIN pg_attribute a
       ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
     WHERE c.oid = to_regclass(%s) ORDER BY a.attnum
@@ -157,6 +170,8 @@ class PostgresTarget(Target):
         self._raw: psycopg.Connection[Any] | None = None
         self._pool: Any = None
         self._replica = False
+        self._path: list[str] = []
+        self._places: dict[str, str] = {}
         self._statements: dict[tuple[object, ...], str] = {}
 
     # --- life ---
@@ -176,12 +191,9 @@ class PostgresTarget(Target):
         )
         self._pool = engine.raw_connection()
         raw = self._raw = self._pool.driver_connection
-        for name, value in SESSION.items():
-            raw.execute("SELECT set_config(%s, %s, false)", [name, value])
-        raw.execute(
-            "SELECT set_config('lock_timeout', %s, false)",
-            [f"{self._properties.lock_timeout_ms}ms"],
-        )
+        more = SESSION | {"lock_timeout": f"{self._properties.lock_timeout_ms}ms"}
+        ((self._path,),) = raw.execute(PATH).fetchall()
+        raw.execute(beginning(raw.info.server_version, more=more).encode())
         if self._properties.foreign_keys == "auto":
             with contextlib.suppress(psycopg.errors.InsufficientPrivilege), raw.transaction():
                 raw.execute("SET SESSION session_replication_role = replica")
@@ -230,6 +242,17 @@ class PostgresTarget(Target):
     def quoted(self, name: str) -> str:
         return sql.Identifier(name).as_string(self.raw)
 
+    def quoted_table(self, name: TableName) -> str:
+        if name.schema is None and self._path:
+            place = self._places.get(name.name)
+            if place is None:
+                found = self.run(PLACE, [self._path, name.name])
+                place = found[0][0] if found else self._path[0]
+                if found:
+                    self._places[name.name] = place
+            name = TableName(place, name.name)
+        return super().quoted_table(name)
+
     def run(self, statement: str, parameters: Sequence[object] = ()) -> list[Any]:
         # without parameters a % in a name is no placeholder
         cursor = self.raw.execute(statement.encode(), parameters or None)
@@ -251,8 +274,9 @@ class PostgresTarget(Target):
                 written=not generated,
                 settable=not (generated or always),
                 collation=collation or "",
+                operators=operators or "",
             )
-            for _kind, column, type_, bare, generated, always, collation in rows
+            for _kind, column, type_, bare, generated, always, collation, operators in rows
             if column is not None
         }
         unique = tuple(frozenset(names) for (names,) in self.run(UNIQUE, [written]))
@@ -283,9 +307,10 @@ class PostgresTarget(Target):
         text = found.type_text or ("" if kind is None else f"{kind.schema}.{kind.name}")
         try:
             with self.attempt():
-                ((name,),) = self.run(
-                    "SELECT format_type(to_regtype(%s), %s::int)", [text, found.typmod]
-                )
+                self.run(USERS_PATH)
+                ((oid,),) = self.run("SELECT pg_catalog.to_regtype(%s)::pg_catalog.oid", [text])
+                self.run(PINNED_AGAIN)
+                ((name,),) = self.run("SELECT format_type(%s::oid, %s::int)", [oid, found.typmod])
         except psycopg.Error:
             name = None
         if name is not None:
@@ -385,7 +410,9 @@ class PostgresTarget(Target):
     def move(self, table: Bound, old: Sequence[Any], row: Tuple) -> int:
         sent = [c for c in table.columns if not isinstance(row[c.source.index], Missing)]
         sets = ", ".join(f"{sql_name(c)} = %s::{cast_to(c)}" for c in sent if c.existing.settable)
-        where = " AND ".join(f"{sql_name(key)} = %s::{cast_to(key)}" for key in table.key)
+        where = " AND ".join(
+            f"{sql_name(key)} {equals(key)} %s::{cast_to(key)}" for key in table.key
+        )
         values = [next(iter(values_of(c, [row]))) for c in sent if c.existing.settable]
         statement = f"UPDATE {percent(table.quoted)} SET {sets}{alive(table)} WHERE {where}"
         keys = [

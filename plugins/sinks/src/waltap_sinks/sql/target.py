@@ -18,7 +18,8 @@ class ExistingColumn:
     """A column that the target has. ``type`` is written as the target prints it, ``bare`` is what values
     are cast to: the type without length or precision, so that what does not fit is refused, not cut.
     ``written``: values can be put in; not in a generated one. ``settable``: an UPDATE may set it.
-    ``collation``: by which different texts may be equal here, "" where they are compared as they are."""
+    ``collation``: by which different texts may be equal here, "" where they are compared as they are.
+    ``operators``: the schema of the type's operators, quoted, "" where they are built in."""
 
     name: str
     type: str
@@ -26,6 +27,7 @@ class ExistingColumn:
     written: bool = True
     settable: bool = True
     collation: str = ""
+    operators: str = ""
 
 
 @dataclass(frozen=True, slots=True)
