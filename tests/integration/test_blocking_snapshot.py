@@ -167,14 +167,14 @@ def test_a_signal_by_another_channel_is_obeyed_where_the_stream_is(
 REFUSED = [
     ("SELECT nonsense FROM", "syntax error"),
     ("id > 5", "syntax error"),
-    ("DELETE FROM t RETURNING *", "the statement writes"),
-    ("SELECT * FROM t; DROP TABLE u", "cannot insert multiple commands"),
-    ("SELECT * FROM t) TO PROGRAM 'false' --", "syntax error"),
-    ("SELECT * FROM t /*", "unterminated"),
-    ("WITH gone AS (DELETE FROM t RETURNING *) SELECT * FROM gone", "the statement writes"),
-    ("SELECT steal() AS id, 'x' AS v", "calls steal, which may have side effects"),
-    ("SELECT slow(id) AS id FROM t", "waltap.signal.condition.timeout.ms is 2000"),
-    ("SELECT 1 / (id - id) AS id FROM t", "division by zero"),
+    ("DELETE FROM public.t RETURNING *", "the statement writes"),
+    ("SELECT * FROM public.t; DROP TABLE u", "cannot insert multiple commands"),
+    ("SELECT * FROM public.t) TO PROGRAM 'false' --", "syntax error"),
+    ("SELECT * FROM public.t /*", "unterminated"),
+    ("WITH gone AS (DELETE FROM public.t RETURNING *) SELECT * FROM gone", "the statement writes"),
+    ("SELECT public.steal() AS id, 'x' AS v", "calls steal, which may have side effects"),
+    ("SELECT public.slow(id) AS id FROM public.t", "waltap.signal.condition.timeout.ms is 2000"),
+    ("SELECT 1 / (id - id) AS id FROM public.t", "division by zero"),
     ("CREATE TABLE w AS SELECT 1", "syntax error"),
 ]
 

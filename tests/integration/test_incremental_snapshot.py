@@ -495,7 +495,7 @@ UNUSABLE = [
     ("execute-snapshot", filtered("true)) TO STDOUT; DROP TABLE u; --"), "syntax error"),
     ("execute-snapshot", filtered("true; DROP TABLE u; --"), "syntax error"),
     ("execute-snapshot", filtered("true)) TO PROGRAM 'false' --"), "syntax error"),
-    ("execute-snapshot", filtered("steal()"), "calls steal, which may have side effects"),
+    ("execute-snapshot", filtered("public.steal()"), "calls steal, which may have side effects"),
     ("execute-snapshot", filtered("pg_sleep(1000) IS NULL"), "calls pg_sleep, which may"),
     (
         "execute-snapshot",
@@ -504,8 +504,16 @@ UNUSABLE = [
         ),
         "calls pg_terminate_backend",
     ),
-    ("execute-snapshot", filtered("id = slow(id)"), "waltap.signal.condition.timeout.ms is 2000"),
-    ("execute-snapshot", filtered("folded(1) = 1"), "waltap.signal.condition.timeout.ms is 2000"),
+    (
+        "execute-snapshot",
+        filtered("id = public.slow(id)"),
+        "waltap.signal.condition.timeout.ms is 2000",
+    ),
+    (
+        "execute-snapshot",
+        filtered("public.folded(1) = 1"),
+        "waltap.signal.condition.timeout.ms is 2000",
+    ),
     (
         "execute-snapshot",
         filtered("true) UNION ALL (SELECT pin FROM secret WHERE true"),

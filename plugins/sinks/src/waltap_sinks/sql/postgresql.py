@@ -168,7 +168,6 @@ class PostgresTarget(Target):
         self._properties, self._pipeline = properties, context.pipeline
         self.url = redacted(properties.url)
         self._raw: psycopg.Connection[Any] | None = None
-        self._pool: Any = None
         self._replica = False
         self._path: list[str] = []
         self._places: dict[str, str] = {}
@@ -181,19 +180,14 @@ class PostgresTarget(Target):
 
         spare_pandas()
         url = sqlalchemy.make_url(self._properties.url).set(drivername="postgresql+psycopg")
-        engine = sqlalchemy.create_engine(
-            url,
-            poolclass=sqlalchemy.pool.NullPool,
-            connect_args={
-                "connect_timeout": 10,
-                "application_name": f"waltap {self._pipeline}"[:63],
-            },
-        )
-        self._pool = engine.raw_connection()
-        raw = self._raw = self._pool.driver_connection
+        # not an engine's connection: SQLAlchemy asks the catalogue first, along the user's path
+        _, given = url.get_dialect()().create_connect_args(url)
+        own = {"connect_timeout": 10, "application_name": f"waltap {self._pipeline}"[:63]}
+        raw = self._raw = psycopg.connect(**{**given, **own}, autocommit=True)
         more = SESSION | {"lock_timeout": f"{self._properties.lock_timeout_ms}ms"}
         ((self._path,),) = raw.execute(PATH).fetchall()
         raw.execute(beginning(raw.info.server_version, more=more).encode())
+        raw.autocommit = False
         if self._properties.foreign_keys == "auto":
             with contextlib.suppress(psycopg.errors.InsufficientPrivilege), raw.transaction():
                 raw.execute("SET SESSION session_replication_role = replica")
@@ -202,13 +196,10 @@ class PostgresTarget(Target):
         raw.commit()
 
     def close(self) -> None:
-        raw, pool = self._raw, self._pool
-        self._raw = self._pool = None
+        raw, self._raw = self._raw, None
         if raw is not None:
             with contextlib.suppress(psycopg.Error):
                 raw.close()
-        if pool is not None:
-            pool.invalidate()
 
     @property
     def raw(self) -> "psycopg.Connection[Any]":

@@ -1,0 +1,212 @@
+"""A schema that others may write to holds functions and operators that fit our calls better than the built-in
+ones do. No session of ours may find them: whoever calls them runs them with the rights of its role.
+
+Each planted one raises: a command that found one would fail.
+"""
+
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.rigs.command import waltap
+from tests.servers.postgres import Database
+
+SOURCES = Path(__file__).parents[2]
+CALLED = re.compile(r"\b([a-z_][a-z0-9_]+)\(")
+TYPES = (
+    "text", "name", "oid", "int2", "int4", "int8", "bool", '"char"', "jsonb", "regclass", "timestamptz",
+    "numeric", "bytea", "text[]", "name[]", "oid[]", "int2[]", "int4[]", "int8[]", "int2vector", "pg_lsn",
+    "pg_node_tree", "regtype", "regproc", "varchar", "unknown",
+)  # fmt: skip
+OPERATORS = (
+    "=",
+    "<>",
+    "<",
+    ">",
+    "<=",
+    ">=",
+    "||",
+    "->>",
+    "->",
+    "~",
+    "!~",
+    "+",
+    "-",
+    "*",
+    "/",
+    "@>",
+)
+MOST_ARGUMENTS = 3
+
+PLANT = """
+CREATE FUNCTION plant(name text, kinds text, sets bool) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  EXECUTE format('CREATE FUNCTION public.%I(%s) RETURNS %s text LANGUAGE plpgsql AS %L', name, kinds,
+    CASE WHEN sets THEN 'SETOF' ELSE '' END, 'BEGIN RAISE EXCEPTION ''planted ' || name || '''; END');
+EXCEPTION WHEN OTHERS THEN NULL;  -- a signature that cannot be
+END $$;
+CREATE FUNCTION plant_operator(symbol text, a text, b text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  EXECUTE format('CREATE OPERATOR public.%s (FUNCTION = planted, LEFTARG = %s, RIGHTARG = %s)', symbol, a, b);
+EXCEPTION WHEN OTHERS THEN NULL;
+END $$;
+"""
+
+
+def names() -> set[str]:
+    """Return every name that stands before a parenthesis in what is sent to servers, and much besides."""
+    files = [*SOURCES.glob("framework/src/**/*.py"), *SOURCES.glob("plugins/*/src/**/*.py")]
+    return {name for path in files for name in CALLED.findall(path.read_text())}
+
+
+def plant(database: Database) -> None:
+    """Plant what a plain owner of a database, or up to PostgreSQL 14 anybody, may make."""
+    database.execute(PLANT)
+    rows = database.execute(
+        "SELECT DISTINCT proname::text, pronargs::int, proretset FROM pg_proc"
+        " WHERE pronamespace = 'pg_catalog'::regnamespace AND prokind = 'f'"
+    )
+    wanted = names()
+    with database.connect() as connection:
+        for name, count, sets in rows:
+            if name in wanted and 0 < count <= MOST_ARGUMENTS:
+                kinds = itertools.product(TYPES, repeat=count) if count == 1 else _alike(count)
+                for chosen in kinds:
+                    connection.execute("SELECT plant(%s, %s, %s)", [name, ", ".join(chosen), sets])
+        connection.execute(
+            "CREATE FUNCTION planted(anyelement, anyelement) RETURNS bool LANGUAGE plpgsql AS"
+            " $$ BEGIN RAISE EXCEPTION 'planted operator'; END $$"
+        )
+        for one, other in itertools.permutations([t for t in TYPES if t != "unknown"], 2):
+            connection.execute(
+                f"CREATE FUNCTION planted({one}, {other}) RETURNS bool LANGUAGE plpgsql AS"
+                " $$ BEGIN RAISE EXCEPTION 'planted operator'; END $$"
+            )
+            for symbol in OPERATORS:
+                connection.execute("SELECT plant_operator(%s, %s, %s)", [symbol, one, other])
+        ((found,),) = connection.execute(
+            "SELECT count(*) FROM pg_proc WHERE pronamespace = 'public'::regnamespace"
+        )
+        assert found > 500
+        connection.commit()
+
+
+def _alike(count: int) -> Iterator[tuple[str, ...]]:
+    """Yield the same type for all arguments, and for all but the first with a text or a number behind."""
+    for kind in TYPES:
+        for last in dict.fromkeys((kind, "text", "int4", "bool")):
+            yield (kind, *([last] * (count - 1)))
+
+
+TABLES = """
+CREATE TYPE mood AS ENUM ('low', 'high');
+CREATE TABLE people (id int PRIMARY KEY, name text, mood mood, tags text[], at timestamptz,
+  amount numeric(9, 2) DEFAULT 1, doc jsonb);
+INSERT INTO people SELECT n, 'n' || n, 'low', '{a,b}', now(), n, '{}' FROM generate_series(1, 300) n;
+CREATE TABLE keyless (a int, b text);
+ALTER TABLE keyless REPLICA IDENTITY FULL;
+INSERT INTO keyless VALUES (1, 'a'), (1, 'a');
+CREATE TABLE signals (id text PRIMARY KEY, type text, data text);
+CREATE SCHEMA replica;
+"""
+CHANGES = """
+INSERT INTO people VALUES (1001, 'new', 'high', '{c}', '2026-01-01', 2, '{"a": 1}');
+UPDATE people SET name = 'changed' WHERE id IN (1, 2, 3);
+UPDATE people SET id = 2001 WHERE id IN (4);
+DELETE FROM people WHERE id IN (5, 6);
+DELETE FROM keyless WHERE ctid IN ('(0,1)');
+"""
+SIGNAL = (
+    "INSERT INTO signals VALUES ('1', 'execute-snapshot',"
+    """ '{"data-collections": ["public.people"], "additional-conditions":"""
+    """ [{"data-collection": "public.people", "filter": "id < 100"}]}')"""
+)
+
+
+def test_no_session_finds_what_was_planted(database: Database, tmp_path: Path) -> None:
+    """Source and target are one database here: doctor, plan, snapshot, stream, signals, verify."""
+    database.execute(TABLES)
+    plant(database)
+    profile = tmp_path / "p.toml"
+    source = {
+        "type": "postgres",
+        **database.properties(),
+        "signal.data.collection": "public.signals",
+    }
+    source |= {"table.include.list": "public.people,public.keyless", "read.only": False}
+    sink = {
+        "type": "sql",
+        "url": database.dsn,
+        "table.name.format": "replica.{table}",
+    }
+    profile.write_text(f"[source]\n{toml(source)}\n[sink]\n{toml(sink)}\n")
+
+    def done(*command: object) -> str:
+        found = waltap(command[0], profile, *command[1:], cwd=tmp_path)
+        output = found.stdout + found.stderr
+        assert "planted" not in output
+        assert found.returncode == 0, output
+        return output
+
+    done("plan")
+    done("doctor")
+    done("run", "--until-idle", 1)
+    for statement in CHANGES.strip().split("\n"):
+        database.execute(statement)
+    database.execute(SIGNAL)
+    assert "snapshot" in done("run", "--until-idle", 3)
+    done("verify")
+    done("status")
+    done("doctor")
+
+
+def toml(values: dict[str, object]) -> str:
+    return "\n".join(f'"{name}" = {json.dumps(value)}' for name, value in values.items())
+
+
+ODD = {
+    "DateStyle": "German, YMD", "IntervalStyle": "sql_standard", "TimeZone": "Asia/Kathmandu",
+    "bytea_output": "escape", "extra_float_digits": "-10", "array_nulls": "off",
+    "standard_conforming_strings": "off", "quote_all_identifiers": "on", "transform_null_equals": "on",
+    "default_transaction_read_only": "on", "default_transaction_isolation": "serializable",
+    "statement_timeout": "2000", "lock_timeout": "2000", "idle_in_transaction_session_timeout": "1",
+    "client_encoding": "LATIN1", "search_path": "pg_temp, odd, public",
+}  # fmt: skip
+VALUES = """
+CREATE TABLE kept (id int PRIMARY KEY, d date, t timestamptz, i interval, b bytea, f float8, a text[], s text);
+INSERT INTO kept VALUES (1, '2026-02-03', '2026-02-03 04:05:06Z', '1 day 2 hours', '\\xff00', 1::float8 / 3,
+  '{NULL,a}', 'a\\b é');
+"""
+
+
+def test_settings_of_a_database_change_no_event(database: Database, tmp_path: Path) -> None:
+    """Snapshot, stream and target have the values that they have in a database without any."""
+    database.execute(VALUES + "CREATE SCHEMA replica")
+    with database.connect() as connection:  # one that began before they hold
+        for name, value in ODD.items():
+            place = value if name in ("search_path", "DateStyle") else f"'{value}'"
+            connection.execute(f"ALTER DATABASE {database.name} SET {name} = {place}")
+        connection.commit()
+    profile = tmp_path / "p.toml"
+    source = {"type": "postgres", **database.properties(), "table.include.list": "public.kept"}
+    sink = {"type": "sql", "url": database.dsn, "table.name.format": "replica.{table}"}
+    sink["position.table"] = "replica.waltap_position"
+    profile.write_text(f"[source]\n{toml(source)}\n[sink]\n{toml(sink)}\n")
+    for change in (None, "INSERT INTO public.kept SELECT 2, d, t, i, b, f, a, s FROM public.kept"):
+        if change is not None:
+            with database.connect() as connection:
+                connection.autocommit = True
+                connection.execute("SET default_transaction_read_only = off")
+                connection.execute(change)
+        done = waltap("run", profile, "--until-idle", 1, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    done = waltap("verify", profile, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with database.connect() as connection:
+        connection.autocommit = True
+        ((equal,),) = connection.execute(
+            "SELECT count(*) FROM public.kept p JOIN replica.kept r ON p::text = r::text"
+        )
+    assert equal == 2
