@@ -88,6 +88,8 @@ def test_a_trigger_that_drops_a_row_ends_the_run_and_the_remedy_lets_it_go_on(
 def test_it_is_seen_on_every_way_to_the_target(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str, mode: str
 ) -> None:
+    if mode == "truncate" and kind == "postgres":
+        pytest.skip("TRUNCATE there goes by no row")
     place: Place = request.getfixturevalue(kind)
     more: dict[str, Any] = {}
     if mode == "insert":
@@ -103,8 +105,6 @@ def test_it_is_seen_on_every_way_to_the_target(
     sink.flush()
     name = {"keyless": "bare", "history": "things_history"}.get(mode, "things")
     verb = {"insert": "INSERT", "keyless": "DELETE", "truncate": "DELETE"}.get(mode, "UPDATE")
-    if mode == "truncate" and kind == "postgres":
-        pytest.skip("TRUNCATE there goes by no row")
     spoilt(place, verb, name)
     if mode == "insert":
         source.insert(table, ["2", "a"])

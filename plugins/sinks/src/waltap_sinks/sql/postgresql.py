@@ -179,6 +179,7 @@ class PostgresTarget(Target):
         import pyarrow.compute  # noqa: F401 - now, not when the first changes wait
 
         spare_pandas()
+        self.close()
         url = sqlalchemy.make_url(self._properties.url).set(drivername="postgresql+psycopg")
         # not an engine's connection: SQLAlchemy asks the catalogue first, along the user's path
         _, given = url.get_dialect()().create_connect_args(url)
