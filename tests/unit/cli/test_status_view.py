@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from rich.console import Console, RenderableType
 from waltap.cli.fleet import members, report
-from waltap.cli.status_view import ago, overview, run_view, size
+from waltap.amounts import ago, size
+from waltap.cli.status_view import overview, run_view
 from waltap.host import Host
 from waltap.pipeline.counts import TableProgress
 from waltap.pipeline.status import Failure, PartitionStatus, SchemaChange, Status

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from waltap.cli.last_resort import ended_at_last
 from waltap.cli.profile_source import FileArgument, SetOption, SinkOption, overrides, read
 
 if TYPE_CHECKING:
@@ -233,8 +234,9 @@ def stopped_by_signals(engine: "Engine") -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with ended_at_last(engine):
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from waltap.amounts import size
 from waltap.cli.connection import connected
 from waltap.cli.fleet import Member, members, report
 from waltap.cli.profile_source import SetOption, at_rest
 from waltap.cli.screen import answers, echo
-from waltap.cli.status_view import overview, run_view, size
+from waltap.cli.status_view import overview, run_view
 from waltap.cli.watching import draw_until_interrupted
 from waltap.errors import WaltapError
 from waltap.host import Host

@@ -2,39 +2,20 @@
 
 from typing import TYPE_CHECKING, Any
 
+from waltap.amounts import ago, size
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import RenderableType
     from rich.table import Table
 
-__all__ = ["ago", "overview", "run_view", "size"]
+__all__ = ["overview", "run_view"]
 
 COLOURS = {"streaming": "green", "snapshot": "green", "failed": "red", "stopped": "dim"}
 NAMED = 12
 FAILURES = 3
 BUSY = 5
-
-
-def size(octets: int | None) -> str:
-    """Return a number of bytes for people."""
-    if octets is None:
-        return "?"
-    value, unit = float(octets), "bytes"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:,.0f} bytes" if unit == "bytes" else f"{value:,.1f} {unit}"
-
-
-def ago(ms: float) -> str:
-    """Return a span of time for people."""
-    seconds = max(0, round(ms / 1000))
-    for longest, unit, length in ((120, "s", 1), (7200, "min", 60), (172_800, "h", 3600)):
-        if seconds < longest:
-            return f"{round(seconds / length)} {unit}"
-    return f"{round(seconds / 86_400)} days"
 
 
 def run_view(run: dict[str, Any]) -> "RenderableType":

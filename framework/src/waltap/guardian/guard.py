@@ -43,7 +43,8 @@ class Orders:
 @dataclass(slots=True, kw_only=True)
 class Surroundings:
     """What the guardian reaches of its run. ``monotonic`` in seconds, ``now_ms`` since 1970 UTC. ``tell``
-    sends a notification (kind, members). ``pause`` holds incremental snapshots (True), or lets them go on.
+    sends a notification (kind, members). ``look_on`` is called now and then by the guardian's thread,
+    whatever the engine waits for. ``pause`` holds incremental snapshots (True), or lets them go on.
     ``gave_up`` gets the end of WAL behind a slot that was dropped, keeps the gap, and returns what the run
     ends with. ``open_watch`` connects; None: the source has no watch, and only the engine's looks count.
     ``every_s`` is how often a look is due."""
@@ -56,6 +57,7 @@ class Surroundings:
     gave_up: Callable[[SlotHealth, int], WaltapError]
     open_watch: Callable[[], SlotWatch] | None = None
     every_s: float = 10.0
+    look_on: Callable[[], None] = lambda: None
 
 
 @dataclass(slots=True)
@@ -83,6 +85,8 @@ class Guardian:
         self._thread: threading.Thread | None = None
         self._given_up: WaltapError | None = None
         self.health: SlotHealth | None = None
+        self.server_lsn: int | None = None
+        """The end of the server's WAL as of the last look, whoever looked."""
 
     # --- the engine's -----------------------------------------------------------------------------
 
@@ -90,6 +94,7 @@ class Guardian:
         """Take note of a look at the slot; ``orphans`` are named, None: as before."""
         if slot is None:
             return
+        self.server_lsn = slot.server_lsn
         with self._lock:
             known = () if self.health is None else self.health.orphans
             health, crossing = self._judged(slot, known if orphans is None else tuple(orphans))
@@ -141,10 +146,11 @@ class Guardian:
         watch: SlotWatch | None = None
         assert self._about.open_watch is not None
         while not self._end.is_set():
-            self._wake.wait(self._about.every_s)
+            self._wake.wait(self._about.every_s / 2)
             self._wake.clear()
             if self._end.is_set():
                 break
+            self._about.look_on()
             if not (self._memory.due or self._stale()):
                 continue
             try:
@@ -184,7 +190,7 @@ class Guardian:
     def _stale(self) -> bool:
         readings = self._memory.readings
         return (
-            not readings or self._about.monotonic() - readings[-1].at_s >= 2 * self._about.every_s
+            not readings or self._about.monotonic() - readings[-1].at_s >= 1.5 * self._about.every_s
         )
 
     # --- judging, under the lock -------------------------------------------------------------------

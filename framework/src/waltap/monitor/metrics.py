@@ -182,7 +182,8 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         name="waltap_lag_seconds",
         kind="gauge",
-        summary="How old the last change was when the sink took it.",
+        summary="How old the last change was when the sink took it; while the sink does not come to an "
+        "end with one, how old the oldest is that is not durable.",
         samples=_lag_seconds,
         labels=("partition",),
     ),
@@ -285,6 +286,13 @@ METRICS: tuple[Metric, ...] = (
         samples=one(
             lambda status: None if status.unflushed_ms is None else status.unflushed_ms / 1000
         ),
+    ),
+    Metric(
+        name="waltap_write_in_flight_seconds",
+        kind="gauge",
+        summary="How long the sink has been at a write or flush, or has owed the acknowledgement of a "
+        "batch; 0 where it does neither.",
+        samples=one(lambda status: (status.write_ms or 0) / 1000),
     ),
     Metric(
         name="waltap_open_transactions",

@@ -149,6 +149,9 @@ class Monitor:
         return self._state(WELL | {"stopped"})
 
     def _ready(self, _request: Request) -> Answer:
+        if self._engine.status().stalled:
+            state = {"state": self._engine.state, "problem": "the sink does not answer"}
+            return 503, JSON, msgspec.json.encode(state)
         return self._state(READY)
 
     def _state(self, good: frozenset[str]) -> Answer:

@@ -58,7 +58,8 @@ class Connection:
                 with self._gaps_noted(connector, stored):
                     refuse(checks(stages, connector, locked=True))
                 run.sink_open = renewed = True
-                held = stages.sink.open()
+                with run.counts.calls.call("its opening"):
+                    held = stages.sink.open()
             if renewed:
                 self._require_held(connector, stored, held)
             with self._gaps_noted(connector, stored), self._nothing_half_way(connector, stored):

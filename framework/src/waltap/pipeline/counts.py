@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
 
+from waltap.clock import SystemClock
+from waltap.pipeline.sink_calls import SinkCalls
 from waltap.pipeline.table_counts import TableCounts
 
 __all__ = [
@@ -136,7 +138,7 @@ class Meter:
 class Counts:
     """Totals of one run. ``filtered`` has a number for each transform of changes, ``tables`` the snapshot
     by name. ``by_table`` is there where somebody wants to know it (`Engine.watch`). ``numbers`` gives
-    each batch its own."""
+    each batch its own. ``calls`` has what the sink is at."""
 
     events: int = 0
     records: int = 0
@@ -157,6 +159,7 @@ class Counts:
     snapshot: SnapshotTimes = field(default_factory=lambda: SnapshotTimes(lambda: 0.0))
     by_table: TableCounts | None = None
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
+    calls: SinkCalls = field(default_factory=lambda: SinkCalls(SystemClock()))
 
     def lag(self, lag_ms: int) -> None:
         """The last change of a batch was so old when the sink took it."""

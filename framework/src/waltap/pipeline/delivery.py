@@ -121,7 +121,9 @@ class Delivery:
     ) -> None:
         """Give ``parts`` to the sink as one batch. Raises: SinkError, DecodeError."""
         self.write_told()
-        started = self._clock.monotonic()
+        started, calls = self._clock.monotonic(), self.counts.calls
+        if calls.oldest_commit_ms is None:
+            calls.oldest_commit_ms = _first_commit_ms(parts)
         if snapshot and self._reading.begin(parts):
             self.store(self._reading.stored(self.offset, self.partition))
         given = self._batch(parts, partition or self.partition, snapshot=snapshot)
@@ -241,7 +243,8 @@ class Delivery:
         while True:
             self.check()
             try:
-                self._sink.write(batch)
+                with self.counts.calls.call("a write"):
+                    self._sink.write(batch)
             except RecordsRefused as error:
                 self._undeliverable.refused(given, batch, self._made, error)
             except SinkError as error:
@@ -265,6 +268,7 @@ class Delivery:
             promised = self._promises.take(self._sink.promised())
             durable, ended = promised.positions, promised.ends_snapshot
             self._reading.took(promised.chunk_ends)
+            self._owed(moved=bool(promised.positions or promised.chunk_ends))
             if self._promises:
                 self.unflushed_since = self._clock.monotonic()
                 signals = promised.signals or self.offset.signals
@@ -287,12 +291,19 @@ class Delivery:
 
     def settle(self) -> None:
         """The run is to end, with a flush: let the sink wait for what it could not promise then."""
-        self._sink.settle()
+        with self.counts.calls.call("its last writes"):
+            self._sink.settle()
 
     @property
     def unpromised(self) -> bool:
         """Tell whether the sink has batches that others have not acknowledged."""
         return bool(self._promises)
+
+    @property
+    def waiting_since(self) -> float | None:
+        """Return since when the oldest batch waits to be durable, None where none does."""
+        oldest = None if self._promises is None else self._promises.oldest
+        return self.unflushed_since if oldest is None else oldest.at
 
     def _promised_later(
         self, batch: Batch, read: Sequence[Part], *, ends_snapshot: bool = False
@@ -307,8 +318,21 @@ class Delivery:
             signals=self.signals,
             chunk_ends=chunk_ends(read),
             ends_snapshot=ends_snapshot,
+            at=self._clock.monotonic(),
+            commit_ms=_first_commit_ms(batch.parts),
         )
         self._promises.add(written)
+        self._owed()
+
+    def _owed(self, *, moved: bool = False) -> None:
+        """Take note of what the sink owes the acknowledgement of; ``moved``: some came just now."""
+        assert self._promises is not None
+        calls, oldest = self.counts.calls, self._promises.oldest
+        if oldest is None:
+            calls.owed_since = calls.oldest_commit_ms = None
+        elif moved or calls.owed_since is None:
+            calls.owed_since = self._clock.monotonic() if moved else oldest.at
+            calls.oldest_commit_ms = oldest.commit_ms
 
     def onward(self) -> tuple[Onward, ...]:
         """Return how far those have come who read on from the sink. Any thread may ask."""
@@ -323,11 +347,14 @@ class Delivery:
         self.check()
         started = self._clock.monotonic()
         try:
-            durable = self._sink.flush()
+            with self.counts.calls.call("a flush"):
+                durable = self._sink.flush()
         except BaseException:
             self.failed = True
             raise
         self.unflushed_since = None
+        if self._promises is None:
+            self.counts.calls.oldest_commit_ms = None
         found = Positions.of(durable, self.partition)
         seconds = self._clock.monotonic() - started
         self._host.notify("on_flush", pipeline=self._pipeline, durable=found, seconds=seconds)
@@ -341,6 +368,7 @@ class Delivery:
         """
         self.written = self.written.moved(partition, max(self.written[partition], position))
         self._committed_ms[partition] = self._clock.time_ns() // 1_000_000
+        self.counts.calls.oldest_commit_ms = None
         self._advance(Positions({partition: position}), self.signals)
 
     def _advance(self, moved: Positions, signals: Mapping[str, object]) -> None:
@@ -385,7 +413,8 @@ class Delivery:
 
     def tend(self) -> None:
         """Let the sink look after what it has; what it raises ends the instance. Raises: SinkError."""
-        self._sink.tend()
+        with self.counts.calls.call("the upkeep of what it has"):
+            self._sink.tend()
 
     def due(self, seconds: float) -> bool:
         """Tell whether something written has waited ``seconds`` for its flush, and its sink as long."""
@@ -470,3 +499,11 @@ class Delivery:
             self.failed = True
             raise
         self.offset = offset
+
+
+def _first_commit_ms(parts: Sequence[Part]) -> int | None:
+    """Return when the first transaction of ``parts`` committed, ms since 1970 UTC."""
+    for part in parts:
+        if isinstance(part, TransactionPart) and part.commit_ts:
+            return part.commit_ts // 1000
+    return None

@@ -109,6 +109,11 @@ class Engine:
         """Ask for a clean end: what was written is flushed and confirmed first."""
         self._run.stop.set()
 
+    def held_by_sink(self, since: float) -> tuple[str, float] | None:
+        """Return the call that the sink has not returned from, and for how many seconds, counted from
+        ``since`` of a monotonic clock at the earliest; None where there is none. Any thread may ask."""
+        return self._run.counts.calls.at_hand(since)
+
     def reload(self, profile: Profile) -> Reloaded:
         """Go by ``profile``, the same one read again, as far as its properties may change in a run; return
         which do, and which changed and need a new start. Any thread may call it, before and during `run`.
@@ -231,7 +236,9 @@ class Engine:
             try:
                 run.tenure.check()
                 if not sink_fresh:
-                    held = stages.renew_sink().open()
+                    sink = stages.renew_sink()
+                    with run.counts.calls.call("its opening"):
+                        held = sink.open()
                 Connection(run, stages).go(held, renewed=not sink_fresh)
             except ReplayAsked:
                 stages.sink.close()

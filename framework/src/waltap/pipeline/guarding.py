@@ -37,6 +37,9 @@ class Guarded(Protocol):
     delivery: Delivery | None
     captured_tables: tuple[str, ...]
 
+    def look_on(self) -> None:
+        """Say what the sink does not come to an end with."""
+
 
 def orders_of(profile: Profile) -> Orders:
     """Return what ``profile`` says of the slot."""
@@ -65,6 +68,7 @@ def guardian_of(run: Guarded) -> Guardian:
             gave_up=partial(_gave_up, run),
             open_watch=partial(_open_watch, run) if connects else None,
             every_s=min(engine.status_interval_ms / 1000, LOOK_S),
+            look_on=run.look_on,
         ),
     )
 

@@ -13,7 +13,8 @@ __all__ = ["Promised", "Promises", "Written"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
     """One batch as the offset is to know it: where it ends, with what state of signals it was written,
-    which chunks of the snapshot end in it, and whether the snapshot does."""
+    which chunks of the snapshot end in it, and whether the snapshot does. ``at``: when the sink took it,
+    by a clock that never goes back; ``commit_ms``: when its first change committed."""
 
     number: int
     partition: str
@@ -21,6 +22,8 @@ class Written:
     signals: Mapping[str, object]
     chunk_ends: tuple[ChunkEnd, ...] = ()
     ends_snapshot: bool = False
+    at: float = 0.0
+    commit_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +45,11 @@ class Promises:
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
+
+    @property
+    def oldest(self) -> Written | None:
+        """Return the first batch that is not promised."""
+        return self._waiting[0] if self._waiting else None
 
     def add(self, written: Written) -> None:
         """Take note of a batch that the sink took."""

@@ -41,6 +41,26 @@ class EngineProperties(Properties):
         summary="Longest silence towards the server: a standby status update is sent at least this often.",
         unit="ms",
     )
+    stall_ms: int = declare(
+        "waltap.sink.stall.ms",
+        default=15000,
+        ge=100,
+        advanced=True,
+        reloadable=True,
+        summary="How long a sink may be at one write or flush, or owe an acknowledgement, before the log "
+        "says so and /readyz answers 503.",
+        unit="ms",
+    )
+    stop_timeout_ms: int = declare(
+        "waltap.stop.timeout.ms",
+        default=8000,
+        ge=0,
+        advanced=True,
+        summary="How long the call that a sink is at may last once SIGTERM or SIGINT asked for the end; "
+        "then the process ends without it, as if it were killed: what was not durable comes again at the "
+        "next start. 0: as long as it takes.",
+        unit="ms",
+    )
     max_retries: int = declare(
         "errors.max.retries",
         default=-1,

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from waltap.amounts import duration
 from waltap.clock import Chance, Clock
 from waltap.config.profile import Profile
 from waltap.errors import ConfigurationError, Problem
@@ -24,6 +25,7 @@ from waltap.pipeline.journal import Journal
 from waltap.pipeline.limits import Limits
 from waltap.pipeline.passwords import chosen_password
 from waltap.pipeline.replaying import ReplayDesk
+from waltap.pipeline.sink_calls import SinkCalls
 from waltap.pipeline.status import Failure, PartitionStatus, Status, Waiting
 from waltap.pipeline.stop import StopFlag
 from waltap.pipeline.tenure import LeaseUnavailable, Tenure
@@ -76,14 +78,16 @@ class Run:
             if not isinstance(use.spec, EventTransformSpec | RecordTransformSpec)
         )
         self.counts = Counts(
-            filtered=[0] * len(self.transform_names), snapshot=SnapshotTimes(clock.monotonic)
+            filtered=[0] * len(self.transform_names),
+            snapshot=SnapshotTimes(clock.monotonic),
+            calls=SinkCalls(clock),
         )
+        self._next_word_s = 0.0
         self.journal = Journal(profile.name, lambda: clock.time_ns() // 1_000_000)
         self.delivery: Delivery | None = None
         self.streaming: StreamGauges | None = None
         self.captured_tables: tuple[str, ...] = ()
         self.received_lsn = self.confirmed_lsn = 0
-        self.server_lsn: int | None = None
         self.last_failure: Failure | None = None
         self.reconnects = self.backoff()
         self.linked = self.sink_open = self.started = self.cut = False
@@ -233,6 +237,26 @@ class Run:
         self.last_failure = Failure.of(error, at_ms, retried=retried)
         self.host.notify("on_failure", pipeline=self.profile.name, error=error, retried=retried)
 
+    def look_on(self) -> None:
+        """Say what the sink does not come to an end with: after `waltap.sink.stall.ms`, and then whenever
+        that time has doubled."""
+        found, stall_s = self.counts.calls.in_flight(), self.profile.engine.stall_ms / 1000
+        if found is None or found[1] < stall_s:
+            if self._next_word_s:
+                log.info("the sink goes on", extra={"pipeline": self.profile.name})
+            self._next_word_s = 0.0
+        elif found[1] >= self._next_word_s:
+            what, seconds = found
+            self._next_word_s = 2 * seconds
+            log.warning(
+                "sink %s has not come to an end with %s for %s; the pipeline waits for it",
+                ", ".join(each.name for each in self.profile.outlets)
+                or self.profile.sink.spec.name,
+                what,
+                duration(seconds),
+                extra={"pipeline": self.profile.name},
+            )
+
     def slot_notice(self, event: str, partition: PartitionOffset, lsn: int) -> None:
         """Tell observers what became of the slot."""
         self.host.notify(
@@ -244,7 +268,8 @@ class Run:
         counts, streaming, delivery = self.counts, self.streaming, self.delivery
         now, now_ns = self.clock.monotonic(), self.clock.time_ns()
         state, since_ns = self.entered
-        waiting = None if delivery is None else delivery.unflushed_since
+        waiting = None if delivery is None else delivery.waiting_since
+        in_flight = counts.calls.in_flight()
         by_table = counts.by_table
         return Status(
             pipeline=self.profile.name,
@@ -262,6 +287,8 @@ class Run:
             events_per_second=tuple((s, counts.meter.per_second(now, s)) for s in RATE_WINDOWS_S),
             queued_events=0 if streaming is None else streaming.queued_events,
             unflushed_ms=None if waiting is None else max(0, round((now - waiting) * 1000)),
+            write_ms=None if in_flight is None else round(in_flight[1] * 1000),
+            stalled=in_flight is not None and in_flight[1] * 1000 >= self.profile.engine.stall_ms,
             open_transactions=0 if streaming is None else streaming.open_transactions,
             held_bytes=0 if streaming is None else streaming.held_bytes,
             spilled_bytes=0 if streaming is None else streaming.spilled_bytes,
@@ -292,7 +319,8 @@ class Run:
     def _partitions(self, delivery: Delivery) -> tuple[PartitionStatus, ...]:
         confirmed = self.confirmed_lsn  # what comes last is read first (status.py)
         durable, written = delivery.offset.positions, delivery.written
-        received, server = self.received_lsn, self.server_lsn
+        received, server = self.received_lsn, self.guard.server_lsn
+        server = None if server is None else max(server, received)
         return tuple(
             PartitionStatus(
                 name=name,
@@ -302,11 +330,20 @@ class Run:
                 confirmed_lsn=confirmed,
                 server_lsn=server,
                 lag_bytes=None if server is None else max(0, server - position.end_lsn),
-                lag_ms=self.counts.lag_ms,
+                lag_ms=self._lag_ms(),
                 committed_ms=delivery.committed_ms(name),
             )
             for name, position in durable.items()
         )
+
+    def _lag_ms(self) -> int | None:
+        """Return how old the last change was when the sink took it; while the sink is at a call, or the
+        pipeline is not connected, at least how old the oldest is that is not durable."""
+        calls, lag_ms = self.counts.calls, self.counts.lag_ms
+        oldest_ms = calls.oldest_commit_ms
+        if oldest_ms is None or (calls.in_flight() is None and self.entered[0] == "streaming"):
+            return lag_ms
+        return max(lag_ms or 0, self.clock.time_ns() // 1_000_000 - oldest_ms)
 
     def ready(self) -> None:
         """Write the ready file: what is committed from now on is captured."""

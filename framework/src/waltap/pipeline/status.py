@@ -71,7 +71,8 @@ class PartitionStatus:
     by the sink; ``durable``: flushed and stored; ``confirmed_lsn``: told to the server in this run, 0 for
     nothing. ``committed_ms``: when the last transaction committed that was written, since 1970 UTC.
     ``server_lsn`` and ``lag_bytes``, the WAL that is not confirmed, are those of the last look,
-    None before it. ``lag_ms`` is how old the last change was when the sink took it, None before any.
+    None before it. ``lag_ms`` is how old the last change was when the sink took it, None before any; while
+    the sink does not come to an end with it, how old the oldest is that is not durable.
     """
 
     name: str
@@ -94,7 +95,9 @@ class Status:
     are what a format made, ``filtered`` the events that transforms of changes left out, by name.
     ``events_per_second``: over the last so many seconds, the one at hand left out. ``queued_events`` wait
     for ``waltap.linger.ms``;
-    ``unflushed_ms``: how long the oldest batch has waited for its flush, None when nothing does.
+    ``unflushed_ms``: how long the oldest batch has waited for its flush, None when nothing does;
+    ``write_ms``: how long the sink has been at a call, or has owed an acknowledgement, None where it does
+    neither; ``stalled``: longer than ``waltap.sink.stall.ms``.
     ``open_transactions`` have begun and not ended; ``held_bytes`` of transactions are kept,
     ``spilled_bytes`` of those in files. ``snapshot`` has the tables of the initial snapshot of this run,
     as far as it has come. ``left_out`` are events that could not be delivered, ``dead_letters`` those of
@@ -123,6 +126,8 @@ class Status:
     events_per_second: tuple[tuple[int, float], ...] = ()
     queued_events: int = 0
     unflushed_ms: int | None = None
+    write_ms: int | None = None
+    stalled: bool = False
     open_transactions: int = 0
     held_bytes: int = 0
     spilled_bytes: int = 0

@@ -213,7 +213,6 @@ class Streaming:
         run.captured_tables = self._stages.new_tables.captured
         with suppress(WaltapError):
             slot = self._connector.slot()
-            run.server_lsn = None if slot is None else slot.server_lsn
             run.guard.take(slot, self._orphans())
 
     def _orphans(self) -> list[str] | None:

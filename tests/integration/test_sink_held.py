@@ -1,0 +1,121 @@
+"""A target that takes no more, and says nothing: the pipeline says so, and a stop ends it."""
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.rigs.pipeline import until
+from tests.servers.child import free_ports
+from tests.servers.postgres import Database
+
+LOCKED = "LOCK TABLE replica.t IN ACCESS EXCLUSIVE MODE"
+
+
+@contextmanager
+def run(database: Database, folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    source = database.properties() | {
+        "slot.name": database.name[:60], "schema.include.list": "public",
+        "status.update.interval.ms": 200, "waltap.sink.stall.ms": 500,
+        "waltap.stop.timeout.ms": 1000, "offset.flush.interval.ms": 0,
+    }  # fmt: skip
+    lines = "\n".join(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in source.items())
+    profile = folder / "shop.toml"
+    profile.write_text(
+        f'name = "shop"\n[source]\ntype = "postgres"\n{lines}\n[sink]\ntype = "sql"\n'
+        f'url = {json.dumps(database.dsn)}\n"table.name.format" = "replica.{{table}}"\n'
+        '"position.table" = "replica.waltap_position"\n'
+    )
+    command = [sys.executable, "-m", "waltap", "run", str(profile), f"--http=127.0.0.1:{port}"]
+    with (folder / "log").open("ab") as log, subprocess.Popen(command, stderr=log) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def ready(port: int) -> int:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=60) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0
+
+
+def metric(port: int, name: str) -> float:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        text = answer.read().decode()
+    return max(
+        (
+            sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == name
+        ),
+        default=-1.0,
+    )
+
+
+def test_a_target_that_hangs_is_told_and_does_not_hold_a_stop(
+    database: Database, tmp_path: Path
+) -> None:
+    database.psql(
+        "CREATE SCHEMA replica; CREATE TABLE t (id int PRIMARY KEY, v text);"
+        "INSERT INTO t SELECT generate_series(1, 5)"
+    )
+    (port,) = free_ports(1)
+    log = tmp_path / "log"
+
+    def rows() -> int:
+        return int(database.execute("SELECT count(*) FROM replica.t")[0][0])
+
+    with run(database, tmp_path, port) as process:
+        until(lambda: ready(port) == 200, "streaming")
+        until(lambda: metric(port, "waltap_snapshot_rows_total") == 5, "the snapshot")
+        with psycopg.connect(database.dsn) as holder:
+            holder.execute(LOCKED)
+            database.psql(
+                "INSERT INTO t SELECT i, repeat('x', 100) FROM generate_series(6, 2000) i"
+            )
+            until(lambda: ready(port) == 503, "readiness to be withdrawn")
+            until(
+                lambda: metric(port, "waltap_write_in_flight_seconds") > 1, "the age of the write"
+            )
+            until(lambda: metric(port, "waltap_lag_bytes") > 100_000, "the lag in bytes")
+            until(lambda: metric(port, "waltap_lag_seconds") > 1, "the lag in seconds")
+            until(
+                lambda: "sink sql has not come to an end with" in log.read_text(),
+                "a line of the log",
+            )
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 1
+            assert "WT-5004" in log.read_text()
+        assert rows() == 5
+    with run(database, tmp_path, port) as process:
+        until(lambda: rows() == 2000, "what was not durable comes again")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize("how", ["no sink", "one that returns"])
+def test_a_call_that_ends_leaves_nothing_in_flight(how: str) -> None:
+    from waltap.clock import SystemClock
+    from waltap.pipeline.sink_calls import SinkCalls
+
+    calls = SinkCalls(SystemClock())
+    if how == "one that returns":
+        with calls.call("a write"):
+            found = calls.in_flight()
+            assert found is not None and found[0] == "a write"
+    assert calls.in_flight() is None
