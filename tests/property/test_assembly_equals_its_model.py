@@ -51,7 +51,7 @@ class History:
         queue = [(xid, kept, events, True) for xid, kept, events in streams]
         queue += [(xid, kept, events, False) for xid, kept, events in self.wanted]
         self.wanted = []
-        lsn = 100
+        end = 100
         opened: set[int] = set()
         waiting = {xid: list(events) for xid, _, events, streamed in queue if streamed}
         order = draw(st.permutations(queue))
@@ -65,17 +65,18 @@ class History:
                     )
                     self._stream(other, waiting[other][:some], opened)
                     del waiting[other][:some]
-            lsn += 100
+            lsn = end if draw(st.booleans()) else end + 99  # nothing need be between commits
+            end = lsn + 1
             if streamed:
                 if xid not in opened:
                     self._stream(xid, [], opened, force=True)
                 del waiting[xid]
-                self.messages.append(StreamCommit(lsn, xid, lsn, lsn + 1, 0))
+                self.messages.append(StreamCommit(lsn, xid, lsn, end, 0))
             else:
                 rows = [event for event in events if event[0] == "row" and event[3]]
                 self.messages.append(Begin(lsn - 50, xid, lsn, 0))
                 self.messages += [self._row(event, 0) for event in rows]
-                self.messages.append(Commit(lsn + 1, lsn, lsn + 1, 0, xid))
+                self.messages.append(Commit(end, lsn, end, 0, xid))
             self.wanted.append((xid, kept))
 
     def _walk(self, nodes, xid, ids, kept, events, *, alive) -> None:

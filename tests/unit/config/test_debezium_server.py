@@ -181,6 +181,14 @@ def test_transforms_keep_their_order_and_their_names() -> None:
     assert "debezium.transforms.b.type" in {problem.property for problem in problems(values)}
 
 
+def test_waltaps_own_property_of_a_sink_wins_wherever_it_stands() -> None:
+    own = {"waltap.sink.producer.linger.ms": "77", "waltap.sink.bootstrap.servers": "own:1"}
+    for values in (given(SERVER, **own), {**own, **given(SERVER)}):
+        found = examined(values).profile.sink.properties
+        assert found.producer["producer.linger.ms"] == "77"
+        assert found.servers == "own:1"
+
+
 def test_another_sink_may_be_given_and_waltaps_own_properties_too() -> None:
     values = given(SERVER, **{"waltap.state.dir": "/tmp/state"})
     profile = examined(values, sink="null").profile

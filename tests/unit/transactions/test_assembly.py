@@ -112,6 +112,25 @@ def test_a_transaction_passes_whole() -> None:
     assert numbers([part]) == [1, 2]
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_transaction_whose_commit_begins_where_the_last_one_ended_is_none_of_before(
+    streamed: bool,
+) -> None:
+    """Commits that follow one another have nothing between them."""
+
+    def sent(number: int) -> list[Message]:
+        commit, xid = 100 + number, 7 + number
+        if not streamed:
+            return ordinary(commit, [row(number)], xid)
+        rows = [StreamStart(0, xid, True), row(number, xid), StreamStop(0)]
+        return [*rows, StreamCommit(commit, xid, commit, commit + 1, 55)]
+
+    messages = [message for number in range(3) for message in sent(number)]
+    for delivered, end in ((0, 100), (1, 101), (2, 102)):
+        parts = drained(assembler(resume=Position(end)), messages)
+        assert numbers(parts) == list(range(delivered, 3))
+
+
 def test_an_open_transaction_is_handed_out_in_parts() -> None:
     subject = assembler()
     begin, *rows, commit = ordinary(100, [row(1), row(2), row(3)])

@@ -71,6 +71,7 @@ CASES = [
     case("numeric(3)", "-128", "gA=="),
     case("numeric(3)", "128", "AIA="),
     case("numeric(6,4)", "22.22", "A2P4"),  # fewer decimals than the column are filled up
+    case("numeric", "-1.28", {"scale": 2, "value": "gA=="}),
     case("numeric", "10.1111", {"scale": 4, "value": "AYr3"}),
     case("numeric", "10", {"scale": 0, "value": "Cg=="}),
     case("numeric", "1976", {"scale": 0, "value": "B7g="}),
@@ -89,6 +90,7 @@ CASES = [
     case("money", "$1,234.11", "AeIT"),
     case("money", "-$1,234.11", "/h3t"),
     case("money", "-$92,233,720,368,547,758.08", "-92233720368547758.08", **STRING),
+    case("money", "-$327.68", "gAA="),
     case("money", "$0.01", 0.01, **DOUBLE),
     case("money", "$1.00", "A+g=", money_fraction_digits=3),
     case("money", "$1.55", "Ag==", money_fraction_digits=0),

@@ -1,0 +1,50 @@
+"""When a Kafka transaction is committed: the real client, and the broker that librdkafka has for tests."""
+
+from pathlib import Path
+
+from confluent_kafka import Producer
+from waltap.sink.sink import SinkContext
+from waltap.source.position import SOLE, Position, Positions
+from waltap_kafka.failure import Failures
+from waltap_kafka.transaction import KafkaTransactions
+
+
+def begun(folder: Path, *, timeout_s: float) -> tuple[KafkaTransactions, Producer]:
+    """Return transactions of which one is open, with a record in it."""
+    producer = Producer(
+        {"bootstrap.servers": "unused", "test.mock.num.brokers": 1, "transactional.id": "t"}
+    )
+    producer.init_transactions(60)
+    failures = Failures(
+        servers="unused", transactional_id="t", position_topic="positions", creates_topics=True
+    )
+    context = SinkContext(pipeline="p", state_dir=folder)
+    made = KafkaTransactions(producer, failures, context, timeout_s=timeout_s)
+    made.begin()
+    producer.produce("items", b"1")
+    return made, producer
+
+
+def at(lsn: int, index: int = 0) -> Positions:
+    return Positions({SOLE: Position(lsn, lsn + 8 if index else 0, index)})
+
+
+def test_a_source_transaction_that_goes_on_waits_for_its_end(tmp_path: Path) -> None:
+    transactions, producer = begun(tmp_path, timeout_s=3600)
+    drained: list[str] = []
+
+    def drain() -> None:
+        drained.append("drained")
+        producer.flush()
+
+    for index in (1, 2):
+        assert transactions.commit(at(8, index), whole=False, drain=drain) is None
+    assert drained == []
+    assert transactions.commit(at(16), whole=True, drain=drain) == at(16)
+    assert (transactions.committed, drained) == (at(16), ["drained"])
+    assert transactions.commit(at(24), whole=True, drain=drain) == at(16), "none is open"
+
+
+def test_one_too_long_for_the_broker_is_committed_in_pieces(tmp_path: Path) -> None:
+    transactions, producer = begun(tmp_path, timeout_s=0)
+    assert transactions.commit(at(8, 1), whole=False, drain=producer.flush) == at(8, 1)
