@@ -34,11 +34,13 @@ class ColumnTransform:
 
     ``parameters`` are added to its schema. ``value`` turns a Connect value (None for null) into
     the one that is written; None: values stay. ``constant`` is True when the value does not matter.
+    ``hides``: the values are not for consumers as they are.
     """
 
     parameters: tuple[tuple[str, str], ...] = ()
     value: Callable[[object], object] | None = None
     constant: bool = False
+    hides: bool = False
 
 
 def truncated(text: str, units: int) -> str:
@@ -165,6 +167,7 @@ class ColumnTransforms:
                     parameters=found.parameters + transform.parameters,
                     value=transform.value,
                     constant=transform.constant,
+                    hides=transform.hides,
                 )
                 break
         if found is not None and found.value is not None and kind not in _TRANSFORMED:
@@ -178,8 +181,10 @@ _TRANSFORMED = (Kind.STRING, Kind.BYTES)
 def _truncation(units: int) -> Callable[[Column, SourceType], ColumnTransform | None]:
     def build(_column: Column, source: SourceType) -> ColumnTransform | None:
         if source.length is not None and source.length <= units:
-            return ColumnTransform()
-        return ColumnTransform(parameters=(("truncateLength", str(units)),), value=_truncate(units))
+            return ColumnTransform(hides=True)
+        return ColumnTransform(
+            parameters=(("truncateLength", str(units)),), value=_truncate(units), hides=True
+        )
 
     return build
 
@@ -189,7 +194,9 @@ def _masking(mask: str) -> Callable[[Column, SourceType], ColumnTransform | None
         parameters = (("masked", "true"),)
         if not is_text(column):
             return ColumnTransform(parameters=parameters)
-        return ColumnTransform(parameters=parameters, value=lambda _value: mask, constant=True)
+        return ColumnTransform(
+            parameters=parameters, value=lambda _value: mask, constant=True, hides=True
+        )
 
     return build
 
@@ -205,7 +212,7 @@ def _hashing(name: str) -> Callable[[Column, SourceType], ColumnTransform | None
             return ColumnTransform(parameters=parameters)
         length = source.length or UNLIMITED
         value = _hash(algorithm, salt, java=java, length=length)
-        return ColumnTransform(parameters=parameters, value=value)
+        return ColumnTransform(parameters=parameters, value=value, hides=True)
 
     return build
 

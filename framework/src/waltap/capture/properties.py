@@ -307,8 +307,8 @@ class CaptureProperties(Properties):
     unmatched_masks: Literal["fail", "warn"] = declare(
         "waltap.unmatched.masks",
         default="fail",
-        summary="What a start does where a pattern of column.mask.* matches no column: fail, as values "
-        "that it is to hide would be delivered; or warn, where the column is still to come.",
+        summary="What a start does where a pattern of column.mask.* matches no column, and a run where a "
+        "masked or cut column gets another name: fail, as values to hide would be delivered; or warn.",
     )
     schema_name_adjustment: Adjustment = declare(
         "schema.name.adjustment.mode",

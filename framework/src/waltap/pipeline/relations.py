@@ -1,6 +1,7 @@
 """What a run knows of relations: each version described once, its identity, and what was told of it."""
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -8,19 +9,35 @@ from waltap.capture.capture import Capture
 from waltap.decode.relation import Column, Relation
 from waltap.decode.replica_identity import IdentityWarning, ReplicaIdentity
 from waltap.decode.tuple_image import Tuple, Value
+from waltap.errors import Retry, SourceError
 from waltap.events import Identities
 from waltap.host import Host
+from waltap.mapping.connect_schema import Kind
 from waltap.mapping.type_registry import TypeRegistry
 from waltap.source.connector import Connector
+from waltap.source.relation_memory import RelationMemory
 from waltap.specs import SourceTransformContext
 
-__all__ = ["Relations"]
+__all__ = ["MaskLost", "Relations"]
 
 log = logging.getLogger(__name__)
 
 DESCRIPTIONS_KEPT = 8
 """Versions of one relation whose description is kept: more than encoders keep plans of
 (`waltap.events.plans`), so that compiling a version again asks nobody about it again."""
+
+
+class MaskLost(SourceError):
+    """A column that was masked or cut has another name by now, or its table or type has changed, so that
+    no ``column.mask.*`` or ``column.truncate.*`` property fits it any more. Nothing of it was sent."""
+
+    code = "WT-2049"
+    retry = Retry.NEVER
+    remedy = (
+        "Let the pattern of the property fit the names of before and of now, {pattern}, and start again: "
+        "changes of before may still come. Where values of the new column are for everybody, "
+        "waltap.unmatched.masks=warn delivers them."
+    )
 
 
 @dataclass(slots=True)
@@ -33,7 +50,8 @@ class _Known:
 
 class Relations:
     """The relations of a run. ``connector`` describes them, and changes with every reconnect;
-    ``forget_elsewhere`` gets the OID of a relation that is gone."""
+    ``forget_elsewhere`` gets the OID of a relation that is gone. A version that has lost a mask, by what
+    ``memory`` has of the table, is refused before it is described."""
 
     def __init__(
         self,
@@ -42,9 +60,11 @@ class Relations:
         capture: Capture,
         types: TypeRegistry,
         forget_elsewhere: Callable[[int], None],
+        memory: RelationMemory,
     ) -> None:
         self._pipeline, self._host, self.capture, self.types = pipeline, host, capture, types
-        self._forget_elsewhere = forget_elsewhere
+        self._forget_elsewhere, self._memory = forget_elsewhere, memory
+        memory.judge = self._keep_masks
         self.connector: Connector | None = None
         self._known: dict[int, dict[Relation, _Known]] = {}
         self._last_seen: dict[str, Relation] = {}
@@ -56,13 +76,14 @@ class Relations:
         )
 
     def describe(self, relation: Relation) -> Relation:
-        """Complete a relation once per version."""
+        """Complete a relation once per version. Raises: MaskLost."""
         known = self._version(relation)
         if known.described is None:
             described = relation
             if relation.primary_key is None:
                 assert self.connector is not None
                 described = self.connector.describe(relation)
+            self._memory.check(described)
             known.described = described
             self.announced(described)
         return known.described
@@ -152,6 +173,62 @@ class Relations:
                     extra={"pipeline": self._pipeline, "relation": warning.relation},
                 )  # fmt: skip
 
+    def _keep_masks(self, before: Relation, now: Relation) -> None:
+        """Check that what was masked or cut of a table still is, whatever its columns are called by now.
+
+        Nothing tells a new column that got the values of one that was dropped from any other new one, so
+        each counts. Raises: MaskLost.
+        """
+        captured = self.capture.captures
+        if not captured(before.schema, before.table) or not captured(now.schema, now.table):
+            return
+        hidden, still = self._hidden(before), self._hidden(now)
+        if lost := hidden - still:
+            bare = self._sent(now) - still
+            found = sorted(bare & lost or bare - self._sent(before))
+            if found:
+                self._mask_lost(before, now, sorted(lost), found)
+        gone = _names(before) - self._sent(before) - _names(now)
+        new = self._sent(now) - _names(before)
+        if self.capture.properties.column_exclude and gone and new:
+            log.warning(
+                "column.exclude.list left out %s of %s, which has no such column now and has new ones, "
+                "which are delivered: %s",
+                ", ".join(sorted(gone)), now.name, ", ".join(sorted(new)),
+                extra={"pipeline": self._pipeline, "relation": now.name},
+            )  # fmt: skip
+
+    def _mask_lost(
+        self, before: Relation, now: Relation, lost: list[str], found: list[str]
+    ) -> None:
+        problem = (
+            f"{before.name} had masked or shortened columns: {', '.join(lost)}; no column.mask.* or "
+            f"column.truncate.* fits {', '.join(f'{now.name}.{name}' for name in found)}"
+        )
+        if self.capture.properties.unmatched_masks == "warn":
+            log.warning("%s", problem, extra={"pipeline": self._pipeline, "relation": now.name})
+            return
+        fitting = (
+            (before.schema, now.schema), (before.table, now.table), (lost[0], found[0])
+        )  # fmt: skip
+        parts = (_either(*map(re.escape, pair)) for pair in fitting)
+        raise MaskLost(problem, pattern=r"\.".join(parts))
+
+    def _sent(self, relation: Relation) -> set[str]:
+        return {relation.columns[index].name for index in self.capture.columns(relation)}
+
+    def _hidden(self, relation: Relation) -> set[str]:
+        """Return the columns of a described relation whose values are masked or cut."""
+        found = set()
+        for index in self.capture.columns(relation):
+            column = relation.columns[index]
+            mapping = self.types.of(relation, column)
+            kind = Kind.STRING if mapping is None else mapping.schema.kind
+            transform = self.capture.transform(relation, column, kind)
+            if transform is not None and transform.hides:
+                found.add(column.name)
+        return found
+
     def left_out(self, relation: Relation) -> tuple[str, ...]:
         """Return the columns of a described relation, with their types, that are captured and have none
         that is mapped; they count as told."""
@@ -197,6 +274,14 @@ class Relations:
         if known.identity is None:
             known.identity = self.identities.of(self.describe(relation))
         return known.identity
+
+
+def _names(relation: Relation) -> set[str]:
+    return {column.name for column in relation.columns}
+
+
+def _either(one: str, other: str) -> str:
+    return one if one == other else f"({one}|{other})"
 
 
 def _type_name(column: Column) -> str:

@@ -82,7 +82,10 @@ class Stages:
         naming = profile.topic_naming
         self.capture = Capture(profile.capture, naming.spec.factory(naming.properties))
         self.types = TypeRegistry(host.types, self.capture.types, self._conversion)
-        self.relations = Relations(profile.name, host, self.capture, self.types, self._forget)
+        self.memory = RelationMemory(self.state_dir / RELATIONS)
+        self.relations = Relations(
+            profile.name, host, self.capture, self.types, self._forget, self.memory
+        )
         self.conversions = Conversions(
             [(use.label, use.spec.factory(use.properties)) for use in profile.converters],
             self.capture,
@@ -90,7 +93,6 @@ class Stages:
             self.relations.text_of,
         )
         self.order = TransactionOrder()
-        self.memory = RelationMemory(self.state_dir / RELATIONS)
         self.store: OffsetStore = _StoreWithMemory(self._store(), self.memory)
         self.belongings = Belongings(self.state_dir / BELONGINGS)
         self.new_tables = NewTables(

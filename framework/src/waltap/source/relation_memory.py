@@ -9,7 +9,7 @@ is lost, or is of an older moment: then less is known.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from struct import Struct
 
@@ -34,6 +34,8 @@ _SIZE = Struct("<I")
 class RelationMemory:
     """Described relations by OID. ``path`` is a file that is added to, None: memory only.
 
+    ``judge`` gets a relation as it was and as it is now, before it is remembered, and may raise.
+
     Single-threaded. Disk errors are not raised: the file is then not written, or not read.
     """
 
@@ -45,6 +47,7 @@ class RelationMemory:
         self._names: dict[str, int] = {}
         self._replaced: deque[int] = deque()
         self._written = 0
+        self.judge: Callable[[Relation, Relation], None] | None = None
 
     def open(self, database: str) -> None:
         """Read what is kept for ``database`` (a text that tells databases apart, whatever it is made
@@ -71,8 +74,19 @@ class RelationMemory:
         known = self._relations.get(relation.oid)
         if known is not None and known.same_shape(relation):
             return
+        self.check(relation)
         self._put(relation)
         self._unsaved[relation.oid] = relation
+
+    def check(self, relation: Relation) -> None:
+        """Have a described relation judged by what is known of it, or of the one that had its name.
+
+        Raises: what ``judge`` raises.
+        """
+        if self.judge is not None:
+            known = self._relations.get(relation.oid) or self.named(relation.schema, relation.table)
+            if known is not None and known is not relation:
+                self.judge(known, relation)
 
     def start_anew(self, relations: Iterable[Relation]) -> None:
         """Forget everything, and know ``relations``: a slot begins here, and so does the stream."""
