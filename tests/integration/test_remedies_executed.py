@@ -1,0 +1,247 @@
+"""Each remedy that is SQL or a command is carried out in the situation it is for: as it is printed, by an
+administrator, and then the pipeline runs. Those of checks: test_preflight.py; `waltap repair` of a target:
+test_destination_lost.py."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.test_preflight import Shop, shop  # noqa: F401 - a fixture
+from tests.rigs.command import waltap
+
+
+@dataclass(frozen=True)
+class Case:
+    """``breaks`` makes the situation, in which a run prints ``code`` and what ``steps``, patterns, find in
+    it: SQL, a command, a setting for one run, or the path of what is to be removed. ``begun``: the pipeline has run before."""
+
+    code: str
+    breaks: Callable[[Shop], None]
+    steps: tuple[str, ...]
+    begun: bool = True
+
+    def __str__(self) -> str:
+        words = re.findall(r"[a-z_]{4,}", " ".join(self.steps).lower())
+        return f"{self.code}-{'-'.join(words[:4])}"
+
+
+def slot_of(shop: Shop) -> str:
+    ((name,),) = shop.database.execute(
+        "SELECT slot_name::text FROM pg_replication_slots WHERE database = current_database()"
+    )
+    return str(name)
+
+
+def stored(shop: Shop, **changed: Any) -> None:
+    """Change what the stored offset says of its only partition."""
+    (path,) = shop.folder.rglob("offset.json")
+    text = path.read_text()
+    for name, value in changed.items():
+        text, count = re.subn(rf'("{name}":\s*)("[^"]*"|\d+)', rf"\g<1>{json.dumps(value)}", text)
+        assert count, (name, text)
+    path.write_text(text)
+
+
+def no_slot(shop: Shop) -> None:
+    shop.database.execute(f"SELECT pg_drop_replication_slot('{slot_of(shop)}')")
+
+
+def slot_ahead(shop: Shop) -> None:
+    shop.database.execute("INSERT INTO t VALUES (5)")
+    shop.database.execute(
+        f"SELECT pg_replication_slot_advance('{slot_of(shop)}', pg_current_wal_lsn())"
+    )
+
+
+def slot_of_another_plugin(shop: Shop) -> None:
+    name = slot_of(shop)
+    no_slot(shop)
+    shop.database.execute(f"SELECT pg_create_logical_replication_slot('{name}', 'test_decoding')")
+
+
+def slot_of_others(shop: Shop) -> None:
+    assert shop.run().returncode == 0
+    for each in shop.folder.iterdir():
+        if each != shop.path and each.is_dir():
+            shutil.rmtree(each)
+
+
+def another_server(shop: Shop) -> None:
+    stored(shop, database="another")
+
+
+def another_name(shop: Shop) -> None:
+    shop.source["slot.name"] = "another"
+
+
+def belongings_damaged(shop: Shop) -> None:
+    (path,) = shop.folder.rglob("belongings.json")
+    path.write_text("{")
+
+
+def snapshot_cut(shop: Shop) -> None:
+    """The first run ended in the middle of a table."""
+    shop.source["snapshot.mode"] = "initial_only"
+    shop.database.execute("INSERT INTO t SELECT generate_series(100, 30000)")
+    refused = shop.run("--max-records", 5)
+    assert refused.returncode == 0, refused.stderr
+    shop.source["snapshot.mode"] = "no_data"
+
+
+def log_older(shop: Shop) -> None:
+    shop.sink = {"type": "changelog", "path": "log"}
+    assert shop.run().returncode == 0
+    shutil.copytree(shop.folder / "log", shop.folder / "copy")
+    shop.database.execute("INSERT INTO t VALUES (9)")
+    assert shop.run().returncode == 0
+    shutil.rmtree(shop.folder / "log")
+    (shop.folder / "copy").rename(shop.folder / "log")
+
+
+def offset_ahead(shop: Shop) -> None:
+    stored(shop, end_lsn=0xFFF00000000)
+
+
+def offset_damaged(shop: Shop) -> None:
+    (path,) = shop.folder.rglob("offset.json")
+    path.write_text("{")
+
+
+def no_publication(shop: Shop) -> None:
+    shop.source["publication.autocreate.mode"] = "disabled"
+
+
+def publication_dropped(shop: Shop) -> None:
+    ((name,),) = shop.database.execute("SELECT pubname::text FROM pg_publication")
+    shop.database.execute(f"DROP PUBLICATION {name}; INSERT INTO t VALUES (7)")
+
+
+def publication_of_others_dropped(shop: Shop) -> None:
+    publication_dropped(shop)
+    shop.source["publication.autocreate.mode"] = "disabled"
+
+
+def sql(shop: Shop, **more: str) -> None:
+    shop.sink = {
+        "type": "sql",
+        "url": shop.database.dsn,
+        "table.name.format": "replica.{table}",
+        "position.table": "replica.waltap_position",
+        **more,
+    }
+    shop.source["schema.include.list"] = "public"
+
+
+def target_without_table(shop: Shop) -> None:
+    shop.database.execute("CREATE SCHEMA replica")
+    sql(shop, **{"schema.evolution": "none"})
+
+
+def target_without_key(shop: Shop) -> None:
+    shop.database.execute("CREATE SCHEMA replica; CREATE TABLE replica.t (id int)")
+    sql(shop)
+
+
+def target_ruled(shop: Shop) -> None:
+    shop.database.execute(
+        "CREATE SCHEMA replica; CREATE TABLE replica.t (id int PRIMARY KEY);"
+        "CREATE RULE nothing AS ON DELETE TO replica.t DO INSTEAD NOTHING;"
+        "ALTER TABLE replica.t ENABLE ALWAYS RULE nothing"
+    )
+    sql(shop)
+
+
+def target_behind(shop: Shop) -> None:
+    shop.database.execute("CREATE SCHEMA replica")
+    sql(shop)
+    assert shop.run().returncode == 0
+    shop.database.execute("TRUNCATE replica.waltap_position, replica.t")
+
+
+def log_gone(shop: Shop) -> None:
+    shop.sink = {"type": "changelog", "path": "log"}
+    assert shop.run().returncode == 0
+    shutil.rmtree(shop.folder / "log")
+
+
+REPAIR, CLEAR, DROP = (
+    rf"`waltap {each} FILE`" for each in ("repair", "offsets clear", "slot drop")
+)
+CREATE = r"CREATE PUBLICATION [^;]*(?=;)"
+CASES = [
+    Case("WT-2103", no_slot, (REPAIR,)),
+    Case("WT-2103", no_slot, (CLEAR,)),
+    Case("WT-2103", no_slot, ("snapshot.mode=when_needed",)),
+    Case("WT-2105", slot_of_another_plugin, (r"SELECT pg_drop_replication_slot\('[^']*'\)", CLEAR)),
+    Case("WT-2112", slot_of_others, (DROP,), begun=False),
+    Case("WT-2112", slot_of_others, ("slot.adopt=true",), begun=False),
+    Case("WT-6101", slot_ahead, (CLEAR, DROP)),
+    Case("WT-6101", slot_ahead, ("snapshot.mode=when_needed",)),
+    Case("WT-6103", offset_ahead, (CLEAR,)),
+    Case("WT-6102", another_server, (CLEAR,)),
+    Case("WT-6102", another_server, ("snapshot.mode=when_needed",)),
+    Case("WT-6104", another_name, (r'slot.name = "[^"]*"',)),
+    Case("WT-6104", another_name, (CLEAR, r"SELECT pg_drop_replication_slot\('[^']*'\)")),
+    Case("WT-2113", publication_dropped, ("snapshot.mode=when_needed",)),
+    Case("WT-2113", publication_dropped, (DROP, CLEAR)),
+    Case("WT-2113", publication_of_others_dropped, (CREATE, DROP, CLEAR)),
+    Case("WT-6001", offset_damaged, (CLEAR,)),
+    Case("WT-6006", belongings_damaged, (r"(?<=Restore )/\S*",)),
+    Case("WT-4002", snapshot_cut, ("snapshot.mode=initial",), begun=False),
+    Case("WT-4002", snapshot_cut, (CLEAR,), begun=False),
+    Case("WT-5109", log_older, (DROP, CLEAR), begun=False),
+    Case("WT-2106", no_publication, (CREATE,), begun=False),
+    Case("WT-5704", target_without_table, (r"CREATE TABLE [^;]*(?=;)",), begun=False),
+    Case("WT-5706", target_without_key, (r"ALTER TABLE [^;]*(?=;)",), begun=False),
+    Case("WT-5719", target_ruled, (r"ALTER TABLE replica.t DISABLE RULE nothing",), begun=False),
+    Case("WT-5003", target_behind, (CLEAR,), begun=False),
+    Case("WT-5107", log_gone, (CLEAR,), begun=False),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_what_is_printed_suffices(
+    shop: Shop,  # noqa: F811
+    case: Case,
+) -> None:
+    if case.begun:
+        assert shop.run().returncode == 0
+    case.breaks(shop)
+    refused = shop.run()
+    said = printed(refused.stderr)
+    assert refused.returncode != 0, said
+    assert case.code in said
+    settings: list[str] = []
+    for step in case.steps:
+        found = re.search(step, said)
+        assert found, (step, said)
+        text = found[0]
+        if text.startswith("`waltap"):
+            words = [str(shop.path) if w in {"FILE", "PROFILE"} else w for w in text[8:-1].split()]
+            asks = words[0] != "repair"
+            done = waltap(*words, *(["--yes"] if asks else []), cwd=shop.folder)
+            assert done.returncode == 0, done.stderr
+        elif re.match(r"[a-z._]+ ?=", text):
+            settings += ["--set", re.sub(' = "(.*)"', r"=\1", text)]
+        elif text.startswith("/"):
+            Path(text).unlink()
+        else:
+            shop.database.execute(text)
+    done = shop.run(*settings)
+    assert done.returncode == 0, done.stderr
+
+
+def printed(stderr: str) -> str:
+    """Return what is printed, messages of the log among it, without the frames around it and the ends of
+    lines."""
+    lines = [
+        json.loads(line)["message"] if line.startswith("{") else line
+        for line in stderr.splitlines()
+    ]
+    return " ".join(re.sub(r"[│╭╮╰╯─]", " ", " ".join(lines)).split())
