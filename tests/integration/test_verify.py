@@ -225,3 +225,33 @@ def test_a_column_that_has_the_name_of_one_that_was_dropped_is_another(
     destination.pipeline.catch_up()
     code, output = destination.verify("--table", "public.again")
     assert code == 0, output
+
+
+@pytest.mark.parametrize("destination", ["file"], indirect=True)
+def test_rows_and_columns_that_are_not_published_are_not_missed(destination: Destination) -> None:
+    database = destination.database
+    ((version,),) = database.execute("SHOW server_version_num")
+    if int(version) < 150000:
+        pytest.skip("publications have no row filters")
+    database.execute(
+        'CREATE TABLE f ("I d" int PRIMARY KEY, name text, secret text, v text);'
+        "INSERT INTO f SELECT n, 'n%%' || n, 's' FROM generate_series(1, 9) n;"
+        "CREATE TABLE nothing (id int PRIMARY KEY); INSERT INTO nothing VALUES (1);"
+        """CREATE PUBLICATION part FOR TABLE f ("I d", name) WHERE (name LIKE '%n%' AND "I d" > 3),"""
+        " nothing WHERE (id > 1), pairs"
+    )
+    destination.settings |= {
+        "publication.name": "part",
+        "publication.autocreate.mode": "disabled",
+        "table.include.list": "public.f,public.nothing,public.pairs",
+    }
+    destination.pipeline.catch_up(**destination.settings)
+    code, output = destination.verify()
+    assert code == 0, output
+    destination.spoil('UPDATE f SET name = NULL WHERE "I d" = 4')
+    destination.spoil("INSERT INTO f VALUES (3, 'n%3')")
+    code, output = destination.verify()
+    assert code == 1
+    assert "I d=4" in output
+    assert "I d=3" in output
+    assert "I d=5" not in output

@@ -1,6 +1,6 @@
 """What publications leave out of a table, as a SELECT of a snapshot has it."""
 
-from waltap_postgres.snapshot.published import EVERYTHING, Narrowing
+from waltap.source.published import EVERYTHING, Narrowing
 
 
 def test_a_filter_joins_the_condition_of_a_range() -> None:

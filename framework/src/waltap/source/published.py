@@ -1,17 +1,21 @@
-"""What the publications that a stream asks for leave out of tables: rows and columns, for snapshots too.
+"""What the publications that a stream asks for leave out of tables: rows and columns, for snapshots and
+comparisons too.
 
 Rows that a snapshot delivered although they are not published would stay at the destination: no delete of
 them ever comes. Several publications of one table publish what any of them does.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from waltap.decode.relation import Relation
-from waltap_postgres.catalog.catalogue import PostgresCatalogue
 
-__all__ = ["EVERYTHING", "Narrowed", "Narrowing", "narrowings", "nothing_left_out"]
+__all__ = ["EVERYTHING", "NARROWS", "Narrowed", "Narrowing", "narrowings", "nothing_left_out"]
+
+NARROWS = 150000
+"""From this version on publications have row filters and column lists."""
 
 NARROWINGS_SQL = """
 SELECT t.schemaname::text, t.tablename::text, t.rowfilter,
@@ -62,12 +66,12 @@ def nothing_left_out() -> Mapping[tuple[str, str], Narrowing]:
 
 
 def narrowings(
-    catalogue: PostgresCatalogue, names: Collection[str]
+    query: Callable[[str, tuple[object, ...]], Iterable[Sequence[Any]]], names: Collection[str]
 ) -> dict[tuple[str, str], Narrowing]:
     """Return what publications ``names`` publish of the tables of which one has a row filter or a column
-    list. Raises: SourceError."""
+    list. ``query`` asks a server of `NARROWS` or later."""
     found: dict[tuple[str, str], list[tuple[str | None, Iterable[str] | None]]] = {}
-    for schema, table, rows, hidden in catalogue.query(NARROWINGS_SQL, (list(names), list(names))):
+    for schema, table, rows, hidden in query(NARROWINGS_SQL, (list(names), list(names))):
         found.setdefault((schema, table), []).append((rows, hidden))
     return {
         place: Narrowing(

@@ -13,7 +13,7 @@ from waltap.config.property import CommaList, Properties, declare, declare_famil
 from waltap.config.secrecy import Secret, hide_passing
 from waltap.source.password import Password, PasswordFileUnreadable
 from waltap.source.password_command import printed_password
-from waltap_postgres.errors import ErrorMeanings
+from waltap_postgres.errors import INSERTS_SUFFIX, ErrorMeanings
 from waltap_postgres.jdbc_options import OPTION_NAMES, libpq_of, refusal_of
 
 __all__ = ["PostgresProperties"]
@@ -374,6 +374,12 @@ class PostgresProperties(Properties):
     )
 
     _password: Password | None = PrivateAttr(default=None)
+
+    @property
+    def publications(self) -> tuple[str, ...]:
+        """Return the publications that a stream may ask for."""
+        name, inserts = self.publication_name, self.publication_keyless_tables == "inserts"
+        return (name, name + INSERTS_SUFFIX) if inserts else (name,)
 
     def with_password(self, password: Password | None) -> Self:
         """Return these properties with a password that is asked for before each connection."""

@@ -232,6 +232,11 @@ class YugabyteProperties(PostgresProperties):
         return self
 
     @property
+    def publications(self) -> tuple[str, ...]:
+        """Return the publications that streams may ask for."""
+        return tuple(self.publication_names) or super().publications
+
+    @property
     def ranges(self) -> tuple[tuple[int, int], ...]:
         """Return the hash ranges of the slots, (from, to before which it ends), in the slots' order."""
         found = []

@@ -8,6 +8,7 @@ import psycopg
 from waltap.offsets.belongings import Belonging
 from waltap.source.connector import ConnectorContext
 from waltap.source.coverage import Coverage
+from waltap.source.published import NARROWS, Narrowing, narrowings
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.connection import driver_error, identify
 from waltap_postgres.errors import (
@@ -38,15 +39,11 @@ from waltap_postgres.replication.shortfall import (
     wanted_columns,
     wanted_operations,
 )
-from waltap_postgres.snapshot.published import Narrowing, narrowings
 
 __all__ = ["Publications"]
 
 log = logging.getLogger(__name__)
 
-MEMBERS_VERSIONED = 150000
-"""From this version on publications have row filters and column lists. An older one
-can only take a table out and put it in again."""
 PEEK_S = 10
 """How long a slot may take to give its first change, in seconds."""
 
@@ -135,10 +132,10 @@ class Publications:
 
     def narrowed(self) -> dict[tuple[str, str], Narrowing]:
         """Return what is published of tables of which not everything is; Debezium reads all of them."""
-        versioned = self._version_num >= MEMBERS_VERSIONED
+        versioned = self._version_num >= NARROWS
         if not (self._used and self.names and versioned) or self._context.debezium:
             return {}
-        return narrowings(self._catalogue, self.names)
+        return narrowings(self._catalogue.query, self.names)
 
     def _dropped(self, entry: Belonging) -> bool:
         """Tell whether the pipeline made this publication, and somebody dropped it."""
@@ -286,7 +283,7 @@ class Publications:
         the catalogue's row that names it: to change a row filter or a column list, or to take a table out
         and put it in again, is to write that anew. Nothing is streamed while a whole publication is
         missing, and nothing lost."""
-        if not self._used or self._version_num < MEMBERS_VERSIONED:
+        if not self._used or self._version_num < NARROWS:
             return {}
         name = self._properties.publication_name
         rows = self._catalogue.query(

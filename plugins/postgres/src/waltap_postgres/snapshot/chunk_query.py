@@ -15,6 +15,7 @@ from waltap.decode.tuple_image import Tuple
 from waltap.errors import SourceError
 from waltap.signals.signal import SnapshotRequest
 from waltap.snapshot.chunk_source import Chunk
+from waltap.source.published import EVERYTHING, Narrowed, Narrowing, nothing_left_out
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.connection import Session, driver_error
 from waltap_postgres.errors import ConditionRefused, QueryCancelled, TableLocked
@@ -24,7 +25,6 @@ from waltap_postgres.replication.transport import copy_out
 from waltap_postgres.snapshot.bounds import after_sql, bounded, one_of_sql, up_to_sql
 from waltap_postgres.snapshot.condition import check_condition
 from waltap_postgres.snapshot.copy_text import copy_rows
-from waltap_postgres.snapshot.published import EVERYTHING, Narrowed, Narrowing, nothing_left_out
 from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, shapes
 from waltap_postgres.visibility import Visibility
 from waltap_postgres.waiting import Watch

@@ -7,11 +7,11 @@ from typing import TypeVar
 from waltap.decode.relation import Relation
 from waltap.snapshot.snapshotter import ISOLATIONS, SnapshotStart, Snapshotter
 from waltap.source.connector import ConnectorContext
+from waltap.source.published import EVERYTHING, Narrowed, nothing_left_out
 from waltap_postgres.catalog.catalogue import Table
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 from waltap_postgres.snapshot.errors import SnapshotModeUnclear
-from waltap_postgres.snapshot.published import EVERYTHING, Narrowed, nothing_left_out
 from waltap_postgres.snapshot.transaction import ISOLATION, ONE_FOR_ALL, Target
 
 __all__ = ["Terms"]

@@ -18,13 +18,13 @@ from psycopg import pq
 
 from waltap.errors import ConnectionLost, Retry, SourceError
 from waltap.session import PINNED_AGAIN, USERS_PATH
+from waltap.source.published import EVERYTHING, Narrowing
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.connection import Session
 from waltap_postgres.errors import QueryFailed
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 from waltap_postgres.snapshot.errors import SnapshotLockRefused, SnapshotNotShared
-from waltap_postgres.snapshot.published import EVERYTHING, Narrowing
 from waltap_postgres.waiting import Watch
 
 __all__ = [

@@ -31,6 +31,7 @@ __all__ = [
     "captured_for",
     "connected",
     "dsn_of",
+    "publications_of",
     "readables",
     "told",
     "verify",
@@ -122,6 +123,7 @@ def verify(
                     without=without or (),
                     patience_s=patience,
                     captured=captured_for(profile, name),
+                    publications=publications_of(profile),
                 )
             finally:
                 readable.close()
@@ -201,6 +203,14 @@ def captured_for(profile: "Profile", sink: str) -> "Captured":
         if leaves_out
         else "",
     )
+
+
+def publications_of(profile: "Profile") -> tuple[str, ...]:
+    """Return the publications that say which rows and columns are delivered; none where a snapshot
+    delivers all, as Debezium's does."""
+    names: tuple[str, ...] = getattr(profile.connector.properties, "publications", ())
+    filters = profile.decoder.spec.capabilities.filters
+    return names if filters and not profile.debezium else ()
 
 
 def _letters(profile: "Profile") -> "list[Letter]":

@@ -42,14 +42,15 @@ def compare(
     without: Sequence[str] = (),
     patience_s: float = 30.0,
     captured: Captured | None = None,
+    publications: Sequence[str] = (),
 ) -> list[Comparison]:
-    """Compare the tables that ``target`` has (where given, of ``tables``) with those of the source; tell
-    of those, too, that are ``captured`` and that it lacks.
+    """Compare the tables that ``target`` has (where given, of ``tables``) with those of the source, as
+    ``publications`` publish them; tell of those, too, that are ``captured`` and that it lacks.
 
     ``connection`` leads there, in autocommit. ``without`` is what is not compared: ``column``,
     ``schema.table.column``, or a whole ``schema.table``. What differs is read again for ``patience_s``.
     """
-    source = Source(connection)
+    source = Source(connection, publications)
 
     def compared(kept: KeptTable) -> Comparison | None:
         table = source.table(kept)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from waltap.sink.comparison import Compared
-from waltap_sinks.comparison.commands import connected, dsn_of, readables
+from waltap_sinks.comparison.commands import connected, dsn_of, publications_of, readables
 from waltap_sinks.comparison.compare import compare
 
 if TYPE_CHECKING:
@@ -25,7 +25,13 @@ def compared(
     with connected(dsn_of(profile)) as source:
         for _, readable in readables(profile, None):
             try:
-                results = compare(source, readable, tables=tables, patience_s=patience_s)
+                results = compare(
+                    source,
+                    readable,
+                    tables=tables,
+                    patience_s=patience_s,
+                    publications=publications_of(profile),
+                )
             finally:
                 readable.close()
             for each in results:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from waltap.source.position import parse_lsn
+from waltap.source.published import EVERYTHING, NARROWS, narrowings
 from waltap_sinks.comparison.postgres_side import PostgresSide, quoted, settle_session
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Source", "SourceColumn", "SourcePlace", "SourceTable"]
 
 TABLE: Final = """
-    SELECT c.oid::bigint, n.nspname || '.' || c.relname,
+    SELECT c.oid::bigint, n.nspname::text, c.relname::text,
       quote_ident(n.nspname) || '.' || quote_ident(c.relname), c.relkind = 'p'
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relkind IN ('r', 'p') AND (n.nspname || '.' || c.relname = %s OR c.oid = %s)
@@ -61,7 +62,8 @@ class SourceColumn:
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """``place`` is what stands after FROM: rows of heirs are events of the heirs."""
+    """``place`` is what stands after FROM: rows of heirs are events of the heirs, and those that are not
+    published are none."""
 
     name: str
     place: str
@@ -87,22 +89,32 @@ class SourcePlace:
 
 
 class Source:
-    """A connection to the source, in autocommit."""
+    """A connection to the source, in autocommit. Of tables it has what ``publications`` publish of them,
+    all where none does."""
 
-    def __init__(self, connection: "Connection[Any]") -> None:
+    def __init__(self, connection: "Connection[Any]", publications: Sequence[str] = ()) -> None:
         self._connection = connection
         self._marks = True
         settle_session(connection)
+        self._published = (
+            narrowings(lambda sql, names: connection.execute(sql.encode(), names), publications)
+            if publications and connection.info.server_version >= NARROWS
+            else {}
+        )
 
     def table(self, kept: "KeptTable") -> SourceTable | None:
         """Return the table that ``kept`` is of, None when it is gone."""
         found = self._connection.execute(TABLE, [kept.name, kept.oid, kept.name]).fetchone()
         if found is None:
             return None
-        oid, name, written, partitioned = found
-        columns = self._connection.execute(COLUMNS, [oid]).fetchall()
+        oid, schema, name, written, partitioned = found
+        narrowing = self._published.get((schema, name), EVERYTHING)
+        columns = (SourceColumn(*r) for r in self._connection.execute(COLUMNS, [oid]).fetchall())
+        shown = tuple(column for column in columns if column.name not in narrowing.hidden)
         place = written if partitioned else f"ONLY {written}"
-        return SourceTable(name, place, tuple(SourceColumn(*row) for row in columns))
+        if narrowing.rows:
+            place = f"(SELECT * FROM {place}{narrowing.where()}) AS published"
+        return SourceTable(f"{schema}.{name}", place, shown)
 
     def places(self) -> dict[int, SourcePlace]:
         """Return every table by its number, in the order of their names."""
@@ -114,7 +126,8 @@ class Source:
         look."""
         import psycopg
 
-        rows = f"SELECT FROM {'' if place.partitioned else 'ONLY '}{place.written}"
+        where = self._published.get((place.schema, place.table), EVERYTHING).where()
+        rows = f"SELECT FROM {'' if place.partitioned else 'ONLY '}{place.written}{where}"
         limit = "" if most is None else f" LIMIT {most}"
         try:
             ((count,),) = self._connection.execute(
