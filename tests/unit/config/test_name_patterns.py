@@ -1,11 +1,15 @@
 """The forms that patterns of tables and columns may have, and which of them match nothing."""
 
 import random
+from typing import Any
 
 import pytest
 
 from waltap.capture.java_regex import NameMatcher
-from waltap.config.name_patterns import Names, spoken
+from waltap.config.layers import read_tables
+from waltap.config.name_patterns import Names, spoken, unmatched
+from waltap.config.resolve import resolve
+from waltap.host import Host
 
 
 def matches(pattern: str, kind: str, name: str, database: str = "shop") -> bool:
@@ -47,6 +51,13 @@ def test_a_table_may_be_named_with_its_database() -> None:
     assert not matches("shop.orders", "tables", "public.orders")
 
 
+def test_three_parts_of_a_column_are_read_in_both_ways() -> None:
+    assert matches(r"shop\.users\.secret", "columns", "shop.users.secret")
+    assert matches(r"shop\.users\.secret", "columns", "app.users.secret")
+    assert matches("shop.users", "tables", "shop.users")
+    assert not matches("shop.users", "tables", "public.users")
+
+
 def test_names_of_databases_may_have_any_letters() -> None:
     chance = random.Random(7)
     for _ in range(200):
@@ -64,3 +75,39 @@ def test_names_tell_what_matches() -> None:
     assert names.match("types", r".*\.serial")
     assert names.match("cells", "public.users:id")
     assert not names.match("columns", r"public\.users")
+
+
+def idle(tables: dict[str, Any], *columns: str) -> set[str]:
+    """Return the patterns of a profile that match none of ``columns``."""
+    source = {"type": "postgres", "database.dbname": "shop"}
+    profile = resolve(read_tables({"name": "p", "source": source, **tables}), Host())
+    known = Names((*each.split("."), "text") for each in columns)  # type: ignore[misc]
+    return {each.pattern for each in unmatched(profile, lambda: known)}
+
+
+def test_rules_of_a_sink_are_looked_up_by_their_patterns() -> None:
+    sink = {
+        "type": "spark",
+        "path": "/tables",
+        "mode": r"public\.logs:append,public\.gone:append,scd1",
+        "deletes": r"all\.orders:soft,tenant_1\.orders:soft,hard",
+        "columns.names": "snake",
+        "columns.renames": r".*\.(.*)__c:$1,.*\.none:x",
+        "source.into": r"tenant_(\d)\.(.*):all.$2@$1,shard_.*:all.s",
+    }
+    found = idle({"sink": sink}, "tenant_1.orders.id__c", "public.logs.id")
+    assert found == {
+        r"public\.gone:append",
+        r"tenant_1\.orders:soft",
+        r".*\.none:x",
+        r"shard_.*:all.s",
+    }
+
+
+@pytest.mark.parametrize(("regex", "unused"), [(r"public\.a;(.*)", True), (r"public\.(.*)", False)])
+def test_a_route_is_looked_up_as_one_pattern(regex: str, unused: bool) -> None:
+    route = {"type": "route", "regex": regex, "replacement": "t.$1"}
+    sink = {"type": "jsonl", "path": "/lines"}
+    assert idle({"sink": sink, "transforms": [route]}, "public.a.id") == (
+        {regex} if unused else set()
+    )

@@ -23,6 +23,9 @@ _PARTS = re.compile(rf"{_SEPARATOR}|:")
 _AT_LEAST = {"tables": 1, "identities": 1, "columns": 1, "types": 1, "cells": 1, "keys": 1}
 """Separators behind the database's name: with fewer, its name is taken for that of a schema."""
 
+_AS_WRITTEN = frozenset({"table", "rules", "ruled", "renames"})
+"""Patterns whose groups are named elsewhere: they have one form, without the database's name."""
+
 _SERIAL = {"int2": "smallserial", "int4": "serial", "int8": "bigserial"}
 _SALT = re.compile(r"(?<=\.with\.salt\.).+")
 MASKS = "column.mask."
@@ -61,10 +64,12 @@ class Names:
                     found["types"][f"{place}.{_SERIAL[type_name]}"] = None
         self._of = {kind: list(names) for kind, names in found.items()}
 
-    def match(self, kind: str, pattern: str) -> bool:
-        """Tell whether ``pattern`` matches any name of that kind."""
+    def match(
+        self, kind: str, pattern: str, called: Callable[[str], str] = lambda name: name
+    ) -> bool:
+        """Tell whether ``pattern`` matches any name of that kind, or what that is ``called``."""
         compiled = java_pattern(pattern)
-        return any(compiled.fullmatch(name) for name in self._of[kind])
+        return any(compiled.fullmatch(called(name)) for name in self._of[kind])
 
 
 def spoken(pattern: str, database: str, kind: str) -> tuple[str, ...]:
@@ -118,7 +123,7 @@ def _in_database(properties: P, database: str) -> P:
     changed: dict[str, object] = {}
     for declaration in declarations(type(properties)):
         kind, value = declaration.patterns, getattr(properties, declaration.field)
-        if kind is None or not value:
+        if kind is None or kind in _AS_WRITTEN or not value:
             continue
         new = _rewritten(value, lambda entry, kind=kind: spoken(entry, database, kind))  # type: ignore[misc]
         if new != value:
@@ -157,9 +162,10 @@ def unmatched(profile: Profile, names: Callable[[], Names]) -> Iterator[Unmatche
     for properties in filter(None, parts):
         for name, kind, entry in _patterns(properties):
             known = known or names()
+            called = properties.called if kind == "ruled" else str
             for looked_up, pattern in _subjects(kind, entry):
-                forms = spoken(pattern, database, looked_up)
-                if not any(known.match(looked_up, form) for form in forms):
+                forms = (pattern,) if kind in _AS_WRITTEN else spoken(pattern, database, looked_up)
+                if not any(known.match(looked_up, form, called) for form in forms):
                     yield Unmatched(name, entry, looked_up)
                     break
 
@@ -174,14 +180,20 @@ def _patterns(properties: Properties) -> Iterator[tuple[str, str, str]]:
             for name, text in value.items():
                 yield from ((name, kind, entry) for entry in split_patterns(text))
         else:
-            entries = value.split(";") if isinstance(value, str) else value
+            entries = value
+            if isinstance(value, str):
+                entries = [value] if kind == "table" else value.split(";")
             yield from ((declaration.name, kind, e.strip()) for e in entries if e.strip())
 
 
 def _subjects(kind: str, entry: str) -> Iterator[tuple[str, str]]:
     """Yield what has to match for an entry to mean something: (kind of name, pattern)."""
-    if kind == "identities":
-        yield "tables", entry.rpartition(":")[0]
+    if kind in ("identities", "rules", "ruled", "renames"):
+        pattern, colon, _value = entry.rpartition(":")
+        if colon:
+            yield "columns" if kind == "renames" else "tables", pattern
+    elif kind == "table":
+        yield "tables", entry
     elif kind == "keys":
         table, _, columns = entry.partition(":")
         for column in columns.split(","):

@@ -98,7 +98,9 @@ def declare(
     only the engine's properties may be, and its parts then read the value where they use it.
     ``patterns``: what its entries match: ``schemas``, ``tables``, ``columns``, ``types`` (of columns, as
     schema.table.type), ``cells`` (schema.table:column), ``identities`` (tables, with a value behind a
-    colon), or ``keys`` (tables with columns); see `waltap.config.name_patterns`.
+    colon), ``keys`` (tables with columns), ``table`` (the whole value is one pattern of tables), ``rules``
+    (PATTERN:VALUE of tables; VALUE alone matches all), ``ruled`` (the same, of what `Properties.called`
+    gives), or ``renames`` (PATTERN:NAME of columns); see `waltap.config.name_patterns`.
     """
     extra = {
         "refused": list(refused),
@@ -184,6 +186,10 @@ class Properties(BaseModel):
     def keep_renewals(self, renewals: Mapping[str, Renewal]) -> None:
         """Take over where values came from, by field."""
         self._renewals.update(renewals)
+
+    def called(self, table: str) -> str:
+        """Return what properties whose ``patterns`` are ``ruled`` know ``table`` (schema.table) as."""
+        return table
 
     def given(self, field: str) -> Any:
         """Return the value of a field as the profile has it."""

@@ -23,6 +23,7 @@ class RouteProperties(Properties):
         "regex",
         summary="Tables to route: a pattern that matches all of schema.table.",
         examples=(r"sales\.orders_(\d+)",),
+        patterns="table",
     )
     replacement: str = declare(
         "replacement",

@@ -18,7 +18,7 @@ from waltap_spark.modes import (
 )
 from waltap_spark.places import COLUMN
 from waltap_spark.schema import LOG_FIELDS
-from waltap_spark.shared_targets import checked_places
+from waltap_spark.shared_targets import Places, checked_places
 from waltap_spark.targets import checked_divisions, checked_names
 
 __all__ = ["DeltaProperties", "IcebergProperties", "SparkProperties", "TargetProperties"]
@@ -69,6 +69,7 @@ class SparkProperties(Properties):
             "of each row). TABLE-REGEX:MODE, first match wins; MODE alone is that of all others."
         ),
         examples=("scd2", r"public\.audit.*:append,public\.orders:scd2,scd1"),
+        patterns="ruled",
     )
     deletes: CommaList = declare(
         "deletes",
@@ -78,6 +79,7 @@ class SparkProperties(Properties):
             "stays, with _deleted and _deleted_at), kept (it stays as it was). As mode by table."
         ),
         examples=("soft", r"public\.orders:soft,hard"),
+        patterns="ruled",
     )
     history: CommaList = declare(
         "history",
@@ -88,6 +90,7 @@ class SparkProperties(Properties):
             "hard deletes and a key. By table, as mode."
         ),
         examples=("none", r"public\.audit.*:keep,none"),
+        patterns="ruled",
     )
     extra_columns: CommaList = declare(
         "extra.columns",
@@ -107,6 +110,7 @@ class SparkProperties(Properties):
             "as mode."
         ),
         examples=(r"public\.orders:drop,keep",),
+        patterns="ruled",
     )
     columns_names: CommaList = declare(
         "columns.names",
@@ -116,6 +120,7 @@ class SparkProperties(Properties):
             "mode."
         ),
         examples=("snake", r"crm\..*:snake,as-is"),
+        patterns="ruled",
     )
     columns_renames: CommaList = declare(
         "columns.renames",
@@ -125,6 +130,7 @@ class SparkProperties(Properties):
             "wins, with $1 for groups; before columns.names. Case counts."
         ),
         examples=(r"crm\..*\.(.*)__c:$1",),
+        patterns="renames",
     )
     source_into: CommaList = declare(
         "source.into",
@@ -136,6 +142,7 @@ class SparkProperties(Properties):
             "the name of the one."
         ),
         examples=(r"tenant_(\w+)\.(.*):all.$2@$1",),
+        patterns="rules",
     )
     source_column: str = declare(
         "source.column",
@@ -285,6 +292,11 @@ class SparkProperties(Properties):
     def _renames(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         checked_renames(value)
         return value
+
+    def called(self, table: str) -> str:
+        """Return the table that ``table`` becomes a part of, by ``source.into``."""
+        place = Places(self.source_into).of(*table.split(".", 1))
+        return table if place is None else place.name
 
     @field_validator("source_into")
     @classmethod
