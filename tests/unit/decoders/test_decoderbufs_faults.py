@@ -1,7 +1,7 @@
 """Malformed decoderbufs: every fault is a DecodeError, whatever protobuf would forgive."""
 
 import pytest
-from waltap.decode import Message
+from waltap.decode import Column, Message, Relation
 from waltap.errors import DecodeError
 
 from tests.rigs import decoderbufs_wire as wire
@@ -136,6 +136,31 @@ ROW_FAULTS = [
 @pytest.mark.parametrize(("payload", "expected"), ROW_FAULTS)
 def test_fault_of_a_row_is_named(payload: bytes, expected: str) -> None:
     assert expected in fault(BEGIN, payload).expected
+
+
+class _Keyed(EmptyCatalogue):
+    """One table, whose key is id."""
+
+    def relation(self, schema: str, table: str) -> Relation:
+        columns = (
+            Column(name="id", type_oid=25, in_identity=True, number=1),
+            Column(name="v", type_oid=25, number=2),
+        )
+        return Relation(oid=1, schema=schema, table=table, columns=columns, identity="d")
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+@pytest.mark.parametrize("value", [wire.number(11, 1), b""], ids=["unchanged", "none"])
+def test_a_new_row_without_a_value_that_identifies_it_is_refused(value: bytes, rows: int) -> None:
+    def row(id_: bytes, v: bytes) -> bytes:
+        kinds = [wire.type_info("text", optional=False), wire.type_info("text")]
+        return wire.insert(wire.datum("id", 25, id_), wire.datum("v", 25, v), info=kinds)
+
+    decoder = decoderbufs(catalogue=_Keyed())
+    frames = [BEGIN, *[row(wire.text("a"), value)] * rows, row(value, wire.text("b"))]
+    with pytest.raises(DecodeError) as caught:
+        decoder.feed([(LSN, data) for data in frames])
+    assert "column 'id', which identifies the new row" in caught.value.expected
 
 
 @pytest.mark.parametrize("payload", [wire.commit(), wire.insert(ID)], ids=["commit", "row"])

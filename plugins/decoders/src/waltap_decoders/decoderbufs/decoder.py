@@ -175,6 +175,8 @@ class DecoderBufs(Decoder):
         self._show(relation, messages)
         lsn = frame.lsn
         if op == INSERT:
+            if None in after or UNCHANGED in after:
+                _identified(frame, relation, after, message)
             messages.append(Insert(relation, lsn, after))
             return
         before: Tuple = ()
@@ -305,6 +307,19 @@ class DecoderBufs(Decoder):
         if relation not in self._announced:
             self._announced.add(relation)
             messages.append(RelationSeen(relation))
+
+
+def _identified(frame: _Frame, relation: Relation, after: Tuple, message: RowMessage) -> None:
+    """See that a new row has the values that identify it: one may be NULL where its column allows that."""
+    columns = zip(relation.columns, after, message.new_typeinfo, strict=True)
+    for column, value, kind in columns:
+        missing = value is UNCHANGED or (value is None and not kind.value_optional)
+        if missing and column.in_identity:
+            frame.fail(
+                f"a value of column {column.name!r}, which identifies the new row",
+                "none" if value is None else "the mark of one that did not change",
+                column.name.encode(),
+            )
 
 
 def _lacks(before: Tuple, after: Tuple) -> bool:

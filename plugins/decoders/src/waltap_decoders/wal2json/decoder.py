@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Never
 
 from msgspec import UNSET
 
@@ -74,13 +74,14 @@ _Rows = tuple[str, str, str, *tuple[object, ...]]
 @dataclass(slots=True)
 class _Plan:
     """How rows of one make-up are read; ``epoch`` and ``turn`` are the last ones in which this is known to
-    hold."""
+    hold. ``key``: places of the values that new rows never lack."""
 
     epoch: int
     turn: int
     layout: Layout
     new: tuple[ToText, ...]
     old: tuple[ToText, ...]
+    key: tuple[int, ...]
 
 
 class Wal2Json(Decoder):
@@ -371,6 +372,9 @@ class Wal2Json(Decoder):
             return
         after = layout.new_tuple(_texts(lsn, data, new, plan.new))
         if kind == "I":
+            if None in after and any(new.values[place] is None for place in plan.key):
+                place = next(place for place in plan.key if new.values[place] is None)
+                _keyless(lsn, data, new.names[place], "null")
             messages.append(Insert(relation, lsn, after))
             return
         if not none:
@@ -413,6 +417,10 @@ class Wal2Json(Decoder):
             if len(set(columns.names)) != len(columns.names):
                 name = next(name for name in columns.names if columns.names.count(name) > 1)
                 fail(lsn, data, "each column once", f"column {name!r} again", f'"{name}"')
+        required = (pk or ()) if kind == "I" else ()
+        for name in required:
+            if name not in new.names:
+                _keyless(lsn, data, name, "none")
         row = RowFacts(
             kind,
             _facts(new),
@@ -434,7 +442,14 @@ class Wal2Json(Decoder):
             )
             for columns in (new, old)
         )
-        return _Plan(self._relations.epoch, self._relations.turn, layout, new_texts, old_texts)
+        return _Plan(
+            self._relations.epoch,
+            self._relations.turn,
+            layout,
+            new_texts,
+            old_texts,
+            tuple(map(new.names.index, required)),
+        )
 
     def _let_go(self, relations: Collection[Relation]) -> None:
         """Forget what is kept of relations that are gone."""
@@ -449,6 +464,11 @@ class Wal2Json(Decoder):
         if relation not in self._announced:
             self._announced.add(relation)
             messages.append(RelationSeen(relation))
+
+
+def _keyless(lsn: int, data: bytes, name: str, found: str) -> Never:
+    """Raise a DecodeError for a new row without a value of its primary key."""
+    fail(lsn, data, f"a value of column {name!r}, which identifies the new row", found, f'"{name}"')
 
 
 def _facts(columns: _Columns) -> tuple[ColumnFact, ...]:
