@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import psycopg
 import pytest
+from waltap.amounts import size
 from waltap.pipeline import Limits
 from waltap.errors import Retry, WaltapError
 from waltap.offsets.offset import Offset
@@ -124,7 +125,7 @@ def test_the_gap_is_named_in_bytes(pipeline: Pipeline) -> None:
     offset = pipeline.offset()
     assert offset is not None
     gap = pipeline.slot_lsns()[0] - offset.sole.position.end_lsn
-    with pytest.raises(PositionGap, match=f" {gap} bytes of WAL after the stored offset"):
+    with pytest.raises(PositionGap, match=f" {size(gap)} of WAL after the stored offset"):
         pipeline.catch_up()
 
 

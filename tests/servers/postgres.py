@@ -50,6 +50,7 @@ OUTPUT_PLUGINS = ("pgoutput", "test_decoding", "wal2json", "decoderbufs", "ybout
 
 SETTINGS = {
     "wal_level": "logical",
+    "max_slot_wal_keep_size": "1TB",
     "max_wal_senders": "60",
     "max_replication_slots": "60",
     "max_prepared_transactions": "40",

@@ -1,6 +1,9 @@
 """Sizes and times for people."""
 
-__all__ = ["ago", "duration", "size"]
+__all__ = ["FORESEEN_S", "ago", "duration", "full_in", "size"]
+
+FORESEEN_S = 365 * 86_400.0
+"""A forecast of more says nothing."""
 
 
 def size(octets: int | None) -> str:
@@ -27,3 +30,8 @@ def ago(ms: float) -> str:
 def duration(seconds: float) -> str:
     """Return a number of seconds for people."""
     return ago(seconds * 1000)
+
+
+def full_in(seconds: float) -> str:
+    """Return for people when something is full, by a forecast."""
+    return "not in sight" if seconds > FORESEEN_S else f"full in {duration(seconds)}"

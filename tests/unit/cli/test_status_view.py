@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from rich.console import Console, RenderableType
 from waltap.cli.fleet import members, report
-from waltap.amounts import ago, size
+from waltap.amounts import ago, full_in, size
 from waltap.cli.status_view import overview, run_view
 from waltap.host import Host
 from waltap.pipeline.counts import TableProgress
@@ -144,3 +144,9 @@ def test_a_folder_has_the_pipelines_of_its_profiles_or_of_its_states(tmp_path: P
     }  # fmt: skip
     (old,) = members(states, Host())
     assert (old.name, report(old)["stored_ms"] is not None) == ("old", True)
+
+
+def test_a_forecast_of_more_than_a_year_says_nothing() -> None:
+    assert full_in(102_921 * 86_400.0) == "not in sight"
+    assert full_in(7200) == "full in 2 h"
+    assert size(195_673_608) == "186.6 MiB"

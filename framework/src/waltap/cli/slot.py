@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from waltap.amounts import size
 from waltap.cli.connection import connected
 from waltap.cli.profile_source import FileArgument, SetOption, at_rest
 from waltap.cli.question import confirm
@@ -43,8 +44,8 @@ def show(file: FileArgument, set_: SetOption = None) -> None:
     table.add_row("confirmed", lsn_text(slot.confirmed_lsn))
     table.add_row("restart", lsn_text(slot.restart_lsn))
     table.add_row("server", lsn_text(slot.server_lsn))
-    table.add_row("lag", f"{slot.lag_bytes} bytes")
-    table.add_row("WAL kept", f"{slot.retained_bytes} bytes {slot.wal_status}")
+    table.add_row("lag", size(slot.lag_bytes))
+    table.add_row("WAL kept", f"{size(slot.retained_bytes)} {slot.wal_status}")
     answers().print(table)
 
 
@@ -105,7 +106,7 @@ def _print(found: list[dict[str, Any]], *, orphans: bool) -> None:
             each["decoder"],
             each["pipeline"] or "none known here",
             str(each["reader_pid"] or "nobody"),
-            f"{each['retained_bytes']} bytes {each['wal_status']}",
+            f"{size(each['retained_bytes'])} {each['wal_status']}",
         )
     console = answers()
     console.print(table)
@@ -136,7 +137,7 @@ def drop(
         if slot is None:
             echo("there is no slot", err=True)
             raise typer.Exit(1)
-        question = f"Drop slot {slot.name} with {slot.lag_bytes} bytes of WAL not delivered?"
+        question = f"Drop slot {slot.name} with {size(slot.lag_bytes)} of WAL not delivered?"
         confirm(question, yes=yes)
         connector.drop_slot()
     echo(f"dropped {slot.name}")

@@ -204,6 +204,7 @@ def _at_rest(document: dict[str, Any]) -> "RenderableType":
     if document["orphans"]:
         orphans = ", ".join(document["orphans"])
         table.add_row(
-            "orphans", f"[yellow]{orphans}[/]: slots that nobody reads; waltap slot list --orphans"
+            "orphans",
+            f"[yellow]{orphans}[/]: slots that nobody reads; waltap slot list FILE --orphans",
         )
     return table

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from waltap.amounts import ago, size
+from waltap.amounts import FORESEEN_S, ago, full_in, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,7 +84,7 @@ def _rows(run: dict[str, Any]) -> "list[tuple[str, str]]":
     )
     rates = ", ".join(f"{rate:,.0f}/s over {s} s" for s, rate in run["events_per_second"])
     return [
-        ("state", f"{_state(run)} for {ago(now - run['state_since_ms'])}"),
+        ("state", f"{_state(run)} for {ago(now - run['state_since_ms'])}{_because(run)}"),
         ("this run", done),
         ("rates", rates),
         *(row for each in run["partitions"] for row in _partition_rows(each)),
@@ -93,6 +93,16 @@ def _rows(run: dict[str, Any]) -> "list[tuple[str, str]]":
         *_trouble_rows(run),
         *_table_rows(run),
     ]
+
+
+def _because(run: dict[str, Any]) -> str:
+    """Return what a pipeline that connects anew failed with last."""
+    from rich.markup import escape
+
+    failure = run.get("last_failure")
+    if run["state"] != "reconnecting" or failure is None:
+        return ""
+    return f": {failure['code']} {escape(failure['problem'])}"
 
 
 def _partition_rows(partition: dict[str, Any]) -> "list[tuple[str, str]]":
@@ -197,7 +207,7 @@ def _slot_rows(slot: dict[str, Any] | None) -> "list[tuple[str, str]]":
         ("WAL kept", f"{size(slot['retained_bytes'])}{limit}{kind} {slot['wal_status']}"),
     ]
     if stalled is not None:
-        rows.append(("if it stalls", f"full in {ago(stalled * 1000)}"))
+        rows.append(("if it stalls", full_in(stalled)))
     if slot["action"]:
         rows.append(("guardian", f"[yellow]{escape(slot['action'])}[/]"))
     if slot["orphans"]:
@@ -216,7 +226,7 @@ def _health(slot: dict[str, Any]) -> str:
     left = slot["seconds_left"]
     if left is not None:
         colour = "red" if left < 3600 else "yellow"
-        return f"[{colour}]full in {ago(left * 1000)}[/]"
+        return "not in sight" if left > FORESEEN_S else f"[{colour}]{full_in(left)}[/]"
     if slot["limit_bytes"] is None:
         return "no limit known"
     share = slot["retained_bytes"] / slot["limit_bytes"] if slot["limit_bytes"] > 0 else 1.0

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from waltap.amounts import full_in, size
 from waltap.errors import WaltapError
 from waltap.guardian.budget import budget_bytes, octets
 from waltap.guardian.forecast import WINDOW_S, Forecast, Reading, forecast
@@ -306,11 +307,11 @@ class Guardian:
 
 def _warning(health: SlotHealth, share: float) -> str:
     text = (
-        f"slot {health.name} keeps {health.retained_bytes} bytes of WAL, {share:.0%} or more of what it "
-        f"may ({health.limit_bytes} bytes: {LIMITS[health.limit_kind]})"
+        f"slot {health.name} keeps {size(health.retained_bytes)} of WAL, {share:.0%} or more of what it "
+        f"may ({size(health.limit_bytes)}: {LIMITS[health.limit_kind]})"
     )
     if health.seconds_left is not None:
-        return f"{text}; as things go that is full in {health.seconds_left:.0f} s"
+        return f"{text}; as things go: {full_in(health.seconds_left)}"
     return text
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from waltap.amounts import size
 from waltap.clock import Clock
 from waltap.errors import Retry, SinkError
 from waltap.offsets.outlet_positions import OutletPositions
@@ -249,7 +250,7 @@ class FanOut(Sink):
             if behind > most:
                 why = outlet.paused.problem if outlet.paused else ""
                 raise OutletPausedTooLong(
-                    f"the server keeps {behind:,} bytes of WAL for {outlet.name}, which is paused ({why})",
+                    f"the server keeps {size(behind)} of WAL for {outlet.name}, which is paused ({why})",
                     outlet=outlet.name,
                 )
 

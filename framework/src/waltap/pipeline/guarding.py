@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Protocol
 
+from waltap.amounts import size
 from waltap.clock import Chance, Clock, new_identifier
 from waltap.config.profile import Profile
 from waltap.errors import WaltapError
@@ -91,8 +92,9 @@ def _gave_up(run: Guarded, health: SlotHealth, end_lsn: int) -> WaltapError:
     offset = None if run.delivery is None else run.delivery.offset
     begin = "the position at which the slot was made" if offset is None else str(offset.positions)
     problem = (
-        f"slot {health.name} kept {health.retained_bytes} bytes of WAL, of {health.limit_bytes} that it "
-        "may, and was dropped as waltap.wal.action = drop has it: lost for this pipeline is what "
+        f"slot {health.name} kept {size(health.retained_bytes)} of WAL, of "
+        f"{size(health.limit_bytes)} that it may, and was dropped as waltap.wal.action = drop has it: "
+        "lost for this pipeline is what "
         f"committed behind {begin} up to {lsn_text(end_lsn)}"
     )
     where = "the log"

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from waltap.amounts import size
 from waltap.config.name_patterns import Names, Unmatched, unmatched
 from waltap.config.profile import Component, Profile
 from waltap.errors import OffsetError, Retry, SinkError, SourceError, WaltapError
@@ -173,7 +174,11 @@ def _state(stages: Stages, *, locked: bool) -> Check:
     folder = stages.state_dir
     holder = None if locked else running(folder)
     if holder is not None:
-        return Check.failed("state folder", holder)
+        pid = holder.fields["pid"]
+        found = (
+            f"{folder}: the pipeline runs as pid {pid}; the other checks hold for its next start"
+        )
+        return Check(name="state folder", verdict="ok", found=found)
     elsewhere = _state_of_an_earlier_version(stages.profile, folder)
     cause = refusal(folder, folder=True)
     if cause is not None:
@@ -223,7 +228,7 @@ def _orphans(stages: Stages, connector: Connector) -> list[Check]:
     found = orphan_slots(stages.profile, connector, stages.store)
     if not found:
         return []
-    names = ", ".join(f"{slot.name} ({slot.retained_bytes} bytes of WAL)" for slot in found)
+    names = ", ".join(f"{slot.name} ({size(slot.retained_bytes)} of WAL)" for slot in found)
     first = found[0].name
     return [
         Check(

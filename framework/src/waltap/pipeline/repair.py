@@ -87,10 +87,13 @@ class Repair:
             asking.join()
         told = self._told
         if self._refusal or told.failed or not told.over:
-            left = ", ".join(f"{name} ({why})" for name, why in told.failed.items())
-            why = self._refusal or (
-                f"not read: {left}" if left else "it was stopped before its end"
+            left = "; ".join(
+                f"{name} was read, and is {why}"
+                if name in told.rows
+                else f"{name} was not read: {why}"
+                for name, why in told.failed.items()
             )
+            why = self._refusal or (left or "it was stopped before its end")
             raise RepairIncomplete(f"the gap is not repaired: {why}")
         names = dict.fromkeys((*told.rows, *sorted(told.equal)))
         reread = {

@@ -227,7 +227,8 @@ class Run:
 
     def enter(self, state: str, detail: str) -> None:
         """Be in ``state`` from now on; ``detail`` is one line for people."""
-        self.entered = state, self.clock.time_ns()
+        if state != self.entered[0]:  # each try enters it again
+            self.entered = state, self.clock.time_ns()
         log.info(state, extra={"pipeline": self.profile.name})
         self.host.notify("on_state", pipeline=self.profile.name, state=state, detail=detail)
 

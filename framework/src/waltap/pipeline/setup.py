@@ -154,6 +154,7 @@ class Stages:
             stopping=self._stopping,
             debezium=profile.debezium,
             status_interval_ms=profile.engine.status_interval_ms,
+            budgeted=profile.engine.wal_budget is not None,
             retries=bool(profile.engine.max_retries),
             leased=self._tenure is not None,
             delivers_prepared=profile.engine.two_phase_policy == "prepare",

@@ -105,12 +105,13 @@ class ConnectorContext:
     ``snapshot_query`` and ``snapshot_lock``, where given, about SELECTs and locks in its place.
     ``stopping`` tells, during waits, that the engine wants to stop. ``debezium``: the profile is a
     Debezium file, whose defaults count. ``status_interval_ms``: how often the server wants to hear
-    from us. ``retries``: a link that breaks is made again. ``leased``: this process has the pipeline's
-    lease, so that a reader of its slot that was one too has lost it. ``delivers_prepared``:
-    transactions are delivered when they are prepared. ``resumes_snapshot``: an initial snapshot that
-    broke off may go on; else it is taken anew. ``restarts_tables``: then it may also read a table anew
-    that is not complete (`SnapshotRows.restarts`). ``repairs``: where the stored position is lost, a start
-    goes on at a slot as it can be had now, without a snapshot.
+    from us. ``budgeted``: the profile bounds what the slot may keep. ``retries``: a link that breaks
+    is made again. ``leased``: this process has the pipeline's lease, so that a reader of its slot that
+    was one too has lost it. ``delivers_prepared``: transactions are delivered when they are prepared.
+    ``resumes_snapshot``: an initial snapshot that broke off may go on; else it is taken anew.
+    ``restarts_tables``: then it may also read a table anew that is not complete
+    (`SnapshotRows.restarts`). ``repairs``: where the stored position is lost, a start goes on at a
+    slot as it can be had now, without a snapshot.
 
     ``made`` is the connector's to keep what this run makes. ``reconnects`` tells that the run has
     streamed, or read rows, before. ``belongings`` is what the pipeline has on servers, over its runs: a
@@ -138,6 +139,7 @@ class ConnectorContext:
     stopping: Callable[[], bool] = lambda: False
     debezium: bool = False
     status_interval_ms: int = 10_000
+    budgeted: bool = False
     retries: bool = True
     leased: bool = False
     delivers_prepared: bool = False

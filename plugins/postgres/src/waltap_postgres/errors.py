@@ -258,11 +258,12 @@ class PublicationGone(SourceError):
 
     code = "WT-2113"
     remedy = (
-        "If the profile named another publication until now, name that one again (publication.name): "
+        "`waltap run FILE --set snapshot.mode=when_needed` makes a new slot and takes a new snapshot; so "
+        "do `waltap slot drop FILE` and `waltap offsets clear FILE` with the start behind them. If the "
+        "profile named another publication until now, name that one again instead (publication.name): "
         "nothing is lost then. If {publication!r} was dropped, making it again does not help: the slot "
         "cannot be read past the changes made without it. Make it for those to come, where "
-        "publication.autocreate.mode is disabled, and start over with a new slot and snapshot: run "
-        "with snapshot.mode=when_needed, or `waltap slot drop FILE`, then `waltap offsets clear FILE`. "
+        "publication.autocreate.mode is disabled. "
         "Lost are the single changes since the stored position (`waltap offsets show FILE`); "
         "what they left in the tables comes with the snapshot, rows deleted meanwhile are not told."
     )

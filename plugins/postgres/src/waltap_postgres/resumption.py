@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from waltap.amounts import size
 from waltap.decode.decoder import ServerInfo
 from waltap.errors import OffsetError, SourceError
 from waltap.offsets.offset import Offset
@@ -124,14 +125,14 @@ class Resumption:
                 )
         if wal_end is not None and end_lsn > wal_end:
             return PositionAhead(
-                f"the stored offset {lsn_text(end_lsn)} lies {end_lsn - wal_end} bytes after the end "
+                f"the stored offset {lsn_text(end_lsn)} lies {size(end_lsn - wal_end)} after the end "
                 f"of the server's WAL {lsn_text(wal_end)}"
             )
         gap = slot.confirmed_flush_lsn - end_lsn
         if gap <= 0 or self._properties.offset_mismatch_strategy in BELIEVES_SLOT:
             return None
         return PositionGap(
-            f"slot {slot.name!r} stands at {lsn_text(slot.confirmed_flush_lsn)}, {gap} bytes of WAL "
+            f"slot {slot.name!r} stands at {lsn_text(slot.confirmed_flush_lsn)}, {size(gap)} of WAL "
             f"after the stored offset {lsn_text(end_lsn)}: it was dropped and created again, or moved"
         )
 

@@ -141,7 +141,7 @@ class Preflight:
             senders(used, int(settings.get("max_wal_senders", "0"))),
             self._privileges(service, may_replicate=superuser or replication or granted),
             output_plugin(settings, self._decoder.output_plugin),
-            *slot_limits(settings, service),
+            *slot_limits(settings, service, budgeted=self.context.budgeted),
             *writer_delay(settings, self._lazy()),
             *(service.checks() if service is not None else ()),
             *(standby(self.server.version_num, self._primary()) if in_recovery else ()),

@@ -30,8 +30,11 @@ SLOW_MS = 1000
 """So late a change is something to look at."""
 
 
-def slot_limits(settings: dict[str, str], hosting: Hosting | None) -> list[Check]:
-    """Return what makes the server give a slot up while nobody reads it."""
+def slot_limits(
+    settings: dict[str, str], hosting: Hosting | None, *, budgeted: bool
+) -> list[Check]:
+    """Return what makes the server give a slot up while nobody reads it, or that nothing keeps the slot
+    from filling its disk; ``budgeted``: the profile bounds that."""
     idle = int(settings.get("idle_replication_slot_timeout", "0"))
     keep = int(settings.get("max_slot_wal_keep_size", "-1"))
     if idle:
@@ -46,8 +49,21 @@ def slot_limits(settings: dict[str, str], hosting: Hosting | None) -> list[Check
                 else hosting.set("idle_replication_slot_timeout = 0"),
             )
         ]
-    if keep < 0:
+    if keep < 0 and (budgeted or "max_slot_wal_keep_size" not in settings):
         return []
+    if keep < 0:
+        bound = "max_slot_wal_keep_size = '50GB'"
+        return [
+            Check(
+                name="slot limits",
+                verdict="warning",
+                found="neither max_slot_wal_keep_size nor waltap.wal.budget bounds the WAL that the slot "
+                "keeps: while nothing reads it, the server's disk can fill up",
+                remedy=f"ALTER SYSTEM SET {bound}; SELECT pg_reload_conf();"
+                if hosting is None
+                else hosting.set(bound),
+            )
+        ]
     found = f"max_slot_wal_keep_size is {keep} MB: a slot that keeps more WAL is given up"
     return [Check(name="slot limits", verdict="ok", found=found)]
 
