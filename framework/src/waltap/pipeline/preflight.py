@@ -6,7 +6,7 @@ does not refuse a start, which waits for it in its place.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,7 +131,7 @@ def checks(stages: Stages, connector: Connector, *, locked: bool) -> list[Check]
     found += _of_patterns(stages, connector)
     found += _of_guardrail(stages, connector)
     found += _orphans(stages, connector)
-    found += _gaps(stages)
+    found += _gaps(stages, found)
     if offset is not None and all(check.verdict != "error" for check in found):
         found += _interrupted(stages, connector, offset)
     return found + _of_plugins(stages, connector, offset)
@@ -241,8 +241,9 @@ def _orphans(stages: Stages, connector: Connector) -> list[Check]:
     ]
 
 
-def _gaps(stages: Stages) -> list[Check]:
-    """Return that something was lost and not made good yet."""
+def _gaps(stages: Stages, others: Sequence[Check]) -> list[Check]:
+    """Return that something was lost and not made good yet. What refuses a start, by ``others``, says how
+    that is done."""
     try:
         found = Gaps(stages.state_dir).open()
     except OffsetError as error:
@@ -255,7 +256,10 @@ def _gaps(stages: Stages) -> list[Check]:
             name="gaps",
             verdict="warning",
             found=f"changes may be missing at the sink: {spans}",
-            remedy="`waltap repair FILE` reads the tables anew and closes the certificates",
+            remedy=next(
+                (each.remedy for each in others if each.name == "start" and each.remedy),
+                "`waltap repair FILE` reads the tables anew and closes the certificates",
+            ),
         )
     ]
 

@@ -170,7 +170,8 @@ class PostgresConnector(Connector):
     def lost(self, offset: Offset) -> WaltapError | None:
         slot, plugin = self._read_slot(), self._plugin
         wrong = slot and unfit(slot, plugin=plugin, database=self.properties.dbname)
-        return wrong or self._resumption().lost(offset, slot)
+        lost = wrong or self._resumption().lost(offset, slot)
+        return lost or (None if slot is None else self._publications.gone())
 
     def _snapshot_tables(self) -> list[Table]:
         return [target.table for target in self._snapshot.targets(self.captured())]
@@ -438,7 +439,7 @@ class PostgresConnector(Connector):
         if isinstance(error, SendFormatUnreadable):
             self.context.send_format.refuse(error.problem)
             return error
-        return given_up(self.context, self.properties.slot_name, error)
+        return given_up(self.context, self.properties.slot_name, self._publications.meant(error))
 
     def _open_stream(self, sql: str) -> Transport:
         """Start replication; between our look at the slot and this, another may have taken it."""

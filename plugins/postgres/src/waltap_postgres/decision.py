@@ -15,6 +15,7 @@ from waltap.source.connector import ConnectorContext, SlotStatus
 from waltap.source.position import lsn_text
 from waltap_postgres.errors import (
     PositionGap,
+    PublicationDropped,
     PublicationGone,
     SlotInvalidated,
     SlotMissing,
@@ -41,7 +42,7 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-REPAIRED = (SlotMissing, SlotInvalidated, PositionGap)
+REPAIRED = (SlotMissing, SlotInvalidated, PositionGap, PublicationDropped)
 """What tells that WAL is gone while the server's history went on; else positions of the two mean nothing
 to each other, and only a new snapshot helps."""
 

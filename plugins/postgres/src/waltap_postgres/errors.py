@@ -27,6 +27,7 @@ __all__ = [
     "PositionAhead",
     "PositionGap",
     "PrivilegeMissing",
+    "PublicationDropped",
     "PublicationGone",
     "PublicationMissing",
     "PublicationNotPermitted",
@@ -269,6 +270,21 @@ class PublicationGone(SourceError):
     )
 
 
+class PublicationDropped(PublicationGone):
+    """The pipeline's own publication was dropped, and changes were made before it was there again: the
+    slot cannot be read past them."""
+
+    code = "WT-2125"
+    loses = True
+    remedy = (
+        "`waltap repair FILE` makes a new slot and reads the tables anew; making {publication!r} again "
+        "does not help. To start over with a new snapshot instead: run with snapshot.mode=when_needed, or "
+        "`waltap slot drop FILE`, then `waltap offsets clear FILE`. Lost are the single changes since the "
+        "stored position (`waltap offsets show FILE`); what they left in the tables is read anew, rows "
+        "deleted meanwhile are not told."
+    )
+
+
 class InsertsPublicationGone(PublicationGone):
     """The publication of tables without a key is missing for changes that the slot has to decode.
 
@@ -404,9 +420,9 @@ class PositionAhead(OffsetError):
     code = "WT-6103"
     loses = True
     remedy = (
-        "This server never had what was delivered last, and would skip as much of what comes now. To "
-        "start over with a new snapshot: `waltap offsets clear FILE`, or run once with "
-        "snapshot.mode=when_needed."
+        "`waltap run FILE --set snapshot.mode=when_needed` starts over with a new snapshot; so does a "
+        "start behind `waltap offsets clear FILE`. `waltap repair FILE` cannot: this server never had "
+        "what was delivered last, and would skip as much of what comes now."
     )
 
 

@@ -80,6 +80,10 @@ class Resumption:
                 "the stored offset belongs to system {}, database {!r}, slot {!r}; this is system {},"
                 " database {!r}, slot {!r}".format(*_belongs_to(offset), *self._here)
             )
+        if offset is not None:
+            earlier = self._earlier(offset)
+            if earlier is not None:  # also where the slot is gone: a copy of a server has none
+                return earlier
         if slot is None:
             return None if offset is None else self._missing(offset)
         if slot.invalidated:
@@ -107,8 +111,9 @@ class Resumption:
             position=position,
         )
 
-    def _gap(self, offset: Offset, slot: Slot) -> OffsetError | None:
-        """Return what lies between the stored offset and what this server can send."""
+    def _earlier(self, offset: Offset) -> OffsetError | None:
+        """Return that this server has not been where the stored offset comes from, as one that was
+        restored from a copy."""
         end_lsn, wal_end = offset.sole.position.end_lsn, self._catalogue.wal_end()
         if offset.sole.timeline > self._server.timeline:
             return OtherServer(
@@ -128,6 +133,11 @@ class Resumption:
                 f"the stored offset {lsn_text(end_lsn)} lies {size(end_lsn - wal_end)} after the end "
                 f"of the server's WAL {lsn_text(wal_end)}"
             )
+        return None
+
+    def _gap(self, offset: Offset, slot: Slot) -> OffsetError | None:
+        """Return what lies between the stored offset and what the slot can send."""
+        end_lsn = offset.sole.position.end_lsn
         gap = slot.confirmed_flush_lsn - end_lsn
         if gap <= 0 or self._properties.offset_mismatch_strategy in BELIEVES_SLOT:
             return None

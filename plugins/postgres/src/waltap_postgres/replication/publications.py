@@ -15,6 +15,7 @@ from waltap_postgres.errors import (
     INSERTS_OPERATIONS,
     INSERTS_SUFFIX,
     IdentityMissing,
+    PublicationDropped,
     PublicationGone,
     PublicationMissing,
 )
@@ -153,8 +154,18 @@ class Publications:
         if not self._used or self._version_num >= SKIPS_MISSING:
             return None
         if not self._asked:
-            self._asked, self._gone = True, self._first_change()
+            gone = self._first_change()
+            self._asked, self._gone = True, gone and self.meant(gone)
         return self._gone
+
+    def meant(self, error: PublicationGone) -> PublicationGone:
+        """Return ``error``; where the pipeline had the publication, that it was dropped. Else the profile
+        may name another one than before, and nothing is lost."""
+        name = self._properties.publication_name
+        known = self._context.belongings.find(*self._belonging(name).place) is not None
+        if type(error) is PublicationGone and known:
+            return PublicationDropped(error.problem, **error.fields)
+        return error
 
     def _first_change(self) -> PublicationGone | None:
         slot, name = self._properties.slot_name, self._properties.publication_name
