@@ -278,7 +278,8 @@ class PublicationDropped(PublicationGone):
     loses = True
     remedy = (
         "`waltap repair FILE` makes a new slot and reads the tables anew; making {publication!r} again "
-        "does not help. To start over with a new snapshot instead: run with snapshot.mode=when_needed, or "
+        "alone does not help, but goes before that where publication.autocreate.mode is disabled. To "
+        "start over with a new snapshot instead: run with snapshot.mode=when_needed, or "
         "`waltap slot drop FILE`, then `waltap offsets clear FILE`. Lost are the single changes since the "
         "stored position (`waltap offsets show FILE`); what they left in the tables is read anew, rows "
         "deleted meanwhile are not told."
