@@ -1,9 +1,12 @@
 """Columns whose names differ by case alone. Debezium refuses such a table; they are columns of their own."""
 
 import json
+import sqlite3
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
+from waltap.capture.name_adjustment import field_namer
 from waltap_sinks.changelog import ChangeLog
 
 from tests.rigs.pipeline import Pipeline
@@ -63,3 +66,44 @@ def test_the_change_log_keeps_columns_apart_that_differ_by_case(
         ("u", 1, 5, "B"),
         ("c", 7, 5, "B"),
     ]
+
+
+@pytest.mark.parametrize("mode", ["none", "avro", "avro_unicode"])
+def test_every_sink_calls_columns_alike(database: Database, tmp_path: Path, mode: str) -> None:
+    """field.name.adjustment.mode is for all: records, the change log, files and SQL targets."""
+    database.execute(
+        'CREATE TABLE t ("my-id" int PRIMARY KEY, "1st" text, "größe_" int);'
+        "INSERT INTO t VALUES (1, 'a', 2)"
+    )
+    outlets = {
+        "lines": {"type": "jsonl", "path": str(tmp_path / "lines")},
+        "log": {"type": "changelog", "path": str(tmp_path / "log")},
+        "rows": {"type": "sql", "url": f"sqlite:///{tmp_path / 'rows.db'}"},
+        "files": {"type": "files", "path": str(tmp_path / "files"), "file.format": "parquet"},
+    }
+    pipeline = Pipeline(database, tmp_path, {"field.name.adjustment.mode": mode})
+    pipeline.outlets = [{"name": name, **each} for name, each in outlets.items()]
+    pipeline.catch_up()
+    database.execute("""UPDATE t SET "my-id" = 2; UPDATE t SET "1st" = 'b'""")
+    pipeline.catch_up()
+
+    called = [field_namer(mode)(name) for name in ("my-id", "1st", "größe_")]
+    records = [json.loads(line) for line in (tmp_path / "lines").read_text().splitlines()]
+    last = records[-1]
+    assert (last["key"], last["value"]["after"]) == (
+        {called[0]: 2}, dict(zip(called, (2, "b", 2), strict=True)),
+    )  # fmt: skip
+    for table in ChangeLog(str(tmp_path / "log")).rows("public", "t"):
+        assert set(table.column_names) >= set(called)
+    rows = [
+        r for each in ChangeLog(str(tmp_path / "log")).rows("public", "t") for r in each.to_pylist()
+    ]
+    assert [(r["_op"], *(r[name] for name in called)) for r in rows if r["_op"] != "d"] == [
+        ("r", 1, "a", 2), ("c", 2, "a", 2), ("u", 2, "b", 2),
+    ]  # fmt: skip
+    with sqlite3.connect(tmp_path / "rows.db") as target:
+        found = target.execute("SELECT * FROM t")
+        assert [each[0] for each in found.description][:3] == called
+        assert [row[:3] for row in found] == [(2, "b", 2)]
+    for file in (tmp_path / "files").rglob("*.parquet"):
+        assert set(pq.read_schema(file).names) >= set(called)

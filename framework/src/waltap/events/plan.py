@@ -25,6 +25,7 @@ from waltap.decode.message import Delete, Update
 from waltap.decode.relation import Column, Relation
 from waltap.decode.replica_identity import ReplicaIdentity, RowImages
 from waltap.decode.tuple_image import UNCHANGED, Missing, Tuple, Value
+from waltap.errors import ConfigurationError, Problem
 from waltap.events.cell import PLAIN, CellShape
 from waltap.mapping.connect_schema import Kind
 from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
@@ -81,7 +82,8 @@ class EventPlan:
 
     ``seen`` is the relation as the wire gave it, ``relation`` as the catalogue completed it. ``columns``
     are those that rows of events have, in order; ``keys`` the indexes of those that keys have, in key
-    order, ``key_columns`` these; ``key_field`` a (name, value) that keys have besides; ``identifying``
+    order, ``key_columns`` these; ``names`` what consumers call every column of the relation, captured or
+    not; ``key_field`` a (name, value) that keys have besides; ``identifying``
     the indexes by which the replica identity knows a row. ``cell`` is the shape of values in rows and
     keys.
     """
@@ -95,6 +97,7 @@ class EventPlan:
         "key_columns",
         "key_field",
         "keys",
+        "names",
         "relation",
         "seen",
         "topic",
@@ -103,7 +106,10 @@ class EventPlan:
     def __init__(
         self, seen: Relation, described: Relation, context: EventContext, *, by_row: bool = False
     ) -> None:
-        """``by_row``: a key is what the replica identity knows a row by, whatever keys are configured."""
+        """``by_row``: a key is what the replica identity knows a row by, whatever keys are configured.
+
+        Raises: ConfigurationError when two columns get one name.
+        """
         self.seen, self.relation, self.cell = seen, described, context.cell
         capture = context.capture
         self.identity = _AsSent(described) if context.identity is None else context.identity(seen)
@@ -117,16 +123,26 @@ class EventPlan:
             if not by_row:
                 self.keys = capture.keys(described)
         partial = self.identity.partial and self.cell is not PLAIN
+        self.names = tuple(_name(column, capture) for column in described.columns)
         self.columns = _columns(described, context, self.identifying if partial else None)
         self.key_columns = tuple(
             _column(described, index, context, key=True) for index in self.keys
         )
         self._key_of: Callable[[Tuple], Any] | None = itemgetter(*self.keys) if self.keys else None
+        self._refuse_one_name()
 
     @property
     def name(self) -> str:
         """Return ``schema.table``: what events count the relation under."""
         return self.relation.name
+
+    def _refuse_one_name(self) -> None:
+        """Raises: ConfigurationError when two columns that somebody maps get one name."""
+        names = [column.field for column in self.columns if column.mapping is not None]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            what = f"columns of {self.name} get the same field name: {', '.join(twice)}"
+            raise ConfigurationError([Problem("field.name.adjustment.mode", what)])
 
     # --- changes with an old tuple ----------------------------------------------------------------
 
@@ -213,6 +229,11 @@ def _columns(
     )
 
 
+def _name(column: Column, capture: "Capture | None") -> str:
+    """Return what every consumer calls ``column``."""
+    return column.name if capture is None else capture.field_name(column.name)
+
+
 def _column(
     relation: Relation,
     index: int,
@@ -231,7 +252,7 @@ def _column(
     return EventColumn(
         index=index,
         column=column,
-        field=column.name if capture is None else capture.field_name(column.name),
+        field=_name(column, capture),
         mapping=mapping,
         transform=None if capture is None or key else capture.transform(relation, column, kind),
     )

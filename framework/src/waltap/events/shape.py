@@ -13,7 +13,6 @@ import msgspec
 from waltap.capture.column_transform import ColumnTransform
 from waltap.decode.relation import Column, Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
-from waltap.errors import ConfigurationError, Problem
 from waltap.events.cell import CellShape
 from waltap.events.plan import EventPlan
 from waltap.mapping import envelope
@@ -66,15 +65,8 @@ def table_shape(
 ) -> TableShape:
     """Return the shape of ``plan``. ``keys`` maps the columns of keys; ``announced``: the decoder's wire
     announces relations.
-
-    Raises: ConfigurationError when two columns get one field name.
     """
     values = tuple(_values(plan, capture, announced=announced))
-    names = [column.field.name for column in values]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        what = f"columns of {plan.name} get the same field name: {', '.join(twice)}"
-        raise ConfigurationError([Problem("field.name.adjustment.mode", what)])
     key_columns = tuple(_keys(plan, capture, keys, announced=announced))
     extra = () if plan.key_field is None else (Field(plan.key_field[0], envelope.HEADER),)
     row_name = capture.schema_name(f"{plan.topic}.Value")

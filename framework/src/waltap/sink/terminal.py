@@ -176,7 +176,7 @@ class Layout:
         """Return what lays out the rows of one relation version: key columns first."""
         dim, plain = self._ink.dim, self._ink.plain
         columns = [
-            (column.index, f"{dim}{printable(column.column.name)}={plain}", self._value(column))
+            (column.index, f"{dim}{printable(column.field)}={plain}", self._value(column))
             for column in sorted(plan.columns, key=lambda column: column.index not in plan.keys)
         ]
         table = f"{self._ink.bold}{printable(plan.name)}{plain} "

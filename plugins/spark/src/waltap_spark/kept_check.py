@@ -1,8 +1,9 @@
 """Whether tables can be kept as a profile says: told before a start, not when they stand still."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from waltap.capture.name_adjustment import field_namer
 from waltap.decode.relation import Relation
 from waltap.errors import WaltapError
 from waltap.source.check_context import CheckContext
@@ -36,9 +37,10 @@ def kept_as_said(context: CheckContext) -> list[Check]:
     except WaltapError:
         return []  # the check of the connector says why
     found: dict[str, WaltapError] = {}
+    called = field_namer(profile.capture.field_name_adjustment)
     for each in mine:
         for relation in relations:
-            for error in _wrong(*each, relation):
+            for error in _wrong(*each, relation, called):
                 found.setdefault(relation.name, error)
     return [
         Check(name=NAME, verdict="warning", found=error.problem, remedy=error.advice())
@@ -70,15 +72,16 @@ def _wrong(
     options: ApplyOptions,
     made: Mapping[str, TableState],
     relation: Relation,
+    called: Callable[[str], str],
 ) -> Iterator[WaltapError]:
     place = options.places.of(relation.schema, relation.table)
     name = relation.name if place is None else place.name
     mode, table = options.modes.of(name), made.get(relation.name)
-    columns = [column.name for column in relation.columns]
+    columns = [called(column.name) for column in relation.columns]
     if table is not None and table.columns and table.mode != mode:
         text = f"{relation.name} was made as {said(table.mode)}, and is to be {said(mode)}"
         yield MadeOtherwise(text, table=name)
-    key = relation.primary_key
+    key = None if relation.primary_key is None else tuple(map(called, relation.primary_key))
     reason = "" if key is None else unfit(mode, key, dict.fromkeys(columns, ""))
     if reason:
         yield ModeUnfit(f"{relation.name} cannot be {said(mode)}: {reason}", table=name)

@@ -99,11 +99,15 @@ class TableVersion:
         described = described or plans.describe(relation)
         self._seen, self._described, self._context = relation, described, context
         self._plan = plan = EventPlan(relation, described, plans, by_row=True)
-        names = self._names = [column.name for column in described.columns]
+        names = self._names = plan.names
         identifying = tuple(names[index] for index in plan.identifying)
         kept = tuple(sorted({column.index for column in plan.columns}.union(plan.identifying)))
         self.relation = msgspec.structs.replace(
-            described, columns=tuple(described.columns[index] for index in kept)
+            described,
+            columns=tuple(
+                msgspec.structs.replace(described.columns[index], name=names[index])
+                for index in kept
+            ),
         )
         self._warn = warn
         self._kept, self._masks = kept, plan.masks(whole=frozenset(plan.identifying))

@@ -68,14 +68,14 @@ class TableShape:
         self.name = target_name(plan.relation, plan.topic, properties.table_format, schemas=schemas)
         identifying = plan.identifying
         masks = plan.masks(whole=frozenset(identifying))
-        named = {c.index: c.field for c in plan.columns if c.mapping is not None}
+        captured = {c.index for c in plan.columns if c.mapping is not None}
         mappings = {column.index: column.mapping for column in plan.columns}
         relation = plan.relation
-        indexes = sorted({*named, *identifying})
+        indexes = sorted(captured.union(identifying))
         self.columns = tuple(
             ShapeColumn(
                 index,
-                named.get(index, relation.columns[index].name),
+                plan.names[index],
                 base_column(relation.columns[index]),
                 mappings.get(index),
                 masks.get(index),
