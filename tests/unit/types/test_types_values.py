@@ -272,9 +272,23 @@ def test_null_element_of_an_enum_array_is_kept() -> None:
 
 NO_WHOLE_NUMBERS = [
     *("", "x", "1x", "-", "--1", "+1", " 1", "1.5", "1e5", "1_0", "1,2", '1,"a":2', "0x1", "null"),
-    *("true", "\u0663", "1\u0663", "\u00b2"),
+    *("true", "\u0663", "1\u0663", "\u00b2", "007", "00", "-007", "1\n"),
 ]
 NO_NUMBERS = ["", "x.5", "1.x", "1.2.3", "-", ".", "1.5,2", '1.5,"a":2', "1e", "e5", "1.\u0663"]
+NO_NUMBERS += [
+    "1_0.5",
+    "+1.5",
+    " 1.5",
+    "1.5\n",
+    ".5",
+    "1.",
+    "0.",
+    "01.5",
+    "00.5",
+    "-01.5",
+    "-.5",
+    "1.5_0",
+]
 MALFORMED = [
     ("bool", "true"),
     *((kind, text) for kind in ("int2", "int4", "int8", "oid") for text in NO_WHOLE_NUMBERS),

@@ -58,17 +58,19 @@ _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?").fullm
 
 def whole_json(text: str) -> str:
     """Return the JSON of an integer, which is its text. Raises: ValueError for any other text."""
-    if _WHOLE(text) is None:
+    if text != "0" and _WHOLE(text) is None:
         msg = "integer is not digits"
         raise ValueError(msg)
     return text
 
 
 WHOLE = JsonExpression(
-    template="({v} if {v}.isdigit() and {v}.isascii() else whole_json({v}))",
+    template='({v} if {v} >= "1" and {v}.isdigit() and {v}.isascii() else whole_json({v}))',
     names={"whole_json": whole_json},
 )
-"""Digits need no other look."""
+"""Digits without a zero before them need no other look."""
+
+_DIGITS = "0123456789"
 
 _SPECIAL = {"NaN": '"NaN"', "Infinity": '"Infinity"', "-Infinity": '"-Infinity"'}
 
@@ -215,8 +217,10 @@ def _build_float(column: Column, mapper: TypeMapper) -> ColumnMapping:
         from_binary=double_from_binary if double else float_from_binary,
         arrow=arrow_column.floats(64 if double else 32),
         json_expression=JsonExpression(
-            template='({v} if "." in {v} and {v}.isascii() and float({v}) else double_json({v}))',
-            names={"double_json": _double_json},
+            # digits, a point, digits; no zero before them but in front of the point
+            template='({v} if {v}.strip(DIGITS) == "." != {v}[-1] and ({v} >= "1" or "0." < {v} < "0/")'
+            " else double_json({v}))",
+            names={"double_json": _double_json, "DIGITS": _DIGITS},
         )
         if double
         else None,
