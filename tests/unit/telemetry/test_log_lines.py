@@ -121,6 +121,23 @@ def test_the_life_of_a_pipeline_is_logged(
     assert [d.get("error_code") for d in found[3:]] == ["WT-2001", "WT-9000"]
 
 
+def test_a_snapshot_of_many_tables_logs_how_many_are_read(lines: list[str]) -> None:
+    host = Host(discover=False)
+    host.register(LifeCycleLog(lambda: status(0)), "log")
+    tables = [f"public.t{number}" for number in range(5000)]
+    host.notify("on_snapshot", pipeline="p", event="started", table="", rows=0, total=None)
+    for table in tables:
+        for event, rows in (("table_started", 0), ("table_completed", 3)):
+            host.notify("on_snapshot", pipeline="p", event=event, table=table, rows=rows, total=3)
+    host.notify("on_snapshot", pipeline="p", event="completed", table="", rows=0, total=None)
+    found = [each for line in lines if (each := json.loads(line))["level"].lower() != "debug"]
+    assert found[0]["message"] == "snapshot started"
+    assert sum("table" in d["message"] for d in found) < 60
+    assert any("tables are read" in d["message"] for d in found)
+    assert found[-1]["message"] == "snapshot completed"
+    assert (found[-1]["tables"], found[-1]["rows"]) == (5000, 15000)
+
+
 def test_lines_of_json_have_the_labels_of_the_profile() -> None:
     written: list[str] = []
     root, level = logging.getLogger(), logging.getLogger().level

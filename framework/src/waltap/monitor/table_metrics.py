@@ -1,19 +1,28 @@
 """Metrics of tables: what came of them, how far a snapshot is, and where those are who read on from the
 sink."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from heapq import nlargest
+from operator import attrgetter
 
 from waltap.monitor.metric import Metric, Sample, one
-from waltap.pipeline.counts import SnapshotStatus
+from waltap.pipeline.counts import SnapshotStatus, TableProgress
 from waltap.pipeline.status import Status
+from waltap.pipeline.table_counts import TableStatus
+from waltap.sink.onward import OnwardTable
 
 __all__ = ["ONWARD", "SNAPSHOT", "SNAPSHOT_STATES", "TABLES"]
 
 SNAPSHOT_STATES = ("running", "paused", "completed", "aborted", "skipped")
 
 
+def _busiest(status: Status) -> Iterable[TableStatus]:
+    """Return the tables that have metrics of their own: those with the most events."""
+    return nlargest(status.metric_tables, status.tables, key=attrgetter("events"))
+
+
 def _events(status: Status) -> Iterator[Sample]:
-    for table in status.tables:
+    for table in _busiest(status):
         found = {
             "c": table.creates,
             "u": table.updates,
@@ -27,13 +36,13 @@ def _events(status: Status) -> Iterator[Sample]:
 
 
 def _positions(status: Status) -> Iterator[Sample]:
-    for table in status.tables:
+    for table in _busiest(status):
         if table.commit_lsn:
             yield {"table": table.table}, float(table.commit_lsn)
 
 
 def _committed(status: Status) -> Iterator[Sample]:
-    for table in status.tables:
+    for table in _busiest(status):
         if table.committed_ms:
             yield {"table": table.table}, table.committed_ms / 1000
 
@@ -96,13 +105,21 @@ def _read(status: Status) -> int:
     return sum(table.complete for table in status.snapshot)
 
 
+def _at_hand(status: Status) -> Iterable[TableProgress]:
+    """Return the tables of a snapshot that have metrics of their own: those that are read, then the
+    largest."""
+    return nlargest(
+        status.metric_tables, status.snapshot, key=lambda table: (not table.complete, table.rows)
+    )
+
+
 def _rows(status: Status) -> Iterator[Sample]:
-    for table in status.snapshot:
+    for table in _at_hand(status):
         yield {"table": table.table}, float(table.rows)
 
 
 def _estimates(status: Status) -> Iterator[Sample]:
-    for table in status.snapshot:
+    for table in _at_hand(status):
         if table.estimate is not None:
             yield {"table": table.table}, float(table.estimate)
 
@@ -183,16 +200,25 @@ def _onward_seconds(status: Status) -> Iterator[Sample]:
             yield {"stage": stage.stage}, lag_ms / 1000
 
 
-def _onward_tables(status: Status) -> Iterator[Sample]:
+def _onward_shown(status: Status) -> Iterator[tuple[str, OnwardTable]]:
+    """Return stages with those of their tables that have metrics of their own: all that stand still, then
+    those with the most rows to come."""
     for stage in status.onward:
-        for table in stage.tables:
-            yield {"stage": stage.stage, "table": table.table}, float(table.lsn)
+        failed = [table for table in stage.tables if table.failed]
+        others = [table for table in stage.tables if not table.failed]
+        left = max(0, status.metric_tables - len(failed))
+        for table in (*failed, *nlargest(left, others, key=lambda each: each.waiting_rows or 0)):
+            yield stage.stage, table
+
+
+def _onward_tables(status: Status) -> Iterator[Sample]:
+    for stage, table in _onward_shown(status):
+        yield {"stage": stage, "table": table.table}, float(table.lsn)
 
 
 def _onward_stopped(status: Status) -> Iterator[Sample]:
-    for stage in status.onward:
-        for table in stage.tables:
-            yield {"stage": stage.stage, "table": table.table}, float(bool(table.failed))
+    for stage, table in _onward_shown(status):
+        yield {"stage": stage, "table": table.table}, float(bool(table.failed))
 
 
 def _onward_problem(status: Status) -> Iterator[Sample]:

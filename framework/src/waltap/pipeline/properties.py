@@ -216,6 +216,16 @@ class EngineProperties(Properties):
         "/api/signal; empty: none.",
         examples=("127.0.0.1:8083",),
     )
+    metric_tables: int = declare(
+        "waltap.metrics.tables",
+        default=100,
+        ge=0,
+        advanced=True,
+        reloadable=True,
+        summary="How many tables have metrics of their own: those with the most events in this run, and "
+        "of a snapshot those that it reads, or that are the largest. Those that stand still have them "
+        "whatever their number.",
+    )
     http_token: str | None = declare(
         "waltap.http.token",
         default=None,

@@ -315,6 +315,7 @@ class Run:
             lag_most_ms=counts.lag_most_ms,
             queue_events=self.profile.engine.batch_events,
             spill_memory_bytes=self.profile.engine.spill_memory_bytes,
+            metric_tables=self.profile.engine.metric_tables,
         )
 
     def _partitions(self, delivery: Delivery) -> tuple[PartitionStatus, ...]:

@@ -108,7 +108,8 @@ class Status:
     on from the sink. ``snapshot_run`` is the snapshot that runs or the last one, None where none was
     begun. ``tables`` and ``last_event`` are there where somebody watches (`Engine.watch`).
     ``lag_least_ms`` and ``lag_most_ms`` are of this run. ``queue_events`` and ``spill_memory_bytes`` are
-    what ``queued_events`` and ``held_bytes`` in memory are bounded by.
+    what ``queued_events`` and ``held_bytes`` in memory are bounded by. ``metric_tables``: how many tables
+    have metrics of their own.
     """
 
     pipeline: str
@@ -153,6 +154,7 @@ class Status:
     lag_most_ms: int | None = None
     queue_events: int = 0
     spill_memory_bytes: int = 0
+    metric_tables: int = 100
 
     @property
     def changes(self) -> int:

@@ -48,6 +48,11 @@ class TableStatus:
     commit_lsn: int
     committed_ms: int
 
+    @property
+    def events(self) -> int:
+        """Return how many events there were of all kinds."""
+        return self.creates + self.updates + self.deletes + self.truncates + self.reads
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastEvent:

@@ -14,6 +14,8 @@ from waltap.telemetry.summary import summary_fields
 __all__ = ["LifeCycleLog"]
 
 THROUGHPUT_EVERY_S = 10.0
+TABLES_NAMED = 20
+"""Tables of a snapshot that have lines of their own; beyond, a line now and then tells how many are."""
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +28,9 @@ class LifeCycleLog:
         self._status = status
         self._told_events = 0
         self._since: float | None = None
+        self._begun: set[str] = set()
+        self._read = self._rows = 0
+        self._told_tables = 0.0
 
     @hookimpl
     def on_state(self, pipeline: str, state: str) -> None:
@@ -55,12 +60,28 @@ class LifeCycleLog:
 
     @hookimpl
     def on_snapshot(self, pipeline: str, event: str, table: str, rows: int) -> None:
-        """Log beginnings and ends, not every progress."""
-        if event != "progress":
-            fields: dict[str, object] = {"pipeline": pipeline}
-            if table:
-                fields |= {"relation": table, "rows": rows}
-            logger.info("snapshot %s", event.replace("_", " "), extra=fields)
+        """Log beginnings and ends, not every progress; of many tables how many are read, now and then."""
+        if event == "progress":
+            return
+        fields: dict[str, object] = {"pipeline": pipeline}
+        if table:
+            self._begun.add(table)
+            done = event == "table_completed"
+            self._read, self._rows = self._read + done, self._rows + rows * done
+            many = len(self._begun) > TABLES_NAMED
+            named = {**fields, "relation": table, "rows": rows}
+            level = logging.DEBUG if many else logging.INFO
+            logger.log(level, "snapshot %s", event.replace("_", " "), extra=named)
+            if many and time.monotonic() - self._told_tables >= THROUGHPUT_EVERY_S:
+                self._told_tables = time.monotonic()
+                whole = max(len(self._status().captured_tables), len(self._begun))
+                text = "snapshot progress: %s of %s tables are read"
+                logger.info(text, self._read, whole, extra={**fields, "rows": self._rows})
+            return
+        if event != "started" and self._begun:
+            fields |= {"tables": self._read, "rows": self._rows}
+        self._begun, self._read, self._rows = set(), 0, 0
+        logger.info("snapshot %s", event, extra=fields)
 
     @hookimpl
     def on_schema_change(self, pipeline: str, old: Relation | None, new: Relation) -> None:

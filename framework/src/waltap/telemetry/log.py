@@ -25,6 +25,7 @@ FIELDS = (
     "batch_rows",
     "batch_bytes",
     "rows",
+    "tables",
     "rows_per_second",
     "changes",
     "snapshot_rows",

@@ -1,0 +1,54 @@
+"""Metrics of tables where there are thousands: those of the busiest."""
+
+from collections import Counter
+
+import pytest
+from waltap.monitor.metrics import METRICS
+from waltap.pipeline.counts import TableProgress
+from waltap.pipeline.status import Status
+from waltap.pipeline.table_counts import TableStatus
+from waltap.sink.onward import Onward, OnwardTable
+
+TABLES = 5000
+
+
+def status(most: int) -> Status:
+    def table(number: int) -> TableStatus:
+        return TableStatus(
+            table=f"t{number}", creates=number, updates=1, deletes=1, truncates=1, reads=1,
+            commit_lsn=1, committed_ms=1,
+        )  # fmt: skip
+
+    stopped = OnwardTable(table="t7", lsn=1, failed="broken")
+    onward = tuple(OnwardTable(table=f"t{n}", lsn=1) for n in range(TABLES) if n != 7)
+    return Status(
+        pipeline="p", at_ms=1, started_ms=1, state="streaming", state_since_ms=1,
+        tables=tuple(map(table, range(TABLES))),
+        snapshot=tuple(
+            TableProgress(table=f"t{n}", rows=n, estimate=n, complete=n != 3) for n in range(TABLES)
+        ),
+        onward=(
+            Onward(
+                stage="spark", lsn=1, lag_bytes=0, current=True, committed_ms=1, applied_ms=1,
+                tables=(stopped, *onward), problem="",
+            ),
+        ),
+        metric_tables=most,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("most", [0, 100])
+def test_only_the_busiest_tables_have_series_of_their_own(most: int) -> None:
+    shown: Counter[str] = Counter()
+    named: dict[str, set[str]] = {}
+    for metric in METRICS:
+        for labels, _ in metric.read(status(most)):
+            if "table" in labels:
+                shown[metric.name] += 1
+                named.setdefault(metric.name, set()).add(labels["table"])
+    assert sum(shown.values()) <= 15 * max(most, 1)
+    if most:
+        busiest = {f"t{n}" for n in range(TABLES - most, TABLES)}
+        assert named["waltap_table_events"] == named["waltap_table_lsn"] == busiest
+        assert "t3" in named["waltap_snapshot_table_rows"], "it is read now"
+    assert "t7" in named["waltap_onward_table_stopped"]
