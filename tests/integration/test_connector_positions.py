@@ -1,6 +1,7 @@
 """Where a start goes on, on a real server: slots that went, moved, or belong to others, and offsets
 that do not fit. Nothing is ever passed over in silence."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -217,6 +218,10 @@ def test_a_slot_in_use_is_told_at_once_and_refused_when_patience_ends(
     waiting = f"slot {pipeline.slot} is read by pid {reader.backend_pid}: waiting up to 2 s for it"
     assert warnings.count(waiting) == 1
     assert pipeline.offset() == before
+    (ends,) = re.findall(r"SELECT pg_terminate_backend\(\d+\)", caught.value.advice())
+    assert pipeline.database is not None
+    pipeline.database.execute(ends)
+    pipeline.catch_up()
 
 
 def test_no_retries_means_no_wait(
