@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waltap_yugabyte.errors import ReadTimeRefused
 
 from tests.integration.test_preflight import Shop, shop  # noqa: F401 - a fixture
 from tests.rigs.command import waltap
@@ -238,6 +239,23 @@ def test_what_is_printed_suffices(
             shop.database.execute(text)
     done = shop.run(*settings)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_procedures_for_a_read_time_find_the_servers_own_functions(shop: Shop) -> None:  # noqa: F811
+    """They run with a superuser's rights for whoever calls them. The setting is one that PostgreSQL takes."""
+    both = re.findall(r"CREATE PROCEDURE .*?SECURITY DEFINER[^;.]*", ReadTimeRefused.remedy)
+    assert len(both) == 2
+    for statement in both:
+        shop.database.execute(statement.replace("yb_", "yb.yb_").replace("set_yb.", "set_"))
+    shop.database.execute(
+        "CREATE FUNCTION public.quote_literal(text) RETURNS text LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE EXCEPTION 'planted'; END $$"
+    )
+    ((found,),) = shop.database.execute(
+        "SET search_path = public, pg_catalog; CALL set_yb_read_time('5 ht');"
+        "CALL disable_catalog_version_check(); SHOW yb.yb_read_time"
+    )
+    assert found == "5 ht"
 
 
 def printed(stderr: str) -> str:

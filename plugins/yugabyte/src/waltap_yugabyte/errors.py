@@ -59,7 +59,8 @@ class ReadTimeRefused(SourceError):
     remedy = (
         "As a superuser, in a schema of the role's search_path: CREATE PROCEDURE "
         "set_yb_read_time(value TEXT) LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'SET LOCAL yb_read_time = ' "
-        "|| quote_literal(value); END $$ SECURITY DEFINER; CREATE PROCEDURE "
+        "|| quote_literal(value); END $$ SECURITY DEFINER SET search_path = pg_catalog, pg_temp; "
+        "CREATE PROCEDURE "
         "disable_catalog_version_check() LANGUAGE plpgsql AS $$ BEGIN EXECUTE "
         "'SET yb_disable_catalog_version_check = true'; END $$ SECURITY DEFINER. Or "
         "yb.consistent.snapshot=false, by which rows that change meanwhile come twice."
