@@ -69,9 +69,11 @@ def last_position(
     client: AdminClient,
     topic: str,
     key: str,
+    pipeline: str | None,
     stopping: Callable[[], bool],
 ) -> Positions | None:
-    """Return the position that was committed last under ``key``, None where there is none.
+    """Return the position that was committed last under ``key``, None where there is none. It must be that
+    of ``pipeline``; None: whoever's it is.
 
     Called when no transaction of ours is open any more: what is committed is final. The last records are
     read first; where none of them is ours, more of them. Raises: KafkaPositionUnusable.
@@ -103,7 +105,15 @@ def last_position(
     except KafkaException as raised:
         text = f"the position in topic {topic} cannot be read: {kafka_error(raised).str()}"
         raise KafkaPositionUnusable(text, topic=topic) from raised
-    return None if not found else _decoded(found, topic)
+    if not found:
+        return None
+    kept = _decoded(found, topic)
+    if pipeline not in (None, kept.pipeline):
+        text = f"topic {topic} holds the position of pipeline {kept.pipeline!r} under {key}"
+        raise KafkaPositionUnusable(
+            f"{text}, the transactional.id of this pipeline, too", topic=topic
+        )
+    return Positions({name: Position(*place) for name, place in kept.partitions.items()})
 
 
 def _offset(client: AdminClient, place: TopicPartition, spec: OffsetSpec) -> int:
@@ -158,7 +168,7 @@ def _read(
     return found
 
 
-def _decoded(value: bytes, topic: str) -> Positions:
+def _decoded(value: bytes, topic: str) -> _Kept:
     try:
         kept = msgspec.json.decode(value, type=_Kept)
     except UNREADABLE as error:
@@ -167,4 +177,4 @@ def _decoded(value: bytes, topic: str) -> Positions:
     if kept.version != VERSION:
         text = f"topic {topic} holds positions of version {kept.version}, which is a later waltap's"
         raise KafkaPositionUnusable(text, topic=topic)
-    return Positions({name: Position(*place) for name, place in kept.partitions.items()})
+    return kept

@@ -69,8 +69,10 @@ class KafkaTransactions:
                 )
             topics.create(position_topic(name))
         identity, stopping = failures.transactional_id, self._context.stopping
-        held = last_position(settings, admin, name, identity, stopping)
-        if held is not None and not self._context.resumes:
+        resumes, pipeline = self._context.resumes, self._context.pipeline
+        whose = pipeline if resumes else None
+        held = last_position(settings, admin, name, identity, whose, stopping)
+        if held is not None and not resumes:
             self._producer.begin_transaction()
             self._producer.produce(name, None, identity.encode(), PARTITION)
             self._until_done(self._producer.commit_transaction, INIT_S)
