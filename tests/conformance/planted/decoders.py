@@ -11,7 +11,7 @@ import pytest
 
 import waltap_decoders.plugin
 from waltap.decode.decoder import DecoderCapabilities
-from waltap.decode.message import Commit, Insert, RelationSeen, Truncate, Update
+from waltap.decode.message import Begin, Commit, Delete, Insert, RelationSeen, Truncate, Update
 from waltap.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.errors import DecodeError
 from waltap_testing.decoder_suite import DecoderRig, DecoderSuite
@@ -306,3 +306,104 @@ class DropsTruncates(PgOutput):
 class TestDeclaresTruncateAndDropsIt(Planted):
     decoder = DropsTruncates
     caught_by = "test_it_does_all_it_declares"
+
+
+class OfAnyRelation(PgOutput):
+    """Puts another relation in the place of each. Right where it is the same."""
+
+    def feed(self, frames):
+        messages = super().feed(frames)
+        for message in messages:
+            if isinstance(message, RelationSeen | Insert | Update | Delete):
+                message.relation = self.found(message.relation)
+        return messages
+
+
+class ForgetsTheSchema(OfAnyRelation):
+    """Keeps shapes by the name of the table alone, as long as they have the columns that came."""
+
+    def __init__(self, context):
+        super().__init__(context)
+        self.shapes = {}
+
+    def found(self, relation):
+        known = self.shapes.setdefault(relation.table, relation)
+        if known.schema == relation.schema:
+            known = self.shapes[relation.table] = relation
+        return known
+
+
+class TestForgetsTheSchema(Planted):
+    decoder = ForgetsTheSchema
+    caught_by = "test_recordings_mean_what_is_written"
+
+
+class KeepsTheFirstShape(OfAnyRelation):
+    def __init__(self, context):
+        super().__init__(context)
+        self.shapes = {}
+
+    def found(self, relation):
+        return self.shapes.setdefault(relation.name, relation)
+
+
+class TestKeepsARelationBeyondItsChange(Planted):
+    decoder = KeepsTheFirstShape
+    caught_by = "test_recordings_mean_what_is_written"
+
+
+class AsksForEachRow(PgOutput):
+    def __init__(self, context):
+        super().__init__(context)
+        self.catalogue = context.catalogue
+
+    def feed(self, frames):
+        messages = super().feed(frames)
+        for message in messages:
+            if isinstance(message, Insert | Update | Delete):
+                self.catalogue.relation(message.relation.schema, message.relation.table)
+        return messages
+
+
+class TestAsksTheCatalogueForEachRow(Planted):
+    decoder = AsksForEachRow
+    caught_by = "test_the_catalogue_is_not_asked_for_each_row"
+
+
+class ExchangesFlags(PgOutput):
+    def feed(self, frames):
+        messages = super().feed(frames)
+        for message in messages:
+            if isinstance(message, Truncate):
+                flags = message.cascade, message.restart_identity
+                message.restart_identity, message.cascade = flags
+        return messages
+
+
+class TestExchangesCascadeAndRestart(Planted):
+    decoder = ExchangesFlags
+    caught_by = "test_recordings_mean_what_is_written"
+
+
+class TakesAnyCommit(PgOutput):
+    """Takes a COMMIT for that of the transaction at hand without looking."""
+
+    def feed(self, frames):
+        return [message for frame in frames for message in self.one(frame)]
+
+    def one(self, frame):
+        lsn, payload = frame
+        if payload[:1] == b"C" and len(payload) == 26 and self.begun is not None:
+            payload = payload[:2] + self.begun.to_bytes(8, "big") + payload[10:]
+        messages = super().feed([(lsn, payload)])
+        for message in messages:
+            if isinstance(message, Begin):
+                self.begun = message.commit_lsn
+        return messages
+
+    begun = None
+
+
+class TestTakesTheCommitOfAnother(Planted):
+    decoder = TakesAnyCommit
+    caught_by = "test_the_commit_of_another_transaction_is_refused"

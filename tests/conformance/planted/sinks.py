@@ -425,7 +425,7 @@ class Rows(Sink):
     capabilities = SinkCapabilities(exactly_once=True)
 
     def __init__(self, path, context):
-        self.path = path
+        self.path, self.pipeline = path, context.pipeline
         self.rows, self.position, self.kept = {}, None, None
         self.read = {}  # tables of a snapshot that are not complete yet
         self.whole = True
@@ -433,7 +433,9 @@ class Rows(Sink):
     def open(self):
         if not self.path.exists():
             return None
-        self.rows, self.whole, position = json.loads(self.path.read_text())
+        self.rows, self.whole, position, pipeline = json.loads(self.path.read_text())
+        if pipeline != self.pipeline:
+            raise Refused(f"it is written by {pipeline}")
         self.position = Position(*position)
         self.kept = self.position if self.whole else None
         return self.kept
@@ -487,7 +489,7 @@ class Rows(Sink):
         position = [self.position.end_lsn, self.position.commit_lsn, self.position.index]
         new = self.path.with_suffix(".new")
         try:
-            new.write_bytes(orjson.dumps([self.rows, self.whole, position]))
+            new.write_bytes(orjson.dumps([self.rows, self.whole, position, self.pipeline]))
             self.publish(new)
         except OSError as cause:
             raise Refused("the file did not take it") from cause

@@ -1,9 +1,10 @@
 """Ends a process at a chosen step, for real: a forked child that kills itself.
 
 A step is a point between two acts that outlive the process: a mark that the action sets between calls
-of the plugin, or a call that changes files or opens a connection, seen just before it happens. Writes
-of native libraries are not seen one by one; `Kill.at_bytes` ends the process inside any write that
-takes a file beyond a size, whoever makes it.
+of the plugin, or a call that changes files or opens a connection, seen just before it happens, or a
+call of the plugin's own files into a native library: the driver of a database, for one, whose writes
+are not seen one by one. `Kill.at_bytes` ends the process inside any write that takes a file beyond a
+size, whoever makes it.
 
 Only the death of a process is simulated. What the kernel has taken survives it: a missing fsync does
 not show.
@@ -17,15 +18,27 @@ import os
 import resource
 import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import IO, Any, NoReturn
+from pathlib import Path
+from types import BuiltinFunctionType, FrameType, ModuleType
+from typing import IO, Any, Final, NoReturn
 
 import msgspec
 
-__all__ = ["Child", "Kill", "Outcome", "imitated", "in_child", "limit_file_size"]
+__all__ = [
+    "NATIVE",
+    "Child",
+    "Kill",
+    "Outcome",
+    "imitated",
+    "in_child",
+    "limit_file_size",
+    "own_files",
+]
 
 AUDITED = frozenset(
     (
@@ -41,6 +54,10 @@ AUDITED = frozenset(
     )
 )
 WATCHED = ("fdatasync", "fsync", "pwrite", "sendfile", "write", "writev")
+NATIVE: Final = "native call"
+"""How the names of steps begin that are calls into a native library."""
+DRIVERS: Final = frozenset({"sqlite3", "_sqlite3", "_socket", "_ssl", "mmap"})
+"""Modules of Python itself whose native calls reach beyond the process; `AUDITED` has the files'."""
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
@@ -73,8 +90,8 @@ class Outcome:
 class Child:
     """What an action in the child may do: report values (msgspec makes JSON of them), mark steps."""
 
-    def __init__(self, pipe: int, kill: Kill) -> None:
-        self._pipe, self._kill = pipe, kill
+    def __init__(self, pipe: int, kill: Kill, own: tuple[str, ...] = ()) -> None:
+        self._pipe, self._kill, self._own = pipe, kill, own
         self._count = 0
         self._write = os.write  # the real one, before it is watched
 
@@ -104,6 +121,19 @@ class Child:
                 setattr(os, name, self._watched(name, getattr(os, name)))
         builtins.open = io.open = self._watched_open(builtins.open)  # type: ignore[assignment]
         sys.addaudithook(self._audit)
+        if self._own:
+            threading.setprofile(self._profile)
+            sys.setprofile(self._profile)
+
+    def _profile(self, frame: FrameType, event: str, called: Any) -> None:
+        """Make a step of what the plugin's own code calls in a native library."""
+        if (
+            event == "c_call"
+            and frame.f_code.co_filename.startswith(self._own)
+            and _is_native(called)
+        ):
+            place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+            self.mark(f"{NATIVE} {called.__name__} at {place}")
 
     def _watched(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
@@ -128,14 +158,38 @@ class Child:
             self.mark("open for writing")
 
 
+def _is_native(called: Any) -> bool:
+    """Tell whether ``called`` is of a library that is no part of Python, or reaches beyond the process."""
+    owner = called.__self__ if isinstance(called, BuiltinFunctionType) else None
+    if owner is None or isinstance(owner, ModuleType):
+        module = called.__module__ or getattr(owner, "__name__", "")
+    else:
+        module = (owner if isinstance(owner, type) else type(owner)).__module__
+    top = (module or "builtins").partition(".")[0]
+    return top in DRIVERS or top not in sys.stdlib_module_names
+
+
+def own_files(made_by: Callable[..., object]) -> tuple[str, ...]:
+    """Return how the names of the files of a plugin begin: those of the package of what makes it."""
+    module = sys.modules[made_by.__module__]
+    package = sys.modules.get(module.__name__.partition(".")[0], module)
+    folders = [str(Path(folder)) + os.sep for folder in getattr(package, "__path__", ())]
+    file = module.__file__ or ""
+    inside = tuple(folder for folder in folders if file.startswith(folder))
+    return inside if package.__file__ is not None and inside else (file,)
+
+
 def limit_file_size(size: int | None) -> None:
     """Let no file of this process grow beyond ``size`` bytes; None: as far as allowed before."""
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard if size is None else size, hard))
 
 
-def in_child(action: Callable[[Child], None], kill: Kill, *, seconds: int = 60) -> Outcome:
-    """Run ``action`` in a forked process and tell what became of it.
+def in_child(
+    action: Callable[[Child], None], kill: Kill, *, seconds: int = 60, own: tuple[str, ...] = ()
+) -> Outcome:
+    """Run ``action`` in a forked process and tell what became of it. ``own``: how the names of those files
+    begin whose calls of native libraries are steps (`own_files`).
 
     Raises: AssertionError when it neither ended nor died within ``seconds``.
     """
@@ -149,7 +203,7 @@ def in_child(action: Callable[[Child], None], kill: Kill, *, seconds: int = 60) 
     if pid == 0:
         gc.freeze()  # what the parent left lying about may belong to threads that are not here
         os.close(reading)
-        _live(action, Child(writing, kill), seconds)
+        _live(action, Child(writing, kill, own), seconds)
     os.close(writing)
     with open(reading, "rb") as pipe:  # noqa: PTH123 - a file descriptor
         lines = pipe.read().split(b"\n")

@@ -16,7 +16,7 @@ from itertools import cycle
 
 import pytest
 
-from waltap.decode.decoder import Decoder, DecoderContext, Frame, ServerInfo
+from waltap.decode.decoder import Catalogue, Decoder, DecoderContext, Frame, ServerInfo
 from waltap.decode.message import (
     Begin,
     BeginPrepare,
@@ -37,7 +37,7 @@ from waltap.decode.message import (
     Truncate,
     Update,
 )
-from waltap.decode.relation import Relation
+from waltap.decode.relation import DataType, Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.errors import DecodeError
 from waltap.source.position import lsn_text
@@ -58,6 +58,7 @@ PEAK_BYTES_PER_BYTE, PEAK_BYTES = 200, 1 << 20
 FRAMES_DAMAGED, REFEEDS = 240, 120_000
 """Frames that are damaged, over all recordings, and frames fed again to get there."""
 STREAM_FRAMES, KEPT_BYTES = 4_000, 128 * 1024
+ROWS_ASKED = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,6 +357,15 @@ class DecoderSuite:
                 except DecodeError:
                     continue
 
+    def test_the_commit_of_another_transaction_is_refused(self, rig: DecoderRig) -> None:
+        """Where a COMMIT shows which transaction it ends, one that ends another is a DecodeError: what is
+        between was lost, and the position would pass it."""
+        for recording in rig.recordings:
+            for number, (frame, other) in _commits(rig, recording):
+                outcome = _Case(rig, recording, number, 0).feed(other)
+                at = f"{recording.name}, frame {number}: {other!r} in the place of {frame!r}"
+                assert isinstance(outcome, DecodeError), f"{at}: {_outcome(outcome)}"
+
     def test_errors_tell_where(self, rig: DecoderRig) -> None:
         """A DecodeError names decoder and LSN, and an offset inside the payload."""
         told = 0
@@ -391,6 +401,21 @@ class DecoderSuite:
             return
         pytest.fail("no recording has a frame that can be repeated: record a row in a transaction")
 
+    def test_the_catalogue_is_not_asked_for_each_row(self, rig: DecoderRig) -> None:
+        """It is a query each time: asked when a relation is new, and seldom between."""
+        for recording in rig.recordings:
+            asked = _Asked(rig.context.catalogue)
+            watched = replace(rig, context=replace(rig.context, catalogue=asked))
+            decoder = watched.build(recording)
+            frame = _repeatable(decoder, recording)
+            if frame is not None:
+                before = asked.times
+                _swallow(decoder, frame, ROWS_ASKED)
+                times = asked.times - before
+                assert times < ROWS_ASKED // 10, (
+                    f"{recording.name}: the catalogue was asked {times} times for {ROWS_ASKED} rows"
+                )
+
     def test_memory_is_in_proportion_to_a_frame(self, rig: DecoderRig) -> None:
         """No frame of the recordings takes memory out of proportion."""
         for recording in rig.recordings:
@@ -400,6 +425,37 @@ class DecoderSuite:
                     decoder.feed([frame])
                 limit = PEAK_BYTES + PEAK_BYTES_PER_BYTE * len(frame[1])
                 assert cost.peak <= limit, f"{recording.name}, frame {number}: {cost.peak} bytes"
+
+
+class _Asked:
+    """A catalogue that counts what it is asked."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue, self.times = catalogue, 0
+
+    def relation(self, schema: str, table: str) -> Relation | None:
+        self.times += 1
+        return self._catalogue.relation(schema, table)
+
+    def data_type(self, oid: int) -> DataType | None:
+        self.times += 1
+        return self._catalogue.data_type(oid)
+
+    def is_materialized_view(self, schema: str, table: str, xid: int, *, was_table: bool) -> bool:
+        self.times += 1
+        return self._catalogue.is_materialized_view(schema, table, xid, was_table=was_table)
+
+
+def _commits(rig: DecoderRig, recording: Recording) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
+    """Give the frames that are a COMMIT and no more, each with that of another transaction."""
+    decoder, found = rig.build(recording), list[tuple[int, bytes]]()
+    for number, frame in enumerate(recording.frames):
+        messages = decoder.feed([frame])
+        if len(messages) == 1 and isinstance(messages[0], Commit):
+            found.append((number, frame[1]))
+    for (number, payload), (_, other) in zip(found, found[1:] + found[:1], strict=True):
+        if payload != other:
+            yield number, (payload, other)
 
 
 @dataclass(slots=True)

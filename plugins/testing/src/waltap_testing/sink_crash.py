@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,7 +12,16 @@ from waltap.errors import Retry, SinkError
 from waltap.sink.sink import Sink
 from waltap.source.position import START, Position, Positions
 from waltap.transactions.transaction import Batch
-from waltap_testing.crash import Child, Kill, Outcome, imitated, in_child, limit_file_size
+from waltap_testing.crash import (
+    NATIVE,
+    Child,
+    Kill,
+    Outcome,
+    imitated,
+    in_child,
+    limit_file_size,
+    own_files,
+)
 from waltap_testing.damage import evenly
 from waltap_testing.scenarios import mixed
 from waltap_testing.sink_findings import assert_complete
@@ -99,10 +108,23 @@ def crashes(new_rig: Callable[[Path], SinkRig], folder: Path) -> Iterator[Crash]
     workload = mixed(truncate=rig.build(whole).capabilities.truncate)
     counted = run(rig, _delivery(rig, whole, workload), Kill())
     assert counted.error is None, counted.error
-    for step in evenly(range(1, len(counted.steps) + 1), MOST_KILLS):
+    for step in _chosen(counted.steps):
         own = folder / f"step-{step}"
         own.mkdir()
         yield Crash.of(new_rig(own), own, Kill(step=step))
+
+
+def _chosen(steps: Sequence[str]) -> list[int]:
+    """Return the steps to be killed at, by number from 1: as many as may be of what changes files or is
+    the suite's own, and of native calls some of each line, since loops make most of them."""
+    acts: list[int] = []
+    lines: dict[str, list[int]] = {}
+    for number, name in enumerate(steps, 1):
+        (lines.setdefault(name, []) if name.startswith(NATIVE) else acts).append(number)
+    acts = evenly(acts, MOST_KILLS)
+    each = max(2, (MOST_KILLS - len(acts)) // max(1, len(lines)))
+    natives = sorted(number for found in lines.values() for number in evenly(found, each))
+    return sorted([*acts, *evenly(natives, MOST_KILLS)])
 
 
 def _delivery(rig: SinkRig, folder: Path, workload: Workload) -> Callable[[Child], None]:
@@ -126,7 +148,7 @@ def _delivery(rig: SinkRig, folder: Path, workload: Workload) -> Callable[[Child
 def run(rig: SinkRig, act: Callable[[Child], None], kill: Kill) -> Outcome:
     """Run ``act`` where it may die: in a child, or imitated where the rig says so."""
     if rig.forks:
-        return in_child(act, kill)
+        return in_child(act, kill, own=own_files(rig.spec.factory))
     if kill.at_bytes is not None:
         pytest.skip("the plugin cannot run in a forked process")
     return imitated(act, kill)
