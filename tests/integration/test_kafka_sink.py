@@ -376,10 +376,9 @@ def test_a_user_without_rights_is_told_which_it_needs(
 def test_a_setting_that_the_client_does_not_know_is_named(
     kafka: Kafka, tmp_path: Path, name: str, value: str, told: str
 ) -> None:
-    made = sink(kafka.bootstrap, tmp_path, **{name: value})
-    for call in (made.check, made.open):
+    for call in (KafkaSink.check, KafkaSink.open):
         with pytest.raises(ConfigurationError, match=told):
-            call()
+            call(sink(kafka.bootstrap, tmp_path, **{name: value}))
 
 
 # --- size -----------------------------------------------------------------------------------------

@@ -147,3 +147,58 @@ def test_a_short_secret_garbles_no_message(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_command_that_writes_nowhere_does_not_judge_the_promise(asked: dict[str, str]) -> None:
     raw = read_debezium(CONNECTOR | asked, "c.properties")
     assert examine(raw, HOST, sink=any_sink(raw)).profile.sink.spec.name == "terminal"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("producer.override.ssl.truststore.location", "/etc/trust.jks"),
+        ("producer.ssl.keystore.location", "/etc/keys.jks"),
+        ("producer.sasl.client.callback.handler.class", "software.amazon.msk.auth.iam.Handler"),
+        ("sasl.jaas.config", "software.amazon.msk.auth.iam.IAMLoginModule required;"),
+    ],
+)
+def test_what_a_start_refuses_of_the_client_is_refused_with_the_file(name: str, value: str) -> None:
+    (problem,) = problems(WORKER, {name: value})
+    assert name.endswith(problem.property.removeprefix("producer."))
+
+
+def test_what_the_clients_of_channels_have_no_equivalent_for_is_named() -> None:
+    channels = {
+        "signal.enabled.channels": "source,kafka",
+        "signal.kafka.bootstrap.servers": "h:1",
+        "signal.consumer.ssl.truststore.location": "/etc/trust.jks",
+        "notification.enabled.channels": "kafka",
+        "notification.kafka.bootstrap.servers": "h:1",
+        "notification.kafka.topic": "told",
+        "notification.producer.acks": "1",
+    }
+    names = {problem.property for problem in problems(WORKER, channels)}
+    assert names == {"signal.consumer.ssl.truststore.location", "notification.producer.acks"}
+
+
+def test_the_converters_of_apicurio_are_named_each_with_what_takes_their_place() -> None:
+    apicurio = {
+        f"{side}.converter{rest}": value
+        for side in ("key", "value")
+        for rest, value in (
+            ("", "io.apicurio.registry.utils.converter.AvroConverter"),
+            (".apicurio.registry.url", "http://registry:8080/apis/registry/v2"),
+        )
+    }
+    found = {problem.property: problem for problem in problems(WORKER, apicurio)}
+    assert set(found) == set(apicurio)
+    for name, problem in found.items():
+        assert "schema.registry.url" in str(problem), name
+    for side in ("key", "value"):
+        assert "io.confluent.connect.avro.AvroConverter" in str(found[f"{side}.converter"])
+
+
+@pytest.mark.parametrize("support", ["true", "false"])
+def test_enhanced_avro_support_is_taken_as_it_is(support: str) -> None:
+    converter = {"value.converter": "io.confluent.connect.avro.AvroConverter"}
+    given = {
+        "schema.registry.url": "http://registry:8081",
+        "value.converter.enhanced.avro.schema.support": support,
+    }
+    assert examined(WORKER, converter, given).profile

@@ -23,6 +23,7 @@ __all__ = [
     "OLD_VALUES",
     "Known",
     "Treatment",
+    "format_instead",
     "known",
     "present",
 ]
@@ -328,6 +329,15 @@ KNOWN_FAMILIES: tuple[tuple[re.Pattern[str], Known], ...] = (
         re.compile(r"(key|value)\.converter\..*schema\.registry\..+"),
         Known("", why="no format that the profile chooses asks a schema registry"),
     ),
+    (
+        re.compile(r"(header|key|value)\.converter\.apicurio\..+"),
+        Known(
+            "",
+            why="it is for Apicurio's own interface; that of Confluent, which Apicurio has too, takes "
+            "SIDE.converter.schema.registry.url=http://HOST:PORT/apis/ccompat/v7, auto.register.schemas, "
+            "use.latest.version",
+        ),
+    ),
     (re.compile(r"(header|key|value)\.converter\..+"), Known("false")),
 )
 
@@ -383,6 +393,29 @@ OLD_VALUES: dict[tuple[str, str], str] = {
     ("offset.mismatch.strategy", "false"): "no_validation",
 }
 """(present name, old value) → the present value."""
+
+
+_FORMAT_INSTEAD = (
+    "io.confluent.connect.{}Converter, with schema.registry.url=http://HOST:PORT/apis/ccompat/v7 of the "
+    "same registry; consumers then read Confluent's bytes"
+)
+OLD_FORMATS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (
+        re.compile(rf"io\.apicurio\..*{kind}Converter", re.IGNORECASE),
+        _FORMAT_INSTEAD.format(confluent),
+    )
+    for kind, confluent in (
+        ("Avro", "avro.Avro"),
+        ("Json", "json.JsonSchema"),
+        ("Protobuf", "protobuf.Protobuf"),
+    )
+)
+"""Class of a converter that waltap does not have → what to write in its place."""
+
+
+def format_instead(name: str) -> str | None:
+    """Return what to write in the place of a converter's class, None where nothing is known of it."""
+    return next((text for pattern, text in OLD_FORMATS if pattern.fullmatch(name.strip())), None)
 
 
 def known(name: str) -> Known | None:

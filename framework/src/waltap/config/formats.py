@@ -110,8 +110,8 @@ class Formats:
             places[0] = "key.converter", choice.key_converter
         places.append(("header.converter", choice.header_converter or self._header))
         found: dict[str, FormatSpec | None] = {}
-        for place, name in places[1::-1] + places[2:]:
-            if name not in found:
+        for place, name in dict.fromkeys(places[1::-1] + places[2:]):
+            if found.get(name) is None:  # also where it was missed for another side: each is named
                 found[name] = self._find(FormatSpec, name.strip(), place)
         key, value, header = (found[name] for _, name in places)
         if key is None or value is None or header is None:

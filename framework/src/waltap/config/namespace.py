@@ -18,7 +18,7 @@ from waltap.config.layers import SINK_PREFIX, Setting
 from waltap.config.placeholder import Renewal, SecretMissing, fill, holds_placeholder
 from waltap.config.property import Declaration, Properties, declarations
 from waltap.config.secrecy import HIDDEN, hide, looks_secret, redacted, without
-from waltap.errors import Problem
+from waltap.errors import ConfigurationError, Problem
 from waltap.host import nearest
 from waltap.printable import printable
 
@@ -198,6 +198,13 @@ class Namespace:
                 component, known, origins, lambda d: values.get(d.name, self._findings.default(d))
             )
             return None
+        except ConfigurationError as cause:  # of settings of a family, each by its name
+            for problem in cause.problems:
+                self._complain_of(problem)
+            self._explain(
+                component, by_name, origins, lambda d: values.get(d.name, self._findings.default(d))
+            )
+            return None
         filled.keep_renewals(
             {
                 by_name[name].field: self._findings.renewal(setting)
@@ -310,6 +317,14 @@ class Namespace:
             native=self._native_name(setting, declaration),
         )
         self._findings.problems.append(problem)
+
+    def _complain_of(self, problem: Problem) -> None:
+        """Record what a component finds wrong with a setting, by the name that its user wrote."""
+        setting = self.settings.get(problem.property)
+        if setting is not None:
+            self.complain(setting, problem.what, allowed=problem.allowed)
+        else:
+            self._findings.problems.append(problem)
 
     def _as_written(self, name: str, like: Setting) -> str:
         """Return ``name`` with what its user writes before names that are ``like`` it."""

@@ -21,7 +21,7 @@ from waltap.config.connect_worker import (
 )
 from waltap.config.converters import converters
 from waltap.config.dead_letters import copy_of_letters
-from waltap.config.debezium_names import OLD_NAMES, Known, present
+from waltap.config.debezium_names import OLD_NAMES, Known, format_instead, present
 from waltap.config.formats import DEFAULT_FORMAT, Formats
 from waltap.config.layers import SINK_PREFIX, RawProfile, Setting
 from waltap.config.name_patterns import in_database
@@ -398,7 +398,7 @@ class _Resolver:
             problem = Problem(
                 self._written(place),
                 missing.what,
-                allowed=missing.known,
+                allowed=format_instead(name) or missing.known,
                 nearest=missing.nearest,
                 native=NATIVE.get(place),
             )

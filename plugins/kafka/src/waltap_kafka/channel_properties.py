@@ -1,6 +1,9 @@
 """What the channels of Kafka can be told."""
 
+from pydantic import model_validator
+
 from waltap.config.property import Properties, declare, declare_family
+from waltap_kafka.client_settings import client_settings
 
 __all__ = ["KafkaNotificationProperties", "KafkaSignalProperties"]
 
@@ -46,6 +49,11 @@ class KafkaSignalProperties(Properties):
         "that have an equivalent.",
     )
 
+    @model_validator(mode="after")
+    def _consumer_has_equivalents(self) -> "KafkaSignalProperties":
+        client_settings(self.consumer, "signal.consumer.")
+        return self
+
 
 class KafkaNotificationProperties(Properties):
     """Where the notification channel `kafka` writes."""
@@ -67,3 +75,8 @@ class KafkaNotificationProperties(Properties):
         summary="Any property of librdkafka for the producer of notifications, and those of the Java "
         "producer that have an equivalent.",
     )
+
+    @model_validator(mode="after")
+    def _producer_has_equivalents(self) -> "KafkaNotificationProperties":
+        client_settings(self.producer, "notification.producer.")
+        return self

@@ -7,6 +7,7 @@ from pydantic import model_validator
 
 from waltap.capture.java_regex import java_pattern
 from waltap.config.property import CommaList, Properties, declare, declare_family
+from waltap_kafka.client_settings import client_settings
 
 __all__ = ["KafkaSinkProperties"]
 
@@ -102,6 +103,11 @@ class KafkaSinkProperties(Properties):
                         java_pattern(pattern.strip(), ignore_case=False)
                     except ValueError as error:
                         raise ValueError(f"{name}: {error}") from error
+        return self
+
+    @model_validator(mode="after")
+    def _producer_has_equivalents(self) -> "KafkaSinkProperties":
+        client_settings(self.producer, "producer.")
         return self
 
     def settings_of(self, group: str) -> dict[str, str]:

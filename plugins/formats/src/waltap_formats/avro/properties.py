@@ -1,7 +1,5 @@
 """Properties of Avro, as Confluent's AvroConverter has them."""
 
-from typing import Literal
-
 from waltap.config.property import declare
 from waltap_formats.registry.properties import RegistryProperties
 
@@ -23,9 +21,10 @@ class AvroProperties(RegistryProperties):
         summary="Write NULL as null where the column has a default; otherwise the default is written.",
         advanced=True,
     )
-    enhanced: Literal["false"] = declare(
+    enhanced: bool = declare(
         "enhanced.avro.schema.support",
-        default="false",
-        summary="Accepted for Kafka Connect's sake: enums and packages of Avro are not kept.",
+        default=False,
+        summary="Accepted for Kafka Connect's sake, without effect: it writes enums that came of Avro, "
+        "and events have none; their enums are strings with both values, in Connect too.",
         advanced=True,
     )
