@@ -9,6 +9,7 @@ __all__ = [
     "BELONGINGS",
     "CONTROL",
     "DEAD_LETTERS",
+    "DIFFERENCES",
     "GAPS",
     "HTTP_KEY",
     "LOCK",
@@ -54,6 +55,9 @@ OUTLETS: Final = "sinks"
 DEAD_LETTERS: Final = "dead-letters"
 """Folder of events that could not be delivered (`LetterStore`)."""
 
+DIFFERENCES: Final = "differences"
+"""Folder of files that name rows which only a destination has, by the last comparison."""
+
 SPILL: Final = "spill"
 """Folder of transactions that wait for their fate and are large, or prepared (`SpillArea`)."""
 
@@ -63,4 +67,5 @@ def own_files(folder: Path) -> list[Path]:
     names = (OFFSET, BELONGINGS, TABLES, RELATIONS, OUTLET_POSITIONS, HTTP_KEY)
     files = [folder / name for name in names]
     paths = [path for file in files for path in (file, draft_of(file))]
-    return [path for path in (*paths, folder / SPILL, folder / CONTROL) if path.exists()]
+    paths += [folder / name for name in (SPILL, DIFFERENCES, CONTROL)]
+    return [path for path in paths if path.exists()]

@@ -45,8 +45,9 @@ class RepairIncomplete(OffsetError):
     code = "WT-6402"
     remedy = (
         "Rows that the source has no more are to be deleted at the destination: `waltap verify FILE` "
-        "names them. A snapshot by a signal doubles rows of a table without a key: one run with `waltap "
-        "run FILE --set snapshot.mode=always` replaces them. Then run `waltap repair FILE` again."
+        "names them in a file, with the SQL where the destination speaks it. A snapshot by a signal "
+        "doubles rows of a table without a key: one run with `waltap run FILE --set "
+        "snapshot.mode=always` replaces them. Then run `waltap repair FILE` again."
     )
 
 
@@ -157,6 +158,8 @@ class Repair:
                 surplus = (
                     f": the source has no more {', '.join(found.surplus)}" if found.surplus else ""
                 )
+                if found.place:
+                    surplus += f"; {found.place} names all"
                 self._told.failed[name] = f"still different at the destination{surplus}"
 
     def _compared(self, tables: list[str]) -> Mapping[str, Compared]:

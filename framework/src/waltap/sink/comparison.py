@@ -8,7 +8,8 @@ __all__ = ["Compared"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
     """One table of a destination beside the source's. ``surplus`` are keys, for people, of some rows that
-    the source has no more."""
+    the source has no more; ``place`` is a file that names all of them, "" where there is none."""
 
     equal: bool
     surplus: tuple[str, ...] = ()
+    place: str = ""

@@ -129,7 +129,27 @@ def verify(
                 readable.close()
             mine = with_letters(results, letters, name if profile.outlets else "")
             codes.append(told(mine, name, wanted=table or ()))
+            _say_where(profile, name, mine)
     raise typer.Exit(DIFFERENT if DIFFERENT in codes else max(codes))
+
+
+def _say_where(profile: "Profile", name: str, found: "Sequence[Comparison]") -> None:
+    """Write files that name all rows which only the destination has, and say where they are."""
+    from waltap.cli.screen import answers
+    from waltap.printable import printable
+    from waltap_sinks.comparison.surplus import write_surplus
+
+    try:
+        places = write_surplus(profile, name, found)
+    except OSError as error:
+        text = f"rows that only {name} has cannot be listed in a file: {error.strerror}"
+        answers().print(text, markup=False)
+        return
+    for each in found:
+        if each.table in places:
+            many, place = len(each.surplus_keys), places[each.table]
+            text = f"all {many} rows of {printable(each.table)} that only {name} has: {place}"
+            answers().print(text, markup=False, soft_wrap=True)
 
 
 def told(

@@ -126,6 +126,7 @@ class _Pair:
     names: tuple[str, ...]
     key: tuple[str, ...]
     left_out: tuple[str, ...]
+    removal: Callable[[Sequence[str], Row], str] | None = None
 
 
 def _pair(
@@ -156,6 +157,7 @@ def _pair(
         names=tuple(called for _, called, _ in columns),
         key=tuple(key),
         left_out=tuple(left_out),
+        removal=kept.removal,
     )
 
 
@@ -239,12 +241,18 @@ def _told(pair: _Pair, found: Comparison, keys: set[Row], here: Rows, there: Row
         name for n, name in enumerate(pair.names) if any(here[k][n] != there[k][n] for k in changed)
     ]
     same = found.source_hash == found.target_hash
+    surplus = frozenset(key for key in keys if key not in here)
+    removal = pair.removal
     return replace(
         found,
         target_hash=f"{found.target_hash}*" if same else found.target_hash,
         columns=tuple(columns),
         missing=keys_shown(pair.key, (key for key in keys if key not in there)),
-        surplus=keys_shown(pair.key, (key for key in keys if key not in here)),
+        surplus=keys_shown(pair.key, surplus),
+        surplus_keys=surplus,
+        removal=()
+        if removal is None
+        else tuple(removal(pair.key, key) for key in sorted(surplus, key=str)),
         changed=keys_shown(pair.key, changed),
         rows=rows_shown(pair.names, pair.key, keys, here, there),
         key=pair.key,

@@ -11,6 +11,7 @@ __all__ = [
     "KEYS_SHOWN",
     "Comparison",
     "comparison_table",
+    "key_shown",
     "keys_shown",
     "rows_shown",
 ]
@@ -36,7 +37,8 @@ class Comparison:
     differ, by the columns ``key``; ``letters`` tells how many dead letters of the table wait, ``refused``
     how many of the rows that differ they are about.
     ``apart``: why the sides were not compared, since they are not to hold the same. ``lacking``: the
-    target has no such table.
+    target has no such table. ``surplus_keys`` are all keys that only the target has, ``removal`` the
+    statements that remove their rows there.
     """
 
     table: str
@@ -58,6 +60,8 @@ class Comparison:
     apart: str = ""
     late: str = ""
     lacking: bool = False
+    surplus_keys: frozenset[tuple[str | None, ...]] = field(default=frozenset(), repr=False)
+    removal: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def verdict(self) -> "Verdict":
@@ -77,11 +81,12 @@ class Comparison:
 
 def keys_shown(names: Sequence[str], keys: "Iterable[tuple[str | None, ...]]") -> tuple[str, ...]:
     """Return some of ``keys`` for people, with the names of their columns."""
-    some = sorted(keys, key=str)[:KEYS_SHOWN]
-    return tuple(
-        "(" + ", ".join(f"{name}={part}" for name, part in zip(names, each, strict=True)) + ")"
-        for each in some
-    )
+    return tuple(key_shown(names, each) for each in sorted(keys, key=str)[:KEYS_SHOWN])
+
+
+def key_shown(names: Sequence[str], key: "tuple[str | None, ...]") -> str:
+    """Return ``key`` for people, with the names of its columns."""
+    return "(" + ", ".join(f"{name}={part}" for name, part in zip(names, key, strict=True)) + ")"
 
 
 def rows_shown(

@@ -1,11 +1,14 @@
 """The comparison as others ask for it: is a table of the destination equal to the source's?"""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from waltap.sink.comparison import Compared
 from waltap_sinks.comparison.commands import connected, dsn_of, publications_of, readables
 from waltap_sinks.comparison.compare import compare
+from waltap_sinks.comparison.surplus import write_surplus
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
@@ -23,7 +26,7 @@ def compared(
         return None
     found: dict[str, Compared] = {}
     with connected(dsn_of(profile)) as source:
-        for _, readable in readables(profile, None):
+        for name, readable in readables(profile, None):
             try:
                 results = compare(
                     source,
@@ -34,10 +37,16 @@ def compared(
                 )
             finally:
                 readable.close()
+            places: Mapping[str, Path] = {}
+            with suppress(OSError):  # what is found counts all the same
+                places = write_surplus(profile, name, results)
             for each in results:
                 known = found.get(each.table, Compared(equal=True))
                 found[each.table] = Compared(
                     equal=known.equal and each.equal and not (each.left_out or each.apart),
                     surplus=(*known.surplus, *each.surplus),
+                    place=" and ".join(
+                        filter(None, (known.place, str(places.get(each.table, ""))))
+                    ),
                 )
     return found

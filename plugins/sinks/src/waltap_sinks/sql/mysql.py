@@ -119,6 +119,9 @@ class MysqlTarget(GenericTarget):
 
     # --- tables ---
 
+    def text_literal(self, text: str) -> str:
+        return super().text_literal(text.replace("\\", "\\\\"))
+
     def quoted(self, name: str) -> str:
         return "`" + name.replace("`", "``") + "`"
 

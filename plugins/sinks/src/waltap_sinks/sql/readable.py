@@ -2,10 +2,11 @@
 
 import abc
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from waltap.sink.readable import KeptTable, Readable, Side
+from waltap.sink.readable import KeptTable, Readable, Row, Side
 from waltap.sink.sink import SinkContext
 from waltap_sinks.comparison.common_text import source_text
 from waltap_sinks.comparison.postgres_side import PostgresSide, settle_session
@@ -85,10 +86,25 @@ class _Readable(abc.ABC):
         if self._books.read() is None and not self._books.made:
             return []
         return [
-            KeptTable(name="", oid=oid, key=self.key(known.name), columns=known.columns)
+            KeptTable(
+                name="",
+                oid=oid,
+                key=self.key(known.name),
+                columns=known.columns,
+                removal=partial(self._removal, self._target.quoted_table(known.name)),
+            )
             for oid, known in sorted(self._books.kept.items())
             if self._target.describe(known.name) is not None
         ]
+
+    def _removal(self, place: str, names: Sequence[str], key: Row) -> str:
+        """Return the statement that removes the row with ``key`` of a table."""
+        target = self._target
+        tests = (
+            f"{target.quoted(name)} = {target.text_literal(part or '')}"
+            for name, part in zip(names, key, strict=True)
+        )
+        return f"DELETE FROM {place} WHERE {' AND '.join(tests)};"
 
     def _columns(self, table: KeptTable) -> Described | None:
         name = self._books.known[table.oid].name

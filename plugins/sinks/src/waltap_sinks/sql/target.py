@@ -172,6 +172,10 @@ class Target(abc.ABC):
     def quoted(self, name: str) -> str:
         """Return an identifier as SQL."""
 
+    def text_literal(self, text: str) -> str:
+        """Return ``text`` as a literal of its SQL."""
+        return "'" + text.replace("'", "''") + "'"
+
     def quoted_table(self, name: TableName) -> str:
         """Return a table's name as SQL."""
         table = self.quoted(name.name)
