@@ -2,10 +2,13 @@
 
 from typing import Any
 
+import msgspec
+import pytest
 from waltap_sinks.changelog.manifest import ColumnEntry
 from waltap_spark.column_identity import file_column, identify, renames
 from waltap_spark.output import BasePart, TableState
 from waltap_spark.plan import Group
+from waltap_spark.settle import widened
 
 
 def group(*columns: tuple[str, int], **more: Any) -> Group:
@@ -52,3 +55,29 @@ def test_a_column_that_was_left_out_for_a_while_needs_a_new_snapshot() -> None:
     assert without.doubts == ()
     again = identify(without.table, group(("id", 1), ("v", 2)))
     assert again.doubts == ("v was not captured for a while",)
+
+
+class Selected:
+    """A frame of which only is asked what is selected of it."""
+
+    def select(self, *columns: Any) -> list[str]:
+        return [repr(column) for column in columns]
+
+
+@pytest.mark.parametrize(("filled", "value"), [(True, "7"), (False, "NULL")])
+def test_rows_from_before_a_column_have_its_default_where_they_are_filled(
+    monkeypatch: pytest.MonkeyPatch, *, filled: bool, value: str
+) -> None:
+    pytest.importorskip(
+        "grpc_status", reason="expressions without a JVM are those of Spark Connect"
+    )
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    entries = group(("id", 1), ("v", 2), ("n", 3)).columns
+    added = (*entries[:2], msgspec.structs.replace(entries[2], missing="7"))
+    grown = Group("f", 1, ("id",), added, oid=7, streamed=True)
+    found = identify(table(), grown).table
+    (part,) = found.base
+    found = msgspec.structs.replace(found, columns=dict.fromkeys(("id", "v", "n"), '"integer"'))
+    has = dict.fromkeys(part.columns, '"integer"')
+    selected: Any = widened(Selected(), found, has, part.ids, log=False, filled=filled)  # type: ignore[arg-type] # a frame
+    assert f"CAST({value} AS INT)" in selected[2]
