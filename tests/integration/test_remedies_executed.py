@@ -53,13 +53,6 @@ def no_slot(shop: Shop) -> None:
     shop.database.execute(f"SELECT pg_drop_replication_slot('{slot_of(shop)}')")
 
 
-def slot_ahead(shop: Shop) -> None:
-    shop.database.execute("INSERT INTO t VALUES (5)")
-    shop.database.execute(
-        f"SELECT pg_replication_slot_advance('{slot_of(shop)}', pg_current_wal_lsn())"
-    )
-
-
 def slot_of_another_plugin(shop: Shop) -> None:
     name = slot_of(shop)
     no_slot(shop)
@@ -177,13 +170,9 @@ REPAIR, CLEAR, DROP = (
 CREATE = r"CREATE PUBLICATION [^;]*(?=;)"
 CASES = [
     Case("WT-2103", no_slot, (REPAIR,)),
-    Case("WT-2103", no_slot, (CLEAR,)),
     Case("WT-2103", no_slot, ("snapshot.mode=when_needed",)),
     Case("WT-2105", slot_of_another_plugin, (r"SELECT pg_drop_replication_slot\('[^']*'\)", CLEAR)),
-    Case("WT-2112", slot_of_others, (DROP,), begun=False),
     Case("WT-2112", slot_of_others, ("slot.adopt=true",), begun=False),
-    Case("WT-6101", slot_ahead, (CLEAR, DROP)),
-    Case("WT-6101", slot_ahead, ("snapshot.mode=when_needed",)),
     Case("WT-6103", offset_ahead, (CLEAR,)),
     Case("WT-6103", offset_ahead, ("snapshot.mode=when_needed",)),
     Case("WT-6102", another_server, (CLEAR,)),
@@ -191,8 +180,6 @@ CASES = [
     Case("WT-6104", another_name, (r'slot.name = "[^"]*"',)),
     Case("WT-6104", another_name, (CLEAR, r"SELECT pg_drop_replication_slot\('[^']*'\)")),
     Case("WT-2125", publication_dropped, ("snapshot.mode=when_needed",)),
-    Case("WT-2125", publication_dropped, (DROP, CLEAR)),
-    Case("WT-2125", publication_dropped, (REPAIR,)),
     Case("WT-2125", publication_of_others_dropped, (CREATE, REPAIR)),
     Case("WT-2125", publication_of_others_dropped, (CREATE, DROP, CLEAR)),
     Case("WT-6001", offset_damaged, (CLEAR,)),
