@@ -1,8 +1,9 @@
 """Where settings come from: a profile's file, then arguments. Values are kept as they were written.
 
-Four kinds of file: a waltap profile (TOML), a Debezium ``.properties`` file (of a connector, with or
-without what its Connect worker is told), Debezium Server's ``application.properties``, and a Debezium
-connector JSON, plain or as ``{"name": …, "config": {…}}``. Placeholders for secrets stay in the values
+Five kinds of file: a waltap profile (TOML), a Debezium ``.properties`` file (of a connector, with or
+without what its Connect worker is told), Debezium Server's ``application.properties``, a Debezium
+connector JSON, plain or as ``{"name": …, "config": {…}}``, and Strimzi's ``KafkaConnector``, as YAML or as
+the JSON that kubectl prints. Placeholders for secrets stay in the values
 here; `waltap.config.resolve` fills them in.
 """
 
@@ -29,6 +30,9 @@ OUTLETS = "waltap.sinks"
 
 POST = "post.processors"
 """In a Debezium file: the names of transforms that come before the others."""
+
+STRIMZI = "KafkaConnector"
+"""Kind of the resource that Strimzi keeps a connector in."""
 
 KAFKA = "kafka"
 """The sink that a Connect worker has: its ``bootstrap.servers`` says that the records go there."""
@@ -117,7 +121,8 @@ def load(path: Path) -> RawProfile:
                 [Problem(origin, "is not UTF-8 text")], origin=origin
             ) from cause
         text = data.decode("latin-1")  # what Java reads a .properties file as
-    reader = {".properties": _properties, ".json": _json, ".toml": _toml}.get(path.suffix.lower())
+    readers = {".properties": _properties, ".json": _json, ".toml": _toml}
+    reader = (readers | dict.fromkeys((".yaml", ".yml"), _yaml)).get(path.suffix.lower())
     if reader is None:
         reader = _json if text.lstrip()[:1] == "{" else _toml
     try:
@@ -276,6 +281,8 @@ def _json(text: str, origin: str) -> RawProfile:
     if not isinstance(document, dict):
         message = "a connector is a JSON object"
         raise ValueError(message)  # noqa: TRY004 - one of the ways a file cannot be parsed
+    if document.get("kind") == STRIMZI:
+        return _strimzi(document, origin)
     config = document.get("config")
     if isinstance(config, dict):
         name = document.get("name")
@@ -285,6 +292,49 @@ def _json(text: str, origin: str) -> RawProfile:
         message = f"properties of a connector are flat; {nested[0]!r} is not"
         raise ValueError(message)
     return read_debezium(document, origin)
+
+
+def _yaml(text: str, origin: str) -> RawProfile:
+    try:
+        import yaml  # type: ignore[import-untyped]
+    except ModuleNotFoundError:
+        message = (
+            "YAML is read by PyYAML, which is not installed: pip install pyyaml; or, without it, "
+            "kubectl get kafkaconnector NAME -o json > NAME.json"
+        )
+        raise ValueError(message) from None
+    try:
+        documents = [each for each in yaml.safe_load_all(text) if each is not None]
+    except yaml.YAMLError as cause:
+        raise ValueError(" ".join(str(cause).split())) from cause
+    found = [each for each in documents if isinstance(each, dict) and each.get("kind") == STRIMZI]
+    if len(found) != 1:
+        message = f"of YAML one {STRIMZI} of Strimzi is read, and here are {len(found)}"
+        raise ValueError(message)
+    return _strimzi(found[0], origin)
+
+
+def _strimzi(document: Mapping[str, Any], origin: str) -> RawProfile:
+    """Return the profile that Strimzi's resource of a connector makes."""
+    spec, metadata = document.get("spec"), document.get("metadata")
+    config = spec.get("config") if isinstance(spec, dict) else None
+    if not isinstance(spec, dict) or not isinstance(config, dict):
+        message = f"a {STRIMZI} has a mapping spec.config"
+        raise ValueError(message)  # noqa: TRY004 - one of the ways a file cannot be parsed
+    nested = [name for name, value in config.items() if isinstance(value, dict | list)]
+    if nested:
+        message = f"properties of a connector are flat; {nested[0]!r} in spec.config is not"
+        raise ValueError(message)
+    own = {
+        "name": metadata.get("name") if isinstance(metadata, dict) else None,
+        "connector.class": spec.get("class"),
+        "tasks.max": spec.get("tasksMax"),
+    }
+    given = {name: value for name, value in own.items() if value is not None}
+    raw = read_debezium({**{str(name): value for name, value in config.items()}, **given}, origin)
+    rest = [f"spec.{name}" for name in spec if name not in {"class", "tasksMax", "config"}]
+    raw.ignored |= dict.fromkeys(rest, "it is for the connector in Kafka Connect")
+    return raw
 
 
 def _flat(table: Mapping[str, Any], origin: str, prefix: str = "") -> dict[str, Setting]:
