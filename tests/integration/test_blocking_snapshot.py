@@ -171,11 +171,16 @@ REFUSED = [
     ("SELECT * FROM public.t; DROP TABLE u", "cannot insert multiple commands"),
     ("SELECT * FROM public.t) TO PROGRAM 'false' --", "syntax error"),
     ("SELECT * FROM public.t /*", "unterminated"),
-    ("WITH gone AS (DELETE FROM public.t RETURNING *) SELECT * FROM gone", "the statement writes"),
-    ("SELECT public.steal() AS id, 'x' AS v", "calls steal, which may have side effects"),
-    ("SELECT public.slow(id) AS id FROM public.t", "waltap.signal.condition.timeout.ms is 2000"),
+    ("WITH gone AS (DELETE FROM public.t RETURNING *) SELECT * FROM gone", "no other"),
+    ("SELECT public.steal() AS id, 'x' AS v", "public.steal is neither the table nor built in"),
+    ("SELECT public.slow(id) AS id FROM public.t", "public.slow is neither"),
+    ("SELECT * FROM public.t WHERE id > ALL (SELECT 1)", "no other"),
+    ("SELECT * FROM public.u", "public.u is neither"),
+    ("SELECT usesysid AS id FROM pg_shadow", "reads another relation than public.t"),
+    ("SELECT t.id FROM public.t, pg_catalog.pg_authid", "reads another relation than public.t"),
+    ("SELECT * FROM public.t WHERE query_to_xml('', true, true, '') IS NULL", "calls query_to_xml"),
     ("SELECT 1 / (id - id) AS id FROM public.t", "division by zero"),
-    ("CREATE TABLE w AS SELECT 1", "syntax error"),
+    ("CREATE TABLE w AS SELECT 1", "the statement writes"),
 ]
 
 

@@ -495,25 +495,39 @@ UNUSABLE = [
     ("execute-snapshot", filtered("true)) TO STDOUT; DROP TABLE u; --"), "syntax error"),
     ("execute-snapshot", filtered("true; DROP TABLE u; --"), "syntax error"),
     ("execute-snapshot", filtered("true)) TO PROGRAM 'false' --"), "syntax error"),
-    ("execute-snapshot", filtered("public.steal()"), "calls steal, which may have side effects"),
+    (
+        "execute-snapshot",
+        filtered("public.steal()"),
+        "public.steal is neither the table nor built in",
+    ),
+    ("execute-snapshot", filtered("steal()"), "does not exist"),
+    ("execute-snapshot", filtered("id OPERATOR(public.===) 1"), "public.= is neither"),
+    ("execute-snapshot", filtered("public.t.id OPERATOR ( public . === ) 1"), "is neither"),
+    ("execute-snapshot", filtered("public.wrapped()"), "public.wrapped is neither"),
+    ("execute-snapshot", filtered("'x'::public.checked IS NULL"), "public.checked is neither"),
+    ("execute-snapshot", filtered("'{}'::public.checked[] IS NULL"), "public.checked is neither"),
+    ("execute-snapshot", filtered("public.checked 'x' IS NULL"), "public.checked is neither"),
+    ("execute-snapshot", filtered('U&"\\0070ublic".steal()'), "write it as it is"),
+    ("execute-snapshot", filtered("EXISTS (SELECT FROM pg_shadow)"), "no query of its own"),
+    ("execute-snapshot", filtered("count(*) > 0"), "aggregate functions are not allowed"),
+    ("execute-snapshot", filtered("generate_series(1, 9) > 1"), "set-returning functions are not"),
+    ("execute-snapshot", filtered("nextval('public.s') > 0"), "calls nextval, which may"),
+    ("execute-snapshot", filtered("set_config('a.b', '1', false) = '1'"), "calls set_config"),
+    ("execute-snapshot", filtered("pg_read_file('PG_VERSION') IS NULL"), "calls pg_read_file"),
     ("execute-snapshot", filtered("pg_sleep(1000) IS NULL"), "calls pg_sleep, which may"),
     (
         "execute-snapshot",
         filtered(
             "0 < (SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE pid = 0)"
         ),
-        "calls pg_terminate_backend",
+        "no query of its own",
     ),
     (
         "execute-snapshot",
-        filtered("id = public.slow(id)"),
+        filtered("repeat('a', 9999999) || id::text ~ '(a|a?)+b'"),
         "waltap.signal.condition.timeout.ms is 2000",
     ),
-    (
-        "execute-snapshot",
-        filtered("public.folded(1) = 1"),
-        "waltap.signal.condition.timeout.ms is 2000",
-    ),
+    ("execute-snapshot", filtered("public.folded(1) = 1"), "public.folded is neither"),
     (
         "execute-snapshot",
         filtered("true) UNION ALL (SELECT pin FROM secret WHERE true"),
@@ -523,7 +537,7 @@ UNUSABLE = [
     ("execute-snapshot", filtered("true, false"), "must be type boolean"),
     ("execute-snapshot", filtered("SELECT true"), "syntax error"),
     ("execute-snapshot", filtered("true /*"), "unterminated"),
-    ("execute-snapshot", filtered("$1"), "requires 1"),
+    ("execute-snapshot", filtered("$1"), "(PARAM)"),
     ("execute-snapshot", "[" * 200_000, "is not JSON"),
     ("execute-snapshot", '{"data-collections": ["public.\\ud800"]}', "is not JSON"),
     ("execute-snapshot", '{"data-collections": ["public.t\\u0000"]}', "NUL"),
@@ -551,8 +565,11 @@ def test_signals_that_cannot_be_acted_on_are_logged_and_the_stream_goes_on(
         f'CREATE TABLE "{"o" * 60}!" (id int PRIMARY KEY);'
         "CREATE FUNCTION steal() RETURNS bool LANGUAGE sql AS"
         " 'INSERT INTO u VALUES (999); SELECT true';"
-        "CREATE FUNCTION slow(int) RETURNS int STABLE LANGUAGE plpgsql AS"
-        " $$BEGIN PERFORM pg_sleep(10); RETURN $1; END$$;"
+        "CREATE FUNCTION stolen(int, int) RETURNS bool LANGUAGE sql AS 'SELECT public.steal()';"
+        "CREATE OPERATOR === (FUNCTION = stolen, LEFTARG = int, RIGHTARG = int);"
+        "CREATE FUNCTION wrapped() RETURNS bool STABLE LANGUAGE plpgsql AS"
+        " 'BEGIN RETURN public.steal(); END';"
+        "CREATE DOMAIN checked AS text CHECK (public.wrapped()); CREATE SEQUENCE s;"
         "CREATE FUNCTION folded(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS"
         " $$BEGIN PERFORM pg_sleep(600); RETURN $1; END$$"
     )

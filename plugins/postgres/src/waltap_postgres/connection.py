@@ -45,6 +45,12 @@ LEAVE_S, LEAVE_BYTES = 1.0, 1 << 20
 MIN_ASK_S = 1.0
 MEANWHILE_S = 0.5
 
+PRINTS_TREES = (
+    "SET LOCAL client_min_messages = log; SET LOCAL debug_pretty_print = off;"
+    " SET LOCAL debug_print_parse = on"
+)
+PRINTS_NO_TREES = "SET LOCAL debug_print_parse = off; SET LOCAL client_min_messages TO DEFAULT"
+
 BUSY_SQL = b"""
 SELECT 1 FROM pg_stat_activity
  WHERE pid = %s AND state <> 'idle' AND coalesce(wait_event_type, '') NOT IN ('Client', 'Activity')
@@ -327,9 +333,14 @@ class Session:
         raise self.error(result)
 
     def result(
-        self, sql: str, *, alone: bool = False, meanwhile: Callable[[float], None] | None = None
+        self,
+        sql: str,
+        *,
+        alone: bool = False,
+        parse_only: bool = False,
+        meanwhile: Callable[[float], None] | None = None,
     ) -> "pq.abc.PGresult":
-        """Run a query and return its last result, or the first that begins a COPY.
+        """Run a query, or only parse it; return its last result, or the first that begins a COPY.
 
         Raises: ConnectionLost, StopRequested; a query that fails is a result.
         """
@@ -337,7 +348,9 @@ class Session:
         began = time.monotonic()
         due = began + MEANWHILE_S
         try:
-            if alone:
+            if parse_only:
+                pgconn.send_prepare(b"", query)
+            elif alone:
                 pgconn.send_query_params(query, None)
             else:
                 pgconn.send_query(query)
@@ -368,6 +381,27 @@ class Session:
             raise
         assert last is not None
         return last
+
+    def parsed(self, sql: str) -> str:
+        """Return the parse tree of one statement as the server prints it.
+
+        It is neither planned nor run. A transaction is open. Raises: SourceError, StopRequested.
+        """
+        details: list[str] = []
+
+        def keep(notice: "pq.abc.PGresult") -> None:
+            details.append((notice.error_field(pq.DiagnosticField.MESSAGE_DETAIL) or b"").decode())
+
+        self.execute(PRINTS_TREES)
+        self.pgconn.notice_handler = keep
+        try:
+            result = self.result(sql, parse_only=True)
+        finally:
+            self.pgconn.notice_handler = None
+        if result.status != pq.ExecStatus.COMMAND_OK:
+            raise self.error(result)
+        self.execute(PRINTS_NO_TREES)
+        return next((text for text in details if text.lstrip().startswith("{QUERY")), "")
 
     def cancel(self) -> None:
         """End the command at hand; the connection is closed where that does not help in time."""

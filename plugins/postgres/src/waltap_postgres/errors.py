@@ -494,12 +494,13 @@ class QueryCancelled(ConnectionLost):
 
 
 class ConditionRefused(SourceError):
-    """A signal's condition that is not run: it may have side effects, or takes too long."""
+    """A signal's condition or SELECT that is not run: it may do more than compare, or takes too long."""
 
     code = "WT-4104"
     remedy = (
-        "Send the signal again with a condition that only compares values of the table; raise "
-        "waltap.signal.condition.timeout.ms where it takes long for good reason."
+        "Send the signal again with a condition that only compares values of the table by what "
+        "pg_catalog has; what needs more goes into snapshot.select.statement.overrides, which the profile "
+        "has. Raise waltap.signal.condition.timeout.ms where it takes long for good reason."
     )
 
 

@@ -139,7 +139,9 @@ class Preflight:
             wal_level(found.get("wal_level"), service),
             self._slot(decision, slots, int(settings.get("max_replication_slots", "0"))),
             senders(used, int(settings.get("max_wal_senders", "0"))),
-            self._privileges(service, may_replicate=superuser or replication or granted),
+            self._superuser()
+            if superuser
+            else self._privileges(service, may_replicate=replication or granted),
             output_plugin(settings, self._decoder.output_plugin),
             *slot_limits(settings, service, budgeted=self.context.budgeted),
             *writer_delay(settings, self._lazy()),
@@ -252,6 +254,15 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         """Return whose commits do not wait for the disk: of everybody, of databases and roles."""
         rows = self.catalogue.query(LAZY_SQL)
         return [name for (name,) in rows]
+
+    def _superuser(self) -> Check:
+        return Check(
+            name="privileges",
+            verdict="warning",
+            found=f"role {self.properties.user} is a superuser, which capturing does not need",
+            remedy="Capture with a role of its own: CREATE ROLE waltap LOGIN REPLICATION; the page "
+            "least-privilege has what else it is granted",
+        )
 
     def _privileges(self, service: Hosting | None, *, may_replicate: bool) -> Check:
         user = self.properties.user

@@ -9,7 +9,7 @@ from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.errors import QueryCancelled
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.snapshot.condition import check_statement
+from waltap_postgres.snapshot.condition import Judge
 from waltap_postgres.snapshot.plan import Work
 from waltap_postgres.snapshot.reader import SnapshotPoint, TablesReader, in_order, mark
 from waltap_postgres.snapshot.terms import Terms
@@ -93,9 +93,14 @@ class BlockingRead:
             try:
                 if statement:
                     transaction.session.execute(f"SET LOCAL statement_timeout = {limit_ms}")
-                    check_statement(
-                        lambda sql: transaction.session.execute(sql, alone=True), statement
-                    )
+                    session = transaction.session
+                    Judge(
+                        relation.schema,
+                        relation.table,
+                        relation.oid,
+                        session.parsed,
+                        session.execute,
+                    ).statement(statement)
                 transaction.expect([target])
                 chosen = statement or self._terms.chosen(relation)
                 reader = TablesReader(

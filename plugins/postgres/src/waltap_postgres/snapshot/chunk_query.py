@@ -23,7 +23,7 @@ from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 from waltap_postgres.replication.transport import copy_out
 from waltap_postgres.snapshot.bounds import after_sql, bounded, one_of_sql, up_to_sql
-from waltap_postgres.snapshot.condition import check_condition
+from waltap_postgres.snapshot.condition import Judge
 from waltap_postgres.snapshot.copy_text import copy_rows
 from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, shapes
 from waltap_postgres.visibility import Visibility
@@ -159,18 +159,13 @@ class PostgresChunks:
             self._catalogue.transaction_id()
 
     def _check(self, relation: Relation, condition: str) -> None:
-        """Look at a condition before it is put into a query. Raises: SourceError.
-
-        The planner runs IMMUTABLE functions of constants, so this, too, may take any time.
-        """
+        """Judge a condition before it is put into a query. Raises: SourceError."""
         limit_ms = self._properties.condition_timeout_ms
         session = self._begun(limit_ms, lock_ms=self._properties.snapshot_lock_timeout_ms)
         try:
-            check_condition(
-                lambda sql: session.execute(sql, alone=True),
-                identifier(relation.schema, relation.table),
-                condition,
-            )
+            Judge(
+                relation.schema, relation.table, relation.oid, session.parsed, session.execute
+            ).condition(identifier(relation.schema, relation.table), condition)
         except QueryCancelled as error:
             raise self._took_too_long(error, limit_ms) from error
         finally:

@@ -1,91 +1,285 @@
-"""SQL that a signal gives, a condition or a SELECT: looked at before it is put into a query.
+"""SQL that a signal gives, a condition or a SELECT: judged before it is put into a query.
 
-The server's own parser decides. A condition that parses between parentheses and between brackets closes
-neither, so it is one expression and cannot end the query around it; a statement that is prepared is
-alone. What its functions may do is asked of the server, too: one that is VOLATILE may have side effects,
-and a transaction that is read-only keeps only some of them out (it lets a function terminate a
-backend, drop a replication slot or write a logical message).
+Whoever may write to the signal table has waltap's role run such SQL. So it may compare values of its own
+table by what the server brings itself, and nothing else. Two checks decide, and neither runs any of it.
+First the words: a name with a schema that is neither ``pg_catalog`` nor the table's is refused. Sessions
+find nothing else without a schema, and the server calls a user's type's input function as soon as it
+parses a literal of that type. Then the server parses the statement, and no more: its parse tree has
+every function, operator, type and relation as an OID.
+
+Source: PostgreSQL's ``src/include/nodes/primnodes.h``, ``outfuncs.c`` and ``read.c`` for the tree's text;
+the setting ``debug_print_parse``.
 """
 
-import json
 import re
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from waltap_postgres.errors import ConditionRefused
 
-__all__ = ["check_condition", "check_statement"]
+__all__ = ["Judge", "parse_tree"]
 
-CALL = re.compile(r'(?:"((?:[^"]|"")+)"|([a-z_][a-z0-9_$]*))\(')
-TEXT = re.compile(r"'(?:[^']|'')*'")
+BUILT_IN: Final = 16384
+"""OIDs below are of what the server brings."""
 
-HARMLESS = frozenset({"random", "clock_timestamp", "timeofday", "gen_random_uuid"})
+TOKENS: Final = re.compile(
+    r"""
+    (?P<space>\s+|--[^\n]*|/\*.*?(?:\*/|\Z))
+    |(?P<text>[eE]'(?:[^'\\]|\\.|'')*(?:'|\Z)|(?:[bBxXnN])?'(?:[^']|'')*(?:'|\Z)
+      |\$(?P<tag>(?:[A-Za-z_\x80-\U0010ffff][\w]*)?)\$.*?(?:\$(?P=tag)\$|\Z))
+    |(?P<escaped>[uU]&["'])
+    |(?P<quoted>"(?:[^"]|"")*(?:"|\Z))
+    |(?P<number>\.?\d[\w.]*)
+    |(?P<name>[A-Za-z_\x80-\U0010ffff][\w$]*)
+    |(?P<other>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+NODES: Final = re.compile(r"[(){}]|(?:\\.|[^\s(){}\\])+", re.DOTALL)
+
+ALLOWED: Final = frozenset(
+    {
+        *(
+            "QUERY",
+            "RTE",
+            "RANGETBLENTRY",
+            "ALIAS",
+            "FROMEXPR",
+            "RANGETBLREF",
+            "TARGETENTRY",
+            "SORTGROUPCLAUSE",
+        ),
+        *("VAR", "CONST", "FUNCEXPR", "OPEXPR", "DISTINCTEXPR", "NULLIFEXPR", "SCALARARRAYOPEXPR"),
+        *("BOOLEXPR", "NULLTEST", "BOOLEANTEST", "RELABELTYPE", "COERCEVIAIO", "ARRAYCOERCEEXPR"),
+        *("CASE", "CASEEXPR", "WHEN", "CASEWHEN", "CASETESTEXPR", "COALESCE", "COALESCEEXPR"),
+        *("MINMAX", "MINMAXEXPR", "ARRAY", "ARRAYEXPR", "ROW", "ROWEXPR", "ROWCOMPARE"),
+        *("ROWCOMPAREEXPR", "SUBSCRIPTINGREF", "ARRAYREF", "SBSREF", "FIELDSELECT"),
+        *("SQLVALUEFUNCTION", "NAMEDARGEXPR", "COLLATE", "COLLATEEXPR"),
+        *("RTEPERMISSIONINFO", "PERMINFO"),
+    }
+)
+"""What a tree may be made of: no subqueries, aggregates, window functions, parameters or domains."""
+
+CALLS: Final = ("funcid", "opfuncid", "elemfuncid", "hashfuncid", "negfuncid")
+OPERATORS: Final = ("opno", "opnos", "eqop", "sortop")
+TYPES: Final = (
+    "resulttype",
+    "consttype",
+    "array_typeid",
+    "element_typeid",
+    "minmaxtype",
+    "row_typeid",
+)
+RESULTS: Final = frozenset({"COERCEVIAIO", "ARRAYCOERCEEXPR", "CONST", "ARRAY", "ARRAYEXPR"})
+"""Nodes by which a value becomes one of a type, whose functions then see it."""
+
+HARMLESS: Final = frozenset({"random", "clock_timestamp", "timeofday", "gen_random_uuid"})
 """Volatile functions that only give another value each time."""
 
+READS: Final = re.compile(r"(?:table|schema|database|query|cursor)_to_xml|ts_stat|pg_get_viewdef")
+"""Functions that read other relations, or run what they are given."""
+
+FUNCTIONS_SQL: Final = """
+SELECT oid::int8, proname::text, provolatile = 'v' FROM pg_proc WHERE oid = ANY (ARRAY[{}]::oid[])
+"""
+TYPES_SQL: Final = """
+SELECT t.oid::int8, t.typname::text FROM pg_type t LEFT JOIN pg_type e ON e.oid = t.typelem
+ WHERE t.oid = ANY (ARRAY[{}]::oid[]) AND t.typtype <> 'e' AND coalesce(e.typtype, '') <> 'e'
+"""
+
+NAMES: Final = frozenset({"name", "quoted"})
+Words = Sequence[tuple[str, str]]
 Ask = Callable[[str], list[tuple[Any, ...]]]
+Parse = Callable[[str], str]
 
 
-def check_condition(ask: Ask, table: str, condition: str) -> None:
-    """Refuse what is not one boolean expression over ``table`` (quoted) or may have side effects.
+@dataclass(slots=True)
+class Node:
+    """A node of a parse tree: its tag, and by the names of its fields what stands there."""
 
-    ``ask`` runs one statement by the protocol that takes no second one, and returns its rows. Nothing
-    of the condition is run. Raises: SourceError with the server's words, ConditionRefused.
+    tag: str
+    fields: dict[str, list["str | Node"]] = field(default_factory=dict)
+
+    def numbers(self, name: str) -> list[int]:
+        """Return the OIDs in a field."""
+        return [int(v) for v in self.fields.get(name, ()) if isinstance(v, str) and v.isdecimal()]
+
+    def walk(self) -> Iterator["Node"]:
+        """Yield this node and all below it."""
+        waiting = [self]
+        while waiting:
+            node = waiting.pop()
+            yield node
+            for values in node.fields.values():
+                waiting += [value for value in values if isinstance(value, Node)]
+
+
+def parse_tree(text: str) -> list[Node]:
+    """Return the nodes that ``text``, as the server prints a parse tree, begins with."""
+    root = Node("")
+    values = root.fields.setdefault("", [])
+    stack: list[tuple[Node, list[str | Node]]] = []
+    node, opens = root, False
+    for word in NODES.findall(text):
+        if opens:
+            made = Node(word)
+            values.append(made)
+            stack.append((node, values))
+            node, values, opens = made, made.fields.setdefault("", []), False
+        elif word == "{":
+            opens = True
+        elif word == "}":
+            if not stack:
+                raise ConditionRefused("the server's parse tree cannot be read")
+            node, values = stack.pop()
+        elif word[0] == ":" and word not in {":", ":="}:
+            if word[1:] in node.fields:  # a name that looks like a field
+                raise ConditionRefused(f"a name begins with a colon: {word}")
+            values = node.fields.setdefault(word[1:], [])
+        elif word not in "()":
+            values.append(word)
+    return [value for value in root.fields[""] if isinstance(value, Node)]
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Judges what a signal asks of one table, in a transaction that reads it.
+
+    ``parse`` has the server parse one statement and returns the tree's text, ``ask`` runs a query. ``oid``
+    is the table's.
     """
-    ask(f"EXPLAIN SELECT FROM {table} WHERE (ARRAY[{condition}\n]::boolean[])[1]")
-    ((plan,),) = ask(
-        f"EXPLAIN (VERBOSE, COSTS OFF, FORMAT JSON) SELECT FROM {table} WHERE ({condition}\n)"
-    )
-    _refuse_effects(ask, plan)
+
+    schema: str
+    table: str
+    oid: int
+    parse: Parse
+    ask: Ask
+
+    def condition(self, place: str, condition: str) -> None:
+        """Refuse what is not one boolean expression over the table (``place``: after FROM).
+
+        It is parsed between brackets and between parentheses: what closes neither is one expression, and
+        cannot end the query around it. Raises: SourceError with the server's words, ConditionRefused.
+        """
+        self._words(condition)
+        self.parse(f"SELECT FROM {place} WHERE (ARRAY[{condition}\n]::boolean[])[1]")
+        self._tree(self.parse(f"SELECT FROM {place} WHERE ({condition}\n)"))
+
+    def statement(self, statement: str) -> None:
+        """Refuse what is not one SELECT of the table's rows; as `condition`."""
+        self._words(statement)
+        self._tree(self.parse(statement))
+
+    # --- words ---
+
+    def _words(self, text: str) -> None:
+        words = [
+            ("text" if match["text"] is not None else match.lastgroup or "other", match[0])
+            for match in TOKENS.finditer(text)
+            if match["space"] is None
+        ]
+        own = self._names_of_the_table(words)
+        for at, (kind, word) in enumerate(words):
+            if kind == "escaped":
+                raise ConditionRefused(f"{word} hides what stands there: write it as it is")
+            if kind not in NAMES or _at(words, at + 1) != "." or _at(words, at - 1) == ".":
+                continue
+            first = _folded(kind, word)
+            if first not in {"pg_catalog", *own} and not self._is_place(words, at):
+                raise ConditionRefused(
+                    f"{word}.{_at(words, at + 2)} is neither the table nor built in: a condition compares "
+                    f"values of {self.schema}.{self.table} by what pg_catalog has"
+                )
+
+    def _is_place(self, words: Words, at: int) -> bool:
+        """Tell whether the word at ``at`` begins the table's name, behind FROM or before a column.
+
+        Elsewhere the same two words name the table's row type or a function.
+        """
+        if at + 2 >= len(words) or words[at + 2][0] not in NAMES:
+            return False
+        if (_folded(*words[at]), _folded(*words[at + 2])) != (self.schema, self.table):
+            return False
+        before = _at(words, at - 1).lower()
+        if _at(words, at + 3) == ".":
+            return before not in {":", "as"} and _kind(words, at + 5) != "text"
+        return before in {"from", "only"} and _at(words, at + 3) != "("
+
+    def _names_of_the_table(self, words: Words) -> set[str]:
+        """Return the names that may precede a column: the table's, and the aliases that a SELECT gives it.
+
+        A name that a schema has as well is left out: it could name that schema's types and functions.
+        """
+        found = {self.table}
+        for at in range(len(words)):
+            if self._is_place(words, at) and _at(words, at - 1).lower() in {"from", "only"}:
+                after = at + 3 + (_at(words, at + 3).lower() == "as")
+                if _kind(words, after) in NAMES:
+                    found.add(_folded(*words[after]))
+        names = ", ".join("'" + name.replace("'", "''") + "'" for name in sorted(found))
+        rows = self.ask(f"SELECT nspname::text FROM pg_namespace WHERE nspname IN ({names})")
+        return found - {name for (name,) in rows}
+
+    # --- the tree ---
+
+    def _tree(self, text: str) -> None:
+        nodes = [node for root in parse_tree(text) for node in root.walk()]
+        if [node.tag for node in nodes].count("QUERY") != 1:
+            raise ConditionRefused("a condition has no query of its own, and a SELECT no other")
+        calls: set[int] = set()
+        types: set[int] = set()
+        for node in nodes:
+            self._node(node)
+            for name in CALLS:
+                calls.update(node.numbers(name))
+            operators = [oid for name in OPERATORS for oid in node.numbers(name)]
+            if any(oid >= BUILT_IN for oid in operators):
+                raise ConditionRefused("it uses an operator that is not built in")
+            if node.tag in RESULTS:
+                types.update(oid for name in TYPES for oid in node.numbers(name) if oid >= BUILT_IN)
+        self._calls(calls - {0})
+        if types:
+            for _oid, name in self.ask(TYPES_SQL.format(", ".join(map(str, types)))):
+                raise ConditionRefused(f"it makes values of the type {name}, which is not built in")
+
+    def _node(self, node: Node) -> None:
+        if node.tag not in ALLOWED:
+            raise ConditionRefused(
+                f"it has what is not a comparison of the table's values ({node.tag})"
+            )
+        if node.fields.get("funcretset", ["false"]) != ["false"]:
+            raise ConditionRefused("it calls a function that returns a set")
+        if node.tag == "QUERY" and node.fields["commandType"] != ["1"]:
+            raise ConditionRefused("the statement writes; a snapshot only reads")
+        if node.tag in {"RTE", "RANGETBLENTRY"} and (
+            node.fields["rtekind"] != ["0"] or node.numbers("relid") != [self.oid]
+        ):
+            raise ConditionRefused(f"it reads another relation than {self.schema}.{self.table}")
+
+    def _calls(self, calls: set[int]) -> None:
+        if not calls:
+            return
+        rows = self.ask(FUNCTIONS_SQL.format(", ".join(map(str, calls))))
+        for oid, name, volatile in sorted((int(oid), *rest) for oid, *rest in rows):
+            if oid >= BUILT_IN:
+                raise ConditionRefused(f"it calls {name}, which is not built in")
+            if (volatile in {True, "t"} and name not in HARMLESS) or READS.match(name):
+                raise ConditionRefused(
+                    f"it calls {name}, which may have side effects or read something else"
+                )
 
 
-def check_statement(ask: Ask, statement: str) -> None:
-    """Refuse what is not one SELECT or may have side effects; as `check_condition`.
-
-    What parses behind EXPLAIN's options is one whole statement: it closes no parenthesis around it.
-    """
-    ((plan,),) = ask(f"EXPLAIN (VERBOSE, COSTS OFF, FORMAT JSON) {statement}")
-    _refuse_effects(ask, plan)
+def _at(words: Words, place: int) -> str:
+    return words[place][1] if 0 <= place < len(words) else ""
 
 
-def _refuse_effects(ask: Ask, plan: Any) -> None:
-    document = plan if isinstance(plan, list) else json.loads(plan)
-    if any("ModifyTable" in str(node) for node in _node_types(document)):
-        raise ConditionRefused("the statement writes; a snapshot only reads")
-    called = set(_called(document)) - HARMLESS
-    if not called:
-        return
-    names = ", ".join("'" + name.replace("'", "''") + "'" for name in sorted(called))
-    rows = ask(
-        "SELECT DISTINCT proname::text FROM pg_proc WHERE provolatile = 'v'"
-        f" AND proname = ANY(ARRAY[{names}]::name[]) ORDER BY 1"
-    )
-    if rows:
-        volatile = ", ".join(name for (name,) in rows)
-        raise ConditionRefused(
-            f"the condition calls {volatile}, which may have side effects (VOLATILE); a function "
-            "without any can be declared STABLE",
-        )
+def _kind(words: Words, place: int) -> str:
+    return words[place][0] if 0 <= place < len(words) else ""
 
 
-def _node_types(plan: object) -> Iterator[object]:
-    """Yield the kinds of the nodes of a plan."""
-    if isinstance(plan, dict):
-        yield plan.get("Node Type", "")
-        for value in plan.values():
-            yield from _node_types(value)
-    elif isinstance(plan, list):
-        for value in plan:
-            yield from _node_types(value)
-
-
-def _called(plan: object) -> Iterator[str]:
-    """Yield the names of the functions that a plan calls, as its expressions show them."""
-    if isinstance(plan, dict):
-        for value in plan.values():
-            yield from _called(value)
-    elif isinstance(plan, list):
-        for value in plan:
-            yield from _called(value)
-    elif isinstance(plan, str):
-        for quoted, plain in CALL.findall(TEXT.sub("''", plan)):
-            yield quoted.replace('""', '"') or plain
+def _folded(kind: str, word: str) -> str:
+    """Return the name that a word means."""
+    if kind == "quoted":
+        return word[1:-1].replace('""', '"')
+    return word.lower()
