@@ -208,6 +208,36 @@ def test_a_table_that_cannot_be_read_is_told_of_and_the_others_are_read(
     assert database.execute("SELECT count(*) FROM u") == [(15,)]
 
 
+@pytest.mark.parametrize("kind", ["BLOCKING", "INCREMENTAL"])
+def test_what_signals_narrow_is_read_with_the_rights_of_a_role(
+    pipeline: Pipeline, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    """It may read ``t``, not ``u``. Without a condition, tables are read as always."""
+    database = pipeline.database
+    assert database is not None
+    reader = f"{database.name}_reader"
+    database.execute(f"CREATE ROLE {reader}; GRANT SELECT ON t TO {reader}")
+    statement = "SELECT * FROM public.{} WHERE id < 4" if kind == "BLOCKING" else "id < 4"
+    asked = {
+        "type": kind,
+        "data-collections": ["public.u", "public.t"],
+        "additional-conditions": [
+            {"data-collection": f"public.{t}", "filter": statement.format(t)} for t in ("u", "t")
+        ],
+    }
+    try:
+        with pipeline.running(**{"waltap.signal.role": reader}) as run:
+            data = json.dumps(asked)
+            database.execute("INSERT INTO signals VALUES ('a', 'execute-snapshot', %s)", data)
+            run.until(lambda: rows(pipeline, "t") == [1, 2, 3], "the rows that it may read")
+            assert "permission denied for table u" in warnings(caplog)
+            assert rows(pipeline, "u") == []
+            ask(pipeline, "u")
+            run.until(lambda: len(rows(pipeline, "u")) == 15, "the rows of the other table")
+    finally:
+        database.execute(f"DROP OWNED BY {reader}; DROP ROLE {reader}")
+
+
 def test_observers_and_notifications_hear_of_it(
     pipeline: Pipeline, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -132,6 +132,13 @@ class PostgresProperties(Properties):
         "meanwhile. A request that takes longer is ended with a warning.",
         unit="ms",
     )
+    signal_role: str | None = declare(
+        "waltap.signal.role",
+        default=None,
+        advanced=True,
+        summary="Role with whose rights the conditions and SELECTs of signals read. The connection's role "
+        "is a member of it, and it may read the tables.",
+    )
     initial_statements: str | None = declare(
         "database.initial.statements",
         default=None,

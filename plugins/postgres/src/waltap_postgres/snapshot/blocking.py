@@ -9,7 +9,7 @@ from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.errors import QueryCancelled
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.snapshot.condition import Judge
+from waltap_postgres.snapshot.condition import Judge, take_role
 from waltap_postgres.snapshot.plan import Work
 from waltap_postgres.snapshot.reader import SnapshotPoint, TablesReader, in_order, mark
 from waltap_postgres.snapshot.terms import Terms
@@ -101,6 +101,7 @@ class BlockingRead:
                         session.parsed,
                         session.execute,
                     ).statement(statement)
+                    take_role(session, self._properties)
                 transaction.expect([target])
                 chosen = statement or self._terms.chosen(relation)
                 reader = TablesReader(

@@ -23,7 +23,7 @@ from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 from waltap_postgres.replication.transport import copy_out
 from waltap_postgres.snapshot.bounds import after_sql, bounded, one_of_sql, up_to_sql
-from waltap_postgres.snapshot.condition import Judge
+from waltap_postgres.snapshot.condition import Judge, take_role
 from waltap_postgres.snapshot.copy_text import copy_rows
 from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, shapes
 from waltap_postgres.visibility import Visibility
@@ -212,6 +212,8 @@ class PostgresChunks:
             seen = self._catalogue.on(session.connection)
             text = seen.snapshot()
             until = None if self._signal is not None else seen.visible_until()
+            if request.condition:
+                take_role(session, self._properties)
             pieces = copy_rows(copy_out(session, query), len(relation.columns))
             rows = [row for rows in pieces for row in rows]
             whole = self._kept_its_rows(session, relation)

@@ -16,9 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from waltap_postgres.connection import Session
 from waltap_postgres.errors import ConditionRefused
+from waltap_postgres.properties import PostgresProperties
+from waltap_postgres.replication.publication import identifier
 
-__all__ = ["Judge", "parse_tree"]
+__all__ = ["Judge", "parse_tree", "take_role"]
 
 BUILT_IN: Final = 16384
 """OIDs below are of what the server brings."""
@@ -140,6 +143,15 @@ def parse_tree(text: str) -> list[Node]:
         elif word not in "()":
             values.append(word)
     return [value for value in root.fields[""] if isinstance(value, Node)]
+
+
+def take_role(session: Session, properties: PostgresProperties) -> None:
+    """Give up the connection's own rights for the rest of the transaction, where the profile names a role.
+
+    Raises: SourceError where the connection's role is no member of it.
+    """
+    if properties.signal_role is not None:
+        session.execute(f"SET LOCAL ROLE {identifier(properties.signal_role)}")
 
 
 @dataclass(frozen=True, slots=True)
