@@ -27,6 +27,8 @@ from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.files.commit import parse
 from waltap_sinks.files.errors import FilesGone, FilesOfAnother
 
+from tests.rigs.command import waltap
+from tests.rigs.dead_letters import verified
 from tests.rigs.pipeline import Pipeline
 from tests.rigs.s3_proxy import S3Door, s3_door
 from tests.servers.postgres import Database
@@ -184,6 +186,21 @@ def test_the_environment_may_say_where_the_store_is(
     store = Store(f"s3://{bucket}/here", StorageProperties.model_validate(given))
     store.publish("one", b"found")
     assert store.read("one") == b"found"
+
+
+def test_whoever_reads_a_change_log_by_its_profile_reaches_the_store_as_the_sink_does(
+    pipeline: Pipeline, database: Database, s3: S3Server, bucket: str
+) -> None:
+    database.execute("INSERT INTO t VALUES (1)")
+    chosen = {k: v for k, v in sink_settings(s3, bucket, "changelog").items() if v is not None}
+    pipeline.settings = {k: v for k, v in pipeline.settings.items() if k != "sink.file.max.age.ms"}
+    pipeline.settings |= chosen
+    pipeline.catch_up()
+    told = verified(pipeline)
+    assert told.returncode == 0, told.stdout + told.stderr
+    shown = waltap("changelog", "list", "p.toml", cwd=pipeline.folder)
+    assert shown.returncode == 0, shown.stderr
+    assert "public.t" in shown.stdout
 
 
 def test_small_reads_are_tried_again_where_a_refusal_is_longer_than_what_was_asked_for(

@@ -58,7 +58,13 @@ MasterOption = Annotated[str, typer.Option("--master", help="Master of the Spark
 
 @application.command()
 def apply(
-    changelog: Annotated[str, typer.Option("--changelog", help="The change log to follow.")],
+    changelog: Annotated[
+        str,
+        typer.Option(
+            "--changelog",
+            help="The change log: its folder, a URI, or the profile that writes it.",
+        ),
+    ],
     output: Annotated[str, typer.Option("--output", help="Folder of the tables.")],
     master: Annotated[
         str | None, typer.Option("--master", help="Master of the Spark session: local[*].")
@@ -87,6 +93,7 @@ def apply(
     import logging
 
     from waltap.cli.screen import notices
+    from waltap_sinks.changelog.readable import named_store
     from waltap_spark.driver import PREDECESSOR_S, asked_to_stop, run_driver
     from waltap_spark.settings import properties_of
 
@@ -99,7 +106,12 @@ def apply(
     stopping = (lambda: True) if once else asked_to_stop()
     patience = PREDECESSOR_S if once else 0.0
     rows = run_driver(
-        changelog, output, properties, stopping=stopping, patience_s=patience, once=once
+        named_store(changelog),
+        output,
+        properties,
+        stopping=stopping,
+        patience_s=patience,
+        once=once,
     )
     notices().print(f"{rows:,} rows applied to {output}")
 
@@ -107,7 +119,13 @@ def apply(
 @application.command()
 def adopt(
     output: OutputArgument,
-    changelog: Annotated[str, typer.Option("--changelog", help="The change log they belong to.")],
+    changelog: Annotated[
+        str,
+        typer.Option(
+            "--changelog",
+            help="The change log: its folder, a URI, or the profile that writes it.",
+        ),
+    ],
 ) -> None:
     """Tell tables that a change log is theirs, where both were moved before logs had ids (WT-5206).
 
@@ -115,10 +133,11 @@ def adopt(
     """
     from waltap.cli.screen import notices
     from waltap_sinks.changelog import ChangeLog
+    from waltap_sinks.changelog.readable import named_store
     from waltap_spark.adoption import adopt as adopted
 
     found = _output(output)
-    state = adopted(found, ChangeLog(changelog))
+    state = adopted(found, ChangeLog(named_store(changelog)))
     notices().print(f"{found.location} goes on with {state.changelog} at {state.mark}")
 
 

@@ -16,6 +16,7 @@ from typing import Final
 
 from waltap.errors import Retry, WaltapError
 from waltap.files import FilesUnavailable
+from waltap.files.store import Store
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.errors import ChangeLogMissing
 from waltap_spark.applier import Applier
@@ -51,7 +52,7 @@ TELL_S: Final = 30.0
 
 
 def run_driver(
-    changelog: str,
+    changelog: "Store | str",
     output: str,
     properties: SparkProperties,
     *,

@@ -17,7 +17,8 @@ application = typer.Typer(
 )
 
 PathArgument = Annotated[
-    str, typer.Argument(metavar="PATH", help="Folder of the change log: a path or a URI.")
+    str,
+    typer.Argument(metavar="PATH", help="Its folder, a URI, or the profile that writes it."),
 ]
 HoursOption = Annotated[
     float, typer.Option("--older-than-hours", min=0, help="Only what was written before that.")
@@ -122,10 +123,11 @@ def sweep(path: PathArgument, older_than_hours: HoursOption = 24.0) -> None:
 
 
 def _log(path: str) -> ChangeLog:
-    """Return the change log in a folder. Raises: ChangeLogMissing, FilesUnavailable."""
+    """Return the change log that a command names. Raises: as `named_store`."""
     from waltap_sinks.changelog.errors import ChangeLogMissing
+    from waltap_sinks.changelog.readable import named_store
 
-    log = ChangeLog(path)
+    log = ChangeLog(named_store(path))
     if not log.exists():
         raise ChangeLogMissing(f"{path} is not a change log: it has no folder of manifests")
     return log

@@ -1,8 +1,10 @@
 """A change log, opened for a comparison: the rows that its changes come to."""
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
+from waltap.files.store import Store
 from waltap.sink.readable import KeptTable, Readable, Side
 from waltap_sinks.changelog.errors import ChangeLogMissing
 from waltap_sinks.changelog.manifest import ColumnEntry, TableEntry
@@ -12,12 +14,32 @@ from waltap_sinks.changelog.standing_rows import StandingRows
 from waltap_sinks.comparison.common_text import source_text
 from waltap_sinks.comparison.row_side import RowSide
 
-__all__ = ["open_readable"]
+__all__ = ["named_store", "open_readable"]
+
+
+def named_store(location: str) -> Store:
+    """Return the files of the change log that a command names: its folder, a URI, or a profile.
+
+    A profile says how an object store is reached. Raises: ConfigurationError; ChangeLogMissing where the
+    profile writes no change log; FilesUnavailable.
+    """
+    if "://" in location or not Path(location).is_file():
+        return Store(location)
+    from waltap.cli.profile_source import read
+    from waltap.config.resolve import resolve
+    from waltap.host import Host
+
+    profile = resolve(read(location), Host())
+    sinks = [outlet.sink for outlet in profile.outlets] or [profile.sink]
+    for sink in sinks:
+        if isinstance(sink.properties, ChangeLogProperties):
+            return Store(sink.properties.path, sink.properties)
+    raise ChangeLogMissing(f"the profile {location} writes no change log", path=location)
 
 
 def open_readable(properties: ChangeLogProperties, pipeline: str) -> Readable:
     """Open the change log of a pipeline. Raises: ChangeLogMissing."""
-    log = ChangeLog(properties.path)
+    log = ChangeLog(Store(properties.path, properties))
     if not log.exists():
         raise ChangeLogMissing(f"there is no change log at {properties.path}", path=properties.path)
     return _Log(log)
