@@ -6,6 +6,7 @@ Verified against a protocol double built from published sources; no YugabyteDB s
 from contextlib import closing
 from pathlib import Path
 
+import re
 import pytest
 from waltap.errors import ConfigurationError, WaltapError
 from waltap_postgres.connection import Session, watch
@@ -159,6 +160,26 @@ def test_checks_tell_what_events_hold_and_when_the_slot_expires(
     short = {check.name: check for check in checked(pipeline, **{"yb.slot.retention.ms": 1})}
     assert short["slot expiry"].verdict == "warning"
     assert pipeline.server.refused == []
+
+
+def test_a_role_that_may_not_read_at_a_time_is_found_before_the_start(
+    pipeline: YugabytePipeline,
+) -> None:
+    """And what the check says to run suffices."""
+    database = pipeline.server.database
+    pipeline.server.superuser = False
+    (check,) = [each for each in checked(pipeline) if each.name == "read time"]
+    assert check.verdict == "error"
+    assert check.error is not None
+    assert check.error.code == "WT-2153"
+    assert not [
+        each
+        for each in checked(pipeline, **{"yb.consistent.snapshot": False})
+        if each.name == "read time"
+    ]
+    (procedure,) = re.findall(r"CREATE PROCEDURE set_yb_read_time.*?pg_temp", check.remedy)
+    database.execute(procedure)
+    assert not [each for each in checked(pipeline) if each.name == "read time"]
 
 
 def checked(pipeline: Pipeline, **settings: object) -> list:

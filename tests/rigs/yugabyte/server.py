@@ -248,6 +248,8 @@ class Yugabyte:
                 self.refused.append(sql)
                 return self._refusal(sqlstate, words, parameters=_parameters(sql))
         sql = through_double(sql)
+        if not self.superuser:
+            sql = sql.replace("rolsuper", "false")
         # an imported snapshot is read in REPEATABLE READ
         return ISOLATION.sub("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", sql)
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from waltap.source.connector import Check
 from waltap_postgres.catalog.catalogue import Table
 from waltap_postgres.catalog.preflight import Preflight
-from waltap_yugabyte.errors import ChangeRefused
+from waltap_yugabyte.errors import ChangeRefused, ReadTimeRefused
 from waltap_yugabyte.properties import YugabyteProperties
 from waltap_yugabyte.server import release
 from waltap_yugabyte.slots import COLUMNS_SQL
@@ -20,6 +20,15 @@ log = logging.getLogger(__name__)
 NOT_ITS_OWN = frozenset({"wal_level", "walsenders"})
 NAMED = 10
 SOON = 0.25
+
+READ_TIME_SQL = """
+SELECT rolsuper, EXISTS (SELECT FROM pg_proc WHERE proname = 'set_yb_read_time' AND pronargs = 1
+                            AND has_function_privilege(oid, 'EXECUTE')
+                            AND has_schema_privilege(pronamespace, 'USAGE')),
+       EXISTS (SELECT FROM pg_settings WHERE name LIKE '%%pg_export_snapshot' AND setting = 'on')
+  FROM pg_roles WHERE rolname = current_user
+"""
+"""Gives: is a superuser, may call the procedure, the release exports snapshots."""
 
 BEFORE = {
     "c": "CHANGE: updates have no `before`, and of `after` the key and what was written; of what was "
@@ -57,6 +66,28 @@ class YugabytePreflight(Preflight):
     def of_server(self, checks: list[Check]) -> list[Check]:
         own = [check for check in checks if check.name not in NOT_ITS_OWN]
         return [*own, *self._commands(), *self._held(), *self._keyless(), *self._expiry()]
+
+    def _of_snapshot(self, tables: list[Table]) -> list[Check]:
+        return [*super()._of_snapshot(tables), *self._read_time()]
+
+    def _read_time(self) -> Iterator[Check]:
+        """Look whether the role may read as of the slot's time, which only a superuser may set itself."""
+        assert isinstance(self.properties, YugabyteProperties)
+        if not self.properties.consistent_snapshot:
+            return
+        ((superuser, procedure, exports),) = self.catalogue.query(READ_TIME_SQL, ())
+        if superuser or procedure:
+            return
+        problem = f"role {self.properties.user} may not read as of a slot's time"
+        if not exports:
+            yield Check.failed("read time", ReadTimeRefused(problem))
+            return
+        yield Check(
+            name="read time",
+            verdict="warning",
+            found=f"{problem}: a snapshot that breaks off cannot be resumed with its slot",
+            remedy=ReadTimeRefused.remedy,
+        )
 
     def _commands(self) -> Iterator[Check]:
         """Look whether the cluster takes replication commands; a release without the setting does."""
