@@ -18,6 +18,10 @@ What goes through it is answered as YugabyteDB does:
   refusal of pgoutput for tables with CHANGE.
 
 What it is not: several nodes, tablets, a clock of its own, delayed refresh of publications, expiry.
+
+It cannot show: whether YugabyteDB's parser takes the ``DO $$ … yb_read_time …`` blocks, which are answered
+before any parser sees them; what a chunk costs with HASH keys, since keys are btrees here; and ``before``
+under DEFAULT with pgoutput, which is whole here.
 """
 
 import contextlib
@@ -249,7 +253,7 @@ class Yugabyte:
                 return self._refusal(sqlstate, words, parameters=_parameters(sql))
         sql = through_double(sql)
         if not self.superuser:
-            sql = sql.replace("rolsuper", "false")
+            sql = sql.replace("SELECT rolsuper", "SELECT false")
         # an imported snapshot is read in REPEATABLE READ
         return ISOLATION.sub("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", sql)
 

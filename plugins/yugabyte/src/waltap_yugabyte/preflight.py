@@ -3,7 +3,7 @@
 import logging
 import re
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from waltap.source.connector import Check
 from waltap_postgres.catalog.catalogue import Table
@@ -21,14 +21,17 @@ NOT_ITS_OWN = frozenset({"wal_level", "walsenders"})
 NAMED = 10
 SOON = 0.25
 
+PROCEDURES = ["set_yb_read_time", "disable_catalog_version_check"]
 READ_TIME_SQL = """
-SELECT rolsuper, EXISTS (SELECT FROM pg_proc WHERE proname = 'set_yb_read_time' AND pronargs = 1
-                            AND has_function_privilege(oid, 'EXECUTE')
-                            AND has_schema_privilege(pronamespace, 'USAGE')),
-       EXISTS (SELECT FROM pg_settings WHERE name LIKE '%%pg_export_snapshot' AND setting = 'on')
+SELECT rolsuper, (SELECT count(DISTINCT proname) = cardinality(%s::text[]) FROM pg_proc
+                   WHERE proname = ANY(%s) AND prokind = 'p' AND has_function_privilege(oid, 'EXECUTE')
+                     AND has_schema_privilege(pronamespace, 'USAGE')),
+       (SELECT setting = 'on' FROM pg_settings WHERE name LIKE '%%pg_export_snapshot' LIMIT 1)
   FROM pg_roles WHERE rolname = current_user
 """
-"""Gives: is a superuser, may call the procedure, the release exports snapshots."""
+"""Gives: is a superuser, may call both procedures, the release exports snapshots, NULL: does not say."""
+NEVER_EXPORTS: Final = re.compile(r"2024\.|2\.(1\d|2[0-3])(\.|$)")
+"""Releases that export no snapshot with a slot, whatever their flags."""
 
 BEFORE = {
     "c": "CHANGE: updates have no `before`, and of `after` the key and what was written; of what was "
@@ -75,17 +78,22 @@ class YugabytePreflight(Preflight):
         assert isinstance(self.properties, YugabyteProperties)
         if not self.properties.consistent_snapshot:
             return
-        ((superuser, procedure, exports),) = self.catalogue.query(READ_TIME_SQL, ())
-        if superuser or procedure:
+        ((superuser, procedures, exports),) = self.catalogue.query(
+            READ_TIME_SQL, (PROCEDURES, PROCEDURES)
+        )
+        if superuser or procedures:
             return
         problem = f"role {self.properties.user} may not read as of a slot's time"
+        if exports is None:
+            exports = not NEVER_EXPORTS.match(release(self.server.version) or "")
         if not exports:
             yield Check.failed("read time", ReadTimeRefused(problem))
             return
         yield Check(
             name="read time",
             verdict="warning",
-            found=f"{problem}: a snapshot that breaks off cannot be resumed with its slot",
+            found=f"{problem}: without a snapshot exported by the cluster, or after one that broke off, a "
+            "start is refused (WT-2153)",
             remedy=ReadTimeRefused.remedy,
         )
 
