@@ -71,9 +71,8 @@ def test_a_sink_that_takes_the_place_of_another_is_told_of(
     assert "captured up to the stored offset went to jsonl:out.jsonl; changelog:look" in run(*look)
     assert "went to" not in run(*look)
     doctor = waltap("doctor", profile, cwd=tmp_path)
-    assert (doctor.returncode, "1 warning" in doctor.stdout) == (0, True)
     remedy = "snapshot.mode=always"
-    assert remedy in doctor.stdout
+    assert (doctor.returncode, remedy in doctor.stdout) == (0, True), doctor.stdout
     assert "went to changelog:look; jsonl:out.jsonl" in run("--set", remedy)
     values = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
     assert [value["value"]["after"]["id"] for value in values] == [1, 1, 2]
