@@ -43,6 +43,7 @@ class CaptureProperties(Properties):
         summary="Name of this source: the first part of topics and schema names.",
         deprecated={"database.server.name": "topic.prefix"},
         examples=("inventory",),
+        reach=("records",),
     )
 
     # --- what is captured -------------------------------------------------------------------------
@@ -102,17 +103,20 @@ class CaptureProperties(Properties):
         "message.prefix.include.list",
         default=(),
         summary="Patterns of prefixes of logical messages to capture; others are left out.",
+        reach=("records",),
     )
     message_prefix_exclude: CommaList = declare(
         "message.prefix.exclude.list",
         default=(),
         summary="Patterns of prefixes of logical messages to leave out.",
+        reach=("records",),
     )
     read_only: bool = declare(
         "read.only",
         default=False,
         summary="Incremental snapshots write no watermarks to the signal table: they find their place in "
         "the stream by WAL positions, as they do where no signal table is named.",
+        reach=(),
     )
     signal_data_collection: str | None = declare(
         "signal.data.collection",
@@ -125,11 +129,13 @@ class CaptureProperties(Properties):
         default=("t",),
         summary="Operations without events: c, u, d, t, or none.",
         words=("c", "u", "d", "t", "none"),
+        reach=("records",),
     )
     skip_unchanged: bool = declare(
         "skip.messages.without.change",
         default=False,
         summary="Leave out updates that change no captured column (needs REPLICA IDENTITY FULL).",
+        reach=("records",),
     )
 
     # --- what events look like --------------------------------------------------------------------
@@ -138,6 +144,7 @@ class CaptureProperties(Properties):
         "tombstones.on.delete",
         default=True,
         summary="Follow every delete by a record with the same key and no value.",
+        reach=("records",),
     )
     message_key_columns: str | None = declare(
         "message.key.columns",
@@ -145,6 +152,7 @@ class CaptureProperties(Properties):
         summary="Columns to make keys of instead of the primary key: table:column,…;…",
         examples=(r"public\.orders:customer,number",),
         patterns="keys",
+        reach=("records",),
     )
     time_precision_mode: Literal[
         "adaptive",
@@ -157,18 +165,28 @@ class CaptureProperties(Properties):
         "time.precision.mode",
         default="adaptive",
         summary="How dates and times without zone are written.",
+        reach=("records",),
     )
     decimal_handling_mode: Literal["precise", "double", "string"] = declare(
-        "decimal.handling.mode", default="precise", summary="How numeric and money are written."
+        "decimal.handling.mode",
+        default="precise",
+        summary="How numeric and money are written.",
+        reach=("records",),
     )
     interval_handling_mode: Literal["numeric", "string"] = declare(
-        "interval.handling.mode", default="numeric", summary="How intervals are written."
+        "interval.handling.mode",
+        default="numeric",
+        summary="How intervals are written.",
+        reach=("records",),
     )
     hstore_handling_mode: Literal["json", "map"] = declare(
         "hstore.handling.mode", default="json", summary="How hstore is written."
     )
     binary_handling_mode: Literal["bytes", "base64", "base64-url-safe", "hex"] = declare(
-        "binary.handling.mode", default="bytes", summary="How bytea and messages are written."
+        "binary.handling.mode",
+        default="bytes",
+        summary="How bytea and messages are written.",
+        reach=("records",),
     )
     money_fraction_digits: int = declare(
         "money.fraction.digits",
@@ -176,6 +194,7 @@ class CaptureProperties(Properties):
         ge=0,
         summary="Digits after the point of money.",
         advanced=True,
+        reach=("records",),
     )
     include_unknown_datatypes: bool = declare(
         "include.unknown.datatypes",
@@ -188,6 +207,7 @@ class CaptureProperties(Properties):
         summary="What stands for an unchanged TOAST value the server did not send; hex: allowed.",
         deprecated={"toasted.value.placeholder": "unavailable.value.placeholder"},
         advanced=True,
+        reach=("records",),
     )
     guardrail_max: int = declare(
         "guardrail.collections.max",
@@ -196,12 +216,14 @@ class CaptureProperties(Properties):
         summary="Most tables that a pipeline may capture; 0: any number.",
         unit="tables",
         advanced=True,
+        reach=(),
     )
     guardrail_action: Literal["warn", "fail"] = declare(
         "guardrail.collections.limit.action",
         default="warn",
         summary="What a start does that finds more tables than guardrail.collections.max: warn, or fail.",
         advanced=True,
+        reach=(),
     )
     event_converting_failure: Literal["fail", "warn", "skip", "dead_letter"] = declare(
         "event.converting.failure.handling.mode",
@@ -210,6 +232,7 @@ class CaptureProperties(Properties):
         "cannot be made (event.processing.failure.handling.mode); warn or skip, the field is null, with a "
         "warning or without; dead_letter, the event is written to the dead letters.",
         advanced=True,
+        reach=("records",),
     )
     arrow_misfit: Literal["error", "null", "string"] = declare(
         "waltap.arrow.misfit",
@@ -220,6 +243,7 @@ class CaptureProperties(Properties):
             "string, columns of such types become text; error, stop."
         ),
         advanced=True,
+        reach=("rows",),
     )
     arrow_unconstrained_numeric: Literal["string", "decimal256"] = declare(
         "waltap.arrow.unconstrained.numeric",
@@ -229,6 +253,7 @@ class CaptureProperties(Properties):
             "decimal256, which Spark does not know."
         ),
         advanced=True,
+        reach=("rows",),
     )
     multidimensional_arrays: Literal["debezium", "literal"] = declare(
         "waltap.multidimensional.arrays",
@@ -237,6 +262,7 @@ class CaptureProperties(Properties):
         summary="How inner arrays are written: as Debezium does (numbers null, texts lost), or as "
         "PostgreSQL's text where the elements are texts.",
         advanced=True,
+        reach=("records",),
     )
     composite_types: Literal["debezium", "struct"] = declare(
         "waltap.composite.types",
@@ -251,6 +277,7 @@ class CaptureProperties(Properties):
         summary="Values of PostgreSQL's type `name` while streaming: null, as Debezium writes them (it "
         "has them in snapshots), or the value.",
         advanced=True,
+        reach=("records",),
     )
     infinite_date: Literal["debezium", "extreme"] = declare(
         "waltap.infinite.date",
@@ -259,12 +286,14 @@ class CaptureProperties(Properties):
         summary="How an infinite date is written: as Debezium's overflown number, or as the least or "
         "greatest day there is.",
         advanced=True,
+        reach=("records",),
     )
     include_comments: bool = declare(
         "include.schema.comments",
         default=False,
         summary="Write column comments into schemas.",
         advanced=True,
+        reach=("records",),
     )
     column_source_type: CommaList = declare(
         "column.propagate.source.type",
@@ -272,6 +301,7 @@ class CaptureProperties(Properties):
         summary="Patterns of columns whose schema tells their type in the database.",
         advanced=True,
         patterns="columns",
+        reach=("records",),
     )
     datatype_source_type: CommaList = declare(
         "datatype.propagate.source.type",
@@ -279,6 +309,7 @@ class CaptureProperties(Properties):
         summary="Patterns of types (schema.table.type) whose columns' schema tells it.",
         advanced=True,
         patterns="types",
+        reach=("records",),
     )
     column_truncate: dict[str, str] = declare_family(
         "column.truncate.to.N.chars",
@@ -309,11 +340,13 @@ class CaptureProperties(Properties):
         default="fail",
         summary="What a start does where a pattern of column.mask.* matches no column, and a run where a "
         "masked or cut column gets another name: fail, as values to hide would be delivered; or warn.",
+        reach=(),
     )
     schema_name_adjustment: Adjustment = declare(
         "schema.name.adjustment.mode",
         default="none",
         summary="How schema names are made fit for consumers.",
+        reach=("records",),
     )
     field_name_adjustment: Adjustment = declare(
         "field.name.adjustment.mode",
@@ -326,16 +359,19 @@ class CaptureProperties(Properties):
         default="columns_diff",
         summary="Accepted for Debezium's sake: a row is read with the relation it was sent under.",
         advanced=True,
+        reach=(),
     )
     provide_transaction_metadata: bool = declare(
         "provide.transaction.metadata",
         default=False,
         summary="Write BEGIN and END records and a transaction block in every event.",
+        reach=("records",),
     )
     extended_headers: bool = declare(
         "extended.headers.enabled",
         default=True,
         summary="Give records headers that name pipeline, task, connector and run.",
+        reach=("records",),
     )
 
     # --- topics -----------------------------------------------------------------------------------
@@ -346,6 +382,7 @@ class CaptureProperties(Properties):
         pattern=r"^[a-zA-Z0-9_.\-]+$",
         summary="What joins the parts of topic names.",
         advanced=True,
+        reach=("records",),
     )
     topic_cache_size: int = declare(
         "topic.cache.size",
@@ -353,6 +390,7 @@ class CaptureProperties(Properties):
         ge=1,
         summary="Accepted for Debezium's sake: each relation's topic is worked out once.",
         advanced=True,
+        reach=(),
     )
     topic_heartbeat_prefix: str = declare(
         "topic.heartbeat.prefix",
@@ -360,17 +398,20 @@ class CaptureProperties(Properties):
         summary="First part of the heartbeat topic's name.",
         deprecated={"heartbeat.topics.prefix": "topic.heartbeat.prefix"},
         advanced=True,
+        reach=("records",),
     )
     topic_heartbeat_name: str | None = declare(
         "topic.heartbeat.name",
         default=None,
         summary="The heartbeat topic's whole name.",
         advanced=True,
+        reach=("records",),
     )
     notification_topic: str | None = declare(
         "notification.sink.topic.name",
         default=None,
         summary="Topic of the records of notifications, where notification.enabled.channels names sink.",
+        reach=("records",),
     )
     topic_transaction: str = declare(
         "topic.transaction",
@@ -378,42 +419,49 @@ class CaptureProperties(Properties):
         summary="Last part of the transaction topic's name.",
         deprecated={"transaction.topic": "topic.transaction"},
         advanced=True,
+        reach=("records",),
     )
     topic_regex: str | None = declare(
         "topic.regex",
         default=None,
         summary="Topics to rename (regex naming strategies).",
         advanced=True,
+        reach=("records",),
     )
     topic_replacement: str | None = declare(
         "topic.replacement",
         default=None,
         summary="What topic.regex's topics are renamed to; $1 is a group.",
         advanced=True,
+        reach=("records",),
     )
     topic_key_enforce_uniqueness: bool = declare(
         "topic.key.enforce.uniqueness",
         default=True,
         summary="Add a key field that tells apart tables which share a topic.",
         advanced=True,
+        reach=("records",),
     )
     topic_key_field_name: str = declare(
         "topic.key.field.name",
         default="__dbz__physicalTableIdentifier",
         summary="Name of that key field.",
         advanced=True,
+        reach=("records",),
     )
     topic_key_field_regex: str | None = declare(
         "topic.key.field.regex",
         default=None,
         summary="What that key field's value is made from: a pattern of original topic names.",
         advanced=True,
+        reach=("records",),
     )
     topic_key_field_replacement: str | None = declare(
         "topic.key.field.replacement",
         default=None,
         summary="What topic.key.field.regex's names become in it.",
         advanced=True,
+        reach=("records",),
     )
 
     @field_validator(

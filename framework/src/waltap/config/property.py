@@ -21,6 +21,7 @@ __all__ = [
     "CommaList",
     "Declaration",
     "Properties",
+    "Reach",
     "Shares",
     "declarations",
     "declare",
@@ -30,6 +31,8 @@ __all__ = [
 
 REQUIRED: Any = ...
 
+Reach = Literal["records", "rows"]
+REACHES: tuple[Reach, ...] = get_args(Reach)
 
 LONGEST_IDENTIFIER = 54
 """Bytes of an identifier made of a name; servers take 63, and a component may add an ending."""
@@ -81,6 +84,7 @@ def declare(
     renewed: bool = False,
     reloadable: bool = False,
     patterns: str | None = None,
+    reach: tuple[Reach, ...] = REACHES,
     **checks: Any,
 ) -> Any:
     """Declare one property as the default of a field of a `Properties` model.
@@ -101,6 +105,9 @@ def declare(
     colon), ``keys`` (tables with columns), ``table`` (the whole value is one pattern of tables), ``rules``
     (PATTERN:VALUE of tables; VALUE alone matches all), ``ruled`` (the same, of what `Properties.called`
     gives), or ``renames`` (PATTERN:NAME of columns); see `waltap.config.name_patterns`.
+    ``reach``: what of a consumer's data the property changes, where it is of all: ``records`` (of every
+    format, with their topics), ``rows`` (of the change log and of every sink that takes changes), ``()``:
+    neither. What a sink or a format declares itself reaches that alone.
     """
     extra = {
         "refused": list(refused),
@@ -117,6 +124,7 @@ def declare(
         "path": list(path) if isinstance(path, tuple) else path,
         "renewed": renewed,
         "patterns": patterns,
+        "reach": list(reach),
         "family": None,
     }
     return Field(
@@ -137,11 +145,12 @@ def declare_family(
     since: str = "0.1",
     secret: bool = False,
     patterns: str | None = None,
+    reach: tuple[Reach, ...] = REACHES,
 ) -> Any:
     """Declare properties whose names follow ``pattern`` (a regular expression, full match).
 
     The field is a ``dict[str, str]``: full property name → value. ``name`` is how documentation
-    writes the family, e.g. ``column.mask.with.N.chars``. ``patterns``: as for `declare`.
+    writes the family, e.g. ``column.mask.with.N.chars``. ``patterns``, ``reach``: as for `declare`.
     """
     re.compile(pattern)
     return Field(
@@ -160,6 +169,7 @@ def declare_family(
             "words": [],
             "path": False,
             "patterns": patterns,
+            "reach": list(reach),
             "family": pattern,
         },
     )
@@ -307,6 +317,11 @@ class Declaration:
         """Return what kind of names its entries match, None where they are no such patterns."""
         found: str | None = self._extra("patterns")
         return found
+
+    @property
+    def reach(self) -> tuple[str, ...]:
+        """Return what of a consumer's data it changes: of ``records`` and ``rows``."""
+        return tuple(self._extra("reach") or ())
 
     @property
     def reloadable(self) -> bool:

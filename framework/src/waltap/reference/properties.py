@@ -28,7 +28,17 @@ Values may hold secrets as `${env:NAME}`, `${file:PATH}` or `${file:PATH:KEY}`; 
 A relative path (state, offset file, output, certificates, `${file:…}`) starts at the folder of the
 profile's file, whatever the current directory is; one that is typed as an argument (`--sink`, `--set`),
 or stands in tables given to `waltap.stream()`, at the current directory.
+
+What a property reaches is said where that is not everything. *Records* are those of every format, with
+their topics; *rows* are what sinks get that take the changes themselves: the change log, Spark, SQL
+targets, lakes and files in columns. What a sink or a format declares itself reaches that alone.
 """
+
+REACH = {
+    ("records",): " Reaches records, not rows.",
+    ("rows",): " Reaches rows, not records.",
+    (): " Changes no event.",
+}
 
 
 def components(host: "Host") -> Iterator[tuple[str, str, type[Properties]]]:
@@ -86,6 +96,7 @@ def _row(declaration: Declaration) -> tuple[str, str, str]:
         meaning += " **Secret.**"
     if declaration.reloadable:
         meaning += " SIGHUP changes it while it runs."
+    meaning += REACH.get(declaration.reach, "")
     others = [n for n in declaration.names[1:] if n not in declaration.deprecated]
     if others:
         meaning += f" Also called {', '.join(f'`{name}`' for name in others)}."

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from waltap.capture.name_adjustment import field_namer
+from waltap.capture.capture import Capture
 from waltap.decode.relation import Relation
 from waltap.errors import WaltapError
 from waltap.source.check_context import CheckContext
@@ -37,7 +37,7 @@ def kept_as_said(context: CheckContext) -> list[Check]:
     except WaltapError:
         return []  # the check of the connector says why
     found: dict[str, WaltapError] = {}
-    called = field_namer(profile.capture.field_name_adjustment)
+    called = Capture(profile.capture).field_name
     for each in mine:
         for relation in relations:
             for error in _wrong(*each, relation, called):
