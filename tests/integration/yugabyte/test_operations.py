@@ -181,6 +181,14 @@ def test_a_role_that_may_not_read_at_a_time_is_found_before_the_start(
         for each in checked(pipeline, **{"yb.consistent.snapshot": False})
         if each.name == "read time"
     ]
+    for decoy in (
+        "CREATE SCHEMA aside",  # which is not on the role's path
+        "CREATE PROCEDURE aside.set_yb_read_time(value TEXT) LANGUAGE sql AS 'SELECT 1'",
+        "CREATE PROCEDURE aside.disable_catalog_version_check() LANGUAGE sql AS 'SELECT 1'",
+        "CREATE PROCEDURE set_yb_read_time(value INT) LANGUAGE sql AS 'SELECT 1'",
+        "CREATE PROCEDURE disable_catalog_version_check(how TEXT) LANGUAGE sql AS 'SELECT 1'",
+    ):
+        database.execute(decoy)
     for procedure in re.findall(r"CREATE PROCEDURE .*? SECURITY DEFINER[^;.]*", check.remedy):
         assert [each for each in checked(pipeline) if each.name == "read time"]
         database.execute(procedure)

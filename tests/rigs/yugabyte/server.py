@@ -104,7 +104,9 @@ class Yugabyte:
     """The double of one database. ``version`` is what ``version()`` says. ``superuser``: roles may set
     ``yb_read_time`` themselves; else only the procedure of that name can, where ``procedures`` says that there
     is one. ``words``: the release knows LSN types. ``exports``: slots come with an exported snapshot, as with
-    ``ysql_enable_pg_export_snapshot``, rather than a hybrid time.
+    ``ysql_enable_pg_export_snapshot``, rather than a hybrid time. ``locks``: there are advisory locks.
+    ``managed``: a connection manager drops the options of start packets. ``stays_active``: a slot that was
+    read counts as read, until `quiet` says that the minutes after it have passed.
     """
 
     database: Database
@@ -113,6 +115,9 @@ class Yugabyte:
     procedures: bool = False
     words: bool = True
     exports: bool = False
+    locks: bool = True
+    managed: bool = False
+    stays_active: bool = False
     said: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     streams: list[Started] = field(default_factory=list)
@@ -181,6 +186,10 @@ class Yugabyte:
             cursor = connection.execute(sql.encode(), parameters or None)
             return cursor.fetchall() if cursor.description else []
 
+    def quiet(self) -> None:
+        """Let the minutes pass for which a slot counts as read after its last reader."""
+        self.database.execute("UPDATE yb_double.slots SET active = false")
+
     def connect(self) -> psycopg.Connection[Any]:
         return psycopg.connect(self.dsn(), autocommit=True)
 
@@ -247,6 +256,9 @@ class Yugabyte:
             return f"SELECT {self._now()}::int8"
         if self.exports and IMPORTED.search(sql):
             return sql
+        if not self.locks and "pg_try_advisory_lock" in sql:
+            words = "advisory locks are not yet implemented"
+            return self._refusal("0A000", words, parameters=_parameters(sql))
         for pattern, sqlstate, words in LACKING:
             if re.search(pattern, sql, re.IGNORECASE):
                 self.refused.append(sql)
@@ -367,6 +379,10 @@ class Yugabyte:
             refusal = self._change_refused(begun, frozen)
             if refusal is not None:
                 return refusal
+        if self.stays_active:
+            self.database.execute(
+                "UPDATE yb_double.slots SET active = true WHERE slot_name = %s", begun.slot
+            )
         options = dict(begun.options)
         wanted = options.pop("hash_range", None)
         takes = (lambda _payload: True) if wanted is None else _in_range(wanted)
@@ -476,7 +492,8 @@ class _Link:
             return
         self._far = self._double.server_socket()
         given = dict(startup.parameters)
-        given["options"] = f"{given.get('options', '')} {SETTINGS}".strip()
+        own = "" if self._double.managed else given.get("options", "")
+        given["options"] = f"{own} {SETTINGS}".strip()
         body = startup.code.to_bytes(4, "big")
         for name, value in given.items():
             body += name.encode() + b"\0" + value.encode() + b"\0"

@@ -21,7 +21,7 @@ from waltap.errors import (
     SystemRefused,
     WaltapError,
 )
-from waltap.session import PINNED, beginning, startup_options
+from waltap.session import PINNED, SETTINGS, beginning, startup_options
 from waltap_postgres.connection_errors import (
     NO_WALSENDER,
     PoolerInTheWay,
@@ -161,7 +161,9 @@ def _opened(
         )
         connection = watch.connection_class.connect(with_addresses(text, watch), autocommit=True)
         try:
-            connection.execute(beginning(connection.info.server_version, settings={}).encode())
+            settings = {} if properties.start_options_pass else SETTINGS
+            beginning_sql = beginning(connection.info.server_version, settings=settings)
+            connection.execute(beginning_sql.encode())
         except BaseException:
             connection.close()
             raise

@@ -34,6 +34,8 @@ class PostgresProperties(Properties):
 
     meanings: ClassVar[ErrorMeanings] = ErrorMeanings()
     """What errors mean at the server that these properties lead to."""
+    start_options_pass: ClassVar[bool] = True
+    """Whether what a start packet sets reaches the server; else each session sets it again."""
 
     @property
     def addresses(self) -> tuple[str, str]:

@@ -13,6 +13,7 @@ __all__ = [
     "CommandsOff",
     "NotYugabyte",
     "ReadTimeRefused",
+    "SlotRead",
     "SlotStillActive",
     "SlotsUsedUp",
     "TimeTooOld",
@@ -62,7 +63,8 @@ class ReadTimeRefused(SourceError):
         "|| quote_literal(value); END $$ SECURITY DEFINER SET search_path = pg_catalog, pg_temp; "
         "CREATE PROCEDURE "
         "disable_catalog_version_check() LANGUAGE plpgsql AS $$ BEGIN EXECUTE "
-        "'SET yb_disable_catalog_version_check = true'; END $$ SECURITY DEFINER. Or "
+        "'SET yb_disable_catalog_version_check = true'; END $$ SECURITY DEFINER "
+        "SET search_path = pg_catalog, pg_temp. Or "
         "yb.consistent.snapshot=false, by which rows that change meanwhile come twice."
     )
 
@@ -86,6 +88,18 @@ class SlotStillActive(SourceError):
     remedy = (
         "Try again later: the cluster counts a slot as read for "
         "ysql_cdc_active_replication_slot_window_ms (5 minutes) after its last reader."
+    )
+
+
+class SlotRead(SourceError):
+    """Another process reads the slot: the cluster would give each of them every change, and take what one
+    confirms for confirmed."""
+
+    code = "WT-2159"
+    retry = Retry.RECONNECT
+    remedy = (
+        "Stop the other process ({reader}), or choose another slot.name. Where it is gone already, the "
+        "node ends its session by itself; SELECT pg_terminate_backend({pid}) ends it at once."
     )
 
 

@@ -21,15 +21,24 @@ NOT_ITS_OWN = frozenset({"wal_level", "walsenders"})
 NAMED = 10
 SOON = 0.25
 
-PROCEDURES = ["set_yb_read_time", "disable_catalog_version_check"]
+PROCEDURES = ["set_yb_read_time(pg_catalog.text)", "disable_catalog_version_check()"]
 READ_TIME_SQL = """
-SELECT rolsuper, (SELECT count(DISTINCT proname) = cardinality(%s::text[]) FROM pg_proc
-                   WHERE proname = ANY(%s) AND prokind = 'p' AND has_function_privilege(oid, 'EXECUTE')
-                     AND has_schema_privilege(pronamespace, 'USAGE')),
+WITH path AS (
+  SELECT set_config('search_path', (SELECT reset_val FROM pg_settings WHERE name = 'search_path'), true)
+      AS schemas)
+SELECT rolsuper, (SELECT count(*) = cardinality(%s::text[])
+                    FROM (SELECT to_regprocedure(w.signature || left(path.schemas, 0)) AS oid
+                            FROM path, unnest(%s::text[]) w(signature)) found
+                    JOIN pg_proc p ON p.oid = found.oid
+                   WHERE p.prokind = 'p' AND has_function_privilege(p.oid, 'EXECUTE')),
        (SELECT setting = 'on' FROM pg_settings WHERE name LIKE '%%pg_export_snapshot' LIMIT 1)
   FROM pg_roles WHERE rolname = current_user
 """
-"""Gives: is a superuser, may call both procedures, the release exports snapshots, NULL: does not say."""
+"""Gives: is a superuser, may call both procedures, the release exports snapshots, NULL: does not say.
+
+The procedures are those that a CALL under the role's own path finds, as a snapshot calls them
+(`waltap_yugabyte.reading`). The path is put back with the statement's end; what the statement itself names
+was looked up before."""
 NEVER_EXPORTS: Final = re.compile(r"2024\.|2\.(1\d|2[0-3])(\.|$)")
 """Releases that export no snapshot with a slot, whatever their flags."""
 

@@ -28,6 +28,7 @@ class YugabyteProperties(PostgresProperties):
     """Where the cluster is, and what waltap keeps there."""
 
     meanings: ClassVar[YugabyteMeanings] = YugabyteMeanings()
+    start_options_pass: ClassVar[bool] = False  # a node's connection manager may drop them
 
     # --- PostgreSQL's, and the pipeline's, with other defaults or fewer values
     hostname: str = declare(

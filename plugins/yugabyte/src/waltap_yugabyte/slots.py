@@ -4,19 +4,23 @@ Source: yugabyte-db, ``repl_gram.y``, ``slotfuncs.c``, ``yb_virtual_wal_client.c
 for YugabyteDB, ``PostgresReplicationConnection.java``.
 """
 
+import hashlib
 import logging
 import re
+import time
 from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
 
-from waltap.errors import SourceError
+from waltap.errors import ConnectionLost, SourceError
 from waltap.source.position import parse_lsn
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.connection import Session
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.slot import CreatedSlot, Slot, Slots
+from waltap_postgres.waiting import POLL_S
+from waltap_yugabyte.errors import SlotRead
 from waltap_yugabyte.properties import YugabyteProperties
 
 __all__ = ["FIRST_LSN", "YugabyteSlots"]
@@ -35,13 +39,23 @@ COLUMNS_SQL = """
 SELECT attname::text FROM pg_attribute
  WHERE attrelid = 'pg_replication_slots'::regclass AND attnum > 0 AND NOT attisdropped
 """
+LOCK_SQL = "SELECT pg_try_advisory_lock(%s)"
+QUIET_S = 2.0
+"""So long a lock is waited for without a word: our own last session may still have to end."""
+READER_SQL = """
+SELECT a.pid, a.application_name, coalesce(host(a.client_addr), 'the node''s own machine')
+  FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+ WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+   AND (l.classid::int8 << 32) | l.objid::int8 = %s
+"""
 OWN = ("yb_stream_id", "yb_restart_commit_ht", "yb_lsn_type")
 """Columns that only some releases have."""
 
 
 class YugabyteSlots(Slots):
     """The slots of one database. A slot has no reader that could be named: ``active`` says that it was
-    read within minutes, and a second reader is not refused."""
+    read within minutes, and a second reader is not refused. So whoever reads one has an advisory lock of
+    its name, on the catalogue's connection, for as long as that lasts."""
 
     def __init__(
         self, catalogue: PostgresCatalogue, properties: PostgresProperties, version_num: int
@@ -51,6 +65,7 @@ class YugabyteSlots(Slots):
         self.own = properties
         self._columns: frozenset[str] | None = None
         self._exports = True  # until a release says that it cannot
+        self._ours: set[str] = set()
 
     def read(self, name: str) -> Slot | None:
         found = self._found("slot_name = %s", (name,))
@@ -115,6 +130,8 @@ class YugabyteSlots(Slots):
         two_phase: bool = False,
         waiting: Callable[[float], None] = lambda _seconds: None,
     ) -> CreatedSlot:
+        if not self._take(name):
+            raise self._read_by(name)
         try:
             made = super().create(session, name, plugin, two_phase=two_phase, waiting=waiting)
         except SourceError as error:
@@ -150,7 +167,51 @@ class YugabyteSlots(Slots):
         pause: Callable[[float], None],
         left_behind: Callable[[Slot], bool] = lambda _slot: False,
     ) -> None:
-        """Nothing is to be waited for."""
+        """Take the lock of the slot's name; another process that has it is waited for as one that reads
+        the slot is elsewhere. Raises: SlotRead; what ``pause`` raises."""
+        properties = self.properties
+        patience = properties.slot_max_retries * properties.slot_retry_delay_ms / 1000
+        begun, told = time.monotonic(), False
+        while not self._take(name):
+            waited = time.monotonic() - begun
+            if waited >= patience:
+                raise self._read_by(name)
+            if waited > QUIET_S and not told:
+                told = True
+                error = self._read_by(name)
+                extra = {"slot": name, "error_code": error.code}
+                log.warning("%s: waiting up to %.0f s", error.problem, patience, extra=extra)
+            pause(min(POLL_S, patience - waited))
+
+    def _take(self, name: str) -> bool:
+        """Tell whether the lock of a slot is ours, or there are no locks. Raises: SourceError."""
+        if name in self._ours:
+            return True
+        try:
+            ((taken,),) = self.catalogue.query(LOCK_SQL, (_lock(name),))
+        except ConnectionLost:
+            raise
+        except SourceError as error:  # before 2025.1, or by a flag: there are none
+            log.info(
+                "slot %s: the cluster keeps no advisory locks (%s); a second process that reads the slot "
+                "is not noticed",
+                name,
+                error.problem,
+            )
+            taken = True
+        if taken:
+            self._ours.add(name)
+        return bool(taken)
+
+    def _read_by(self, name: str) -> SlotRead:
+        try:
+            rows = self.catalogue.query(READER_SQL, (_lock(name),))
+        except SourceError:  # what pg_locks has of such locks, differs by release
+            rows = []
+        pid, application, address = rows[0] if rows else ("PID", "", "another node")
+        reader = f"{application or 'a session'} from {address}, server process {pid}"
+        problem = f"replication slot {name!r} is read by another process"
+        return SlotRead(problem, slot=name, reader=reader, pid=pid)
 
     def left_behind(self, slot: Slot, sessions: Collection[int], *, leased: bool) -> bool:
         return False
@@ -170,6 +231,11 @@ class YugabyteSlots(Slots):
 
     def refuse_failover(self) -> None:
         """Slots belong to the cluster."""
+
+
+def _lock(name: str) -> int:
+    digest = hashlib.sha256(f"waltap slot {name}".encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
 
 
 class YugabyteSlot(Slot, frozen=True, kw_only=True):
