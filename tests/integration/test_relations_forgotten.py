@@ -1,12 +1,15 @@
 """What stays of relations that are gone: nothing that grows with their number."""
 
 import gc
+import tracemalloc
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from waltap.json.codec import RowCodec
 
-from tests.rigs.pipeline import Pipeline
+from tests.rigs.pipeline import Pipeline, Run
 from tests.servers.postgres import Database
 
 TABLES = 700
@@ -17,6 +20,105 @@ def alive() -> int:
     """Return how many compiled codecs there are in this process."""
     gc.collect()
     return sum(1 for thing in gc.get_objects() if type(thing) is RowCodec)
+
+
+UNASKED = 8
+"""So few relations a decoder keeps without asking, where it is counted what consumers keep."""
+
+CONSUMERS: dict[str, dict[str, Any]] = {
+    "json": {"sink.type": "jsonl"},
+    "converters": {
+        "sink.type": "jsonl",
+        "key.converter": "org.apache.kafka.connect.json.JsonConverter",
+        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+    },
+    "change log": {"sink.type": "changelog"},
+    "parquet files": {
+        "sink.type": "files",
+        "sink.file.format": "parquet",
+        "sink.file.max.age.ms": "0",
+    },
+    "sql": {"sink.type": "sql"},
+}
+
+
+def kinds() -> Counter[str]:
+    """Return how many objects of each of our types there are in this process."""
+    gc.collect()
+    types = map(type, gc.get_objects())
+    return Counter(each.__qualname__ for each in types if str(each.__module__).startswith("waltap"))
+
+
+class Recreations:
+    """A pipeline, and a table that is made, filled and dropped again and again."""
+
+    def __init__(self, database: Database, folder: Path, settings: dict[str, Any]) -> None:
+        database.execute("CREATE TABLE k (id int PRIMARY KEY)")
+        out = str(folder / "out")
+        where = (
+            {"sink.url": f"sqlite:///{out}"}
+            if settings["sink.type"] == "sql"
+            else {"sink.path": out}
+        )
+        given = {"topic.prefix": "x", "publication.autocreate.mode": "all_tables"}
+        self._database, self.pipeline = (
+            database,
+            Pipeline(database, folder, given | where | settings),
+        )
+        self._read = self._made = 0
+
+    def make(self, run: Run, count: int) -> None:
+        """Make the table ``count`` times; return when all of it was read, and is known to be gone."""
+        with self._database.connect(autocommit=True) as connection:
+            for n in range(count):
+                self._made += 1
+                connection.execute(
+                    f"BEGIN; CREATE TABLE m (id int PRIMARY KEY, n{n % 7} text);"
+                    f" INSERT INTO m VALUES ({self._made}, 'a'); COMMIT; DROP TABLE m".encode()
+                )
+            for _ in range(6):  # the answer to a question holds for what commits behind it
+                self._read += 1
+                asked = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'").fetchone()
+                assert asked is not None
+                before = int(asked[0])
+                connection.execute(b"INSERT INTO k VALUES (%d)" % self._read)
+                run.until(lambda before=before: self._reached() > before, "the row")
+
+    def _reached(self) -> int:
+        offset = self.pipeline.offset()
+        return 0 if offset is None else offset.sole.position.end_lsn
+
+
+@pytest.mark.parametrize("consumer", CONSUMERS)
+def test_no_consumer_keeps_anything_of_a_table_that_is_gone(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, consumer: str
+) -> None:
+    monkeypatch.setattr("waltap_decoders.retirement.SMALLEST", UNASKED)
+    monkeypatch.setattr("waltap.mapping.type_registry._CACHE_LIMIT", UNASKED)
+    tables = Recreations(database, tmp_path, CONSUMERS[consumer])
+    with tables.pipeline.running() as run:
+        tables.make(run, 100)
+        before = kinds()
+        tables.make(run, 100)
+        grown = {kind for kind, count in (kinds() - before).items() if count > 3 * UNASKED}
+    assert grown <= {"KnownTable", "TableName"}  # what the SQL target's own table of tables has
+
+
+@pytest.mark.exhaustive
+def test_two_thousand_tables_leave_less_than_6_mib(database: Database, tmp_path: Path) -> None:
+    tables = Recreations(database, tmp_path, CONSUMERS["change log"])
+    with tables.pipeline.running() as run:
+        tables.make(run, 200)
+        tracemalloc.start()
+        try:
+            gc.collect()
+            before, _ = tracemalloc.get_traced_memory()
+            tables.make(run, 2000)
+            gc.collect()
+            after, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert after - before < 6 * 1024 * 1024
 
 
 @pytest.mark.parametrize("name", ["m", "job_{}"], ids=["one name", "names of their own"])

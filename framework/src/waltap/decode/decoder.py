@@ -103,23 +103,23 @@ class DecoderCapabilities:
 class DecoderContext:
     """What a decoder may know when it is made.
 
-    ``options`` are the decoder's own validated properties, by name. ``publications`` are the names
-    the source wants (decoders without publications ignore them). ``captures`` tells, for
-    (schema, table), whether the profile wants the table (None: it wants all); a decoder may leave
-    out row changes of other tables early, giving `Skipped` in their place. ``describe`` completes a
-    captured relation from the catalogue (None: whoever uses the relation does): a decoder asks it
-    whenever the server announces the relation in a transaction that has committed, with
-    `Relation.xid` saying which, and gives rows the completed one. Rows of a transaction that may still
-    be aborted have the relation as the wire shows it, and whoever hands them out describes it then.
-    ``relation_at`` is for decoders whose wire names tables and does not tell what they are: what
-    (schema, table) meant for the committed transaction of the third argument, a row of which shows the
-    columns of the fourth, those that it names, with what it says of them (None: ask the catalogue, which
-    shows the present), and ``standings`` whether that holds still (None: nobody knows). ``gone``
-    tells which of the relations with these OIDs exist no more, and an LSN: transactions that committed
-    after it have no rows of them. ``forget`` is to be called with the OID of each such relation when
-    the decoder lets go of it. ``unsettled`` gives, by OID, the LSN up to which a description holds: at
-    the first transaction that committed after it, the decoder takes the entry out and describes the
-    relation anew. ``text_only``: values are not to be asked for in send format, whatever ``options`` say.
+    ``options`` are the decoder's own validated properties, by name. ``publications`` are the names the
+    source wants (decoders without publications ignore them). ``captures`` tells, for (schema, table),
+    whether the profile wants the table (None: it wants all); a decoder may leave out row changes of other
+    tables early, giving `Skipped` in their place. ``describe`` completes a captured relation from the
+    catalogue (None: whoever uses the relation does): a decoder asks it whenever the server announces the
+    relation in a transaction that has committed, with `Relation.xid` saying which, and gives rows the
+    completed one. Rows of a transaction that may still be aborted have the relation as the wire shows it,
+    and whoever hands them out describes it then. ``relation_at`` is for decoders whose wire names tables
+    and does not tell what they are: what (schema, table) meant for the committed transaction of the third
+    argument, a row of which shows the columns of the fourth, those that it names, with what it says of
+    them (None: ask the catalogue, which shows the present), and ``standings`` whether that holds still
+    (None: nobody knows). ``gone`` tells which of the relations with these OIDs exist no more, and an LSN:
+    transactions that committed after it have no rows of them. ``forget`` is to be called with the OID of
+    each such relation when the decoder lets go of it, and an LSN behind which no row of it commits.
+    ``unsettled`` gives, by OID, the LSN up to which a description holds: at the first transaction that
+    committed after it, the decoder takes the entry out and describes the relation anew. ``text_only``:
+    values are not to be asked for in send format, whatever ``options`` say.
     """
 
     server: ServerInfo
@@ -131,7 +131,7 @@ class DecoderContext:
     relation_at: Callable[[str, str, int, Sequence[Column]], Relation | None] | None = None
     standings: Standings | None = None
     gone: Callable[[Collection[int]], tuple[frozenset[int], int]] | None = None
-    forget: Callable[[int], None] | None = None
+    forget: Callable[[int, int], None] | None = None
     unsettled: dict[int, int] = field(default_factory=dict)
     text_only: bool = False
 

@@ -82,6 +82,10 @@ class Plans(Generic[T]):
         versions[at] = _Version(relation, described, made)
         self.compiled[relation] = made
 
+    def made(self, oid: int) -> list[T]:
+        """Return what was made of the versions of a relation that are kept."""
+        return [each.made for each in self._versions.get(oid, ()) if each.made is not None]
+
     def forget(self, oid: int) -> None:
         """Drop the versions of a relation that is gone."""
         for version in self._versions.pop(oid, ()):

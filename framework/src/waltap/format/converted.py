@@ -4,7 +4,7 @@ What changes become is decided here as by the JSON format, from the same plans; 
 Connect values until the very end, and each side's converter writes them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,7 +144,10 @@ class ConvertedFormat(Format):
 
     def forget(self, oid: int) -> None:
         """Drop what is kept of a relation that is gone."""
+        topics = {table.plan.topic for table in self._tables.made(oid)}
         self._tables.forget(oid)
+        self._key.forget(topics)
+        self._value.forget(topics)
 
     # --- encoding -----------------------------------------------------------------------------------
 
@@ -531,6 +534,11 @@ class _Writer:
                 f"a {self._side} for topic {topic}{name} cannot be written: {_said(cause)}",
                 side=self._side,
             ) from cause
+
+    def forget(self, topics: Collection[str]) -> None:
+        """Drop the encoders of ``topics``, of which other relations may make theirs anew."""
+        for place in [place for place in self._known if place[0] in topics]:
+            del self._known[place]
 
     def _made(
         self, topic: str, schema: Schema | None

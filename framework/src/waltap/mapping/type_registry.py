@@ -11,7 +11,7 @@ from waltap.specs import TypeSpec
 
 __all__ = ["TypeRegistry"]
 
-_CACHE_LIMIT = 10_000
+_CACHE_LIMIT = 512
 """Mappings kept; a database with more different columns only pays their making again."""
 
 

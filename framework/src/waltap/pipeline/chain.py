@@ -23,6 +23,13 @@ class Chain:
     events: list[tuple[str, EventTransform]] = field(default_factory=list)
     records: list[RecordStep] = field(default_factory=list)
 
+    def forget(self, oid: int) -> None:
+        """Have transforms of batches drop what they keep of a relation that is gone."""
+        for transform in self.batches:
+            forget = getattr(transform, "forget", None)
+            if forget is not None:
+                forget(oid)
+
     def made(self, batch: Batch, encoder: Format | None, now: int) -> Batch:
         """Return what transforms and format make of ``batch``, which stays as it is; ``now`` as in
         `Format.render`. Raises: RecordError."""

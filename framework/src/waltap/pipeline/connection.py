@@ -184,6 +184,7 @@ class Connection:
                 relayed=any(each.format is not None for each in stages.outlets),
             ),
             may_write=run.may_write,
+            reached=stages.relations.written,
         )
         run.delivery = delivery
         delivery.store(stored)

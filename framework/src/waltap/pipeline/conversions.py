@@ -12,6 +12,7 @@ import msgspec
 
 from waltap.capture.capture import Capture
 from waltap.decode.message import Change, Delete, Insert, LogicalMessage, OldTuple, Truncate, Update
+from waltap.decode.per_relation import PerRelation
 from waltap.decode.relation import Column, Relation
 from waltap.decode.tuple_image import Missing, Tuple, Value
 from waltap.errors import RecordError, Retry
@@ -23,9 +24,6 @@ from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 __all__ = ["Conversions", "ConverterFailed"]
 
 log = logging.getLogger(__name__)
-
-KEPT = 10_000
-"""Answers and relations kept; a stream of ever new relation versions must not grow them."""
 
 
 class ConverterFailed(RecordError):
@@ -77,8 +75,8 @@ class Conversions:
         self.converters = tuple(converters)
         self._capture, self._describe, self._text_of = capture, describe, text_of
         self._mode = capture.types.event_converting_failure_handling_mode
-        self._answers: dict[tuple[str, Column], _Chosen | None] = {}
-        self._places: dict[Relation, tuple[_Place, ...]] = {}
+        self._answers = PerRelation[dict[Column, _Chosen | None]](lambda _relation: {})
+        self._places = PerRelation(self._chosen)
         self._told: set[tuple[str, str]] = set()
 
     def of(self, relation: Relation, column: Column) -> Conversion | None:
@@ -86,6 +84,8 @@ class Conversions:
 
         Raises: ConverterFailed.
         """
+        if not self.converters:
+            return None
         named = next((each for each in relation.columns if each.name == column.name), column)
         chosen = self._asked(relation, named)
         if chosen is None:
@@ -97,12 +97,10 @@ class Conversions:
         return conversion
 
     def _asked(self, relation: Relation, column: Column) -> _Chosen | None:
-        key = (relation.name, column)
-        if key not in self._answers:
-            if len(self._answers) >= KEPT:
-                self._answers.clear()
-            self._answers[key] = self._ask(relation, column)
-        return self._answers[key]
+        answers = self._answers.of(relation)
+        if column not in answers:
+            answers[column] = self._ask(relation, column)
+        return answers[column]
 
     def _ask(self, relation: Relation, column: Column) -> _Chosen | None:
         for label, converter in self.converters:
@@ -132,13 +130,10 @@ class Conversions:
         ]
         return msgspec.structs.replace(batch, parts=parts)
 
-    def _of(self, relation: Relation) -> tuple[_Place, ...]:
-        found = self._places.get(relation)
-        if found is None:
-            if len(self._places) >= KEPT:
-                self._places.clear()
-            found = self._places[relation] = self._chosen(relation)
-        return found
+    def forget(self, oid: int) -> None:
+        """Drop what is kept of a relation that is gone."""
+        self._answers.forget(oid)
+        self._places.forget(oid)
 
     def _chosen(self, relation: Relation) -> tuple[_Place, ...]:
         capture = self._capture
@@ -154,7 +149,7 @@ class Conversions:
         return tuple(found)
 
     def _rows(self, part: SnapshotRows) -> SnapshotRows:
-        places = self._of(part.relation)
+        places = self._places.of(part.relation)
         if not places:
             return part
         lsns = [part.lsn or 0] * len(part.rows)
@@ -178,7 +173,7 @@ class Conversions:
                 tables.setdefault(change.relation, []).append(index)
         changes = list(part.changes)
         for relation, indexes in tables.items():
-            places = self._of(relation)
+            places = self._places.of(relation)
             if places:
                 self._of_table(relation, changes, indexes, places, part.commit_lsn)
         return msgspec.structs.replace(part, changes=changes)

@@ -4,7 +4,7 @@ stored may be confirmed, nothing else.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -69,6 +69,8 @@ class Delivery:
     way that no sink may fail in; nothing is flushed, stored or confirmed any more. ``order`` counts the
     events of transactions, where the format does. ``told`` are notifications for the sink. ``may_write``
     raises where another process may run the pipeline by now, which ends this delivery in the same way.
+    ``reached`` is told, after each batch, up to which LSN everything was written, and returns the OIDs of
+    relations that nothing more comes of.
     ``overlap_until`` is `Overlap.horizon` of the stream at hand.
     """
 
@@ -89,10 +91,12 @@ class Delivery:
         undeliverable: Undeliverable,
         told: "Told | None" = None,
         may_write: Callable[[], None] = lambda: None,
+        reached: Callable[[int], Collection[int]] = lambda _lsn: (),
     ) -> None:
         self._pipeline, self._sink, self._store, self._format = pipeline, sink, store, encoder
         self._transforms, self._host, self._retries = transforms, host, retries
         self._clock, self.counts, self._may_write = clock, counts, may_write
+        self._reached = reached
         self.offset = offset
         self.written = offset.positions
         self.partition = next(iter(offset.partitions))
@@ -153,6 +157,9 @@ class Delivery:
             for part in parts:
                 if isinstance(part, TransactionPart) and part.complete and part.xid is not None:
                     self._host.notify("on_transaction", pipeline=self._pipeline, part=part)
+        gone = self._reached(batch.position.end_lsn)
+        if gone and self.counts.by_table is not None:
+            self.counts.by_table.forget(gone)
 
     def _made(self, batch: Batch) -> Batch:
         """Return what transforms and format make of ``batch``. Raises: RecordError."""

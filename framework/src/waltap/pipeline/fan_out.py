@@ -101,6 +101,11 @@ class FanOut(Sink):
                 self._pause(outlet, error)
         return self._slowest() if stored and self.capabilities.exactly_once else None
 
+    def forget(self, oid: int) -> None:
+        """Have every sink drop what it keeps of a relation that is gone."""
+        for outlet in self.outlets:
+            outlet.sink.forget(oid)
+
     def onward(self) -> Sequence[Onward]:
         """Tell how far each sink has got, and those behind it."""
         found = []

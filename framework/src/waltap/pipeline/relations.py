@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from waltap.capture.capture import Capture
@@ -50,8 +50,8 @@ class _Known:
 
 class Relations:
     """The relations of a run. ``connector`` describes them, and changes with every reconnect;
-    ``forget_elsewhere`` gets the OID of a relation that is gone. A version that has lost a mask, by what
-    ``memory`` has of the table, is refused before it is described."""
+    ``forget_elsewhere`` gets the OID of a relation that is gone, once all its rows were written. A version
+    that has lost a mask, by what ``memory`` has of the table, is refused before it is described."""
 
     def __init__(
         self,
@@ -70,6 +70,7 @@ class Relations:
         self._last_seen: dict[str, Relation] = {}
         self._warned: set[IdentityWarning] = set()
         self._left_out: dict[int, tuple[str, ...]] = {}
+        self._gone: dict[int, int] = {}
         self.identities = Identities(
             host.replica_identities.values(),
             lambda relation: host.choose("choose_replica_identity", relation=relation),
@@ -97,8 +98,23 @@ class Relations:
             known = versions[relation] = _Known()
         return known
 
-    def forget(self, oid: int) -> None:
-        """Drop what is kept of a relation that is gone."""
+    def forget(self, oid: int, lsn: int) -> None:
+        """Note that a relation is gone, and no row of it commits behind ``lsn``. Rows that came before may
+        wait to be written: who writes them keeps what it has of the relation until `written`."""
+        self._gone[oid] = lsn
+
+    def written(self, lsn: int) -> Collection[int]:
+        """Drop what is kept of relations that are gone, where everything up to ``lsn`` was written; return
+        their OIDs."""
+        if not self._gone:
+            return ()
+        gone = [oid for oid, last in self._gone.items() if last <= lsn]
+        for oid in gone:
+            del self._gone[oid]
+            self._drop(oid)
+        return gone
+
+    def _drop(self, oid: int) -> None:
         versions = self._known.pop(oid, {})
         self._left_out.pop(oid, None)
         for name in {relation.name for relation in versions}:

@@ -192,8 +192,12 @@ class Stages:
         return None
 
     def _forget(self, oid: int) -> None:
-        for each in self.formats:
-            each.forget(oid)
+        for form in self.formats:
+            form.forget(oid)
+        for chain in (self.chain, *(outlet.chain for outlet in self.outlets)):
+            chain.forget(oid)
+        self.conversions.forget(oid)
+        self.sink.forget(oid)
 
     def _store(self) -> OffsetStore:
         component = self.profile.offset_store

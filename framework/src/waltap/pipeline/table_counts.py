@@ -1,7 +1,7 @@
 """What has come of each table in this run: events by operation, and the last place. Counted per batch."""
 
 from collections import Counter as Tally
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from operator import attrgetter
@@ -118,6 +118,12 @@ class TableCounts:
         if last is not None:
             self._last = _event(last, now_ms)
         if len(kept.placed) + len(kept.reads) > KEPT:
+            self._kept = _Kept(kept.sums())
+
+    def forget(self, oids: Collection[int]) -> None:
+        """Let go of relations that are gone; their counts stay, by name."""
+        kept, gone = self._kept, set(oids)
+        if any(relation.oid in gone for relation in kept.placed.keys() | kept.reads.keys()):
             self._kept = _Kept(kept.sums())
 
     def _count(self, kept: _Kept, part: TransactionPart, changes: Sequence[Change]) -> None:

@@ -4,6 +4,7 @@ from collections import OrderedDict
 from typing import Final
 
 from waltap.decode.message import OldTuple, Update
+from waltap.decode.per_relation import PerRelation
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
 from waltap.sink.sink import SinkContext
@@ -19,7 +20,7 @@ class SeenRows:
 
     def __init__(self, context: SinkContext) -> None:
         self._context = context
-        self._keys: dict[Relation, tuple[int, ...]] = {}
+        self._keys = PerRelation(self._key)
         self._rows: OrderedDict[tuple[object, ...], Tuple] = OrderedDict()
 
     def add(self, relation: Relation, row: Tuple) -> None:
@@ -51,13 +52,18 @@ class SeenRows:
         self.add(relation, new)
         return old
 
+    def forget(self, oid: int) -> None:
+        """Drop what is kept of a relation that is gone, but for its rows."""
+        self._keys.forget(oid)
+
+    def _key(self, relation: Relation) -> tuple[int, ...]:
+        describe = self._context.describe
+        named = (describe(relation) if describe else relation).primary_key or ()
+        columns = [column.name for column in relation.columns]
+        return tuple(columns.index(name) for name in named)
+
     def _place(self, relation: Relation, row: Tuple) -> tuple[object, ...] | None:
-        key = self._keys.get(relation)
-        if key is None:
-            describe = self._context.describe
-            named = (describe(relation) if describe else relation).primary_key or ()
-            columns = [column.name for column in relation.columns]
-            key = self._keys[relation] = tuple(columns.index(name) for name in named)
+        key = self._keys.of(relation)
         if not key or len(row) <= max(key):
             return None
         values = tuple(row[index] for index in key)

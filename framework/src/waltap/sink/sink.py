@@ -167,6 +167,10 @@ class Sink(abc.ABC):
         batches since the last flush, and every later `write` and `flush` raises too.
         """
 
+    def forget(self, oid: int) -> None:
+        """Drop what is kept of a relation that is gone, all of whose rows were written. Called between
+        writes."""
+
     def held(self) -> Position | Positions | None:
         """Return what `open` would return now, asked behind `flush` and at the end of a snapshot.
 

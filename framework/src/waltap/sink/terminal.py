@@ -93,6 +93,9 @@ class TerminalSink(Sink):
         """Return the position of what was printed."""
         return self._accepted
 
+    def forget(self, oid: int) -> None:
+        self._layout.forget(oid)
+
     def close(self) -> None:
         """Nothing is held."""
 
@@ -145,6 +148,11 @@ class Layout:
                     shown = self._shown(line, change)
                     if shown is not None:
                         yield f"{clock}{self._ink.head(WORDS[kind])}{line.lay_out(*shown)}\n"
+
+    def forget(self, oid: int) -> None:
+        """Drop what is kept of a relation that is gone."""
+        self._lines.forget(oid)
+        self._seen.forget(oid)
 
     def _shown(self, line: "_Line", change: Insert | Update | Delete) -> tuple[Tuple, Tuple] | None:
         """Return the row to show, and the row before it (() where it is not known); None for a delete

@@ -120,8 +120,9 @@ class ConnectorContext:
     it is not used without consent.
 
     ``announced`` is to be called with each relation that the server announces in the stream, described;
-    ``forget`` with the OID of one that is gone and has no rows to come. ``memory`` holds what was
-    described before; the connector opens it for its database, and puts in what it describes.
+    ``forget`` with the OID of one that is gone, and an LSN behind which no row of it commits. ``memory``
+    holds what was described before; the connector opens it for its database, and puts in what it
+    describes.
     ``identity_warnings`` gives what a user should know of a relation's replica identity, ``left_out`` the
     columns of a described one that nothing delivers, since nothing maps their types. ``send_format``
     is shown every relation that is described while values come in send format, and tells whether the
@@ -150,7 +151,7 @@ class ConnectorContext:
     reconnects: bool = False
     belongings: Belongings = field(default_factory=Belongings)
     announced: "Callable[[Relation], None]" = lambda _relation: None
-    forget: "Callable[[int], None]" = lambda _oid: None
+    forget: "Callable[[int, int], None]" = lambda _oid, _lsn: None
     memory: RelationMemory = field(default_factory=RelationMemory)
     identity_warnings: "Callable[[Relation], list[IdentityWarning]]" = lambda _relation: []
     left_out: "Callable[[Relation], tuple[str, ...]]" = lambda _relation: ()

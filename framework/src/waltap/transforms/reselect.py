@@ -16,6 +16,7 @@ from pydantic import model_validator
 from waltap.capture.java_regex import NameMatcher
 from waltap.config.property import CommaList, Properties, declare
 from waltap.decode.message import Change, Insert, Update
+from waltap.decode.per_relation import PerRelation
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import UNCHANGED, Missing, Tuple, Value
 from waltap.errors import ConnectionLost, Retry, SourceError, WaltapError
@@ -27,7 +28,6 @@ __all__ = ["Reselect", "ReselectFailed", "ReselectProperties"]
 log = logging.getLogger(__name__)
 
 KEYS_PER_QUERY = 1000
-RELATIONS_KEPT = 10_000
 Part = TransactionPart
 
 
@@ -116,7 +116,7 @@ class Reselect:
     def __init__(self, properties: ReselectProperties, context: SourceTransformContext) -> None:
         self._properties, self._context = properties, context
         self._chosen = NameMatcher(properties.include or properties.exclude)
-        self._tables: dict[Relation, _Table | None] = {}
+        self._tables = PerRelation(self._table)
 
     def __call__(self, batch: Batch) -> Batch:
         """Return ``batch`` with what could be read back. Raises: ReselectFailed, ConnectionLost."""
@@ -142,7 +142,7 @@ class Reselect:
         relation = change.relation
         if isinstance(change, Insert) and not self._properties.nulls:
             return
-        table = self._of(relation)
+        table = self._tables.of(relation)
         if table is None:
             return
         missing = self._missing(change, table)
@@ -183,15 +183,12 @@ class Reselect:
             values.append(value)
         return tuple(values)
 
-    def _of(self, relation: Relation) -> _Table | None:
-        """Return what may be read back of ``relation``, None for nothing."""
-        if relation not in self._tables:
-            if len(self._tables) >= RELATIONS_KEPT:
-                self._tables.clear()
-            self._tables[relation] = self._table(relation)
-        return self._tables[relation]
+    def forget(self, oid: int) -> None:
+        """Drop what is kept of a relation that is gone."""
+        self._tables.forget(oid)
 
     def _table(self, relation: Relation) -> _Table | None:
+        """Return what may be read back of ``relation``, None for nothing."""
         capture = self._context.capture
         if not capture.captures(relation.schema, relation.table):
             return None
@@ -222,7 +219,7 @@ class Reselect:
         return found if self._properties.include else not found
 
     def _read(self, relation: Relation, wanted: _Wanted, changes: list[Change]) -> None:
-        table = self._of(relation)
+        table = self._tables.of(relation)
         assert table is not None
         names = [relation.columns[at].name for at in sorted(wanted.columns)]
         key_names = [relation.columns[at].name for at in table.key]

@@ -10,11 +10,11 @@ A batch is walked here, once, whatever the transform: parts keep their place, or
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
 
 import msgspec
 
 from waltap.decode.message import Change, Delete, Insert, LogicalMessage, Truncate, Update
+from waltap.decode.per_relation import PerRelation
 from waltap.decode.relation import Column, Relation
 from waltap.decode.tuple_image import Tuple, Value
 from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
@@ -24,10 +24,7 @@ __all__ = ["Rewrite", "rewrite_columns", "with_relations"]
 Rewrite = Callable[[Sequence[str | bytes]], Sequence[Value]]
 """Values of one column, as the server sent them, to as many values in their place."""
 
-RELATIONS_KEPT = 10_000
 Part = TransactionPart | SnapshotRows | Heartbeat
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 def rewrite_columns(
@@ -49,14 +46,14 @@ class _Columns:
 
     def __init__(self, of_column: Callable[[Relation, Column], Rewrite | None]) -> None:
         self._of_column = of_column
-        self._chosen: dict[Relation, tuple[tuple[int, Rewrite], ...]] = {}
+        self._chosen = PerRelation(self._choose)
 
     def __call__(self, batch: Batch) -> Batch:
         return msgspec.structs.replace(batch, parts=[self._part(part) for part in batch.parts])
 
     def _part(self, part: Part) -> Part:
         if isinstance(part, SnapshotRows):
-            chosen = self._of(part.relation)
+            chosen = self._chosen.of(part.relation)
             if not chosen:
                 return part
             return msgspec.structs.replace(part, rows=_rewritten(part.rows, chosen))
@@ -64,13 +61,15 @@ class _Columns:
             return part
         tables: dict[Relation, list[int]] = {}
         for index, change in enumerate(part.changes):
-            if not isinstance(change, Truncate | LogicalMessage) and self._of(change.relation):
+            if not isinstance(change, Truncate | LogicalMessage) and self._chosen.of(
+                change.relation
+            ):
                 tables.setdefault(change.relation, []).append(index)
         if not tables:
             return part
         changes = list(part.changes)
         for relation, places in tables.items():
-            self._rewrite(changes, places, self._of(relation))
+            self._rewrite(changes, places, self._chosen.of(relation))
         return msgspec.structs.replace(part, changes=changes)
 
     @staticmethod
@@ -90,13 +89,13 @@ class _Columns:
                 new, old = next(after), next(after)
                 changes[place] = msgspec.structs.replace(change, new=new, old=old)
 
-    def _of(self, relation: Relation) -> tuple[tuple[int, Rewrite], ...]:
-        chosen = self._chosen.get(relation)
-        if chosen is None:
-            asked = [(at, self._of_column(relation, c)) for at, c in enumerate(relation.columns)]
-            chosen = tuple((at, rewrite) for at, rewrite in asked if rewrite is not None)
-            _keep(self._chosen, relation, chosen)
-        return chosen
+    def forget(self, oid: int) -> None:
+        """Drop what is kept of a relation that is gone."""
+        self._chosen.forget(oid)
+
+    def _choose(self, relation: Relation) -> tuple[tuple[int, Rewrite], ...]:
+        asked = [(at, self._of_column(relation, c)) for at, c in enumerate(relation.columns)]
+        return tuple((at, rewrite) for at, rewrite in asked if rewrite is not None)
 
 
 def _images(change: Change) -> tuple[Tuple, ...]:
@@ -124,18 +123,35 @@ def with_relations(replaced: Callable[[Relation], Relation]) -> Callable[[Batch]
 
     ``replaced`` is asked once per relation version, and gives one with as many columns, or the same.
     """
-    known: dict[Relation, Relation] = {}
+    return _Replaced(replaced)
 
-    def of(relation: Relation) -> Relation:
-        found = known.get(relation)
-        if found is None:
-            found = replaced(relation)
-            _keep(known, relation, found)
-        return found
 
-    def change(given: Change) -> Change:
+class _Replaced:
+    """Puts other relations in the place of those that changes and rows came with."""
+
+    def __init__(self, replaced: Callable[[Relation], Relation]) -> None:
+        self._known = PerRelation(replaced)
+
+    def __call__(self, batch: Batch) -> Batch:
+        of = self._known.of
+        parts = [
+            msgspec.structs.replace(part, changes=list(map(self._change, part.changes)))
+            if isinstance(part, TransactionPart)
+            else msgspec.structs.replace(part, relation=of(part.relation))
+            if isinstance(part, SnapshotRows)
+            else part
+            for part in batch.parts
+        ]
+        return msgspec.structs.replace(batch, parts=parts)
+
+    def forget(self, oid: int) -> None:
+        """Drop what is kept of a relation that is gone."""
+        self._known.forget(oid)
+
+    def _change(self, given: Change) -> Change:
         if isinstance(given, LogicalMessage):
             return given
+        of = self._known.of
         if isinstance(given, Truncate):
             return msgspec.structs.replace(given, relations=tuple(map(of, given.relations)))
         relation = of(given.relation)
@@ -146,23 +162,3 @@ def with_relations(replaced: Callable[[Relation], Relation]) -> Callable[[Batch]
         if isinstance(given, Update):
             return Update(relation, given.lsn, given.new, given.old, given.old_kind, given.xid)
         return Delete(relation, given.lsn, given.old, given.old_kind, given.xid)
-
-    def transform(batch: Batch) -> Batch:
-        parts = [
-            msgspec.structs.replace(part, changes=list(map(change, part.changes)))
-            if isinstance(part, TransactionPart)
-            else msgspec.structs.replace(part, relation=of(part.relation))
-            if isinstance(part, SnapshotRows)
-            else part
-            for part in batch.parts
-        ]
-        return msgspec.structs.replace(batch, parts=parts)
-
-    return transform
-
-
-def _keep(kept: dict[K, V], key: K, value: V) -> None:
-    """Keep one more; a stream of ever new relation versions must not grow it."""
-    if len(kept) >= RELATIONS_KEPT:
-        kept.clear()
-    kept[key] = value

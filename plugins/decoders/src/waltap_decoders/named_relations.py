@@ -130,7 +130,11 @@ class NamedRelations:
             due |= settled
         gone = [v.relation for v in self._current.values() if v.shown.oid in due] if due else []
         for relation in gone:
-            del self._current[relation.schema, relation.table]
+            name = relation.schema, relation.table
+            del self._current[name]
+            self._captured.pop(name, None)
+        if gone:
+            self._grown()
         return gone
 
     def commit(self, begin: Begin, messages: list[Message]) -> None:
@@ -309,8 +313,11 @@ class NamedRelations:
                 relation = current.relation
             current = _Version(shown, relation, self.epoch)
             self._current[schema, table] = current
-            self._retirement.grown([version.shown.oid for version in self._current.values()])
+            self._grown()
         return current.relation
+
+    def _grown(self) -> None:
+        self._retirement.grown([version.shown.oid for version in self._current.values()])
 
     def _as_told(self, shown: Relation, row: RowFacts | None) -> Relation:
         """Return a relation for its description: NOT NULL is the wire's word, or nobody's yet."""

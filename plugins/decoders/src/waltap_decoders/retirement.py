@@ -11,7 +11,7 @@ from waltap.decode.decoder import DecoderContext
 
 __all__ = ["Retirement"]
 
-SMALLEST = 256
+SMALLEST = 128
 """So many relations are kept without asking."""
 
 
@@ -35,11 +35,11 @@ class Retirement:
 
     def due(self, lsn: int) -> frozenset[int]:
         """Return, once, the OIDs to let go of, now that a transaction begins that committed at ``lsn`` or
-        later."""
+        later. What is known after that is to be looked at again: it may have grown meanwhile."""
         if lsn <= self._until:
             return frozenset()
         due, self.pending = self.pending, frozenset()
         if self._forget is not None:
             for oid in due:
-                self._forget(oid)
+                self._forget(oid, lsn)
         return due

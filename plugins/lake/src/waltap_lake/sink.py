@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from waltap.decode.message import Change, Truncate
+from waltap.decode.per_relation import PerRelation
 from waltap.decode.relation import Relation
 from waltap.errors import WaltapError
 from waltap.sink.fail_stop import FailStop
@@ -48,7 +49,7 @@ class LakeSink(Sink):
     def __init__(self, lake: Lake, properties: LakeProperties, context: SinkContext) -> None:
         self._lake, self._properties, self._context = lake, properties, context
         self._fail_stop, self._gap = FailStop(lake.place), FailStop(lake.place)
-        self._versions: dict[Relation, tuple[TableVersion, TableName] | None] = {}
+        self._versions = PerRelation(self._version)
         self._told: set[str] = set()
         self._mark = Mark()
         self._forget()
@@ -65,6 +66,9 @@ class LakeSink(Sink):
         self._snapshot, self._snapshot_lsn = False, 0
         self._broken_off: tuple[int, ...] = ()
         self._unconverted = self._unconverted_bytes = 0
+
+    def forget(self, oid: int) -> None:
+        self._versions.forget(oid)
 
     # --- life cycle -------------------------------------------------------------------------------
 
@@ -145,7 +149,7 @@ class LakeSink(Sink):
                     changes.append(change)
                     sequence.append(index)
         for relation, (changes, sequence) in collected.items():
-            found = self._version(relation)
+            found = self._versions.of(relation)
             if found is None:
                 continue
             version, name = found
@@ -186,7 +190,7 @@ class LakeSink(Sink):
             raise LakeTransactionGap(
                 f"a snapshot goes on in {part.relation.name} without its start"
             )
-        found = self._version(part.relation)
+        found = self._versions.of(part.relation)
         if found is None:
             return
         version, name = found
@@ -226,10 +230,6 @@ class LakeSink(Sink):
 
     def _version(self, relation: Relation) -> tuple[TableVersion, TableName] | None:
         """Return ``relation`` compiled, and what its table is called; None where it is not captured."""
-        try:
-            return self._versions[relation]
-        except KeyError:
-            pass
         capture = self._context.capture
         found = None
         if capture is None or capture.captures(relation.schema, relation.table):
@@ -241,7 +241,6 @@ class LakeSink(Sink):
                 TableVersion(relation, self._context, self._warn),
                 TableName(space.format(**named), name.format(**named)),
             )
-        self._versions[relation] = found
         return found
 
     def _warn(self, text: str) -> None:

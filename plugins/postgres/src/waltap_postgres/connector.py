@@ -483,10 +483,15 @@ class PostgresConnector(Connector):
                 standings=self._descriptions.standings,
                 gone=self.catalogue.gone,
                 unsettled=self._descriptions.unsettled,
-                forget=self.context.forget,
+                forget=self._forget,
                 text_only=bool(self.context.send_format.refused),
             )
         )
+
+    def _forget(self, oid: int, lsn: int) -> None:
+        """Let go of a relation that is gone, no row of which commits behind ``lsn``."""
+        self._descriptions.forget(oid)
+        self.context.forget(oid, lsn)
 
     def _replication_session(self) -> Session:
         session = Session(

@@ -124,6 +124,9 @@ class SparkSink(Sink):
         """Return that of the change log."""
         return self._log.identity()
 
+    def forget(self, oid: int) -> None:
+        self._log.forget(oid)
+
     def missed(self, table: str) -> None:
         """Have the change log say so, and so the tables."""
         self._log.missed(table)

@@ -133,10 +133,13 @@ class RelationCache:
 
     def retire(self, lsn: int) -> None:
         """Let go of relations that are gone; the transactions to come committed at ``lsn`` or later."""
-        for oid in self.retirement.due(lsn):
+        due = self.retirement.due(lsn)
+        for oid in due:
             self._versions.pop(oid, None)
             if self.session.relations.pop(oid, None) is not None:
                 self.session.drop_readers(oid)
+        if due:
+            self.retirement.grown(self.session.relations)
 
     def settle(self, lsn: int) -> None:
         """Let relations be described anew whose description does not hold for what committed at

@@ -133,6 +133,11 @@ class Descriptions:
         moment = self._when_visible(xid)
         return self._ahead.table_of(oid, xid) if oid else None, moment
 
+    def forget(self, oid: int) -> None:
+        """Drop what is noted of a relation that is gone and has no rows to come."""
+        self._described.discard(oid)
+        self._keyed.pop(oid, None)
+
     def _unsettle(self, wire: Relation, remembered: Relation | None) -> None:
         """Let a remembered key hold for transactions that committed by now alone: nothing tells whether
         it was dropped before the one at hand, but it is dropped."""

@@ -9,6 +9,7 @@ from operator import attrgetter
 import msgspec
 
 from waltap.decode.message import Change
+from waltap.decode.per_relation import PerRelation
 from waltap.decode.relation import Relation
 from waltap.files.errors import FilesUnavailable
 from waltap.files.store import Store
@@ -50,7 +51,6 @@ __all__ = ["ChangeLogSink"]
 log = logging.getLogger(__name__)
 
 _relation_of = attrgetter("relation")
-_MOST_VERSIONS = 4096
 
 UNCONVERTED_BYTES = 8 * 1024 * 1024
 """Changes of so many bytes are made columns at once, however few they are."""
@@ -88,7 +88,7 @@ class ChangeLogSink(Sink):
         )
         self._missed = MissedNote(context.state_dir / "changelog.missed")
         self._stretches = Stretches(self._store)
-        self._versions: dict[Relation, TableVersion | None] = {}
+        self._versions = PerRelation(self._compiled)
         self._told: set[str] = set()
         self._batches = 0
         self._reset()
@@ -321,7 +321,7 @@ class ChangeLogSink(Sink):
         if part.restarts:
             self._restart(part.relation)
         oid = part.relation.oid
-        if (version := self._version(part.relation)) is None:
+        if (version := self._versions.of(part.relation)) is None:
             return
         if not self._read.has(oid, part.chunk):
             buffer = self._buffer(self._whole, version, self._generation, part.chunk)
@@ -365,7 +365,7 @@ class ChangeLogSink(Sink):
             if (each.schema, each.table, each.generation) != place
         ]
         self._read.forget(relation.oid)
-        version = self._version(relation)
+        version = self._versions.of(relation)
         if version is not None:
             self._buffer(self._whole, version, self._generation).restarts = True
 
@@ -405,6 +405,11 @@ class ChangeLogSink(Sink):
             self._snapshot_part = msgspec.structs.replace(self._snapshot_part, complete=True)
         self._generation = None
 
+    def forget(self, oid: int) -> None:
+        self._versions.forget(oid)
+        for key in [key for key in self._routes if key[0].oid == oid]:
+            del self._routes[key]
+
     # --- routes -----------------------------------------------------------------------------------
 
     def _route(
@@ -413,25 +418,20 @@ class ChangeLogSink(Sink):
         """Return the buffer for ``changes`` of ``relation``, None when the table is not captured."""
         known = self._versions.get(relation)
         if known is not None and known.grown and known.is_outgrown(changes, self._batches):
-            self._versions[relation] = known.renewed(self._batches)
+            self._versions.put(relation, known.renewed(self._batches))
             self._routes.clear()
         try:
             return self._routes[relation, whole]
         except KeyError:
-            version, pending = self._version(relation), self._whole if whole else self._open
+            version, pending = self._versions.of(relation), self._whole if whole else self._open
             buffer = None if version is None else self._buffer(pending, version, None)
             self._routes[relation, whole] = buffer
             return buffer
 
-    def _version(self, relation: Relation) -> TableVersion | None:
-        if relation not in self._versions:
-            capture = self._context.capture
-            captured = capture is None or capture.captures(relation.schema, relation.table)
-            if len(self._versions) >= _MOST_VERSIONS:
-                self._versions.clear()
-            made = TableVersion(relation, self._context, self._warn) if captured else None
-            self._versions[relation] = made
-        return self._versions[relation]
+    def _compiled(self, relation: Relation) -> TableVersion | None:
+        capture = self._context.capture
+        captured = capture is None or capture.captures(relation.schema, relation.table)
+        return TableVersion(relation, self._context, self._warn) if captured else None
 
     def _warn(self, text: str) -> None:
         """Log ``text``, once in the life of this sink."""

@@ -4,6 +4,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from waltap.decode.message import Change, Truncate
+from waltap.decode.per_relation import PerRelation
 from waltap.decode.relation import Relation
 from waltap.sink.sink import SinkContext
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
@@ -21,8 +22,6 @@ log = logging.getLogger(__name__)
 UNCONVERTED_ROWS: Final = 16_384
 """Changes of so many rows are made columns at once."""
 
-MOST_VERSIONS: Final = 5_000
-
 
 class GatheredColumns:
     """Columns of the change log, by folder and version of the table: each is a file. ``bytes`` is what was
@@ -32,12 +31,16 @@ class GatheredColumns:
 
     def __init__(self, folders: Folders, compression: str, context: SinkContext) -> None:
         self._folders, self._compression, self._context = folders, compression, context
-        self._versions: dict[Relation, TableVersion | None] = {}
+        self._versions = PerRelation(self._compiled)
         self._told: set[str] = set()
-        self.forget()
+        self.clear()
 
-    def forget(self) -> None:
-        """Drop everything."""
+    def forget(self, oid: int) -> None:
+        """Drop what is kept of a relation that is gone, but for its rows."""
+        self._versions.forget(oid)
+
+    def clear(self) -> None:
+        """Drop everything that was taken."""
         self.bytes = self._unconverted = 0
         self._buffers: dict[tuple[str, str], TableBuffer] = {}
 
@@ -66,7 +69,7 @@ class GatheredColumns:
             if batches:
                 rows = pa.Table.from_batches(batches)
                 found.append((folder, rows, rows.num_rows))
-        self.forget()
+        self.clear()
         return found
 
     def content(self, rows: "pa.Table") -> bytes:
@@ -112,7 +115,7 @@ class GatheredColumns:
 
     def _buffer(self, relation: Relation, hour: str) -> TableBuffer | None:
         """Return the buffer of a table's rows of this hour; None where it is not captured."""
-        version = self._version(relation)
+        version = self._versions.of(relation)
         if version is None:
             return None
         capture = self._context.capture
@@ -125,18 +128,10 @@ class GatheredColumns:
         buffer.goes_on_as(version)
         return buffer
 
-    def _version(self, relation: Relation) -> TableVersion | None:
-        try:
-            return self._versions[relation]
-        except KeyError:
-            pass
-        capture, version = self._context.capture, None
-        if capture is None or capture.captures(relation.schema, relation.table):
-            version = TableVersion(relation, self._context, self._warn)
-        if len(self._versions) >= MOST_VERSIONS:
-            self._versions.clear()
-        self._versions[relation] = version
-        return version
+    def _compiled(self, relation: Relation) -> TableVersion | None:
+        capture = self._context.capture
+        captured = capture is None or capture.captures(relation.schema, relation.table)
+        return TableVersion(relation, self._context, self._warn) if captured else None
 
     def _warn(self, text: str) -> None:
         if text not in self._told:

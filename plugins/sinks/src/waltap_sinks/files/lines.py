@@ -55,10 +55,13 @@ class Gathered:
         self._folders, self._compression, self._values = folders, compression, values
         self._lines = JsonLines()
         self.ending = ENDINGS[compression]
-        self.forget()
+        self.clear()
 
-    def forget(self) -> None:
-        """Drop everything."""
+    def forget(self, oid: int) -> None:
+        """A relation is gone; nothing is kept of relations."""
+
+    def clear(self) -> None:
+        """Drop everything that was taken."""
         self.bytes = 0
         self._blocks: dict[str, tuple[list[bytes | memoryview], list[int]]] = {}
 
@@ -84,7 +87,7 @@ class Gathered:
     def take(self) -> list[tuple[str, list[bytes | memoryview], int]]:
         """Return folder, blocks and count of lines of what is there, and forget it."""
         taken = [(folder, blocks, sum(counts)) for folder, (blocks, counts) in self._blocks.items()]
-        self.forget()
+        self.clear()
         return taken
 
     def content(self, blocks: list[bytes | memoryview]) -> bytes:

@@ -90,7 +90,10 @@ class FilesSink(Sink):
         self._written: list[WrittenFile] = []
         self._since: float | None = None
         self._in_snapshot = self._committed_in_snapshot = False
-        self._gathered.forget()
+        self._gathered.clear()
+
+    def forget(self, oid: int) -> None:
+        self._gathered.forget(oid)
 
     # --- life cycle -------------------------------------------------------------------------------
 
@@ -173,7 +176,7 @@ class FilesSink(Sink):
     def close(self) -> None:
         """Let go of the folder; writes nothing. May be called twice."""
         self._store.forget_unsynced()
-        self._gathered.forget()
+        self._gathered.clear()
         self._store.unlock()
 
     # --- taking batches ---------------------------------------------------------------------------
@@ -200,7 +203,7 @@ class FilesSink(Sink):
 
     def _drop(self) -> None:
         """Forget rows of a snapshot that broke off and is taken anew, as far as no commit has them."""
-        self._gathered.forget()
+        self._gathered.clear()
         for file in self._written:
             self._store.delete(file.path)
         self._written = []

@@ -107,6 +107,11 @@ class Lanes:
         for lane in self._lanes:
             lane.undo()
 
+    def forget_relation(self, oid: int) -> None:
+        """Drop what is kept of a relation that is gone."""
+        for lane in self._lanes:
+            lane.tables.forget_relation(oid)
+
     def cut(self, parts: Sequence[TransactionPart | SnapshotRows]) -> list[Slice]:
         """Return ``parts`` as slices, in order; [] where one connection is to apply them."""
         self._batches += 1

@@ -57,7 +57,17 @@ class TableShape:
     as long: False where there is none, None until asked for.
     """
 
-    __slots__ = ("columns", "history", "key", "key_of", "name", "plan", "relation", "source")
+    __slots__ = (
+        "__weakref__",
+        "columns",
+        "history",
+        "key",
+        "key_of",
+        "name",
+        "plan",
+        "relation",
+        "source",
+    )
 
     unique = True
 

@@ -596,6 +596,12 @@ class SqlSink(Sink):
             self._target.begin()
         self._forget()
 
+    def forget(self, oid: int) -> None:
+        self._shapes.forget(oid)
+        self._tables.forget_relation(oid)
+        if self._lanes is not None:
+            self._lanes.forget_relation(oid)
+
     def _forget(self) -> None:
         """Forget what is known from what was undone."""
         self._applier.forget()

@@ -57,6 +57,12 @@ class Tables:
         """Tell whether `of` only looks up."""
         return shape in self._bound
 
+    def forget_relation(self, oid: int) -> None:
+        """Drop what is kept of a relation that is gone; the target's table stays."""
+        shape = self._shape_of.pop(oid, None)
+        if shape is not None:
+            self._bound.pop(shape, None)
+
     def of(self, shape: TableShape) -> Bound:
         """Return the table for ``shape``. Raises: SqlNameTaken, SqlColumnMissing, SqlTableUnfit, and what
         the driver raises."""

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from waltap.arrow.tuples import RelationCodec
 from waltap.decode.tuple_image import Tuple
@@ -37,7 +38,7 @@ class TypedRows:
         self, types: TypeMapper, adapt: "Callable[[pa.DataType], Callable[[Any], Any] | None]"
     ) -> None:
         self._types, self._adapt = types, adapt
-        self._codecs: dict[TableShape, RelationCodec] = {}
+        self._codecs: WeakKeyDictionary[TableShape, RelationCodec] = WeakKeyDictionary()
         self._told: set[tuple[str, str]] = set()
 
     def batch(self, shape: TableShape, rows: Sequence[Tuple]) -> "pa.RecordBatch":
