@@ -19,7 +19,7 @@ from waltap_spark.commands import application
 from waltap_spark.errors import OutputInUse
 from waltap_spark.output import Output
 from waltap_spark.properties import SparkProperties
-from waltap_spark.settings import apply_options, arguments, follow_options, properties_of
+from waltap_spark.settings import apply_options, pairs_of, follow_options, properties_of
 from waltap_spark.sink import SparkSink
 
 from tests.rigs.changelog import Database, batch, context, relation
@@ -140,7 +140,7 @@ def test_what_a_profile_says_of_folds_and_grace_reaches_the_driver(tmp_path: Pat
     said |= {"changelog.retention.hours": 0.25, "trigger.interval.ms": 30, "type.change": "string"}
     said |= {"spark.*": {"spark.driver.memory": "512m"}, "spark.master": "local[2]"}
     profile = SparkProperties.model_validate({"path": str(tmp_path), **said})
-    pairs = arguments(profile)[1::2]
+    pairs = pairs_of(profile)
     there = properties_of(pairs, str(tmp_path))
     assert there == profile
     found = apply_options(there)

@@ -1,5 +1,6 @@
 """A change log and tables in S3, where Spark's filesystem has another name for it than everybody else."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -12,13 +13,17 @@ from confluent_kafka.admin import NewTopic
 from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
 
 from tests.rigs.changelog import Database, batch, context, relation
+from tests.rigs.command import waltap
+from tests.rigs.dead_letters import write_profile
 from tests.rigs.kafka import create
+from tests.rigs.pipeline import Pipeline
 from tests.rigs.topics import event, produce
 from tests.servers import delta as delta_lake
 from tests.servers import spark_kafka, spark_s3
 from tests.servers.fixtures import missing
 from tests.servers.jars import MissingProgram
 from tests.servers.kafka import Kafka
+from tests.servers.postgres import Database as PostgresDatabase
 from tests.servers.s3 import ANYBODY, REGION, S3Server
 from waltap_spark.small_sets import SMALL_ROWS
 
@@ -95,6 +100,77 @@ def run(s3: S3Server, *command: str) -> str:
 def place(s3: S3Server, bucket: str, name: str) -> str:
     address = s3.url.rpartition("/")[2]
     return f"s3://{bucket}/{name}?scheme=http&endpoint_override={address}"
+
+
+def command_lines() -> str:
+    """Return the arguments of every process that there is, as every user of the machine sees them."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.append(path.read_bytes().decode("utf-8", "replace"))
+    return "\n".join(found)
+
+
+@pytest.mark.exhaustive
+def test_the_sink_and_commands_of_its_profile_reach_a_store_that_asks_for_a_login(
+    s3: S3Server,
+    bucket: str,
+    conf: dict[str, str],
+    database: PostgresDatabase,
+    tmp_path: Path,
+    java: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The environment says nothing of the store, and no argument of a process has the secret."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, name text, secret text)")
+    database.execute("INSERT INTO t SELECT n, 'row', 'x' FROM generate_series(1, 100) n")
+    login = s3.make_login()
+    own = {
+        **s3.properties(login=login),
+        "type": "spark",
+        "path": f"s3://{bucket}/lake",
+        "spark.jars": conf["spark.jars"],
+        "spark.master": "local[2]",
+    }
+    pipeline = Pipeline(database, tmp_path)
+    database.execute(f"CREATE PUBLICATION {pipeline.slot} FOR TABLE t (id, name) WHERE (id > 10)")
+    pipeline.settings |= {f"sink.{name}": value for name, value in own.items()}
+    pipeline.settings["publication.autocreate.mode"] = "disabled"
+    write_profile(pipeline)
+    jars = ("--set", f"spark.jars={conf['spark.jars']}", "--master", "local[2]")
+    tables = f"s3://{bucket}/lake"
+
+    def spark(*words: object) -> str:
+        done = waltap("spark", *words, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert login.secret not in done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    s3.ask_for_login(True)
+    try:
+        with pipeline.running() as run:
+            run.until(lambda: "org.apache.spark" in command_lines(), "Spark runs")
+            assert "waltap_spark.driver" in command_lines()
+            assert login.secret not in command_lines()
+        for told in ("status", "top"):
+            rest = ("--once",) if told == "top" else ()
+            assert "public.t" in spark(told, tables, "--profile", "p.toml", *rest)
+        assert "public.t" in spark("maintain", tables, "--profile", "p.toml", *jars)
+        database.execute("INSERT INTO t VALUES (101, 'new', 'x')")
+        pipeline.settings["sink.applier"] = "none"
+        pipeline.catch_up()
+        refused = waltap("spark", "status", tables, cwd=tmp_path)
+        assert refused.returncode != 0, "the store lets in whoever comes"
+        apply = ("--changelog", "p.toml", "--output", f"{tables}/tables", "--once", *jars)
+        spark("apply", *apply)
+        dsn = ("--dsn", database.dsn, "--patience", "0")
+        spark("verify", tables, "--profile", "p.toml", *dsn, *jars)
+        told = spark("adopt", tables, "--changelog", "p.toml")
+        assert f"s3://{bucket}/lake/changelog" in told
+    finally:
+        s3.ask_for_login(False)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta"])

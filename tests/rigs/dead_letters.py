@@ -27,7 +27,8 @@ def verified(pipeline: Pipeline, *rest: str) -> subprocess.CompletedProcess[str]
     return _command(pipeline, "verify", "p.toml", "--patience", "0", *rest)
 
 
-def _command(pipeline: Pipeline, *command: str) -> subprocess.CompletedProcess[str]:
+def write_profile(pipeline: Pipeline) -> None:
+    """Write what ``pipeline`` runs with as ``p.toml``, for commands."""
     settings = {"waltap.state.dir": "state", **pipeline.settings}
     own = {k.removeprefix("sink."): v for k, v in settings.items() if k.startswith("sink.")}
     others = {k: v for k, v in settings.items() if not k.startswith("sink.") and v is not None}
@@ -38,6 +39,10 @@ def _command(pipeline: Pipeline, *command: str) -> subprocess.CompletedProcess[s
     for outlet in pipeline.outlets:
         text += "[[sinks]]\n" + _lines(outlet)
     (pipeline.folder / "p.toml").write_text(text)
+
+
+def _command(pipeline: Pipeline, *command: str) -> subprocess.CompletedProcess[str]:
+    write_profile(pipeline)
     return subprocess.run(
         [sys.executable, "-m", "waltap", *command],
         cwd=pipeline.folder,

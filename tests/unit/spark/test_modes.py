@@ -6,7 +6,7 @@ from waltap.errors import ConfigurationError
 from waltap_spark.modes import PLAIN, Mode, ModeRules, row_columns, row_key, said, unfit
 from waltap_spark.output import TableState
 from waltap_spark.plugin import _keeps
-from waltap_spark.settings import apply_options, arguments, properties_of
+from waltap_spark.settings import apply_options, pairs_of, properties_of
 
 RULES = ModeRules(
     modes=(r"public\.audit.*:append", r"public\.Orders:scd2", "scd1"),
@@ -25,7 +25,7 @@ def test_a_profile_and_a_driver_say_the_same() -> None:
     pairs = ["mode=public\\.o:scd2,append", "deletes=soft", "extra.columns=_xid,_commit_ts"]
     pairs.append("history=public\\.o:keep,none")
     made = properties_of(pairs, "lake")
-    again = properties_of(arguments(made)[1::2], "lake")
+    again = properties_of(pairs_of(made), "lake")
     rules = apply_options(again).modes
     assert rules.of("public.o") == Mode(name="scd2", deletes="soft", extra=("_xid", "_commit_ts"))
     assert _keeps(again, "public.o") == "scd2, deletes soft, with _xid, _commit_ts"

@@ -70,9 +70,9 @@ class Store:
     """
 
     def __init__(self, location: str, storage: StorageProperties | None = None) -> None:
-        self.location = location.partition("?")[0]
+        self.location, _mark, self._query = location.partition("?")
         self._remote = "://" in location
-        storage = storage or StorageProperties()
+        self.storage = storage = storage or StorageProperties()
         self._attempts = storage.storage_attempts
         try:
             place = opened(location, storage)
@@ -102,6 +102,12 @@ class Store:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _settling=Lock())
+
+    def reached_alike(self, location: str) -> "Store":
+        """Return the files below ``location``, whose object store is reached as this one is."""
+        if self._query and "://" in location and "?" not in location:
+            location = f"{location}?{self._query}"
+        return Store(location, self.storage)
 
     def path(self, relative: str) -> str:
         """Return the path that the filesystem knows ``relative`` by."""

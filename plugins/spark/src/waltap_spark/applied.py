@@ -4,6 +4,7 @@ import threading
 import time
 
 from waltap.errors import SinkError
+from waltap.files import StorageProperties, Store
 from waltap.sink.onward import Onward, OnwardTable
 from waltap_sinks.changelog.manifest import NOTHING, Mark
 from waltap_spark.output import Output, OutputState, applied_by_all
@@ -18,8 +19,8 @@ LOOK_S = 2.0
 class AppliedSoFar:
     """Reads the commits of an output at ``location``; any thread may ask."""
 
-    def __init__(self, location: str) -> None:
-        self._location = location
+    def __init__(self, location: str, storage: StorageProperties | None = None) -> None:
+        self._location, self._storage = location, storage
         self._output: Output | None = None
         self._watch: Watch | None = None
         self._state: OutputState | None = None
@@ -67,7 +68,7 @@ class AppliedSoFar:
     def _look(self) -> None:
         try:
             if self._output is None:
-                self._output = Output(self._location)
+                self._output = Output(Store(self._location, self._storage))
                 self._watch = Watch(self._output)
             self._state = self._output.state() or self._state
             assert self._watch is not None

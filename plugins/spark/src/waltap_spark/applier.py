@@ -150,7 +150,7 @@ class Applier:
         self._output.close()
 
     def _make_upkeep(self) -> Upkeep:
-        output = Output(self._output.location)
+        output = Output(self._output.store.reached_alike(self._output.location))
         made = self._choice.factory(self._context(output))
         return Upkeep(lambda: prepare(self._spark), output, made)
 

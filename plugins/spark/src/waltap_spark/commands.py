@@ -22,6 +22,8 @@ from waltap_spark.modes import said
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from waltap.config.profile import Profile
+    from waltap.files import StorageProperties, Store
     from waltap_spark.output import Output, TableState
 
 __all__ = ["application"]
@@ -48,6 +50,14 @@ DAMAGE_ADVICE = (
 
 OutputArgument = Annotated[
     str, typer.Argument(metavar="OUTPUT", help="The sink's path, or the folder of its tables.")
+]
+ProfileOption = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        metavar="FILE",
+        help="The profile that writes them: it says how an object store is reached.",
+    ),
 ]
 SetOption = Annotated[
     list[str] | None,
@@ -95,18 +105,21 @@ def apply(
     from waltap.cli.screen import notices
     from waltap_sinks.changelog.readable import named_store
     from waltap_spark.driver import PREDECESSOR_S, asked_to_stop, run_driver
-    from waltap_spark.settings import properties_of
+    from waltap_spark.settings import properties_of, storage_pairs
 
     given = {"master": master, "type_change": type_change}
+    files = named_store(changelog)
     properties = properties_of(
-        set_ or [], output, **{name: value for name, value in given.items() if value is not None}
+        [*storage_pairs(files.storage), *(set_ or [])],
+        output,
+        **{name: value for name, value in given.items() if value is not None},
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     stopping = (lambda: True) if once else asked_to_stop()
     patience = PREDECESSOR_S if once else 0.0
     rows = run_driver(
-        named_store(changelog),
+        files,
         output,
         properties,
         stopping=stopping,
@@ -136,13 +149,14 @@ def adopt(
     from waltap_sinks.changelog.readable import named_store
     from waltap_spark.adoption import adopt as adopted
 
-    found = _output(output)
-    state = adopted(found, ChangeLog(named_store(changelog)))
+    files = named_store(changelog)
+    found = _output(output, files.storage)
+    state = adopted(found, ChangeLog(files))
     notices().print(f"{found.location} goes on with {state.changelog} at {state.mark}")
 
 
 @application.command()
-def status(output: OutputArgument) -> None:
+def status(output: OutputArgument, profile: ProfileOption = None) -> None:
     """Show the tables, their rows and files, and how far they are. Needs no Java."""
     import datetime as dt
 
@@ -151,7 +165,7 @@ def status(output: OutputArgument) -> None:
 
     from waltap.cli.screen import answers
 
-    found = _output(output)
+    found = _output(output, _storage(profile))
     state = found.state()
     console = answers()
     if state is None:
@@ -219,6 +233,7 @@ def top(
     ] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print one look and end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one look as JSON.")] = False,
+    profile: ProfileOption = None,
 ) -> None:
     """Show, live, what each commit brought to each table, and what waits; Ctrl-C ends it.
 
@@ -232,7 +247,7 @@ def top(
     from waltap.cli.watching import draw_until_interrupted
     from waltap_spark.watch import Watch, drawn
 
-    found = _output(output)
+    found = _output(output, _storage(profile))
     watch = Watch(found)
 
     def look() -> Any:
@@ -248,7 +263,10 @@ def top(
 
 @application.command()
 def maintain(
-    output: OutputArgument, master: MasterOption = "local[*]", set_: SetOption = None
+    output: OutputArgument,
+    master: MasterOption = "local[*]",
+    set_: SetOption = None,
+    profile: ProfileOption = None,
 ) -> None:
     """Make few large files of many small ones, and remove those that nobody reads any more.
 
@@ -264,7 +282,7 @@ def maintain(
     from waltap_spark.maintenance import take
     from waltap_spark.settings import properties_of
 
-    found = _output(output)
+    found = _output(output, _storage(profile))
     grace_s = properties_of(set_ or [], found.location).grace_s
     take(found)  # in use? That is known without Spark
     found.close()
@@ -298,6 +316,7 @@ def resume(
             "--pass-over", help="Go on without the rows of the damaged segment that is named."
         ),
     ] = False,
+    profile: ProfileOption = None,
 ) -> None:
     """Have a table that stands still go on, from where it stands; the others are not touched.
 
@@ -311,7 +330,7 @@ def resume(
     if as_text + anew + pass_over > 1:
         text = "--as-text, --anew and --pass-over are three ways: choose one"
         raise typer.BadParameter(text)
-    found = _output(output)
+    found = _output(output, _storage(profile))
     state = found.state()
     chosen = found.table(table, state)
     if not chosen.failed:
@@ -350,6 +369,7 @@ def sql(
     master: MasterOption = "local[*]",
     rows: Annotated[int, typer.Option("--rows", min=1, help="Most rows to show.")] = 50,
     set_: SetOption = None,
+    profile: ProfileOption = None,
 ) -> None:
     """Run a query over the tables as they stand now; NAME_changes is a table's history.
 
@@ -360,20 +380,20 @@ def sql(
     from waltap.cli.screen import notices
     from waltap_spark.live import open_tables
 
-    found = _output(output)
+    found = _output(output, _storage(profile))
     if found.state() is None:
         notices().print(f"{found.location}: nothing was applied yet")
         raise typer.Exit(1)
     with _spark("waltap sql", found, master, set_) as spark:
-        views = open_tables(spark, found.location).register()
+        views = open_tables(spark, found.store).register()
         notices().print(f"views: {', '.join(map(_in_sql, views))}", style="dim", markup=False)
         if query is None:
-            _ask(spark, found.location, rows)
+            _ask(spark, found.store, rows)
         else:
             _show(_run(spark, query), rows)
 
 
-def _ask(spark: Any, location: str, rows: int) -> None:
+def _ask(spark: Any, files: "Store", rows: int) -> None:
     """Answer queries from the terminal, or from a pipe, until it ends."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
@@ -390,7 +410,7 @@ def _ask(spark: Any, location: str, rows: int) -> None:
         return {_in_sql(name): list(map(_in_sql, found)) for name, found in fields.items()}
 
     def answer(statement: str) -> None:
-        open_tables(spark, location).register()  # as they stand now
+        open_tables(spark, files).register()  # as they stand now
         _show(_run(spark, statement), rows)
 
     def refused(error: Exception) -> bool:
@@ -418,21 +438,31 @@ def verify(
     patience: PatienceOption = PATIENCE_S,
     master: MasterOption = "local[*]",
     set_: SetOption = None,
+    profile: ProfileOption = None,
 ) -> None:
     """Compare every table in the source with Spark's, row by row, as ``waltap verify`` does.
 
     Exit code 1 when rows differ, or when Spark lacks a column that --without does not name; 5 when nothing
     differs but tables that are late: they stand still, or did not get to where the source was in time.
-    Tables that Spark lacks are named: whether they are captured only ``waltap verify PROFILE`` can tell.
+    With --profile only those rows and columns of the source count that its publications publish. Tables
+    that Spark lacks are named: whether they are captured only ``waltap verify PROFILE`` can tell.
     """
-    from waltap_sinks.comparison.commands import connected, told
+    from waltap_sinks.comparison.commands import connected, publications_of, told
     from waltap_spark.live import open_tables
     from waltap_spark.verify import compare, lacking
 
-    found = _output(output)
+    found = _output(output, _storage(profile))
+    publications = () if profile is None else publications_of(_resolved(profile))
     with connected(dsn) as connection, _spark("waltap verify", found, master, set_) as spark:
-        tables = open_tables(spark, found.location)
-        results = compare(connection, tables, table, without=without or (), patience_s=patience)
+        tables = open_tables(spark, found.store)
+        results = compare(
+            connection,
+            tables,
+            table,
+            without=without or (),
+            patience_s=patience,
+            publications=publications,
+        )
         unknown = [] if table else lacking(connection, tables, without or ())
     raise typer.Exit(told(results, "Spark", wanted=table or (), unknown=unknown))
 
@@ -459,7 +489,12 @@ def _spark(name: str, found: "Output", master: str, pairs: list[str] | None) -> 
     ):
         with notices().status("starting Spark (about 5 s)"):
             spark = start_session(
-                name, master=master, settings=settings, notes=notes, choice=choice
+                name,
+                master=master,
+                settings=settings,
+                notes=notes,
+                choice=choice,
+                storage=found.store.storage,
             )
         try:
             yield spark
@@ -467,16 +502,32 @@ def _spark(name: str, found: "Output", master: str, pairs: list[str] | None) -> 
             spark.stop()
 
 
-def _output(path: str) -> "Output":
+def _storage(profile: str | None) -> "StorageProperties | None":
+    """Return how the files of ``profile`` are reached. Raises: as `profile_store`."""
+    from waltap_sinks.changelog.readable import profile_store
+
+    return None if profile is None else profile_store(profile).storage
+
+
+def _resolved(profile: str) -> "Profile":
+    from waltap.cli.profile_source import read
+    from waltap.config.resolve import resolve
+    from waltap.host import Host
+
+    return resolve(read(profile), Host())
+
+
+def _output(path: str, storage: "StorageProperties | None") -> "Output":
     """Return the tables at ``path``, which may be the sink's path above them."""
+    from waltap.files import Store
     from waltap_spark.output import Output
 
     if not path.strip():
         raise typer.BadParameter("is empty", param_hint="OUTPUT")
-    inner = f"{path.rstrip('/')}/tables"
-    found = Output(path)
-    if not found.store.folders("_waltap") and Output(inner).store.folders("_waltap"):
-        return Output(inner)
+    found = Output(Store(path, storage))
+    inner = Output(found.store.reached_alike(f"{path.rstrip('/')}/tables"))
+    if not found.store.folders("_waltap") and inner.store.folders("_waltap"):
+        return inner
     if "://" not in path and not Path(path).exists():
         raise typer.BadParameter(f"{path} does not exist", param_hint="OUTPUT")
     return found

@@ -2,6 +2,8 @@
 
 As a child of an engine (``--with-parent``) it ends when its standard input does, that is when the
 engine closes it or is gone, however that died; before that it applies what the change log holds.
+What the profile says of the sink it gets by the environment (`waltap_spark.settings.GIVEN`): credentials
+of an object store are in no argument.
 Exit codes: 0 done, 1 failed and worth another try, 2 failed for good, 3 the tables are in use, 4 tasks
 could not read a snapshot.
 """
@@ -38,7 +40,7 @@ from waltap_spark.java import require_java, require_pyspark
 from waltap_spark.output import Output
 from waltap_spark.properties import SparkProperties
 from waltap_spark.session import prepare, start_session
-from waltap_spark.settings import apply_options, follow_options, properties_of
+from waltap_spark.settings import apply_options, follow_options, properties_of, taken_pairs
 
 __all__ = ["main", "run_driver"]
 
@@ -73,7 +75,8 @@ def run_driver(
     ChangeLogMissing, TypeChanged, FilesUnavailable, ….
     """
     require_java()
-    reader, tables = ChangeLog(changelog), Output(output)
+    files = changelog if isinstance(changelog, Store) else Store(changelog, properties)
+    reader, tables = ChangeLog(files), Output(Store(output, properties))
     if not reader.exists():
         raise _missing(reader)
     _take(tables, reader, stopping, patience_s)
@@ -97,7 +100,11 @@ def _apply(
     log.info("starting spark")
     choice = FormatChoice(properties.format, properties.format_properties)
     session = start_session(
-        "waltap", master=properties.master, settings=properties.settings, choice=choice
+        "waltap",
+        master=properties.master,
+        settings=properties.settings,
+        choice=choice,
+        storage=properties,
     )
     try:
         log.info("spark is ready", extra={"duration_ms": _since(started)})
@@ -121,7 +128,7 @@ def _apply(
 def _missing(reader: ChangeLog) -> ChangeLogMissing:
     location = reader.store.location
     inner = f"{location.rstrip('/')}/changelog"
-    if ChangeLog(inner).exists():
+    if ChangeLog(reader.store.reached_alike(inner)).exists():
         return ChangeLogMissing(f"{location} is not a change log, but {inner} is one")
     return ChangeLogMissing(f"{location} is not a change log: it has no folder of manifests")
 
@@ -168,7 +175,7 @@ def main(arguments: list[str] | None = None) -> int:
         run_driver(
             options.changelog,
             options.output,
-            properties_of(options.set or (), options.output),
+            properties_of((*taken_pairs(), *(options.set or ())), options.output),
             stopping=asked_to_stop() if inbox is None else inbox.gone,
             handed=None if inbox is None else inbox.of,
         )

@@ -6,6 +6,7 @@ from typing import Final
 from waltap.capture.capture import Capture
 from waltap.decode.relation import Relation
 from waltap.errors import WaltapError
+from waltap.files.store import Store
 from waltap.source.check_context import CheckContext
 from waltap.source.connector import Check
 from waltap_spark.applier import ApplyOptions
@@ -61,7 +62,7 @@ def _may_be_wrong(
 
 def _made(properties: SparkProperties) -> Mapping[str, TableState]:
     try:
-        state = Output(f"{properties.path.rstrip('/')}/tables").state()
+        state = Output(Store(properties.tables, properties)).state()
     except WaltapError:
         return {}  # who opens it for writing says why
     return {} if state is None else state.tables

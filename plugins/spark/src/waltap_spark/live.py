@@ -12,6 +12,7 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from waltap.files.store import Store
 from waltap_sinks.changelog.manifest import Mark
 from waltap_spark.cuts import state_at
 from waltap_spark.errors import HistoryNotKept, MomentUnread, TableUnknown
@@ -174,7 +175,7 @@ def view_names(tables: Sequence[tuple[str, str]]) -> list[str]:
     ]
 
 
-def open_tables(spark: "SparkSession", location: str) -> LiveTables:
+def open_tables(spark: "SparkSession", location: "Store | str") -> LiveTables:
     """Open the tables below ``location`` in ``spark``, whose settings are completed."""
     from waltap_spark.session import REQUIRED
 

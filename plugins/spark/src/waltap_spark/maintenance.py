@@ -61,7 +61,7 @@ def take(output: Output) -> OutputState:
     state = output.state()
     if state is None:
         raise TableUnknown(f"nothing was applied to {output.location} yet", known="none yet")
-    log = ChangeLog(state.changelog)
+    log = ChangeLog(output.store.reached_alike(state.changelog))
     state = output.open(log.store.location, log.identity())
     begun = output.begun(state)
     if begun is not None:
@@ -84,7 +84,8 @@ def maintain(spark: "SparkSession", output: Output, *, grace_s: float = 600.0) -
         options = ApplyOptions(
             fold_rows=0, fold_share=0.0, fold_sets=1, grace_s=grace_s, modes=modes
         )
-        log, choice = ChangeLog(state.changelog), choice_of(state)
+        log = ChangeLog(output.store.reached_alike(state.changelog))
+        choice = choice_of(state)
         applier = Applier(prepare(spark), log, output, options, choice)
         before = applier.open().tables
         try:

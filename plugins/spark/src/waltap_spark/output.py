@@ -399,11 +399,11 @@ def applied_by_all(state: OutputState) -> Mark:
 
 
 class Output:
-    """The folders and commits below one location, a path or the URI of a filesystem."""
+    """The folders and commits below one location: a path, the URI of a filesystem, or its files."""
 
-    def __init__(self, location: str) -> None:
-        self.store = Store(location)
-        self.location = location
+    def __init__(self, location: "Store | str") -> None:
+        self.store = location if isinstance(location, Store) else Store(location)
+        self.location = self.store.location
         self.garbage = Garbage(self.store)
         self._commits = CommitFiles(self.store, OutputState)
         self._number = 0

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import subprocess
 import sys
 import time
@@ -9,13 +10,14 @@ from pathlib import Path
 from typing import IO, Final
 
 from waltap.errors import SinkError
+from waltap.files.store import Store
 from waltap.offsets.private_file import private, private_folder
 from waltap_spark.errors import ApplierFailed, ChunksUnread, JvmEnded
 from waltap_spark.exit_codes import REFUSED, STANDING, UNREAD
 from waltap_spark.failures import NO_MEMORY
 from waltap_spark.output import Output
 from waltap_spark.properties import SparkProperties
-from waltap_spark.settings import arguments
+from waltap_spark.settings import GIVEN, packed_pairs
 
 __all__ = ["DriverProcess"]
 
@@ -64,7 +66,6 @@ class DriverProcess:
             return
         command = [sys.executable, "-m", "waltap_spark.driver", "--with-parent"]
         command += ["--changelog", self._changelog, "--output", self._output]
-        command += arguments(self._properties)
         if self._log is None:
             private_folder(self._log_file.parent)
             self._log = open(self._log_file, "ab", opener=private)  # noqa: SIM115 - `close` does it
@@ -75,6 +76,7 @@ class DriverProcess:
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=self._log,
+            env={**os.environ, GIVEN: packed_pairs(self._properties)},
             start_new_session=True,
         )
         log.info("spark is starting, that takes some seconds; its log is %s", self._log_file)
@@ -124,7 +126,7 @@ class DriverProcess:
     def _commit(self) -> int:
         """Return the number of the tables' last commit, 0 where it cannot be read."""
         try:
-            state = Output(self._output).state()
+            state = Output(Store(self._output, self._properties)).state()
         except SinkError:
             return 0
         return 0 if state is None else state.number
@@ -133,7 +135,7 @@ class DriverProcess:
         """Log, once each, what the last commit says of tables that stand still or need a snapshot, and of
         values that became null."""
         try:
-            state = Output(self._output).state()
+            state = Output(Store(self._output, self._properties)).state()
         except SinkError:
             return  # whoever writes it says so
         for name, each in state.tables.items() if state is not None else ():

@@ -6,6 +6,7 @@ from pydantic import field_validator, model_validator
 
 from waltap.config import CommaList
 from waltap.config.property import Properties, declare, declare_family
+from waltap.files.properties import StorageProperties
 from waltap_spark.column_names import STYLES, checked_renames
 from waltap_spark.modes import (
     DELETED,
@@ -24,7 +25,7 @@ from waltap_spark.targets import checked_divisions, checked_names
 __all__ = ["DeltaProperties", "IcebergProperties", "SparkProperties", "TargetProperties"]
 
 
-class SparkProperties(Properties):
+class SparkProperties(StorageProperties):
     """Where the tables lie, and how Spark keeps them."""
 
     path: str = declare(
@@ -250,6 +251,16 @@ class SparkProperties(Properties):
         summary="How long a clean end waits until Spark has applied everything.",
         unit="ms",
     )
+
+    @property
+    def changelog(self) -> str:
+        """Return where the change log lies."""
+        return f"{self.path.rstrip('/')}/changelog"
+
+    @property
+    def tables(self) -> str:
+        """Return where the tables lie."""
+        return f"{self.path.rstrip('/')}/tables"
 
     @model_validator(mode="after")
     def _readers_want_an_applier(self) -> Self:

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from waltap.offsets.private_file import private, private_folder
 from waltap_spark.errors import SparkRefused
 from waltap_spark.java import require_java, require_pyspark
+from waltap_spark.object_store import reach
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from waltap.files import StorageProperties
     from waltap_spark.formats.choice import FormatChoice
 
     Action = Callable[[SparkSession], None]
@@ -85,8 +87,10 @@ def start_session(
     settings: Mapping[str, str] | None = None,
     notes: Path | None = None,
     choice: "FormatChoice | None" = None,
+    storage: "StorageProperties | None" = None,
 ) -> "SparkSession":
-    """Start a Spark session, or join the one of this process; with what a table format needs (``choice``).
+    """Start a Spark session, or join the one of this process; with what a table format needs (``choice``),
+    and reaching an object store as ``storage`` says.
 
     ``notes`` takes what the JVM writes to standard error, which is much and seldom of use.
     Raises: JavaMissing, SparkRefused, and what the format misses.
@@ -113,6 +117,8 @@ def start_session(
                 raise
             text = f"Spark's JVM did not start{_last_words(notes)}"
             raise SparkRefused(text) from None
+    if storage is not None:
+        reach(session, storage, chosen)
     session.sparkContext.setLogLevel(chosen.get("spark.log.level", "ERROR"))
     return session
 

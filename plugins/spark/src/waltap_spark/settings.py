@@ -4,13 +4,17 @@ The engine's process, the driver and `waltap spark apply` all read and write the
 profile can say, each of them can be told.
 """
 
+import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Final
 
 from waltap.config.layers import Setting
 from waltap.config.namespace import Findings, Namespace
 from waltap.config.property import declarations
 from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
+from waltap.files import StorageProperties
 from waltap_spark.applier import ApplyOptions
 from waltap_spark.column_names import ColumnNames
 from waltap_spark.follower import FollowOptions
@@ -18,7 +22,20 @@ from waltap_spark.modes import ModeRules
 from waltap_spark.properties import SparkProperties
 from waltap_spark.shared_targets import Places
 
-__all__ = ["apply_options", "arguments", "follow_options", "properties_of"]
+__all__ = [
+    "GIVEN",
+    "apply_options",
+    "follow_options",
+    "packed_pairs",
+    "pairs_of",
+    "properties_of",
+    "storage_pairs",
+    "taken_pairs",
+]
+
+GIVEN: Final = "WALTAP_SPARK_PROPERTIES"
+"""The variable by which an engine gives its Spark process what the profile says. Arguments would show
+credentials to everybody on the machine."""
 
 ELSEWHERE = frozenset({"path", "applier", "compression", "drain.timeout.ms", "snapshot.readers"})
 """Properties that say nothing to a driver: where the log lies it is told, and who starts it knows."""
@@ -49,8 +66,25 @@ def properties_of(pairs: Iterable[str], output: str, **given: object) -> SparkPr
     return made
 
 
-def arguments(properties: SparkProperties) -> list[str]:
-    """Return ``properties`` as arguments, as far as they say something to a driver."""
+def packed_pairs(properties: SparkProperties) -> str:
+    """Return ``properties`` as the variable `GIVEN` has them."""
+    return json.dumps(pairs_of(properties))
+
+
+def taken_pairs() -> list[str]:
+    """Return the pairs of the variable `GIVEN`, which processes that this one starts do not get."""
+    found: list[str] = json.loads(os.environ.pop(GIVEN, "[]"))
+    return found
+
+
+def storage_pairs(storage: StorageProperties) -> list[str]:
+    """Return how an object store is reached as NAME=VALUE."""
+    values = ((each, getattr(storage, each.field)) for each in declarations(StorageProperties))
+    return [f"{each.name}={_text(value)}" for each, value in values if value != each.default]
+
+
+def pairs_of(properties: SparkProperties) -> list[str]:
+    """Return ``properties`` as NAME=VALUE, as far as they say something to a driver."""
     found: list[str] = []
     for each in declarations(SparkProperties):
         value = getattr(properties, each.field)
@@ -58,7 +92,7 @@ def arguments(properties: SparkProperties) -> list[str]:
             found += [f"{name}={text}" for name, text in value.items()]
         elif each.name not in ELSEWHERE and value != each.default:
             found.append(f"{each.name}={_text(value)}")
-    return [word for pair in found for word in ("--set", pair)]
+    return found
 
 
 def _text(value: object) -> str:

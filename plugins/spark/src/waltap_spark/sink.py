@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from waltap.errors import SinkError
+from waltap.files.store import Store
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.onward import Onward
 from waltap.sink.sink import Sink, SinkContext
@@ -61,13 +62,15 @@ class SparkSink(Sink):
         if "://" not in path:
             path = str(Path(path).absolute())
         changelog = changelog_of(path)
-        self._changelog = changelog
+        self._storage, self._changelog = properties, changelog
         self._log = ChangeLogSink(
-            ChangeLogProperties(path=changelog, compression=properties.compression), context
+            ChangeLogProperties(path=changelog, compression=properties.compression),
+            context,
+            store=Store(changelog, properties),
         )
         self._fail_stop = FailStop(path)
         self._tables = tables_of(path)
-        self._applied = AppliedSoFar(self._tables)
+        self._applied = AppliedSoFar(self._tables, properties)
         self._driver: DriverProcess | None = None
         self._went = False
         """Whether the run got beyond its start: what was given came here."""
@@ -155,7 +158,7 @@ class SparkSink(Sink):
         """Tell whether tasks are to read the snapshot: the first, into tables that hold nothing else."""
         if not self._by_executors:
             return False
-        last = ChangeLog(self._changelog).last()
+        last = self._written().last()
         first = last is None or (
             last.snapshot is not None and not last.snapshot.complete and bool(last.elsewhere)
         )
@@ -183,7 +186,7 @@ class SparkSink(Sink):
         assert self._awaited is not None
         with self._fail_stop:
             self._driver.look_after()
-            state = Output(self._tables).state() if self._awaited else None
+            state = self._kept().state() if self._awaited else None
             if self._awaited and (state is None or state.mark < self._log.mark):
                 return None
             tables = {} if state is None else state.tables
@@ -219,9 +222,15 @@ class SparkSink(Sink):
         else:
             self._driver.finish()
 
+    def _written(self) -> ChangeLog:
+        return ChangeLog(Store(self._changelog, self._storage))
+
+    def _kept(self) -> Output:
+        return Output(Store(self._tables, self._storage))
+
     def _all_applied(self) -> bool:
         try:
-            last, state = ChangeLog(self._changelog).last(), Output(self._tables).state()
+            last, state = self._written().last(), self._kept().state()
         except SinkError:
             return False
         return last is None or (state is not None and applied_by_all(state) == last.mark)

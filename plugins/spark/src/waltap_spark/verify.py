@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from waltap.files.store import Store
 from waltap.sink.readable import KeptTable, Row, Rows, Side, by_key
 from waltap_sinks.comparison.compare import compare as compared
 from waltap_sinks.comparison.found import Comparison
@@ -39,11 +40,13 @@ def compare(
     without: Sequence[str] = (),
     patience_s: float = 0.0,
     captured: Captured | None = None,
+    publications: Sequence[str] = (),
 ) -> list[Comparison]:
     """Compare ``names`` (default: all tables that Spark has, and those that are ``captured``) in the
     source with Spark's.
 
-    ``connection`` is in autocommit. What differs is read again for ``patience_s``.
+    ``connection`` is in autocommit. Of the source counts what ``publications`` publish. What differs is
+    read again for ``patience_s``.
     """
     return compared(
         connection,
@@ -52,6 +55,7 @@ def compare(
         without=without,
         patience_s=patience_s,
         captured=captured,
+        publications=publications,
     )
 
 
@@ -81,8 +85,9 @@ def open_readable(properties: SparkProperties, pipeline: str) -> "SparkTables":
             settings=properties.settings,
             notes=notes,
             choice=FormatChoice(properties.format, properties.format_properties),
+            storage=properties,
         )
-    tables = open_tables(spark, f"{properties.path.rstrip('/')}/tables")
+    tables = open_tables(spark, Store(properties.tables, properties))
     return SparkTables(tables, owns_session=True, memory=memory)
 
 

@@ -64,7 +64,7 @@ class Watch:
         states = self._output.kept_states()[-SHOWN - 1 :]
         if not states:
             return Progress(batches=(), tables=())
-        log = ChangeLog(states[-1].changelog)
+        log = ChangeLog(self._output.store.reached_alike(states[-1].changelog))
         known, self._batches = self._batches, {}
         for before, after in zip([None, *states[:-1]], states, strict=True):
             if before is None and after.number > 1:

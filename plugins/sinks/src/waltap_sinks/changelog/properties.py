@@ -47,3 +47,8 @@ class ChangeLogProperties(StorageProperties):
         unit="bytes",
         advanced=True,
     )
+
+    @property
+    def changelog(self) -> str:
+        """Return where the change log lies: as every sink that writes one tells it."""
+        return self.path

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-from waltap.files.store import Store
+from waltap.files import StorageProperties, Store
 from waltap.sink.readable import KeptTable, Readable, Side
 from waltap_sinks.changelog.errors import ChangeLogMissing
 from waltap_sinks.changelog.manifest import ColumnEntry, TableEntry
@@ -14,7 +14,16 @@ from waltap_sinks.changelog.standing_rows import StandingRows
 from waltap_sinks.comparison.common_text import source_text
 from waltap_sinks.comparison.row_side import RowSide
 
-__all__ = ["named_store", "open_readable"]
+__all__ = ["WritesChangeLog", "named_store", "open_readable", "profile_store"]
+
+
+@runtime_checkable
+class WritesChangeLog(Protocol):
+    """Properties of a sink that writes a change log: where that lies."""
+
+    @property
+    def changelog(self) -> str:
+        """Return the folder."""
 
 
 def named_store(location: str) -> Store:
@@ -25,16 +34,25 @@ def named_store(location: str) -> Store:
     """
     if "://" in location or not Path(location).is_file():
         return Store(location)
+    return profile_store(location)
+
+
+def profile_store(file: str) -> Store:
+    """Return the files of the change log that the profile ``file`` writes, be it beside tables.
+
+    Raises: ConfigurationError; ChangeLogMissing where it writes none; FilesUnavailable.
+    """
     from waltap.cli.profile_source import read
     from waltap.config.resolve import resolve
     from waltap.host import Host
 
-    profile = resolve(read(location), Host())
+    profile = resolve(read(file), Host())
     sinks = [outlet.sink for outlet in profile.outlets] or [profile.sink]
     for sink in sinks:
-        if isinstance(sink.properties, ChangeLogProperties):
-            return Store(sink.properties.path, sink.properties)
-    raise ChangeLogMissing(f"the profile {location} writes no change log", path=location)
+        properties = sink.properties
+        if isinstance(properties, StorageProperties) and isinstance(properties, WritesChangeLog):
+            return Store(properties.changelog, properties)
+    raise ChangeLogMissing(f"the profile {file} writes no change log", path=file)
 
 
 def open_readable(properties: ChangeLogProperties, pipeline: str) -> Readable:

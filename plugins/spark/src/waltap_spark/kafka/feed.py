@@ -55,10 +55,10 @@ class KafkaFeed:
     ...         follower.catch_up()
     """
 
-    def __init__(self, spark: "SparkSession", topics: KafkaTopics, location: str) -> None:
+    def __init__(self, spark: "SparkSession", topics: KafkaTopics, location: "Store | str") -> None:
         self._spark, self._topics = prepare(spark), topics
         learn_functions(self._spark)
-        self._store = Store(location)
+        self._store = location if isinstance(location, Store) else Store(location)
         self.log = ChangeLog(self._store)
         self._mark, self._bucket = NOTHING, ""
         self._keys: dict[tuple[str, str], tuple[str, ...]] = {}
