@@ -1,0 +1,3 @@
+create table moved (a int primary key, b int not null, v text);
+create table renamed (id int primary key, v text);
+create table dropped (id int primary key, v text);

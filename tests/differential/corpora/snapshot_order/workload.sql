@@ -1,0 +1,1 @@
+insert into a_few values (100);
