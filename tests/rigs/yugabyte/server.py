@@ -17,7 +17,8 @@ What goes through it is answered as YugabyteDB does:
 - ``hash_range`` of a stream, ``yb_hash_code``, several consumers of one slot one after the other, and the
   refusal of pgoutput for tables with CHANGE.
 
-What it is not: several nodes, tablets, a clock of its own, delayed refresh of publications, expiry.
+What it is not: several nodes, tablets, a clock of its own, expiry. That a slot follows its publication late
+(``late``) and that minutes pass (`refresh`, `quiet`, ``ahead_s``), tests say.
 
 It cannot show: whether YugabyteDB's parser takes the ``DO $$ … yb_read_time …`` blocks, which are answered
 before any parser sees them; what a chunk costs with HASH keys, since keys are btrees here; and ``before``
@@ -42,6 +43,7 @@ from waltap.source.position import lsn_text
 from waltap_testing.walsender import wire as protocol
 
 from tests.rigs.yugabyte.wire import (
+    EPOCH_US,
     FIRST_LSN,
     FLUSHED,
     Frame,
@@ -58,6 +60,8 @@ SCHEMA = Path(__file__).parent / "schema.sql"
 SETTINGS = "-c search_path=yb_double,pg_catalog,public"
 VERSION = "15.12-YB-2025.2.4.0-b0"
 PATIENCE_S = 60.0
+CLOCK = "clock_timestamp()"
+NEVER = 1 << 62
 CANCEL = (80877102).to_bytes(4, "big")
 
 LACKING: tuple[tuple[str, str, str], ...] = (
@@ -106,7 +110,8 @@ class Yugabyte:
     is one. ``words``: the release knows LSN types. ``exports``: slots come with an exported snapshot, as with
     ``ysql_enable_pg_export_snapshot``, rather than a hybrid time. ``locks``: there are advisory locks.
     ``managed``: a connection manager drops the options of start packets. ``stays_active``: a slot that was
-    read counts as read, until `quiet` says that the minutes after it have passed.
+    read counts as read, until `quiet` says that the minutes after it have passed. ``late``: a slot follows its
+    publication when `refresh` says so. ``ahead_s``: how far the clock that nodes tell is put forward.
     """
 
     database: Database
@@ -118,6 +123,8 @@ class Yugabyte:
     locks: bool = True
     managed: bool = False
     stays_active: bool = False
+    late: bool = False
+    ahead_s: float = 0.0
     said: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     streams: list[Started] = field(default_factory=list)
@@ -137,6 +144,7 @@ class Yugabyte:
         self._closed, self._copies = False, 0
         self._down: tuple[str, str] | None = None
         self.numberings: dict[str, Numbering] = {}
+        self._followed: dict[str, dict[int, int]] = {}
 
     # --- life ---
 
@@ -185,6 +193,22 @@ class Yugabyte:
         with self.connect() as connection:
             cursor = connection.execute(sql.encode(), parameters or None)
             return cursor.fetchall() if cursor.description else []
+
+    def refresh(self) -> None:
+        """Have slots follow their publications: what is committed to new members from now on is streamed."""
+        ((now,),) = self.database.execute(
+            "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8"
+        )
+        members = self._members()
+        for slot, followed in self._followed.items():
+            self._followed[slot] = {table: followed.get(table, now) for table in members}
+
+    def _members(self) -> list[int]:
+        rows = self.database.execute(
+            "SELECT DISTINCT format('%I.%I', schemaname, tablename)::regclass::oid::int8"
+            " FROM pg_publication_tables"
+        )
+        return [oid for (oid,) in rows]
 
     def quiet(self) -> None:
         """Let the minutes pass for which a slot counts as read after its last reader."""
@@ -254,6 +278,8 @@ class Yugabyte:
             )
         if "yb_get_current_hybrid_time_lsn" in sql:
             return f"SELECT {self._now()}::int8"
+        if CLOCK in sql:
+            sql = sql.replace(CLOCK, f"({CLOCK} + interval '{self.ahead_s} s')")
         if self.exports and IMPORTED.search(sql):
             return sql
         if not self.locks and "pg_try_advisory_lock" in sql:
@@ -334,6 +360,7 @@ class Yugabyte:
             snapshot,
             FIRST_LSN,
         )
+        self._followed[name] = dict.fromkeys(self._members(), 0)
         columns = [
             (c, 25) for c in ("slot_name", "consistent_point", "snapshot_name", "output_plugin")
         ]
@@ -385,7 +412,14 @@ class Yugabyte:
             )
         options = dict(begun.options)
         wanted = options.pop("hash_range", None)
-        takes = (lambda _payload: True) if wanted is None else _in_range(wanted)
+        in_range = (lambda _payload: True) if wanted is None else _in_range(wanted)
+
+        def takes(payload: bytes, stamp: int) -> bool:
+            table = int.from_bytes(payload[1:5], "big")
+            if self.late and self._followed[begun.slot].get(table, NEVER) > stamp + EPOCH_US:
+                return False
+            return bool(in_range(payload))
+
         listed = ", ".join(f"\"{name}\" '{value}'" for name, value in options.items())
         numbering = Numbering(
             confirmed, xid, start=begun.lsn, hybrid=kind == "HYBRID_TIME", takes=takes

@@ -58,14 +58,14 @@ class Frame:
 class Numbering:
     """Numbers of one stream. ``confirmed`` is the end of the last transaction that was confirmed,
     ``xid`` the id of the next. Transactions whose commit lies before ``start`` are counted and left out.
-    ``hybrid``: LSNs are commit times. ``takes`` tells of a change whether its row is in the range asked
-    for."""
+    ``hybrid``: LSNs are commit times. ``takes`` tells of a change and its commit's time whether its
+    row is in the range asked for, and its table one that the slot follows."""
 
     confirmed: int
     xid: int
     start: int = 0
     hybrid: bool = False
-    takes: Callable[[bytes], bool] = lambda _payload: True
+    takes: Callable[[bytes, int], bool] = lambda _payload, _stamp: True
     ends: list[tuple[int, int, int]] = field(default_factory=list)
     """(commit LSN, PostgreSQL's end LSN, id of the next transaction) of what was sent, in order."""
     _held: list[Frame] = field(default_factory=list)
@@ -81,8 +81,8 @@ class Numbering:
             return []
         held, self._held = self._held, []
         begin, *between, commit = held
-        kept = [f for f in between if f.payload[:1] not in b"IUD" or self.takes(f.payload)]
         _, _, real_end, stamp = COMMIT.unpack_from(commit.payload, 1)
+        kept = [f for f in between if f.payload[:1] not in b"IUD" or self.takes(f.payload, stamp)]
         count = sum(f.payload[:1] in b"IUD" for f in kept)
         if not count:
             self._announced += kept

@@ -37,13 +37,20 @@ class BelongingsUnwritable(OffsetError):
 
 class Belonging(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """One thing on a server. ``kind``: "slot" or "publication". ``made``: by this pipeline; False for
-    one that was there and is used by consent, which `waltap drop` leaves alone."""
+    one that was there and is used by consent, which `waltap drop` leaves alone.
+
+    Of a slot that follows its publication late only: ``made_at``, when it was made, in µs since 1970 by
+    the server's clock, 0 where that is not known; ``newest``, the greatest OID of a table there was then;
+    and ``streams``, what it streams, and from when on the publication has that (0: from the start)."""
 
     kind: str
     name: str
     system_id: str
     database: str
     made: bool = True
+    made_at: int = 0
+    newest: int = 0
+    streams: tuple[tuple[str, int], ...] = ()
 
     @property
     def place(self) -> tuple[str, str, str, str]:

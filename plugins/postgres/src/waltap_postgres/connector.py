@@ -63,6 +63,9 @@ __all__ = ["PostgresConnector"]
 
 log = logging.getLogger(__name__)
 
+NOT_YET = "it joined the publication, and the stream does not bring its changes yet"
+"""Of a table that is asked for at once."""
+
 
 class PostgresConnector(Connector):
     """Captures from one database of a PostgreSQL server."""
@@ -256,6 +259,7 @@ class PostgresConnector(Connector):
         else:
             start = self._start_with_old_slot(None if lost else offset, slot, snapshot=snapshot)
             start = replace(start, lost=lost)
+        self._publications.begun(slot_created=start.slot_created)
         return covered(start, coverage, offset, slot, steady=self._snapshot.steady)
 
     def _decide(self, offset: Offset | None) -> Decision:
@@ -550,7 +554,14 @@ class PostgresConnector(Connector):
     ) -> Iterator[SnapshotRows]:
         parts = self.catalogue, self._watch, self.dialect.reading, self._terms
         read = BlockingRead(self.properties, self.context, *parts)
-        yield from read.pieces(requests, refused)
+        ready = []
+        for request in requests:
+            left = self._publications.wait_s((request.schema, request.table))
+            if left:
+                refused(request, f"{NOT_YET}: ask for it again in {left:.0f} s")
+            else:
+                ready.append(request)
+        yield from read.pieces(ready, refused)
 
     def chunk_source(self, signal_table: tuple[str, str] | None) -> PostgresChunks:
         self._chunks = self.dialect.chunks(
@@ -563,6 +574,7 @@ class PostgresConnector(Connector):
             watch=self._watch,
             debezium=self.context.debezium,
             narrowed=self._publications.narrowed,
+            wait_s=self._publications.wait_s,
         )
         return self._chunks
 

@@ -16,6 +16,7 @@ __all__ = [
     "SlotRead",
     "SlotStillActive",
     "SlotsUsedUp",
+    "TableTooLate",
     "TimeTooOld",
     "YugabyteMeanings",
 ]
@@ -100,6 +101,21 @@ class SlotRead(SourceError):
     remedy = (
         "Stop the other process ({reader}), or choose another slot.name. Where it is gone already, the "
         "node ends its session by itself; SELECT pg_terminate_backend({pid}) ends it at once."
+    )
+
+
+class TableTooLate(SourceError):
+    """Tables are to join the publication of a slot that was made too long ago: the cluster has dropped
+    what the slot would need of them, and no stream of the slot would start any more."""
+
+    code = "WT-2160"
+    retry = Retry.NEVER
+    remedy = (
+        "Leave {names} out of what the profile captures (table.exclude.list, or a table.include.list "
+        "without). To have them, begin with a new slot and a new snapshot: `waltap slot drop FILE`, "
+        "`waltap offsets clear FILE`, and start again. Where the cluster keeps such tables for longer "
+        "(cdcsdk_tablet_not_of_interest_timeout_secs), or leaves them out by itself, "
+        "yb.table.interest.ms says until when they may join."
     )
 
 

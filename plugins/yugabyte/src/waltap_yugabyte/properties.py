@@ -183,6 +183,26 @@ class YugabyteProperties(PostgresProperties):
         summary="Wait before a time is set to read at: a node refuses one that is ahead of its clock.",
         unit="ms",
     )
+    publication_refresh_ms: int = declare(
+        "yb.publication.refresh.ms",
+        default=900_000,
+        ge=0,
+        advanced=True,
+        summary="How long a slot may take to follow its publication "
+        "(cdcsdk_publication_list_refresh_interval_secs): a table that joins is read after that. From "
+        "2026.1 on it follows at once, and nothing is waited for where this is left out.",
+        unit="ms",
+    )
+    table_interest_ms: int = declare(
+        "yb.table.interest.ms",
+        default=14_400_000,
+        ge=0,
+        advanced=True,
+        summary="How long after a slot was made a table that was there already may still join its "
+        "publication (cdcsdk_tablet_not_of_interest_timeout_secs): later it would make the slot unusable, "
+        "and is refused.",
+        unit="ms",
+    )
     slot_window_ms: int = declare(
         "yb.slot.retention.ms",
         default=28_800_000,

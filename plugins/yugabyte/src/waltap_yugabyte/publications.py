@@ -1,11 +1,31 @@
-"""Publications of YugabyteDB: PostgreSQL's, without what only its WAL and system columns tell."""
+"""Publications of YugabyteDB: PostgreSQL's, without what only its WAL and system columns tell.
+
+A slot streams what the publication was when the slot was made, or when the slot followed it last, within
+``cdcsdk_publication_list_refresh_interval_secs``. What is written to a table that joins until then never
+comes. So the time from which on the publication has each table is kept with the slot's entry
+(`waltap.offsets.belongings.Belonging`), and a table is read once the slot has followed.
+
+A table that was there when the slot was made, and that nobody streamed for four hours, is not of interest:
+the cluster drops what the slot would need of it. One that joins then makes the slot unusable.
+
+Source: yugabyte-db, ``cdcsdk_virtual_wal.cc``, ``xrepl_catalog_manager.cc``; documentation of logical
+replication, "Adding tables to a publication" and its limitations.
+"""
 
 import logging
-from collections.abc import Iterable
+import time
+from collections.abc import Collection, Iterable
+from typing import Any
 
+import msgspec
+
+from waltap.offsets.belongings import Belonging
 from waltap.source.coverage import Coverage
-from waltap_postgres.errors import PublicationGone
+from waltap_postgres.errors import INSERTS_SUFFIX, PublicationGone
 from waltap_postgres.replication.publications import Publications
+from waltap_yugabyte.errors import TableTooLate
+from waltap_yugabyte.properties import YugabyteProperties
+from waltap_yugabyte.server import release
 
 __all__ = ["YugabytePublications"]
 
@@ -14,13 +34,42 @@ log = logging.getLogger(__name__)
 NOT_AT_ONCE = (
     "%s: added to the publication of a slot that is there. Releases before 2026.1 follow within 15 "
     "minutes (cdcsdk_publication_list_refresh_interval_secs), and what is written to it until then does "
-    "not come by the stream: read it again after that time, with `waltap snapshot FILE %s` or an "
-    "execute-snapshot signal"
+    "not come by the stream: an incremental snapshot waits for that time before it reads. "
+    "waltap.new.tables=snapshot asks for one, as does `waltap snapshot FILE %s`, or an execute-snapshot "
+    "signal"
 )
+FOLLOWS_AT_ONCE = 2026, 1
+ASK_S = 1.0
+"""So often the server is asked for its time, while a table waits."""
+
+NOW_SQL = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8"
+NEWEST_SQL = "SELECT max(oid::int8) FROM pg_class"
+MEMBERS_SQL = """
+SELECT t.schemaname::text, t.tablename::text, c.oid::int8,
+       (SELECT max(r.oid::int8) FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+         WHERE r.prrelid = c.oid AND p.pubname = ANY(%s))
+  FROM pg_publication_tables t
+  JOIN pg_namespace n ON n.nspname = t.schemaname
+  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+ WHERE t.pubname = ANY(%s)
+"""
+"""Gives schema, table, its OID, and that of its membership, NULL where a publication has all tables: one
+that was taken out and put in again has another."""
+
+Place = tuple[str, str]
 
 
 class YugabytePublications(Publications):
     """A slot streams what the publication was when the slot was made, or refreshed last."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        assert isinstance(self._properties, YugabyteProperties)
+        self._own = self._properties
+        self._late: set[Place] = set()
+        self._asked_at: dict[Place, tuple[float, float]] = {}
+        self._told: set[Place] = set()
+        self._refresh: float | None = None
 
     def gone(self) -> PublicationGone | None:
         return None  # a slot cannot be asked for its first change
@@ -32,21 +81,133 @@ class YugabytePublications(Publications):
         return Coverage()  # a TRUNCATE is not streamed, and nothing tells what publications were
 
     def adds_tables(self) -> bool:
-        return False  # nothing tells from when on the slot streams them
+        """Tell whether a table that is made meanwhile may be read, once the slot has followed: also one
+        that a publication of all tables has by itself."""
+        modes = {"filtered", "all_tables"}
+        return self._used and self._properties.publication_autocreate_mode in modes
+
+    def streams_new(self, schema: str) -> bool:
+        return not self._refresh_s() and super().streams_new(schema)
 
     def make(self, *, new_slot: bool = False) -> None:
-        late = set() if new_slot else self.unsent()
+        self._late = set() if new_slot else self.unsent()
+        self._refuse(self._late)
         super().make(new_slot=new_slot)
-        self._tell(late)
+        self._tell(self._late)
 
-    def publish(self, places: Iterable[tuple[str, str]], *, wanted: bool) -> list[tuple[str, str]]:
+    def publish(self, places: Iterable[Place], *, wanted: bool) -> list[Place]:
+        places = list(places)
+        if wanted:
+            self._refuse(set(places) - self._members().keys())
         done = super().publish(places, wanted=wanted)
         if wanted:
             self._tell(done)
         return done
 
+    def begun(self, *, slot_created: bool) -> None:
+        entry = self._slot()
+        if not self._used or entry is None:
+            return
+        now, members = self._now(), self._members()
+        if slot_created:
+            ((newest,),) = self._catalogue.query(NEWEST_SQL)
+            entry = msgspec.structs.replace(entry, made_at=now, newest=newest)
+        known = dict(entry.streams)
+        if slot_created or not (known or entry.made_at):  # an entry from before times were kept
+            known = {mark: 0 for place, mark in members.items() if place not in self._late}
+        self._keep(entry, {mark: known.get(mark, now) for mark in members.values()})
+
+    def wait_s(self, place: Place) -> float:
+        refresh_s = self._refresh_s()
+        if not self._used or not refresh_s:
+            return 0.0
+        asked, left = self._asked_at.get(place, (0.0, 0.0))
+        if left and time.monotonic() < asked + min(ASK_S, left):
+            return left
+        left = max(0.0, refresh_s - self._member_s(place))
+        self._asked_at[place] = time.monotonic(), left
+        if left and place not in self._told:
+            self._told.add(place)
+            name = ".".join(place)
+            log.info(
+                "%s joined the publication: it is read in %.0f s, when the slot has followed (%s)",
+                name,
+                left,
+                "yb.publication.refresh.ms",
+                extra={"relation": name},
+            )
+        return left
+
+    def _member_s(self, place: Place) -> float:
+        """Return for how many seconds the publication has a table. One of which nothing is kept, such as
+        what another process added, has just joined."""
+        entry, mark = self._slot(), self._members().get(place)
+        if entry is None or mark is None:
+            return float("inf")
+        known, now = dict(entry.streams), self._now()
+        if mark not in known:
+            known[mark] = now
+            self._keep(entry, known)
+        return (now - known[mark]) / 1e6
+
+    def _refuse(self, places: Collection[Place]) -> None:
+        """Raises: TableTooLate, where one of these would make the slot unusable."""
+        entry = self._slot() if places else None
+        if entry is None or not entry.made_at:
+            return
+        age_ms = (self._now() - entry.made_at) / 1000
+        if age_ms <= self._own.table_interest_ms or not self._catalogue.query(
+            "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", (entry.name,)
+        ):
+            return
+        there = {place: self._catalogue.table(*place) for place in places}
+        old = sorted(
+            ".".join(place)
+            for place, table in there.items()
+            if table is not None and table.relation.oid <= entry.newest
+        )
+        if old:
+            hours = age_ms / 3_600_000
+            problem = (
+                f"{', '.join(old)}: to join the publication of slot {entry.name!r}, which was made "
+                f"{hours:.1f} hours ago and has not streamed them since"
+            )
+            raise TableTooLate(problem, names=", ".join(old))
+
+    def _refresh_s(self) -> float:
+        """Return how long the slot may take to follow its publication."""
+        if self._refresh is None:
+            found = release(self._catalogue.query("SELECT version()")[0][0])
+            parts = tuple(int(part) for part in (found or "0").split(".")[:2])
+            given = "publication_refresh_ms" in self._own.model_fields_set
+            at_once = parts >= FOLLOWS_AT_ONCE and not given
+            self._refresh = 0.0 if at_once else self._own.publication_refresh_ms / 1000
+        return self._refresh
+
+    def _now(self) -> int:
+        ((now,),) = self._catalogue.query(NOW_SQL)
+        return int(now)
+
+    def _members(self) -> dict[Place, str]:
+        """Return a mark of each table that the publication has, of another one under its name no more."""
+        name = self._properties.publication_name
+        names = list(self.names or (name, name + INSERTS_SUFFIX))
+        return {
+            (schema, table): f"{oid}/{membership or 0}"
+            for schema, table, oid, membership in self._catalogue.query(MEMBERS_SQL, (names, names))
+        }
+
+    def _slot(self) -> Belonging | None:
+        publication = self._belonging(self._properties.publication_name)
+        place = "slot", self._properties.slot_name, publication.system_id, publication.database
+        return self._context.belongings.find(*place)
+
+    def _keep(self, entry: Belonging, streams: dict[str, int]) -> None:
+        kept = msgspec.structs.replace(entry, streams=tuple(sorted(streams.items())))
+        self._context.belongings.keep(kept)
+
     @staticmethod
-    def _tell(places: Iterable[tuple[str, str]]) -> None:
+    def _tell(places: Iterable[Place]) -> None:
         names = [".".join(place) for place in sorted(places)]
         if names:
             log.warning(NOT_AT_ONCE, ", ".join(names), " ".join(names))

@@ -210,6 +210,15 @@ class Publications:
         self._made = [name for name in plan.created if name not in again]
         self._context.made.publications.update(plan.created)
 
+    def begun(self, *, slot_created: bool) -> None:
+        """The slot is there, and will be streamed: note from when on it streams what. Raises: SourceError,
+        OffsetError."""
+
+    def wait_s(self, _place: tuple[str, str]) -> float:
+        """Return for how many seconds a table is not to be read yet, since the stream does not bring what
+        is written to it after that; 0 where it does. Raises: SourceError, OffsetError."""
+        return 0.0
+
     def coverage(self) -> Coverage:
         """Return of which tables they bring every change; nothing is known where the decoder uses none, or
         is told to leave out what was replicated into the database."""

@@ -53,10 +53,13 @@ class PostgresChunks:
         watch: Watch,
         debezium: bool = False,
         narrowed: Narrowed = nothing_left_out,
+        wait_s: Callable[[tuple[str, str]], float] = lambda _place: 0.0,
     ) -> None:
         """``debezium``: a table is read with those that inherit from it, and a partitioned one by its own
         name, as Debezium reads them; the stream gives such rows as the child's alone.
-        ``narrowed`` gives what is published of tables of which not everything is."""
+        ``narrowed`` gives what is published of tables of which not everything is. ``wait_s`` tells how
+        long a table is not to be read yet."""
+        self._wait_s = wait_s
         self._narrowed, self._published = narrowed, dict[tuple[str, str], Narrowing]()
         self._watch, self._debezium = watch, debezium
         self._partitioned: dict[tuple[str, str], bool] = {}
@@ -100,6 +103,8 @@ class PostgresChunks:
         return relation
 
     def maximum(self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]) -> Chunk:
+        if self._wait_s((request.schema, request.table)):
+            return Chunk([], None, locked=True)
         order = ", ".join(f"{identifier(relation.columns[i].name)} DESC" for i in key)
         return self._read(request, relation, f"{_where([], request)} ORDER BY {order} LIMIT 1")
 
