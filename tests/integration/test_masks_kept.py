@@ -1,12 +1,14 @@
 """A column that is masked or cut stays so, or nothing of it is sent, whatever its table goes through."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from waltap.pipeline.relations import MaskLost
 
-from tests.rigs.pipeline import Pipeline
+from tests.rigs.chunks import around_chunk
+from tests.rigs.pipeline import Pipeline, Run
 from tests.servers.postgres import Database
 
 SECRET = r"public\..*\.secret"
@@ -30,6 +32,9 @@ HARMLESS = [
 ]
 
 
+DECODERS = ["pgoutput", "wal2json", "decoderbufs"]
+
+
 @pytest.fixture
 def pipeline(database: Database, tmp_path: Path) -> Pipeline:
     database.execute(
@@ -43,11 +48,12 @@ def delivered(pipeline: Pipeline) -> list[int]:
     return [int(event.row["id"]) for event in pipeline.destination.of("t", "t2")]
 
 
+@pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("number", range(len(LEAKS)))
 def test_a_mask_that_fits_no_more_stops_the_run_before_the_row(
-    pipeline: Pipeline, database: Database, number: int
+    pipeline: Pipeline, database: Database, number: int, decoder: str
 ) -> None:
-    pipeline.settings[MASKS[number % len(MASKS)]] = SECRET
+    pipeline.settings |= {MASKS[number % len(MASKS)]: SECRET, "plugin.name": decoder}
     pipeline.catch_up()
     with pytest.raises(MaskLost) as stopped, pipeline.running() as run:
         database.execute(LEAKS[number])
@@ -58,11 +64,12 @@ def test_a_mask_that_fits_no_more_stops_the_run_before_the_row(
     assert delivered(pipeline) == [1]
 
 
+@pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("statement", HARMLESS)
 def test_what_leaves_masks_alone_goes_on(
-    pipeline: Pipeline, database: Database, statement: str
+    pipeline: Pipeline, database: Database, statement: str, decoder: str
 ) -> None:
-    pipeline.settings["column.truncate.to.2.chars"] = SECRET
+    pipeline.settings |= {"column.truncate.to.2.chars": SECRET, "plugin.name": decoder}
     pipeline.catch_up()
     database.execute(statement)
     pipeline.catch_up()
@@ -99,3 +106,85 @@ def test_a_left_out_column_with_a_new_name_is_told(
     database.execute(LEAKS[0])
     pipeline.catch_up()
     assert "left out secret of public.t" in caplog.text
+
+
+@pytest.fixture
+def reads(pipeline: Pipeline, database: Database) -> Pipeline:
+    """Return a pipeline that is to read a table of 30 rows in chunks of 10."""
+    database.execute(
+        "CREATE TABLE signals (id varchar(64) PRIMARY KEY, type varchar(32) NOT NULL, data text);"
+        "TRUNCATE t; INSERT INTO t SELECT g, 'sesame', 'x' FROM generate_series(1, 30) g"
+    )
+    pipeline.settings |= {
+        "column.mask.with.3.chars": SECRET,
+        "signal.data.collection": "public.signals",
+        "snapshot.mode": "no_data",
+        "incremental.snapshot.chunk.size": 10,
+        "publication.autocreate.mode": "all_tables",
+        "sink.type": "jsonl",
+        "sink.path": str(pipeline.folder / "lines"),
+    }
+    return pipeline
+
+
+def lines(pipeline: Pipeline) -> list[dict[str, str]]:
+    """Return the rows of the table that lines have, as they are now."""
+    text = (pipeline.folder / "lines").read_text()
+    values = [json.loads(line)["value"] for line in text.splitlines()]
+    return [value["after"] for value in values if value["source"]["table"] == "t"]
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("leak", LEAKS[:2])
+def test_an_incremental_snapshot_sends_no_row_of_a_mask_that_fits_no_more(
+    reads: Pipeline,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    decoder: str,
+    leak: str,
+) -> None:
+    """The table changes after the second chunk; its rows alone tell, no change of it is streamed."""
+    reads.settings["plugin.name"] = decoder
+    statement = leak.partition("; INSERT")[0]
+    around_chunk(monkeypatch, lambda: database.execute(statement), nth=2)
+    with pytest.raises(MaskLost), reads.running() as run:
+        asked(run)
+        run.until(lambda: run.error is not None, "the stop")
+    found = lines(reads)
+    assert len(found) in (10, 20)
+    assert {row["secret"] for row in found} == {"***"}
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_an_incremental_snapshot_of_a_table_renamed_before_sends_no_row(
+    reads: Pipeline, database: Database, decoder: str
+) -> None:
+    """Its rows were delivered with the mask; nothing of it was streamed since its column got another name."""
+    reads.settings["plugin.name"] = decoder
+    with reads.running() as run:
+        asked(run)
+        run.until(lambda: len(lines(reads)) == 30, "all rows")
+    database.execute(LEAKS[0].partition(";")[0])
+    with pytest.raises(MaskLost), reads.running() as run:
+        asked(run)
+        run.until(lambda: run.error is not None, "the stop")
+    assert [row["secret"] for row in lines(reads)] == ["***"] * 30
+
+
+def test_an_incremental_snapshot_leaves_a_table_that_changes_under_a_chunk(
+    reads: Pipeline, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statement = LEAKS[0].partition("; INSERT")[0]
+    around_chunk(monkeypatch, lambda: database.execute(statement), when="before", nth=2)
+    with reads.running() as run:
+        asked(run)
+        assert run.engine.delivery is not None
+        state = run.engine.delivery.signals
+        run.until(lambda: not (state.get("queue") or state.get("settling")), "the end")
+    assert len(lines(reads)) < 30
+    assert all(row["secret"] == "***" for row in lines(reads))
+
+
+def asked(run: Run) -> None:
+    data = {"data-collections": ["public.t"]}
+    assert run.engine.signal("execute-snapshot", data).result(90).taken

@@ -81,7 +81,8 @@ def idle(tables: dict[str, Any], *columns: str) -> set[str]:
     """Return the patterns of a profile that match none of ``columns``."""
     source = {"type": "postgres", "database.dbname": "shop"}
     profile = resolve(read_tables({"name": "p", "source": source, **tables}), Host())
-    known = Names((*each.split("."), "text") for each in columns)  # type: ignore[misc]
+    topics = [f"shop.{each.rpartition('.')[0]}" for each in columns]
+    known = Names(((*each.split("."), "text") for each in columns), topics, topics)  # type: ignore[misc]
     return {each.pattern for each in unmatched(profile, lambda: known)}
 
 
@@ -111,3 +112,77 @@ def test_a_route_is_looked_up_as_one_pattern(regex: str, unused: bool) -> None:
     assert idle({"sink": sink, "transforms": [route]}, "public.a.id") == (
         {regex} if unused else set()
     )
+
+
+def test_rules_of_a_table_format_are_looked_up_where_case_counts() -> None:
+    sink = {
+        "type": "spark",
+        "path": "/tables",
+        "format": "delta",
+        "format.catalog": "spark_catalog",
+        "format.names": r"public\.orders:a,PUBLIC\.orders:b,public\.orders_changes:c",
+        "format.partition.by": r"public\.orders:region,id;.*/changes:_op;public\.none:x",
+        "format.cluster.by": r"all\.shards:id;shard_1\.orders:id",
+        "source.into": r"shard_(\d)\.(.*):all.shards@$1,SHARD.*:all.s",
+    }
+    assert idle({"sink": sink}, "public.orders.id", "shard_1.orders.id") == {
+        r"PUBLIC\.orders:b",
+        r"public\.orders_changes:c",
+        r"public\.none:x",
+        r"shard_1\.orders:id",
+        "SHARD.*:all.s",
+    }
+
+
+TRANSFORMS: list[tuple[dict[str, str], str]] = [
+    ({"type": "regex-router", "regex": "{}", "replacement": "x"}, "the router itself"),
+    ({"type": "by-logical-table-router", "topic.regex": "{}", "topic.replacement": "x"}, "router"),
+    ({"type": "record-filter", "topic.regex": "{}", "condition": "true"}, "a filter"),
+    (
+        {"type": "content-based-router", "topic.regex": "{}", "topic.expression": "null"},
+        "by content",
+    ),
+]
+
+
+@pytest.mark.parametrize("transform", [each for each, _name in TRANSFORMS], ids=lambda t: t["type"])
+@pytest.mark.parametrize(
+    ("regex", "unused"),
+    [(r"shop\.public\.(.*)", False), (r"shop\.publik\..*", True), (r"SHOP\..*", True)],
+)
+def test_patterns_of_topics_are_looked_up(
+    transform: dict[str, str], regex: str, unused: bool
+) -> None:
+    given = {name: value.replace("{}", regex) for name, value in transform.items()}
+    sink = {"type": "jsonl", "path": "/lines"}
+    found = idle({"sink": sink, "transforms": [given]}, "public.a.id")
+    assert found == ({regex} if unused else set())
+
+
+def test_patterns_of_topics_are_not_looked_up_behind_a_router() -> None:
+    route = {"type": "route", "regex": r"public\.(.*)", "replacement": "other.$1"}
+    router = {"type": "regex-router", "regex": r"other\..*", "replacement": "x"}
+    sink = {"type": "kafka", "bootstrap.servers": "b:1", "topic.creation.groups": "big,none"}
+    sink |= {"topic.creation.big.include": r"x,.*\.public\.a", "topic.creation.none.include": "y.*"}
+    assert idle({"sink": sink, "transforms": [route, router]}, "public.a.id") == set()
+    assert idle({"sink": sink}, "public.a.id") == {"x", "y.*"}
+
+
+def test_a_predicate_and_a_naming_strategy_are_looked_up() -> None:
+    tables = {
+        "predicates": {"mine": {"type": "TopicNameMatches", "pattern": r"shop\.publik\..*"}},
+        "transforms": [
+            {"type": "record-filter", "condition": "true", "predicate": "mine"},
+        ],
+        "sink": {"type": "jsonl", "path": "/lines"},
+        "source": {
+            "type": "postgres",
+            "database.dbname": "shop",
+            "topic.naming.strategy": "schema_regex",
+            "topic.regex": r"shop\.public\.b(.*)",
+            "topic.replacement": "b",
+            "topic.key.field.regex": r"shop\.(.*)",
+            "topic.key.field.replacement": "$1",
+        },
+    }
+    assert idle(tables, "public.a.id") == {r"shop\.publik\..*", r"shop\.public\.b(.*)"}

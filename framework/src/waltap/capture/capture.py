@@ -118,6 +118,11 @@ class Capture:
         """Return the topic of a table's records."""
         return self._naming(schema, table)
 
+    def unrenamed(self, schema: str, table: str) -> tuple[str, ...]:
+        """Return what the naming strategy's patterns are matched with, () where it has none."""
+        names = getattr(self._naming, "unrenamed", None)
+        return () if names is None else names(schema, table)
+
     def key_field(self, schema: str, table: str) -> tuple[str, str] | None:
         """Return the (name, value) that the naming strategy adds to keys of the table, or None."""
         extra = getattr(self._naming, "key_field", None)

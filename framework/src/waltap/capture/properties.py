@@ -426,6 +426,7 @@ class CaptureProperties(Properties):
         default=None,
         summary="Topics to rename (regex naming strategies).",
         advanced=True,
+        patterns="unrenamed",
         reach=("records",),
     )
     topic_replacement: str | None = declare(
@@ -454,6 +455,7 @@ class CaptureProperties(Properties):
         default=None,
         summary="What that key field's value is made from: a pattern of original topic names.",
         advanced=True,
+        patterns="unrenamed",
         reach=("records",),
     )
     topic_key_field_replacement: str | None = declare(

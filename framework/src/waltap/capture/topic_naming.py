@@ -91,6 +91,11 @@ class RegexTopicNaming:
         match = self._regex.fullmatch(topic)
         return (match.expand(self._replacement) or topic) if match else topic
 
+    def unrenamed(self, schema: str, table: str) -> tuple[str, ...]:
+        """Return what the patterns are matched with: the topic before them, and its name as it is."""
+        raw = self._raw(schema, table)
+        return sanitised_topic(raw), raw
+
     def key_field(self, schema: str, table: str) -> tuple[str, str] | None:
         """Return the field that keys of the table get, with its value; None when they get none."""
         if self._field is None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from waltap.capture.column_family import split_patterns
 from waltap.capture.java_regex import java_pattern
-from waltap.config.profile import Component, Profile
+from waltap.config.profile import Component, Profile, TransformUse
 from waltap.config.property import Properties, declarations
 
 __all__ = ["Names", "Unmatched", "in_database", "spoken", "unmatched"]
@@ -23,8 +23,14 @@ _PARTS = re.compile(rf"{_SEPARATOR}|:")
 _AT_LEAST = {"tables": 1, "identities": 1, "columns": 1, "types": 1, "cells": 1, "keys": 1}
 """Separators behind the database's name: with fewer, its name is taken for that of a schema."""
 
-_AS_WRITTEN = frozenset({"table", "rules", "ruled", "renames"})
-"""Patterns whose groups are named elsewhere: they have one form, without the database's name."""
+_AS_WRITTEN = frozenset({"table", "rules", "ruled", "renames", "topics", "unrenamed"})
+"""Patterns whose groups are named elsewhere, and those of topics: they have one form, without the
+database's name."""
+
+_CASE_COUNTS = frozenset({"rules", "renames", "topics", "unrenamed"})
+
+_WHOLE = frozenset({"table", "topics", "unrenamed"})
+"""Patterns that are a whole value, whatever it has in it."""
 
 _SERIAL = {"int2": "smallserial", "int4": "serial", "int8": "bigserial"}
 _SALT = re.compile(r"(?<=\.with\.salt\.).+")
@@ -49,9 +55,17 @@ class Unmatched:
 
 
 class Names:
-    """The names that patterns can match, of (schema, table, column, type) of every column there is."""
+    """The names that patterns can match, of (schema, table, column, type) of every column there is.
 
-    def __init__(self, columns: Iterable[tuple[str, str, str | None, str | None]]) -> None:
+    ``topics`` are those of records; ``unrenamed`` what a naming strategy's own patterns are matched with.
+    """
+
+    def __init__(
+        self,
+        columns: Iterable[tuple[str, str, str | None, str | None]],
+        topics: Iterable[str] = (),
+        unrenamed: Iterable[str] = (),
+    ) -> None:
         kinds = ("schemas", "tables", "columns", "types", "cells")
         found: dict[str, dict[str, None]] = {kind: {} for kind in kinds}
         for schema, table, column, type_name in columns:
@@ -63,12 +77,23 @@ class Names:
                 if type_name in _SERIAL:
                     found["types"][f"{place}.{_SERIAL[type_name]}"] = None
         self._of = {kind: list(names) for kind, names in found.items()}
+        self._of |= {"topics": list(topics), "unrenamed": list(unrenamed)}
+
+    def of(self, kind: str) -> list[str]:
+        """Return the names of that kind, none where they are not known."""
+        return self._of[kind]
 
     def match(
-        self, kind: str, pattern: str, called: Callable[[str], str] = lambda name: name
+        self,
+        kind: str,
+        pattern: str,
+        called: Callable[[str], str] = lambda name: name,
+        *,
+        exact: bool = False,
     ) -> bool:
-        """Tell whether ``pattern`` matches any name of that kind, or what that is ``called``."""
-        compiled = java_pattern(pattern)
+        """Tell whether ``pattern`` matches any name of that kind, or what that is ``called``; ``exact``:
+        case counts."""
+        compiled = java_pattern(pattern, ignore_case=not exact)
         return any(compiled.fullmatch(called(name)) for name in self._of[kind])
 
 
@@ -153,21 +178,53 @@ def unmatched(profile: Profile, names: Callable[[], Names]) -> Iterator[Unmatche
     """Yield the patterns of a profile's properties that match nothing. ``names`` is asked where there are
     patterns at all."""
     database = getattr(profile.connector.properties, "dbname", "")
-    parts: list[Properties | None] = [profile.capture, profile.connector.properties]
-    uses: list[Component[Any]] = [*profile.transforms, *profile.converters, profile.sink]
-    for outlet in profile.outlets:
-        uses += [*outlet.transforms, outlet.sink]
-    parts += [use.properties for use in uses]
     known: Names | None = None
-    for properties in filter(None, parts):
+    for properties, routed in _parts(profile):
         for name, kind, entry in _patterns(properties):
             known = known or names()
             called = properties.called if kind == "ruled" else str
             for looked_up, pattern in _subjects(kind, entry):
+                if looked_up in ("topics", "unrenamed") and (routed or not known.of(looked_up)):
+                    continue
                 forms = (pattern,) if kind in _AS_WRITTEN else spoken(pattern, database, looked_up)
-                if not any(known.match(looked_up, form, called) for form in forms):
+                exact = kind in _CASE_COUNTS
+                if not any(known.match(looked_up, form, called, exact=exact) for form in forms):
                     yield Unmatched(name, entry, looked_up)
                     break
+        if type(properties).idle_names is not Properties.idle_names:
+            known = known or names()
+            topics = [] if routed else known.of("topics")
+            for name, pattern in properties.idle_names(known.of("tables"), topics):
+                yield Unmatched(name, pattern, "")
+
+
+def _parts(profile: Profile) -> Iterator[tuple[Properties, bool]]:
+    """Yield the properties of what a profile is made of, in the order that changes pass them; and whether
+    records may have other topics by then than their tables have."""
+    for alone in (profile.capture, profile.connector.properties):
+        if alone is not None:
+            yield alone, False
+    yield from ((use.properties, True) for use in profile.converters if use.properties is not None)
+    routed = False
+    for each in _of_transforms(profile.transforms):
+        yield each, routed
+        routed = routed or each.routes
+    ends = [(outlet.transforms, outlet.sink) for outlet in profile.outlets] or [((), profile.sink)]
+    for transforms, sink in ends:
+        here = routed
+        for each in _of_transforms(transforms):
+            yield each, here
+            here = here or each.routes
+        if sink.properties is not None:
+            yield sink.properties, here
+
+
+def _of_transforms(uses: Iterable[TransformUse]) -> Iterator[Properties]:
+    for use in uses:
+        if use.predicate is not None and use.predicate.properties is not None:
+            yield use.predicate.properties
+        if use.properties is not None:
+            yield use.properties
 
 
 def _patterns(properties: Properties) -> Iterator[tuple[str, str, str]]:
@@ -182,7 +239,7 @@ def _patterns(properties: Properties) -> Iterator[tuple[str, str, str]]:
         else:
             entries = value
             if isinstance(value, str):
-                entries = [value] if kind == "table" else value.split(";")
+                entries = [value] if kind in _WHOLE else value.split(";")
             yield from ((declaration.name, kind, e.strip()) for e in entries if e.strip())
 
 

@@ -7,9 +7,9 @@ the reference pages and the JSON Schema read these declarations and nothing else
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 from pydantic.fields import FieldInfo
@@ -104,7 +104,8 @@ def declare(
     schema.table.type), ``cells`` (schema.table:column), ``identities`` (tables, with a value behind a
     colon), ``keys`` (tables with columns), ``table`` (the whole value is one pattern of tables), ``rules``
     (PATTERN:VALUE of tables; VALUE alone matches all), ``ruled`` (the same, of what `Properties.called`
-    gives), or ``renames`` (PATTERN:NAME of columns); see `waltap.config.name_patterns`.
+    gives), ``renames`` (PATTERN:NAME of columns), ``topics`` (the whole value is one pattern of topics) or
+    ``unrenamed`` (the same, of topics before ``topic.regex``); see `waltap.config.name_patterns`.
     ``reach``: what of a consumer's data the property changes, where it is of all: ``records`` (of every
     format, with their topics), ``rows`` (of the change log and of every sink that takes changes), ``()``:
     neither. What a sink or a format declares itself reaches that alone.
@@ -186,6 +187,9 @@ class Properties(BaseModel):
         frozen=True, extra="forbid", populate_by_name=True, hide_input_in_errors=True
     )
 
+    routes: ClassVar[bool] = False
+    """Whether the transform that has them may give records other topics: what those are is not known."""
+
     _renewals: dict[str, Renewal] = PrivateAttr(default_factory=dict)
     _given: dict[str, Any] = PrivateAttr(default_factory=dict)
 
@@ -200,6 +204,11 @@ class Properties(BaseModel):
     def called(self, table: str) -> str:
         """Return what properties whose ``patterns`` are ``ruled`` know ``table`` (schema.table) as."""
         return table
+
+    def idle_names(self, tables: Sequence[str], topics: Sequence[str]) -> Iterable[tuple[str, str]]:
+        """Return (property, pattern) of what fits no name there is, of properties whose form no
+        ``patterns`` describes. ``topics`` is empty where they are not known."""
+        return ()
 
     def given(self, field: str) -> Any:
         """Return the value of a field as the profile has it."""

@@ -266,7 +266,7 @@ def _gaps(stages: Stages, others: Sequence[Check]) -> list[Check]:
 
 def _of_patterns(stages: Stages, connector: Connector) -> list[Check]:
     """Return what patterns of tables and columns match nothing."""
-    idle = _unmatched(stages.profile, connector)
+    idle = _unmatched(stages, connector)
     masks = [each for each in idle if each.masks]
     found = []
     if masks:
@@ -282,22 +282,29 @@ def _of_patterns(stages: Stages, connector: Connector) -> list[Check]:
                 name="name patterns",
                 verdict="warning",
                 found=f"nothing that there is fits {_listed(others)}",
-                remedy="Correct them, or take them out: a pattern fits schema.table, or "
-                "schema.table.column, as a whole",
+                remedy="Correct them, or take them out: a pattern fits schema.table, "
+                "schema.table.column, or a topic, as a whole",
             )
         )
     return found
 
 
-def _unmatched(profile: Profile, connector: Connector) -> list[Unmatched]:
+def _unmatched(stages: Stages, connector: Connector) -> list[Unmatched]:
     columns: list[object] = []
 
     def names() -> Names:
         known = connector.column_names()
         columns.extend(known)
-        return Names(known)
+        capture = stages.capture
+        tables = dict.fromkeys((each[0], each[1]) for each in known if capture.captures(*each[:2]))
+        topics = [capture.topic(*table) for table in tables]
+        if topics:
+            own = capture.heartbeat_topic, capture.transaction_topic, capture.message_topic
+            topics += [*own, capture.properties.notification_topic or ""]
+        raw = dict.fromkeys(name for table in tables for name in capture.unrenamed(*table))
+        return Names(known, topics, raw)
 
-    found = list(unmatched(profile, names))
+    found = list(unmatched(stages.profile, names))
     return found if columns else []  # nothing is known, or nothing is there yet
 
 

@@ -20,6 +20,7 @@ class TopicNameMatches(Properties):
         "pattern",
         summary="Java regular expression that matches the whole name of the topic.",
         examples=(r"shop\.public\..*",),
+        patterns="topics",
     )
 
     @field_validator("pattern")

@@ -19,6 +19,8 @@ __all__ = ["RouteProperties", "table_router"]
 class RouteProperties(Properties):
     """Which tables, and where their records go."""
 
+    routes = True
+
     regex: str = declare(
         "regex",
         summary="Tables to route: a pattern that matches all of schema.table.",

@@ -1,6 +1,7 @@
 """What the Kafka sink can be told."""
 
 import re
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from pydantic import model_validator
@@ -109,6 +110,17 @@ class KafkaSinkProperties(Properties):
     def _producer_has_equivalents(self) -> "KafkaSinkProperties":
         client_settings(self.producer, "producer.")
         return self
+
+    def idle_names(
+        self, _tables: Sequence[str], topics: Sequence[str]
+    ) -> Iterator[tuple[str, str]]:
+        """Yield the patterns of groups that no topic fits."""
+        for name, value in self.creation_settings.items() if topics else ():
+            if name.endswith((".include", ".exclude")):
+                for pattern in filter(None, map(str.strip, value.split(","))):
+                    fits = java_pattern(pattern, ignore_case=False).fullmatch
+                    if not any(map(fits, topics)):
+                        yield name, pattern
 
     def settings_of(self, group: str) -> dict[str, str]:
         """Return what ``topic.creation.GROUP.*`` says, by the name of the setting."""

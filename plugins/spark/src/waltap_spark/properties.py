@@ -1,9 +1,11 @@
 """Properties of the Spark sink."""
 
-from typing import Literal, Self
+from collections.abc import Iterator, Sequence
+from typing import Final, Literal, Self
 
 from pydantic import field_validator, model_validator
 
+from waltap.capture.java_regex import java_pattern
 from waltap.config import CommaList
 from waltap.config.property import Properties, declare, declare_family
 from waltap.files.properties import StorageProperties
@@ -20,9 +22,12 @@ from waltap_spark.modes import (
 from waltap_spark.places import COLUMN
 from waltap_spark.schema import LOG_FIELDS
 from waltap_spark.shared_targets import Places, checked_places
-from waltap_spark.targets import checked_divisions, checked_names
+from waltap_spark.targets import OF_HISTORY, checked_divisions, checked_names
 
 __all__ = ["DeltaProperties", "IcebergProperties", "SparkProperties", "TargetProperties"]
+
+RULES: Final = {"format.names": ",", "format.partition.by": ";", "format.cluster.by": ";"}
+"""Properties of formats that are rules by table, TABLE-REGEX:…, each with what parts its rules."""
 
 
 class SparkProperties(StorageProperties):
@@ -308,6 +313,21 @@ class SparkProperties(StorageProperties):
         """Return the table that ``table`` becomes a part of, by ``source.into``."""
         place = Places(self.source_into).of(*table.split(".", 1))
         return table if place is None else place.name
+
+    def idle_names(
+        self, tables: Sequence[str], _topics: Sequence[str]
+    ) -> Iterator[tuple[str, str]]:
+        """Yield the rules of the format (``format.*``) that fit no table, nor the history of one."""
+        kept = list({self.called(each): None for each in tables})
+        divided = [*kept, *(each + OF_HISTORY for each in kept)]
+        for name, mark in RULES.items():
+            known = divided if mark == ";" else kept
+            for rule in filter(
+                None, map(str.strip, self.format_properties.get(name, "").split(mark))
+            ):
+                fits = java_pattern(rule.rpartition(":")[0], ignore_case=False).fullmatch
+                if not any(map(fits, known)):
+                    yield name, rule
 
     @field_validator("source_into")
     @classmethod

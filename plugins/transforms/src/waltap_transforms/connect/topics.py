@@ -21,10 +21,13 @@ KEPT = 1000
 class RegexRouterProperties(Properties):
     """Which topics become which."""
 
+    routes = True
+
     regex: str = declare(
         "regex",
         summary="Java regular expression that matches the whole name of a topic.",
         examples=(r"(.*)\.public\.(.*)",),
+        patterns="topics",
     )
     replacement: str = declare(
         "replacement",
@@ -62,6 +65,8 @@ def regex_router(
 
 class TimestampRouterProperties(Properties):
     """How topics are made of topic and timestamp."""
+
+    routes = True
 
     topic_format: str = declare(
         "topic.format",

@@ -43,6 +43,8 @@ class Placement(NamedTuple):
 class EventRouterProperties(Properties):
     """What the columns of the outbox table are, and where its events go."""
 
+    routes = True
+
     event_id: str = declare(
         "table.field.event.id",
         default="id",

@@ -23,10 +23,13 @@ _TABLE = Schema(kind=Kind.STRING)
 class ByLogicalTableRouterProperties(Properties):
     """Which topics become one, and what tells their tables apart in keys."""
 
+    routes = True
+
     regex: str = declare(
         "topic.regex",
         summary="Pattern (Java's) of topics, which they match as a whole.",
         examples=("(.*)customers_shard(.*)",),
+        patterns="topics",
     )
     replacement: str = declare(
         "topic.replacement",
@@ -44,6 +47,7 @@ class ByLogicalTableRouterProperties(Properties):
         "key.field.regex",
         default=None,
         summary="Pattern of topics that `key.field.replacement` is applied to.",
+        patterns="topics",
     )
     key_field: str = declare(
         "key.field.name",

@@ -27,6 +27,7 @@ class ExpressionProperties(Properties):
         default=None,
         summary="Pattern (Java's) of the topics whose records are concerned; it matches as a whole. "
         "Others pass as they are.",
+        patterns="topics",
     )
     language: str = declare(
         "language",
@@ -83,6 +84,8 @@ class RecordFilterProperties(ExpressionProperties):
 
 class ContentBasedRouterProperties(ExpressionProperties):
     """Where records go."""
+
+    routes = True
 
     topic_expression: str = declare(
         "topic.expression",
