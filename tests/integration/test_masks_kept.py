@@ -178,11 +178,15 @@ def test_an_incremental_snapshot_leaves_a_table_that_changes_under_a_chunk(
     around_chunk(monkeypatch, lambda: database.execute(statement), when="before", nth=2)
     with reads.running() as run:
         asked(run)
-        assert run.engine.delivery is not None
-        state = run.engine.delivery.signals
-        run.until(lambda: not (state.get("queue") or state.get("settling")), "the end")
+        run.until(lambda: over(run), "the end")
     assert len(lines(reads)) < 30
     assert all(row["secret"] == "***" for row in lines(reads))
+
+
+def over(run: Run) -> bool:
+    assert run.engine.delivery is not None
+    state = run.engine.delivery.signals
+    return not (state.get("queue") or state.get("settling"))
 
 
 def asked(run: Run) -> None:
