@@ -286,6 +286,7 @@ def test_no_name_that_a_component_declares_is_listed_again() -> None:
     assert again == {
         *("signal.file", "bootstrap.servers", "topic.creation.enable", "signal.kafka.topic"),
         *("topic.creation.groups", "tasks.max"),
+        *("offset.storage.topic", "offset.storage.replication.factor"),
         *("signal.kafka.bootstrap.servers", "signal.kafka.groupId", "signal.kafka.poll.timeout.ms"),
     }
 

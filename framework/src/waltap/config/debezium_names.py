@@ -79,7 +79,8 @@ JAVA_QUEUE = (
     "what came before, and max.batch.size bounds that"
 )
 OWN_OFFSETS = (
-    "the position is kept in waltap.state.dir; `waltap offsets import` takes over Debezium's"
+    "the position is kept in waltap.state.dir, or with waltap.offset.store=kafka in offset.storage.topic; "
+    "`waltap offsets import` takes over Debezium's"
 )
 ANOTHER_SINK = "it is Kafka's, and the profile's sink is another"
 JMX = "there is no JMX; Engine.status() and the log tell the same"

@@ -231,7 +231,7 @@ class _Resolver:
         )
         snapshotter = self._snapshotter(connector, choice)
         naming = self._find(TopicNamingSpec, choice.topic_naming, "topic.naming.strategy")
-        store = self._typed(OffsetStoreSpec, "offsets", DEFAULT_OFFSET_STORE)
+        store = self._offset_store(choice.offset_store)
         outlets = self._outlets()
         sink = FAN_OUT if outlets else self._sink_spec()
         if outlets:
@@ -431,6 +431,11 @@ class _Resolver:
     def _typed(self, kind: type[S], section: str, default: str) -> S | None:
         setting = self._types.get(section)
         return self._find(kind, str(setting.value) if setting else default, f"{section}.type")
+
+    def _offset_store(self, named: str | None) -> OffsetStoreSpec | None:
+        if named is not None and "offsets" not in self._types:
+            return self._find(OffsetStoreSpec, named, "waltap.offset.store")
+        return self._typed(OffsetStoreSpec, "offsets", DEFAULT_OFFSET_STORE)
 
     def _connector(self, choice: SelectionProperties) -> ConnectorSpec | None:
         setting = self._types.get("source")

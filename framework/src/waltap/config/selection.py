@@ -82,6 +82,13 @@ class SelectionProperties(Properties):
         summary="Format of values, by name or Kafka Connect class; `type` in [format] is that of keys and "
         "values.",
     )
+    offset_store: str | None = declare(
+        "waltap.offset.store",
+        default=None,
+        advanced=True,
+        summary="Where the offset is kept: the name of an offset store; a waltap profile says `type` in "
+        "[offsets], by default file.",
+    )
     sanitize_pattern: str | None = declare(
         "custom.sanitize.pattern",
         default=None,

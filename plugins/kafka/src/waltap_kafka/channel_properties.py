@@ -1,11 +1,49 @@
-"""What the channels of Kafka can be told."""
+"""What the channels of Kafka, and its store of offsets, can be told."""
 
 from pydantic import model_validator
 
 from waltap.config.property import Properties, declare, declare_family
 from waltap_kafka.client_settings import client_settings
 
-__all__ = ["KafkaNotificationProperties", "KafkaSignalProperties"]
+__all__ = ["KafkaNotificationProperties", "KafkaOffsetProperties", "KafkaSignalProperties"]
+
+OF_OFFSETS = "offset.storage.producer."
+
+
+class KafkaOffsetProperties(Properties):
+    """Where the offset store `kafka` keeps the offset."""
+
+    topic: str = declare(
+        "offset.storage.topic",
+        summary="Topic of the offset, compacted; that of Kafka Connect's offsets will do, the record has "
+        "a key of the pipeline's name. It is created where it is missing, with one partition.",
+        examples=("waltap-offsets",),
+        min_length=1,
+    )
+    servers: str = declare(
+        "offset.storage.bootstrap.servers",
+        summary="Brokers that have it, HOST:PORT, by comma.",
+        examples=("localhost:9092",),
+        min_length=1,
+    )
+    replication_factor: int = declare(
+        "offset.storage.replication.factor",
+        default=-1,
+        ge=-1,
+        summary="Replicas of a topic that is created; -1: as the broker has it.",
+        advanced=True,
+    )
+    client: dict[str, str] = declare_family(
+        "offset.storage.producer.NAME",
+        pattern=r"offset\.storage\.producer\..+",
+        summary="Any property of librdkafka for the client of offsets, such as those of SASL and TLS, and "
+        "those of the Java producer that have an equivalent.",
+    )
+
+    @model_validator(mode="after")
+    def _client_has_equivalents(self) -> "KafkaOffsetProperties":
+        client_settings(self.client, OF_OFFSETS)
+        return self
 
 
 class KafkaSignalProperties(Properties):

@@ -12,14 +12,17 @@ SinkError
 ├── KafkaPositionUnusable     WT-5409   the topic of positions cannot be read
 ├── KafkaTopicUnread          WT-5410   a topic that is looked at cannot be read
 └── KafkaSignalTopicMissing   WT-5415   the topic of signals is not there yet
+OffsetError
+└── KafkaOffsetUnkept         WT-5411   the topic of offsets cannot be read or written
 ConfigurationError            WT-1001   settings that the client does not know
 """
 
-from waltap.errors import Retry, SinkError
+from waltap.errors import OffsetError, Retry, SinkError
 
 __all__ = [
     "KafkaFenced",
     "KafkaNotDelivered",
+    "KafkaOffsetUnkept",
     "KafkaPositionUnusable",
     "KafkaRecordTooLarge",
     "KafkaRefused",
@@ -133,6 +136,19 @@ class KafkaPositionUnusable(SinkError):
     remedy = (
         "Check topic {topic} (position.topic): it must hold nothing but this pipeline's positions. "
         "Without it the pipeline goes on from its stored offset, and events since then come twice."
+    )
+
+
+class KafkaOffsetUnkept(OffsetError):
+    """The topic of offsets (``offset.storage.topic``) cannot be read or written, or is not compacted.
+    Delivery goes no further than what was stored last."""
+
+    code = "WT-5411"
+    retry = Retry.RECONNECT
+    remedy = (
+        "Check that the brokers {servers} are up and let this user read and write topic {topic}, and that "
+        "it is compacted: cleanup.policy=compact. What is delivered after the last stored offset comes "
+        "again."
     )
 
 

@@ -4,13 +4,19 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from waltap.hookspecs import hookimpl
-from waltap.specs import NotificationChannelSpec, SignalChannelSpec, SinkSpec
+from waltap.specs import (
+    NotificationChannelSpec,
+    OffsetStoreSpec,
+    SignalChannelSpec,
+    SinkSpec,
+)
 
 if TYPE_CHECKING:
     from waltap.notifications.channel import NotificationChannel
     from waltap.signals.channel import SignalChannel
     from waltap.sink.sink import Sink, SinkContext
     from waltap_kafka.connect_offsets import TopicOffsets
+    from waltap_kafka.offset_store import KafkaOffsetStore
     from waltap_kafka.topic_records import TopicRecords
 
 
@@ -30,6 +36,26 @@ def _notifications(properties: Any) -> "NotificationChannel":
     from waltap_kafka.notification_channel import KafkaNotifications
 
     return KafkaNotifications(properties)
+
+
+def _offsets(properties: Any, home: str) -> "KafkaOffsetStore":
+    from waltap_kafka.offset_store import KafkaOffsetStore
+
+    return KafkaOffsetStore(properties, home)
+
+
+@hookimpl
+def register_offset_stores() -> Iterable[OffsetStoreSpec]:
+    """Contribute offsets in a topic."""
+    from waltap_kafka.channel_properties import KafkaOffsetProperties
+
+    yield OffsetStoreSpec(
+        name="kafka",
+        summary="A record of a compacted Kafka topic, which outlives the machine; the state folder has a "
+        "copy.",
+        properties=KafkaOffsetProperties,
+        factory=_offsets,
+    )
 
 
 @hookimpl

@@ -21,7 +21,7 @@ from waltap.unreadable import UNREADABLE
 from waltap_kafka.client import REFUSALS, consumer, kafka_error
 from waltap_kafka.errors import KafkaPositionUnusable
 
-__all__ = ["PARTITION", "encode", "last_position", "position_topic"]
+__all__ = ["PARTITION", "encode", "last_position", "last_value", "position_topic"]
 
 PARTITION: Final = 0
 VERSION: Final = 1
@@ -75,33 +75,11 @@ def last_position(
     """Return the position that was committed last under ``key``, None where there is none. It must be that
     of ``pipeline``; None: whoever's it is.
 
-    Called when no transaction of ours is open any more: what is committed is final. The last records are
-    read first; where none of them is ours, more of them. Raises: KafkaPositionUnusable.
+    Called when no transaction of ours is open any more: what is committed is final.
+    Raises: KafkaPositionUnusable.
     """
-    place = TopicPartition(topic, PARTITION)
     try:
-        first = _offset(client, place, OffsetSpec.earliest())
-        end = _offset(client, place, OffsetSpec.latest())
-        reader = consumer(
-            {
-                **settings,
-                "group.id": f"waltap-{uuid.uuid4()}",  # it joins no group and commits nothing
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "isolation.level": "read_committed",
-            },
-            "producer.",
-        )
-        try:
-            back = LOOK_BACK
-            while True:
-                start = max(first, end - back)
-                found = _read(reader, place, start, end, key, stopping)
-                if found is not None or start == first:
-                    break
-                back *= 16
-        finally:
-            reader.close()
+        found = last_value(settings, client, topic, key, stopping)
     except KafkaException as raised:
         text = f"the position in topic {topic} cannot be read: {kafka_error(raised).str()}"
         raise KafkaPositionUnusable(text, topic=topic) from raised
@@ -114,6 +92,42 @@ def last_position(
             f"{text}, the transactional.id of this pipeline, too", topic=topic
         )
     return Positions({name: Position(*place) for name, place in kept.partitions.items()})
+
+
+def last_value(
+    settings: Mapping[str, object],
+    client: AdminClient,
+    topic: str,
+    key: str,
+    stopping: Callable[[], bool],
+) -> bytes | None:
+    """Return the last value under ``key``, b"" where it was taken back, None where there is none.
+
+    The last records are read first; where none of them has the key, more of them. Raises: KafkaException.
+    """
+    place = TopicPartition(topic, PARTITION)
+    first = _offset(client, place, OffsetSpec.earliest())
+    end = _offset(client, place, OffsetSpec.latest())
+    reader = consumer(
+        {
+            **settings,
+            "group.id": f"waltap-{uuid.uuid4()}",  # it joins no group and commits nothing
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        },
+        "producer.",
+    )
+    try:
+        back = LOOK_BACK
+        while True:
+            start = max(first, end - back)
+            found = _read(reader, place, start, end, key, stopping)
+            if found is not None or start == first:
+                return found
+            back *= 16
+    finally:
+        reader.close()
 
 
 def _offset(client: AdminClient, place: TopicPartition, spec: OffsetSpec) -> int:

@@ -1,0 +1,156 @@
+"""Offsets in a compacted Kafka topic: one record for each pipeline, which outlives its machine.
+
+The topic may be that of a Connect worker (``offset.storage.topic``): keys have the form of its keys, and
+are of nobody else. The state folder has a copy, for what looks into folders of states, and for a
+pipeline that was begun without a topic: while that has no record, the copy counts.
+"""
+
+import json
+from collections.abc import Callable, Container
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NoReturn, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+from waltap.config.secrecy import redacted
+from waltap.errors import SinkError
+from waltap.offsets.file_store import FileOffsetStore
+from waltap.offsets.offset import Offset, OffsetStore, decoded, encoded
+from waltap.offsets.state_folder import OFFSET
+from waltap_kafka import client
+from waltap_kafka.channel_properties import OF_OFFSETS, KafkaOffsetProperties
+from waltap_kafka.client import ClientWatch, kafka_error
+from waltap_kafka.client_settings import client_settings
+from waltap_kafka.connect_offsets import OF_BOTH_ENDS
+from waltap_kafka.errors import KafkaOffsetUnkept
+from waltap_kafka.position_record import PARTITION, last_value, position_topic
+
+__all__ = ["KafkaOffsetStore"]
+
+WAIT_S: Final = 60.0
+GIVEN_UP_S: Final = 30.0
+"""How long a record is tried for: less than is waited, so that it is known what became of it."""
+
+POLICY: Final = "cleanup.policy"
+T = TypeVar("T")
+
+
+class KafkaOffsetStore(OffsetStore):
+    """The offset of the pipeline whose state folder is ``home``: of its name, whatever machine it is on.
+
+    `store` returns when every replica that is in sync has the record.
+    """
+
+    def __init__(self, properties: KafkaOffsetProperties, home: str) -> None:
+        self._topic, self._servers = properties.topic, properties.servers
+        self._replicas = properties.replication_factor
+        self._key = json.dumps([Path(home).name, {"waltap": "offset"}], separators=(",", ":"))
+        self._copy = FileOffsetStore(Path(home) / OFFSET)
+        self._watch = ClientWatch(f"offsets at {self._servers}")
+        self._settings: dict[str, object] = {
+            **client_settings(properties.client, OF_OFFSETS),
+            "bootstrap.servers": self._servers,
+            **self._watch.settings(),
+        }
+        self._producer: Producer | None = None
+
+    def load(self) -> Offset | None:
+        found = self._asked(self._last)
+        if found is None:
+            return self._copy.load()
+        if not found:
+            return None
+        try:
+            return decoded(found)
+        except ValueError as error:
+            self._fail(f"its record of {self._key} is no offset: {error}", error)
+
+    def store(self, offset: Offset) -> None:
+        self._asked(lambda: self._write(encoded(offset)))
+        self._copy.store(offset)
+
+    def clear(self) -> None:
+        if self._asked(self._last):
+            self._asked(lambda: self._write(None))
+        self._copy.clear()
+
+    # --- the topic --------------------------------------------------------------------------------
+
+    def _last(self) -> bytes | None:
+        admin = self._admin()
+        if self._topic not in self._topics(admin):
+            return None
+        settings = {n: v for n, v in self._settings.items() if n in OF_BOTH_ENDS}
+        settings |= {n: v for n, v in self._settings.items() if n.startswith(("sasl.", "ssl."))}
+        return last_value(settings, admin, self._topic, self._key, lambda: False)
+
+    def _write(self, value: bytes | None) -> None:
+        reported: list[KafkaError | None] = []
+
+        def report(error: KafkaError | None, _message: Message) -> None:
+            reported.append(error)
+
+        made = self._producer = (
+            self._producer or self._opened()
+        )  # one keeps the order of its records
+        made.produce(self._topic, value, self._key, partition=PARTITION, on_delivery=report)
+        made.flush(WAIT_S)
+        if not reported or reported[0] is not None:
+            said = reported[0] if reported else self._watch.trouble
+            if reported and reported[0] is not None and reported[0].fatal():
+                self._producer = None
+            self._fail("it takes no record" if said is None else said.str())
+
+    def _opened(self) -> Producer:
+        """Return a producer, when the topic is there and keeps the last record of every key."""
+        admin = self._admin()
+        if self._topic not in self._topics(admin):
+            wanted = position_topic(self._topic)
+            wanted.replication_factor = self._replicas
+            with suppress(KafkaException):  # another was faster; else the look at it says why
+                admin.create_topics([wanted])[self._topic].result(WAIT_S)
+        resource = ConfigResource(ResourceType.TOPIC, self._topic)
+        settings = admin.describe_configs([resource])[resource].result(WAIT_S)
+        policy = settings[POLICY].value or ""
+        if "compact" not in policy or "delete" in policy:
+            self._fail(
+                f"it has {POLICY}={policy}, which forgets a record that is not written again"
+            )
+        return client.producer(
+            {
+                "compression.type": "gzip",
+                **self._settings,
+                "acks": "all",
+                "enable.idempotence": True,
+                "message.timeout.ms": int(GIVEN_UP_S * 1000),
+            },
+            OF_OFFSETS,
+        )
+
+    def _admin(self) -> AdminClient:
+        settings = {n: v for n, v in self._settings.items() if n in OF_BOTH_ENDS}
+        settings |= {n: v for n, v in self._settings.items() if n.startswith(("sasl.", "ssl."))}
+        return client.admin(settings, OF_OFFSETS)
+
+    def _topics(self, admin: AdminClient) -> Container[str]:
+        fields = {"positions": self._topic, "transactional_id": "-"}
+        return client.reach(admin, self._watch, self._servers, **fields).topics
+
+    def _asked(self, ask: Callable[[], T]) -> T:
+        """Return what ``ask`` gives. Raises: KafkaOffsetUnkept, ConfigurationError."""
+        try:
+            return ask()
+        except KafkaException as raised:
+            self._producer = None
+            self._fail(kafka_error(raised).str(), raised)
+        except SinkError as error:
+            self._fail(error.problem, error)
+
+    def _fail(self, text: str, cause: BaseException | None = None) -> NoReturn:
+        raise KafkaOffsetUnkept(
+            f"topic {self._topic} keeps no offset: {redacted(text)}",
+            topic=self._topic,
+            servers=self._servers,
+        ) from cause

@@ -1,0 +1,211 @@
+"""Offsets in a topic of a real broker: what is stored comes back, whatever becomes of the state folder."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import NewTopic
+
+from tests.rigs.kafka import create, read_all
+from tests.rigs.pipeline import until
+from tests.servers.kafka import Kafka
+from tests.servers.postgres import Database
+from waltap.config.layers import read_debezium
+from waltap.config.resolve import resolve
+from waltap.host import Host
+from waltap_kafka.channel_properties import KafkaOffsetProperties
+from waltap_kafka.errors import KafkaOffsetUnkept
+from waltap_kafka.offset_store import KafkaOffsetStore
+from waltap_kafka.plugin import register_offset_stores
+from waltap_testing.offset_store_suite import FULL, NEW, OLD, OffsetStoreRig, OffsetStoreSuite
+
+ROWS = 3000
+
+
+def store(kafka: Kafka, topic: str, home: Path) -> KafkaOffsetStore:
+    given = {"offset.storage.topic": topic, "offset.storage.bootstrap.servers": kafka.bootstrap}
+    return KafkaOffsetStore(KafkaOffsetProperties.model_validate(given), str(home))
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"offsets-{uuid.uuid4().hex[:8]}"
+
+
+def test_an_offset_outlives_the_state_folder(kafka: Kafka, topic: str, tmp_path: Path) -> None:
+    here, elsewhere, another = tmp_path / "a/p", tmp_path / "b/p", tmp_path / "b/q"
+    assert store(kafka, topic, here).load() is None
+    one = store(kafka, topic, here)
+    for offset in (OLD, FULL, NEW):
+        one.store(offset)
+        assert one.load() == offset
+    shutil.rmtree(here)
+    assert store(kafka, topic, elsewhere).load() == NEW
+    assert store(kafka, topic, another).load() is None
+    store(kafka, topic, another).store(OLD)
+    assert store(kafka, topic, here).load() == NEW
+    store(kafka, topic, elsewhere).clear()
+    assert store(kafka, topic, here).load() is None
+    assert store(kafka, topic, another).load() == OLD
+    keys = {json.dumps(json.loads(m.key() or b"")) for m in read_all(kafka.bootstrap, topic)}
+    assert keys == {'["p", {"waltap": "offset"}]', '["q", {"waltap": "offset"}]'}
+
+
+class TestKafka(OffsetStoreSuite):
+    """The promises of every store."""
+
+    @pytest.fixture
+    def new_rig(self, kafka: Kafka, topic: str) -> Callable[[Path], OffsetStoreRig]:
+        (spec,) = register_offset_stores()
+        given = {"offset.storage.topic": topic, "offset.storage.bootstrap.servers": kafka.bootstrap}
+        properties = KafkaOffsetProperties.model_validate(given)
+        return lambda folder: OffsetStoreRig(spec, properties, folder, forks=False)
+
+
+def test_an_offset_of_the_state_folder_goes_into_the_topic(
+    kafka: Kafka, topic: str, tmp_path: Path
+) -> None:
+    from waltap.offsets.file_store import FileOffsetStore
+
+    kept = FileOffsetStore(tmp_path / "p/offset.json")
+    kept.store(OLD)
+    made = store(kafka, topic, tmp_path / "p")
+    assert made.load() == OLD
+    made.store(NEW)
+    assert kept.load() == NEW
+    assert store(kafka, topic, tmp_path / "elsewhere/p").load() == NEW
+
+
+def test_a_topic_that_forgets_and_a_record_that_is_none_are_refused(
+    kafka: Kafka, topic: str, tmp_path: Path
+) -> None:
+    create(kafka.bootstrap, NewTopic(topic, 1, 1, config={"cleanup.policy": "delete"}))
+    with pytest.raises(KafkaOffsetUnkept, match=r"cleanup\.policy=delete"):
+        store(kafka, topic, tmp_path / "p").store(OLD)
+    from confluent_kafka import Producer
+
+    other = f"{topic}-2"
+    create(kafka.bootstrap, NewTopic(other, 1, 1, config={"cleanup.policy": "compact"}))
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    producer.produce(other, b"{}x", '["p",{"waltap":"offset"}]', partition=0)
+    producer.flush()
+    with pytest.raises(KafkaOffsetUnkept, match="is no offset"):
+        store(kafka, other, tmp_path / "p").load()
+
+
+def test_a_connector_s_file_keeps_its_offset_in_the_topic_it_names(
+    kafka: Kafka, topic: str
+) -> None:
+    given = {
+        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+        "database.dbname": "shop",
+        "database.hostname": "h",
+        "database.user": "u",
+        "topic.prefix": "shop",
+        "offset.storage.topic": topic,
+        "waltap.sink.type": "jsonl",
+        "waltap.sink.path": "out.jsonl",
+    }
+    more = {"waltap.offset.store": "kafka", "offset.storage.bootstrap.servers": kafka.bootstrap}
+    for settings, kind in ((given, "file"), (given | more, "kafka")):
+        found = resolve(read_debezium(settings), Host())
+        assert found.offset_store.spec.name == kind
+
+
+def profile(database: Database, kafka: Kafka, topic: str, folder: Path) -> None:
+    settings: dict[str, Any] = {
+        **database.properties(),
+        "slot.name": database.name,
+        "publication.name": database.name,
+        "offset.flush.interval.ms": 20,
+        "slot.retry.delay.ms": 1000,
+    }
+    lines = [f"{json.dumps(k)} = {json.dumps(v)}" for k, v in settings.items()]
+    stores = [
+        "[offsets]",
+        'type = "kafka"',
+        f'"offset.storage.topic" = "{topic}"',
+        f'"offset.storage.bootstrap.servers" = "{kafka.bootstrap}"',
+        "[sink]",
+        'type = "jsonl"',
+        'path = "out.jsonl"',
+    ]
+    (folder / "p.toml").write_text("\n".join(["[source]", 'type = "postgres"', *lines, *stores]))
+
+
+def waltap(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "waltap", *arguments],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def seen(folder: Path) -> list[int]:
+    """Return the ids that the whole lines have; a line that was torn by a kill comes again."""
+    found = []
+    path = folder / "out.jsonl"
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            found.append(json.loads(line)["value"]["after"]["id"])
+        except ValueError:
+            continue
+    return found
+
+
+def test_kills_without_a_state_folder_lose_nothing(
+    database: Database, kafka: Kafka, topic: str, tmp_path: Path
+) -> None:
+    """Each life begins on a new machine, as it were: the topic alone says where it goes on."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    profile(database, kafka, topic, tmp_path)
+    chance = random.Random(int(os.environ.get("WALTAP_TEST_SEED") or 5))
+
+    def write() -> None:
+        for first in range(1, ROWS, 10):
+            database.execute(f"INSERT INTO t SELECT generate_series({first}, {first + 9})")
+            time.sleep(0.01)
+
+    writer = threading.Thread(target=write)
+    for life in range(3):
+        process = waltap(tmp_path, "run", "p.toml")
+        if life == 0:
+            until(lambda: database.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", database.name), "the slot")  # fmt: skip
+            writer.start()
+        mark = len(seen(tmp_path))
+        until(
+            lambda mark=mark: len(seen(tmp_path)) > mark + 50 or process.poll() is not None,  # type: ignore[misc]
+            "rows",
+        )
+        time.sleep(chance.random() / 2)
+        assert process.poll() is None, process.communicate()[1]
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        shutil.rmtree(tmp_path / ".waltap")
+    writer.join()
+    ((lsn,),) = database.execute("SELECT pg_current_wal_lsn()::text")
+    process = waltap(tmp_path, "run", "p.toml", "--until-lsn", lsn)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    found = seen(tmp_path)
+    assert sorted(set(found)) == list(range(1, ROWS + 1))
+    shutil.rmtree(tmp_path / ".waltap")
+    shown, errors = waltap(tmp_path, "offsets", "show", "p.toml").communicate(timeout=60)
+    assert json.loads(shown)["slot"] == database.name, errors
+    for command, place in (("export", "--to-debezium"), ("import", "--from-debezium")):
+        done = waltap(
+            tmp_path, "offsets", command, "p.toml", place, "c.dat", "--connector", "c", "--yes"
+        )
+        _, errors = done.communicate(timeout=60)
+        assert done.returncode == 0, errors
+    assert store(kafka, topic, tmp_path / "p").load() is not None
