@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, cast
 
+import msgspec
+
 from waltap.capture.column_transform import ColumnTransform
 from waltap.decode.relation import Column
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
@@ -38,7 +40,9 @@ __all__ = [
     "no_twin",
 ]
 
-MISFITS = (ValueError, TypeError, KeyError, IndexError, ArithmeticError)
+MISFITS = (
+    ValueError, TypeError, KeyError, IndexError, ArithmeticError, msgspec.MsgspecError,
+)  # fmt: skip
 """What a mapping may raise for text that is not of its type."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")

@@ -5,6 +5,8 @@ import re
 import struct
 from collections.abc import Callable
 
+import msgspec
+
 from waltap.arrow import column as arrow_column
 from waltap.decode.relation import Column
 from waltap.json import columns
@@ -65,12 +67,13 @@ def whole_json(text: str) -> str:
 
 
 WHOLE = JsonExpression(
-    template='({v} if {v} >= "1" and {v}.isdigit() and {v}.isascii() else whole_json({v}))',
-    names={"whole_json": whole_json},
+    template="({v} if {v}.strip() is {v} and read_whole({v}) is not None else whole_json({v}))",
+    names={"whole_json": whole_json, "read_whole": msgspec.json.Decoder(int).decode},
 )
-"""Digits without a zero before them need no other look."""
+"""A JSON parser in C takes exactly the integers of JSON, with blanks around them. `strip` gives the same
+object where there are none; where it does not, the text is read with care."""
 
-_DIGITS = "0123456789"
+_read_number = msgspec.json.Decoder(float).decode
 
 _SPECIAL = {"NaN": '"NaN"', "Infinity": '"Infinity"', "-Infinity": '"-Infinity"'}
 
@@ -217,10 +220,9 @@ def _build_float(column: Column, mapper: TypeMapper) -> ColumnMapping:
         from_binary=double_from_binary if double else float_from_binary,
         arrow=arrow_column.floats(64 if double else 32),
         json_expression=JsonExpression(
-            # digits, a point, digits; no zero before them but in front of the point
-            template='({v} if {v}.strip(DIGITS) == "." != {v}[-1] and ({v} >= "1" or "0." < {v} < "0/")'
+            template='({v} if "." in {v} and {v}.strip() is {v} and read_number({v}) is not None'
             " else double_json({v}))",
-            names={"double_json": _double_json, "DIGITS": _DIGITS},
+            names={"double_json": _double_json, "read_number": _read_number},
         )
         if double
         else None,
