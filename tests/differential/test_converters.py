@@ -85,6 +85,49 @@ def test_avro_of_every_type_is_what_confluents_converter_writes(typed: Any) -> N
     assert not wrong, f"{len(wrong)}:\n" + "\n".join(wrong[:10])
 
 
+@pytest.mark.usefixtures("peer")
+def test_enhanced_support_changes_no_schema_and_no_byte_of_an_event(typed: Any) -> None:
+    """Of an event's schemas it concerns none: enums are Debezium's, strings with their labels."""
+    records = [
+        (name, next(r for r in some if r.value is not None and carried(r.value)))
+        for name, some in typed_records(typed)
+        if any(r.value is not None and carried(r.value) for r in some)
+    ]
+    answers = ask(
+        Question(
+            converter=AVRO,
+            data=with_schema(record),
+            topic=f"enhanced topic {number}",
+            config={"schema.registry.url": "mock://", "enhanced.avro.schema.support": "true"},
+        )
+        for number, (_, record) in enumerate(records)
+    )
+    of_avro = {
+        "io.confluent.connect.avro.Enum": "Mood",
+        "io.confluent.connect.avro.Enum.sad": "sad",
+    }
+    mood = {"type": "string", "optional": False, "parameters": of_avro}
+    (control,) = ask(
+        [
+            Question(
+                converter=AVRO,
+                data=json.dumps({"schema": mood, "payload": "sad"}).encode(),
+                topic="control",
+                config={"schema.registry.url": "mock://", "enhanced.avro.schema.support": "true"},
+            )
+        ]
+    )
+    assert json.loads(control.schema or "{}")["type"] == "enum", "the setting has its effect"
+    assert any("Enum" in (answer.schema or "") for answer in answers)
+    for (name, record), answer in zip(records, answers, strict=True):
+        assert record.value_schema is not None
+        assert answer.schema is not None, f"{name}: {answer.error}"
+        assert answer.data is not None
+        made = avro_schema(record.value_schema, connect_metadata=True)
+        assert ordered(json.dumps(made)) == ordered(answer.schema), name
+        assert avro_writer(record.value_schema)(record.value) == answer.data[5:], name
+
+
 class Unregistered(ProtobufConverter):
     """Protobuf without a registry: keeps the text that it would register."""
 

@@ -13,6 +13,7 @@ import typer
 from typer.main import get_command
 from waltap.cli.application import application
 from waltap.config.debezium_names import KNOWN_NAMES
+from waltap.config.debezium_names import OLD_NAMES
 from waltap.config.debezium_names import known as debezium_known
 from waltap.config.layers import POST
 from waltap.config.property import declarations
@@ -209,6 +210,7 @@ def test_properties_on_pages_exist() -> None:
             f"{named(page)}: {name}"
             for name in names
             if not (known(name) or debezium_known(name) or of_python(name) or name == POST)
+            and name not in OLD_NAMES
         ]
     assert not wrong
 

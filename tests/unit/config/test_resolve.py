@@ -561,6 +561,7 @@ def test_old_names_are_accepted_with_a_warning_that_names_the_new(
         "sanitize.field.names": "true",
         "snapshot.custom.class": "mine",
         "slot.drop_on_stop": "false",
+        "truncate.handling.mode": "skip",
     }.get(old, "x")
     resolution = examine(read_debezium(values), host)
     assert f"{old} is an old name: write {new}" in resolution.warnings
@@ -571,6 +572,21 @@ def test_old_values_become_present_ones(host: Host, name: str, old: str) -> None
     resolution = examine(debezium(**{name.replace(".", "__"): old.upper()}), host)
     assert explained(resolution)[name][0] == OLD_VALUES[name, old]
     assert any(f"write {name}={OLD_VALUES[name, old]}" in w for w in resolution.warnings)
+
+
+@pytest.mark.parametrize(("mode", "skipped"), [("include", ()), ("skip", ("t",))])
+def test_truncates_of_a_file_for_debezium_1_are_skipped_as_it_says(
+    host: Host, mode: str, skipped: tuple[str, ...]
+) -> None:
+    found = resolve(debezium(truncate__handling__mode=mode), host).capture.skipped_operations
+    assert tuple(each for each in found if each != "none") == skipped
+    both = debezium(truncate__handling__mode="include", skipped__operations="none")
+    assert resolve(both, host).capture.skipped_operations == ("none",)
+
+
+def test_a_source_block_of_before_debezium_1_is_refused(host: Host) -> None:
+    assert resolve(debezium(source__struct__version="v2"), host)
+    assert "v1 is the source block" in problems(debezium(source__struct__version="v1"), host)[0]
 
 
 def test_an_old_name_beside_the_new_one_must_agree(host: Host) -> None:

@@ -213,6 +213,10 @@ KNOWN_NAMES: dict[str, Known] = {
         "io.debezium.pipeline.txmetadata.DefaultTransactionMetadataFactory",
         why="it names a Java class; a transform of events changes transaction blocks",
     ),
+    "source.struct.version": Known(
+        "v2",
+        why="v1 is the source block of Debezium before 0.10; its connectors of 2.0 and later have none",
+    ),
     "sourceinfo.struct.maker": Known(
         "io.debezium.connector.postgresql.PostgresSourceInfoStructMaker",
         why="it names a Java class; a transform of events changes source blocks",
@@ -372,6 +376,7 @@ OLD_NAMES: dict[str, str] = {
     "column.whitelist": "column.include.list",
     "column.blacklist": "column.exclude.list",
     "slot.drop_on_stop": "slot.drop.on.stop",
+    "truncate.handling.mode": "skipped.operations",
     "toasted.value.placeholder": "unavailable.value.placeholder",
     "sanitize.field.names": "field.name.adjustment.mode",
     "heartbeat.topics.prefix": "topic.heartbeat.prefix",
@@ -384,6 +389,8 @@ OLD_NAMES: dict[str, str] = {
 
 OLD_VALUES: dict[tuple[str, str], str] = {
     ("event.processing.failure.handling.mode", "ignore"): "skip",
+    ("skipped.operations", "include"): "none",
+    ("skipped.operations", "skip"): "t",
     ("snapshot.mode", "never"): "no_data",
     ("snapshot.mode", "exported"): "initial",
     ("field.name.adjustment.mode", "true"): "avro",

@@ -335,6 +335,7 @@ class PostgresProperties(Properties):
     )
     snapshot_fetch_size: int = declare(
         "snapshot.fetch.size",
+        deprecated={"rows.fetch.size": "snapshot.fetch.size"},
         default=10240,
         ge=1,
         summary="Rows that go to the sink together in a snapshot.",
