@@ -129,7 +129,9 @@ class Server:
         after: Tuple | None,
         maximum: Tuple,
         limit: int,
+        order: Sequence[int] = (),
     ) -> Chunk:
+        assert not order
         seen, low = self.visible, "" if after is None else str(after[0])
         keys = [key for key in sorted(self.states[seen]) if low < key <= str(maximum[0])]
         return self._read(seen, keys[:limit])

@@ -80,10 +80,29 @@ CREATE FUNCTION yb_double.yb_get_current_hybrid_time_lsn() RETURNS SETOF bigint 
   SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint << 12
 $$;
 
--- a hash of the text, in 0..65535; the proxy computes the same (`wire.hash_code`)
+-- a hash of the text, in 0..65535; the proxy computes the same (`wire.hash_code`). A function that SQL makes
+-- has no "any": the second column may have another type, and a third that of the second
 CREATE FUNCTION yb_double.yb_hash_code(anyelement) RETURNS int LANGUAGE sql IMMUTABLE AS $$
   SELECT ('x' || substr(md5($1::text), 1, 4))::bit(16)::int
 $$;
+CREATE FUNCTION yb_double.yb_hash_code(anyelement, anycompatible) RETURNS int LANGUAGE sql IMMUTABLE AS $$
+  SELECT ('x' || substr(md5($1::text || E'\x01' || $2::text), 1, 4))::bit(16)::int
+$$;
+CREATE FUNCTION yb_double.yb_hash_code(anyelement, anycompatible, anycompatible) RETURNS int
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT ('x' || substr(md5($1::text || E'\x01' || $2::text || E'\x01' || $3::text), 1, 4))::bit(16)::int
+$$;
+
+-- the first column of a primary key is hashed where nobody says otherwise
+CREATE VIEW yb_double.pg_index AS
+SELECT indexrelid, indrelid, indnatts, indnkeyatts, indisunique, indnullsnotdistinct, indisprimary,
+       indisexclusion, indimmediate, indisclustered, indisvalid, indcheckxmin, indisready, indislive,
+       indisreplident, indkey, indcollation, indclass,
+       CASE WHEN indisprimary AND indrelid >= 16384
+            THEN regexp_replace(indoption::text, '^[0-9]+', '4')::int2vector
+            ELSE indoption END AS indoption,
+       indexprs, indpred
+  FROM pg_catalog.pg_index;
 
 -- tables have CHANGE where nobody says otherwise, as ysql_yb_default_replica_identity has it
 CREATE FUNCTION yb_double.default_identity() RETURNS event_trigger LANGUAGE plpgsql AS $$

@@ -21,7 +21,8 @@ What it is not: several nodes, tablets, a clock of its own, expiry. That a slot 
 (``late``) and that minutes pass (`refresh`, `quiet`, ``ahead_s``), tests say.
 
 It cannot show: whether YugabyteDB's parser takes the ``DO $$ … yb_read_time …`` blocks, which are answered
-before any parser sees them; what a chunk costs with HASH keys, since keys are btrees here; and ``before``
+before any parser sees them; what a chunk costs with HASH keys, since keys are btrees that the
+catalogue calls hashed; and ``before``
 under DEFAULT with pgoutput, which is whole here.
 """
 

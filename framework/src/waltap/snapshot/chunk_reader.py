@@ -68,6 +68,7 @@ class ChunkReader:
             after=None if begun.last_key is None else tuple(begun.last_key),
             maximum=tuple(self._state.head.maximum or ()),
             limit=self._size.rows,
+            order=self._state.head.order,
         )  # fmt: skip
         self._size.took(self._clock() - started)
         if self._counted(chunk) is None:
@@ -103,7 +104,7 @@ class ChunkReader:
         found = self._counted(self._source.maximum(request, relation, key))
         if found is None or not found.rows:
             return False
-        self._state.bounded([text_of(found.rows[0][index]) for index in key])
+        self._state.bounded([text_of(found.rows[0][index]) for index in key], found.order)
         return True
 
 

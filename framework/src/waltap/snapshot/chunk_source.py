@@ -17,12 +17,14 @@ class Chunk(msgspec.Struct):
     where nothing tells: then every change between the watermarks counts as newer. ``until``: what is
     visible in it had committed before this LSN, so it has streamed by when the stream is there; None where
     watermarks are written, or the source has no such position. ``locked``: somebody holds the table, and
-    nothing was read; it is to be asked for again, while the stream goes on."""
+    nothing was read; it is to be asked for again, while the stream goes on. ``order``, of the last row: as
+    for `ChunkSource.chunk`."""
 
     rows: list[Tuple]
     saw: Callable[[int], bool] | None
     until: int | None = None
     locked: bool = False
+    order: Sequence[int] = ()
 
 
 class ChunkSource(Protocol):
@@ -36,7 +38,8 @@ class ChunkSource(Protocol):
         """Return the relation to read, None when no such table is captured."""
 
     def maximum(self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]) -> Chunk:
-        """Return the last of the rows asked for in the order of ``key``, none when there is no row."""
+        """Return the last of the rows asked for in the order of ``key``, none when there is no row; or in
+        an order of the source's own choice, which it tells (`Chunk.order`)."""
 
     def chunk(
         self,
@@ -47,9 +50,12 @@ class ChunkSource(Protocol):
         after: Tuple | None,
         maximum: Tuple,
         limit: int,
+        order: Sequence[int] = (),
     ) -> Chunk:
         """Return the next rows in the order of ``key``, ``limit`` of them; more where that many would
-        not end between two values of a key that is not unique."""
+        not end between two values of a key that is not unique. Fewer are not the table's end, none are.
+        ``order`` is what `maximum` told: numbers (`Column.number`) of columns whose hash comes before the
+        key in the order of rows."""
 
     def rows(
         self,

@@ -1,6 +1,6 @@
 """What of incremental snapshots survives a restart: part of the offset (`Offset.signals`)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -16,13 +16,15 @@ class ChunkState(msgspec.Struct, frozen=True):
     the first chunk, and the greatest key that there was when it began.
 
     ``moved`` has the keys, as JSON, of rows that are to be read by them (moved_rows.py), True once they
-    were asked for. ``exhausted``: nothing else is to be read. ``told``: the table's end was told."""
+    were asked for. ``exhausted``: nothing else is to be read. ``told``: the table's end was told.
+    ``order`` as for `ChunkSource.chunk`; what earlier versions stored goes by the key alone."""
 
     last_key: Key | None = None
     maximum: Key | None = None
     moved: dict[str, bool] = {}
     exhausted: bool = False
     told: bool = False
+    order: list[int] = []
 
 
 class State(msgspec.Struct):
@@ -58,9 +60,9 @@ class State(msgspec.Struct):
         """The head's rows up to ``last_key`` were delivered."""
         self._keep(msgspec.structs.replace(self.head, last_key=last_key))
 
-    def bounded(self, maximum: Key) -> None:
-        """The head is read up to ``maximum``."""
-        self._keep(msgspec.structs.replace(self.head, maximum=maximum))
+    def bounded(self, maximum: Key, order: Sequence[int] = ()) -> None:
+        """The head is read up to ``maximum``, in this order."""
+        self._keep(msgspec.structs.replace(self.head, maximum=maximum, order=list(order)))
 
     def forget_head(self) -> None:
         """The head is read, or will not be: the next one begins anew."""

@@ -1,9 +1,9 @@
 """Rows that change places under the chunks of an incremental snapshot. Sans-IO.
 
-Chunks go up through the keys of a table. An update that takes a row from the part that is not read yet
-into the part that is, or behind the greatest key, takes it out of their way. Most updates tell the whole
-row; one that leaves out a large value which it did not touch does not, and nobody would ever tell the
-value. Such rows are noted, and read by their keys when the chunks have come to their end.
+Chunks go up through the keys of a table, or hashes of them. An update that takes a row from the part that
+is not read yet into the part that is, or behind the greatest key, takes it out of their way. Most updates
+tell the whole row; one that leaves out a large value which it did not touch does not, and nobody would
+ever tell the value. Such rows are noted, and read by their keys when the chunks have come to their end.
 
 The end is where a chunk has no rows. What its snapshot saw may not have streamed by, and the move of a row
 may be of that: the table settles until it has, and is read on where rows have moved.

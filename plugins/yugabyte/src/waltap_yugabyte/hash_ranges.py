@@ -5,12 +5,14 @@ Source: YugabyteDB documentation, ``yb_hash_code``; yugabyte-db, ``pg_index.h`` 
 
 from itertools import pairwise
 
+from waltap.decode.relation import Relation
+from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.replication.publication import identifier
 from waltap_postgres.snapshot.plan import KeyRange, Planner, Range, TableSize
 from waltap_postgres.snapshot.transaction import ReadingTransaction, Shape, Target
 from waltap_yugabyte.properties import HASH_CODES, YugabyteProperties
 
-__all__ = ["HashPlanner", "HashRange", "hash_condition"]
+__all__ = ["HashPlanner", "HashRange", "hash_columns", "hash_condition"]
 
 HASHED = 4
 """In ``pg_index.indoption``: the column is of the hash part of the key."""
@@ -48,7 +50,8 @@ class HashPlanner(Planner):
     def ranges(
         self, transaction: ReadingTransaction, target: Target, size: TableSize, count: int
     ) -> tuple[Range, ...]:
-        columns = self._columns(target)
+        assert isinstance(self.properties, YugabyteProperties)
+        columns = hash_columns(self.now, self.properties, target.table.relation)
         small = 0 < target.table.estimate <= self.properties.snapshot_fetch_size
         if count < 2 or small or not columns:
             return ()
@@ -58,13 +61,14 @@ class HashPlanner(Planner):
             for low, high in pairwise(bounds)
         )
 
-    def _columns(self, target: Target) -> tuple[int, ...]:
-        """Return the numbers of the columns of the hash part, () where the key has none."""
-        assert isinstance(self.properties, YugabyteProperties)
-        given = self.properties.hash_columns
-        if given:
-            numbers = {column.name: column.number for column in target.table.relation.columns}
-            found = [numbers.get(name) for name in given]
-            return tuple(n for n in found if n is not None) if None not in found else ()
-        rows = self.now.query(HASH_COLUMNS_SQL, (target.oid, HASHED))
-        return tuple(number for (number,) in rows)
+
+def hash_columns(
+    catalogue: PostgresCatalogue, properties: YugabyteProperties, relation: Relation
+) -> tuple[int, ...]:
+    """Return the numbers of the columns of the hash part of a table's key, () where the key has none."""
+    if properties.hash_columns:
+        numbers = {column.name: column.number for column in relation.columns}
+        found = [numbers.get(name) for name in properties.hash_columns]
+        return tuple(n for n in found if n is not None) if None not in found else ()
+    rows = catalogue.query(HASH_COLUMNS_SQL, (relation.oid, HASHED))
+    return tuple(number for (number,) in rows)

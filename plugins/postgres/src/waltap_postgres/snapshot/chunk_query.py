@@ -29,7 +29,7 @@ from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, shapes
 from waltap_postgres.visibility import Visibility
 from waltap_postgres.waiting import Watch
 
-__all__ = ["PostgresChunks"]
+__all__ = ["PostgresChunks", "where_sql"]
 
 log = logging.getLogger(__name__)
 
@@ -103,10 +103,10 @@ class PostgresChunks:
         return relation
 
     def maximum(self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]) -> Chunk:
-        if self._wait_s((request.schema, request.table)):
+        if not self.readable(request):
             return Chunk([], None, locked=True)
         order = ", ".join(f"{identifier(relation.columns[i].name)} DESC" for i in key)
-        return self._read(request, relation, f"{_where([], request)} ORDER BY {order} LIMIT 1")
+        return self.read(request, relation, f"{where_sql([], request)} ORDER BY {order} LIMIT 1")
 
     def chunk(
         self,
@@ -117,20 +117,23 @@ class PostgresChunks:
         after: Tuple | None,
         maximum: Tuple,
         limit: int,
+        order: Sequence[int] = (),
     ) -> Chunk:
+        assert not order, "maximum gives none"
         chosen = [relation.columns[i] for i in key]
         columns = [bounded(column) for column in chosen]
         terms = [up_to_sql(columns, maximum)]
         if after is not None:
             terms.insert(0, after_sql(columns, after))
-        order = ", ".join(column.quoted for column in columns)
+        ordered = ", ".join(column.quoted for column in columns)
         unique = tuple(c.name for c in chosen) == relation.primary_key and not any(
             column.nullable for column in chosen
         )
         cut = f"LIMIT {limit}"
         if not unique and self._version_num >= 130000:
             cut = f"FETCH FIRST {limit} ROWS WITH TIES"
-        return self._read(request, relation, f"{_where(terms, request)} ORDER BY {order} {cut}")
+        tail = f"{where_sql(terms, request)} ORDER BY {ordered} {cut}"
+        return self.read(request, relation, tail)
 
     def rows(
         self,
@@ -140,7 +143,7 @@ class PostgresChunks:
         keys: Sequence[Tuple],
     ) -> Chunk:
         columns = [bounded(relation.columns[i]) for i in key]
-        return self._read(request, relation, _where([one_of_sql(columns, keys)], request))
+        return self.read(request, relation, where_sql([one_of_sql(columns, keys)], request))
 
     def watermark(self, identifier: str, kind: str, data: str) -> None:
         columns = self._signal_columns
@@ -182,7 +185,12 @@ class PostgresChunks:
             f"{error.problem}; waltap.signal.condition.timeout.ms is {limit_ms}"
         )
 
-    def _read(self, request: SnapshotRequest, relation: Relation, tail: str) -> Chunk:
+    def readable(self, request: SnapshotRequest) -> bool:
+        """Tell whether a table may be read already. Raises: SourceError, OffsetError."""
+        return not self._wait_s((request.schema, request.table))
+
+    def read(self, request: SnapshotRequest, relation: Relation, tail: str) -> Chunk:
+        """Return the rows of a table's SELECT that ends in ``tail``. Raises: SourceError."""
         if time.monotonic() < self._locked_until:
             return Chunk([], None, locked=True)
         try:
@@ -268,7 +276,8 @@ class PostgresChunks:
             self._session = None
 
 
-def _where(terms: list[str], request: SnapshotRequest) -> str:
+def where_sql(terms: list[str], request: SnapshotRequest) -> str:
+    """Return the WHERE of ``terms`` and of what a signal asks for."""
     # The line break ends a comment that the condition may end in.
     parts = [*terms, f"({request.condition}\n)"] if request.condition else terms
     return f" WHERE {' AND '.join(parts)}" if parts else ""

@@ -1,0 +1,252 @@
+"""Incremental snapshots of tables whose key is hashed: chunks go up through ranges of hash codes. Double A.
+
+Verified against a protocol double built from published sources; no YugabyteDB server was run.
+"""
+
+import random
+import re
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from waltap.pipeline.setup import build
+from waltap.signals.signal import SnapshotRequest
+from waltap.snapshot.incremental_state import ChunkState
+from waltap.source.connector import MadeByRun
+from waltap_yugabyte.chunks import HashedColumnGone
+
+from tests.rigs.yugabyte.pipeline import YugabytePipeline
+
+READS = {
+    "snapshot.mode": "no_data",
+    "incremental.snapshot.chunk.size": 16,
+    "signal.data.collection": "public.signals",
+    "table.include.list": "public.p",
+    "yb.event.form": None,
+}
+ASKED = '{"data-collections": ["public.p"], "type": "incremental"}'
+P = SnapshotRequest(schema="public", table="p", signal="a")
+RANGE = re.compile(r"yb_hash_code\(([^)]*)\) >= (\d+) AND yb_hash_code\([^)]*\) < (\d+)")
+
+
+@pytest.fixture
+def hashed(pipeline: YugabytePipeline) -> YugabytePipeline:
+    pipeline.server.database.execute(
+        "CREATE TABLE signals (id text PRIMARY KEY, type text, data text)"
+    )
+    pipeline.settings |= READS
+    return pipeline
+
+
+@contextmanager
+def chunks_of(pipeline: YugabytePipeline, **settings: Any) -> Iterator[Any]:
+    """Give what reads chunks, as a run has it."""
+    host, _ = pipeline.host()
+    stages = build(pipeline.profile(host, **settings), host, run_id="x")
+    with closing(stages.open_connector(MadeByRun())) as connector:
+        yield connector.chunk_source(("public", "signals"))
+
+
+def read_on(
+    source: Any, state: ChunkState | None, limit: int
+) -> tuple[ChunkState, list[tuple[Any, ...]]]:
+    """Read the next chunk as `ChunkReader` does; ``state`` as an offset has it."""
+    relation = source.table(P)
+    key = tuple(i for i, c in enumerate(relation.columns) if c.name in relation.primary_key)
+    if state is None:
+        found = source.maximum(P, relation, key)
+        assert found.rows
+        maximum = [str(found.rows[0][i]) for i in key]
+        state = ChunkState(maximum=maximum, order=list(found.order))
+    chunk = source.chunk(
+        P, relation, key,
+        after=None if state.last_key is None else tuple(state.last_key),
+        maximum=tuple(state.maximum or ()), limit=limit, order=state.order,
+    )  # fmt: skip
+    last = [str(chunk.rows[-1][i]) for i in key] if chunk.rows else state.last_key
+    return ChunkState(last, state.maximum, order=state.order), chunk.rows
+
+
+KEYS: dict[str, tuple[str, str, Callable[[random.Random], tuple[object, ...]], str]] = {
+    "int": ("id int", "id", lambda r: (r.randrange(10**6),), ""),
+    "text": (
+        "id text",
+        "id",
+        lambda r: (r.choice("aä'\\%\t z") * r.randrange(1, 9) + str(r.randrange(99)),),
+        "",
+    ),
+    "two hashed, one ranged": (
+        "a text, b int, c timestamp",
+        "a, b, c",
+        lambda r: (r.choice("abc"), r.randrange(9), f"2020-01-{r.randrange(1, 29):02} 00:00:00.5"),
+        "a,b",
+    ),
+    "one hash for many": (
+        "a boolean, b bigint",
+        "a, b",
+        lambda r: (r.random() < 0.5, r.randrange(10**9)),
+        "",
+    ),
+}
+"""Columns of keys with their types, their names, what makes one, and the columns of the hash where they are
+not the first alone."""
+
+
+@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize(
+    "seed", [1, 2, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(3, 20))]
+)
+def test_each_row_is_read_once_whatever_changes_between_chunks(
+    hashed: YugabytePipeline, kind: str, seed: int
+) -> None:
+    """Of rows that are there all the while each is read, once; over restarts too."""
+    database, draw = hashed.server.database, random.Random(seed)
+    columns, place, new_key, hash_columns = KEYS[kind]
+    names = place.split(", ")
+    database.execute(f"CREATE TABLE p ({columns}, v int, PRIMARY KEY ({place}))")
+    insert = f"INSERT INTO p VALUES ({'%s, ' * len(names)} 0) ON CONFLICT DO NOTHING"
+    for _ in range(draw.randrange(1, 120)):
+        database.execute(insert, *new_key(draw))
+    texts = ", ".join(f"replace(replace({n}::text, 'true', 't'), 'false', 'f')" for n in names)
+    stays = set(database.execute(f"SELECT {texts} FROM p"))
+    settings = {"primary.key.hash.columns": hash_columns} if hash_columns else {}
+    state, read, limit, ends = None, [], draw.choice([5, 16, 50]), False
+    while not ends:
+        with chunks_of(hashed, **settings) as source:  # a start
+            for _ in range(draw.randrange(1, 40)):
+                state, rows = read_on(source, state, limit)
+                assert len(state.order) == (2 if hash_columns else 1)
+                read += [tuple(map(_text, row[: len(names)])) for row in rows]
+                ends = not rows
+                if ends:
+                    break
+                for gone in draw.sample(sorted(stays), min(len(stays), draw.randrange(3))):
+                    equal = " AND ".join(f"{name} = %s" for name in names)
+                    database.execute(f"DELETE FROM p WHERE {equal}", *gone)
+                    stays.discard(gone)
+                for _ in range(draw.randrange(4)):
+                    database.execute(insert, *new_key(draw))
+        state = msgspec.json.decode(msgspec.json.encode(state), type=ChunkState)
+    assert len(read) == len(set(read)), "a row came twice"
+    assert not stays - set(read)
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def test_a_chunk_reads_a_range_of_hash_codes(hashed: YugabytePipeline) -> None:
+    """None sorts the whole table, nor looks through it for the greatest key."""
+    server, database = hashed.server, hashed.server.database
+    database.execute("CREATE TABLE p (id int PRIMARY KEY, v int)")
+    database.execute("INSERT INTO p SELECT n, 0 FROM generate_series(1, 3000) n")
+    with chunks_of(hashed) as source:
+        state, rows = read_on(source, None, 64)
+        count = len(rows)
+        while rows:
+            state, rows = read_on(source, state, 64)
+            count += len(rows)
+    assert count == 3000
+    reads = server.asked(r"^COPY.* FROM .*\bp\b")
+    assert all(RANGE.search(read) for read in reads)
+    widths = [int(m[3]) - int(m[2]) for m in map(RANGE.search, reads) if m]
+    assert max(widths) <= 4096  # of 65536: some 190 rows for 64
+    assert len(reads) < 4 * 3000 / 64
+
+
+def test_ranges_that_are_empty_are_not_the_end(hashed: YugabytePipeline) -> None:
+    database = hashed.server.database
+    database.execute("CREATE TABLE p (id int PRIMARY KEY, v int)")
+    database.execute("INSERT INTO p VALUES (1, 0), (2, 0), (3, 0)")
+    with chunks_of(hashed) as source:
+        state, found = None, []
+        for _ in range(4):
+            state, rows = read_on(source, state, 16)
+            found += [row[0] for row in rows]
+        assert rows == []
+    assert sorted(map(_text, found)) == ["1", "2", "3"]
+
+
+def test_a_key_that_was_changed_meanwhile_ends_the_reading_and_is_read_anew(
+    hashed: YugabytePipeline,
+) -> None:
+    database = hashed.server.database
+    database.execute("CREATE TABLE p (id int PRIMARY KEY, v int)")
+    database.execute("INSERT INTO p VALUES (1, 0)")
+    with chunks_of(hashed) as source:
+        with pytest.raises(HashedColumnGone) as refused:
+            read_on(source, ChunkState(["1"], ["9"], order=[99]), 16)
+        assert "waltap snapshot FILE public.p" in refused.value.advice()
+        _, rows = read_on(source, None, 16)
+        assert len(rows) == 1
+
+
+def test_what_an_earlier_version_began_goes_on_in_the_order_of_the_key(
+    hashed: YugabytePipeline,
+) -> None:
+    database = hashed.server.database
+    database.execute("CREATE TABLE p (id int PRIMARY KEY, v int)")
+    database.execute("INSERT INTO p SELECT n, 0 FROM generate_series(1, 100) n")
+    with chunks_of(hashed) as source:
+        state, rows = read_on(source, ChunkState(["40"], ["90"]), 32)
+        assert [_text(row[0]) for row in rows] == [str(n) for n in range(41, 73)]
+        _, rows = read_on(source, state, 32)
+        assert [_text(row[0]) for row in rows] == [str(n) for n in range(73, 91)]
+
+
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(2, 12))]
+)
+def test_every_row_arrives_whatever_is_written_and_however_often_it_starts(
+    hashed: YugabytePipeline, seed: int
+) -> None:
+    database, draw = hashed.server.database, random.Random(seed)
+    database.execute("CREATE TABLE p (id int PRIMARY KEY, v int)")
+    keys = draw.sample(range(10**6), 150)
+    database.execute("INSERT INTO p SELECT unnest(%s::int[]), 0", keys)
+
+    def write() -> None:
+        for _ in range(draw.randrange(1, 4)):
+            key = draw.choice(keys)
+            what = draw.choice(["update", "delete", "insert", "move"])
+            if what == "update":
+                database.execute("UPDATE p SET v = %s WHERE id = %s", draw.randrange(1000), key)
+            elif what == "delete":
+                database.execute("DELETE FROM p WHERE id = %s", key)
+            else:
+                new = draw.randrange(10**6)
+                sql = "INSERT INTO p VALUES (%s, -1) ON CONFLICT DO NOTHING"
+                if what == "move":
+                    sql = "UPDATE p SET id = %s WHERE id = %s AND NOT EXISTS (SELECT FROM p WHERE id = %s)"
+                database.execute(sql, *([new] if what == "insert" else [new, key, new]))
+
+    def arrived() -> dict[int, dict[str, Any]]:
+        rows: dict[int, dict[str, Any]] = {}
+        for record in hashed.records("p"):
+            key, value = record["key"]["id"], record["value"]
+            if value is None or value["after"] is None:
+                rows.pop(key, None)
+                continue
+            unsent = value["unsent"] or ()
+            sent = {n: v for n, v in value["after"].items() if n not in unsent}
+            rows[key] = rows.get(key, {}) | sent
+        return rows
+
+    def same() -> bool:
+        there = database.execute("SELECT id, v FROM p")
+        return arrived() == {key: {"id": key, "v": v} for key, v in there}
+
+    with hashed.running() as run:
+        database.execute("INSERT INTO signals VALUES ('a', 'execute-snapshot', %s)", ASKED)
+        enough = draw.randrange(1, 100)
+        run.until(lambda: len(arrived()) > enough, "some rows")
+    write()
+    stored = hashed.offset().signals["chunks"]
+    assert not stored or stored["public.p"]["order"] == [1]
+    with hashed.running() as run:
+        for _ in range(10):
+            write()
+        run.until(same, "the same rows")
+    assert hashed.server.refused == []
