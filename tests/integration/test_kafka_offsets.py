@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
 from tests.rigs.kafka import create, read_all
-from tests.rigs.pipeline import until
+from tests.rigs.pipeline import Pipeline, until
 from tests.servers.kafka import Kafka
 from tests.servers.postgres import Database
-from waltap.config.layers import read_debezium
+from waltap.config.layers import read_debezium, read_tables
 from waltap.config.resolve import resolve
+from waltap.errors import ConfigurationError
 from waltap.host import Host
 from waltap_kafka.channel_properties import KafkaOffsetProperties
 from waltap_kafka.errors import KafkaOffsetUnkept
@@ -121,6 +123,51 @@ def test_a_connector_s_file_keeps_its_offset_in_the_topic_it_names(
     for settings, kind in ((given, "file"), (given | more, "kafka")):
         found = resolve(read_debezium(settings), Host())
         assert found.offset_store.spec.name == kind
+
+
+def test_two_stores_are_a_contradiction() -> None:
+    source = {"type": "postgres", "database.dbname": "shop", "waltap.offset.store": "memory"}
+    tables = {"name": "p", "source": source, "offsets": {"type": "file"}, "sink": {"type": "null"}}
+    with pytest.raises(ConfigurationError, match=r"waltap\.offset\.store: contradicts type = file"):
+        resolve(read_tables(tables), Host())
+
+
+def test_a_broker_that_is_away_for_a_while_stops_no_run(
+    database: Database, kafka: Kafka, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What could not be stored is not confirmed to the slot, and is delivered again."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    pipeline = Pipeline(
+        database,
+        tmp_path,
+        {
+            "waltap.offset.store": "kafka",
+            "offset.storage.topic": topic,
+            "offset.storage.bootstrap.servers": kafka.bootstrap,
+        },
+    )
+    real, away = KafkaOffsetStore._write, 0
+
+    def write(self: KafkaOffsetStore, value: bytes | None) -> None:
+        nonlocal away
+        if away:
+            away -= 1
+            raise KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN, "all are down"))
+        real(self, value)
+
+    monkeypatch.setattr(KafkaOffsetStore, "_write", write)
+    with pipeline.running() as run:
+        database.execute("INSERT INTO t VALUES (1)")
+        run.until(lambda: pipeline.destination.ids("t") == [1], "a row")
+        away = 2
+        database.execute("INSERT INTO t VALUES (2)")
+        run.until(lambda: not away, "two failures")
+        database.execute("INSERT INTO t VALUES (3)")
+        run.until(lambda: 3 in pipeline.destination.ids("t"), "the last row")
+    assert set(pipeline.destination.ids("t")) == {1, 2, 3}
+    kept = store(kafka, topic, tmp_path / "p").load()
+    assert kept is not None
+    assert pipeline.offset() == kept
 
 
 def profile(database: Database, kafka: Kafka, topic: str, folder: Path) -> None:

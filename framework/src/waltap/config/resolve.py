@@ -433,8 +433,12 @@ class _Resolver:
         return self._find(kind, str(setting.value) if setting else default, f"{section}.type")
 
     def _offset_store(self, named: str | None) -> OffsetStoreSpec | None:
-        if named is not None and "offsets" not in self._types:
+        setting = self._types.get("offsets")
+        if named is not None and setting is None:
             return self._find(OffsetStoreSpec, named, "waltap.offset.store")
+        if named is not None and setting is not None and named != setting.value:
+            what = f"contradicts type = {setting.value} in [offsets]"
+            self._findings.problems.append(Problem("waltap.offset.store", what, value=named))
         return self._typed(OffsetStoreSpec, "offsets", DEFAULT_OFFSET_STORE)
 
     def _connector(self, choice: SelectionProperties) -> ConnectorSpec | None:
