@@ -186,3 +186,36 @@ def test_a_predicate_and_a_naming_strategy_are_looked_up() -> None:
         },
     }
     assert idle(tables, "public.a.id") == {r"shop\.publik\..*", r"shop\.public\.b(.*)"}
+
+
+def test_names_of_tables_behind_a_property_are_looked_up() -> None:
+    query = "snapshot.select.statement.overrides"
+    source = {
+        "type": "postgres",
+        "database.dbname": "shop",
+        query: "public.a,shop.public.a,public.gone",
+        f"{query}.public.a": "SELECT 1",
+        f"{query}.public.unlisted": "SELECT 1",
+        "snapshot.max.threads.multiplier.public.a": "2",
+        "snapshot.max.threads.multiplier.public.none": "2",
+    }
+    sink = {"type": "jsonl", "path": "/lines"}
+    found = idle({"source": source, "sink": sink}, "public.a.id")
+    assert found == {"public.gone", "public.unlisted", "public.none"}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "kafka", "spark"])
+def test_a_profile_without_patterns_asks_the_source_for_no_names(kind: str) -> None:
+    sinks = {
+        "jsonl": {"path": "/lines"},
+        "kafka": {"bootstrap.servers": "b:1", "topic.creation.default.partitions": "3"},
+        "spark": {"path": "/tables", "format": "delta", "format.retention.hours": "3"},
+    }
+    source = {"type": "postgres", "database.dbname": "shop"}
+    tables = {"name": "p", "source": source, "sink": {"type": kind, **sinks[kind]}}
+    profile = resolve(read_tables(tables), Host())
+
+    def names() -> Names:
+        raise AssertionError("asked")
+
+    assert list(unmatched(profile, names)) == []

@@ -181,9 +181,9 @@ def unmatched(profile: Profile, names: Callable[[], Names]) -> Iterator[Unmatche
     known: Names | None = None
     for properties, routed in _parts(profile):
         for name, kind, entry in _patterns(properties):
-            known = known or names()
             called = properties.called if kind == "ruled" else str
             for looked_up, pattern in _subjects(kind, entry):
+                known = known or names()
                 if looked_up in ("topics", "unrenamed") and (routed or not known.of(looked_up)):
                     continue
                 forms = (pattern,) if kind in _AS_WRITTEN else spoken(pattern, database, looked_up)
@@ -191,11 +191,14 @@ def unmatched(profile: Profile, names: Callable[[], Names]) -> Iterator[Unmatche
                 if not any(known.match(looked_up, form, called, exact=exact) for form in forms):
                     yield Unmatched(name, entry, looked_up)
                     break
-        if type(properties).idle_names is not Properties.idle_names:
+
+        def of(kind: str, routed: bool = routed) -> list[str]:
+            nonlocal known
             known = known or names()
-            topics = [] if routed else known.of("topics")
-            for name, pattern in properties.idle_names(known.of("tables"), topics):
-                yield Unmatched(name, pattern, "")
+            return [] if routed and kind == "topics" else known.of(kind)
+
+        for name, pattern in properties.idle_names(of):
+            yield Unmatched(name, pattern, "")
 
 
 def _parts(profile: Profile) -> Iterator[tuple[Properties, bool]]:

@@ -7,7 +7,7 @@ the reference pages and the JSON Schema read these declarations and nothing else
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 
@@ -205,9 +205,10 @@ class Properties(BaseModel):
         """Return what properties whose ``patterns`` are ``ruled`` know ``table`` (schema.table) as."""
         return table
 
-    def idle_names(self, tables: Sequence[str], topics: Sequence[str]) -> Iterable[tuple[str, str]]:
+    def idle_names(self, names: Callable[[str], Sequence[str]]) -> Iterable[tuple[str, str]]:
         """Return (property, pattern) of what fits no name there is, of properties whose form no
-        ``patterns`` describes. ``topics`` is empty where they are not known."""
+        ``patterns`` describes. ``names`` gives the ``tables`` or ``topics`` there are, and asks the source
+        for them: call it where there is something to look up. No topics: they are not known."""
         return ()
 
     def given(self, field: str) -> Any:

@@ -1,7 +1,7 @@
 """What the Kafka sink can be told."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from pydantic import model_validator
@@ -111,12 +111,10 @@ class KafkaSinkProperties(Properties):
         client_settings(self.producer, "producer.")
         return self
 
-    def idle_names(
-        self, _tables: Sequence[str], topics: Sequence[str]
-    ) -> Iterator[tuple[str, str]]:
+    def idle_names(self, names: Callable[[str], Sequence[str]]) -> Iterator[tuple[str, str]]:
         """Yield the patterns of groups that no topic fits."""
-        for name, value in self.creation_settings.items() if topics else ():
-            if name.endswith((".include", ".exclude")):
+        for name, value in self.creation_settings.items():
+            if name.endswith((".include", ".exclude")) and (topics := names("topics")):
                 for pattern in filter(None, map(str.strip, value.split(","))):
                     fits = java_pattern(pattern, ignore_case=False).fullmatch
                     if not any(map(fits, topics)):

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, PrivateAttr, ValidationInfo, field_validator
@@ -17,6 +17,10 @@ from waltap_postgres.errors import INSERTS_SUFFIX, ErrorMeanings
 from waltap_postgres.jdbc_options import OPTION_NAMES, libpq_of, refusal_of
 
 __all__ = ["PostgresProperties"]
+
+
+OF_TABLES = "snapshot.select.statement.overrides", "snapshot.max.threads.multiplier"
+"""Properties that others, with a table's name behind theirs, belong to."""
 
 
 def _slot_name(value: str) -> str:
@@ -478,6 +482,23 @@ class PostgresProperties(Properties):
         """Return ``slot.stream.params`` by name."""
         pairs = (pair.partition("=") for pair in (self.slot_stream_params or "").split(";"))
         return {name.strip(): value.strip() for name, equals, value in pairs if equals}
+
+    def idle_names(self, names: Callable[[str], Sequence[str]]) -> Iterator[tuple[str, str]]:
+        """Yield names of tables that there are not, and SELECTs of tables that are not in the list."""
+        overrides, multiplier = OF_TABLES
+        for name in self.snapshot_select_overrides:
+            database, _dot, rest = name.partition(".")
+            inside = rest if database.casefold() == self.dbname.casefold() else name
+            if not {name, inside} & {*names("tables")}:
+                yield overrides, name
+        for place in self.snapshot_select_statements:
+            name = place.removeprefix(f"{overrides}.")
+            if name not in self.snapshot_select_overrides and names("tables"):
+                yield place, name
+        for place in self.snapshot_threads_multipliers:
+            name = place.removeprefix(f"{multiplier}.")
+            if name not in names("tables"):
+                yield place, name
 
     @field_validator("snapshot_threads_multipliers")
     @classmethod

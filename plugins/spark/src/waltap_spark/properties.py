@@ -1,6 +1,6 @@
 """Properties of the Spark sink."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Literal, Self
 
 from pydantic import field_validator, model_validator
@@ -314,11 +314,11 @@ class SparkProperties(StorageProperties):
         place = Places(self.source_into).of(*table.split(".", 1))
         return table if place is None else place.name
 
-    def idle_names(
-        self, tables: Sequence[str], _topics: Sequence[str]
-    ) -> Iterator[tuple[str, str]]:
+    def idle_names(self, names: Callable[[str], Sequence[str]]) -> Iterator[tuple[str, str]]:
         """Yield the rules of the format (``format.*``) that fit no table, nor the history of one."""
-        kept = list({self.called(each): None for each in tables})
+        if not any(self.format_properties.get(name) for name in RULES):
+            return
+        kept = list({self.called(each): None for each in names("tables")})
         divided = [*kept, *(each + OF_HISTORY for each in kept)]
         for name, mark in RULES.items():
             known = divided if mark == ";" else kept
