@@ -105,6 +105,8 @@ class NamedRelations:
         self._standings = context.standings
         self._captured: dict[tuple[str, str], bool] = {}
         self._current: dict[tuple[str, str], _Version] = {}
+        self._former: set[int] = set()
+        """OIDs of tables whose name another has by now: they may be gone, too."""
         self._views: list[tuple[str, str]] = []
         self._xid = 0
         self._last: Message | None = None
@@ -129,11 +131,12 @@ class NamedRelations:
                 del self._unsettled[oid]
             due |= settled
         gone = [v.relation for v in self._current.values() if v.shown.oid in due] if due else []
+        self._former -= due
         for relation in gone:
             name = relation.schema, relation.table
             del self._current[name]
             self._captured.pop(name, None)
-        if gone:
+        if due:
             self._grown()
         return gone
 
@@ -311,13 +314,17 @@ class NamedRelations:
                 relation = describe(self._as_told(shown, row))
             if current is not None and current.relation.same_shape(relation):
                 relation = current.relation
+            if current is not None and current.shown.oid != shown.oid:
+                self._former.add(current.shown.oid)
             current = _Version(shown, relation, self.epoch)
             self._current[schema, table] = current
+            self._former.discard(shown.oid)
             self._grown()
         return current.relation
 
     def _grown(self) -> None:
-        self._retirement.grown([version.shown.oid for version in self._current.values()])
+        known = {version.shown.oid for version in self._current.values()}
+        self._retirement.grown(known | self._former)
 
     def _as_told(self, shown: Relation, row: RowFacts | None) -> Relation:
         """Return a relation for its description: NOT NULL is the wire's word, or nobody's yet."""

@@ -257,6 +257,11 @@ class DecoderBufs(Decoder):
             return None
         if layout.replaces:
             self._plans = {k: plan for k, plan in self._plans.items() if k[1:3] != (schema, table)}
+            self._announced = {
+                each
+                for each in self._announced
+                if each is layout.relation or (each.schema, each.table) != (schema, table)
+            }
         plan = self._plans[key] = _Plan(
             self._relations.turn,
             layout,

@@ -435,6 +435,11 @@ class Wal2Json(Decoder):
             return None
         if layout.replaces:
             self._plans = {k: plan for k, plan in self._plans.items() if k[1:3] != (schema, table)}
+            self._announced = {
+                each
+                for each in self._announced
+                if each is layout.relation or (each.schema, each.table) != (schema, table)
+            }
         types = {column.name: column.type_oid for column in layout.relation.columns}
         new_texts, old_texts = (
             tuple(
