@@ -1,6 +1,7 @@
 """The status page under attack: bytes on a socket, as no browser would send them."""
 
 import contextlib
+import select
 import socket
 import time
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ import pytest
 from waltap.monitor import listener
 from waltap.monitor.server import Monitor
 
-from tests.rigs.pipeline import Pipeline, Run
+from tests.rigs.pipeline import Pipeline, Run, until
 
 SIGNAL = b'{"type": "log", "data": {"message": "attacked"}}'
 TOKEN = "of-the-state-folder"
@@ -49,6 +50,13 @@ def sent(monitor: Monitor, data: bytes, *, ends: bool = True) -> bytes:
             if not piece:
                 return found
             found += piece
+
+
+def waiting(monitor: Monitor) -> int:
+    """Return how many connections take no more of an answer."""
+    assert monitor._listener is not None
+    links = list(monitor._listener._reading)
+    return len(links) - len(select.select([], links, [], 0)[1])
 
 
 def taken(monitor: Monitor) -> int:
@@ -183,6 +191,24 @@ def test_connections_that_wait_give_way_to_others(monitor: Monitor) -> None:
             except ConnectionResetError:
                 closed += 1
         assert closed == 10
+    finally:
+        for link in links:
+            link.close()
+
+
+def test_connections_that_read_no_answer_give_way_to_others(monitor: Monitor) -> None:
+    """Each asks for more than fits between it and the monitor, whose write then waits for it."""
+    links = []
+    try:
+        for _ in range(listener.MOST):
+            link = socket.socket()
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            link.settimeout(90)
+            link.connect(("127.0.0.1", monitor.port))
+            links.append(link)
+            link.sendall((b"GET / HTTP/1.1\r\n" + HERE + b"\r\n") * 400)
+        until(lambda: waiting(monitor) == len(links), "every answer waits")
+        assert sent(monitor, b"GET /healthz HTTP/1.1\r\n" + HERE + b"\r\n").startswith(b"HTTP/1.1 ")
     finally:
         for link in links:
             link.close()

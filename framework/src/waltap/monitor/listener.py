@@ -20,7 +20,7 @@ __all__ = ["JSON", "Answer", "Listener"]
 log = logging.getLogger(__name__)
 
 MOST: Final = 64
-"""Connections at a time; the one that waits longest for its request gives way to another."""
+"""Connections at a time; the one whose request or answer takes longest to pass gives way to another."""
 REQUEST_S: Final = 30.0
 """Time for a request, from the end of the one before it: whoever sends byte by byte is cut off."""
 JSON: Final = "application/json"
@@ -55,7 +55,7 @@ class Listener(ThreadingHTTPServer):
         self._reading[connection] = time.monotonic()
 
     def answers(self, connection: socket.socket, *, begin: bool) -> None:
-        """A request on ``connection`` has come whole, and is answered now; or was."""
+        """A request on ``connection`` has come whole, and its answer is made now; or was."""
         (self._answered.add if begin else self._answered.discard)(connection)
 
     def service_actions(self) -> None:
@@ -71,7 +71,8 @@ class Listener(ThreadingHTTPServer):
             connection.shutdown(socket.SHUT_RDWR)
 
     def _give_way(self) -> bool:
-        """Cut off the connection that has waited longest for its request; False where there is none."""
+        """Cut off the connection whose request and answer have taken longest to pass; False where there is
+        none."""
         waiting = [
             (since, connection)
             for connection, since in list(self._reading.items())
@@ -146,8 +147,9 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         self.server.answers(self.connection, begin=True)
-        self._send(self.server.answer(replace(asked, body=body)))
+        answer = self.server.answer(replace(asked, body=body))
         self.server.answers(self.connection, begin=False)
+        self._send(answer)  # who does not read it gives way as who does not ask does
 
     def _send(self, answer: Answer) -> None:
         status, kind, body = answer
