@@ -87,6 +87,70 @@ def test_lag_in_time_is_how_old_a_change_was_when_it_was_taken(
     assert 2000 <= lag <= 6000
 
 
+class Gone(SinkError):
+    code = "WT-5998"
+    retry = Retry.RECONNECT
+    remedy = "Wait."
+
+
+def gone(_batch: object) -> None:
+    raise Gone("the target is gone")
+
+
+def taken(_batch: object) -> None:
+    pass
+
+
+def test_lag_in_time_grows_while_a_sink_refuses_what_it_has_not_taken(
+    pipeline: SimulatedPipeline,
+) -> None:
+    """The last flush of a connection, which promises what came before, leaves the refused change old."""
+    pipeline.source.insert(at=20.0)
+    pipeline.clock.at(25.0, lambda: setattr(pipeline.destination, "before_write", gone))
+    pipeline.source.insert(at=30.0)
+    pipeline.clock.at(55.0, lambda: setattr(pipeline.destination, "before_write", taken))
+    away, back = watched(pipeline, 50.0, stop_at=90.0)
+    assert away.state == "reconnecting"
+    lag = away.partitions[0].lag_ms
+    assert lag is not None
+    assert 20_000 <= lag <= 21_000
+    assert back.events == 2
+
+
+def test_a_sink_that_is_tried_again_and_again_holds_a_write(pipeline: SimulatedPipeline) -> None:
+    class Busy(Gone):
+        retry = Retry.SAME_BATCH
+
+    def busy(_batch: object) -> None:
+        raise Busy("busy")
+
+    pipeline.destination.before_write = busy
+    pipeline.source.insert(at=20.0)
+    pipeline.clock.at(65.0, lambda: setattr(pipeline.destination, "before_write", taken))
+    early, late, _ = watched(pipeline, 25.0, 60.0, stop_at=90.0)
+    assert (early.state, early.stalled) == ("streaming", False)
+    assert (late.state, late.stalled) == ("streaming", True)
+    assert late.write_ms is not None
+    assert late.write_ms > 35_000
+
+
+def test_lag_in_time_grows_while_a_sink_hangs_with_nothing_to_write(
+    pipeline: SimulatedPipeline,
+) -> None:
+    pipeline.source.insert(at=20.0)
+    pipeline.source.foreign(at=49.9, octets=0x5000)
+    pipeline.clock.at(45.0, lambda: setattr(pipeline.destination, "tend_s", 300.0))
+    pipeline.clock.at(150.0, lambda: setattr(pipeline.destination, "tend_s", 0.0))
+    before, hung, _ = watched(pipeline, 44.0, 140.0, stop_at=400.0)
+    (was,), (part,) = before.partitions, hung.partitions
+    assert was.lag_ms is not None
+    assert was.lag_ms < 1000
+    assert (hung.state, hung.stalled) == ("streaming", True)
+    assert part.lag_bytes
+    assert part.lag_ms is not None
+    assert 80_000 <= part.lag_ms <= 110_000
+
+
 def test_a_snapshot_shows_table_by_table(pipeline: SimulatedPipeline) -> None:
     pipeline.source.tables[ITEMS] = [(str(n), str(n), "x") for n in range(1, 1001)]
     pipeline.source.read_s = 1.0

@@ -45,10 +45,10 @@ class Orders:
 class Surroundings:
     """What the guardian reaches of its run. ``monotonic`` in seconds, ``now_ms`` since 1970 UTC. ``tell``
     sends a notification (kind, members). ``look_on`` is called now and then by the guardian's thread,
-    whatever the engine waits for. ``pause`` holds incremental snapshots (True), or lets them go on.
-    ``gave_up`` gets the end of WAL behind a slot that was dropped, keeps the gap, and returns what the run
-    ends with. ``open_watch`` connects; None: the source has no watch, and only the engine's looks count.
-    ``every_s`` is how often a look is due."""
+    whatever the engine waits for and whether or not the source can be looked at. ``pause`` holds
+    incremental snapshots (True), or lets them go on. ``gave_up`` gets the end of WAL behind a slot that
+    was dropped, keeps the gap, and returns what the run ends with. ``open_watch`` connects; None: the
+    source has no watch, and only the engine's looks count. ``every_s`` is how often a look is due."""
 
     pipeline: str
     monotonic: Callable[[], float]
@@ -127,10 +127,9 @@ class Guardian:
     # --- its own thread ---------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to look, where the source can be looked at beside the engine."""
-        if self._about.open_watch is not None:
-            self._thread = threading.Thread(target=self._run, name="waltap-guardian", daemon=True)
-            self._thread.start()
+        """Begin to look: at the sink, and where that can be done beside the engine, at the source."""
+        self._thread = threading.Thread(target=self._run, name="waltap-guardian", daemon=True)
+        self._thread.start()
 
     def stop(self) -> None:
         """End; may be called without `start`."""
@@ -145,14 +144,13 @@ class Guardian:
 
     def _run(self) -> None:
         watch: SlotWatch | None = None
-        assert self._about.open_watch is not None
         while not self._end.is_set():
             self._wake.wait(self._about.every_s / 2)
             self._wake.clear()
             if self._end.is_set():
                 break
             self._about.look_on()
-            if not (self._memory.due or self._stale()):
+            if self._about.open_watch is None or not (self._memory.due or self._stale()):
                 continue
             try:
                 watch = watch or self._about.open_watch()

@@ -74,6 +74,7 @@ class Confirmation:
         stored = delivery.offset.partitions[partition].position
         if delivery.written[partition] != stored:
             return False
+        delivery.counts.calls.current_ms = self._run.clock.time_ns() // 1_000_000
         lsn = lane.assembler.confirmable(lane.stream.idle_lsn())
         if lsn > stored.end_lsn:
             delivery.advance(partition, Position(lsn))

@@ -55,7 +55,7 @@ class Connection:
         run.linked = True
         try:
             if not run.sink_open:
-                with self._gaps_noted(connector, stored):
+                with self._gaps_noted(connector, stored), run.counts.calls.call("its checks"):
                     refuse(checks(stages, connector, locked=True))
                 run.sink_open = renewed = True
                 with run.counts.calls.call("its opening"):
@@ -143,7 +143,8 @@ class Connection:
             )
         known = offset is not None and offset.sink == self._stages.destination
         goes_on = known and start.coverage.goes_on  # else others were given what came meanwhile
-        self._stages.sink.begins(replace(start.coverage, goes_on=goes_on))
+        with self._run.counts.calls.call("the beginning of a connection"):
+            self._stages.sink.begins(replace(start.coverage, goes_on=goes_on))
         if start.lost is not None:
             self._run.gaps.missed(start.lost, offset, connector, self._now_ms())
         if not (start.snapshot or self._run.started):

@@ -116,7 +116,7 @@ class Delivery:
         self._promises = Promises() if sink.capabilities.acknowledged else None
         """What the sink has not promised, where it promises batch by batch; else all, with each flush."""
         self.unflushed_since: float | None = None
-        self.failed = False
+        self.failed = self._untaken = False
         self.overlap_until: int | None = None
         self._observed = bool(host.hook.on_transaction.get_hookimpls())
 
@@ -128,10 +128,12 @@ class Delivery:
         started, calls = self._clock.monotonic(), self.counts.calls
         if calls.oldest_commit_ms is None:
             calls.oldest_commit_ms = _first_commit_ms(parts)
+        self._untaken = True
         if snapshot and self._reading.begin(parts):
             self.store(self._reading.stored(self.offset, self.partition))
         given = self._batch(parts, partition or self.partition, snapshot=snapshot)
-        batch = self._undeliverable.made(given, self._made)
+        with calls.call("the rendering of a batch"):
+            batch = self._undeliverable.made(given, self._made)
         for index, left_out in enumerate(self._left_out):
             if left_out:  # converters of columns, which come last, leave nothing out
                 self.counts.filtered[index] += left_out
@@ -139,6 +141,7 @@ class Delivery:
         if counted is not None:
             self._counted.append((batch.partition, batch.position, counted))
         self._write(batch, given)
+        self._untaken = False
         if self._promises is not None:
             self._promised_later(batch, given.parts if snapshot else [])
         elif snapshot:
@@ -247,11 +250,14 @@ class Delivery:
 
     def _write(self, batch: Batch, given: Batch) -> None:
         """Write ``batch``, which was made of ``given``, without what the sink refuses of it."""
+        with self.counts.calls.call("a write"):  # with all its tries
+            self._tried(batch, given)
+
+    def _tried(self, batch: Batch, given: Batch) -> None:
         while True:
             self.check()
             try:
-                with self.counts.calls.call("a write"):
-                    self._sink.write(batch)
+                self._sink.write(batch)
             except RecordsRefused as error:
                 self._undeliverable.refused(given, batch, self._made, error)
             except SinkError as error:
@@ -336,7 +342,9 @@ class Delivery:
         assert self._promises is not None
         calls, oldest = self.counts.calls, self._promises.oldest
         if oldest is None:
-            calls.owed_since = calls.oldest_commit_ms = None
+            calls.owed_since = None
+            if not self._untaken:
+                calls.oldest_commit_ms = None
         elif moved or calls.owed_since is None:
             calls.owed_since = self._clock.monotonic() if moved else oldest.at
             calls.oldest_commit_ms = oldest.commit_ms
@@ -360,7 +368,7 @@ class Delivery:
             self.failed = True
             raise
         self.unflushed_since = None
-        if self._promises is None:
+        if self._promises is None and not self._untaken:
             self.counts.calls.oldest_commit_ms = None
         found = Positions.of(durable, self.partition)
         seconds = self._clock.monotonic() - started
@@ -453,12 +461,14 @@ class Delivery:
 
     def missed(self, table: str) -> None:
         """Tell the sink, as `Sink.missed`. Raises: SinkError."""
-        self._sink.missed(table)
+        with self.counts.calls.call("a note of what it missed"):
+            self._sink.missed(table)
 
     def hand_over(self, chunks: "Sequence[SnapshotChunk]") -> str:
         """Give chunks to the sink, as `Sink.hand_over`. Raises: SinkError."""
         self.check()
-        return self._sink.hand_over(chunks)
+        with self.counts.calls.call("the chunks of a snapshot"):
+            return self._sink.hand_over(chunks)
 
     def await_chunks(self, ends: Callable[[], bool]) -> Mapping[str, int] | None:
         """Wait until the rows of the chunks are durable, and return how many each table has; None where
@@ -501,7 +511,8 @@ class Delivery:
             }
             offset = msgspec.structs.replace(offset, partitions=partitions)
         try:
-            self._store.store(offset)
+            with self.counts.calls.call("the storing of its position"):
+                self._store.store(offset)
         except BaseException:
             self.failed = True
             raise

@@ -202,7 +202,8 @@ class Engine:
                 run.replays.close("the pipeline has stopped")
                 stages.desk.close()
                 if run.sink_open:
-                    stages.sink.close()
+                    with run.counts.calls.call("its end"):
+                        stages.sink.close()
 
     def _stages(self) -> Stages:
         run = self._run
@@ -236,12 +237,12 @@ class Engine:
             try:
                 run.tenure.check()
                 if not sink_fresh:
-                    sink = stages.renew_sink()
                     with run.counts.calls.call("its opening"):
-                        held = sink.open()
+                        held = stages.renew_sink().open()
                 Connection(run, stages).go(held, renewed=not sink_fresh)
             except ReplayAsked:
-                stages.sink.close()
+                with run.counts.calls.call("its end"):
+                    stages.sink.close()
                 sink_fresh = False
                 own = self._stages()
                 try:

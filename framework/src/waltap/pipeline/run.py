@@ -32,6 +32,7 @@ from waltap.pipeline.tenure import LeaseUnavailable, Tenure
 from waltap.snapshot.incremental_state import State
 from waltap.source.connector import MadeByRun
 from waltap.source.lease import LeaseContext
+from waltap.source.position import Position
 from waltap.specs import EventTransformSpec, RecordTransformSpec
 
 __all__ = ["Run"]
@@ -241,8 +242,8 @@ class Run:
     def look_on(self) -> None:
         """Say what the sink does not come to an end with: after `waltap.sink.stall.ms`, and then whenever
         that time has doubled."""
-        found, stall_s = self.counts.calls.in_flight(), self.profile.engine.stall_ms / 1000
-        if found is None or found[1] < stall_s:
+        found = self.counts.calls.in_flight()
+        if found is None or not self._stalls(found):
             if self._next_word_s:
                 log.info("the sink goes on", extra={"pipeline": self.profile.name})
             self._next_word_s = 0.0
@@ -289,7 +290,7 @@ class Run:
             queued_events=0 if streaming is None else streaming.queued_events,
             unflushed_ms=None if waiting is None else max(0, round((now - waiting) * 1000)),
             write_ms=None if in_flight is None else round(in_flight[1] * 1000),
-            stalled=in_flight is not None and in_flight[1] * 1000 >= self.profile.engine.stall_ms,
+            stalled=in_flight is not None and self._stalls(in_flight),
             open_transactions=0 if streaming is None else streaming.open_transactions,
             held_bytes=0 if streaming is None else streaming.held_bytes,
             spilled_bytes=0 if streaming is None else streaming.spilled_bytes,
@@ -332,20 +333,31 @@ class Run:
                 confirmed_lsn=confirmed,
                 server_lsn=server,
                 lag_bytes=None if server is None else max(0, server - position.end_lsn),
-                lag_ms=self._lag_ms(),
+                lag_ms=self._lag_ms(position, server),
                 committed_ms=delivery.committed_ms(name),
             )
             for name, position in durable.items()
         )
 
-    def _lag_ms(self) -> int | None:
+    def _lag_ms(self, durable: Position, server_lsn: int | None) -> int | None:
         """Return how old the last change was when the sink took it; while the sink is at a call, or the
-        pipeline is not connected, at least how old the oldest is that is not durable."""
+        pipeline is not connected, how old the oldest is that is not durable. Where that was never
+        received, how long ago it came to the end of what the server had."""
         calls, lag_ms = self.counts.calls, self.counts.lag_ms
-        oldest_ms = calls.oldest_commit_ms
-        if oldest_ms is None or (calls.in_flight() is None and self.entered[0] == "streaming"):
+        oldest_ms, in_flight = calls.oldest_commit_ms, calls.in_flight()
+        if in_flight is None and self.entered[0] == "streaming":
+            return lag_ms
+        held = self.entered[0] == "reconnecting" or (
+            in_flight is not None and self._stalls(in_flight)
+        )
+        if oldest_ms is None and held and (server_lsn or 0) > durable.end_lsn:
+            oldest_ms = calls.current_ms
+        if oldest_ms is None:
             return lag_ms
         return max(lag_ms or 0, self.clock.time_ns() // 1_000_000 - oldest_ms)
+
+    def _stalls(self, in_flight: tuple[str, float]) -> bool:
+        return in_flight[1] * 1000 >= self.profile.engine.stall_ms
 
     def ready(self) -> None:
         """Write the ready file: what is committed from now on is captured."""

@@ -21,16 +21,18 @@ class SinkHeld(SinkError):
 
 
 class SinkCalls:
-    """Since when the sink is at a call, or owes the acknowledgement of a batch; and when the oldest change
-    committed that is not durable. The engine's thread writes, any reads."""
+    """Since when the sink is at a call, or owes the acknowledgement of a batch; when the oldest change
+    committed that is not durable; and when, last, all that the server had sent was (``current_ms``). The
+    engine's thread writes, any reads."""
 
-    __slots__ = ("_clock", "_now", "oldest_commit_ms", "owed_since")
+    __slots__ = ("_clock", "_now", "current_ms", "oldest_commit_ms", "owed_since")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._now: tuple[str, float] | None = None
         self.owed_since: float | None = None
         self.oldest_commit_ms: int | None = None
+        self.current_ms: int | None = None
 
     @contextmanager
     def call(self, what: str) -> Iterator[None]:

@@ -19,8 +19,8 @@ class Destination:
     and not flushed when its instance ended is lost. ``writes`` has the times and sizes of batches,
     ``flushes`` and ``heartbeats`` the times. ``positions`` are those of the last flush.
 
-    ``before_write`` and ``before_flush`` may raise what a sink raises; ``write_s`` and ``flush_s`` is how
-    long each takes. ``exactly_once``: `Sink.open` returns ``positions``.
+    ``before_write`` and ``before_flush`` may raise what a sink raises; ``write_s``, ``flush_s`` and
+    ``tend_s`` is how long each takes. ``exactly_once``: `Sink.open` returns ``positions``.
     ``partitions``: it takes those of several partitions.
     """
 
@@ -29,6 +29,7 @@ class Destination:
     partitions: bool = True
     write_s: float = 0.0
     flush_s: float = 0.0
+    tend_s: float = 0.0
     before_write: Callable[[Batch], object] = lambda _batch: None
     before_flush: Callable[[], object] = lambda: None
     durable: list[int] = field(default_factory=list)
@@ -97,6 +98,9 @@ class _Sink(Sink):
         self._pending = []
         destination.positions = self._written or destination.positions
         return self._written or None
+
+    def tend(self) -> None:
+        self._destination.clock.wait(self._destination.tend_s, _never)
 
     def close(self) -> None:
         self._destination.closed += 1
