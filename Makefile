@@ -10,7 +10,7 @@ ROUNDS ?= 10
 LOAD ?= 8
 OURS := decoders,demo,formats,kafka,lake,postgres,sinks,spark,streams,transforms,types,yugabyte
 TYPED := framework/src plugins/decoders/src plugins/postgres/src plugins/types/src plugins/kafka/src plugins/lake/src plugins/streams/src plugins/yugabyte/src \
-  plugins/sinks/src plugins/formats/src plugins/transforms/src plugins/spark/src plugins/testing/src plugins/demo/src benchmarks scripts tests/servers tests/differential
+  plugins/sinks/src plugins/formats/src plugins/transforms/src plugins/spark/src plugins/testing/src plugins/demo/src benchmarks scripts tests/harness/servers tests/differential
 
 .PHONY: help setup setup-test demo test test-all check fmt test-unit flaky mutants test-times test-integration test-fault snapshot-kills s3-trial conformance \
   differential differential-nightly fuzz hunt soak golden bench docs site dist audit clean
@@ -36,13 +36,13 @@ test-all: setup-test ## and what is slow or rare: full matrices, long kills, gen
 	@WALTAP_FUZZ_INPUTS=20000 $(PYTEST) -n $(WORKERS) --dist loadgroup
 
 flaky: setup-test ## run the tests ROUNDS=10 times in random order under LOAD=8; list what did not always pass
-	@$(BIN)/python -m tests.harness.flaky --rounds $(ROUNDS) --load $(LOAD) --workers $(WORKERS) -m "not exhaustive"
+	@$(BIN)/python -m tests.harness.tiers.flaky --rounds $(ROUNDS) --load $(LOAD) --workers $(WORKERS) -m "not exhaustive"
 
 mutants: setup-test ## plant each fault of tests/mutants, run the tests that cover it; MUTANTS="assembler-*"
 	@$(BIN)/python -m tests.mutants $(MUTANTS)
 
 test-times: setup-test ## run each tier, and write its tests and minutes into CONTRIBUTING.md
-	@$(BIN)/python -m tests.harness.times
+	@$(BIN)/python -m tests.harness.tiers.times
 
 check: setup ## ruff, formatting, mypy --strict, import contracts
 	@$(BIN)/ruff check

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.servers.kafka import Kafka
-from tests.servers.postgres import Cluster, Database, Unavailable, server_programs
+from tests.harness.servers.kafka import Kafka
+from tests.harness.servers.postgres import Cluster, Database, Unavailable, server_programs
 
 from benchmarks import report
 from benchmarks.contender import (

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.servers.postgres import Database, program
+from tests.harness.servers.postgres import Database, program
 
 from benchmarks.dataset import EMPTY, TABLE, fill
 from benchmarks.measured import Measured, run

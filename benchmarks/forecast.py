@@ -23,7 +23,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from tests.servers.postgres import Cluster, server_programs
+from tests.harness.servers.postgres import Cluster, server_programs
 
 import waltap
 from benchmarks.machine import stamp

@@ -6,10 +6,10 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.servers.child import Child, ChildFailed, free_ports
-from tests.servers.jars import archive, jars
-from tests.servers.kafka import LOG4J
-from tests.servers.postgres import Database
+from tests.harness.servers.child import Child, ChildFailed, free_ports
+from tests.harness.servers.jars import archive, jars
+from tests.harness.servers.kafka import LOG4J
+from tests.harness.servers.postgres import Database
 
 from benchmarks.contender import Result, Waltap
 from benchmarks.dataset import TABLE

@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass, field
 
-from tests.servers.postgres import Database
+from tests.harness.servers.postgres import Database
 
 from benchmarks.contender import Contender, NotSupported, Result, Waltap
 from benchmarks.dataset import COLUMNS, EMPTY, TABLE

@@ -23,7 +23,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from tests.servers.postgres import Cluster, Database, Unavailable, server_programs
+from tests.harness.servers.postgres import Cluster, Database, Unavailable, server_programs
 
 from benchmarks.machine import stamp
 from benchmarks.measured import Failed

@@ -22,8 +22,8 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from tests.rigs.changelog import Database, batch, context, relation
-from tests.servers.postgres import Cluster
+from tests.harness.changelog import Database, batch, context, relation
+from tests.harness.servers.postgres import Cluster
 
 from benchmarks.scale import WAIT_S, Run
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink

@@ -27,9 +27,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tests.rigs.changelog import context
-from tests.servers import delta, iceberg
-from tests.servers.postgres import server_programs
+from tests.harness.changelog import context
+from tests.harness.servers import delta, iceberg
+from tests.harness.servers.postgres import server_programs
 
 from benchmarks.machine import stamp
 from benchmarks.render_json import json_format, relation, row

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tests.servers.postgres import Cluster, Database, server_programs
+from tests.harness.servers.postgres import Cluster, Database, server_programs
 
 from benchmarks.dataset import TABLE, fill, make_tables
 from benchmarks.machine import stamp

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from tests.rigs.versions import versions
-from tests.servers import delta, iceberg
-from tests.servers.postgres import Cluster, Database
+from tests.harness.servers import delta, iceberg
+from tests.harness.servers.postgres import Cluster, Database
+from tests.harness.versions import versions
 
 from benchmarks.trial_load import Load, Table, tables_of
 from waltap_sinks.changelog import ChangeLog

@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.rigs.changelog import Database, batch, context, relation
+from tests.harness.changelog import Database, batch, context, relation
 
 from waltap.files.store import Store
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink

@@ -14,7 +14,7 @@ from typing import Any
 
 import psycopg
 from psycopg import sql
-from tests.servers.postgres import Database
+from tests.harness.servers.postgres import Database
 
 __all__ = ["Alterations", "Load", "Table", "tables_of"]
 

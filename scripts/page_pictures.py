@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.servers.browser import browser
-from tests.servers.child import free_ports
-from tests.servers.postgres import Cluster, Database
+from tests.harness.servers.browser import browser
+from tests.harness.servers.child import free_ports
+from tests.harness.servers.postgres import Cluster, Database
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs/images"

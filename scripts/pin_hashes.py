@@ -25,7 +25,7 @@ from pip._internal.index.collector import LinkCollector, parse_links
 from pip._internal.models.link import Link
 
 ROOT = Path(__file__).parents[1]
-FILES = ("constraints.txt", "tests/servers/pyspark41.txt")
+FILES = ("constraints.txt", "tests/harness/servers/pyspark41.txt")
 PIN = re.compile(r"^([\w.-]+)==([\w.!+]+)", re.MULTILINE)
 INTERPRETERS = {"py3", "py2.py3", "cp311", "cp312", "cp313", "py311", "py312", "py313"}
 

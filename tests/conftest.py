@@ -1,4 +1,4 @@
-"""Fixtures for all tests: real servers, from `tests.servers.fixtures`."""
+"""Fixtures for all tests: real servers, from `tests.harness.servers.fixtures`."""
 
 import os
 import sys
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from tests.harness.exhaustive import mark_exhaustive
-from tests.harness.groups import add_groups
-from tests.servers import shared_classes
+from tests.harness.tiers.exhaustive import mark_exhaustive
+from tests.harness.tiers.groups import add_groups
+from tests.harness.servers import shared_classes
 from waltap.config import secrecy
 
-pytest_plugins = ["tests.servers.fixtures"]
+pytest_plugins = ["tests.harness.servers.fixtures"]
 
 # hundreds of processes of ours are started: without bytecode each would compile all our modules again
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -10,7 +10,7 @@ from pathlib import Path
 from waltap.decode import DecoderContext, ServerInfo
 from waltap_testing.recording import Recording, load_recordings
 
-from tests.rigs.captures import NOT_JSON, RecordedCatalogue, sessions
+from tests.harness.captures import NOT_JSON, RecordedCatalogue, sessions
 
 MEANT = Path(__file__).parent / "recordings"
 CONTEXT = DecoderContext(

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from tests.rigs.http_receiver import Receiver
+from tests.harness.http_receiver import Receiver
 import waltap.plugin
 from waltap.notifications import Notification
 from waltap.notifications.log_channel import KEYS

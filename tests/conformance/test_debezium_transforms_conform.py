@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.rigs.change_records import outbox_records
+from tests.harness.change_records import outbox_records
 from waltap_testing.record_transform_suite import RecordTransformRig, RecordTransformSuite
 from waltap_transforms.debezium import DEBEZIUM
 

@@ -18,8 +18,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.rigs.kafka import create, read_all
-from tests.servers.kafka import Kafka
+from tests.harness.kafka import create, read_all
+from tests.harness.servers.kafka import Kafka
 from waltap.format.record import Record
 from waltap.sink.sink import Sink, SinkContext
 from waltap.specs import SinkSpec

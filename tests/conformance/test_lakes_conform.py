@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.rigs.lakes import catalog_settings, delta_rows, iceberg_rows, in_order
+from tests.harness.lakes import catalog_settings, delta_rows, iceberg_rows, in_order
 from waltap_lake.plugin import register_sinks
 from waltap_lake.properties import DeltaProperties, IcebergProperties
 from waltap_testing.sink_suite import Delivered, SinkRig, SinkSuite

@@ -24,7 +24,7 @@ from waltap.sink.jsonl import JsonLinesProperties
 from waltap_spark.properties import SparkProperties
 from waltap_spark.sink import changelog_of
 
-from tests.rigs.http_receiver import Receiver
+from tests.harness.http_receiver import Receiver
 
 SPECS = {
     spec.name: spec

@@ -11,8 +11,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from tests.servers.mariadb import MariaDb
-from tests.servers.postgres import Database
+from tests.harness.servers.mariadb import MariaDb
+from tests.harness.servers.postgres import Database
 from waltap_sinks.plugin import register_sinks
 from waltap_sinks.sql import SqlProperties
 from waltap_testing.sink_suite import Delivered, SinkRig, SinkSuite

@@ -15,9 +15,9 @@ import nats
 import orjson
 import pytest
 
-from tests.servers.moto import Moto
-from tests.servers.nats import NatsServer
-from tests.servers.redis import RedisServer
+from tests.harness.servers.moto import Moto
+from tests.harness.servers.nats import NatsServer
+from tests.harness.servers.redis import RedisServer
 from waltap.format.record import Record
 from waltap.sink.sink import SinkContext
 from waltap_streams.nats import NatsSink

@@ -16,7 +16,7 @@ from tests.differential.comparison import differences, report
 from tests.differential.corpus import Variant, variants, write_made_with
 from tests.differential.engines import CaptureFailed
 from tests.differential.normalise import Record, canonical, payload
-from tests.servers.postgres import Cluster, Server, server_at
+from tests.harness.servers.postgres import Cluster, Server, server_at
 
 
 def main() -> int:

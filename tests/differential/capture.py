@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.differential.corpus import Variant
 from tests.differential.engines import Debezium, Engine, Waltap
 from tests.differential.normalise import Record
-from tests.servers.postgres import Database, Server
+from tests.harness.servers.postgres import Database, Server
 
 __all__ = ["capture"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.differential.engines import PEER
-from tests.servers.jars import jars
+from tests.harness.servers.jars import jars
 
 __all__ = ["Answer", "Question", "ask", "protobuf_class_path"]
 

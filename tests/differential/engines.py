@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.differential.normalise import Record, parse, read
-from tests.servers.postgres import Database
+from tests.harness.servers.postgres import Database
 
 __all__ = ["PEER", "CaptureFailed", "Debezium", "Engine", "Waltap", "peer_installed"]
 

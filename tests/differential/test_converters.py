@@ -12,10 +12,10 @@ from tests.differential.converters import Question, ask, protobuf_class_path
 from tests.differential.corpus import CORPORA
 from tests.differential.engines import peer_installed
 from tests.differential.normalise import SAME
-from tests.rigs.typed_records import typed_records, with_schema
-from tests.rigs.typed_values import typed  # noqa: F401 - a fixture
-from tests.servers.jars import MissingProgram
-from tests.servers.registry import Registry
+from tests.harness.typed_records import typed_records, with_schema
+from tests.harness.typed_values import typed  # noqa: F401 - a fixture
+from tests.harness.servers.jars import MissingProgram
+from tests.harness.servers.registry import Registry
 from waltap.errors import ConfigurationError
 from waltap.format.converter import ConverterContext
 from waltap.format.unfit import Unfit

@@ -22,7 +22,7 @@ from tests.differential.comparison import differences, report
 from tests.differential.engines import Debezium, Engine, Waltap, peer_installed
 from tests.differential.generated import PREAMBLE, Case, cases
 from tests.differential.normalise import Record, canonical, payload
-from tests.servers.postgres import Database, Server
+from tests.harness.servers.postgres import Database, Server
 
 CASES = int(os.environ.get("WALTAP_GENERATED_CASES", "20"))
 DELIVERY_SECONDS = 30.0

@@ -13,7 +13,7 @@ from tests.differential.capture import capture
 from tests.differential.comparison import differences, report
 from tests.differential.corpus import Variant, variants
 from tests.differential.normalise import canonical, lines
-from tests.servers.postgres import Cluster, Server
+from tests.harness.servers.postgres import Cluster, Server
 
 VARIANTS = variants()
 

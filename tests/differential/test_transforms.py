@@ -11,7 +11,7 @@ import pytest
 
 from tests.differential.engines import peer_installed
 from tests.differential.transforms import Question, ask, written
-from tests.rigs.change_records import change_records, outbox_records
+from tests.harness.change_records import change_records, outbox_records
 from waltap.capture.capture import Capture, CaptureProperties
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordTransformContext

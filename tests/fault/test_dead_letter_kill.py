@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.rigs.pipeline import until
-from tests.servers.postgres import Database
+from tests.harness.pipeline import until
+from tests.harness.servers.postgres import Database
 from waltap.dead_letters.letter import Letter
 from waltap.dead_letters.store import LetterStore
 

@@ -23,9 +23,9 @@ from waltap.offsets.offset import Offset
 from waltap.source.position import Position
 from waltap_sinks.changelog import ChangeLog
 
-from tests.rigs.json_lines import records
-from tests.rigs.pipeline import until
-from tests.servers.postgres import Database
+from tests.harness.json_lines import records
+from tests.harness.pipeline import until
+from tests.harness.servers.postgres import Database
 
 SEED = int(os.environ.get("WALTAP_TEST_SEED") or time.time_ns() % 1_000_000)
 LARGE = 30_000

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from tests.fault.test_engine_kill import Runs, writing
-from tests.rigs.lakes import catalog_settings, delta_rows, iceberg_rows
-from tests.servers.postgres import Database
+from tests.harness.lakes import catalog_settings, delta_rows, iceberg_rows
+from tests.harness.servers.postgres import Database
 
 
 def delta(folder: Path) -> tuple[str, Callable[[], pa.Table | None]]:

@@ -22,10 +22,10 @@ from pyarrow import dataset, fs
 from waltap.files import FilesAway, StorageProperties, Store
 from waltap_sinks.changelog import ChangeLog
 
-from tests.rigs.pipeline import until
-from tests.rigs.s3_proxy import S3Door, s3_door
-from tests.servers.postgres import Database
-from tests.servers.s3 import S3Server
+from tests.harness.pipeline import until
+from tests.harness.s3_proxy import S3Door, s3_door
+from tests.harness.servers.postgres import Database
+from tests.harness.servers.s3 import S3Server
 
 SEED = int(os.environ.get("WALTAP_TEST_SEED") or time.time_ns() % 1_000_000)
 KILLS = int(os.environ.get("WALTAP_TEST_S3_KILLS") or 2)

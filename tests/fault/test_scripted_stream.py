@@ -6,8 +6,8 @@ The engine runs in a process of its own.
 
 import pytest
 
-from tests.rigs.scripted_run import records_of, run_scripted
-from tests.servers.postgres import Database
+from tests.harness.scripted_run import records_of, run_scripted
+from tests.harness.servers.postgres import Database
 from waltap.source.position import parse_lsn
 from waltap_testing.recording import frames_of_slot
 from waltap_testing.walsender import (

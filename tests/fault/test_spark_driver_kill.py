@@ -14,7 +14,7 @@ from waltap_spark.live import LiveTables
 from waltap_spark.output import Output
 from waltap_spark.session import prepare
 
-from tests.rigs.changelog import Database, batch, context, relation
+from tests.harness.changelog import Database, batch, context, relation
 
 ITEMS = relation("public.items", [("id", "int4"), ("state", "text"), ("note", "text")])
 TICKS = relation("public.ticks", [("kind", "text")], key=(), identity="f")

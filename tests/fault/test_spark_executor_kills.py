@@ -15,8 +15,8 @@ from waltap_spark.live import LiveTables
 from waltap_spark.output import Output
 from waltap_spark.session import prepare
 
-from tests.servers.delta import spark_jars
-from tests.servers.postgres import Database
+from tests.harness.servers.delta import spark_jars
+from tests.harness.servers.postgres import Database
 
 ACCOUNTS, EACH, GATE = 3000, 100, 42
 PATIENCE_S = 600.0

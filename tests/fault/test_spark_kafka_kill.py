@@ -13,9 +13,9 @@ from waltap_spark.kafka import KafkaTopics
 from waltap_spark.live import LiveTables
 from waltap_spark.output import Output
 
-from tests.rigs.kafka import create
-from tests.rigs.topics import Reader, event, produce
-from tests.servers.kafka import Kafka
+from tests.harness.kafka import create
+from tests.harness.topics import Reader, event, produce
+from tests.harness.servers.kafka import Kafka
 
 PORTION, EACH = 10, 40
 """Records of a partition that a portion takes, and that each of two partitions has."""
@@ -43,7 +43,7 @@ def test_a_driver_killed_between_rows_and_offsets_takes_each_change_once(
     }
     with (tmp_path / "said").open("w") as said:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.rigs.topics_process", tmp_path, json.dumps(given)],
+            [sys.executable, "-m", "tests.harness.topics_process", tmp_path, json.dumps(given)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said,
             text=True, start_new_session=True, cwd=Path(__file__).parents[2],
         )  # fmt: skip

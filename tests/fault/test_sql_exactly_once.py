@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from tests.hunt.sql_bank import Bank, verdict
-from tests.servers.postgres import Cluster, Database
+from tests.harness.servers.postgres import Cluster, Database
 
 SEED = int(os.environ.get("WALTAP_TEST_SEED") or time.time_ns() % 1_000_000)
 

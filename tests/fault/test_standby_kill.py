@@ -14,8 +14,8 @@ import pytest
 from waltap_sinks.changelog import ChangeLog
 
 from tests.fault.test_engine_kill import Runs, Writer, ids, writing
-from tests.rigs.pipeline import until
-from tests.servers.postgres import Database
+from tests.harness.pipeline import until
+from tests.harness.servers.postgres import Database
 
 PATIENCE_S = 90.0
 LOST = "WT-2017"

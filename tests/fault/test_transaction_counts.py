@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.rigs.pipeline import until
-from tests.servers.postgres import Database
+from tests.harness.pipeline import until
+from tests.harness.servers.postgres import Database
 
 WAIT_S = 90.0
 

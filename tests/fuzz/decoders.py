@@ -15,7 +15,7 @@ from collections.abc import Callable
 from waltap.decode import Decoder, Frame
 from waltap.errors import DecodeError
 
-from tests.rigs.captures import READERS, decoderbufs, pgoutput, sessions, wal2json, yboutput
+from tests.harness.captures import READERS, decoderbufs, pgoutput, sessions, wal2json, yboutput
 
 SECONDS_PER_INPUT = 1.0
 

@@ -17,8 +17,8 @@ from tests.hunt import machine
 from tests.hunt.engine import default_python
 from tests.hunt.machine import Result
 from tests.hunt.scenario import Scenario, draw
-from tests.servers.java import java_version
-from tests.servers.postgres import Cluster, Server
+from tests.harness.servers.java import java_version
+from tests.harness.servers.postgres import Cluster, Server
 
 KEEP = Path("/tmp/waltap-hunt")
 

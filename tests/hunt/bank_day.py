@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from tests.servers.postgres import Cluster, Database
+from tests.harness.servers.postgres import Cluster, Database
 
 __all__ = ["run_bank"]
 

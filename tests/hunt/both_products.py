@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.rigs.both_products import BothProducts
-from tests.servers.jars import jars
-from tests.servers.kafka import Kafka
-from tests.servers.postgres import Cluster
+from tests.harness.both_products import BothProducts
+from tests.harness.servers.jars import jars
+from tests.harness.servers.kafka import Kafka
+from tests.harness.servers.postgres import Cluster
 
 COORDINATES = (  # Spark itself brings the rest
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",

@@ -19,7 +19,7 @@ import psutil
 
 from tests.hunt.judge import Life
 from tests.hunt.proxy import Proxy
-from tests.servers.postgres import Database
+from tests.harness.servers.postgres import Database
 
 __all__ = ["Ended", "Engine", "knows", "patience", "until"]
 

@@ -16,7 +16,7 @@ from tests.hunt import catalogue
 from tests.hunt.engine import Engine, patience, until
 from tests.hunt.scenario import Pipeline
 from tests.hunt.source import Source
-from tests.servers.postgres import Cluster, Database
+from tests.harness.servers.postgres import Cluster, Database
 
 __all__ = ["APPLY", "Faults", "mount", "unmount"]
 

@@ -24,10 +24,10 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartiti
 from confluent_kafka.admin import NewTopic
 
 from tests.hunt.bank_day import run_bank
-from tests.rigs.kafka import create
-from tests.rigs.pipeline import until
-from tests.servers.kafka import Kafka
-from tests.servers.postgres import Database
+from tests.harness.kafka import create
+from tests.harness.pipeline import until
+from tests.harness.servers.kafka import Kafka
+from tests.harness.servers.postgres import Database
 
 ACCOUNTS = 50
 BALANCE = 1_000

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from confluent_kafka.admin import NewTopic
 
-from tests.rigs.kafka import create, read_all
-from tests.rigs.pipeline import until
-from tests.servers.kafka import Kafka
-from tests.servers.postgres import Cluster, Database
+from tests.harness.kafka import create, read_all
+from tests.harness.pipeline import until
+from tests.harness.servers.kafka import Kafka
+from tests.harness.servers.postgres import Cluster, Database
 
 TOPIC = "away.public.items"
 BEFORE_S, SAMPLE_S, WAIT_S = 10.0, 1.0, 900.0

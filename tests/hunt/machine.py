@@ -23,7 +23,7 @@ from tests.hunt.judge import Case, Finding, judge
 from tests.hunt.oracle import Table
 from tests.hunt.scenario import Scenario, Step
 from tests.hunt.source import Source
-from tests.servers.postgres import Database, Server
+from tests.harness.servers.postgres import Database, Server
 
 __all__ = ["Result", "run"]
 

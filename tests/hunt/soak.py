@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.servers.postgres import Cluster, Database
+from tests.harness.servers.postgres import Cluster, Database
 
 WAIT_S = 240.0
 WRITERS = 4

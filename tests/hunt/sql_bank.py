@@ -20,8 +20,8 @@ from pathlib import Path
 import psycopg
 
 from tests.hunt.bank_day import run_bank
-from tests.rigs.pipeline import until
-from tests.servers.postgres import Cluster, Database
+from tests.harness.pipeline import until
+from tests.harness.servers.postgres import Cluster, Database
 
 ACCOUNTS = 200
 BALANCE = 1_000

@@ -23,7 +23,7 @@ from typing import Any
 import psycopg
 
 from tests.differential.engines import PEER
-from tests.servers.postgres import Cluster, Database
+from tests.harness.servers.postgres import Cluster, Database
 
 __all__ = ["Findings", "Handovers", "judge"]
 

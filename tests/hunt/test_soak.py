@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.hunt.soak import Soak
-from tests.servers.postgres import Database
+from tests.harness.servers.postgres import Database
 
 
 def test_what_arrives_is_the_source(database: Database, tmp_path: Path) -> None:

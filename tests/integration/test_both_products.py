@@ -13,12 +13,12 @@ import httpx
 import pytest
 from confluent_kafka import Message
 
-from tests.rigs.both_products import BothProducts
+from tests.harness.both_products import BothProducts
 from tests.differential.engines import peer_installed
-from tests.rigs.kafka import read_all
-from tests.servers.kafka import Kafka
-from tests.servers.postgres import Database
-from tests.servers.registry import Registry
+from tests.harness.kafka import read_all
+from tests.harness.servers.kafka import Kafka
+from tests.harness.servers.postgres import Database
+from tests.harness.servers.registry import Registry
 
 Decode = Callable[[bytes | None], Any]
 RUN_ID, RUN = "__debezium.context.runId", re.compile(rb'"[0-9a-f-]{36}"')

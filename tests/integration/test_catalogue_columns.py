@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from tests.servers.postgres import Database
+from tests.harness.servers.postgres import Database
 from waltap.decode.relation import Column
 from waltap.source.relation_memory import RelationMemory
 from waltap_postgres.catalog.catalogue import PostgresCatalogue

@@ -8,7 +8,7 @@ from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.changelog.commands import application
 from waltap_sinks.changelog.errors import ChangeLogMissing
 
-from tests.rigs.changelog import Database, batch, context, relation
+from tests.harness.changelog import Database, batch, context, relation
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
 

@@ -13,7 +13,7 @@ from waltap.transactions.transaction import Batch, TransactionPart
 from waltap.source.position import START, Position
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink, Store
 
-from tests.rigs.changelog import Database, batch, context, in_parts, relation, replay
+from tests.harness.changelog import Database, batch, context, in_parts, relation, replay
 
 ORDERS = relation("public.orders", [("id", "int4"), ("state", "text")])
 LINES = relation("public.lines", [("id", "int4"), ("amount", "text")])

@@ -12,7 +12,7 @@ from waltap.decode.message import Insert
 from waltap.transactions.transaction import Batch, TransactionPart
 from waltap.source.position import Position
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from tests.rigs.changelog import context, relation
+from tests.harness.changelog import context, relation
 
 COMMIT = 1 << 40
 

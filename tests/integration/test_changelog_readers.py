@@ -10,7 +10,7 @@ from waltap_sinks.changelog import NOTHING, ChangeLog, ChangeLogProperties, Chan
 from waltap_sinks.changelog.commands import application
 from waltap_sinks.changelog.errors import ChangeLogDamaged, ReaderUnknown
 
-from tests.rigs.changelog import Database, batch, context, relation
+from tests.harness.changelog import Database, batch, context, relation
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
 FAR = "99991231T235"

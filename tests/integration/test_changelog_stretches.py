@@ -13,7 +13,7 @@ from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, SnapshotRows
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 
-from tests.rigs.changelog import ALL, Database, batch, context, relation
+from tests.harness.changelog import ALL, Database, batch, context, relation
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
 PLACES = relation("public.places", [("id", "int4"), ("name", "text")])

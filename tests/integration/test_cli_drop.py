@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs.command import waltap
-from tests.rigs.pipeline import until
-from tests.servers.postgres import Database
+from tests.harness.command import waltap
+from tests.harness.pipeline import until
+from tests.harness.servers.postgres import Database
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from waltap.host import Host
 
-from tests.servers.postgres import Database
+from tests.harness.servers.postgres import Database
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plugins" / "waltap-sink-example"
 Run = Callable[..., subprocess.CompletedProcess[str]]

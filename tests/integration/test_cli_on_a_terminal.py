@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.postgres import Database
+from tests.harness.servers.postgres import Database
 
 
 def on_terminal(*arguments: str, cwd: Path, term: str = "xterm") -> tuple[int, str]:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs.command import waltap
-from tests.rigs.json_lines import records
-from tests.rigs.pipeline import WAIT_S, until
-from tests.servers.postgres import Database
+from tests.harness.command import waltap
+from tests.harness.json_lines import records
+from tests.harness.pipeline import WAIT_S, until
+from tests.harness.servers.postgres import Database
 
 
 SCHEMA = """

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.rigs import command
-from tests.servers.postgres import Database
+from tests.harness import command
+from tests.harness.servers.postgres import Database
 
 
 def profile(database: Database, folder: Path, **more: object) -> Path:

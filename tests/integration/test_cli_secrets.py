@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs import command
+from tests.harness import command
 
 SECRET = "sEsAm/o1#"
 QUOTED = "sEsAm%2Fo1%23"

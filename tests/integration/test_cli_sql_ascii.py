@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs import command
-from tests.servers.postgres import Database, Server
+from tests.harness import command
+from tests.harness.servers.postgres import Database, Server
 
 
 @pytest.fixture

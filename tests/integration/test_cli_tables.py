@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs import command
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness import command
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs.command import waltap
+from tests.harness.command import waltap
 
 HEAVY = ("pyarrow", "pyspark", "psycopg", "confluent_kafka", "pandas", "numpy", "sqlalchemy")
 

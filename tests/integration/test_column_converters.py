@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.servers.postgres import Database
+from tests.harness.servers.postgres import Database
 
 PLUGIN = """
 from waltap.hookspecs import hookimpl

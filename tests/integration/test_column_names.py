@@ -9,8 +9,8 @@ import pytest
 from waltap.capture.name_adjustment import field_namer
 from waltap_sinks.changelog import ChangeLog
 
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 
 
 def fill(database: Database) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs.pipeline import Pipeline, Run
-from tests.servers.own_server import own_server
-from tests.servers.postgres import Cluster
+from tests.harness.pipeline import Pipeline, Run
+from tests.harness.servers.own_server import own_server
+from tests.harness.servers.postgres import Cluster
 from waltap.config.layers import read_debezium
 from waltap.config.resolve import examine
 from waltap.errors import ConfigurationError, ConnectionLost

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import waltap
-from tests.rigs.json_lines import records
+from tests.harness.json_lines import records
 from waltap.errors import WaltapError
 
 EXAMPLE = Path(__file__).parents[2] / "examples/plugins/waltap-connector-example"

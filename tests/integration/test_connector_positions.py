@@ -23,8 +23,8 @@ from waltap_postgres.errors import (
     SlotUnfit,
 )
 
-from tests.rigs.pipeline import Pipeline, until
-from tests.servers.postgres import Cluster, Database
+from tests.harness.pipeline import Pipeline, until
+from tests.harness.servers.postgres import Cluster, Database
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ from waltap.cli.failure import exit_code
 from waltap.errors import WaltapError
 from waltap_postgres.catalog.server_checks import output_plugin
 
-from tests.rigs.pipeline import Pipeline, until
-from tests.servers.postgres import Cluster, Database
-from tests.servers.requirement import missing
+from tests.harness.pipeline import Pipeline, until
+from tests.harness.servers.postgres import Cluster, Database
+from tests.harness.servers.requirement import missing
 
 ROLES = """
 CREATE ROLE capture LOGIN REPLICATION PASSWORD 'right';

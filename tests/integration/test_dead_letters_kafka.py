@@ -12,11 +12,11 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
-from tests.rigs.dead_letters import KEEP, dead_letters, letters_of
-from tests.rigs.kafka import create, read_all
-from tests.rigs.pipeline import Pipeline
-from tests.servers.kafka import Kafka
-from tests.servers.postgres import Database
+from tests.harness.dead_letters import KEEP, dead_letters, letters_of
+from tests.harness.kafka import create, read_all
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.kafka import Kafka
+from tests.harness.servers.postgres import Database
 
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])

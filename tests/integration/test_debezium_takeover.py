@@ -10,10 +10,10 @@ from confluent_kafka.admin import NewTopic
 
 from tests.differential.engines import peer_installed
 from tests.hunt.takeover import SETUP, Handovers, play
-from tests.rigs.kafka import create, read_all
-from tests.rigs.pipeline import until
-from tests.servers.kafka import Kafka
-from tests.servers.postgres import Database
+from tests.harness.kafka import create, read_all
+from tests.harness.pipeline import until
+from tests.harness.servers.kafka import Kafka
+from tests.harness.servers.postgres import Database
 from waltap.cli.offsets_debezium import export_to, import_from
 from waltap.config.layers import load
 from waltap.config.resolve import resolve

@@ -28,7 +28,7 @@ from waltap_decoders.plugin import register_decoders
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.properties import PostgresProperties
 
-from tests.servers.postgres import Database
+from tests.harness.servers.postgres import Database
 
 WORKLOAD = Path(__file__).parent.parent / "workloads" / "decoders.sql"
 SETUP = """

@@ -14,7 +14,7 @@ from waltap_decoders.plugin import register_decoders
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.properties import PostgresProperties
 
-from tests.servers.postgres import Database
+from tests.harness.servers.postgres import Database
 
 SPECS = {spec.name: spec for spec in register_decoders()}
 VARIANTS: dict[str, tuple[str, dict[str, object]]] = {

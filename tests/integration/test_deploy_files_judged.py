@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import waltap
 
-from tests.servers.linters import linter
+from tests.harness.servers.linters import linter
 
 DEPLOY = Path(__file__).parents[2] / "examples/deploy"
 READ_COMPOSE = """

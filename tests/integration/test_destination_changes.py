@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from waltap_sinks.changelog import ChangeLog
 
-from tests.rigs import command
-from tests.servers.postgres import Database
+from tests.harness import command
+from tests.harness.servers.postgres import Database
 
 
 waltap = functools.partial(command.waltap, COLUMNS="300")

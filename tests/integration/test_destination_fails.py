@@ -14,9 +14,9 @@ from waltap_sinks.changelog import ChangeLog, Store
 from waltap_sinks.changelog.errors import ChangeLogGone
 from waltap.sink.jsonl import LinesFileCut
 
-from tests.rigs.json_lines import records
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness.json_lines import records
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 
 
 @pytest.fixture

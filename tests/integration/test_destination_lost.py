@@ -12,8 +12,8 @@ from waltap.pipeline.repair import Repair
 from waltap.sink.held import DestinationBehind
 from waltap_sinks.sql.errors import SqlTableGone
 
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 
 
 class Target:

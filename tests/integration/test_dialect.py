@@ -13,7 +13,7 @@ from waltap.errors import OffsetError
 from waltap_postgres.properties import PostgresProperties
 
 from tests.hunt.proxy import Proxy
-from tests.rigs.lesser_server import (
+from tests.harness.lesser_server import (
     LESSER,
     ROLE,
     UNKNOWN_COMMANDS,
@@ -21,8 +21,8 @@ from tests.rigs.lesser_server import (
     LesserProperties,
     restrict,
 )
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 
 pytestmark = pytest.mark.needs_postgres
 

@@ -17,8 +17,8 @@ from waltap.transactions.transaction import Batch, Heartbeat
 from waltap.hookspecs import hookimpl
 from waltap.pipeline import Limits
 
-from tests.rigs.pipeline import WAIT_S, LeapingClock, Pipeline, until
-from tests.servers.postgres import Database
+from tests.harness.pipeline import WAIT_S, LeapingClock, Pipeline, until
+from tests.harness.servers.postgres import Database
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from waltap.offsets.offset import Offset
 from waltap.pipeline import Limits
 from waltap.source.position import parse_lsn
 
-from tests.rigs.pipeline import WAIT_S, LeapingClock, Pipeline, until
-from tests.servers.postgres import Database
+from tests.harness.pipeline import WAIT_S, LeapingClock, Pipeline, until
+from tests.harness.servers.postgres import Database
 
 
 @pytest.fixture

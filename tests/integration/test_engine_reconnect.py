@@ -19,9 +19,9 @@ from waltap.source.position import Position, parse_lsn
 from waltap_postgres.errors import OtherServer
 from waltap_sinks.changelog import ChangeLog
 
-from tests.rigs.pipeline import WAIT_S, Pipeline, Run, until
-from tests.servers.own_server import own_server
-from tests.servers.postgres import Cluster, Database
+from tests.harness.pipeline import WAIT_S, Pipeline, Run, until
+from tests.harness.servers.own_server import own_server
+from tests.harness.servers.postgres import Cluster, Database
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.rigs.json_lines import records
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness.json_lines import records
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 
 
 def rig(database: Database, tmp_path: Path, plugin: str) -> tuple[Pipeline, Path]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs.command import waltap
-from tests.servers.postgres import Database
+from tests.harness.command import waltap
+from tests.harness.servers.postgres import Database
 
 PROFILE = """
 [source]

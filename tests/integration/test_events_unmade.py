@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs.dead_letters import dead_letters, letters_of
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness.dead_letters import dead_letters, letters_of
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 from waltap.errors import DecodeError
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 
 SOURCE = Path(__file__).parents[2] / "examples" / "plugins" / "waltap-testdecoding" / "src"
 SETUP = """

@@ -10,8 +10,8 @@ from deltalake import DeltaTable
 from pyarrow import dataset
 from waltap_sinks.changelog import ChangeLog
 
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 
 CHANGES = """
 INSERT INTO t VALUES (1, 'SECRET', 'a', 'SECRET');

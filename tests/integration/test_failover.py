@@ -11,9 +11,9 @@ import psycopg
 import pytest
 from waltap_postgres.errors import OtherServer
 
-from tests.rigs.pipeline import Pipeline, until
-from tests.servers.postgres import Cluster, Database, Unavailable
-from tests.servers.requirement import missing
+from tests.harness.pipeline import Pipeline, until
+from tests.harness.servers.postgres import Cluster, Database, Unavailable
+from tests.harness.servers.requirement import missing
 
 PATIENCE_S = 90.0
 PHYSICAL = "standby_1"

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import dataset
 
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 
 TABLE = """
 CREATE TYPE mood AS ENUM ('sad', 'ok');

@@ -15,8 +15,8 @@ from waltap.pipeline.repair import Repair, RepairIncomplete
 from waltap.source.position import parse_lsn
 from waltap_postgres.errors import PositionGap, SlotMissing
 
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs import command
-from tests.rigs.kafka import read_all
-from tests.servers.kafka import Kafka
-from tests.servers.postgres import Database
+from tests.harness import command
+from tests.harness.kafka import read_all
+from tests.harness.servers.kafka import Kafka
+from tests.harness.servers.postgres import Database
 
 waltap = functools.partial(command.waltap, COLUMNS="300")
 

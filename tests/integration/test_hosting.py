@@ -11,9 +11,9 @@ from waltap.errors import WaltapError
 from waltap.pipeline.preflight import checks
 from waltap.source.connector import Check
 
-from tests.rigs.pipeline import Pipeline
-from tests.servers.own_server import own_server
-from tests.servers.postgres import Cluster, Database
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.own_server import own_server
+from tests.harness.servers.postgres import Cluster, Database
 
 ROLE = "hosted"
 

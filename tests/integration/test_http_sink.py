@@ -26,10 +26,10 @@ from waltap_sinks.http.login import ClientCredentials
 from waltap_sinks.http.properties import HttpProperties
 from waltap_sinks.http.sink import HttpSink
 
-from tests.rigs.http_receiver import Receiver
-from tests.rigs.pipeline import Pipeline
-from tests.rigs.trickling_server import server, trickle
-from tests.servers.postgres import Database
+from tests.harness.http_receiver import Receiver
+from tests.harness.pipeline import Pipeline
+from tests.harness.trickling_server import server, trickle
+from tests.harness.servers.postgres import Database
 
 
 @pytest.fixture

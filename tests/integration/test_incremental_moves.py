@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from waltap.transactions.transaction import SnapshotRows
 
-from tests.rigs.chunks import around_chunk
-from tests.rigs.pipeline import Pipeline, Run
-from tests.servers.postgres import Database
+from tests.harness.chunks import around_chunk
+from tests.harness.pipeline import Pipeline, Run
+from tests.harness.servers.postgres import Database
 
 CHUNK = "incremental.snapshot.chunk.size"
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from waltap.transactions.transaction import SnapshotRows
 
-from tests.rigs.chunks import around_chunk
-from tests.rigs.pipeline import WAIT_S, Destination, Pipeline, Run, until
-from tests.servers.postgres import Cluster, Database, Server
+from tests.harness.chunks import around_chunk
+from tests.harness.pipeline import WAIT_S, Destination, Pipeline, Run, until
+from tests.harness.servers.postgres import Cluster, Database, Server
 
 SIGNALS = "CREATE TABLE signals (id varchar(64) PRIMARY KEY, type varchar(32) NOT NULL, data text);"
 CHUNK = "incremental.snapshot.chunk.size"

@@ -10,9 +10,9 @@ from waltap.control.errors import PipelineNotRunning
 from waltap.control.protocol import SignalRequest
 from waltap.offsets.state_folder import CONTROL
 
-from tests.rigs.chunks import around_chunk
-from tests.rigs.pipeline import Pipeline, Run
-from tests.servers.postgres import Database
+from tests.harness.chunks import around_chunk
+from tests.harness.pipeline import Pipeline, Run
+from tests.harness.servers.postgres import Database
 
 TABLES = (
     "CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t SELECT g, g FROM generate_series(1, 25) g;"

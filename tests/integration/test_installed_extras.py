@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from tests.servers.postgres import Database
+from tests.harness.servers.postgres import Database
 from waltap.extras import BROUGHT, extra_for
 from waltap.host import Host
 from waltap.specs import KINDS

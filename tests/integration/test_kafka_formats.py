@@ -8,12 +8,12 @@ from typing import Any
 import fastavro
 import httpx
 
-from tests.rigs.kafka import read_all
-from tests.rigs.pipeline import Pipeline
-from tests.rigs.protobuf import protobuf_reader
-from tests.servers.kafka import Kafka
-from tests.servers.postgres import Database
-from tests.servers.registry import Registry
+from tests.harness.kafka import read_all
+from tests.harness.pipeline import Pipeline
+from tests.harness.protobuf import protobuf_reader
+from tests.harness.servers.kafka import Kafka
+from tests.harness.servers.postgres import Database
+from tests.harness.servers.registry import Registry
 
 
 def test_a_consumer_of_avro_reads_what_was_written(

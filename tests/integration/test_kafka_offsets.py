@@ -18,10 +18,10 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
-from tests.rigs.kafka import create, read_all
-from tests.rigs.pipeline import Pipeline, until
-from tests.servers.kafka import Kafka
-from tests.servers.postgres import Database
+from tests.harness.kafka import create, read_all
+from tests.harness.pipeline import Pipeline, until
+from tests.harness.servers.kafka import Kafka
+from tests.harness.servers.postgres import Database
 from waltap.config.layers import read_debezium, read_tables
 from waltap.config.resolve import resolve
 from waltap.errors import ConfigurationError

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from tests.rigs.kafka import create, read_all
-from tests.rigs.pipeline import Pipeline
-from tests.servers.kafka import Kafka
-from tests.servers.postgres import Database
+from tests.harness.kafka import create, read_all
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.kafka import Kafka
+from tests.harness.servers.postgres import Database
 from waltap.errors import Retry, SinkError
 from waltap_kafka.errors import KafkaRefused, KafkaTopicMissing, KafkaUnreachable
 

@@ -24,10 +24,10 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from tests.rigs.kafka import create, partitions, read_all
-from tests.servers.jars import jars
-from tests.servers.kafka import COORDINATES, Kafka
-from tests.servers.requirement import missing
+from tests.harness.kafka import create, partitions, read_all
+from tests.harness.servers.jars import jars
+from tests.harness.servers.kafka import COORDINATES, Kafka
+from tests.harness.servers.requirement import missing
 from waltap.errors import ConfigurationError, Retry, SinkError
 from waltap.format.record import Record
 from waltap.sink import RecordsRefused

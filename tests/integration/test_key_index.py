@@ -7,9 +7,9 @@ import pytest
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.properties import PostgresProperties
 
-from tests.rigs.json_lines import records
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness.json_lines import records
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 
 SETUP = Path(__file__).parents[1] / "differential" / "corpora" / "key_index" / "setup.sql"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from waltap_postgres.errors import InsertsPublicationGone, PublicationGone
 
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 
 INSERTS = {"publication.keyless.tables": "inserts"}
 

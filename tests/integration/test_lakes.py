@@ -7,12 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.rigs.changelog import Database as Model
-from tests.rigs.changelog import batch, context, in_parts, relation, replay
-from tests.rigs.lakes import catalog, catalog_settings, delta_rows, iceberg_rows, in_order
-from tests.rigs.pipeline import Pipeline
-from tests.servers.child import free_ports
-from tests.servers.postgres import Database
+from tests.harness.changelog import Database as Model
+from tests.harness.changelog import batch, context, in_parts, relation, replay
+from tests.harness.lakes import catalog, catalog_settings, delta_rows, iceberg_rows, in_order
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.child import free_ports
+from tests.harness.servers.postgres import Database
 from waltap.errors import Retry, SinkError
 from waltap.sink.sink import Sink
 from waltap.source.position import Position

@@ -14,8 +14,8 @@ from waltap.errors import WaltapError
 from waltap.pipeline import Limits
 from waltap.pipeline.preflight import checks
 
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 
 PAGE = (Path(__file__).parents[2] / "docs/howto/least-privilege.md").read_text()
 HEADINGS = ("Stream", "Snapshot", "Signals", "Heartbeats", "Publications by waltap")

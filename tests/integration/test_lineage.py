@@ -14,9 +14,9 @@ from openlineage.client.generated.base import BaseFacet
 from waltap.errors import SourceError
 from waltap.telemetry.observers import observed
 
-from tests.rigs.http_receiver import Receiver
-from tests.rigs.pipeline import Pipeline, Run, until
-from tests.servers.postgres import Database
+from tests.harness.http_receiver import Receiver
+from tests.harness.pipeline import Pipeline, Run, until
+from tests.harness.servers.postgres import Database
 
 FACET = {
     "type": "object",

@@ -7,9 +7,9 @@ import pytest
 
 from waltap.pipeline.relations import MaskLost
 
-from tests.rigs.chunks import around_chunk
-from tests.rigs.pipeline import Pipeline, Run
-from tests.servers.postgres import Database
+from tests.harness.chunks import around_chunk
+from tests.harness.pipeline import Pipeline, Run
+from tests.harness.servers.postgres import Database
 
 SECRET = r"public\..*\.secret"
 MASKS = [

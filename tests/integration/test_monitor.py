@@ -17,8 +17,8 @@ from waltap.errors import ConfigurationError
 from waltap.monitor.metrics import METRICS
 from waltap.monitor.server import Monitor
 
-from tests.rigs.pipeline import Pipeline, Run
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline, Run
+from tests.harness.servers.postgres import Database
 
 
 @pytest.fixture

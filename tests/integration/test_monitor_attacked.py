@@ -10,7 +10,7 @@ import pytest
 from waltap.monitor import listener
 from waltap.monitor.server import Monitor
 
-from tests.rigs.pipeline import Pipeline, Run, until
+from tests.harness.pipeline import Pipeline, Run, until
 
 SIGNAL = b'{"type": "log", "data": {"message": "attacked"}}'
 TOKEN = "of-the-state-folder"

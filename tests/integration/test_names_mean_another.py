@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from waltap_sinks.changelog import ChangeLog
 
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database, Server
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database, Server
 
 DECODERS = {
     "pgoutput": {},

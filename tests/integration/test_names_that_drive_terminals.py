@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from waltap.monitor.server import Monitor
 
-from tests.rigs.command import waltap
-from tests.rigs.pipeline import Pipeline, Run
-from tests.servers.postgres import Database
+from tests.harness.command import waltap
+from tests.harness.pipeline import Pipeline, Run
+from tests.harness.servers.postgres import Database
 
 EVIL = "x\x1b]0;owned\x07\x1b[2J\x9b31m\u202eevil\nFORGED ok"
 """An escape sequence, a C1 control, a turn of direction, and a line of its own."""

@@ -12,8 +12,8 @@ from waltap.offsets.gaps import Gaps
 from waltap.pipeline.new_tables import NewTables, TablesNotStreamed
 from waltap.source.connector import Connector
 
-from tests.rigs.pipeline import QUICK, Pipeline
-from tests.servers.postgres import Database
+from tests.harness.pipeline import QUICK, Pipeline
+from tests.harness.servers.postgres import Database
 
 WARN = {"waltap.new.tables": "warn"}
 FILTERED = {

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from waltap.errors import WaltapError
 
-from tests.rigs.lake import Lake
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Cluster, Database
+from tests.harness.lake import Lake
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Cluster, Database
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ def test_the_flights_notebook_draws_the_delays_of_a_live_pipeline(
     environment = os.environ | {"FLIGHTS_FOLDER": str(tmp_path / "f"), "FLIGHTS_HOURS": "12"}
     notebook = ROOT / "examples/notebooks/flights.ipynb"
     done = subprocess.run(
-        [sys.executable, "-m", "tests.rigs.notebook", notebook],
+        [sys.executable, "-m", "tests.harness.notebook", notebook],
         cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=580,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from tests.rigs.changelog import Database as Model
-from tests.rigs.changelog import batch, context, in_parts, relation
-from tests.rigs.lakes import delta_rows
+from tests.harness.changelog import Database as Model
+from tests.harness.changelog import batch, context, in_parts, relation
+from tests.harness.lakes import delta_rows
 from tests.unit.sinks.test_changelog_sink import rows as logged
 from waltap.decode.message import Insert
 from waltap.sink.sink import Sink

@@ -27,12 +27,12 @@ from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.files.commit import parse
 from waltap_sinks.files.errors import FilesGone, FilesOfAnother
 
-from tests.rigs.command import waltap
-from tests.rigs.dead_letters import verified
-from tests.rigs.pipeline import Pipeline
-from tests.rigs.s3_proxy import S3Door, s3_door
-from tests.servers.postgres import Database
-from tests.servers.s3 import Login, S3Server
+from tests.harness.command import waltap
+from tests.harness.dead_letters import verified
+from tests.harness.pipeline import Pipeline
+from tests.harness.s3_proxy import S3Door, s3_door
+from tests.harness.servers.postgres import Database
+from tests.harness.servers.s3 import Login, S3Server
 
 KINDS = ("files", "changelog")
 

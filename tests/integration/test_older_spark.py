@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.iceberg import python
-from tests.servers.jars import MissingProgram
-from tests.servers.requirement import missing
+from tests.harness.servers.iceberg import python
+from tests.harness.servers.jars import MissingProgram
+from tests.harness.servers.requirement import missing
 
 ROOT = Path(__file__).parents[2]
 SUITE = ROOT / "tests" / "spark41"

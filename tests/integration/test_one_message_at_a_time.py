@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import waltap
 
-from tests.rigs.pipeline import Pipeline
-from tests.rigs.slow_network import one_message_at_a_time
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline
+from tests.harness.slow_network import one_message_at_a_time
+from tests.harness.servers.postgres import Database
 
 
 @pytest.fixture(autouse=True)

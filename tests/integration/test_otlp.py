@@ -15,8 +15,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from waltap.monitor.metrics import METRICS
 from waltap.telemetry.observers import observed
 
-from tests.rigs.pipeline import Pipeline, Run, until
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline, Run, until
+from tests.harness.servers.postgres import Database
 
 
 class Receiver(ThreadingHTTPServer):

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 
 PATIENCE_S = 60.0
 

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.rigs.command import waltap
-from tests.servers.postgres import Database
+from tests.harness.command import waltap
+from tests.harness.servers.postgres import Database
 
 SOURCES = Path(__file__).parents[2]
 CALLED = re.compile(r"\b([a-z_][a-z0-9_]+)\(")

@@ -10,8 +10,8 @@ from waltap.sink import Sink, SinkCapabilities
 from waltap.source import Check, CheckContext, Connector
 from waltap.specs import CheckSpec, SinkSpec
 
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 
 
 class Looks:

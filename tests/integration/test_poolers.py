@@ -8,11 +8,11 @@ from waltap.cli.connection import connected
 from waltap.errors import WaltapError
 from waltap.pipeline.preflight import checks
 
-from tests.rigs.pipeline import Pipeline
-from tests.servers.jars import MissingProgram
-from tests.servers.pgbouncer import PgBouncer
-from tests.servers.postgres import Database
-from tests.servers.requirement import missing
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.jars import MissingProgram
+from tests.harness.servers.pgbouncer import PgBouncer
+from tests.harness.servers.postgres import Database
+from tests.harness.servers.requirement import missing
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ import pytest
 
 from waltap.signals.errors import SignalTableUnusable
 
-from tests.rigs.command import waltap
-from tests.rigs.pipeline import Pipeline, until
-from tests.servers.postgres import Database
+from tests.harness.command import waltap
+from tests.harness.pipeline import Pipeline, until
+from tests.harness.servers.postgres import Database
 
 NAME = re.compile(r"[^a-z0-9_]")
 

@@ -8,8 +8,8 @@ import pytest
 from waltap.errors import Retry, SinkError
 from waltap.transactions.transaction import Batch, TransactionPart
 
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 
 TWO_PHASE = {"pgoutput.two_phase": "true"}
 POLICIES = pytest.mark.parametrize("policy", ["commit", "prepare"])

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs.dead_letters import KEEP
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness.dead_letters import KEEP
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 
 
 @pytest.fixture(autouse=True)

@@ -13,12 +13,12 @@ import yaml
 from waltap.monitor.mbeans import SNAPSHOT, STREAMING
 from waltap.monitor.metrics import METRICS, OBSERVED
 
-from tests.rigs.pipeline import until
-from tests.servers.child import ChildFailed, free_ports
-from tests.servers.jars import MissingProgram
-from tests.servers.postgres import Database, Server
-from tests.servers.prometheus import Prometheus, promtool
-from tests.servers.requirement import missing
+from tests.harness.pipeline import until
+from tests.harness.servers.child import ChildFailed, free_ports
+from tests.harness.servers.jars import MissingProgram
+from tests.harness.servers.postgres import Database, Server
+from tests.harness.servers.prometheus import Prometheus, promtool
+from tests.harness.servers.requirement import missing
 
 FILES = Path(__file__).parents[2] / "examples/monitoring"
 ALERTS = FILES / "alerts.yml"

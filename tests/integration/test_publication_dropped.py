@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from waltap_postgres.errors import PublicationGone
 
-from tests.rigs.command import waltap
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness.command import waltap
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 
 
 @pytest.fixture

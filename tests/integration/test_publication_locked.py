@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 
 
 def test_a_start_waits_for_a_locked_table_and_says_so(database: Database, tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 
 WANTED = [3, *range(11, 41)]
 

@@ -13,7 +13,7 @@ import pytest
 import waltap
 from waltap.pipeline.batches import AcknowledgedTooLate
 
-from tests.servers.postgres import Database
+from tests.harness.servers.postgres import Database
 
 IDLE = waltap.Limits(until_idle=0.2)
 

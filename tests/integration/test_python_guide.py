@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import waltap
-from tests.servers.postgres import Database
+from tests.harness.servers.postgres import Database
 from waltap.errors import WaltapError
 
 TIMEOUT = 60

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import waltap
-from tests.servers.postgres import Database
+from tests.harness.servers.postgres import Database
 from waltap.errors import WaltapError
 
 

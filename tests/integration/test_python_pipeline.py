@@ -9,8 +9,8 @@ import waltap
 from waltap.errors import SourceError
 from waltap.pipeline.in_process import PipelineEnded
 
-from tests.rigs.json_lines import records
-from tests.servers.postgres import Database
+from tests.harness.json_lines import records
+from tests.harness.servers.postgres import Database
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from waltap_postgres.snapshot.chunk_query import PostgresChunks
 
-from tests.rigs.pipeline import Pipeline, Run
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline, Run
+from tests.harness.servers.postgres import Database
 
 SETTINGS = {
     "snapshot.mode": "no_data",

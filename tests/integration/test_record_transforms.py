@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs import command
-from tests.servers.postgres import Database
+from tests.harness import command
+from tests.harness.servers.postgres import Database
 
 ROUTER = "org.apache.kafka.connect.transforms.RegexRouter"
 

@@ -22,10 +22,10 @@ from waltap.recording.file import (
 from waltap.recording.profiles import recording, replaying
 from waltap.source.position import parse_lsn
 
-from tests.rigs.command import waltap
-from tests.rigs.json_lines import records
-from tests.rigs.pipeline import Destination, Event, Pipeline
-from tests.servers.postgres import Database
+from tests.harness.command import waltap
+from tests.harness.json_lines import records
+from tests.harness.pipeline import Destination, Event, Pipeline
+from tests.harness.servers.postgres import Database
 
 WORK = """
 CREATE TYPE mood AS ENUM ('low', 'high');
@@ -114,7 +114,7 @@ def test_a_recording_gives_the_same_changes(
 
 def test_the_commands(database: Database, tmp_path: Path) -> None:
     """One process records, another replays with nothing but the file."""
-    from tests.rigs.pipeline import until
+    from tests.harness.pipeline import until
 
     database.psql("CREATE TABLE t (id int PRIMARY KEY)")
     ready = tmp_path / "ready"

@@ -6,7 +6,7 @@ docs/reference/decoders.md), is applied to the reference by the rules below; aft
 differ but clocks: keys, values, their schemas, headers, LSNs, transaction ids, commit times, order. A
 declaration that changes nothing here is a failure, too: it is not true, or the scenario lacks it.
 
-yboutput is a protocol double built from published sources (tests/servers/yboutput); no YugabyteDB
+yboutput is a protocol double built from published sources (tests/harness/servers/yboutput); no YugabyteDB
 server was run. It captures the schema ``whole`` alone, whose tables have the identity FULL.
 """
 
@@ -25,8 +25,8 @@ import pytest
 from tests.differential.comparison import differences, report
 from tests.differential.engines import Waltap
 from tests.differential.normalise import RUN_ID, Record, payload
-from tests.rigs.captures import context
-from tests.servers.postgres import Database
+from tests.harness.captures import context
+from tests.harness.servers.postgres import Database
 from waltap.decode.decoder import DecoderCapabilities
 from waltap.host import Host
 from waltap.specs import DecoderSpec

@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 from tests.integration.test_schema_registry import Kept
-from tests.rigs.pipeline import Pipeline, until
-from tests.rigs.registry_proxy import door
-from tests.servers.postgres import Database
-from tests.servers.registry import Registry
+from tests.harness.pipeline import Pipeline, until
+from tests.harness.registry_proxy import door
+from tests.harness.servers.postgres import Database
+from tests.harness.servers.registry import Registry
 from waltap.errors import ConfigurationError, Retry
 from waltap.format.converter import ConverterContext
 from waltap.mapping.connect_schema import Field, Kind, Schema

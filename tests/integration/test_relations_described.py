@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from waltap_sinks.changelog import ChangeLog
 
-from tests.rigs.json_lines import records
-from tests.rigs.pipeline import WAIT_S, Pipeline
-from tests.servers.postgres import Database
+from tests.harness.json_lines import records
+from tests.harness.pipeline import WAIT_S, Pipeline
+from tests.harness.servers.postgres import Database
 
 DECODERS = {
     "pgoutput": {},

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from waltap.json.codec import RowCodec
 
-from tests.rigs.pipeline import Pipeline, Run
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline, Run
+from tests.harness.servers.postgres import Database
 
 TABLES = 700
 """Tables that are made, filled and dropped; decoders ask what is gone at 256 relations."""

@@ -14,7 +14,7 @@ import pytest
 from waltap_yugabyte.errors import ReadTimeRefused
 
 from tests.integration.test_preflight import Shop, shop  # noqa: F401 - a fixture
-from tests.rigs.command import waltap
+from tests.harness.command import waltap
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.servers.postgres import Database
+from tests.harness.servers.postgres import Database
 
 LONG = "long " * 800
 

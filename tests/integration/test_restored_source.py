@@ -8,9 +8,9 @@ import pytest
 from waltap.pipeline.repair import Repair
 from waltap_postgres.errors import PositionAhead, PublicationDropped
 
-from tests.rigs.command import waltap
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Cluster, Database
+from tests.harness.command import waltap
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Cluster, Database
 
 
 def repaired(pipeline: Pipeline) -> set[str]:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs.json_lines import records
-from tests.rigs.pipeline import until
-from tests.servers.postgres import Database
+from tests.harness.json_lines import records
+from tests.harness.pipeline import until
+from tests.harness.servers.postgres import Database
 
 
 @pytest.fixture

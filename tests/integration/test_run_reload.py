@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.rigs.json_lines import records
-from tests.rigs.pipeline import until
-from tests.servers.jars import MissingProgram
-from tests.servers.linters import logrotate
-from tests.servers.postgres import Database
+from tests.harness.json_lines import records
+from tests.harness.pipeline import until
+from tests.harness.servers.jars import MissingProgram
+from tests.harness.servers.linters import logrotate
+from tests.harness.servers.postgres import Database
 
 LOGROTATE = Path(__file__).parents[2] / "examples/deploy/waltap.logrotate"
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Cluster, Database
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Cluster, Database
 
 LARGE = {
     "pgoutput.streaming": "on",

@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
-from tests.servers.registry import Registry
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
+from tests.harness.servers.registry import Registry
 from waltap.source.position import parse_lsn
 from waltap.errors import Retry
 from waltap.format.converter import ConverterContext

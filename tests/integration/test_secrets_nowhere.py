@@ -30,8 +30,8 @@ import waltap
 from waltap.errors import ConfigurationError, WaltapError
 from waltap.pipeline import Limits
 
-from tests.rigs.pipeline import until
-from tests.servers.postgres import Cluster, Database
+from tests.harness.pipeline import until
+from tests.harness.servers.postgres import Cluster, Database
 
 NAMES = (
     "database", "sslkey", "http", "oauth", "header", "hmac", "hook", "page", "sasl", "registry", "bearer", "s3",

@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 
-from tests.servers.postgres import Cluster, Database, Server
+from tests.harness.servers.postgres import Cluster, Database, Server
 
 
 def test_server_decodes_logically_in_utc(server: Server) -> None:

@@ -13,8 +13,8 @@ import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.servers.kafka import Kafka
-from tests.servers.registry import Registry
+from tests.harness.servers.kafka import Kafka
+from tests.harness.servers.registry import Registry
 
 WAIT_SECONDS = 90.0
 
@@ -89,7 +89,7 @@ def test_registry_gives_one_schema_one_id(registry: Registry) -> None:
 def test_a_server_dies_with_a_test_run_that_is_killed(tmp_path: Path) -> None:
     code = (
         "import pathlib, sys, time\n"
-        "from tests.servers.child import Child\n"
+        "from tests.harness.servers.child import Child\n"
         "child = Child(['sleep', '600'], pathlib.Path(sys.argv[1]))\n"
         "child.start()\n"
         "print(child.pid, flush=True)\n"

@@ -11,9 +11,9 @@ from waltap.errors import ConfigurationError, Retry, SinkError
 from waltap.pipeline.fan_out import OutletPausedTooLong
 from waltap_sinks.changelog import ChangeLog, Store
 
-from tests.rigs.json_lines import records
-from tests.rigs.pipeline import Destination, Pipeline
-from tests.servers.postgres import Database
+from tests.harness.json_lines import records
+from tests.harness.pipeline import Destination, Pipeline
+from tests.harness.servers.postgres import Database
 
 
 class Unwell(SinkError):

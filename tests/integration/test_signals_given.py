@@ -13,9 +13,9 @@ from waltap.signals import SignalAnswer, SignalCall, SignalUnusable
 from waltap.source.position import parse_lsn
 from waltap.specs import SignalActionSpec
 
-from tests.rigs.command import waltap
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness.command import waltap
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 
 WAIT_S = 60.0
 READ_T = {"data-collections": ["public.t"]}

@@ -14,9 +14,9 @@ import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.rigs.pipeline import until
-from tests.servers.child import free_ports
-from tests.servers.postgres import Database
+from tests.harness.pipeline import until
+from tests.harness.servers.child import free_ports
+from tests.harness.servers.postgres import Database
 
 LOCKED = "LOCK TABLE replica.t IN ACCESS EXCLUSIVE MODE"
 

@@ -15,9 +15,9 @@ from waltap.offsets.gaps import Gap, Gaps
 from waltap.source.position import parse_lsn
 from waltap_postgres.errors import SlotInvalidated
 
-from tests.rigs.pipeline import WAIT_S, Pipeline, Run, until
-from tests.servers.own_server import own_server
-from tests.servers.postgres import Cluster, Database
+from tests.harness.pipeline import WAIT_S, Pipeline, Run, until
+from tests.harness.servers.own_server import own_server
+from tests.harness.servers.postgres import Cluster, Database
 
 MB = 1 << 20
 SETTINGS = {

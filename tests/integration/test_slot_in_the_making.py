@@ -12,8 +12,8 @@ from waltap.pipeline.setup import Stages
 from waltap.pipeline.slot_owners import orphan_slots
 from waltap.source.connector import Connector
 
-from tests.rigs.pipeline import WAIT_S, Pipeline
-from tests.servers.postgres import Database
+from tests.harness.pipeline import WAIT_S, Pipeline
+from tests.harness.servers.postgres import Database
 from threading import Event
 
 

@@ -12,9 +12,9 @@ from waltap.cli.connection import connected
 from waltap.offsets.offset import Offset, OffsetStore
 from waltap.pipeline.preflight import checks
 
-from tests.rigs.command import waltap
-from tests.rigs.pipeline import Pipeline, Run
-from tests.servers.postgres import Database
+from tests.harness.command import waltap
+from tests.harness.pipeline import Pipeline, Run
+from tests.harness.servers.postgres import Database
 
 
 class Shop:

@@ -18,9 +18,9 @@ from waltap.offsets.offset import Offset, PartitionOffset
 from waltap.source.position import Position
 from waltap_postgres.errors import OtherSlot, SlotNotOurs
 
-from tests.rigs.command import waltap
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness.command import waltap
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 
 
 def toml(database: Database, **more: str) -> str:

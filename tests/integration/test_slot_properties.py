@@ -7,8 +7,8 @@ import pytest
 from waltap.source.position import lsn_text
 from waltap_postgres.errors import FailoverUnavailable, PositionGap
 
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from waltap.snapshot import Snapshotter, SnapshotStart
 from waltap.specs import SnapshotterSpec
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 
 ONLY_T = {"snapshot.include.collection.list": r"public\.t"}
 

@@ -17,8 +17,8 @@ from waltap.source.connector import Connector, MadeByRun, SourceLacks
 from waltap_postgres import connector as postgres_connector
 from waltap_postgres.waiting import pause
 
-from tests.rigs.pipeline import Pipeline, until
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline, until
+from tests.harness.servers.postgres import Database
 
 READER = """
 import json, pickle, sys

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs.pipeline import Pipeline, until
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline, until
+from tests.harness.servers.postgres import Database
 
 
 @contextmanager

@@ -8,8 +8,8 @@ from waltap.transactions.transaction import Batch, SnapshotRows
 from waltap_postgres.snapshot import plan
 from waltap_postgres.snapshot.errors import SnapshotTooOld
 
-from tests.rigs.pipeline import Pipeline, until
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline, until
+from tests.harness.servers.postgres import Database
 
 ROWS = 400
 

@@ -18,8 +18,8 @@ from waltap_postgres.snapshot.errors import (
     SnapshotReadFailed,
 )
 
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 
 MODE = {"snapshot.mode": "custom", "snapshot.mode.custom.name": "mine"}
 

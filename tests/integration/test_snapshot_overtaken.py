@@ -13,8 +13,8 @@ from waltap.hookspecs import hookimpl
 from waltap.transactions.transaction import SnapshotRows
 from waltap_sinks.changelog import ChangeLog
 
-from tests.rigs.pipeline import Pipeline, until
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline, until
+from tests.harness.servers.postgres import Database
 
 DECODERS = ["pgoutput", "wal2json", "decoderbufs"]
 

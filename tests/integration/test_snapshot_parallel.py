@@ -14,8 +14,8 @@ from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.snapshot import parallel
 from waltap_postgres.snapshot.transaction import ReadingTransaction
 
-from tests.rigs.pipeline import Destination, Pipeline, until
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Destination, Pipeline, until
+from tests.harness.servers.postgres import Database
 
 ACCOUNTS, TABLES = 4000, 3
 DEADLINE_S = 60.0

@@ -15,8 +15,8 @@ from waltap_spark.modes import ModeRules
 from waltap_spark.output import Output
 from waltap_spark.session import prepare
 
-from tests.rigs.pipeline import Pipeline, until
-from tests.servers.postgres import Cluster, Database
+from tests.harness.pipeline import Pipeline, until
+from tests.harness.servers.postgres import Cluster, Database
 
 
 def with_slot(database: Database, folder: Path) -> Pipeline:

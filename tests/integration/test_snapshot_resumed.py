@@ -14,8 +14,8 @@ from waltap.offsets.offset import Offset
 from waltap.transactions.transaction import Batch, SnapshotRows
 from waltap_postgres.snapshot import plan
 
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 
 TABLES = ["a", "b", "c"]
 ROWS = 600

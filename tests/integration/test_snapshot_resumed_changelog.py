@@ -16,8 +16,8 @@ from waltap_postgres.snapshot import plan
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.sink import ChangeLogSink
 
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 
 TABLES = ["a", "b", "nokey"]
 ROWS = 600

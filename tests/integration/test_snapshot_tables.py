@@ -7,8 +7,8 @@ import pytest
 from waltap.transactions.transaction import Batch, SnapshotRows
 from waltap_postgres.errors import RowsHidden, TableUnreadable
 
-from tests.rigs.pipeline import WAIT_S, Pipeline
-from tests.servers.postgres import Database
+from tests.harness.pipeline import WAIT_S, Pipeline
+from tests.harness.servers.postgres import Database
 
 
 def pieces(pipeline: Pipeline) -> list[tuple[str, int, str, str]]:

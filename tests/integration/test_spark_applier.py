@@ -27,9 +27,9 @@ from waltap_spark.live import LiveTables
 from waltap_spark.output import Output
 from waltap_spark.session import prepare
 
-from tests.rigs.changelog import Database, batch, context, relation
-from tests.rigs.remade_tables import COURSES as REMADE
-from tests.rigs.spark import Died, Rig
+from tests.harness.changelog import Database, batch, context, relation
+from tests.harness.remade_tables import COURSES as REMADE
+from tests.harness.spark import Died, Rig
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text"), ("note", "text")])
 EVENTS = relation("public.events", [("kind", "text"), ("n", "float8")], key=(), identity="f")

@@ -10,8 +10,8 @@ import pytest
 from waltap_spark.live import LiveTables
 from waltap_spark.output import TableState
 
-from tests.rigs.changelog import relation
-from tests.rigs.spark import Rig
+from tests.harness.changelog import relation
+from tests.harness.spark import Rig
 
 BEFORE = relation("public.t", [("id", "int4"), ("a", "text"), ("b", "text")], numbers=[1, 2, 3])
 

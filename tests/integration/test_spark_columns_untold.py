@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from waltap_spark.live import LiveTables
 
-from tests.rigs.changelog import relation
-from tests.rigs.spark import Rig
-from tests.rigs.untold_columns import COURSES
+from tests.harness.changelog import relation
+from tests.harness.spark import Rig
+from tests.harness.untold_columns import COURSES
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.integration.test_spark_applier import EVENTS, PEOPLE
-from tests.rigs.spark import Rig
+from tests.harness.spark import Rig
 from tests.integration.test_spark_resume import resume, said
 from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogRetired
 from waltap_spark import small_sets

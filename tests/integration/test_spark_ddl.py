@@ -7,8 +7,8 @@ import pytest
 from waltap_sinks.changelog import ChangeLog
 from waltap_spark.verify import compare
 
-from tests.rigs.lake import Lake
-from tests.servers.postgres import Database
+from tests.harness.lake import Lake
+from tests.harness.servers.postgres import Database
 
 SETUP = """
 create table whole (id int primary key deferrable initially deferred, note text);

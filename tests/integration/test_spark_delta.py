@@ -23,11 +23,11 @@ from waltap_spark.output import Output
 from waltap_spark.session import FEW_ROWS
 
 from tests.integration.test_spark_applier import PEOPLE
-from tests.rigs.changelog import relation
-from tests.rigs.failing_steps import steps_that_fail_are_taken_once
-from tests.rigs.remade_tables import COURSES as REMADE
-from tests.rigs.spark import Died, Rig
-from tests.rigs.tended_by_others import a_table_at_rest_outlives_its_version
+from tests.harness.changelog import relation
+from tests.harness.failing_steps import steps_that_fail_are_taken_once
+from tests.harness.remade_tables import COURSES as REMADE
+from tests.harness.spark import Died, Rig
+from tests.harness.tended_by_others import a_table_at_rest_outlives_its_version
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

@@ -10,7 +10,7 @@ import pytest
 from pyarrow import dataset
 from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
 
-from tests.rigs.changelog import Database, batch, context, relation
+from tests.harness.changelog import Database, batch, context, relation
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "spark"
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])

@@ -11,8 +11,8 @@ from waltap_spark.column_names import ColumnNames
 from waltap_spark.errors import ChunksUnread, RowsAwaited
 from waltap_spark.modes import ModeRules
 
-from tests.rigs.handed_snapshot import HandedSnapshots
-from tests.servers.postgres import Database
+from tests.harness.handed_snapshot import HandedSnapshots
+from tests.harness.servers.postgres import Database
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

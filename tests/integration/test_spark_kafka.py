@@ -13,12 +13,12 @@ from confluent_kafka.admin import NewTopic
 from waltap_spark.kafka import KafkaFeed, KafkaTopics
 from waltap_spark.kafka.errors import ColumnsUnknown, EventUnread, OffsetsLost
 
-from tests.rigs.kafka import create
-from tests.rigs.pipeline import Pipeline
-from tests.rigs.topics import Reader, event, produce
-from tests.servers.kafka import Kafka
-from tests.servers.postgres import Database
-from tests.servers.registry import Registry
+from tests.harness.kafka import create
+from tests.harness.pipeline import Pipeline
+from tests.harness.topics import Reader, event, produce
+from tests.harness.servers.kafka import Kafka
+from tests.harness.servers.postgres import Database
+from tests.harness.servers.registry import Registry
 
 PLACEHOLDER = "__debezium_unavailable_value"
 LONG = "x" * 9000

@@ -15,11 +15,11 @@ from waltap_spark.kafka.errors import OffsetsLost
 
 from waltap.source.position import parse_lsn
 
-from tests.rigs.kafka import create
-from tests.rigs.pipeline import Pipeline, until
-from tests.rigs.topics import Reader, event, produce
-from tests.servers.kafka import Kafka
-from tests.servers.postgres import Database
+from tests.harness.kafka import create
+from tests.harness.pipeline import Pipeline, until
+from tests.harness.topics import Reader, event, produce
+from tests.harness.servers.kafka import Kafka
+from tests.harness.servers.postgres import Database
 
 AWAY, HERE = "__debezium.newkey", "__debezium.oldkey"
 UNSENT = "__debezium_unavailable_value"

@@ -12,10 +12,10 @@ from confluent_kafka.admin import NewTopic
 from waltap_spark.kafka import KafkaTopics
 
 from tests.differential.corpus import CORPORA
-from tests.rigs.kafka import create
-from tests.rigs.topics import Reader
-from tests.servers.kafka import Kafka
-from tests.servers.postgres import Database
+from tests.harness.kafka import create
+from tests.harness.topics import Reader
+from tests.harness.servers.kafka import Kafka
+from tests.harness.servers.postgres import Database
 
 FAR = r"infinity|BC|^\d{5,}"
 CASES = {

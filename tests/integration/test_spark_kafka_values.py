@@ -15,9 +15,9 @@ from confluent_kafka.admin import NewTopic
 from waltap_sinks.changelog.errors import ColumnNameTaken
 from waltap_spark.kafka import KafkaTopics
 
-from tests.rigs.kafka import create
-from tests.rigs.topics import Reader, event, produce
-from tests.servers.kafka import Kafka
+from tests.harness.kafka import create
+from tests.harness.topics import Reader, event, produce
+from tests.harness.servers.kafka import Kafka
 
 UNSENT = "__debezium_unavailable_value"
 ID = {"field": "id", "type": "int32"}

@@ -8,10 +8,10 @@ from waltap.host import Host
 from waltap.source.check_context import CheckContext
 from waltap_spark.kept_check import kept_as_said
 
-from tests.rigs.changelog import relation
-from tests.rigs.pipeline import Pipeline
-from tests.rigs.spark import Rig
-from tests.servers.postgres import Database
+from tests.harness.changelog import relation
+from tests.harness.pipeline import Pipeline
+from tests.harness.spark import Rig
+from tests.harness.servers.postgres import Database
 
 TABLES = """
 CREATE TABLE keyed (id int PRIMARY KEY, v text);

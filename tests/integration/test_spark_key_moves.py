@@ -14,9 +14,9 @@ from waltap_spark import pipelines
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
 
-from tests.rigs.changelog import relation
-from tests.rigs.spark import Rig
-from tests.rigs.versions import text, versions
+from tests.harness.changelog import relation
+from tests.harness.spark import Rig
+from tests.harness.versions import text, versions
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

@@ -9,11 +9,11 @@ from waltap_spark.modes import ModeRules
 from waltap_spark.output import TableState
 from waltap_spark.verify import compare
 
-from tests.rigs.changelog import relation
-from tests.rigs.lake import Lake
-from tests.rigs.spark import Rig
-from tests.rigs.versions import versions
-from tests.servers.postgres import Database
+from tests.harness.changelog import relation
+from tests.harness.lake import Lake
+from tests.harness.spark import Rig
+from tests.harness.versions import versions
+from tests.harness.servers.postgres import Database
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

@@ -13,8 +13,8 @@ from waltap_spark.live import LiveTables
 from waltap_spark.maintenance import maintain, take
 from waltap_spark.output import Intent, Output
 
-from tests.rigs.changelog import relation
-from tests.rigs.spark import Rig
+from tests.harness.changelog import relation
+from tests.harness.spark import Rig
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

@@ -11,10 +11,10 @@ from waltap_spark import timeline
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import EXTRA, ModeRules
 
-from tests.rigs.changelog import relation
-from tests.rigs.parts_of_transactions import a_transaction_is_one_version
-from tests.rigs.spark import Rig
-from tests.rigs.versions import ends, last_known, states, text, versions
+from tests.harness.changelog import relation
+from tests.harness.parts_of_transactions import a_transaction_is_one_version
+from tests.harness.spark import Rig
+from tests.harness.versions import ends, last_known, states, text, versions
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

@@ -14,8 +14,8 @@ from waltap_spark.errors import OutputMismatch
 from waltap_spark.live import LiveTables
 from waltap_spark.output import Output
 
-from tests.rigs.changelog import Database, batch, context, relation
-from tests.rigs.spark import Rig
+from tests.harness.changelog import Database, batch, context, relation
+from tests.harness.spark import Rig
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
 

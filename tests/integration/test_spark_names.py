@@ -12,8 +12,8 @@ from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
 from waltap_spark.shared_targets import Places
 
-from tests.rigs.changelog import relation
-from tests.rigs.spark import Rig
+from tests.harness.changelog import relation
+from tests.harness.spark import Rig
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

@@ -10,8 +10,8 @@ from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
 from waltap_spark.settle import distinguishing
 
-from tests.rigs.lake import Lake
-from tests.servers.postgres import Database
+from tests.harness.lake import Lake
+from tests.harness.servers.postgres import Database
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

@@ -14,8 +14,8 @@ from waltap_spark.errors import SparkRefused
 from waltap_spark.live import LiveTables
 from waltap_spark.verify import compare
 
-from tests.rigs.changelog import relation
-from tests.rigs.spark import Rig
+from tests.harness.changelog import relation
+from tests.harness.spark import Rig
 
 ODD = 'Odd.Na me`"'
 COLUMN = "we`ird.col umn"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
 
-from tests.rigs.changelog import Database, batch, context, relation
+from tests.harness.changelog import Database, batch, context, relation
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
 LONG_AGO = "20200101T000"

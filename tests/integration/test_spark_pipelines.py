@@ -12,9 +12,9 @@ import pytest
 from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
 from waltap_spark import pipelines
 
-from tests.rigs.changelog import Database, batch, context, relation
-from tests.rigs.profile_query import patiently
-from tests.servers import spark_catalogue
+from tests.harness.changelog import Database, batch, context, relation
+from tests.harness.profile_query import patiently
+from tests.harness.servers import spark_catalogue
 
 ORDERS = relation("public.orders", [("id", "int4"), ("state", "text"), ("note", "text")])
 CLIENT = Path(__file__).with_name("pipelines_client.py")

@@ -21,8 +21,8 @@ from waltap_spark.source.errors import CapturedElsewhere, OffsetOfAnother, Sourc
 from waltap_spark.source.options import before_first, parse_options
 from waltap_spark.source.profiles import ProfilesStream, hosts_of
 
-from tests.servers.postgres import Database
-from tests.servers.s3 import S3Server
+from tests.harness.servers.postgres import Database
+from tests.harness.servers.s3 import S3Server
 
 LIMIT_S = 120.0
 
@@ -486,7 +486,7 @@ def test_a_query_whose_driver_is_killed_in_a_batch_goes_on_with_each_row_once(
     shop.insert(1, 2, 3)
     with (tmp_path / "said").open("w") as said:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.rigs.profile_query", shop.file, got],
+            [sys.executable, "-m", "tests.harness.profile_query", shop.file, got],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said,
             text=True, start_new_session=True, cwd=Path(__file__).parents[2],
         )  # fmt: skip
@@ -508,7 +508,7 @@ def test_a_query_whose_driver_is_killed_in_a_batch_goes_on_with_each_row_once(
     shop.database.execute("UPDATE orders SET state = 'late' WHERE id = 1")
     shop.insert(99)
 
-    from tests.rigs import profile_query
+    from tests.harness import profile_query
 
     def query() -> Any:
         started = profile_query.start(spark, str(shop.file), got, ends=True)

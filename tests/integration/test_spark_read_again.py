@@ -13,7 +13,7 @@ from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.live import LiveTables
 from waltap_spark.output import Output
 
-from tests.rigs.changelog import ALL, Database, batch, context, relation
+from tests.harness.changelog import ALL, Database, batch, context, relation
 
 FORMATS = pytest.mark.parametrize("table_format", ["parquet", "delta"])
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])

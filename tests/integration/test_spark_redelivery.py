@@ -11,9 +11,9 @@ from waltap_spark import session
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
 
-from tests.rigs.changelog import batch, relation
-from tests.rigs.spark import Rig
-from tests.rigs.versions import versions
+from tests.harness.changelog import batch, relation
+from tests.harness.spark import Rig
+from tests.harness.versions import versions
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

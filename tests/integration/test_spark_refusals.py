@@ -22,8 +22,8 @@ from waltap_spark.properties import SparkProperties
 from waltap_spark.settings import apply_options, pairs_of, follow_options, properties_of
 from waltap_spark.sink import SparkSink
 
-from tests.rigs.changelog import Database, batch, context, relation
-from tests.rigs.command import waltap
+from tests.harness.changelog import Database, batch, context, relation
+from tests.harness.command import waltap
 
 NUMBERS = relation("public.odd", [("id", "int4"), ("v", "int4")])
 HOLD = """

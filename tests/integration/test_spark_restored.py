@@ -11,7 +11,7 @@ from waltap_spark import applier, retries
 from waltap_spark.live import LiveTables
 
 from tests.integration.test_spark_applier import PEOPLE
-from tests.rigs.spark import Rig
+from tests.harness.spark import Rig
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.integration.test_spark_applier import PEOPLE
-from tests.rigs.changelog import relation
-from tests.rigs.spark import Rig
+from tests.harness.changelog import relation
+from tests.harness.spark import Rig
 from waltap_spark.commands import application
 from waltap_spark.live import LiveTables
 

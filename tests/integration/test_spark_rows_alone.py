@@ -7,7 +7,7 @@ import pytest
 
 from waltap_spark.formats.choice import FormatChoice
 
-from tests.rigs.rows_alone import RowsAlone
+from tests.harness.rows_alone import RowsAlone
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

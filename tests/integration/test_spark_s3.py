@@ -12,19 +12,19 @@ import pytest
 from confluent_kafka.admin import NewTopic
 from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
 
-from tests.rigs.changelog import Database, batch, context, relation
-from tests.rigs.command import waltap
-from tests.rigs.dead_letters import write_profile
-from tests.rigs.kafka import create
-from tests.rigs.pipeline import Pipeline
-from tests.rigs.topics import event, produce
-from tests.servers import delta as delta_lake
-from tests.servers import spark_kafka, spark_s3
-from tests.servers.fixtures import missing
-from tests.servers.jars import MissingProgram
-from tests.servers.kafka import Kafka
-from tests.servers.postgres import Database as PostgresDatabase
-from tests.servers.s3 import ANYBODY, REGION, S3Server
+from tests.harness.changelog import Database, batch, context, relation
+from tests.harness.command import waltap
+from tests.harness.dead_letters import write_profile
+from tests.harness.kafka import create
+from tests.harness.pipeline import Pipeline
+from tests.harness.topics import event, produce
+from tests.harness.servers import delta as delta_lake
+from tests.harness.servers import spark_kafka, spark_s3
+from tests.harness.servers.fixtures import missing
+from tests.harness.servers.jars import MissingProgram
+from tests.harness.servers.kafka import Kafka
+from tests.harness.servers.postgres import Database as PostgresDatabase
+from tests.harness.servers.s3 import ANYBODY, REGION, S3Server
 from waltap_spark.small_sets import SMALL_ROWS
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])

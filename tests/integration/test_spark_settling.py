@@ -14,8 +14,8 @@ from waltap_spark.schema import LOG_FIELDS, struct_of
 from waltap_spark.session import make_active, prepare
 from waltap_spark.beside import GONE
 
-from tests.rigs.changelog import relation
-from tests.rigs.spark import Rig
+from tests.harness.changelog import relation
+from tests.harness.spark import Rig
 from tests.property.test_move_origins import Action, Source
 
 pytestmark = pytest.mark.usefixtures("quick_plans")

@@ -8,10 +8,10 @@ from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.live import LiveTables
 from waltap_spark.shared_targets import Places
 
-from tests.rigs.changelog import relation
-from tests.rigs.shared_outputs import write_one_target
-from tests.rigs.shared_sources import INTO, RULES, run
-from tests.rigs.spark import Rig
+from tests.harness.changelog import relation
+from tests.harness.shared_outputs import write_one_target
+from tests.harness.shared_sources import INTO, RULES, run
+from tests.harness.spark import Rig
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

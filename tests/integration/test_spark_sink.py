@@ -18,7 +18,7 @@ from waltap_spark.properties import SparkProperties
 from waltap_spark.session import REQUIRED, prepare
 from waltap_spark.sink import SparkSink, changelog_of, tables_of
 
-from tests.rigs.changelog import Database, batch, context, relation
+from tests.harness.changelog import Database, batch, context, relation
 
 NUMBERS = relation("public.odd", [("id", "int4"), ("v", "int4")])
 WIDE = relation("public.wide", [("id", "int4"), ("v", "text")])

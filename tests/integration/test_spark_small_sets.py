@@ -8,7 +8,7 @@ import pytest
 from pyarrow import parquet
 
 from tests.integration.test_spark_applier import EVENTS, PEOPLE
-from tests.rigs.spark import Rig
+from tests.harness.spark import Rig
 from waltap.files.store import Store
 from waltap_spark import small_sets
 from waltap_spark.live import LiveTables

@@ -8,10 +8,10 @@ import pytest
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
 
-from tests.rigs.changelog import COMMIT_TS, relation
-from tests.rigs.empty_tables import OPTIONS, tables_without_rows_follow
-from tests.rigs.spark import Rig
-from tests.rigs.versions import versions
+from tests.harness.changelog import COMMIT_TS, relation
+from tests.harness.empty_tables import OPTIONS, tables_without_rows_follow
+from tests.harness.spark import Rig
+from tests.harness.versions import versions
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 
-from tests.rigs.profile_query import patiently
-from tests.rigs.changelog import COMMIT_TS, Database, batch, context, relation
+from tests.harness.profile_query import patiently
+from tests.harness.changelog import COMMIT_TS, Database, batch, context, relation
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")], numbers=(1, 2))
 OTHER = relation("sales.other", [("id", "int8"), ("_note", "text")], oid=99)

@@ -13,8 +13,8 @@ from waltap_spark.formats.work import Work
 from waltap_spark.live import LiveTables
 from waltap_spark.plan import TablePlan
 
-from tests.rigs.changelog import relation
-from tests.rigs.spark import Rig
+from tests.harness.changelog import relation
+from tests.harness.spark import Rig
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

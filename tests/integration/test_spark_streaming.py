@@ -15,7 +15,7 @@ from waltap_spark.output import Output
 from waltap_spark.session import prepare
 from waltap_spark.streaming import start_query
 
-from tests.rigs.changelog import Database, batch, context, relation
+from tests.harness.changelog import Database, batch, context, relation
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
 

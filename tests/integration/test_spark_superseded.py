@@ -25,8 +25,8 @@ from waltap_spark.small_sets import stored_types
 from waltap_spark.superseded import last_rows
 
 from tests.property.test_move_origins import Action, Source
-from tests.rigs.changelog import relation
-from tests.rigs.spark import Rig
+from tests.harness.changelog import relation
+from tests.harness.spark import Rig
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

@@ -10,8 +10,8 @@ from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.formats.delta import DeltaFormat
 from waltap_spark.live import LiveTables
 
-from tests.rigs.changelog import relation
-from tests.rigs.spark import Died, Rig
+from tests.harness.changelog import relation
+from tests.harness.spark import Died, Rig
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

@@ -14,8 +14,8 @@ from waltap_spark.output import Output, TableState
 from waltap_spark.session import prepare
 from waltap_spark.upkeep import Upkeep
 
-from tests.rigs.changelog import relation
-from tests.rigs.spark import Rig
+from tests.harness.changelog import relation
+from tests.harness.spark import Rig
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

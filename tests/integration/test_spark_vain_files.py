@@ -17,8 +17,8 @@ from waltap_spark.formats.parquet import ParquetFormat
 from waltap_spark.modes import ModeRules
 from waltap_postgres.types import TYPE_SPECS
 
-from tests.rigs.changelog import context, relation
-from tests.rigs.spark import Rig
+from tests.harness.changelog import context, relation
+from tests.harness.spark import Rig
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

@@ -18,10 +18,10 @@ from waltap_sinks.comparison.commands import told
 from waltap_sinks.comparison.lacking import Captured
 from waltap_spark.verify import compare, lacking
 
-from tests.rigs.busy_lake import looks_right_while_it_runs
-from tests.rigs.changelog import Database as Model
-from tests.rigs.changelog import batch, context, relation
-from tests.rigs.spark import Rig
+from tests.harness.busy_lake import looks_right_while_it_runs
+from tests.harness.changelog import Database as Model
+from tests.harness.changelog import batch, context, relation
+from tests.harness.spark import Rig
 
 COLUMNS = [
     ("id", "int4"),

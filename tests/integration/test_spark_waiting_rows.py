@@ -17,9 +17,9 @@ from waltap_spark.live import LiveTables
 from waltap_spark.output import Output
 from waltap_spark.session import prepare
 
-from tests.rigs.changelog import context, relation
-from tests.rigs.handed import ITEMS, Chunk, rows
-from tests.rigs.spark import Died
+from tests.harness.changelog import context, relation
+from tests.harness.handed import ITEMS, Chunk, rows
+from tests.harness.spark import Died
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

@@ -16,11 +16,11 @@ import pytest
 from tests.hunt.proxy import Proxy
 from tests.integration.test_sql_dialects import Place, maria
 from tests.integration.test_sql_trouble import PEOPLE
-from tests.rigs.changelog import Database as Model
-from tests.rigs.changelog import batch, relation
-from tests.rigs.pipeline import until
-from tests.servers.mariadb import MariaDb
-from tests.servers.postgres import Cluster, Database
+from tests.harness.changelog import Database as Model
+from tests.harness.changelog import batch, relation
+from tests.harness.pipeline import until
+from tests.harness.servers.mariadb import MariaDb
+from tests.harness.servers.postgres import Cluster, Database
 from waltap.errors import Retry
 from waltap.source.position import Position, lsn_text
 from waltap_sinks.sql import SqlSink

@@ -21,10 +21,10 @@ from tests.integration.test_sql_sink import (
     _transaction,
     after_every_operation,
 )
-from tests.rigs.changelog import Database as Model
-from tests.rigs.changelog import batch, context, in_parts, relation
-from tests.rigs.sql import copy_of, model
-from tests.servers.mariadb import MariaDb
+from tests.harness.changelog import Database as Model
+from tests.harness.changelog import batch, context, in_parts, relation
+from tests.harness.sql import copy_of, model
+from tests.harness.servers.mariadb import MariaDb
 from waltap.errors import Retry
 from waltap.source.position import Position, lsn_text
 from waltap_sinks.sql import SqlProperties, SqlSink

@@ -12,10 +12,10 @@ import pytest
 
 from tests.integration.test_sql_dialects import Place, duck, file, maria
 from tests.integration.test_sql_sink import PAIRS, PEOPLE, VISITS, _transaction
-from tests.rigs.changelog import Database as Model
-from tests.rigs.changelog import batch, context, in_parts, relation
-from tests.rigs.sql import copy_of
-from tests.servers.postgres import Database
+from tests.harness.changelog import Database as Model
+from tests.harness.changelog import batch, context, in_parts, relation
+from tests.harness.sql import copy_of
+from tests.harness.servers.postgres import Database
 from waltap.decode.message import Delete, Insert, Truncate, Update
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import UNCHANGED, Tuple

@@ -8,9 +8,9 @@ import pytest
 from waltap_sinks.sql.errors import SqlChangeIgnored
 
 from tests.integration.test_sql_dialects import Place, duck, file, maria  # noqa: F401 - fixtures
-from tests.rigs.changelog import Database as Model
-from tests.rigs.changelog import batch, relation
-from tests.servers.postgres import Database
+from tests.harness.changelog import Database as Model
+from tests.harness.changelog import batch, relation
+from tests.harness.servers.postgres import Database
 
 THINGS = relation("public.things", [("id", "int4"), ("v", "text")], key=("id",))
 LONE = relation("public.lone", [("id", "int4")], key=("id",))

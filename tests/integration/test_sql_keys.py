@@ -10,10 +10,10 @@ import pytest
 from waltap_sinks.sql.errors import SqlTableUnfit
 
 from tests.integration.test_sql_dialects import Place, duck, file, maria  # noqa: F401 - fixtures
-from tests.rigs.changelog import Database as Model
-from tests.rigs.changelog import batch, relation
-from tests.servers.mariadb import MariaDb
-from tests.servers.postgres import Database
+from tests.harness.changelog import Database as Model
+from tests.harness.changelog import batch, relation
+from tests.harness.servers.mariadb import MariaDb
+from tests.harness.servers.postgres import Database
 
 WORDS = relation("public.words", [("word", "text"), ("v", "text")], key=("word",))
 PAIRS = relation("public.pairs", [("one", "text"), ("two", "text")], key=("one", "two"))

@@ -13,11 +13,11 @@ from tests.integration.test_sql_dialects import Place, duck, file, maria
 from tests.integration.test_sql_history import Annals, told
 from tests.integration.test_sql_sink import PEOPLE, VISITS
 from tests.integration.test_sql_trouble import _waits
-from tests.rigs.changelog import Database as Model
-from tests.rigs.changelog import batch, context
-from tests.rigs.pipeline import until
-from tests.rigs.sql import copy_of, model
-from tests.servers.postgres import Database
+from tests.harness.changelog import Database as Model
+from tests.harness.changelog import batch, context
+from tests.harness.pipeline import until
+from tests.harness.sql import copy_of, model
+from tests.harness.servers.postgres import Database
 from waltap.errors import ConfigurationError, SinkError
 from waltap.source.position import Position
 from waltap.transactions.transaction import TransactionPart

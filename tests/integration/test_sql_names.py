@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from tests.integration.test_sql_dialects import Place, duck, file, maria
-from tests.rigs.changelog import Database as Model
-from tests.rigs.changelog import batch, relation
+from tests.harness.changelog import Database as Model
+from tests.harness.changelog import batch, relation
 from waltap.capture.java_regex import NameMatcher
 from waltap_sinks.sql.errors import SqlColumnNameTaken, SqlNameTaken
 

@@ -10,11 +10,11 @@ import duckdb
 import pytest
 
 from tests.integration.test_sql_dialects import Place
-from tests.rigs.changelog import Database as Model
-from tests.rigs.changelog import batch, context, in_parts, relation
-from tests.rigs.sql import properties, texts
-from tests.servers.mariadb import MariaDb
-from tests.servers.postgres import Database
+from tests.harness.changelog import Database as Model
+from tests.harness.changelog import batch, context, in_parts, relation
+from tests.harness.sql import properties, texts
+from tests.harness.servers.mariadb import MariaDb
+from tests.harness.servers.postgres import Database
 from waltap.sink import RecordsRefused
 from waltap.sink.refusal import leave_out
 from waltap.source.position import Position

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.rigs.changelog import Database as Model
-from tests.rigs.changelog import batch, in_parts, relation
-from tests.rigs.sql import copy_of, model, opened, sink, texts
-from tests.servers.postgres import Database
+from tests.harness.changelog import Database as Model
+from tests.harness.changelog import batch, in_parts, relation
+from tests.harness.sql import copy_of, model, opened, sink, texts
+from tests.harness.servers.postgres import Database
 from waltap.decode.message import Truncate
 from waltap.source.position import Position
 from waltap_sinks.sql import SqlSink

@@ -4,8 +4,8 @@ import contextlib
 import json
 
 from tests.integration.test_preflight import Shop, shop  # noqa: F401 - a fixture
-from tests.rigs.command import waltap
-from tests.servers.mariadb import MariaDb
+from tests.harness.command import waltap
+from tests.harness.servers.mariadb import MariaDb
 
 
 def test_what_a_target_does_not_hold_is_told_before_the_run_with_what_ends_it(

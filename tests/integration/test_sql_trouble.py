@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.rigs.changelog import Database as Model
-from tests.rigs.changelog import batch, context, in_parts, relation
-from tests.rigs.pipeline import until
-from tests.rigs.sql import opened, properties, sink, texts
-from tests.servers.postgres import Database
+from tests.harness.changelog import Database as Model
+from tests.harness.changelog import batch, context, in_parts, relation
+from tests.harness.pipeline import until
+from tests.harness.sql import opened, properties, sink, texts
+from tests.harness.servers.postgres import Database
 from waltap.errors import ConfigurationError, Retry, SinkError
 from waltap.sink.refusal import RecordsRefused
 from waltap.source.position import Position, lsn_text

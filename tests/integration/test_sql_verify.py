@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.integration.test_sql_pipeline import pipeline
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 from waltap.cli.application import application
 from waltap_sinks.comparison import Comparison
 from waltap_sinks.comparison.compare import compare

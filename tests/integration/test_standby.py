@@ -9,9 +9,9 @@ import pytest
 from waltap.pipeline.lock import PipelineRunning, StateFolderGone
 from waltap.pipeline.tenure import LeaseLost
 
-from tests.rigs.pipeline import Destination, Pipeline, Run, until
-from tests.rigs.proxy import Proxy
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Destination, Pipeline, Run, until
+from tests.harness.proxy import Proxy
+from tests.harness.servers.postgres import Database
 
 PATIENCE_S = 60.0
 STANDBY = {"waltap.standby": True, "waltap.lease.ms": 10_000}

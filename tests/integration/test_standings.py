@@ -8,7 +8,7 @@ from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.catalog.standings import BURST, CHECKS_PER_S, Standings
 from waltap_postgres.properties import PostgresProperties
 
-from tests.servers.postgres import Database
+from tests.harness.servers.postgres import Database
 
 TABLES = 64
 

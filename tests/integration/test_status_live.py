@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 
 
 class Shop:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from waltap.monitor.server import Monitor
 
-from tests.rigs.pipeline import Pipeline, Run, until
-from tests.servers.browser import browser
-from tests.servers.jars import MissingProgram
-from tests.servers.postgres import Database
-from tests.servers.requirement import missing
+from tests.harness.pipeline import Pipeline, Run, until
+from tests.harness.servers.browser import browser
+from tests.harness.servers.jars import MissingProgram
+from tests.harness.servers.postgres import Database
+from tests.harness.servers.requirement import missing
 
 EVIL = '<img src=x onerror="document.title=1">'
 WAIT_MS = 90_000

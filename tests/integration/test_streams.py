@@ -10,13 +10,13 @@ import nats
 import orjson
 import pytest
 
-from tests.rigs.changelog import context
-from tests.rigs.pipeline import Pipeline
-from tests.servers.child import free_ports
-from tests.servers.moto import Moto
-from tests.servers.nats import NatsServer
-from tests.servers.postgres import Database
-from tests.servers.redis import RedisServer
+from tests.harness.changelog import context
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.child import free_ports
+from tests.harness.servers.moto import Moto
+from tests.harness.servers.nats import NatsServer
+from tests.harness.servers.postgres import Database
+from tests.harness.servers.redis import RedisServer
 from waltap.errors import SinkError
 from waltap.format.record import Record
 from waltap.sink.sink import Sink

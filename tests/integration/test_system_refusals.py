@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.postgres import Database
+from tests.harness.servers.postgres import Database
 
 SINKS = ("jsonl", "changelog")
 

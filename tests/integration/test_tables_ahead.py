@@ -7,7 +7,7 @@ from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.catalog.tables_ahead import BURST, PAUSE_S, TablesAhead
 from waltap_postgres.properties import PostgresProperties
 
-from tests.servers.postgres import Database
+from tests.harness.servers.postgres import Database
 
 TABLES = 120
 

@@ -12,11 +12,11 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
-from tests.rigs.kafka import create
-from tests.rigs.pipeline import Pipeline, until
-from tests.servers.kafka import Kafka
-from tests.servers.postgres import Database
-from tests.servers.registry import Registry
+from tests.harness.kafka import create
+from tests.harness.pipeline import Pipeline, until
+from tests.harness.servers.kafka import Kafka
+from tests.harness.servers.postgres import Database
+from tests.harness.servers.registry import Registry
 from waltap_kafka import client
 from waltap_kafka.errors import KafkaTopicUnread
 from waltap_kafka.topic_records import TopicRecords

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from waltap.decode.text_encoding import SINGLE_BYTE, codec_of
 
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database, Server
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database, Server
 
 DECODERS = {
     "pgoutput": {},

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from waltap.errors import WaltapError
 
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Cluster, Database
-from tests.servers.requirement import missing
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Cluster, Database
+from tests.harness.servers.requirement import missing
 
 ROLE = "certified"
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.postgres import Cluster, program
+from tests.harness.servers.postgres import Cluster, program
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
 BLOCK = re.compile(r"(?:<!-- ([^\n]*?) -->\n)?```(console|sql)\n(.*?)```\n", re.DOTALL)

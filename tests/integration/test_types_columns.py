@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from tests.integration.test_types_send_format import MODES
-from tests.rigs.typed_values import LITERALS, UNKNOWN, both_once, typed
+from tests.harness.typed_values import LITERALS, UNKNOWN, both_once, typed
 from waltap.arrow.tuples import RelationCodec
 from waltap.capture.capture import Capture
 from waltap.capture.properties import CaptureProperties

@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
 from waltap.host import Host
 from waltap.pipeline.setup import build
 from waltap_postgres.catalog.catalogue import PostgresCatalogue

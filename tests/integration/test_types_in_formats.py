@@ -9,9 +9,9 @@ import fastavro
 import pytest
 from jsonschema import Draft7Validator
 
-from tests.rigs.protobuf import protobuf_reader
-from tests.rigs.typed_records import NOW, context, typed_parts, typed_records
-from tests.rigs.typed_values import typed  # noqa: F401 - a fixture
+from tests.harness.protobuf import protobuf_reader
+from tests.harness.typed_records import NOW, context, typed_parts, typed_records
+from tests.harness.typed_values import typed  # noqa: F401 - a fixture
 from waltap.format.converted import ConvertedFormat, Converters
 from waltap.format.converter import ConverterContext, ValueUnfit
 from waltap.format.record import Record

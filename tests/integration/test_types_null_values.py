@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 
-from tests.rigs.typed_values import LITERALS, UNKNOWN, both_once, typed
+from tests.harness.typed_values import LITERALS, UNKNOWN, both_once, typed
 from waltap.decode.relation import Column
 from waltap.arrow.misfit import MisfitCount
 from waltap.mapping.type_mapping import ColumnMapping, TypeOptions

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tests.differential.corpus import Variant, variants
-from tests.servers.postgres import Database
+from tests.harness.servers.postgres import Database
 from waltap.decode.relation import Column, Relation
 from waltap.json.schema import schema_object, value_json
 from waltap.mapping.type_mapping import ColumnMapping, TypeOptions

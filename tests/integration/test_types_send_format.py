@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.rigs.typed_values import LITERALS, UNKNOWN, both_once, typed
+from tests.harness.typed_values import LITERALS, UNKNOWN, both_once, typed
 from waltap.decode.relation import Relation
 from waltap.arrow.tuples import RelationCodec
 from waltap.json.schema import value_json

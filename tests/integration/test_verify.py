@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.integration.test_sql_dialects import duck, file, maria
-from tests.rigs.pipeline import Pipeline, until
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline, until
+from tests.harness.servers.postgres import Database
 from waltap.cli.application import application
 
 __all__ = ["duck", "file", "maria"]

@@ -9,7 +9,7 @@ from waltap.errors import SourceError
 
 from tests.integration.test_verify import Destination, destination, duck, file, maria, postgres
 
-from tests.servers.postgres import Database
+from tests.harness.servers.postgres import Database
 
 __all__ = ["destination", "duck", "file", "maria", "postgres"]
 

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from waltap.transactions.transaction import Batch
 
-from tests.rigs.pipeline import Pipeline, Run, until
-from tests.rigs.proxy import Proxy
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline, Run, until
+from tests.harness.proxy import Proxy
+from tests.harness.servers.postgres import Database
 
 STOP_S = 30.0
 

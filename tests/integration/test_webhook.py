@@ -14,9 +14,9 @@ from waltap.notifications.webhook_channel import WebhookDown, WebhookNotificatio
 from waltap.notifications.webhook_properties import WebhookProperties
 from waltap.plugin_errors import LibraryMissing
 
-from tests.rigs.http_receiver import Receiver
-from tests.rigs.pipeline import Pipeline, until
-from tests.servers.postgres import Database
+from tests.harness.http_receiver import Receiver
+from tests.harness.pipeline import Pipeline, until
+from tests.harness.servers.postgres import Database
 
 
 @pytest.fixture

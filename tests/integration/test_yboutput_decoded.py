@@ -1,6 +1,6 @@
 """yboutput's decoder and the identity CHANGE on bytes of a real server.
 
-Verified against a protocol double built from published sources (tests/servers/yboutput); no
+Verified against a protocol double built from published sources (tests/harness/servers/yboutput); no
 YugabyteDB server was run.
 """
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.rigs.captures import context, told
-from tests.rigs.yboutput_recording import record, recorded
-from tests.rigs.yboutput_slot import Slot, identity
-from tests.servers.postgres import Database
+from tests.harness.captures import context, told
+from tests.harness.yboutput_recording import record, recorded
+from tests.harness.yboutput_slot import Slot, identity
+from tests.harness.servers.postgres import Database
 from waltap.decode import ABSENT, UNCHANGED, Begin, Commit, Delete, Message, RelationSeen, Update
 from waltap.decode.replica_identity import RowImages
 from waltap.host import Host

@@ -1,6 +1,6 @@
 """``waltap run`` with plugin.name=yboutput: what arrives in JSON records and in the change log.
 
-Verified against a protocol double built from published sources (tests/servers/yboutput); no
+Verified against a protocol double built from published sources (tests/harness/servers/yboutput); no
 YugabyteDB server was run. The connector is PostgreSQL's, so rows are flat; YugabyteDB's own cells
 (`{"value": …, "set": true}`) are its connector's matter.
 """
@@ -14,9 +14,9 @@ import pytest
 
 from tests.differential.engines import Waltap
 from tests.differential.normalise import Record
-from tests.rigs.pipeline import Pipeline
-from tests.rigs.yboutput_slot import identity
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline
+from tests.harness.yboutput_slot import identity
+from tests.harness.servers.postgres import Database
 from waltap_sinks.changelog import ChangeLog
 
 UNSENT = "__debezium_unavailable_value"

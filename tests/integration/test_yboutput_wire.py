@@ -1,6 +1,6 @@
 """The bytes of yboutput from a real server, compared with bytes worked out by hand.
 
-Verified against a protocol double built from published sources (tests/servers/yboutput); no
+Verified against a protocol double built from published sources (tests/harness/servers/yboutput); no
 YugabyteDB server was run. These tests hold the double to those sources; what decodes its bytes is
 tested in test_yboutput_decoded.py.
 """
@@ -10,9 +10,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.rigs import pgoutput_wire as wire
-from tests.rigs.yboutput_slot import Slot, current_lsn, identity, oid, spaced
-from tests.servers.postgres import Database
+from tests.harness import pgoutput_wire as wire
+from tests.harness.yboutput_slot import Slot, current_lsn, identity, oid, spaced
+from tests.harness.servers.postgres import Database
 from waltap.decode import UNCHANGED
 
 U = UNCHANGED

@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from scripts.distributions import SBOM, SUMS, audit, build, build_all, members
-from tests.servers.postgres import Database
+from tests.harness.servers.postgres import Database
 
 ROOT = Path(__file__).parents[2]
 TOUCHED = 1_000_000_000

@@ -4,7 +4,7 @@ import pytest
 from waltap.decode import ABSENT, Delete, Message, RelationSeen, Skipped
 from waltap.errors import DecodeError
 
-from tests.rigs.captures import READERS, all_sessions, decoded, sessions
+from tests.harness.captures import READERS, all_sessions, decoded, sessions
 
 SESSIONS = [(name, scenario) for name, scenario in all_sessions() if not name.startswith("pg16")]
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from waltap.decode import ABSENT, UNCHANGED, Delete, Insert, Message, RelationSeen, Update
 from waltap.errors import DecodeError
 
-from tests.rigs import pgoutput_wire as wire
-from tests.rigs.captures import READERS, pgoutput, sessions
+from tests.harness import pgoutput_wire as wire
+from tests.harness.captures import READERS, pgoutput, sessions
 
 OID = 0x0102_FFFE
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=300)

@@ -13,8 +13,8 @@ from waltap.errors import DecodeError
 from waltap_decoders.decoderbufs.floats import float4_text, float8_text
 from waltap_decoders.decoderbufs.moments import timestamp_text
 
-from tests.rigs import decoderbufs_wire as wire
-from tests.rigs.captures import EmptyCatalogue, decoderbufs, wal2json
+from tests.harness import decoderbufs_wire as wire
+from tests.harness.captures import EmptyCatalogue, decoderbufs, wal2json
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=60)
 NAMES = st.text(

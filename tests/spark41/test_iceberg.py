@@ -12,9 +12,9 @@ from waltap_spark.formats import merging
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.live import LiveTables
 
-from tests.rigs.changelog import relation
-from tests.rigs.spark import Rig
-from tests.rigs.untold_columns import a_dropped_column
+from tests.harness.changelog import relation
+from tests.harness.spark import Rig
+from tests.harness.untold_columns import a_dropped_column
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text"), ("note", "text")])
 LEFT = relation("public.left", [("id", "int4"), ("amount", "int8"), ("note", "text")])

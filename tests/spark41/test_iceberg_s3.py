@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_spark_s3 import conf, tables_follow
-from tests.servers import iceberg
-from tests.servers.s3 import S3Server
+from tests.harness.servers import iceberg
+from tests.harness.servers.s3 import S3Server
 
 __all__ = ["conf"]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.rigs.shared_outputs import write_one_target
+from tests.harness.shared_outputs import write_one_target
 from waltap_spark.formats import iceberg as iceberg_format
 from waltap_spark.formats import merging
 from waltap_spark.formats.choice import FormatChoice

@@ -1,4 +1,4 @@
-"""A pipeline of the YugabyteDB connector on the double of a server (`tests/rigs/yugabyte`), or, for what
+"""A pipeline of the YugabyteDB connector on the double of a server (`tests/harness/yugabyte`), or, for what
 only looks at events, on the cluster at ``WALTAP_YUGABYTE``."""
 
 import os
@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.rigs.yugabyte.pipeline import YugabytePipeline
-from tests.rigs.yugabyte.real import RealYugabyte, address
-from tests.rigs.yugabyte.server import Yugabyte
+from tests.harness.yugabyte.pipeline import YugabytePipeline
+from tests.harness.yugabyte.real import RealYugabyte, address
+from tests.harness.yugabyte.server import Yugabyte
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.rigs.yugabyte.pipeline import YugabytePipeline, cell
+from tests.harness.yugabyte.pipeline import YugabytePipeline, cell
 
 K1, K2, K3, K4 = ({"id": cell(number)} for number in range(1, 5))
 LAST = {"id": cell(9999)}

@@ -17,7 +17,7 @@ from waltap.snapshot.incremental_state import ChunkState
 from waltap.source.connector import MadeByRun
 from waltap_yugabyte.chunks import HashedColumnGone
 
-from tests.rigs.yugabyte.pipeline import YugabytePipeline
+from tests.harness.yugabyte.pipeline import YugabytePipeline
 
 READS = {
     "snapshot.mode": "no_data",

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from waltap_yugabyte.errors import TableTooLate
 
-from tests.rigs.pipeline import Run
-from tests.rigs.yugabyte.pipeline import YugabytePipeline
+from tests.harness.pipeline import Run
+from tests.harness.yugabyte.pipeline import YugabytePipeline
 
 JOINS = {
     "waltap.new.tables": "snapshot",

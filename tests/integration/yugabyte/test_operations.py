@@ -14,10 +14,10 @@ from waltap_postgres.errors import OtherConnector, PositionGap
 from waltap_yugabyte.errors import ChangeRefused, NotYugabyte
 from waltap_yugabyte.properties import YugabyteProperties
 
-from tests.rigs.pipeline import Pipeline
-from tests.rigs.yugabyte.pipeline import YugabytePipeline
-from tests.rigs.yugabyte.server import Yugabyte
-from tests.servers.postgres import Database
+from tests.harness.pipeline import Pipeline
+from tests.harness.yugabyte.pipeline import YugabytePipeline
+from tests.harness.yugabyte.server import Yugabyte
+from tests.harness.servers.postgres import Database
 
 
 def ids(pipeline: YugabytePipeline) -> list[int]:

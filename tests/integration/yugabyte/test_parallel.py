@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from waltap.errors import WaltapError
 
-from tests.rigs.yugabyte.pipeline import YugabytePipeline
-from tests.rigs.yugabyte.server import Yugabyte
-from tests.rigs.yugabyte.wire import hash_code
-from tests.servers.postgres import Database
+from tests.harness.yugabyte.pipeline import YugabytePipeline
+from tests.harness.yugabyte.server import Yugabyte
+from tests.harness.yugabyte.wire import hash_code
+from tests.harness.servers.postgres import Database
 
 
 class Ranged(YugabytePipeline):

@@ -24,12 +24,12 @@ from waltap_testing.walsender import (
     XLogData,
 )
 
-from tests.rigs import pgoutput_wire as wire
-from tests.rigs.scripted_run import records_of, run_scripted
-from tests.rigs.yugabyte.server import SETTINGS, through_double
-from tests.rigs.yugabyte.wire import FLUSHED
-from tests.rigs.yugabyte.pipeline import cell
-from tests.servers.postgres import Database
+from tests.harness import pgoutput_wire as wire
+from tests.harness.scripted_run import records_of, run_scripted
+from tests.harness.yugabyte.server import SETTINGS, through_double
+from tests.harness.yugabyte.wire import FLUSHED
+from tests.harness.yugabyte.pipeline import cell
+from tests.harness.servers.postgres import Database
 
 SLOT = "scripted"
 INT4, TEXT = 23, 25
@@ -41,7 +41,7 @@ class Stage:
 
     def __init__(self, database: Database, folder: Path) -> None:
         self.database, self.folder = database, folder
-        schema = Path(__file__).parents[2] / "rigs" / "yugabyte" / "schema.sql"
+        schema = Path(__file__).parents[2] / "harness" / "yugabyte" / "schema.sql"
         database.execute(schema.read_text())
         database.execute("CREATE TABLE t (id int PRIMARY KEY, name text, aura int)")
         database.execute("CREATE TABLE t2 (id int PRIMARY KEY, name text, aura int)")

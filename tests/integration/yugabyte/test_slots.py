@@ -11,8 +11,8 @@ from waltap_postgres.errors import PositionGap
 from waltap_yugabyte.errors import SlotRead, SlotStillActive
 
 from tests.integration.yugabyte.test_operations import ids
-from tests.rigs.yugabyte.pipeline import YugabytePipeline
-from tests.rigs.yugabyte.server import Yugabyte
+from tests.harness.yugabyte.pipeline import YugabytePipeline
+from tests.harness.yugabyte.server import Yugabyte
 
 AT_ONCE = {"slot.max.retries": 0, "errors.max.retries": 0}
 

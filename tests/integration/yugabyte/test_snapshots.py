@@ -10,9 +10,9 @@ import pytest
 from waltap.errors import WaltapError
 from waltap_yugabyte.errors import ReadTimeRefused, TimeTooOld
 
-from tests.rigs.yugabyte.pipeline import YugabytePipeline, cell
-from tests.rigs.yugabyte.server import Yugabyte
-from tests.servers.postgres import Database
+from tests.harness.yugabyte.pipeline import YugabytePipeline, cell
+from tests.harness.yugabyte.server import Yugabyte
+from tests.harness.servers.postgres import Database
 
 
 @pytest.fixture

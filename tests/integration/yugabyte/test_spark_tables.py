@@ -12,9 +12,9 @@ from waltap_spark.live import LiveTables
 from waltap_spark.output import Output
 from waltap_spark.session import prepare
 
-from tests.rigs.pipeline import Pipeline
-from tests.rigs.yugabyte.pipeline import YugabytePipeline
-from tests.rigs.yugabyte.server import Yugabyte
+from tests.harness.pipeline import Pipeline
+from tests.harness.yugabyte.pipeline import YugabytePipeline
+from tests.harness.yugabyte.server import Yugabyte
 
 NAMES = ["id", "name", "aura", "price", "note"]
 WORKLOAD = (

@@ -6,7 +6,7 @@ import pytest
 from waltap.config.layers import read_tables
 from waltap.config.resolve import resolve
 
-from tests.rigs.yugabyte.pipeline import YugabytePipeline
+from tests.harness.yugabyte.pipeline import YugabytePipeline
 
 PACKAGE = "io.debezium.connector.postgresql.transforms"
 

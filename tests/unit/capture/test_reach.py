@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from tests.rigs.changelog import context
+from tests.harness.changelog import context
 from tests.unit.json.rig import COMMIT_TS, NOW, Server, json_format, split_properties, table
 from waltap.capture.capture import Capture
 from waltap.capture.properties import CaptureProperties

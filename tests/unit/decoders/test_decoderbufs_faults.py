@@ -4,8 +4,8 @@ import pytest
 from waltap.decode import Column, Message, Relation
 from waltap.errors import DecodeError
 
-from tests.rigs import decoderbufs_wire as wire
-from tests.rigs.captures import EmptyCatalogue, decoderbufs, sessions
+from tests.harness import decoderbufs_wire as wire
+from tests.harness.captures import EmptyCatalogue, decoderbufs, sessions
 
 LSN = 0x65B_0000
 BEGIN = wire.begin()

@@ -8,8 +8,8 @@ from waltap.decode import ABSENT, UNCHANGED, Column, Delete, Message, OldTuple, 
 from waltap_decoders.decoderbufs.floats import float4_text, float8_text
 from waltap_decoders.decoderbufs.moments import date_text, timestamp_text
 
-from tests.rigs import decoderbufs_wire as wire
-from tests.rigs.captures import EmptyCatalogue, decoderbufs
+from tests.harness import decoderbufs_wire as wire
+from tests.harness.captures import EmptyCatalogue, decoderbufs
 
 
 def single(value: float) -> float:

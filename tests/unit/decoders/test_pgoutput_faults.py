@@ -4,8 +4,8 @@ import pytest
 from waltap.decode import UNCHANGED, Message
 from waltap.errors import DecodeError
 
-from tests.rigs import pgoutput_wire as wire
-from tests.rigs.captures import pgoutput
+from tests.harness import pgoutput_wire as wire
+from tests.harness.captures import pgoutput
 
 OID = 0x4499
 COLUMNS = [("id", 23, -1, True), ("a", 25, -1, False), ("n", 1700, 655366, False)]

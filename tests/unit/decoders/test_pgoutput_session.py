@@ -6,8 +6,8 @@ from waltap.decode import ABSENT, UNCHANGED, Insert, OldTuple, RelationSeen, Ski
 from waltap.errors import ConfigurationError
 from waltap_decoders.pgoutput import PgOutputProperties
 
-from tests.rigs import pgoutput_wire as wire
-from tests.rigs.captures import pgoutput, yboutput
+from tests.harness import pgoutput_wire as wire
+from tests.harness.captures import pgoutput, yboutput
 
 OID = 16384
 ID, V = ("id", 23, -1, True), ("v", 25, -1, False)

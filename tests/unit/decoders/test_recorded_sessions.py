@@ -16,7 +16,7 @@ from waltap.decode import (
 )
 from waltap.errors import DecodeError
 
-from tests.rigs.captures import NOT_JSON, READERS, all_sessions, changes, decoded, sessions, told
+from tests.harness.captures import NOT_JSON, READERS, all_sessions, changes, decoded, sessions, told
 from tests.unit.decoders.expected_changes import EXPECTED, FILTER, GEN
 
 SESSIONS = list(all_sessions())

@@ -4,7 +4,7 @@ import pytest
 from waltap.decode import Begin, Commit, LogicalMessage, Message
 from waltap.errors import DecodeError
 
-from tests.rigs.captures import EmptyCatalogue, wal2json
+from tests.harness.captures import EmptyCatalogue, wal2json
 
 LSN = 0x65B_0000
 HEAD = '"xid":7,"timestamp":"2026-11-20 06:55:03.5+00","origin":0,"lsn":"0/10"'

@@ -24,7 +24,7 @@ from waltap.decode import (
 )
 from waltap_decoders.wal2json import Wal2Json
 
-from tests.rigs.captures import EmptyCatalogue, wal2json
+from tests.harness.captures import EmptyCatalogue, wal2json
 
 
 def action(kind: str, columns: dict[str, tuple[int, str]] | None = None, **more: object) -> str:

@@ -1,6 +1,6 @@
 """yboutput's decoder on recorded output of the tests' double, in three ways that mean the same.
 
-The double is built from published sources (tests/servers/yboutput); no YugabyteDB server was run.
+The double is built from published sources (tests/harness/servers/yboutput); no YugabyteDB server was run.
 """
 
 from typing import Any
@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.rigs.captures import context, told
-from tests.rigs.yboutput_recording import WAYS, recorded
+from tests.harness.captures import context, told
+from tests.harness.yboutput_recording import WAYS, recorded
 from waltap.decode import ABSENT, UNCHANGED, Delete, Insert, Message, Relation, RelationSeen, Update
 from waltap_decoders.yboutput import YbOutput
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from tests.rigs import pgoutput_wire as wire
-from tests.rigs.captures import context
+from tests.harness import pgoutput_wire as wire
+from tests.harness.captures import context
 from waltap.decode import Relation, RelationSeen
 from waltap_decoders.yboutput import YbOutput
 

@@ -9,8 +9,8 @@ import json
 import msgspec
 import pytest
 
-from tests.rigs.captures import context as decoder_context
-from tests.rigs.yboutput_recording import recorded
+from tests.harness.captures import context as decoder_context
+from tests.harness.yboutput_recording import recorded
 from tests.unit.json.rig import NOW, json_format, split_properties
 from waltap.capture.capture import Capture
 from waltap.decode.message import Change, Delete, Insert, Update

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.rigs.typed_records import NOW, context
+from tests.harness.typed_records import NOW, context
 from waltap.decode.message import Insert, OldTuple, Update
 from waltap.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.decode.tuple_image import UNCHANGED

@@ -8,7 +8,7 @@ import pytest
 from waltap.http import exchange as module
 from waltap.http.exchange import bounded, exchange
 
-from tests.rigs.trickling_server import server, trickle
+from tests.harness.trickling_server import server, trickle
 
 
 @pytest.mark.parametrize(

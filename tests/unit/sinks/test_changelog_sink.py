@@ -20,7 +20,7 @@ from waltap_sinks.changelog.errors import (
     TransactionGap,
 )
 
-from tests.rigs.changelog import Database, batch, context, in_parts, relation, replay
+from tests.harness.changelog import Database, batch, context, in_parts, relation, replay
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text"), ("note", "text")])
 VISITS = relation("public.visits", [("person", "int4"), ("page", "text")], key=(), identity="f")

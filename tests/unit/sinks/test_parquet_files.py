@@ -4,8 +4,8 @@ from pathlib import Path
 
 from pyarrow import parquet
 
-from tests.rigs.changelog import Database as Model
-from tests.rigs.changelog import batch, context, relation
+from tests.harness.changelog import Database as Model
+from tests.harness.changelog import batch, context, relation
 from waltap.source.position import Positions
 from waltap_sinks.files.sink import FilesSink
 from waltap_sinks.files.properties import FilesProperties

@@ -14,7 +14,7 @@ from waltap_sinks.sql.shape import TableName, TableShape
 from waltap_sinks.sql.shapes import Shapes
 from waltap_sinks.sql.tables import Tables
 
-from tests.rigs.changelog import context, relation
+from tests.harness.changelog import context, relation
 
 
 @pytest.fixture

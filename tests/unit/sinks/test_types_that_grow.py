@@ -12,7 +12,7 @@ from waltap.mapping.type_registry import TypeRegistry
 from waltap_postgres.types import TYPE_SPECS
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 
-from tests.rigs.changelog import Database, batch, context, relation
+from tests.harness.changelog import Database, batch, context, relation
 
 INT = DataType(oid=23, schema="pg_catalog", name="int4")
 

@@ -12,9 +12,9 @@ from waltap_spark.pace import Pace
 from waltap_spark.plan import plan
 from waltap_spark.properties import SparkProperties
 
-from tests.rigs.changelog import context
-from tests.rigs.handed import ITEMS, Chunk, rows
-from tests.rigs.pipeline import until
+from tests.harness.changelog import context
+from tests.harness.handed import ITEMS, Chunk, rows
+from tests.harness.pipeline import until
 
 
 @pytest.fixture

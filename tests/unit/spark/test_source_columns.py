@@ -16,8 +16,8 @@ from waltap_spark.source.catalogue import arrow_types
 from waltap_spark.source.errors import ColumnsGrew, ValuesUnfit
 from waltap_spark.source.rows import Limits, SegmentRows, batches
 
-from tests.rigs.changelog import relation
-from tests.rigs.source_log import Frame, SourceLog
+from tests.harness.changelog import relation
+from tests.harness.source_log import Frame, SourceLog
 
 ID = ("id", "int4")
 OTHER = relation("public.other", [ID])

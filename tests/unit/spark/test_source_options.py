@@ -8,7 +8,7 @@ from waltap_spark.source.catalogue import source_struct
 from waltap_spark.source.errors import SourceOption
 from waltap_spark.source.options import Bound, parse_options
 
-from tests.rigs.changelog import Database, batch, context, relation
+from tests.harness.changelog import Database, batch, context, relation
 
 GOOD = {"path": "log", "table": "public.people"}
 

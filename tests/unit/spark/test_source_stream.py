@@ -13,8 +13,8 @@ from waltap_spark.source.errors import SourceOption
 from waltap_spark.source.offsets import mark_of
 from waltap_spark.source.stream import ChangeLogStream
 
-from tests.rigs.changelog import COMMIT_TS, batch
-from tests.rigs.source_log import PEOPLE, Offset, SourceLog
+from tests.harness.changelog import COMMIT_TS, batch
+from tests.harness.source_log import PEOPLE, Offset, SourceLog
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from waltap_spark.commands import application
 from waltap_spark.output import Output, OutputState, TableState
 from waltap_spark.watch import TableProgress, Watch
 
-from tests.rigs.changelog import COMMIT_TS, Database, batch, context, relation
+from tests.harness.changelog import COMMIT_TS, Database, batch, context, relation
 
 ORDERS = relation("public.orders", [("id", "int4"), ("state", "text")])
 ITEMS = relation("public.items", [("id", "int4"), ("state", "text")], oid=77)

@@ -7,7 +7,7 @@ import pytest
 from waltap.decode.relation import Relation
 from waltap.telemetry.lineage_delivery import Delivery, Happening
 
-from tests.rigs.pipeline import until
+from tests.harness.pipeline import until
 
 TABLES = 50
 

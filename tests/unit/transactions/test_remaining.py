@@ -7,7 +7,7 @@ from waltap.source.position import Position
 from waltap.transactions.remaining import remaining
 from waltap.transactions.transaction import Heartbeat, TransactionPart
 
-from tests.rigs.changelog import relation
+from tests.harness.changelog import relation
 
 T = relation("public.t", [("id", "int4")])
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from pydantic import ValidationError
 
-from tests.rigs.change_records import change_records
+from tests.harness.change_records import change_records
 from waltap.capture.capture import Capture, CaptureProperties
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordTransformContext, RecordUnfit

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tests.rigs.change_records import outbox_records
+from tests.harness.change_records import outbox_records
 from waltap.capture.capture import Capture, CaptureProperties
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordTransformContext, RecordUnfit

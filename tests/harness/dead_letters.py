@@ -1,0 +1,57 @@
+"""Dead letters of a pipeline in a test: what is kept, and the command that works on them."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from tests.harness.pipeline import Pipeline
+from waltap.dead_letters.letter import Letter
+from waltap.dead_letters.store import LetterStore
+
+KEEP = {"errors.tolerance": "dead_letter"}
+
+
+def letters_of(pipeline: Pipeline) -> list[Letter]:
+    return LetterStore(pipeline.offset_file.parent / "dead-letters").letters()
+
+
+def dead_letters(pipeline: Pipeline, verb: str, *rest: str) -> subprocess.CompletedProcess[str]:
+    """Run ``waltap dead-letters`` on the profile of the pipeline."""
+    return _command(pipeline, "dead-letters", verb, "p.toml", *rest)
+
+
+def verified(pipeline: Pipeline, *rest: str) -> subprocess.CompletedProcess[str]:
+    """Run ``waltap verify`` on it."""
+    return _command(pipeline, "verify", "p.toml", "--patience", "0", *rest)
+
+
+def write_profile(pipeline: Pipeline) -> None:
+    """Write what ``pipeline`` runs with as ``p.toml``, for commands."""
+    settings = {"waltap.state.dir": "state", **pipeline.settings}
+    own = {k.removeprefix("sink."): v for k, v in settings.items() if k.startswith("sink.")}
+    others = {k: v for k, v in settings.items() if not k.startswith("sink.") and v is not None}
+    tables = [("source", others), ("sink", own)] if not pipeline.outlets else [("source", others)]
+    text = 'name = "p"\n'
+    for name, table in tables:
+        text += f"[{name}]\n" + _lines(table)
+    for outlet in pipeline.outlets:
+        text += "[[sinks]]\n" + _lines(outlet)
+    (pipeline.folder / "p.toml").write_text(text)
+
+
+def _command(pipeline: Pipeline, *command: str) -> subprocess.CompletedProcess[str]:
+    write_profile(pipeline)
+    return subprocess.run(
+        [sys.executable, "-m", "waltap", *command],
+        cwd=pipeline.folder,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        env={**os.environ, "COLUMNS": "300"},
+    )
+
+
+def _lines(table: dict[str, Any]) -> str:
+    return "".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in table.items())

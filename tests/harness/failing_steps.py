@@ -1,0 +1,50 @@
+"""What fails while tables in place are written, in one process that goes on; stated once for all such formats."""
+
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from waltap_spark import applier, retries
+from waltap_spark.formats import merging
+from waltap_spark.formats.work import Work
+from waltap_spark.live import LiveTables
+
+from tests.harness.changelog import relation
+from tests.harness.spark import Rig
+
+__all__ = ["steps_that_fail_are_taken_once"]
+
+PEOPLE = relation("public.people", [("id", "int4"), ("name", "text"), ("note", "text")])
+
+
+def steps_that_fail_are_taken_once(rig: Rig) -> None:
+    """A table whose rows cannot be written has its history written by then: the next try finds it. Upkeep that
+    fails takes nothing back."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retries, "RETRY_S", 0.0)
+        patch.setattr(rig.applier._format, "puts", lambda _spark: False)
+        rig.db.insert(PEOPLE, ["1", "a", "n"], ["2", "b", "m"])
+        rig.commit()
+        rig.apply()
+        rig.db.update(PEOPLE, ["1"], name="c", unsent=["note"])
+        rig.commit()
+        with patch.context() as failing:
+            failing.setattr(Work, "merge", _fails)
+            rig.apply()
+        assert "a task is lost" in rig.output.table("people").failed
+        rig.apply()
+        assert rig.output.table("people").failed == ""
+        patch.setattr(merging, "COMPACT_STEPS", 1)
+        patch.setattr(merging, "VACUUM_S", 0.0)
+        for name in ("compact", "vacuum"):
+            patch.setattr(rig.applier._format, name, _fails)
+        rig.db.update(PEOPLE, ["2"], name="d", unsent=["note"])
+        rig.commit()
+        rig.apply()
+    assert rig.output.table("people").failed == ""
+    rig.check(PEOPLE)
+    assert LiveTables(rig.spark, rig.output).changes("people").count() == 4
+
+
+def _fails(*_arguments: Any) -> None:
+    raise PySparkException("a task is lost")

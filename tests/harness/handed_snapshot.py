@@ -1,0 +1,103 @@
+"""A snapshot that tasks of Spark read of a real server, in this process."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from waltap.pipeline.setup import build
+from waltap.sink.sink import SinkContext
+from waltap.snapshot import SnapshotChunk
+from waltap.source.connector import MadeByRun
+from waltap.transactions.transaction import Batch, SnapshotRows
+from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
+from waltap_spark.applier import Applier, ApplyOptions
+from waltap_spark.formats.choice import PARQUET, FormatChoice
+from waltap_spark.handed import Handed, TableChunks
+from waltap_spark.live import LiveTables
+from waltap_spark.output import Output
+from waltap_spark.session import prepare
+
+from tests.harness.pipeline import Pipeline
+from tests.harness.servers.postgres import Database
+
+
+class HandedSnapshots:
+    """Snapshots of ``database``, one after the other, each by an engine of its own; and their tables."""
+
+    def __init__(
+        self,
+        database: Database,
+        folder: Path,
+        spark: Any,
+        table_format: str = PARQUET,
+        **options: Any,
+    ) -> None:
+        self.pipeline = Pipeline(database, folder)
+        self.folder, self.spark = folder, prepare(spark)
+        spark.conf.set("spark.sql.timeType.enabled", "true")  # plans are checked in any session
+        self.options, self.choice = ApplyOptions(**options), FormatChoice(table_format)
+        self.log, self.output = ChangeLog(str(folder / "log")), Output(str(folder / "out"))
+        self._there: dict[str, Handed] = {}
+        self._applier: Applier | None = None
+
+    @contextlib.contextmanager
+    def engine(self, name: str) -> Iterator[Mapping[str, list[SnapshotChunk]]]:
+        """Keep a snapshot called ``name`` while the block lasts; the log then names it."""
+        host, _ = self.pipeline.host()
+        stages = build(self.pipeline.profile(host), host, run_id=name)
+        connector = stages.open_connector(MadeByRun())
+        context = SinkContext(
+            pipeline="p",
+            state_dir=self.folder,
+            types=stages.types,
+            describe=stages.relations.describe,
+            identity=stages.relations.identity,
+            capture=stages.capture,
+        )
+        sink = ChangeLogSink(ChangeLogProperties(path=str(self.folder / "log")), context)
+        try:
+            start = connector.prepare(None)
+            tables: dict[str, list[SnapshotChunk]] = {}
+            for chunk in connector.chunks(start):
+                tables.setdefault(chunk.relation.name, []).append(chunk)
+            self._there[name] = {n: TableChunks.of(each, context) for n, each in tables.items()}
+            sink.open()
+            position = start.offset.sole.position
+            for number, chunks in enumerate(tables.values()):
+                piece = SnapshotRows(
+                    relation=chunks[0].relation,
+                    rows=[],
+                    ts=0,
+                    lsn=position.end_lsn,
+                    xid=None,
+                    opens=not number,
+                    complete=True,
+                    ends_chunk=True,
+                    elsewhere=name,
+                )
+                sink.write(Batch(parts=[piece], position=position, events=0, snapshot=True))
+            sink.flush()
+            yield tables
+        finally:
+            self._there.pop(name, None)
+            sink.close()
+            connector.undo()
+            connector.close()
+
+    def apply(self) -> None:
+        """What a driver process does that starts now."""
+        if self._applier is not None:
+            self._applier.close()
+        told = self.options, self.choice, self._there.get
+        self._applier = Applier(self.spark, self.log, self.output, *told)
+        self._applier.open()
+        self._applier.apply(list(self.log.manifests(self._applier.state.mark)))
+
+    def close(self) -> None:
+        if self._applier is not None:
+            self._applier.close()
+
+    @property
+    def tables(self) -> LiveTables:
+        return LiveTables(self.spark, self.output)

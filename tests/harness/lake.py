@@ -1,0 +1,81 @@
+"""From a real PostgreSQL to Spark: an engine that runs until it is idle, and an applier."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from waltap_sinks.changelog import ChangeLog
+from waltap_spark.applier import Applier, ApplyOptions
+from waltap_spark.formats.choice import PARQUET, FormatChoice
+from waltap_spark.live import LiveTables
+from waltap_spark.output import Output
+from waltap_spark.session import prepare
+
+from tests.harness.servers.postgres import Database
+
+
+class Lake:
+    """A profile, the change log it writes, and the tables that follow."""
+
+    def __init__(
+        self,
+        database: Database,
+        folder: Path,
+        spark: Any,
+        table_format: str = PARQUET,
+        *,
+        source: Sequence[str] = (),
+        plugins: Sequence[Path] = (),
+        **options: Any,
+    ) -> None:
+        """``source``: lines for the profile's source; ``plugins``: folders on the path of the engine."""
+        self.folder, self.spark = folder, prepare(spark)
+        self._choice, self._options = FormatChoice(table_format), ApplyOptions(**options)
+        self._path = os.pathsep.join(map(str, plugins))
+        spark.conf.set("spark.sql.timeType.enabled", "true")
+        self.database = database
+        named = [f'"{name}" = "{value}"' for name, value in database.properties().items()]
+        lines = "\n".join(
+            [
+                *source,
+                *named,
+                f'"slot.name" = "{database.name}"',
+                f'"publication.name" = "{database.name}"',
+                '"publication.autocreate.mode" = "all_tables"',  # a table made anew is in it at once
+            ]
+        )
+        self._lines = lines
+        self.say_more("")
+
+    def say_more(self, source: str, rest: str = "") -> None:
+        """Have the profile say ``source`` of the source, and ``rest``, and nothing else besides."""
+        (self.folder / "p.toml").write_text(
+            f'name = "p"\n[source]\ntype = "postgres"\n{self._lines}\n{source}'
+            f'[sink]\ntype = "changelog"\npath = "{self.folder}/log"\n{rest}'
+        )
+
+    def run(self) -> str:
+        """Run the engine until everything is delivered; return its log."""
+        done = subprocess.run(
+            [sys.executable, "-m", "waltap", "run", "p.toml", "--until-idle", "2"],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": self._path},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    def apply(self) -> LiveTables:
+        """Apply the change log; return the tables."""
+        log, output = ChangeLog(str(self.folder / "log")), Output(str(self.folder / "out"))
+        applier = Applier(self.spark, log, output, self._options, self._choice)
+        applier.open()
+        applier.apply(list(log.manifests(applier.state.mark)))
+        applier.close()
+        return LiveTables(self.spark, output)

@@ -1,0 +1,52 @@
+"""Runs the code cells of a notebook, as its kernel would: in order, in one namespace.
+
+``python -m tests.harness.notebook FILE`` prints a line of JSON for each thing that is displayed: a picture, or
+text. A cell that fails ends it with its traceback.
+"""
+
+import ast
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+
+class Shown:
+    """What `display` returns where it was given an id."""
+
+    def update(self, thing: object) -> None:
+        """Show another thing in the place of the one before."""
+        display(thing)
+
+
+def display(thing: object, *, display_id: object = None) -> Shown | None:
+    """Tell of ``thing``: its picture, its HTML or its text."""
+    for form in ("svg", "html"):
+        made = getattr(thing, f"_repr_{form}_", None)
+        if made is not None:
+            print(json.dumps({form: made()}), flush=True)
+            break
+    else:
+        print(json.dumps({"text": repr(thing)}), flush=True)
+    return Shown() if display_id else None
+
+
+def run(path: Path) -> None:
+    """Run every code cell of the notebook at ``path``; its last expression is displayed."""
+    space: dict[str, Any] = {"__name__": "__main__", "display": display}
+    for number, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"]):
+        if cell["cell_type"] != "code":
+            continue
+        tree = ast.parse("".join(cell["source"]), f"{path.name}[{number}]")
+        last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, f"{path.name}[{number}]", "exec"), space)  # noqa: S102 - our own notebook
+        if isinstance(last, ast.Expr):
+            value = eval(
+                compile(ast.Expression(last.value), f"{path.name}[{number}]", "eval"), space
+            )  # noqa: S307
+            if value is not None:
+                display(value)
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]))

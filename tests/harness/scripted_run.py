@@ -1,0 +1,58 @@
+"""``waltap run`` in a process of its own against a scripted walsender, into a file of JSON lines."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.harness.servers.postgres import Database
+
+__all__ = ["records_of", "run_scripted"]
+
+
+def run_scripted(
+    connector: str,
+    database: Database,
+    slot: str,
+    port: int,
+    folder: Path,
+    *options: str,
+    **more: Any,
+) -> Any:
+    """Run the connector on the walsender at ``port``, whose catalogue is that of ``database``; ``more`` are
+    properties of the source. Return the ended process, with what it said."""
+    profile = folder / "profile.toml"
+    settings = {
+        "database.hostname": "127.0.0.1",
+        "database.port": port,
+        "database.user": "postgres",
+        "database.dbname": database.name,
+        "database.sslmode": "disable",
+        "slot.name": slot,
+        "slot.adopt": True,
+        "publication.name": "scripted",
+        "publication.autocreate.mode": "disabled",
+        "snapshot.mode": "no_data",
+        "topic.prefix": "s",
+        "retriable.restart.connector.wait.ms": 50,
+        "waltap.state.dir": str(folder / "state"),
+        **more,
+    }
+    lines = [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in settings.items()]
+    profile.write_text("\n".join(["[source]", f'type = "{connector}"', *lines]))
+    command = [sys.executable, "-m", "waltap", "run", str(profile)]
+    return subprocess.run(
+        [*command, "--sink", f"jsonl:{folder / 'out.jsonl'}", "--max-seconds", "60", *options],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def records_of(folder: Path) -> list[dict[str, Any]]:
+    """Return the values of the records that `run_scripted` wrote into ``folder``."""
+    out = folder / "out.jsonl"
+    lines = out.read_text().splitlines() if out.exists() else []
+    return [json.loads(line)["value"] for line in lines]

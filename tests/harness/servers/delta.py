@@ -1,0 +1,34 @@
+"""Delta Lake for the Spark session of the tests: two jars are enough."""
+
+from importlib.metadata import version
+from pathlib import Path
+
+from tests.harness.servers.jars import jars
+
+__all__ = ["CONF", "generation", "prepare", "spark_jars"]
+
+CONF = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+
+
+def generation() -> str:
+    """Return the generation of the pyspark that is there: 4.1, 4.2."""
+    return ".".join(version("pyspark").split(".")[:2])
+
+
+def prepare(spark: str = "") -> Path:
+    """Fetch the jars for a generation of pyspark (default: the one that is there); return their folder.
+
+    Raises: MissingProgram.
+    """
+    spark = spark or generation()
+    wanted = (f"io.delta:delta-spark_{spark}_2.13:4.4.0", "io.delta:delta-storage:4.4.0")
+    return jars("delta", wanted, alone=True)
+
+
+def spark_jars() -> str:
+    """Return what ``spark.jars`` names. Raises: MissingProgram."""
+    return ",".join(str(path) for path in sorted(prepare().glob("*.jar")))

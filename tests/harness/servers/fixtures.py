@@ -1,0 +1,395 @@
+"""Fixtures with real servers. They start on first use, once for each worker: what another worker's test
+does to a server (long transactions, slots, WAL) is nothing that a test has to live with.
+
+- ``server``: a PostgreSQL with ``wal_level=logical``, from ``WALTAP_TEST_POSTGRES``, which workers
+  share, else a container, else the installed programs;
+- ``database``: a fresh database on it, dropped with its slots; a slot still in use fails the test;
+- ``yb_database``: the same with the output plugin ``yboutput``, a double of YugabyteDB's;
+- ``private_server``: a PostgreSQL of the test's own that may be stopped, killed, started again;
+- ``newest_database``: a database on PostgreSQL 18, of the package that the demo uses;
+- ``kafka``: an Apache Kafka broker, one per worker; ``private_kafka``: one of the test's own that may be
+  killed and started again; ``registry``: a schema registry with Confluent's interface, one per worker;
+- ``mariadb``, ``redis_server``, ``nats_server``, ``moto``: one per worker;
+- ``s3``: an S3 server, one per worker; ``bucket``: the name of an empty bucket on it;
+- ``java``: the Java home; ``spark``: a local Spark session.
+
+What is missing is a skip with its reason, or a failure with ``CI=true``.
+"""
+
+import contextlib
+import itertools
+import os
+import sys
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.harness.servers import delta as delta_lake
+from tests.harness.servers import iceberg as iceberg_lake
+from tests.harness.servers import output_plugin, postgres, spark_catalogue, spark_kafka
+from tests.harness.servers.child import ChildFailed
+from tests.harness.servers.jars import MissingProgram
+from tests.harness.servers.java import OLDEST, java_home, java_version
+from tests.harness.servers.kafka import Kafka
+from tests.harness.servers.own_server import own_server
+from tests.harness.servers.postgres import Cluster, Database, Server, Unavailable
+from tests.harness.servers.registry import Registry
+from tests.harness.servers.requirement import missing
+
+if TYPE_CHECKING:
+    from tests.harness.servers.mariadb import MariaDb
+    from tests.harness.servers.moto import Moto
+    from tests.harness.servers.nats import NatsServer
+    from tests.harness.servers.redis import RedisServer
+    from tests.harness.servers.s3 import S3Server
+
+STATE = "WALTAP_TEST_STATE"
+"""Environment variable, set by the first process for its workers: where they meet."""
+
+POSTGRES_FIXTURES = frozenset(
+    {"server", "database", "private_server", "yb_server", "yb_database", "newest_database"}
+)
+JAVA_FIXTURES = frozenset(
+    {
+        "java",
+        "spark",
+        "delta",
+        "iceberg",
+        "spark_of_topics",
+        "peer",
+        "kafka",
+        "private_kafka",
+        "registry",
+    }
+)
+
+_numbers = itertools.count(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the folder in which this process and its workers meet."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        os.environ[STATE] = tempfile.mkdtemp(prefix="waltap-tests-")
+        postgres.sweep()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove what workers shared, in the process that outlives them."""
+    if "PYTEST_XDIST_WORKER" not in os.environ and STATE in os.environ:
+        state = Path(os.environ.pop(STATE))
+        output_plugin.remove(state)
+        shutil.rmtree(state, ignore_errors=True)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say which servers tests will meet."""
+    java = java_version()
+    return [f"postgres: {postgres.describe()}", f"java: {java or 'none'}"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by the services that their fixtures need."""
+    for item in items:
+        names = set(getattr(item, "fixturenames", ()))
+        if names & POSTGRES_FIXTURES:
+            item.add_marker("needs_postgres")
+        if names & JAVA_FIXTURES:
+            item.add_marker("needs_java")
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """Return the PostgreSQL server of this worker; its tests share it: change no setting of it."""
+    with contextlib.ExitStack() as stack:
+        try:
+            made = stack.enter_context(postgres.running())
+        except Unavailable as reason:
+            missing(str(reason))
+        yield made
+
+
+@pytest.fixture
+def database(server: Server) -> Iterator[Database]:
+    """Return an empty database, dropped at the end with its slots; a slot in use fails the test."""
+    yield from _fresh_database(server)
+
+
+@pytest.fixture(scope="session")
+def yb_server(server: Server) -> Iterator[Server]:
+    """Return a server that can load the output plugin ``yboutput``: the worker's where it can."""
+    try:
+        if output_plugin.loadable(server, output_plugin.built(Path(os.environ[STATE]))):
+            yield server
+            return
+        made = Cluster.create()  # the worker's is elsewhere, or of another version
+    except Unavailable as reason:
+        missing(str(reason))
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def yb_database(yb_server: Server) -> Iterator[Database]:
+    """Return a database whose slots may use ``yboutput``: a double built from published sources, no
+    YugabyteDB. ``SELECT yb_replica_identity(table, 'CHANGE')`` sets what it emulates.
+    """
+    for made in _fresh_database(yb_server):
+        output_plugin.prepare(made, output_plugin.built(Path(os.environ[STATE])))
+        yield made
+
+
+@pytest.fixture(scope="session")
+def newest_server() -> Iterator[Cluster]:
+    """Return a server of the newest PostgreSQL that the packages bring: 18."""
+    with own_server(Cluster.create_newest) as made:
+        yield made
+
+
+@pytest.fixture
+def newest_database(newest_server: Cluster) -> Iterator[Database]:
+    """Return an empty database on the newest server."""
+    yield from _fresh_database(newest_server)
+
+
+def _fresh_database(server: Server) -> Iterator[Database]:
+    made = server.create_database(f"waltap_test_{os.getpid()}_{next(_numbers)}")
+    yield made
+    leaked = made.drop()
+    if leaked:
+        pytest.fail(f"the test left replication slots in use: {', '.join(leaked)}", pytrace=False)
+
+
+@pytest.fixture
+def private_server() -> Iterator[Cluster]:
+    """Return a server of this test's own: ``stop``, ``start``, ``restart``, ``kill``, ``log``."""
+    with own_server() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def java() -> Path:
+    """Return the home of Java 17 or later."""
+    version = java_version()
+    if version is None or version < OLDEST:
+        missing(f"Java {OLDEST} or later is needed, found {version or 'none'}")
+    return java_home()
+
+
+@pytest.fixture(scope="session")
+def spark(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Return a local Spark session with two cores, in UTC, without a user interface; it has Delta Lake
+    where the jars can be had (fixture ``delta``), and Iceberg where it runs (fixture ``iceberg``)."""
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # the machine's name need not resolve
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # that of its workers
+    folder = tmp_path_factory.mktemp("spark")
+    builder = SparkSession.builder.master("local[2]")
+    with contextlib.suppress(MissingProgram):
+        for name, value in _lakes(folder).items():
+            builder = builder.config(name, value)
+    session = (
+        builder.appName("waltap tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.connect.grpc.binding.address", "127.0.0.1")
+        .config("spark.connect.grpc.binding.port", "0")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "2g")  # hundreds of tests share the JVM,
+        .config(
+            "spark.buffer.pageSize", "1m"
+        )  # and what is broadcast keeps a page until Python lets go
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={folder}")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def quick_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions of ours compile no plans: small ones are compiled longer than they run."""
+    from waltap_spark import session
+
+    monkeypatch.setitem(session.REQUIRED, "spark.sql.codegen.wholeStage", "false")
+    monkeypatch.setitem(session.REQUIRED, "spark.sql.codegen.factoryMode", "NO_CODEGEN")
+    monkeypatch.setitem(session.REQUIRED, "spark.sql.adaptive.enabled", "false")
+
+
+def _lakes(folder: Path) -> dict[str, str]:
+    conf = {**delta_lake.CONF, "spark.jars": delta_lake.spark_jars()}
+    if iceberg_lake.runs_here():
+        conf["spark.jars"] += f",{iceberg_lake.spark_jars()}"
+        conf["spark.sql.extensions"] += f",{iceberg_lake.EXTENSION}"
+        conf |= iceberg_lake.CONF
+        conf["spark.sql.catalog.lake.uri"] = f"jdbc:sqlite:{folder}/catalog.db?busy_timeout=60000"
+        conf["spark.sql.catalog.lake.warehouse"] = f"file://{folder}/lake"
+    else:
+        with contextlib.suppress(MissingProgram):
+            conf["spark.jars"] += f",{spark_kafka.spark_jars()},{spark_catalogue.spark_jars()}"
+    return conf
+
+
+@pytest.fixture(scope="session")
+def spark_connect(spark: Any) -> Iterator[str]:
+    """Return the address of a Spark Connect server beside the session ``spark``.
+
+    Its clients are processes of their own: one is either a client or has a JVM.
+    """
+    pytest.importorskip("grpc")
+    jvm = spark._jvm  # noqa: SLF001
+    server = getattr(
+        getattr(jvm.org.apache.spark.sql.connect.service, "SparkConnectService$"), "MODULE$"
+    )
+    server.start(spark._jsc.sc())  # noqa: SLF001
+    yield f"sc://127.0.0.1:{server.localPort()}"
+    server.stop(jvm.scala.Option.empty(), jvm.scala.Option.empty())
+
+
+@pytest.fixture(scope="session")
+def delta(spark: Any) -> Any:
+    """Return the Spark session, which has Delta Lake."""
+    try:
+        delta_lake.prepare()
+    except MissingProgram as reason:
+        missing(f"no Delta Lake: {reason}")
+    return spark
+
+
+@pytest.fixture(scope="session")
+def spark_of_topics(spark: Any) -> Any:
+    """Return the Spark session, which has Spark's Kafka source and its Avro functions."""
+    try:
+        spark_kafka.prepare()
+    except MissingProgram as reason:
+        missing(f"no Kafka source of Spark's: {reason}")
+    return spark
+
+
+@pytest.fixture(scope="session")
+def iceberg(spark: Any) -> Any:
+    """Return the Spark session, which has Iceberg: a catalogue ``lake`` in SQLite, and what paths need.
+
+    Only the environment of `tests.harness.servers.iceberg` has a pyspark that Iceberg runs on.
+    """
+    try:
+        iceberg_lake.prepare()
+    except MissingProgram as reason:
+        missing(f"no Apache Iceberg: {reason}")
+    return spark
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[Kafka]:
+    """Return the Kafka broker of this worker; name topics, groups and transactional ids by
+    `Kafka.topic_name`, and change no setting of the broker."""
+    made = _broker()
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def private_kafka() -> Iterator[Kafka]:
+    """Return a broker of this test's own: ``stop``, ``kill``, ``start``, ``log``."""
+    made = _broker(restarts=True)
+    yield made
+    made.remove()
+
+
+def _broker(*, restarts: bool = False) -> Kafka:
+    try:
+        return Kafka.create(restarts=restarts)
+    except (MissingProgram, ChildFailed) as reason:
+        missing(f"no Kafka broker: {reason}")
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator["S3Server"]:
+    """Return the S3 server of this worker; its tests share it, and leave it asking nobody."""
+    from tests.harness.servers.s3 import S3Server
+
+    try:
+        made = S3Server.create()
+    except (MissingProgram, ChildFailed) as reason:
+        missing(str(reason))
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def bucket(s3: "S3Server") -> str:
+    """Return the name of an empty bucket."""
+    name = f"bucket-{os.getpid()}-{next(_numbers)}"
+    s3.files().create_dir(name)
+    return name
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator["MariaDb"]:
+    """Return the MariaDB server of this worker; databases need names of the test's own."""
+    from tests.harness.servers.mariadb import MariaDb
+
+    try:
+        made = MariaDb.create()
+    except (MissingProgram, ChildFailed) as reason:
+        missing(f"no MariaDB: {reason}")
+    yield made
+    made.remove()
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator["RedisServer"]:
+    """Return the Redis server of this worker; databases and keys need names of the test's own."""
+    from tests.harness.servers.redis import RedisServer
+
+    try:
+        made = RedisServer.create()
+    except (MissingProgram, ChildFailed) as reason:
+        missing(f"no Redis: {reason}")
+    yield made
+    made.remove()
+
+
+@pytest.fixture(scope="session")
+def nats_server() -> Iterator["NatsServer"]:
+    """Return the NATS server of this worker; streams and subjects need names of the test's own."""
+    from tests.harness.servers.nats import NatsServer
+
+    try:
+        made = NatsServer.create()
+    except (MissingProgram, ChildFailed) as reason:
+        missing(f"no NATS: {reason}")
+    yield made
+    made.remove()
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator["Moto"]:
+    """Return the imitation of AWS of this worker; streams need names of the test's own."""
+    from tests.harness.servers.moto import Moto
+
+    try:
+        made = Moto.create()
+    except (MissingProgram, ChildFailed) as reason:
+        missing(f"no moto: {reason}")
+    yield made
+    made.remove()
+
+
+@pytest.fixture(scope="session")
+def registry() -> Iterator[Registry]:
+    """Return the schema registry of this worker; subjects need names of the test's own."""
+    try:
+        made = Registry.create()
+    except (MissingProgram, ChildFailed) as reason:
+        missing(f"no schema registry: {reason}")
+    yield made
+    made.remove()

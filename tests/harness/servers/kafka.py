@@ -1,0 +1,363 @@
+"""A real Apache Kafka broker for tests: one node that is its own controller (KRaft).
+
+From a container where a Docker engine answers, else from the jars that `make setup-test` fetches.
+"""
+
+import base64
+import itertools
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from tests.harness.servers.child import Child, ChildFailed, free_ports
+from tests.harness.servers.jars import jars
+from tests.harness.servers.postgres import docker_answers
+
+__all__ = ["Kafka", "prepare"]
+
+VERSION = "4.3.1"
+IMAGE = f"apache/kafka:{VERSION}"
+COORDINATES = (
+    f"org.apache.kafka:kafka_2.13:{VERSION}",
+    "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4",  # else the broker logs nothing at all
+)
+WAIT_SECONDS = 120.0
+SERVES = "Kafka Server started"
+
+QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+"""For a server that lives as long as a test; a benchmark starts it without."""
+
+LOG4J = """\
+status = error
+appender.out.type = Console
+appender.out.name = OUT
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{HH:mm:ss.SSS} %p %c{1} %m%n
+rootLogger.level = info
+rootLogger.appenderRef.out.ref = OUT
+"""
+
+SETTINGS = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "PLAIN",
+    "listener.security.protocol.map": "PLAIN:PLAINTEXT,CONTROLLER:PLAINTEXT,TLS:SSL,SASL:SASL_PLAINTEXT,"
+    "SASLTLS:SASL_SSL",
+    "auto.create.topics.enable": "false",
+    "num.partitions": "1",
+    # one node: internal topics without replicas, small and quick
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "4",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "4",
+    "group.initial.rebalance.delay.ms": "0",
+    "log.cleaner.dedupe.buffer.size": "16777216",  # 128 MB of heap otherwise
+    "log.segment.delete.delay.ms": "1000",
+    "num.network.threads": "2",
+    "num.io.threads": "4",
+    # one that stands still for long, on a busy machine, is not taken out of service
+    "broker.session.timeout.ms": "30000",
+    # clients without a name may do everything, SASL's users only what an ACL allows
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS;User:admin",
+    "ssl.keystore.type": "PEM",
+    "ssl.truststore.type": "PEM",
+    "ssl.client.auth": "none",
+    "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512,PLAIN",
+    **{
+        f"listener.name.{listener}.{mechanism}.sasl.jaas.config": (
+            f"org.apache.kafka.common.security.{module} required{users};"
+        )
+        for listener in ("sasl", "sasltls")
+        for mechanism, module, users in (
+            ("scram-sha-256", "scram.ScramLoginModule", ""),
+            ("scram-sha-512", "scram.ScramLoginModule", ""),
+            (
+                "plain",
+                "plain.PlainLoginModule",
+                ' user_admin="admin-secret" user_reader="reader-secret"',
+            ),
+        )
+    },
+}
+"""``admin`` may do everything, ``reader`` (PLAIN too) nothing until an ACL says so. Users of SCRAM are made by
+the administrator's client."""
+
+
+RESTARTING: Final = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "500"}
+"""For a broker that is to start again: it waits for the end of its own old session first."""
+
+
+class _Program(Protocol):
+    def start(self) -> None: ...
+    def wait_until(self, serves: Any, seconds: float = ...) -> None: ...
+    def said(self) -> str: ...
+    def stop(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+class Kafka:
+    """One broker in a folder of its own. ``bootstrap`` is open to everybody; ``tls`` has the
+    ``certificate``; ``sasl`` knows the users of `SETTINGS`, ``sasl_tls`` has both. `kill` and `start` keep ports and data.
+    """
+
+    def __init__(self, folder: Path, advertised: int | None, settings: dict[str, str]) -> None:
+        self.folder = folder
+        self._names = itertools.count(1)
+        plain, control, tls, sasl, both = (f"127.0.0.1:{port}" for port in free_ports(5))
+        self.bootstrap, self.tls, self.sasl, self.sasl_tls = plain, tls, sasl, both
+        self.certificate = folder / "broker.crt"
+        self._make_certificate()
+        secured = f"TLS://{tls},SASL://{sasl},SASLTLS://{both}"
+        listeners = f"PLAIN://{plain},CONTROLLER://{control},{secured}"
+        chosen = {
+            **SETTINGS,
+            "controller.quorum.voters": f"1@{control}",
+            "listeners": listeners,
+            "log.dirs": str(folder / "data"),
+            "ssl.keystore.location": str(folder / "keystore.pem"),
+            "ssl.truststore.location": str(self.certificate),
+            **settings,
+        }
+        if advertised is not None:
+            chosen["advertised.listeners"] = f"PLAIN://127.0.0.1:{advertised},{secured}"
+        self._settings = folder / "server.properties"
+        self._settings.write_text("".join(f"{key}={value}\n" for key, value in chosen.items()))
+        (folder / "log4j2.properties").write_text(LOG4J)
+        self._program: _Program | None = None
+
+    @classmethod
+    def create(
+        cls,
+        *,
+        advertised: int | None = None,
+        quick: bool = True,
+        heap_mb: int = 256,
+        restarts: bool = False,
+        **settings: str,
+    ) -> "Kafka":
+        """Make one in a temporary folder and start it; ``settings``: dots written as two underscores.
+
+        ``advertised``: the port of a proxy before it, which clients are then told of; `bootstrap`
+        stays the broker's own. ``quick``: starts in half the time, and is slower later. ``restarts``: it is
+        to be stopped, or killed, and started again.
+        Raises: MissingProgram, ChildFailed.
+        """
+        named = {name.replace("__", "."): value for name, value in settings.items()}
+        named |= RESTARTING if restarts else {}
+        for attempt in range(3):
+            made = cls(Path(tempfile.mkdtemp(prefix="waltap-kafka-")), advertised, named)
+            try:
+                made._choose_program(quick=quick, heap_mb=heap_mb)
+                made.start()
+            except BaseException as error:
+                made.remove()
+                taken = isinstance(error, ChildFailed) and "Address already in use" in str(error)
+                if not taken or attempt == 2:
+                    raise
+            else:
+                return made
+        raise AssertionError
+
+    def topic_name(self, stem: str = "topic") -> str:
+        """Return a name that no other test of this broker has."""
+        return f"{stem}-{os.getpid()}-{next(self._names)}"
+
+    def start(self) -> None:
+        """Start, and wait until clients are served."""
+        assert self._program is not None
+        program = self._program
+        program.start()
+        program.wait_until(lambda: SERVES in program.said(), WAIT_SECONDS)
+
+    def stop(self) -> None:
+        """End it in order. No error when it is down."""
+        if self._program is not None:
+            self._program.stop()
+
+    def kill(self) -> None:
+        """End it at once, as a power cut does to the process."""
+        if self._program is not None:
+            self._program.kill()
+
+    def log(self) -> str:
+        """Return what it logged since its last start."""
+        return "" if self._program is None else self._program.said()
+
+    def remove(self) -> None:
+        """Kill it and delete its folder."""
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _choose_program(self, *, quick: bool, heap_mb: int) -> None:
+        if docker_answers():
+            import docker
+
+            try:
+                self._program = _Container(self.folder, self._settings)
+            except docker.errors.DockerException:
+                pass  # an engine that has not the image and cannot pull it
+            else:
+                return
+        found = jars("kafka", COORDINATES)
+        self._format(found)
+        options = ["java", "-Xms64m", f"-Xmx{heap_mb}m", *(QUICK_START if quick else ())]
+        archive = _class_archive(found)
+        if quick and archive.is_file():
+            options.append(f"-XX:SharedArchiveFile={archive}")
+        self._program = Child(self._command(options, found), self.folder / "broker.log")
+
+    def _command(self, options: list[str], found: Path) -> list[str]:
+        return [
+            *options,
+            f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}",
+            "-Djava.net.preferIPv4Stack=true",
+            "-cp",
+            _class_path(found),
+            "kafka.Kafka",
+            str(self._settings),
+        ]
+
+    def _format(self, found: Path) -> None:
+        """Format the data folder, as KRaft demands.
+
+        ``bootstrap.checkpoint`` has the levels of features and no identity: Kafka's own tool writes it
+        once per folder of jars, then it is copied. Without it the features would be those of 3.x.
+        """
+        data, kept = self.folder / "data", found / "bootstrap.checkpoint"
+        if kept.is_file():
+            data.mkdir()
+            (data / "meta.properties").write_text(
+                f"version=1\ncluster.id={_kafka_id()}\nnode.id=1\ndirectory.id={_kafka_id()}\n"
+            )
+            shutil.copy(kept, data)
+            return
+        run = subprocess.run(
+            ["java", *QUICK_START, "-cp", _class_path(found), "kafka.tools.StorageTool", "format",
+             "--cluster-id", _kafka_id(), "--config", str(self._settings)],
+            capture_output=True, text=True, check=False, timeout=WAIT_SECONDS,
+        )  # fmt: skip
+        if run.returncode:
+            raise ChildFailed(f"the broker's folder cannot be formatted:\n{run.stdout}{run.stderr}")
+        partial = found / f"bootstrap.checkpoint.{os.getpid()}"
+        shutil.copy(data / "bootstrap.checkpoint", partial)
+        partial.rename(kept)
+
+    def _make_certificate(self) -> None:
+        key = self.folder / "broker.key"
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+             "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost",
+             "-keyout", str(key), "-out", str(self.certificate)],
+            check=True, capture_output=True, timeout=WAIT_SECONDS,
+        )  # fmt: skip
+        # Java reads the key first, then the chain
+        (self.folder / "keystore.pem").write_text(key.read_text() + self.certificate.read_text())
+
+
+class _Container:
+    """The broker of the official image, on the host's network, so that addresses are the same."""
+
+    def __init__(self, folder: Path, settings: Path) -> None:
+        os.environ["TESTCONTAINERS_RYUK_DISABLED"] = "true"  # `kill` removes it
+        from testcontainers.core.container import DockerContainer
+
+        programs = "/opt/kafka/bin"
+        self._container = (
+            DockerContainer(IMAGE, user=f"{os.getuid()}:{os.getgid()}", network_mode="host")
+            .with_volume_mapping(str(folder), str(folder), "rw")
+            .with_kwargs(
+                entrypoint=[
+                    "sh",
+                    "-c",
+                    f"{programs}/kafka-storage.sh format --ignore-formatted -t {_kafka_id()} "
+                    f"-c {settings} && exec {programs}/kafka-server-start.sh {settings}",
+                ]
+            )
+            .with_env("LOG_DIR", str(folder / "logs"))
+        )
+        self._container.get_docker_client().client.images.pull(IMAGE)
+        self._started = False
+        self._since = 0.0
+
+    def start(self) -> None:
+        self._since = time.time()
+        if self._started:
+            self._container.get_wrapped_container().start()
+        else:
+            self._container.start()
+            self._started = True
+
+    def wait_until(self, serves: Any, seconds: float = WAIT_SECONDS) -> None:
+        deadline = time.monotonic() + seconds
+        while not serves():
+            if time.monotonic() > deadline:
+                raise ChildFailed(f"the container of {IMAGE} does not serve:\n{self.said()}")
+            time.sleep(0.2)
+
+    def said(self) -> str:
+        wrapped = self._container.get_wrapped_container()
+        return str(wrapped.logs(since=self._since).decode(errors="replace"))
+
+    def stop(self) -> None:
+        if self._started:
+            self._container.get_wrapped_container().stop()
+
+    def kill(self) -> None:
+        if self._started:
+            wrapped = self._container.get_wrapped_container()
+            wrapped.reload()
+            if wrapped.status == "running":
+                wrapped.kill()
+
+
+def prepare() -> None:
+    """Fetch the broker, and make what lets it start quickly. Raises: MissingProgram, ChildFailed."""
+    found = jars("kafka", COORDINATES)
+    archive = _class_archive(found)
+    if archive.is_file():
+        return
+    made = Kafka(Path(tempfile.mkdtemp(prefix="waltap-kafka-")), None, {})
+    try:
+        made._format(found)
+        partial = made.folder / "classes.jsa"
+        options = ["java", "-Xmx256m", *QUICK_START, f"-XX:ArchiveClassesAtExit={partial}"]
+        made._program = Child(made._command(options, found), made.folder / "broker.log")
+        made.start()
+        made.stop()
+        if partial.is_file():
+            kept = found / f"{archive.name}.{os.getpid()}"
+            shutil.copy(partial, kept)
+            kept.rename(archive)
+    finally:
+        made.remove()
+
+
+def _class_archive(found: Path) -> Path:
+    """Where the classes of this very Java are kept, ready to map."""
+    java = Path(shutil.which("java") or "java").resolve()
+    stamp = f"{java}-{int(java.stat().st_mtime)}" if java.exists() else "none"
+    return found / f"classes-{uuid.uuid5(uuid.NAMESPACE_URL, stamp).hex[:12]}.jsa"
+
+
+def _class_path(found: Path) -> str:
+    # names, no "*": a class archive is only used with the very same path
+    return os.pathsep.join(str(each) for each in sorted(found.glob("*.jar")))
+
+
+def _kafka_id() -> str:
+    """Return a random id in Kafka's spelling, which has no dash in front."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text

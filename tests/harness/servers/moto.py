@@ -1,0 +1,37 @@
+"""An imitation of AWS's services (moto), in an environment of its own."""
+
+import urllib.error
+import urllib.request
+
+from tests.harness.servers.child import LocalServer
+from tests.harness.servers.packages import python_program
+
+__all__ = ["Moto", "prepare"]
+
+REQUIREMENT = "moto[server]==5.2.5"
+
+
+def prepare() -> list[str]:
+    """Return how to start it, fetched where it is missing. Raises: MissingProgram."""
+    return python_program("moto_server", REQUIREMENT)
+
+
+class Moto(LocalServer):
+    """The services on one port; what they hold is in memory."""
+
+    NAME = "moto"
+
+    def command(self) -> list[str]:
+        return [*prepare(), "-H", "127.0.0.1", "-p", str(self.port)]
+
+    @property
+    def url(self) -> str:
+        """Return its address."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/moto-api/", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return False

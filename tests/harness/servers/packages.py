@@ -1,0 +1,68 @@
+"""Programs out of the distribution's packages, unpacked into the user's cache: nothing is installed, no service
+starts, and root is not needed. One that is on PATH is used as it is."""
+
+import shutil
+import subprocess
+import tempfile
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.harness.servers.jars import FETCH_SECONDS, MissingProgram, cache_folder, locked
+
+__all__ = ["packaged", "python_program"]
+
+PATHS = "/usr/sbin:/usr/local/sbin"
+
+
+def packaged(name: str, packages: Sequence[str]) -> list[str]:
+    """Return how to start the program ``name`` of the first of ``packages``; the others have its libraries.
+
+    Raises: MissingProgram.
+    """
+    found = shutil.which(name) or shutil.which(name, path=PATHS)
+    if found is not None:
+        return [found]
+    if shutil.which("apt-get") is None:
+        raise MissingProgram(f"no {name} (package {packages[0]})")
+    cache = cache_folder()
+    folder = cache / f"{name}-packages"
+    with locked(cache / f"{name}.lock"), tempfile.TemporaryDirectory(dir=cache) as scratch:
+        if not folder.is_dir():
+            made = Path(scratch) / "made"
+            _call("apt-get", "-q", "download", *packages, folder=Path(scratch))
+            for file in Path(scratch).glob("*.deb"):
+                _call("dpkg", "-x", file, made, folder=Path(scratch))
+            made.rename(folder)
+    paths = [*folder.glob(f"usr/bin/{name}"), *folder.glob(f"usr/sbin/{name}")]
+    if not paths:
+        raise MissingProgram(f"package {packages[0]} has no {name}")
+    libraries = sorted({str(file.parent) for file in folder.rglob("*.so*")})
+    return ["env", f"LD_LIBRARY_PATH={':'.join(libraries)}", str(paths[0])]
+
+
+def python_program(name: str, requirement: str) -> list[str]:
+    """Return how to start the program ``name`` of a Python package, in an environment of its own: what it needs
+    may contradict what we need. Raises: MissingProgram."""
+    cache = cache_folder()
+    folder = cache / requirement.replace("[", "-").replace("]", "").replace("==", "-")
+    with locked(cache / f"{name}.lock"):
+        if not (folder / "complete").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            venv.create(folder, with_pip=True)
+            pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
+            _call(*pip, "install", "-q", requirement, folder=cache)
+            (folder / "complete").touch()
+    return [str(folder / "bin" / name)]
+
+
+def _call(*command: object, folder: Path) -> None:
+    words = [str(word) for word in command]
+    try:
+        done = subprocess.run(
+            words, cwd=folder, capture_output=True, text=True, check=False, timeout=FETCH_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MissingProgram(f"{words[0]} failed: {error}") from error
+    if done.returncode:
+        raise MissingProgram(f"{words[0]} failed: {(done.stdout + done.stderr)[-1000:]}")

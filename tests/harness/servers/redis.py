@@ -1,0 +1,47 @@
+"""A Redis server of our own, from the distribution's packages."""
+
+from typing import Any
+
+import redis
+
+from tests.harness.servers.child import LocalServer
+from tests.harness.servers.packages import packaged
+
+__all__ = ["RedisServer", "prepare"]
+
+PACKAGES = ("redis-server", "redis-tools", "libjemalloc2", "liblzf1")
+
+
+def prepare() -> list[str]:
+    """Return how to start it, fetched where it is missing. Raises: MissingProgram."""
+    return packaged("redis-server", PACKAGES)
+
+
+class RedisServer(LocalServer):
+    """A server that keeps a log of what it is told."""
+
+    NAME = "redis"
+
+    def command(self) -> list[str]:
+        return [
+            *prepare(), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder),
+            "--appendonly", "yes", "--appendfsync", "always", "--save", "",
+        ]  # fmt: skip
+
+    @property
+    def address(self) -> str:
+        """Return host and port."""
+        return f"127.0.0.1:{self.port}"
+
+    def client(self, database: int = 0) -> Any:
+        """Return a client; the caller closes it."""
+        return redis.Redis(port=self.port, db=database)
+
+    def answers(self) -> bool:
+        client = self.client()
+        try:
+            return bool(client.ping())
+        except redis.RedisError:
+            return False
+        finally:
+            client.close()

@@ -1,0 +1,93 @@
+"""A change log, the server behind it, and what the data source reads of it without a session."""
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.types import StructType
+from waltap.decode.relation import Relation
+from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
+from waltap_spark.source import ChangeLogSource
+from waltap_spark.source.catalogue import source_struct
+from waltap_spark.source.options import parse_options
+from waltap_spark.source.stream import ChangeLogStream
+
+from tests.harness.changelog import Database, batch, context, relation
+
+PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
+Offset = dict[str, Any]
+
+
+class SourceLog:
+    """A change log, the server behind it, and streams over it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path, self.db = folder, str(folder / "log"), Database()
+        self.sink, self.log = self.opened(), ChangeLog(self.path)
+
+    def opened(self) -> ChangeLogSink:
+        sink = ChangeLogSink(ChangeLogProperties(path=self.path), context(self.folder))
+        sink.open()
+        return sink
+
+    def people(self, *names: str) -> None:
+        """One flush, with a transaction for each name."""
+        parts = []
+        for name in names:
+            self.db.insert(PEOPLE, [str(len(self.db.rows.get(PEOPLE.name, []))), name])
+            parts.append(self.db.commit())
+        self.sink.write(batch(*parts))
+        self.sink.flush()
+
+    def flush(self) -> None:
+        """One flush, with one transaction of what was changed."""
+        self.sink.write(batch(self.db.commit()))
+        self.sink.flush()
+
+    def insert(self, table: Relation, *rows: list[str | None]) -> None:
+        """One flush, with one transaction of new rows."""
+        self.db.insert(table, *rows)
+        self.flush()
+
+    def stream(self, **options: str) -> ChangeLogStream:
+        given = parse_options({"path": self.path, "table": PEOPLE.name, **options})
+        return ChangeLogStream(given, source_struct(ChangeLog(self.path), given))
+
+    def frame(self, **options: str) -> "Frame":
+        return Frame({"path": self.path, "table": PEOPLE.name, **options})
+
+
+class Frame:
+    """What Spark keeps of `load()`: the source, as it was sent once its schema was asked for, and that
+    schema. Every start and every action makes a reader of it."""
+
+    def __init__(self, options: dict[str, str], schema: StructType | None = None) -> None:
+        """``schema``: given by the user, who is not asked for one then."""
+        source = ChangeLogSource(options)
+        self.schema = source.schema() if schema is None else schema
+        self.sent = pickle.dumps(source)
+
+    def stream(self) -> Any:
+        return pickle.loads(self.sent).streamReader(self.schema)
+
+    def batch(self) -> Any:
+        return pickle.loads(self.sent).reader(self.schema)
+
+    def streamed(self) -> list[dict[str, Any]]:
+        """What a stream has from its beginning to the log's end."""
+        stream = self.stream()
+        began = stream.initialOffset()
+        end = stream.latestOffset(began, stream.getDefaultReadLimit())
+        return of_tasks(stream, stream.partitions(*json.loads(json.dumps((began, end)))))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What a batch has."""
+        reader = self.batch()
+        return of_tasks(reader, reader.partitions())
+
+
+def of_tasks(reader: Any, tasks: list[Any]) -> list[dict[str, Any]]:
+    """The rows of tasks, which were sent to another process."""
+    sent = pickle.loads(pickle.dumps(tasks))
+    return [row for task in sent for part in reader.read(task) for row in part.to_pylist()]

@@ -1,0 +1,102 @@
+"""A change log that is written by hand, and the Spark tables that follow it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waltap.decode.relation import Relation
+from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
+from waltap_spark.applier import Applier, ApplyOptions
+from waltap_spark.formats.choice import PARQUET, FormatChoice
+from waltap_spark.live import LiveTables
+from waltap_spark.output import Output
+from waltap_spark.session import prepare
+
+from tests.harness.changelog import ALL, Database, batch, context
+
+
+class Died(BaseException):
+    """The driver is gone."""
+
+
+class Rig:
+    """A database, the change log of it, and the tables that follow."""
+
+    def __init__(
+        self, folder: Path, spark: Any, table_format: str | FormatChoice = "", **options: Any
+    ) -> None:
+        self.folder, self.spark = folder, prepare(spark)
+        spark.conf.set("spark.sql.timeType.enabled", "true")  # plans are checked in any session
+        self.options = ApplyOptions(**options)
+        self.db = Database()
+        self.sink = ChangeLogSink(
+            ChangeLogProperties(path=str(folder / "log")),
+            context(folder, resumes=True, whole=True),
+        )
+        self.sink.open()
+        self.sink.begins(ALL)
+        self.log = ChangeLog(str(folder / "log"))
+        self.output = Output(str(folder / "out"))
+        named = isinstance(table_format, str)
+        self.choice = FormatChoice(table_format or PARQUET) if named else table_format
+        self.applier = Applier(self.spark, self.log, self.output, self.options, self.choice)
+        self.applier.open()
+
+    def commit(self) -> None:
+        """COMMIT in the source, flushed to the change log."""
+        self.sink.write(batch(self.db.commit()))
+        self.sink.flush()
+
+    def start_over(self) -> None:
+        """A new pipeline without its offset, which writes the same change log."""
+        self.sink.close()
+        self.sink = ChangeLogSink(
+            ChangeLogProperties(path=str(self.folder / "log")), context(self.folder, whole=True)
+        )
+        self.sink.open()
+        self.sink.begins(ALL)
+
+    def apply(self) -> None:
+        """Apply all of the change log that was not applied yet; tend the tables' files."""
+        self.applier.apply(list(self.log.manifests(self.applier.state.mark)))
+        self.applier.maintain()
+
+    def reopen(self, **options: Any) -> None:
+        """A new driver process, as far as the files can tell."""
+        self.applier.close()
+        self.output = Output(str(self.folder / "out"))
+        options_now = ApplyOptions(**options) if options else self.options
+        self.applier = Applier(self.spark, self.log, self.output, options_now, self.choice)
+        self.applier.open()
+
+    def apply_and_die(self) -> None:
+        """Apply as `apply`, by a driver that dies just before its commit; another follows."""
+
+        def die(_state: object) -> None:
+            raise Died
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self.output, "commit", die)
+            with pytest.raises(Died):
+                self.apply()
+        self.reopen()
+
+    def folders(self) -> set[str]:
+        """Return the folders of files that there are."""
+        out = self.folder / "out"
+        return {str(path.relative_to(out)) for path in out.glob("tables/*/*/*/*")}
+
+    def named_folders(self) -> set[str]:
+        """Return the folders that the newest commit names, also as garbage."""
+        state = self.applier.state
+        return {p for t in state.tables.values() for p in t.paths()} | self.output.garbage.paths()
+
+    def current(self, table: Relation) -> list[tuple[str | None, ...]]:
+        frame = LiveTables(self.spark, self.output).current(table.name)
+        names = [f"`{column.name}`" for column in table.columns]
+        rows = frame.selectExpr(*[f"cast({name} as string)" for name in names]).collect()
+        return sorted((tuple(row) for row in rows), key=str)
+
+    def check(self, *tables: Relation) -> None:
+        for table in tables:
+            assert self.current(table) == sorted(self.db.rows[table.name], key=str), table.name

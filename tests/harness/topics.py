@@ -1,0 +1,80 @@
+"""Tables of Spark that follow topics: what a process does that reads them, life by life."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+
+from waltap_spark.applier import Applier
+from waltap_spark.formats.choice import PARQUET, FormatChoice
+from waltap_spark.kafka import KafkaFeed, KafkaTopics
+from waltap_spark.live import LiveTables
+from waltap_spark.output import Output
+from waltap_spark.session import prepare
+
+from tests.harness.servers.kafka import Kafka
+
+
+class Reader:
+    """Topics, and the tables that follow; `pull` is one life of a process."""
+
+    def __init__(
+        self, spark: Any, folder: Path, topics: KafkaTopics, table_format: str = PARQUET
+    ) -> None:
+        self.spark, self.folder, self.topics = prepare(spark), folder, topics
+        self.choice = FormatChoice(table_format)
+        spark.conf.set("spark.sql.timeType.enabled", "true")  # plans are checked in any session
+
+    def feed(self, **changed: Any) -> KafkaFeed:
+        """Return the feed, which is to be opened."""
+        return KafkaFeed(self.spark, self.topics, str(self.folder / "log"))
+
+    def pull(self) -> int:
+        """Take and apply what there is; return the rows."""
+        rows = 0
+        with self.feed() as feed:
+            output = Output(str(self.folder / "out"))
+            applier = Applier(self.spark, feed.log, output, choice=self.choice)
+            applier.open()
+            try:
+                while found := feed.pull():
+                    rows += found.rows
+                    applier.apply(list(feed.log.manifests(applier.state.mark)))
+            finally:
+                applier.close()
+        return rows
+
+    def frame(self, table: str, schema: str = "inventory") -> Any:
+        tables = LiveTables(self.spark, Output(str(self.folder / "out")))
+        return tables.current(f"{schema}.{table}")
+
+    def rows(
+        self, table: str, schema: str = "inventory", order: str = "id"
+    ) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in self.frame(table, schema).orderBy(order).collect()]
+
+
+def event(
+    op: str, lsn: int, before: Any, after: Any, commit: int | None = None, **source: Any
+) -> bytes:
+    """Return an event as Debezium writes it without schemas."""
+    sequence = json.dumps([None if commit is None else str(commit), str(lsn)])
+    own = {"schema": "inventory", "table": "items", "lsn": lsn, "sequence": sequence, "txId": 5,
+           "ts_ms": 1_700_000_000_000, "snapshot": "false", "connector": "postgresql"}  # fmt: skip
+    body = {"before": before, "after": after, "source": own | source, "op": op, "ts_ms": 1}
+    return json.dumps(body).encode()
+
+
+def produce(kafka: Kafka, topic: str, *records: tuple[Any, ...]) -> None:
+    """Write records: key, value, and if they are not 0 and none partition and names of headers."""
+    producer = Producer(
+        {"bootstrap.servers": kafka.bootstrap, "linger.ms": 0, "enable.idempotence": True}
+    )
+    for key, value, *more in records:
+        producer.produce(
+            topic, value, None if key is None else json.dumps(key).encode(),
+            partition=more[0] if more else 0,
+            headers=[(name, b"{}") for name in more[1:]],
+        )  # fmt: skip
+    assert producer.flush(120) == 0

@@ -1,0 +1,120 @@
+"""Records of every type's values, as waltap's formats get them: schemas with Connect values."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import psycopg
+
+from tests.harness.typed_values import LITERALS, both_once
+from waltap.capture.capture import Capture, CaptureProperties
+from waltap.decode.message import Delete, Insert, OldTuple
+from waltap.decode.relation import Column, Relation
+from waltap.decode.tuple_image import UNCHANGED
+from waltap.format.connect_record import ConnectRecord
+from waltap.format.converted import ConvertedFormat, Converters
+from waltap.format.converter import ConverterContext
+from waltap.format.format import FormatContext
+from waltap.json.converter import JsonConverter, JsonConverterProperties
+from waltap.transactions.transaction import SnapshotRows, TransactionPart
+from waltap_testing.installed import identity_kept, mapper
+from waltap_testing.workload import ITEMS
+
+__all__ = ["NOW", "context", "records_of", "typed_parts", "typed_records", "with_schema"]
+
+NOW = 1_767_225_601_123_456_789
+_JSON = JsonConverter(JsonConverterProperties(), ConverterContext(side="value"))
+
+
+def context(**capture: object) -> FormatContext:
+    """Return what a format may know, with these capture properties."""
+    properties = CaptureProperties.model_validate({"topic.prefix": "server", **capture})
+    return FormatContext(
+        describe=lambda relation: relation,
+        identity=identity_kept(),
+        capture=Capture(properties),
+        database="shop",
+        run_id="00000000-0000-4000-8000-000000000000",
+        mapper=mapper,
+    )
+
+
+def records_of(
+    relation: Relation, rows: list[tuple[Any, ...]], **capture: object
+) -> list[ConnectRecord]:
+    """Return a create of each row, and the delete of the first."""
+    plain = Converters(key=_JSON, value=_JSON, header=_JSON)
+    made = ConvertedFormat(plain, replace(context(**capture)))
+    changes: list[Any] = [Insert(relation, 16 + n, row) for n, row in enumerate(rows)]
+    changes.append(Delete(relation, 90, rows[0], OldTuple.FULL))
+    part = TransactionPart(
+        xid=7, begin_lsn=8, commit_lsn=64, commit_ts=1_767_225_600_000_000, end_lsn=99,
+        changes=changes,
+    )  # fmt: skip
+    return made.records([part], NOW)
+
+
+def parts_of(relation: Relation, rows: list[tuple[Any, ...]]) -> list[Any]:
+    """Return a snapshot of ``rows``, and the same as creates in a transaction."""
+    changes: list[Any] = [Insert(relation, 20_000 * n + 16, row) for n, row in enumerate(rows)]
+    return [
+        SnapshotRows(relation=relation, rows=list(rows), ts=1_767_225_600_000_000, lsn=900, xid=7),
+        TransactionPart(
+            xid=7, begin_lsn=8, commit_lsn=64, commit_ts=1_767_225_600_000_000, end_lsn=99,
+            changes=changes,
+        ),
+    ]  # fmt: skip
+
+
+def typed_parts(
+    connection: psycopg.Connection[Any], *, nullable: bool = True, times: int = 1
+) -> Iterator[tuple[str, list[Any]]]:
+    """Yield (type, parts with its literals as text and in send format, NULL, and what was not sent).
+
+    ``times``: how often each literal comes; more than once, there are also parts of texts alone, of texts
+    and NULL, and for numbers and times of each text alone.
+    """
+    for type_name, literals in LITERALS.items():
+        column, values = both_once(connection, type_name, literals)
+        rows: list[tuple[Any, ...]] = [("1", text) for text, _ in values]
+        if mapper().column(column).from_binary is not None:  # type: ignore[union-attr]
+            rows += [("-7", sent) for _, sent in values]
+        of = table(column, nullable=nullable)
+        parts = parts_of(of, [*rows, ("123456", None), ("1", UNCHANGED)] * times)
+        if times > 1:
+            texts = [("-7", text) for text, _ in values]
+            for some in (texts, [*texts, ("70000000000", None)]):
+                parts += parts_of(of, some * times)
+            if type_name.startswith(("int", "oid", "time")):
+                for text in texts:
+                    parts += parts_of(of, [text] * 64)
+        yield type_name, parts
+
+
+def table(column: Column, *, nullable: bool = True) -> Relation:
+    """Return a table with a key and ``column``."""
+    return msgspec.structs.replace(
+        ITEMS,
+        table="typed",
+        columns=(ITEMS.columns[0], msgspec.structs.replace(column, nullable=nullable)),
+    )
+
+
+def typed_records(
+    connection: psycopg.Connection[Any], **capture: object
+) -> Iterator[tuple[str, list[ConnectRecord]]]:
+    """Yield (type, records of its literals and of NULL)."""
+    for type_name, literals in LITERALS.items():
+        column, values = both_once(connection, type_name, literals)
+        rows = [("1", text) for text, _ in values]
+        yield type_name, records_of(table(column), [*rows, ("1", None)], **capture)
+
+
+def with_schema(record: ConnectRecord) -> bytes:
+    """Return a record's value as JsonConverter writes it, schema and all; null stays null."""
+    properties = JsonConverterProperties.model_validate({"replace.null.with.default": False})
+    converter = JsonConverter(properties, ConverterContext(side="value"))
+    written = converter.encoder(record.topic, record.value_schema)(record.value)
+    assert written is not None
+    return written

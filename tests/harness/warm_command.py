@@ -1,0 +1,95 @@
+"""``python -m tests.harness.warm_command SOCKET``: has our modules, and runs each command line it is given in
+a fork of itself. See `tests.harness.command`."""
+
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import select
+import signal
+import socket
+import sys
+from pathlib import Path
+
+LOADED = ("waltap", "waltap_postgres", "waltap_decoders")
+
+
+def main(place: str) -> None:
+    """Load our modules, say ``ready``, and serve until standard input ends."""
+    _load()
+    gc.freeze()  # forks that leave these objects alone share their memory
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(place)
+        listening.listen(64)
+        print("ready", flush=True)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are nobody's
+        while True:
+            ready, _, _ = select.select([listening, sys.stdin], [], [])
+            if sys.stdin in ready:
+                return
+            connection, _ = listening.accept()
+            with connection:
+                if not os.fork():
+                    listening.close()
+                    _keep(connection)
+
+
+def _load() -> None:
+    for name in LOADED:
+        package = importlib.import_module(name)
+        for module in pkgutil.walk_packages(package.__path__, f"{name}."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
+    from waltap.host import Host
+
+    _ = Host().commands
+    assert len(list(Path("/proc/self/task").iterdir())) == 1, "a fork has no threads"
+
+
+def _keep(connection: socket.socket) -> None:
+    """Run the command line in a process that ends as any does; answer with its exit code."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    _, files, _, _ = socket.recv_fds(connection, 1, 2)
+    asked = b""
+    while data := connection.recv(1 << 16):
+        asked += data
+    command = os.fork()
+    if not command:
+        _become(*json.loads(asked), *files)
+        connection.close()
+        from waltap.cli import main as waltap
+
+        waltap()
+        sys.exit()
+    # who asked and waits no longer has closed the connection: nobody is left to wait for
+    gone = select.poll()
+    gone.register(connection, select.POLLHUP)
+    process = os.pidfd_open(command)
+    gone.register(process, select.POLLIN)
+    if any(which != process for which, _ in gone.poll()):
+        os.kill(command, signal.SIGKILL)
+    _, status = os.waitpid(command, 0)
+    connection.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+    os._exit(0)
+
+
+def _become(
+    words: list[str], folder: str, variables: dict[str, str], out: int, errors: int
+) -> None:
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(variables)
+    for number, file in enumerate((os.open(os.devnull, os.O_RDONLY), out, errors)):
+        os.dup2(file, number)
+    # as `python -m waltap` has it
+    sys.argv = [
+        str(Path(importlib.import_module("waltap").__file__ or "").with_name("__main__.py")),
+        *words,
+    ]
+    sys.modules["__main__"].__package__ = "waltap"
+    sys.path[0] = folder
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,52 @@
+"""A pipeline on the double, whose records are JSON lines as Debezium's connector for YugabyteDB makes them."""
+
+from pathlib import Path
+from typing import Any
+
+from tests.harness.json_lines import records
+from tests.harness.pipeline import Pipeline
+from tests.harness.yugabyte.server import Yugabyte
+
+__all__ = ["YugabytePipeline", "cell"]
+
+
+def cell(value: Any) -> dict[str, Any]:
+    """Return what a column that was sent looks like."""
+    return {"value": value, "set": True}
+
+
+class YugabytePipeline(Pipeline):
+    """Runs ``connector yugabyte`` into a file; `records` has what arrived."""
+
+    def __init__(
+        self, server: Yugabyte, folder: Path, settings: dict[str, Any] | None = None
+    ) -> None:
+        own = {
+            "type": "yugabyte",
+            **server.properties(),
+            "yb.event.form": "cells",
+            "yb.read.time.wait.ms": 0,
+            "publication.autocreate.mode": "filtered",
+            "publication.keyless.tables": "publish",
+            "sink.type": "jsonl",
+            "sink.path": str(folder / "out.jsonl"),
+            "topic.prefix": "dbserver",
+        }
+        super().__init__(server.database, folder, own | (settings or {}))
+        self.server = server
+
+    def records(self, table: str = "t") -> list[dict[str, Any]]:
+        """Return the records of a table, in order: key, value (None for a tombstone), headers."""
+        found = records(self.folder / "out.jsonl")
+        return [r for r in found if r["topic"].endswith(f".{table}")]
+
+    def events(self, table: str = "t") -> list[tuple[str, Any, Any, Any]]:
+        """Return (op, key, before, after) of each event, without tombstones."""
+        return [
+            (r["value"]["op"], r["key"], r["value"]["before"], r["value"]["after"])
+            for r in self.records(table)
+            if r["value"] is not None
+        ]
+
+    def sources(self, table: str = "t") -> list[dict[str, Any]]:
+        return [r["value"]["source"] for r in self.records(table) if r["value"] is not None]
