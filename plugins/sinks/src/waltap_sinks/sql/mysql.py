@@ -192,7 +192,7 @@ class MysqlTarget(GenericTarget):
 
         if pat.is_timestamp(kind):
             return _naive
-        return json_text if pat.is_list(kind) else None
+        return json_text(kind)
 
     def moment(self, ts: int) -> object:
         return _naive(dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=ts))

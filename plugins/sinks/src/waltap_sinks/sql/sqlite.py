@@ -127,7 +127,7 @@ class SqliteTarget(GenericTarget):
             return _moment
         if pat.is_date(kind) or pat.is_time(kind):
             return dt.date.isoformat if pat.is_date(kind) else dt.time.isoformat
-        return json_text if pat.is_list(kind) else None
+        return json_text(kind)
 
     def moment(self, ts: int) -> object:
         return _moment(dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=ts))

@@ -96,16 +96,44 @@ class TypedRows:
         return [None if value is None else adapt(value) for value in values]
 
 
-def json_text(value: object) -> str:
-    """Return a list as JSON; numbers stay exact, times and bytes are text."""
+def json_text(kind: "pa.DataType") -> Callable[[Any], str] | None:
+    """Return what makes JSON of the values of a type with parts: lists, structs, and maps, which are
+    objects where their keys are text. Numbers stay exact, times and bytes are text. None: there are no
+    parts."""
+    import pyarrow.types as pat
 
-    def written(item: object) -> object:
-        if isinstance(item, bytes):
-            return item.hex()
-        if isinstance(item, (dt.date, dt.time)):
-            return item.isoformat()
-        if isinstance(item, Decimal):
-            return str(item)
-        raise TypeError(type(item).__name__)
+    if not pat.is_nested(kind):
+        return None
+    parts = _parts(kind)
+    return lambda value: json.dumps(parts(value), default=_written, ensure_ascii=False)
 
-    return json.dumps(value, default=written, ensure_ascii=False)
+
+def _parts(kind: "pa.DataType") -> Callable[[Any], Any]:
+    """Return what makes a value of lists, objects and scalars."""
+    import pyarrow.types as pat
+
+    if pat.is_map(kind):
+        key, item = _parts(kind.key_type), _parts(kind.item_type)
+        form = dict if pat.is_string(kind.key_type) else list
+        return _unless_null(lambda pairs: form((key(k), item(v)) for k, v in pairs))
+    if pat.is_struct(kind):
+        fields = [(field.name, _parts(field.type)) for field in kind]
+        return _unless_null(lambda value: {name: part(value[name]) for name, part in fields})
+    if pat.is_list(kind):
+        each = _parts(kind.value_type)
+        return _unless_null(lambda items: list(map(each, items)))
+    return lambda value: value
+
+
+def _unless_null(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else make(value)
+
+
+def _written(item: object) -> object:
+    if isinstance(item, bytes):
+        return item.hex()
+    if isinstance(item, (dt.date, dt.time)):
+        return item.isoformat()
+    if isinstance(item, Decimal):
+        return str(item)
+    raise TypeError(type(item).__name__)
