@@ -179,7 +179,10 @@ REFUSED = [
     ("SELECT usesysid AS id FROM pg_shadow", "reads another relation than public.t"),
     ("SELECT t.id FROM public.t, pg_catalog.pg_authid", "reads another relation than public.t"),
     ("SELECT * FROM public.t WHERE query_to_xml('', true, true, '') IS NULL", "calls query_to_xml"),
-    ("SELECT 1 / (id - id) AS id FROM public.t", "division by zero"),
+    ("SELECT * FROM public.t WHERE 1 / (id - id) > 0", "division by zero"),
+    ("SELECT 7000 AS id, 'forged' AS v FROM public.t", "id is no column of public.t as it is"),
+    ("SELECT id, v FROM public.t AS t(v, id)", "no column of public.t as it is"),
+    ("SELECT a.id, b.v FROM public.t a, ONLY public.t b", "reads another relation than public.t"),
     ("CREATE TABLE w AS SELECT 1", "the statement writes"),
 ]
 

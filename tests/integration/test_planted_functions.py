@@ -144,7 +144,8 @@ def test_no_session_finds_what_was_planted(database: Database, tmp_path: Path) -
     profile.write_text(f"[source]\n{toml(source)}\n[sink]\n{toml(sink)}\n")
 
     def done(*command: object) -> str:
-        found = waltap(command[0], profile, *command[1:], cwd=tmp_path)
+        begins = command[:2] if command[0] == "sql" else command[:1]
+        found = waltap(*begins, profile, *command[len(begins) :], cwd=tmp_path)
         output = found.stdout + found.stderr
         assert "planted" not in output
         assert found.returncode == 0, output
@@ -158,6 +159,11 @@ def test_no_session_finds_what_was_planted(database: Database, tmp_path: Path) -
     database.execute(SIGNAL)
     assert "snapshot" in done("run", "--until-idle", 3)
     done("verify")
+    database.execute("CREATE SEQUENCE replica.numbers OWNED BY replica.people.id")
+    database.execute(
+        "ALTER TABLE replica.people ALTER id SET DEFAULT pg_catalog.nextval('replica.numbers')"
+    )
+    assert "replica.numbers: 2001" in done("sql", "sequences")
     done("status")
     done("doctor")
 

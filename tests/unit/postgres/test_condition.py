@@ -44,15 +44,22 @@ def tree(quals: str, *, relid: int = OID, rtekind: int = 0, command: int = 1) ->
     )
 
 
-FUNCTIONS = {147: ("int4gt", False), 2626: ("pg_sleep", True), 1598: ("random", True)}
-FUNCTIONS |= {2923: ("table_to_xml", False), 16401: ("stolen", False)}
+FUNCTIONS = {147: ("int4gt", False, False), 2626: ("pg_sleep", True, False)}
+FUNCTIONS |= {1598: ("random", True, False), 2923: ("table_to_xml", False, False)}
+FUNCTIONS |= {2597: ("domain_in", False, True), 16401: ("stolen", False, False)}
+CHECK = "{OPEXPR :opno 664 :opfuncid %s :opretset false :args ({COERCETODOMAINVALUE :typeId 25})}"
 
 
 class Server:
-    """Answers with one tree, and from a catalogue of five functions; ``parsed`` counts statements."""
+    """Answers with one tree, and from a catalogue of a few functions; ``parsed`` counts statements."""
 
-    def __init__(self, answer: str = "", schemas: tuple[str, ...] = ("public",)) -> None:
-        self.answer, self.schemas = answer, schemas
+    def __init__(
+        self,
+        answer: str = "",
+        schemas: tuple[str, ...] = ("public",),
+        types: tuple[tuple[Any, ...], ...] = (),
+    ) -> None:
+        self.answer, self.schemas, self.types = answer, schemas, types
         self.parsed: list[str] = []
 
     def parse(self, sql: str) -> str:
@@ -62,6 +69,10 @@ class Server:
     def ask(self, sql: str) -> list[tuple[Any, ...]]:
         if "pg_namespace" in sql:
             return [(name,) for name in self.schemas if f"'{name}'" in sql]
+        if "WITH RECURSIVE" in sql:
+            return list(self.types)
+        if "pg_attribute" in sql:
+            return [(1, "id"), (2, "a b")]
         if "pg_type" in sql:
             return [(16500, "checked")] if "16500" in sql else []
         return [(oid, *rest) for oid, rest in FUNCTIONS.items() if str(oid) in sql]
@@ -84,7 +95,7 @@ class Server:
 def test_a_comparison_of_columns_passes(condition: str) -> None:
     server = Server(tree(compared()))
     server.judge().condition('"public"."t"', condition)
-    assert len(server.parsed) == 2
+    assert len(server.parsed) == 3
 
 
 @pytest.mark.parametrize(
@@ -134,6 +145,7 @@ def test_an_alias_may_precede_a_column_unless_a_schema_has_its_name() -> None:
         (tree(called(16401)), "calls stolen"),
         (tree(called(2626)), "calls pg_sleep, which may have side effects"),
         (tree(called(2923)), "calls table_to_xml"),
+        (tree(called(2597)), "calls domain_in, which makes values of any type"),
         (tree(called(147, "true")), "returns a set"),
         (tree("{COERCEVIAIO :arg {CONST} :resulttype 16500}"), "the type checked"),
         (tree("{COERCETODOMAIN :arg {CONST}}"), "COERCETODOMAIN"),
@@ -141,6 +153,10 @@ def test_an_alias_may_precede_a_column_unless_a_schema_has_its_name() -> None:
         (tree(f"{{SUBLINK :subselect {tree(compared())}}}"), "no query of its own"),
         (tree(compared(), relid=1260), "another relation than public.t"),
         (tree(compared(), rtekind=2), "another relation than public.t"),
+        (
+            tree(compared()).replace(":jointree", f"({{RTE :rtekind 0 :relid {OID}}}) :jointree"),
+            "another relation than public.t",
+        ),
         (tree(compared(), command=3), "writes"),
         ("", "no query of its own"),
         ("}", "cannot be read"),
@@ -166,3 +182,56 @@ def test_names_in_a_tree_are_no_nodes() -> None:
 def test_a_name_that_looks_like_a_field_is_refused_where_it_would_hide_one() -> None:
     with pytest.raises(ConditionRefused, match="colon"):
         parse_tree("{RTE :relid 1260 :colnames (:relid 16390)}")
+
+
+@pytest.mark.parametrize(
+    ("types", "says"),
+    [
+        ([("d", None, CHECK % 16401)], "the domain d, of whose CHECK it calls stolen"),
+        ([("d", None, CHECK % 2626)], "it calls pg_sleep"),
+        ([("d", None, "{SUBPLAN}")], "SUBPLAN"),
+        (
+            [("d", None, CHECK % 147), ("c", "has a cast by evil", None)],
+            "c, which has a cast by evil",
+        ),
+    ],
+)
+def test_types_of_columns_that_run_something_are_refused_before_the_sql_is_parsed(
+    types: list[tuple[Any, ...]], says: str
+) -> None:
+    server = Server(tree(compared()), types=tuple(types))
+    with pytest.raises(ConditionRefused, match=says):
+        server.judge().condition('"public"."t"', "id > 1")
+    assert server.parsed == ['SELECT FROM "public"."t"']
+
+
+def test_a_domain_whose_check_the_server_brings_passes() -> None:
+    server = Server(tree(compared()), types=(("d", None, CHECK % 147),))
+    server.judge().condition('"public"."t"', "id > 1")
+
+
+ENTRY = "{TARGETENTRY :expr %s :resno 1 :resname %s :resjunk %s}"
+VAR = "{VAR :varno 1 :varattno %s}"
+
+
+@pytest.mark.parametrize(
+    ("entry", "passes"),
+    [
+        (ENTRY % (VAR % 1, "id", "false"), True),
+        (ENTRY % (VAR % 2, "a\\ b", "false"), True),
+        (ENTRY % ("{CONST :consttype 23}", "<>", "true"), True),
+        (ENTRY % (VAR % 2, "id", "false"), False),
+        (ENTRY % (VAR % 0, "id", "false"), False),
+        (ENTRY % (VAR % -1, "ctid", "false"), False),
+        (ENTRY % ("{CONST :consttype 23}", "id", "false"), False),
+        (ENTRY % (VAR % 1, ":id", "false"), False),
+    ],
+)
+def test_a_select_has_the_columns_of_the_table_under_their_names(entry: str, passes: bool) -> None:
+    server = Server(tree(compared()).replace(":targetList <>", f":targetList ({entry})"))
+    judge = server.judge()
+    if passes:
+        judge.statement("SELECT id FROM public.t")
+    else:
+        with pytest.raises(ConditionRefused, match="no column of public.t as it is"):
+            judge.statement("SELECT id FROM public.t")

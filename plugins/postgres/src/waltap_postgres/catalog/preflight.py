@@ -259,7 +259,8 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         return Check(
             name="privileges",
             verdict="warning",
-            found=f"role {self.properties.user} is a superuser, which capturing does not need",
+            found=f"role {self.properties.user} is a superuser, which capturing does not need: functions "
+            "in indexes of captured tables run with its rights",
             remedy="Capture with a role of its own: CREATE ROLE waltap LOGIN REPLICATION; the page "
             "least-privilege has what else it is granted",
         )

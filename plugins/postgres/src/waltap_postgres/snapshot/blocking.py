@@ -9,6 +9,7 @@ from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.errors import QueryCancelled
 from waltap_postgres.properties import PostgresProperties
+from waltap_postgres.replication.publication import identifier
 from waltap_postgres.snapshot.condition import Judge, take_role
 from waltap_postgres.snapshot.plan import Work
 from waltap_postgres.snapshot.reader import SnapshotPoint, TablesReader, in_order, mark
@@ -99,8 +100,13 @@ class BlockingRead:
                         relation.table,
                         relation.oid,
                         session.parsed,
-                        session.execute,
+                        self._now.query,
                     ).statement(statement)
+                    if target.published.rows:
+                        alias = identifier(relation.table)
+                        statement = (
+                            f"SELECT * FROM ({statement}\n) {alias}{target.published.where()}"
+                        )
                     take_role(session, self._properties)
                 transaction.expect([target])
                 chosen = statement or self._terms.chosen(relation)

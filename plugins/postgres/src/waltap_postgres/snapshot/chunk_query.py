@@ -171,13 +171,16 @@ class PostgresChunks:
         limit_ms = self._properties.condition_timeout_ms
         session = self._begun(limit_ms, lock_ms=self._properties.snapshot_lock_timeout_ms)
         try:
-            Judge(
-                relation.schema, relation.table, relation.oid, session.parsed, session.execute
-            ).condition(identifier(relation.schema, relation.table), condition)
+            self._judge(session, relation, condition)
         except QueryCancelled as error:
             raise self._took_too_long(error, limit_ms) from error
         finally:
             self.close()
+
+    def _judge(self, session: Session, relation: Relation, condition: str) -> None:
+        Judge(
+            relation.schema, relation.table, relation.oid, session.parsed, self._catalogue.query
+        ).condition(identifier(relation.schema, relation.table), condition)
 
     @staticmethod
     def _took_too_long(error: QueryCancelled, limit_ms: int) -> ConditionRefused:
@@ -225,7 +228,8 @@ class PostgresChunks:
             seen = self._catalogue.on(session.connection)
             text = seen.snapshot()
             until = None if self._signal is not None else seen.visible_until()
-            if request.condition:
+            if request.condition:  # again: its columns may have other types by now
+                self._judge(session, relation, request.condition)
                 take_role(session, self._properties)
             pieces = copy_rows(copy_out(session, query), len(relation.columns))
             rows = [row for rows in pieces for row in rows]

@@ -1,18 +1,20 @@
 """SQL that a signal gives, a condition or a SELECT: judged before it is put into a query.
 
 Whoever may write to the signal table has waltap's role run such SQL. So it may compare values of its own
-table by what the server brings itself, and nothing else. Two checks decide, and neither runs any of it.
-First the words: a name with a schema that is neither ``pg_catalog`` nor the table's is refused. Sessions
-find nothing else without a schema, and the server calls a user's type's input function as soon as it
-parses a literal of that type. Then the server parses the statement, and no more: its parse tree has
-every function, operator, type and relation as an OID.
+table by what the server brings itself, and nothing else. Three checks decide, and none runs any of it.
+First the types of the table's columns, and all that these are made of: the server runs a domain's CHECK as
+soon as it parses a literal for such a column, and a cast to json or text where a built-in function prints
+a value. Then the words: a name with a schema that is neither ``pg_catalog`` nor the table's is refused.
+Sessions find nothing else without a schema, and so no type that the first check did not see. Then the
+server parses the statement, and no more: its parse tree has every function, operator, type and relation as
+an OID.
 
 Source: PostgreSQL's ``src/include/nodes/primnodes.h``, ``outfuncs.c`` and ``read.c`` for the tree's text;
 the setting ``debug_print_parse``.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -80,18 +82,55 @@ RESULTS: Final = frozenset({"COERCEVIAIO", "ARRAYCOERCEEXPR", "CONST", "ARRAY", 
 HARMLESS: Final = frozenset({"random", "clock_timestamp", "timeofday", "gen_random_uuid"})
 """Volatile functions that only give another value each time."""
 
-READS: Final = re.compile(r"(?:table|schema|database|query|cursor)_to_xml|ts_stat|pg_get_viewdef")
-"""Functions that read other relations, or run what they are given."""
+READS: Final = re.compile(
+    r"(?:table|schema|database|query|cursor)_to_xml|ts_stat|pg_get_viewdef|pg_input_"
+)
+"""Functions that read other relations, run what they are given, or make values of a type that they are
+given the name of."""
 
 FUNCTIONS_SQL: Final = """
-SELECT oid::int8, proname::text, provolatile = 'v' FROM pg_proc WHERE oid = ANY (ARRAY[{}]::oid[])
+SELECT oid::int8, proname::text, provolatile = 'v',
+  'cstring'::regtype = ANY (proargtypes) OR 'internal'::regtype = ANY (proargtypes)
+  FROM pg_proc WHERE oid = ANY (ARRAY[{}]::oid[])
 """
+"""The last column: it is one of a type's own functions, which make a value of whichever type they are
+given the OID of."""
+
+COLUMN_TYPES_SQL: Final = """
+WITH RECURSIVE reached(oid) AS (
+  SELECT reltype FROM pg_class WHERE oid = {oid}
+  UNION
+  SELECT x.oid FROM reached r CROSS JOIN LATERAL (
+    SELECT a.atttypid FROM pg_type t JOIN pg_attribute a ON a.attrelid = t.typrelid
+     WHERE t.oid = r.oid AND t.typrelid <> 0 AND a.attnum > 0 AND NOT a.attisdropped
+    UNION ALL SELECT t.typelem FROM pg_type t WHERE t.oid = r.oid
+    UNION ALL SELECT t.typbasetype FROM pg_type t WHERE t.oid = r.oid
+    UNION ALL SELECT g.rngsubtype FROM pg_range g WHERE g.rngtypid = r.oid
+    UNION ALL SELECT d.objid FROM pg_depend d
+     WHERE d.refclassid = 'pg_type'::regclass AND d.refobjid = r.oid
+       AND d.classid = 'pg_type'::regclass AND d.deptype = 'i'
+  ) x(oid) WHERE x.oid >= {built_in}
+), code(type, what, oid) AS (
+  SELECT t.oid, 'is read', t.typinput FROM reached r JOIN pg_type t ON t.oid = r.oid
+  UNION ALL SELECT t.oid, 'is written', t.typoutput FROM reached r JOIN pg_type t ON t.oid = r.oid
+  UNION ALL SELECT r.oid, 'has a cast', c.castfunc FROM reached r JOIN pg_cast c ON c.castsource = r.oid
+)
+SELECT format_type(c.type, NULL), c.what || ' by ' || p.proname, NULL
+  FROM code c JOIN pg_proc p ON p.oid = c.oid JOIN pg_language l ON l.oid = p.prolang
+ WHERE l.lanname NOT IN ('internal', 'c')
+UNION ALL
+SELECT format_type(r.oid, NULL), NULL, k.conbin::text
+  FROM reached r JOIN pg_constraint k ON k.contypid = r.oid
+"""
+"""Of the types that a table's values may be of, with arrays and multiranges of them: the functions in a
+language that anybody may write, and the trees of CHECK constraints."""
 TYPES_SQL: Final = """
 SELECT t.oid::int8, t.typname::text FROM pg_type t LEFT JOIN pg_type e ON e.oid = t.typelem
  WHERE t.oid = ANY (ARRAY[{}]::oid[]) AND t.typtype <> 'e' AND coalesce(e.typtype, '') <> 'e'
 """
 
 NAMES: Final = frozenset({"name", "quoted"})
+TRUE: Final = frozenset({True, "t"})
 Words = Sequence[tuple[str, str]]
 Ask = Callable[[str], list[tuple[Any, ...]]]
 Parse = Callable[[str], str]
@@ -158,8 +197,9 @@ def take_role(session: Session, properties: PostgresProperties) -> None:
 class Judge:
     """Judges what a signal asks of one table, in a transaction that reads it.
 
-    ``parse`` has the server parse one statement and returns the tree's text, ``ask`` runs a query. ``oid``
-    is the table's.
+    ``parse`` has the server parse one statement in that transaction and returns the tree's text: its lock
+    keeps the columns as they are. ``ask`` runs a query that sees what is there now, as the parser does.
+    ``oid`` is the table's.
     """
 
     schema: str
@@ -175,13 +215,31 @@ class Judge:
         cannot end the query around it. Raises: SourceError with the server's words, ConditionRefused.
         """
         self._words(condition)
+        self._column_types()
         self.parse(f"SELECT FROM {place} WHERE (ARRAY[{condition}\n]::boolean[])[1]")
         self._tree(self.parse(f"SELECT FROM {place} WHERE ({condition}\n)"))
 
     def statement(self, statement: str) -> None:
-        """Refuse what is not one SELECT of the table's rows; as `condition`."""
+        """Refuse what is not one SELECT of the table's rows as they are; as `condition`."""
         self._words(statement)
-        self._tree(self.parse(statement))
+        self._column_types()
+        self._columns(self._tree(self.parse(statement)))
+
+    # --- types ---
+
+    def _column_types(self) -> None:
+        self.parse(f"SELECT FROM {identifier(self.schema, self.table)}")
+        rows = self.ask(COLUMN_TYPES_SQL.format(oid=self.oid, built_in=BUILT_IN))
+        for name, runs, check in rows:
+            if runs is not None:
+                raise ConditionRefused(f"the table has values of the type {name}, which {runs}")
+            nodes = [node for root in parse_tree(check or "") for node in root.walk()]
+            try:
+                self._expressions(nodes, ALLOWED | {"COERCETODOMAINVALUE"})
+            except ConditionRefused as error:
+                raise ConditionRefused(
+                    f"the table has values of the domain {name}, of whose CHECK {error.problem}"
+                ) from error
 
     # --- words ---
 
@@ -235,14 +293,58 @@ class Judge:
 
     # --- the tree ---
 
-    def _tree(self, text: str) -> None:
+    def _tree(self, text: str) -> Node:
         nodes = [node for root in parse_tree(text) for node in root.walk()]
-        if [node.tag for node in nodes].count("QUERY") != 1:
+        queries = [node for node in nodes if node.tag == "QUERY"]
+        if len(queries) != 1:
             raise ConditionRefused("a condition has no query of its own, and a SELECT no other")
+        self._expressions(nodes, ALLOWED)
+        (query,) = queries
+        if query.fields["commandType"] != ["1"]:
+            raise ConditionRefused("the statement writes; a snapshot only reads")
+        relations = [node for node in nodes if node.tag in {"RTE", "RANGETBLENTRY"}]
+        if len(relations) > 1 or any(
+            node.fields["rtekind"] != ["0"] or node.numbers("relid") != [self.oid]
+            for node in relations
+        ):
+            raise ConditionRefused(f"it reads another relation than {self.schema}.{self.table}")
+        return query
+
+    def _columns(self, query: Node) -> None:
+        """Refuse a SELECT whose rows are not the table's: values that it makes itself would be delivered
+        as the table's, and a column under another's name would pass that one's mask."""
+        names = {
+            int(number): name
+            for number, name in self.ask(
+                f"SELECT attnum::int4, attname::text FROM pg_attribute WHERE attrelid = {self.oid}"
+                " AND attnum > 0 AND NOT attisdropped"
+            )
+        }
+        for entry in query.fields["targetList"]:
+            if not isinstance(entry, Node) or entry.fields["resjunk"] == ["true"]:
+                continue
+            called = re.sub(r"\\(.)", r"\1", " ".join(map(str, entry.fields["resname"])))
+            value = entry.fields["expr"][0]
+            numbers = (
+                value.numbers("varattno") if isinstance(value, Node) and value.tag == "VAR" else []
+            )
+            if [names.get(number) for number in numbers] != [called]:
+                raise ConditionRefused(
+                    f"{called} is no column of {self.schema}.{self.table} as it is: a SELECT of a signal "
+                    "has columns of the table under their own names"
+                )
+
+    def _expressions(self, nodes: Iterable[Node], allowed: frozenset[str]) -> None:
+        """Refuse what may run anything but what the server brings."""
         calls: set[int] = set()
         types: set[int] = set()
         for node in nodes:
-            self._node(node)
+            if node.tag not in allowed:
+                raise ConditionRefused(
+                    f"it has what is not a comparison of the table's values ({node.tag})"
+                )
+            if node.fields.get("funcretset", ["false"]) != ["false"]:
+                raise ConditionRefused("it calls a function that returns a set")
             for name in CALLS:
                 calls.update(node.numbers(name))
             operators = [oid for name in OPERATORS for oid in node.numbers(name)]
@@ -255,31 +357,19 @@ class Judge:
             for _oid, name in self.ask(TYPES_SQL.format(", ".join(map(str, types)))):
                 raise ConditionRefused(f"it makes values of the type {name}, which is not built in")
 
-    def _node(self, node: Node) -> None:
-        if node.tag not in ALLOWED:
-            raise ConditionRefused(
-                f"it has what is not a comparison of the table's values ({node.tag})"
-            )
-        if node.fields.get("funcretset", ["false"]) != ["false"]:
-            raise ConditionRefused("it calls a function that returns a set")
-        if node.tag == "QUERY" and node.fields["commandType"] != ["1"]:
-            raise ConditionRefused("the statement writes; a snapshot only reads")
-        if node.tag in {"RTE", "RANGETBLENTRY"} and (
-            node.fields["rtekind"] != ["0"] or node.numbers("relid") != [self.oid]
-        ):
-            raise ConditionRefused(f"it reads another relation than {self.schema}.{self.table}")
-
     def _calls(self, calls: set[int]) -> None:
         if not calls:
             return
         rows = self.ask(FUNCTIONS_SQL.format(", ".join(map(str, calls))))
-        for oid, name, volatile in sorted((int(oid), *rest) for oid, *rest in rows):
+        for oid, name, volatile, types_own in sorted((int(oid), *rest) for oid, *rest in rows):
             if oid >= BUILT_IN:
                 raise ConditionRefused(f"it calls {name}, which is not built in")
-            if (volatile in {True, "t"} and name not in HARMLESS) or READS.match(name):
+            if (volatile in TRUE and name not in HARMLESS) or READS.match(name):
                 raise ConditionRefused(
                     f"it calls {name}, which may have side effects or read something else"
                 )
+            if types_own in TRUE:
+                raise ConditionRefused(f"it calls {name}, which makes values of any type")
 
 
 def _at(words: Words, place: int) -> str:

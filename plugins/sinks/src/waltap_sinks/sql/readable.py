@@ -130,8 +130,7 @@ class _Postgres(_Readable):
 
     def prepare(self) -> None:
         self._target.raw.autocommit = True
-        # nothing of the sink's session fits who reads whole tables
-        self._target.raw.execute("RESET ALL")
+        self._target.reads_whole_tables()
         settle_session(self._target.raw)
 
     def key(self, name: TableName) -> tuple[str, ...]:

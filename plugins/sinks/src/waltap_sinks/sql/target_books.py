@@ -29,8 +29,7 @@ def opened_books(
         try:
             target.open()
             target.raw.autocommit = True
-            # nothing of the sink's session fits who reads whole tables
-            target.raw.execute("RESET ALL; SET row_security = off")
+            target.reads_whole_tables()
             books.read()
         except Exception as error:
             if not target.speaks(error):
