@@ -1,6 +1,6 @@
 """What a destination shows of itself, so that it can be compared with its source (``waltap verify``)."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,6 +12,8 @@ Row = tuple[str | None, ...]
 Rows = dict[Row, Row]
 """Keys → all compared columns; where several rows have one key, theirs behind one another."""
 
+Removal = Callable[[Sequence[tuple[str, str]], Collection[Row]], Iterable[str]]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptTable:
@@ -21,8 +23,8 @@ class KeptTable:
     ``columns``: the source's numbers of columns → what the destination calls them. A column that is not
     there goes by the source's name. ``apart``: why its rows are not to be those of the source, "" where
     they are. ``late``: why it stays behind the others, whose `Readable.position` is not its own, "" where
-    it does not. ``removal`` gives, of the names of the key and a key, the statement that removes the row,
-    where the destination has such.
+    it does not. ``removal`` gives, of the columns of the key (name, ``pg_type.typname``) and keys, the
+    statements that remove their rows, where the destination has such.
     """
 
     name: str
@@ -31,9 +33,7 @@ class KeptTable:
     columns: Mapping[int, str] = field(default_factory=dict)
     apart: str = ""
     late: str = ""
-    removal: Callable[[Sequence[str], Row], str] | None = field(
-        default=None, compare=False, repr=False
-    )
+    removal: Removal | None = field(default=None, compare=False, repr=False)
 
 
 def by_key(rows: Iterable[tuple[Row, Row]]) -> Rows:

@@ -9,8 +9,9 @@ others of its row follow; and a row that is written without pause is settled by 
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from waltap.sink.readable import KeptTable, Readable, Row, Rows, Side
@@ -126,7 +127,7 @@ class _Pair:
     names: tuple[str, ...]
     key: tuple[str, ...]
     left_out: tuple[str, ...]
-    removal: Callable[[Sequence[str], Row], str] | None = None
+    removal: Callable[[Collection[Row]], Iterable[str]] | None = None
 
 
 def _pair(
@@ -157,7 +158,9 @@ def _pair(
         names=tuple(called for _, called, _ in columns),
         key=tuple(key),
         left_out=tuple(left_out),
-        removal=kept.removal,
+        removal=None
+        if kept.removal is None
+        else partial(kept.removal, [(name, by_name[name].type) for name in key]),
     )
 
 
@@ -242,7 +245,7 @@ def _told(pair: _Pair, found: Comparison, keys: set[Row], here: Rows, there: Row
     ]
     same = found.source_hash == found.target_hash
     surplus = frozenset(key for key in keys if key not in here)
-    removal = pair.removal
+    removed = () if pair.removal is None or not surplus else pair.removal(surplus)
     return replace(
         found,
         target_hash=f"{found.target_hash}*" if same else found.target_hash,
@@ -250,9 +253,7 @@ def _told(pair: _Pair, found: Comparison, keys: set[Row], here: Rows, there: Row
         missing=keys_shown(pair.key, (key for key in keys if key not in there)),
         surplus=keys_shown(pair.key, surplus),
         surplus_keys=surplus,
-        removal=()
-        if removal is None
-        else tuple(removal(pair.key, key) for key in sorted(surplus, key=str)),
+        removal=tuple(removed),
         changed=keys_shown(pair.key, changed),
         rows=rows_shown(pair.names, pair.key, keys, here, there),
         key=pair.key,

@@ -144,6 +144,9 @@ class DuckTarget(GenericTarget):
     def adapter(self, kind: Any) -> Any:
         return None
 
+    def bytes_literal(self, value: bytes) -> str:
+        return f"from_hex('{value.hex()}')"
+
     def moment(self, ts: int) -> object:
         return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=ts)
 

@@ -3,7 +3,9 @@
 import abc
 import contextlib
 import itertools
+import math
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import Any
 
 import sqlalchemy
@@ -155,6 +157,24 @@ class GenericTarget(Target):
     def streaming_cursor(self) -> Any:
         """Return a cursor that does not take all rows at once."""
         return self._raw.cursor()
+
+    def literal(self, value: object) -> str:
+        """Return a value that the driver gave as a literal that compares as equal to it."""
+        if isinstance(value, bool):
+            return str(value).upper()
+        if isinstance(value, int):
+            return str(value)
+        if isinstance(value, float) and math.isfinite(value):
+            return f"{value:.17e}"  # with an exponent it is no decimal
+        if isinstance(value, Decimal) and value.is_finite():
+            return f"{value:f}"
+        if isinstance(value, bytes):
+            return self.bytes_literal(value)
+        return self.text_literal(str(value))
+
+    def bytes_literal(self, value: bytes) -> str:
+        """Return bytes as a literal of its SQL."""
+        return f"x'{value.hex()}'"
 
     def read_as(self, quoted: str, type_: str) -> str:
         """Return SQL that reads a column of ``type_`` as exactly as it is kept."""

@@ -1,14 +1,14 @@
 """A SQL target, opened for a comparison: nothing is written there."""
 
 import abc
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from waltap.sink.readable import KeptTable, Readable, Row, Side
 from waltap.sink.sink import SinkContext
-from waltap_sinks.comparison.common_text import source_text
+from waltap_sinks.comparison.common_text import reader_of, source_text
 from waltap_sinks.comparison.postgres_side import PostgresSide, settle_session
 from waltap_sinks.comparison.row_side import RowSide
 from waltap_sinks.sql.books import Books
@@ -91,20 +91,27 @@ class _Readable(abc.ABC):
                 oid=oid,
                 key=self.key(known.name),
                 columns=known.columns,
-                removal=partial(self._removal, self._target.quoted_table(known.name)),
+                removal=partial(self._removal, known.name),
             )
             for oid, known in sorted(self._books.kept.items())
             if self._target.describe(known.name) is not None
         ]
 
-    def _removal(self, place: str, names: Sequence[str], key: Row) -> str:
-        """Return the statement that removes the row with ``key`` of a table."""
-        target = self._target
-        tests = (
-            f"{target.quoted(name)} = {target.text_literal(part or '')}"
-            for name, part in zip(names, key, strict=True)
-        )
-        return f"DELETE FROM {place} WHERE {' AND '.join(tests)};"
+    def _removal(
+        self, name: TableName, columns: Sequence[tuple[str, str]], keys: Collection[Row]
+    ) -> Iterator[str]:
+        """Give the statements that remove the rows with ``keys`` of a table."""
+        place = self._target.quoted_table(name)
+        names = [self._target.quoted(called) for called, _ in columns]
+        for literals in sorted(self._literals(name, columns, keys)):
+            tests = (f"{called} = {each}" for called, each in zip(names, literals, strict=True))
+            yield f"DELETE FROM {place} WHERE {' AND '.join(tests)};"
+
+    @abc.abstractmethod
+    def _literals(
+        self, name: TableName, columns: Sequence[tuple[str, str]], keys: Collection[Row]
+    ) -> Iterator[tuple[str, ...]]:
+        """Give ``keys`` as SQL of the target."""
 
     def _columns(self, table: KeptTable) -> Described | None:
         name = self._books.known[table.oid].name
@@ -149,6 +156,12 @@ class _Postgres(_Readable):
         texts = [f"{quoted(called)}::text" for called, _ in columns]
         return PostgresSide(self._target.raw, place, texts, keys)
 
+    def _literals(
+        self, name: TableName, columns: Sequence[tuple[str, str]], keys: Collection[Row]
+    ) -> Iterator[tuple[str, ...]]:
+        for key in keys:
+            yield tuple(self._target.text_literal(part or "") for part in key)
+
     def _place(self, table: KeptTable) -> str:
         return self._target.quoted_table(self._books.known[table.oid].name)
 
@@ -164,15 +177,29 @@ class _Generic(_Readable):
     def side(
         self, table: KeptTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
     ) -> Side:
-        target, described = self._target, self._columns(table)
+        described = self._columns(table)
         assert described is not None
+        read = partial(self._read, self._books.known[table.oid].name, described, columns)
+        return RowSide(read, columns, key)
+
+    def _read(
+        self, name: TableName, described: Described, columns: Sequence[tuple[str, str]]
+    ) -> Iterator[Sequence[Any]]:
+        target = self._target
         names = ", ".join(
             target.read_as(target.quoted(called), described.columns[called].type)
             for called, _ in columns
         )
-        place = target.quoted_table(self._books.known[table.oid].name)
+        return target.read(f"SELECT {names or '1'} FROM {target.quoted_table(name)}")
 
-        def read() -> Iterator[Sequence[Any]]:
-            return target.read(f"SELECT {names or '1'} FROM {place}")
-
-        return RowSide(read, columns, key)
+    def _literals(
+        self, name: TableName, columns: Sequence[tuple[str, str]], keys: Collection[Row]
+    ) -> Iterator[tuple[str, ...]]:
+        # as they are kept: the text of the comparison is none of the target's for many types
+        described = self._target.describe(name)
+        assert described is not None
+        readers = [reader_of(type_) for _, type_ in columns]
+        for row in self._read(name, described, columns):
+            pairs = zip(readers, row, strict=True)
+            if tuple(None if part is None else text(part) for text, part in pairs) in keys:
+                yield tuple(self._target.literal(part) for part in row)
