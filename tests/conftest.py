@@ -2,14 +2,18 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from tests.harness.tiers.exhaustive import mark_exhaustive
 from tests.harness.tiers.groups import add_groups
+from tests.harness.pipeline import SIGNALS, PipelineRig
 from tests.harness.servers import shared_classes
+from tests.harness.servers.postgres import Database
 from waltap.config import secrecy
 
 pytest_plugins = ["tests.harness.servers.fixtures"]
@@ -38,3 +42,24 @@ def _own_secrets() -> Iterator[None]:
     secrecy._hidden.clear()
     secrecy._hidden.update(before[0])
     secrecy._known = before[1]
+
+
+@pytest.fixture
+def pipeline(request: pytest.FixtureRequest, database: Database, tmp_path: Path) -> PipelineRig:
+    """Return a pipeline of an empty database, as `@pytest.mark.pipeline(sql=…, settings=…, signals=…)` on the
+    module, the class and the test say, one after the other; ``signals`` makes a signal table."""
+    made = PipelineRig(database, tmp_path)
+    for mark in reversed(list(request.node.iter_markers("pipeline"))):
+        _furnish(made, **mark.kwargs)
+    return made
+
+
+def _furnish(
+    made: PipelineRig, *, sql: str = "", settings: Mapping[str, Any] = {}, signals: bool = False
+) -> None:
+    if signals:
+        made.database.execute(SIGNALS)
+        made.settings["signal.data.collection"] = "public.signals"
+    if sql:
+        made.database.execute(sql)
+    made.settings |= settings

@@ -13,7 +13,7 @@ from confluent_kafka.admin import NewTopic
 
 from tests.differential.engines import Debezium
 from tests.harness.kafka import create, ends
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
 
@@ -88,7 +88,7 @@ class BothProducts:
             **both,
         }
         sink = {"sink.type": "kafka", "sink.bootstrap.servers": kafka.bootstrap}
-        self._pipeline = Pipeline(database, folder, {**both, **sink})
+        self._pipeline = PipelineRig(database, folder, {**both, **sink})
         self.marks: list[dict[tuple[str, int], int]] = []
 
     def play(self) -> None:

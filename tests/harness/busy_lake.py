@@ -22,7 +22,7 @@ from waltap_spark.output import Output
 from waltap_spark.session import prepare
 from waltap_spark.verify import compare
 
-from tests.harness.pipeline import Pipeline, until
+from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database
 
 __all__ = ["looks_right_while_it_runs"]
@@ -74,7 +74,7 @@ def _total(tables: LiveTables) -> int:
 @contextlib.contextmanager
 def _running(database: Database, folder: Path, spark: Any, table_format: str) -> Iterator[Path]:
     log, output, stop = str(folder / "log"), folder / "out", threading.Event()
-    pipeline = Pipeline(
+    pipeline = PipelineRig(
         database,
         folder,
         {

@@ -6,28 +6,28 @@ import subprocess
 import sys
 from typing import Any
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from waltap.dead_letters.letter import Letter
 from waltap.dead_letters.store import LetterStore
 
 KEEP = {"errors.tolerance": "dead_letter"}
 
 
-def letters_of(pipeline: Pipeline) -> list[Letter]:
+def letters_of(pipeline: PipelineRig) -> list[Letter]:
     return LetterStore(pipeline.offset_file.parent / "dead-letters").letters()
 
 
-def dead_letters(pipeline: Pipeline, verb: str, *rest: str) -> subprocess.CompletedProcess[str]:
+def dead_letters(pipeline: PipelineRig, verb: str, *rest: str) -> subprocess.CompletedProcess[str]:
     """Run ``waltap dead-letters`` on the profile of the pipeline."""
     return _command(pipeline, "dead-letters", verb, "p.toml", *rest)
 
 
-def verified(pipeline: Pipeline, *rest: str) -> subprocess.CompletedProcess[str]:
+def verified(pipeline: PipelineRig, *rest: str) -> subprocess.CompletedProcess[str]:
     """Run ``waltap verify`` on it."""
     return _command(pipeline, "verify", "p.toml", "--patience", "0", *rest)
 
 
-def write_profile(pipeline: Pipeline) -> None:
+def write_profile(pipeline: PipelineRig) -> None:
     """Write what ``pipeline`` runs with as ``p.toml``, for commands."""
     settings = {"waltap.state.dir": "state", **pipeline.settings}
     own = {k.removeprefix("sink."): v for k, v in settings.items() if k.startswith("sink.")}
@@ -41,7 +41,7 @@ def write_profile(pipeline: Pipeline) -> None:
     (pipeline.folder / "p.toml").write_text(text)
 
 
-def _command(pipeline: Pipeline, *command: str) -> subprocess.CompletedProcess[str]:
+def _command(pipeline: PipelineRig, *command: str) -> subprocess.CompletedProcess[str]:
     write_profile(pipeline)
     return subprocess.run(
         [sys.executable, "-m", "waltap", *command],

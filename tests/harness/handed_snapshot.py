@@ -18,7 +18,7 @@ from waltap_spark.live import LiveTables
 from waltap_spark.output import Output
 from waltap_spark.session import prepare
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 
@@ -33,7 +33,7 @@ class HandedSnapshots:
         table_format: str = PARQUET,
         **options: Any,
     ) -> None:
-        self.pipeline = Pipeline(database, folder)
+        self.pipeline = PipelineRig(database, folder)
         self.folder, self.spark = folder, prepare(spark)
         spark.conf.set("spark.sql.timeType.enabled", "true")  # plans are checked in any session
         self.options, self.choice = ApplyOptions(**options), FormatChoice(table_format)

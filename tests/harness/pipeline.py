@@ -6,6 +6,9 @@ engine, in a thread of its own.
 """
 
 import contextlib
+import itertools
+import json
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -28,6 +31,7 @@ from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.position import Position, parse_lsn
 from waltap.specs import SinkSpec
 
+from tests.harness.command import waltap
 from tests.harness.servers.postgres import Database
 
 WAIT_S = 90.0
@@ -40,6 +44,8 @@ QUICK = {
     "slot.max.retries": 600,
 }
 """Short waits: the tests have no time. But a slot that the run before has just left is waited for."""
+
+_numbers = itertools.count(1)
 
 
 def until(condition: Callable[[], object], what: str, within: float = WAIT_S) -> None:
@@ -206,7 +212,11 @@ class _Plugin:
         self.signals.append((kind, identifier))
 
 
-class Pipeline:
+SIGNALS = "CREATE TABLE signals (id varchar(64) PRIMARY KEY, type varchar(32) NOT NULL, data text)"
+"""The signal table; ``signal.data.collection`` names it."""
+
+
+class PipelineRig:
     """A profile of one database in a folder, and the destination of its runs.
 
     ``settings`` are properties by their full names; None takes one away. With ``outlets``, [[sinks]] tables,
@@ -216,7 +226,7 @@ class Pipeline:
     def __init__(
         self, database: Database | None, folder: Path, settings: dict[str, Any] | None = None
     ) -> None:
-        self.folder, self.database = folder, database
+        self.folder, self._database = folder, database
         self.destination = Destination()
         self.outlets: list[dict[str, Any]] = []
         self.tables: dict[str, Any] = {}
@@ -228,8 +238,43 @@ class Pipeline:
         self.settings = source | QUICK | (settings or {})
 
     @property
+    def database(self) -> Database:
+        assert self._database is not None, "this pipeline has no database"
+        return self._database
+
+    @property
     def slot(self) -> str:
         return str(self.settings["slot.name"])
+
+    def signal(self, kind: str, *tables: str, name: str | None = None, **data: Any) -> None:
+        """Write a signal into the signal table; in the names of ``data`` ``_`` is ``-``."""
+        given = {key.replace("_", "-"): value for key, value in data.items()}
+        if tables:
+            given["data-collections"] = [t if "." in t else f"public.{t}" for t in tables]
+        self.database.execute(
+            "INSERT INTO signals VALUES (%s, %s, %s)",
+            name or f"s{next(_numbers)}",
+            kind,
+            json.dumps(given),
+        )
+
+    def file(self, **settings: Any) -> Path:
+        """Write the profile for the command line; its sink is ``null`` unless the settings name one."""
+        chosen = {k: v for k, v in (self.settings | settings).items() if v is not None}
+        chosen.setdefault("waltap.state.dir", str(self.folder / "state"))
+        sink = {k.removeprefix("sink."): chosen.pop(k) for k in list(chosen) if k[:5] == "sink."}
+        path = self.folder / "p.toml"
+        lines = ['name = "p"']
+        for section, values in (("source", chosen), ("sink", {"type": "null"} | sink)):
+            lines += [f"[{section}]", *(f'"{k}" = {json.dumps(v)}' for k, v in values.items())]
+        path.write_text("\n".join(lines) + "\n")
+        return path
+
+    def command(self, *words: object, **settings: Any) -> subprocess.CompletedProcess[str]:
+        """Run ``waltap`` with ``words``, of which ``FILE`` is the profile (else it comes last)."""
+        path = self.file(**settings)
+        named = [path if word == "FILE" else word for word in words]
+        return waltap(*named, *([] if "FILE" in words else [path]), cwd=self.folder)
 
     def host(self, *plugins: object) -> tuple[Host, _Plugin]:
         host, own = Host(), _Plugin({"kept": self.destination} | self.others)
@@ -259,7 +304,6 @@ class Pipeline:
 
     def slot_lsns(self) -> tuple[int, int]:
         """Return (confirmed_flush_lsn, restart_lsn) of the slot."""
-        assert self.database is not None
         ((confirmed, restart),) = self.database.execute(
             "SELECT confirmed_flush_lsn::text, restart_lsn::text FROM pg_replication_slots"
             " WHERE slot_name = %s",
@@ -298,7 +342,6 @@ class Pipeline:
 
     def catch_up(self, **settings: Any) -> "Run":
         """Run until everything committed so far is delivered."""
-        assert self.database is not None
         ((lsn,),) = self.database.execute("SELECT pg_current_wal_lsn()::text")
         return self.run(limits=Limits(until_lsn=parse_lsn(lsn)), **settings)
 
@@ -308,7 +351,7 @@ class Run:
 
     def __init__(
         self,
-        pipeline: Pipeline,
+        pipeline: PipelineRig,
         *plugins: object,
         limits: Limits | None,
         settings: dict[str, Any],

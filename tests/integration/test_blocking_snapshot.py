@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from waltap.transactions.transaction import Batch, SnapshotRows
 
-from tests.harness.pipeline import Pipeline, Run
+from tests.harness.pipeline import PipelineRig, Run
 from tests.harness.servers.postgres import Database
 
 SETTINGS = {
@@ -24,19 +24,16 @@ SETTINGS = {
 }
 
 
-@pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Pipeline:
-    """Return a pipeline of a database with a signal table, and a table t of 300 rows."""
-    database.execute(
-        "CREATE TABLE signals (id varchar(64) PRIMARY KEY, type varchar(32) NOT NULL, data text);"
-        "CREATE TABLE t (id int PRIMARY KEY, v text);"
-        "INSERT INTO t SELECT n, 'v' || n FROM generate_series(1, 300) n;"
-        "CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u SELECT generate_series(1, 15)"
-    )
-    return Pipeline(database, tmp_path, SETTINGS)
+pytestmark = pytest.mark.pipeline(
+    sql="CREATE TABLE signals (id varchar(64) PRIMARY KEY, type varchar(32) NOT NULL, data text);"
+    "CREATE TABLE t (id int PRIMARY KEY, v text);"
+    "INSERT INTO t SELECT n, 'v' || n FROM generate_series(1, 300) n;"
+    "CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u SELECT generate_series(1, 15)",
+    settings=SETTINGS,
+)
 
 
-def ask(pipeline: Pipeline, *tables: str, **filters: str) -> None:
+def ask(pipeline: PipelineRig, *tables: str, **filters: str) -> None:
     """Ask for a blocking snapshot; ``filters`` are SELECTs by table."""
     conditions = [
         {"data-collection": f"public.{table}", "filter": statement}
@@ -44,14 +41,13 @@ def ask(pipeline: Pipeline, *tables: str, **filters: str) -> None:
     ]
     data = {"type": "blocking", "data-collections": [f"public.{table}" for table in tables]}
     data |= {"additional-conditions": conditions} if conditions else {}
-    assert pipeline.database is not None
     pipeline.database.execute(
         "INSERT INTO signals SELECT 's' || count(*), 'execute-snapshot', %s FROM signals",
         json.dumps(data),
     )
 
 
-def rows(pipeline: Pipeline, table: str) -> list[int]:
+def rows(pipeline: PipelineRig, table: str) -> list[int]:
     return pipeline.destination.ids(table, "r")
 
 
@@ -63,10 +59,9 @@ def warnings(caplog: pytest.LogCaptureFixture) -> str:
     return " ".join(r.getMessage() for r in caplog.records if r.levelname == "WARNING")
 
 
-def test_what_is_written_meanwhile_comes_behind_the_rows(pipeline: Pipeline) -> None:
+def test_what_is_written_meanwhile_comes_behind_the_rows(pipeline: PipelineRig) -> None:
     """A writer goes on all the time: every insert arrives as one, also those that the rows contain."""
     database = pipeline.database
-    assert database is not None
     begun, ended = threading.Event(), threading.Event()
 
     def write() -> None:
@@ -104,9 +99,8 @@ def test_what_is_written_meanwhile_comes_behind_the_rows(pipeline: Pipeline) -> 
     assert not there
 
 
-def test_rows_stand_where_the_signal_does(pipeline: Pipeline) -> None:
+def test_rows_stand_where_the_signal_does(pipeline: PipelineRig) -> None:
     database = pipeline.database
-    assert database is not None
     with pipeline.running() as run:
         database.execute("INSERT INTO t VALUES (1000)")
         ask(pipeline, "t", "u", t="SELECT * FROM public.t WHERE id > 290 ORDER BY id")
@@ -124,7 +118,7 @@ def test_rows_stand_where_the_signal_does(pipeline: Pipeline) -> None:
     assert (read[0].first_marker, read[-1].last_marker) == ("first", "last")
 
 
-def test_a_stop_in_the_middle_has_the_next_run_read_again(pipeline: Pipeline) -> None:
+def test_a_stop_in_the_middle_has_the_next_run_read_again(pipeline: PipelineRig) -> None:
     with pipeline.running() as run:
 
         def stop(batch: Batch) -> None:
@@ -141,14 +135,13 @@ def test_a_stop_in_the_middle_has_the_next_run_read_again(pipeline: Pipeline) ->
         run.until(lambda: completed(run), "the snapshot")
     assert rows(pipeline, "t") == list(range(1, 301))
     with pipeline.running() as run:  # and only once
-        assert pipeline.database is not None
         pipeline.database.execute("INSERT INTO u VALUES (99)")
         run.until(lambda: 99 in pipeline.destination.ids("u"), "the stream")
     assert len(rows(pipeline, "t")) == 300
 
 
 def test_a_signal_by_another_channel_is_obeyed_where_the_stream_is(
-    pipeline: Pipeline, tmp_path: Path
+    pipeline: PipelineRig, tmp_path: Path
 ) -> None:
     path = tmp_path / "signals.txt"
     settings: dict[str, Any] = {
@@ -188,11 +181,10 @@ REFUSED = [
 
 
 def test_a_table_that_cannot_be_read_is_told_of_and_the_others_are_read(
-    pipeline: Pipeline, caplog: pytest.LogCaptureFixture
+    pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One after the other in one run: none ends it, none writes anything."""
     database = pipeline.database
-    assert database is not None
     database.execute(
         "CREATE FUNCTION steal() RETURNS int LANGUAGE sql AS 'DELETE FROM u; SELECT 1';"
         "CREATE FUNCTION slow(int) RETURNS int STABLE LANGUAGE plpgsql AS"
@@ -213,11 +205,10 @@ def test_a_table_that_cannot_be_read_is_told_of_and_the_others_are_read(
 
 @pytest.mark.parametrize("kind", ["BLOCKING", "INCREMENTAL"])
 def test_what_signals_narrow_is_read_with_the_rights_of_a_role(
-    pipeline: Pipeline, caplog: pytest.LogCaptureFixture, kind: str
+    pipeline: PipelineRig, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     """It may read ``t``, not ``u``. Without a condition, tables are read as always."""
     database = pipeline.database
-    assert database is not None
     reader = f"{database.name}_reader"
     database.execute(f"CREATE ROLE {reader}; GRANT SELECT ON t TO {reader}")
     statement = "SELECT * FROM public.{} WHERE id < 4" if kind == "BLOCKING" else "id < 4"
@@ -242,7 +233,7 @@ def test_what_signals_narrow_is_read_with_the_rights_of_a_role(
 
 
 def test_observers_and_notifications_hear_of_it(
-    pipeline: Pipeline, caplog: pytest.LogCaptureFixture
+    pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="waltap.notifications.log_channel")
     with pipeline.running(**{"notification.enabled.channels": "log"}) as run:

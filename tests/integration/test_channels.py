@@ -10,7 +10,7 @@ from waltap.notifications import Notification
 from waltap.signals import Signal
 from waltap.specs import NotificationChannelSpec, SignalChannelSpec
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 SIGNALS = "CREATE TABLE signals (id varchar(64) PRIMARY KEY, type varchar(32) NOT NULL, data text);"
@@ -59,9 +59,9 @@ def kept() -> Kept:
 
 
 @pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Pipeline:
+def pipeline(database: Database, tmp_path: Path) -> PipelineRig:
     database.execute(SIGNALS + ROWS)
-    return Pipeline(
+    return PipelineRig(
         database,
         tmp_path,
         {
@@ -88,7 +88,7 @@ def completed(kept: Kept) -> bool:
 
 
 def test_a_signal_of_the_file_reads_a_table_and_every_step_is_notified(
-    pipeline: Pipeline, kept: Kept, tmp_path: Path
+    pipeline: PipelineRig, kept: Kept, tmp_path: Path
 ) -> None:
     ask(tmp_path)  # before the start: it is not lost
     with pipeline.running(kept) as run:
@@ -117,7 +117,7 @@ def test_a_signal_of_the_file_reads_a_table_and_every_step_is_notified(
 
 
 def test_rows_of_the_signal_table_are_no_signals_without_the_channel_source(
-    pipeline: Pipeline, database: Database, kept: Kept, tmp_path: Path
+    pipeline: PipelineRig, database: Database, kept: Kept, tmp_path: Path
 ) -> None:
     with pipeline.running(kept) as run:
         database.execute(
@@ -130,7 +130,7 @@ def test_rows_of_the_signal_table_are_no_signals_without_the_channel_source(
     assert run.notices.signals == [("execute-snapshot", "by-file")]
 
 
-def test_what_was_asked_for_survives_the_end_of_the_run(pipeline: Pipeline, kept: Kept) -> None:
+def test_what_was_asked_for_survives_the_end_of_the_run(pipeline: PipelineRig, kept: Kept) -> None:
     with pipeline.running(kept) as run:
         kept.waiting = [Signal("1", "pause-snapshot", ""), Signal("2", "execute-snapshot",
             '{"data-collections": ["public.t"]}')]  # fmt: skip
@@ -143,13 +143,13 @@ def test_what_was_asked_for_survives_the_end_of_the_run(pipeline: Pipeline, kept
     assert kept.told("Incremental Snapshot")[:2] == ["STARTED", "RESUMED"]
 
 
-def stored(pipeline: Pipeline) -> dict[str, object]:
+def stored(pipeline: PipelineRig) -> dict[str, object]:
     offset = pipeline.offset()
     return {} if offset is None else dict(offset.signals)
 
 
 def test_a_channel_that_fails_is_told_once_and_stops_nothing(
-    pipeline: Pipeline, database: Database, kept: Kept, caplog: pytest.LogCaptureFixture
+    pipeline: PipelineRig, database: Database, kept: Kept, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept.faults = [OSError(os.strerror(5))]
     with pipeline.running(kept) as run:
@@ -162,7 +162,7 @@ def test_a_channel_that_fails_is_told_once_and_stops_nothing(
     assert sorted(record.args[0] for record in told) == ["given", "kept"]
 
 
-def test_an_initial_snapshot_is_notified(pipeline: Pipeline, kept: Kept) -> None:
+def test_an_initial_snapshot_is_notified(pipeline: PipelineRig, kept: Kept) -> None:
     pipeline.settings["snapshot.mode"] = "initial"
     with pipeline.running(kept) as run:
         run.until(lambda: "COMPLETED" in kept.told("Initial Snapshot"), "the snapshot")

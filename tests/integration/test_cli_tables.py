@@ -9,31 +9,24 @@ from pathlib import Path
 import pytest
 
 from tests.harness import command
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 
-@pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Pipeline:
-    """Return a pipeline without signal table, whose publication names the tables there are: t."""
-    database.execute(
-        "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 25)"
-    )
-    return Pipeline(
-        database,
-        tmp_path,
-        {
-            "snapshot.mode": "no_data",
-            "incremental.snapshot.chunk.size": 10,
-            "publication.autocreate.mode": "filtered",
-            "table.exclude.list": "public.hidden",
-            "waltap.new.tables": "warn",
-            "snapshot.lock.timeout.ms": 120_000,
-        },
-    )
+pytestmark = pytest.mark.pipeline(
+    sql="CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 25)",
+    settings={
+        "snapshot.mode": "no_data",
+        "incremental.snapshot.chunk.size": 10,
+        "publication.autocreate.mode": "filtered",
+        "table.exclude.list": "public.hidden",
+        "waltap.new.tables": "warn",
+        "snapshot.lock.timeout.ms": 120_000,
+    },
+)
 
 
-def waltap(pipeline: Pipeline, *arguments: str) -> subprocess.CompletedProcess[str]:
+def waltap(pipeline: PipelineRig, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command on the profile of the pipeline."""
     settings = pipeline.settings | {"waltap.state.dir": "state"}
     lines = [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in settings.items()]
@@ -44,10 +37,9 @@ def waltap(pipeline: Pipeline, *arguments: str) -> subprocess.CompletedProcess[s
     return command.waltap(name, *verbs, "p.toml", *rest, cwd=pipeline.folder, wait=180)
 
 
-def test_a_table_joins_a_running_pipeline_with_its_rows(pipeline: Pipeline) -> None:
+def test_a_table_joins_a_running_pipeline_with_its_rows(pipeline: PipelineRig) -> None:
     """An open transaction has written to it: the command waits for that, and nothing is missing."""
     database = pipeline.database
-    assert database is not None
     with pipeline.running() as run:
         database.execute(
             'CREATE TABLE "New.One" (id int PRIMARY KEY);'
@@ -86,9 +78,10 @@ def test_a_table_joins_a_running_pipeline_with_its_rows(pipeline: Pipeline) -> N
     assert sorted(pipeline.destination.ids("public.New.One", "r")) == list(range(1, 27))
 
 
-def test_a_table_joins_a_pipeline_at_rest_and_is_read_at_its_next_start(pipeline: Pipeline) -> None:
+def test_a_table_joins_a_pipeline_at_rest_and_is_read_at_its_next_start(
+    pipeline: PipelineRig,
+) -> None:
     database = pipeline.database
-    assert database is not None
     pipeline.catch_up()
     database.execute("CREATE TABLE n (id int PRIMARY KEY); INSERT INTO n VALUES (1), (2)")
     done = waltap(pipeline, "tables", "add", "public.n")
@@ -101,9 +94,8 @@ def test_a_table_joins_a_pipeline_at_rest_and_is_read_at_its_next_start(pipeline
         run.until(lambda: sorted(pipeline.destination.ids("n", "r")) == [1, 2], "the rows")
 
 
-def test_a_table_leaves(pipeline: Pipeline) -> None:
+def test_a_table_leaves(pipeline: PipelineRig) -> None:
     database = pipeline.database
-    assert database is not None
     database.execute("CREATE TABLE n (id int PRIMARY KEY)")
     with pipeline.running() as run:
         done = waltap(pipeline, "tables", "remove", "public.n")
@@ -115,9 +107,8 @@ def test_a_table_leaves(pipeline: Pipeline) -> None:
     assert pipeline.destination.ids("n") == []
 
 
-def test_names_that_are_no_captured_tables_change_nothing(pipeline: Pipeline) -> None:
+def test_names_that_are_no_captured_tables_change_nothing(pipeline: PipelineRig) -> None:
     database = pipeline.database
-    assert database is not None
     pipeline.catch_up()
     database.execute("CREATE TABLE hidden (id int PRIMARY KEY)")
     done = waltap(pipeline, "tables", "add", "public.hidden", "public.none", "none")
@@ -131,7 +122,7 @@ def test_names_that_are_no_captured_tables_change_nothing(pipeline: Pipeline) ->
     assert tables == [("t",)]
 
 
-def test_a_running_pipeline_reads_tables_again(pipeline: Pipeline) -> None:
+def test_a_running_pipeline_reads_tables_again(pipeline: PipelineRig) -> None:
     with pipeline.running() as run:
         done = waltap(
             pipeline, "snapshot", "public.t", "--filter", "id > 20", "--id", "a", "--wait", "120"

@@ -9,7 +9,7 @@ import pytest
 from waltap.capture.name_adjustment import field_namer
 from waltap_sinks.changelog import ChangeLog
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 
@@ -30,7 +30,7 @@ def test_columns_that_differ_by_case_keep_their_values_apart(
     )
     out = tmp_path / "out"
     settings = {"sink.type": "jsonl", "sink.path": str(out), "plugin.name": plugin}
-    pipeline = Pipeline(database, tmp_path, settings | {"topic.prefix": "x"})
+    pipeline = PipelineRig(database, tmp_path, settings | {"topic.prefix": "x"})
     pipeline.catch_up()
     fill(database)
     pipeline.catch_up()
@@ -54,7 +54,7 @@ def test_the_change_log_keeps_columns_apart_that_differ_by_case(
         " INSERT INTO t VALUES (0, 1, 'a', 'A')"
     )
     settings = {"sink.type": "changelog", "sink.path": str(tmp_path / "log")}
-    pipeline = Pipeline(database, tmp_path, settings)
+    pipeline = PipelineRig(database, tmp_path, settings)
     pipeline.catch_up()
     fill(database)
     pipeline.catch_up()
@@ -81,7 +81,7 @@ def test_every_sink_calls_columns_alike(database: Database, tmp_path: Path, mode
         "rows": {"type": "sql", "url": f"sqlite:///{tmp_path / 'rows.db'}"},
         "files": {"type": "files", "path": str(tmp_path / "files"), "file.format": "parquet"},
     }
-    pipeline = Pipeline(database, tmp_path, {"field.name.adjustment.mode": mode})
+    pipeline = PipelineRig(database, tmp_path, {"field.name.adjustment.mode": mode})
     pipeline.outlets = [{"name": name, **each} for name, each in outlets.items()]
     pipeline.catch_up()
     database.execute("""UPDATE t SET "my-id" = 2; UPDATE t SET "1st" = 'b'""")

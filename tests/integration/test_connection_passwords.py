@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.pipeline import Pipeline, Run
+from tests.harness.pipeline import PipelineRig, Run
 from tests.harness.servers.own_server import own_server
 from tests.harness.servers.postgres import Cluster
 from waltap.config.layers import read_debezium
@@ -69,7 +69,7 @@ def test_each_connection_gets_the_token_of_its_moment(
     database = private_server.create_database("tokens")
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     tokens = Tokens("token-1")
-    pipeline = Pipeline(
+    pipeline = PipelineRig(
         database, tmp_path, {"database.user": ROLE, "database.password": "never valid"}
     )
     with pipeline.running(tokens) as run:
@@ -109,7 +109,7 @@ def test_a_password_that_is_changed_while_it_streams_is_found(
     token = tmp_path / "the token"
     token.write_text("of yesterday\n")
     given = {"database.user": ROLE, named: value.format(path=token)}
-    pipeline = Pipeline(database, tmp_path, given)
+    pipeline = PipelineRig(database, tmp_path, given)
     with pipeline.running() as run:
         database.execute("INSERT INTO t VALUES (1)")
         run.until(lambda: pipeline.destination.ids("t") == [1], "the first row")
@@ -142,7 +142,7 @@ def test_a_password_that_was_never_right_is_told_at_the_start(
     for command, code in (("echo wr0ng-pw", "WT-2032"), ("no-such-program-of-ours", "WT-2029")):
         settings = {"database.user": ROLE, "database.password.command": command}
         with pytest.raises(ConnectionLost) as caught:
-            Pipeline(database, tmp_path, settings).run()
+            PipelineRig(database, tmp_path, settings).run()
         assert caught.value.code == code
         assert "database.password.command" in caught.value.advice() or code == "WT-2032"
 

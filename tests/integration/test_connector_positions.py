@@ -23,15 +23,15 @@ from waltap_postgres.errors import (
     SlotUnfit,
 )
 
-from tests.harness.pipeline import Pipeline, until
+from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Cluster, Database
 
 
 @pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Pipeline:
+def pipeline(database: Database, tmp_path: Path) -> PipelineRig:
     """Return a pipeline that has delivered row 1 and stopped; row 2 came since."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    made = Pipeline(database, tmp_path)
+    made = PipelineRig(database, tmp_path)
     made.catch_up()
     database.execute("INSERT INTO t VALUES (1)")
     made.catch_up()
@@ -39,28 +39,26 @@ def pipeline(database: Database, tmp_path: Path) -> Pipeline:
     return made
 
 
-def drop(pipeline: Pipeline) -> None:
-    assert pipeline.database is not None
+def drop(pipeline: PipelineRig) -> None:
     pipeline.database.execute("SELECT pg_drop_replication_slot(%s)", pipeline.slot)
 
 
-def make_anew(pipeline: Pipeline) -> None:
-    assert pipeline.database is not None
+def make_anew(pipeline: PipelineRig) -> None:
     drop(pipeline)
     pipeline.database.execute(
         "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", pipeline.slot
     )
 
 
-def of_another_system(pipeline: Pipeline) -> None:
+def of_another_system(pipeline: PipelineRig) -> None:
     change_offset(pipeline, system_id="6999999999999999999")
 
 
-def after_the_end(pipeline: Pipeline) -> None:
+def after_the_end(pipeline: PipelineRig) -> None:
     change_offset(pipeline, position=Position(1 << 60))
 
 
-def change_offset(pipeline: Pipeline, **fields: object) -> None:
+def change_offset(pipeline: PipelineRig, **fields: object) -> None:
     offset = pipeline.offset()
     assert offset is not None
     changed = offset.with_sole(**fields)
@@ -77,8 +75,8 @@ LOSSES = [
 
 @pytest.mark.parametrize(("damage", "kind", "code"), LOSSES)
 def test_a_position_that_cannot_be_gone_on_from_is_an_error_that_moves_nothing(
-    pipeline: Pipeline,
-    damage: Callable[[Pipeline], None],
+    pipeline: PipelineRig,
+    damage: Callable[[PipelineRig], None],
     kind: type[WaltapError],
     code: str,
 ) -> None:
@@ -95,13 +93,12 @@ def test_a_position_that_cannot_be_gone_on_from_is_an_error_that_moves_nothing(
 
 @pytest.mark.parametrize(("damage", "kind", "code"), LOSSES)
 def test_when_needed_answers_a_lost_position_with_a_new_snapshot(
-    pipeline: Pipeline,
-    damage: Callable[[Pipeline], None],
+    pipeline: PipelineRig,
+    damage: Callable[[PipelineRig], None],
     kind: type[WaltapError],
     code: str,
 ) -> None:
     database = pipeline.database
-    assert database is not None
     damage(pipeline)
     database.execute("INSERT INTO t VALUES (3)")
     with pipeline.running(**{"snapshot.mode": "when_needed"}) as run:
@@ -113,15 +110,14 @@ def test_when_needed_answers_a_lost_position_with_a_new_snapshot(
     assert pipeline.destination.ids("t") == [1, 1, 2, 3, 4]
 
 
-def slot_states(pipeline: Pipeline) -> list[tuple[str, str]]:
-    assert pipeline.database is not None
+def slot_states(pipeline: PipelineRig) -> list[tuple[str, str]]:
     return pipeline.database.execute(
         "SELECT slot_name::text, confirmed_flush_lsn::text FROM pg_replication_slots"
         " WHERE database = current_database() ORDER BY 1"
     )
 
 
-def test_the_gap_is_named_in_bytes(pipeline: Pipeline) -> None:
+def test_the_gap_is_named_in_bytes(pipeline: PipelineRig) -> None:
     make_anew(pipeline)
     offset = pipeline.offset()
     assert offset is not None
@@ -130,18 +126,16 @@ def test_the_gap_is_named_in_bytes(pipeline: Pipeline) -> None:
         pipeline.catch_up()
 
 
-def test_a_slot_that_is_believed_is_gone_on_from(pipeline: Pipeline) -> None:
+def test_a_slot_that_is_believed_is_gone_on_from(pipeline: PipelineRig) -> None:
     make_anew(pipeline)
-    assert pipeline.database is not None
     pipeline.database.execute("INSERT INTO t VALUES (3)")
     pipeline.catch_up(**{"offset.mismatch.strategy": "trust_slot"})
     assert pipeline.destination.ids("t") == [1, 3]
 
 
-def test_a_slot_that_stands_before_the_offset_gives_no_row_twice(pipeline: Pipeline) -> None:
+def test_a_slot_that_stands_before_the_offset_gives_no_row_twice(pipeline: PipelineRig) -> None:
     """As after a crash of the server, which forgets what was confirmed since its last checkpoint."""
     database = pipeline.database
-    assert database is not None
     ((lsn,),) = database.execute("SELECT (pg_current_wal_flush_lsn() - '0/0')::int8")
     change_offset(pipeline, position=Position(int(lsn)))  # row 2 counts as delivered
     assert pipeline.slot_lsns()[0] < int(lsn)
@@ -154,7 +148,7 @@ def test_a_slot_that_stands_before_the_offset_gives_no_row_twice(pipeline: Pipel
 
 
 def test_a_slot_of_another_plugin_is_refused_and_kept(database: Database, tmp_path: Path) -> None:
-    pipeline = Pipeline(database, tmp_path)
+    pipeline = PipelineRig(database, tmp_path)
     database.execute(
         f"SELECT pg_create_logical_replication_slot('{pipeline.slot}', 'test_decoding')"
     )
@@ -170,7 +164,7 @@ def test_a_pipeline_whose_decoder_changed_is_told_both_ways_out(
     database: Database, tmp_path: Path
 ) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    pipeline = Pipeline(database, tmp_path)
+    pipeline = PipelineRig(database, tmp_path)
     pipeline.catch_up()
     with pytest.raises(SlotUnfit, match=r"plugin.name back.*lose what.*offsets clear FILE"):
         pipeline.catch_up(**{"plugin.name": "wal2json"})
@@ -182,7 +176,7 @@ def test_a_pipeline_whose_decoder_changed_is_told_both_ways_out(
 def test_a_slot_of_another_database_is_refused_and_kept(database: Database, tmp_path: Path) -> None:
     other = database.server.create_database(f"{database.name}_b")
     try:
-        pipeline = Pipeline(database, tmp_path)
+        pipeline = PipelineRig(database, tmp_path)
         other.execute(f"SELECT pg_create_logical_replication_slot('{pipeline.slot}', 'pgoutput')")
         with pytest.raises(SlotUnfit, match=other.name):
             pipeline.catch_up(**{"snapshot.mode": "when_needed"})
@@ -192,9 +186,8 @@ def test_a_slot_of_another_database_is_refused_and_kept(database: Database, tmp_
 
 
 @pytest.fixture
-def reader(pipeline: Pipeline) -> Iterator[psycopg.pq.PGconn]:
+def reader(pipeline: PipelineRig) -> Iterator[psycopg.pq.PGconn]:
     """Return another consumer that reads the slot."""
-    assert pipeline.database is not None
     connection = psycopg.pq.PGconn.connect(f"{pipeline.database.dsn}?replication=database".encode())
     connection.exec_(
         f"START_REPLICATION SLOT {pipeline.slot} LOGICAL 0/0"
@@ -205,7 +198,7 @@ def reader(pipeline: Pipeline) -> Iterator[psycopg.pq.PGconn]:
 
 
 def test_a_slot_in_use_is_told_at_once_and_refused_when_patience_ends(
-    pipeline: Pipeline, reader: psycopg.pq.PGconn, caplog: pytest.LogCaptureFixture
+    pipeline: PipelineRig, reader: psycopg.pq.PGconn, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = pipeline.offset()
     settings = {"slot.max.retries": 2, "slot.retry.delay.ms": 1000}
@@ -219,13 +212,12 @@ def test_a_slot_in_use_is_told_at_once_and_refused_when_patience_ends(
     assert warnings.count(waiting) == 1
     assert pipeline.offset() == before
     (ends,) = re.findall(r"SELECT pg_terminate_backend\(\d+\)", caught.value.advice())
-    assert pipeline.database is not None
     pipeline.database.execute(ends)
     pipeline.catch_up()
 
 
 def test_no_retries_means_no_wait(
-    pipeline: Pipeline, reader: psycopg.pq.PGconn, caplog: pytest.LogCaptureFixture
+    pipeline: PipelineRig, reader: psycopg.pq.PGconn, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(SlotActive):
         pipeline.catch_up(**{"slot.max.retries": 0, "slot.retry.delay.ms": 60_000})
@@ -233,7 +225,7 @@ def test_no_retries_means_no_wait(
 
 
 def test_a_slot_is_taken_as_soon_as_its_reader_leaves(
-    pipeline: Pipeline, reader: psycopg.pq.PGconn, caplog: pytest.LogCaptureFixture
+    pipeline: PipelineRig, reader: psycopg.pq.PGconn, caplog: pytest.LogCaptureFixture
 ) -> None:
     """However long the wait between two tries is said to be."""
     with pipeline.running(ready=False, **{"slot.retry.delay.ms": 60_000}) as run:
@@ -243,7 +235,7 @@ def test_a_slot_is_taken_as_soon_as_its_reader_leaves(
 
 
 def test_a_stop_ends_the_wait_for_a_slot(
-    pipeline: Pipeline, reader: psycopg.pq.PGconn, caplog: pytest.LogCaptureFixture
+    pipeline: PipelineRig, reader: psycopg.pq.PGconn, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pipeline.running(ready=False, **{"slot.retry.delay.ms": 60_000}) as run:
         until(lambda: "is read by pid" in caplog.text, "the warning")
@@ -252,7 +244,7 @@ def test_a_stop_ends_the_wait_for_a_slot(
 
 
 def test_the_end_of_max_seconds_ends_the_wait_for_a_slot(
-    pipeline: Pipeline, reader: psycopg.pq.PGconn
+    pipeline: PipelineRig, reader: psycopg.pq.PGconn
 ) -> None:
     run = pipeline.run(limits=Limits(max_seconds=1.0), **{"slot.retry.delay.ms": 60_000})
     assert run.notices.states[-1][0] == "stopped"
@@ -264,7 +256,7 @@ def test_the_end_of_max_seconds_ends_the_wait_for_open_transactions(
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     with database.connect() as connection:
         connection.execute("INSERT INTO t VALUES (1)")  # holds up every new slot
-        run = Pipeline(database, tmp_path).run(limits=Limits(max_seconds=1.0))
+        run = PipelineRig(database, tmp_path).run(limits=Limits(max_seconds=1.0))
         connection.rollback()
     assert run.notices.states[-1][0] == "stopped"
     assert not database.execute(
@@ -276,7 +268,7 @@ def test_a_stop_ends_the_wait_for_open_transactions_and_leaves_nothing_behind(
     database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A slot can be made only when all open transactions have ended: who holds it up is told."""
-    pipeline = Pipeline(database, tmp_path)
+    pipeline = PipelineRig(database, tmp_path)
     with database.connect(autocommit=False) as open_transaction:
         open_transaction.execute("CREATE TABLE forgotten (id int)")
         pid = open_transaction.info.backend_pid
@@ -299,7 +291,7 @@ def test_an_invalidated_slot_is_refused_and_replaced_when_needed(tmp_path: Path)
     try:
         database = cluster.create_database("invalid")
         database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
-        pipeline = Pipeline(database, tmp_path, {"table.include.list": r"public\.t"})
+        pipeline = PipelineRig(database, tmp_path, {"table.include.list": r"public\.t"})
         pipeline.catch_up()
 
         def lost() -> bool:

@@ -18,7 +18,7 @@ from waltap.cli.failure import exit_code
 from waltap.errors import WaltapError
 from waltap_postgres.catalog.server_checks import output_plugin
 
-from tests.harness.pipeline import Pipeline, until
+from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Cluster, Database
 from tests.harness.servers.requirement import missing
 
@@ -100,14 +100,13 @@ def stocked(cluster: Cluster, name: str) -> Database:
     return database
 
 
-def nothing_left(pipeline: Pipeline) -> bool:
+def nothing_left(pipeline: PipelineRig) -> bool:
     database = pipeline.database
-    assert database is not None
     publications = database.execute("SELECT count(*) FROM pg_publication")
     return (database.slots(), publications, pipeline.offset()) == ({}, [(0,)], None)
 
 
-def refusal(pipeline: Pipeline, **settings: Any) -> WaltapError:
+def refusal(pipeline: PipelineRig, **settings: Any) -> WaltapError:
     with pytest.raises(WaltapError) as caught:
         pipeline.run(**settings)
     assert pipeline.destination.events == []
@@ -190,7 +189,7 @@ AS = {"database.password": "right"}
 def test_a_refused_start_says_what_mends_it_and_leaves_nothing(
     closed_shop: Database, tmp_path: Path, settings: dict[str, Any], code: str, status: int, says: str, advises: str
 ) -> None:  # fmt: skip
-    pipeline = Pipeline(closed_shop, tmp_path)
+    pipeline = PipelineRig(closed_shop, tmp_path)
     quiet = {"snapshot.mode": "no_data"} if "slot.stream.params" in settings else {}
     error = refusal(pipeline, **settings, **quiet)
     assert (error.code, exit_code(error)) == (code, status)
@@ -204,7 +203,7 @@ def test_a_table_without_key_is_refused_before_anything_is_made(
     shop: Database, tmp_path: Path
 ) -> None:
     shop.execute("CREATE TABLE log (line text)")
-    pipeline = Pipeline(shop, tmp_path)
+    pipeline = PipelineRig(shop, tmp_path)
     error = refusal(pipeline)
     assert (error.code, exit_code(error)) == ("WT-2107", 1)
     assert "public.log" in error.problem
@@ -219,7 +218,7 @@ def test_a_publication_of_all_tables_spares_tables_without_key_too(
     """It would break a table that nobody captures."""
     shop.execute("CREATE TABLE log (line text)")
     settings = {"publication.autocreate.mode": "all_tables", "table.include.list": r"public\.t"}
-    pipeline = Pipeline(shop, tmp_path, settings)
+    pipeline = PipelineRig(shop, tmp_path, settings)
     error = refusal(pipeline)
     assert error.code == "WT-2107"
     assert "public.log" in error.problem
@@ -231,7 +230,7 @@ def test_a_table_without_key_can_give_its_inserts_and_stay_writable(
     shop: Database, tmp_path: Path
 ) -> None:
     shop.execute("CREATE TABLE log (line text)")
-    pipeline = Pipeline(shop, tmp_path, {"publication.keyless.tables": "inserts"})
+    pipeline = PipelineRig(shop, tmp_path, {"publication.keyless.tables": "inserts"})
     pipeline.catch_up()
     shop.execute("INSERT INTO log VALUES ('a')")
     shop.execute("UPDATE log SET line = 'b'")
@@ -246,7 +245,7 @@ def test_a_table_without_key_can_give_its_inserts_and_stay_writable(
 def test_a_publication_that_covers_nothing_captured_is_refused(
     shop: Database, tmp_path: Path
 ) -> None:
-    pipeline = Pipeline(shop, tmp_path, {"publication.autocreate.mode": "disabled"})
+    pipeline = PipelineRig(shop, tmp_path, {"publication.autocreate.mode": "disabled"})
     shop.execute("CREATE TABLE other (id int PRIMARY KEY)")
     shop.execute(f"CREATE PUBLICATION {pipeline.settings['publication.name']} FOR TABLE other")
     error = refusal(pipeline, **{"table.include.list": r"public\.t"})
@@ -257,7 +256,7 @@ def test_a_publication_that_covers_nothing_captured_is_refused(
 
 def test_no_free_slot_is_told(shop: Database, tmp_path: Path) -> None:
     shop.execute("SELECT pg_create_logical_replication_slot('taken', 'pgoutput')")
-    pipeline = Pipeline(shop, tmp_path)
+    pipeline = PipelineRig(shop, tmp_path)
     error = refusal(pipeline)
     assert (error.code, exit_code(error)) == ("WT-2007", 1)
     assert "max_replication_slots" in error.advice()
@@ -266,7 +265,7 @@ def test_no_free_slot_is_told(shop: Database, tmp_path: Path) -> None:
 
 
 def test_no_free_walsender_is_told(shop: Database, tmp_path: Path) -> None:
-    pipeline = Pipeline(shop, tmp_path)
+    pipeline = PipelineRig(shop, tmp_path)
     other = psycopg.pq.PGconn.connect(f"{shop.dsn}?replication=database".encode())
     try:
         error = refusal(pipeline)
@@ -278,7 +277,7 @@ def test_no_free_walsender_is_told(shop: Database, tmp_path: Path) -> None:
 
 
 def test_wal_level_below_logical_is_told(shop: Database, cluster: Cluster, tmp_path: Path) -> None:
-    pipeline = Pipeline(shop, tmp_path)
+    pipeline = PipelineRig(shop, tmp_path)
     cluster.execute("ALTER SYSTEM SET wal_level = 'replica'")
     cluster.restart()
     try:
@@ -310,7 +309,7 @@ def test_a_role_that_is_no_superuser_captures(
     shop.execute(
         "REVOKE EXECUTE ON FUNCTION pg_control_system(), pg_control_checkpoint() FROM PUBLIC"
     )
-    pipeline = Pipeline(shop, tmp_path, {"database.user": "capture", **AS})
+    pipeline = PipelineRig(shop, tmp_path, {"database.user": "capture", **AS})
     settings = {}
     if not owner:
         shop.execute("ALTER TABLE t OWNER TO postgres; GRANT SELECT ON t TO capture")
@@ -331,7 +330,7 @@ def test_a_role_that_owns_no_table_is_told_how_to_be_given_a_publication(
     shop: Database, tmp_path: Path
 ) -> None:
     shop.execute("ALTER TABLE t OWNER TO postgres; GRANT SELECT ON t TO capture")
-    pipeline = Pipeline(shop, tmp_path, {"database.user": "capture", **AS})
+    pipeline = PipelineRig(shop, tmp_path, {"database.user": "capture", **AS})
     error = refusal(pipeline)
     assert error.code == "WT-2109"
     assert "public.t (of postgres)" in error.problem
@@ -359,7 +358,7 @@ def test_an_encrypted_connection_gives_the_same_events(
     )
     seen = []
     for name, tls in (("plain", "disable"), ("tls", mode)):
-        pipeline = Pipeline(
+        pipeline = PipelineRig(
             shop,
             tmp_path / name,
             {"slot.name": name, "database.sslmode": tls, "snapshot.fetch.size": 700},
@@ -397,7 +396,7 @@ def test_a_certificate_of_an_unknown_authority_is_told(
         "openssl req -new -x509 -days 2 -nodes -subj /CN=other -out other.crt -keyout other.key".split(),
         cwd=own, check=True, capture_output=True,
     )  # fmt: skip
-    pipeline = Pipeline(shop, tmp_path)
+    pipeline = PipelineRig(shop, tmp_path)
     error = refusal(
         pipeline,
         **{"database.sslmode": "verify-ca", "database.sslrootcert": str(own / "other.crt")},
@@ -417,7 +416,7 @@ def test_what_lets_an_output_plugin_be_loaded_does_so_and_keeps_the_others(
     listed = cluster.execute(f"SELECT setting FROM pg_settings WHERE name = '{LIBRARIES}'")
     if not listed:
         pytest.skip("this server loads any output plugin")
-    pipeline = Pipeline(shop, tmp_path)
+    pipeline = PipelineRig(shop, tmp_path)
     remedy = (
         refusal(pipeline, **{"plugin.name": "wal2json"}).advice()
         if said_by == "run"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.dead_letters import KEEP, dead_letters, letters_of, verified
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 from waltap_sinks.sql.errors import SqlConstraintViolated
 
@@ -23,7 +23,7 @@ def target(database: Database) -> Database:
 
 
 @pytest.fixture
-def to_sql(target: Database, tmp_path: Path) -> Pipeline:
+def to_sql(target: Database, tmp_path: Path) -> PipelineRig:
     settings = {
         "snapshot.mode": "no_data",
         "schema.include.list": "public",
@@ -33,11 +33,11 @@ def to_sql(target: Database, tmp_path: Path) -> Pipeline:
         "sink.schema.evolution": "none",
         "sink.position.table": "replica.waltap_position",
     }
-    return Pipeline(target, tmp_path, settings)
+    return PipelineRig(target, tmp_path, settings)
 
 
 def test_rows_that_a_table_refuses_are_replayed_when_it_takes_them(
-    to_sql: Pipeline, target: Database
+    to_sql: PipelineRig, target: Database
 ) -> None:
     to_sql.settings |= KEEP
     to_sql.catch_up()
@@ -99,7 +99,7 @@ def test_rows_that_a_table_refuses_are_replayed_when_it_takes_them(
 
 
 def test_by_default_a_refused_row_stops_the_pipeline_and_is_named(
-    to_sql: Pipeline, target: Database
+    to_sql: PipelineRig, target: Database
 ) -> None:
     to_sql.catch_up()
     target.execute("INSERT INTO people VALUES (1, 'ok', 'n'), (2, 'bad', 'n')")
@@ -108,7 +108,9 @@ def test_by_default_a_refused_row_stops_the_pipeline_and_is_named(
     assert target.execute("SELECT id FROM replica.people") == []
 
 
-def test_rows_of_an_initial_snapshot_are_refused_alone(to_sql: Pipeline, target: Database) -> None:
+def test_rows_of_an_initial_snapshot_are_refused_alone(
+    to_sql: PipelineRig, target: Database
+) -> None:
     target.execute(
         "INSERT INTO people SELECT i, CASE WHEN i % 100 = 7 THEN 'bad' ELSE 'ok' END, 'n' "
         "FROM generate_series(1, 1000) i"
@@ -124,7 +126,7 @@ def test_rows_of_an_initial_snapshot_are_refused_alone(to_sql: Pipeline, target:
     assert target.execute("SELECT * FROM replica.people ORDER BY id") == rows
 
 
-def test_a_replay_ends_no_temporary_slot(to_sql: Pipeline, target: Database) -> None:
+def test_a_replay_ends_no_temporary_slot(to_sql: PipelineRig, target: Database) -> None:
     """A running pipeline would let go of its connection for it, and the slot of all that is to come."""
     to_sql.settings |= KEEP | {"slot.temporary": "true"}
     with to_sql.running() as run:
@@ -137,7 +139,9 @@ def test_a_replay_ends_no_temporary_slot(to_sql: Pipeline, target: Database) -> 
         run.until(lambda: target.execute("SELECT id FROM replica.people") == [(4,)], "the next row")
 
 
-def test_a_running_pipeline_replays_letters_and_goes_on(to_sql: Pipeline, target: Database) -> None:
+def test_a_running_pipeline_replays_letters_and_goes_on(
+    to_sql: PipelineRig, target: Database
+) -> None:
     to_sql.settings |= KEEP
     to_sql.catch_up()
     assert "there are no dead letters" in dead_letters(to_sql, "list").stdout
@@ -166,7 +170,7 @@ def test_a_running_pipeline_replays_letters_and_goes_on(to_sql: Pipeline, target
 
 
 def test_each_of_several_sinks_has_letters_of_its_own(
-    to_sql: Pipeline, target: Database, tmp_path: Path
+    to_sql: PipelineRig, target: Database, tmp_path: Path
 ) -> None:
     lines = tmp_path / "events.jsonl"
     to_sql.settings = {k: v for k, v in to_sql.settings.items() if not k.startswith("sink.")}
@@ -195,7 +199,9 @@ def test_each_of_several_sinks_has_letters_of_its_own(
     assert len(lines.read_text().splitlines()) == 3
 
 
-def test_a_sink_of_its_own_gets_copies(to_sql: Pipeline, target: Database, tmp_path: Path) -> None:
+def test_a_sink_of_its_own_gets_copies(
+    to_sql: PipelineRig, target: Database, tmp_path: Path
+) -> None:
     copies = tmp_path / "letters.jsonl"
     to_sql.tables = {"dead_letters": {"type": "jsonl", "path": str(copies)}}
     to_sql.settings |= KEEP

@@ -14,7 +14,7 @@ from confluent_kafka.admin import (
 
 from tests.harness.dead_letters import KEEP, dead_letters, letters_of
 from tests.harness.kafka import create, read_all
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
 
@@ -35,7 +35,7 @@ def test_a_record_too_large_for_kafka_is_replayed_when_it_may_be_larger(
         "sink.delivery.guarantee": guarantee,
         "sink.producer.message.max.bytes": 1_000_000,
     }
-    pipeline = Pipeline(database, tmp_path, settings | KEEP)
+    pipeline = PipelineRig(database, tmp_path, settings | KEEP)
     pipeline.catch_up()
     database.execute(
         "INSERT INTO t SELECT i, CASE WHEN i = 3 THEN repeat('x', 50000) ELSE 'v' END "

@@ -15,14 +15,11 @@ from waltap_sinks.changelog.errors import ChangeLogGone
 from waltap.sink.jsonl import LinesFileCut
 
 from tests.harness.json_lines import records
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 
-@pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Pipeline:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    return Pipeline(database, tmp_path)
+pytestmark = pytest.mark.pipeline(sql="CREATE TABLE t (id int PRIMARY KEY)")
 
 
 def committed(database: Database, statement: str) -> int:
@@ -55,11 +52,10 @@ def once(error: Exception, calls: list[str]) -> Callable[[], object]:
 
 @pytest.mark.parametrize("error", [Unwell("no"), RuntimeError("a bug of the sink")], ids=repr)
 def test_after_a_failed_flush_nothing_is_flushed_or_confirmed(
-    pipeline: Pipeline, error: Exception
+    pipeline: PipelineRig, error: Exception
 ) -> None:
     """The next flush would succeed, and promise what the first has lost."""
     database, calls = pipeline.database, list[str]()
-    assert database is not None
     pipeline.catch_up()
     pipeline.destination.before_flush = once(error, calls)
     with pytest.raises(type(error)), pipeline.running() as run:
@@ -75,10 +71,9 @@ def test_after_a_failed_flush_nothing_is_flushed_or_confirmed(
 
 
 def test_a_failed_flush_that_may_be_retried_is_delivered_again_from_the_stored_position(
-    pipeline: Pipeline,
+    pipeline: PipelineRig,
 ) -> None:
     database, calls = pipeline.database, list[str]()
-    assert database is not None
     pipeline.catch_up()
     pipeline.destination.before_flush = once(Shaken("no"), calls)
     with pipeline.running() as run:
@@ -89,10 +84,9 @@ def test_a_failed_flush_that_may_be_retried_is_delivered_again_from_the_stored_p
     assert pipeline.slot_lsns()[0] == pipeline.offset().sole.position.end_lsn  # type: ignore[union-attr]
 
 
-def test_a_write_that_fails_without_an_orderly_refusal_ends_the_sink(pipeline: Pipeline) -> None:
+def test_a_write_that_fails_without_an_orderly_refusal_ends_the_sink(pipeline: PipelineRig) -> None:
     """Half of a batch may be in there: it is not flushed either."""
     database, calls = pipeline.database, list[str]()
-    assert database is not None
     pipeline.catch_up()
 
     def fail(_batch: object) -> None:
@@ -106,10 +100,11 @@ def test_a_write_that_fails_without_an_orderly_refusal_ends_the_sink(pipeline: P
     assert calls == []
 
 
-def test_an_offset_that_cannot_be_stored_is_not_stored_by_another_try(pipeline: Pipeline) -> None:
+def test_an_offset_that_cannot_be_stored_is_not_stored_by_another_try(
+    pipeline: PipelineRig,
+) -> None:
     """What was confirmed would else lie beyond what is durable in the offset file."""
     database = pipeline.database
-    assert database is not None
     pipeline.catch_up()
     new = pipeline.offset_file.with_suffix(".json.new")
     flushed = []
@@ -136,7 +131,7 @@ def test_an_offset_that_cannot_be_stored_is_not_stored_by_another_try(pipeline: 
 
 
 @pytest.fixture
-def lines(pipeline: Pipeline, tmp_path: Path) -> Iterator[Path]:
+def lines(pipeline: PipelineRig, tmp_path: Path) -> Iterator[Path]:
     pipeline.settings |= {"sink.type": "jsonl", "sink.path": str(tmp_path / "out.jsonl")}
     return tmp_path / "out.jsonl"
 
@@ -145,20 +140,18 @@ def ids(*paths: Path) -> list[int]:
     return [record["value"]["after"]["id"] for path in paths for record in records(path)]
 
 
-def confirmed(pipeline: Pipeline) -> Callable[[], bool]:
+def confirmed(pipeline: PipelineRig) -> Callable[[], bool]:
     """Return what tells that everything up to now is confirmed."""
     database = pipeline.database
-    assert database is not None
     ((end,),) = database.execute("SELECT pg_current_wal_insert_lsn()::text")
     lsn = parse_lsn(end)
     return lambda: pipeline.slot_lsns()[0] >= lsn
 
 
 def test_a_file_of_lines_that_is_rotated_by_rename_is_opened_anew(
-    pipeline: Pipeline, lines: Path, tmp_path: Path
+    pipeline: PipelineRig, lines: Path, tmp_path: Path
 ) -> None:
     database = pipeline.database
-    assert database is not None
     moved = []
     with pipeline.running() as run:
         for turn in range(4):
@@ -176,11 +169,10 @@ def test_a_file_of_lines_that_is_rotated_by_rename_is_opened_anew(
 
 
 def test_a_file_of_lines_that_is_deleted_loses_nothing_unconfirmed(
-    pipeline: Pipeline, lines: Path, tmp_path: Path
+    pipeline: PipelineRig, lines: Path, tmp_path: Path
 ) -> None:
     """The rows come between two flushes that are far apart: they are in the deleted file only."""
     database = pipeline.database
-    assert database is not None
     with pipeline.running(**{"offset.flush.interval.ms": 3_600_000}) as run:
         database.execute("INSERT INTO t SELECT generate_series(1, 3000)")
         run.until(lambda: ids(lines) == list(range(1, 3001)), "the rows")
@@ -192,11 +184,10 @@ def test_a_file_of_lines_that_is_deleted_loses_nothing_unconfirmed(
 
 
 def test_a_file_of_lines_that_is_cut_is_written_again_from_the_last_confirmed_row(
-    pipeline: Pipeline, lines: Path
+    pipeline: PipelineRig, lines: Path
 ) -> None:
     """The flush at the end finds it: it confirms nothing, and the next run gives everything again."""
     database, seldom = pipeline.database, {"offset.flush.interval.ms": 3_600_000}
-    assert database is not None
     pipeline.catch_up()
     with pytest.raises(LinesFileCut), pipeline.running(**seldom) as run:
         behind = committed(database, "INSERT INTO t SELECT generate_series(1, 1000)")
@@ -208,10 +199,9 @@ def test_a_file_of_lines_that_is_cut_is_written_again_from_the_last_confirmed_ro
 
 
 def test_a_file_of_lines_that_is_cut_in_mid_run_is_written_again_in_the_same_run(
-    pipeline: Pipeline, lines: Path
+    pipeline: PipelineRig, lines: Path
 ) -> None:
     database = pipeline.database
-    assert database is not None
     with pipeline.running() as run:
         database.execute("INSERT INTO t VALUES (1)")
         run.until(confirmed(pipeline), "the first row")
@@ -223,10 +213,9 @@ def test_a_file_of_lines_that_is_cut_in_mid_run_is_written_again_in_the_same_run
 
 
 def test_a_failed_fsync_of_lines_confirms_nothing(
-    pipeline: Pipeline, lines: Path, monkeypatch: pytest.MonkeyPatch
+    pipeline: PipelineRig, lines: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database, real, refused = pipeline.database, os.fsync, list[int]()
-    assert database is not None
     pipeline.catch_up()
 
     def sync(fd: int) -> None:
@@ -250,10 +239,9 @@ def test_a_failed_fsync_of_lines_confirms_nothing(
 
 @pytest.mark.parametrize("taken", ["moved", "deleted"])
 def test_a_change_log_that_is_taken_away_stops_the_pipeline_until_it_is_back(
-    pipeline: Pipeline, tmp_path: Path, taken: str
+    pipeline: PipelineRig, tmp_path: Path, taken: str
 ) -> None:
     database = pipeline.database
-    assert database is not None
     log, aside = tmp_path / "log", tmp_path / "aside"
     settings: dict[str, Any] = {"sink.type": "changelog", "sink.path": str(log)}
     database.execute("INSERT INTO t VALUES (1)")

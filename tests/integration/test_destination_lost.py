@@ -12,7 +12,7 @@ from waltap.pipeline.repair import Repair
 from waltap.sink.held import DestinationBehind
 from waltap_sinks.sql.errors import SqlTableGone
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 
@@ -50,13 +50,13 @@ def target(tmp_path: Path) -> Target:
 
 
 @pytest.fixture
-def pipeline(database: Database, tmp_path: Path, target: Target) -> Pipeline:
+def pipeline(database: Database, tmp_path: Path, target: Target) -> PipelineRig:
     """Return one whose target has ten rows and a copy of when it had five."""
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT i, 'a' FROM generate_series(1, 4) i"
     )
     url = f"sqlite:///{target.path}"
-    made = Pipeline(database, tmp_path, {"sink.type": "sql", "sink.url": url})
+    made = PipelineRig(database, tmp_path, {"sink.type": "sql", "sink.url": url})
     made.catch_up()
     database.execute("INSERT INTO t VALUES (5, 'b')")
     made.catch_up()
@@ -84,12 +84,11 @@ LOSSES: dict[str, tuple[Callable[[Target], object], type[SinkError]]] = {
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_what_was_lost_is_noticed_and_repaired(
-    pipeline: Pipeline, target: Target, loss: str
+    pipeline: PipelineRig, target: Target, loss: str
 ) -> None:
     lose, kind = LOSSES[loss]
     lose(target)
     database = pipeline.database
-    assert database is not None
     database.execute("INSERT INTO t VALUES (11, 'd')")
     for _ in range(2):  # the next start has not forgotten it
         with pytest.raises(kind):

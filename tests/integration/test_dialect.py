@@ -21,7 +21,7 @@ from tests.harness.lesser_server import (
     LesserProperties,
     restrict,
 )
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 pytestmark = pytest.mark.needs_postgres
@@ -48,7 +48,7 @@ def asked(database: Database) -> Iterator[Asked]:
 
 
 @pytest.fixture
-def pipeline(database: Database, tmp_path: Path, asked: Asked) -> Pipeline:
+def pipeline(database: Database, tmp_path: Path, asked: Asked) -> PipelineRig:
     restrict(database)
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     database.execute("INSERT INTO t SELECT n, 'old' FROM generate_series(1, 500) n")
@@ -64,19 +64,19 @@ def pipeline(database: Database, tmp_path: Path, asked: Asked) -> Pipeline:
         "table.include.list": "public.t",
         "signal.data.collection": "public.signals",
     }
-    return Pipeline(database, tmp_path, there)
+    return PipelineRig(database, tmp_path, there)
 
 
 def source(database: Database) -> dict[int, str]:
     return dict(database.execute("SELECT id, v FROM t"))
 
 
-def target(pipeline: Pipeline) -> dict[int, str]:
+def target(pipeline: PipelineRig) -> dict[int, str]:
     return {int(key[0]): row["v"] for key, row in pipeline.destination.table("t").items()}
 
 
 def test_it_snapshots_streams_and_goes_on(
-    pipeline: Pipeline, database: Database, asked: Asked
+    pipeline: PipelineRig, database: Database, asked: Asked
 ) -> None:
     plugin = LesserPlugin()
     with pipeline.running(plugin) as run:
@@ -96,7 +96,7 @@ def test_it_snapshots_streams_and_goes_on(
 
 
 def test_rows_changed_between_slot_and_snapshot_come_twice_and_none_is_missing(
-    pipeline: Pipeline, database: Database, asked: Asked
+    pipeline: PipelineRig, database: Database, asked: Asked
 ) -> None:
     done: list[str] = []
 
@@ -119,7 +119,7 @@ def test_rows_changed_between_slot_and_snapshot_come_twice_and_none_is_missing(
 
 
 def test_an_incremental_snapshot_goes_by_its_watermarks(
-    pipeline: Pipeline, database: Database
+    pipeline: PipelineRig, database: Database
 ) -> None:
     settings = {"snapshot.mode": "no_data", "incremental.snapshot.chunk.size": 64}
     with pipeline.running(LesserPlugin(), **settings) as run:

@@ -17,19 +17,17 @@ from waltap.transactions.transaction import Batch, Heartbeat
 from waltap.hookspecs import hookimpl
 from waltap.pipeline import Limits
 
-from tests.harness.pipeline import WAIT_S, LeapingClock, Pipeline, until
+from tests.harness.pipeline import WAIT_S, LeapingClock, PipelineRig, until
 from tests.harness.servers.postgres import Database
 
 
-@pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Pipeline:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
-    return Pipeline(database, tmp_path)
+pytestmark = pytest.mark.pipeline(
+    sql="CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)"
+)
 
 
-def publications(pipeline: Pipeline) -> dict[str, list[str]]:
+def publications(pipeline: PipelineRig) -> dict[str, list[str]]:
     """Return the publications with what they cover."""
-    assert pipeline.database is not None
     return dict(
         pipeline.database.execute(
             "SELECT p.pubname::text, coalesce(array_agg(t.tablename::text ORDER BY t.tablename)"
@@ -43,7 +41,7 @@ def publications(pipeline: Pipeline) -> dict[str, list[str]]:
 
 
 def test_the_ready_file_is_there_when_streaming_has_begun_and_not_before(
-    pipeline: Pipeline,
+    pipeline: PipelineRig,
 ) -> None:
     ready = pipeline.folder / "ready"
     ready.touch()  # of an earlier run
@@ -62,7 +60,6 @@ def test_the_ready_file_is_there_when_streaming_has_begun_and_not_before(
             release.set()
             run.until(ready.exists, "the ready file")
             assert run.engine.state == "streaming"
-            assert pipeline.database is not None
             ((active,),) = pipeline.database.execute("SELECT active FROM pg_replication_slots"
                 " WHERE database = current_database()")  # fmt: skip
             assert active
@@ -71,18 +68,17 @@ def test_the_ready_file_is_there_when_streaming_has_begun_and_not_before(
     assert seen[0] is False
 
 
-def test_a_run_that_only_reads_is_ready_when_it_has_read(pipeline: Pipeline) -> None:
+def test_a_run_that_only_reads_is_ready_when_it_has_read(pipeline: PipelineRig) -> None:
     pipeline.run(**{"snapshot.mode": "initial_only"})
     assert (pipeline.folder / "ready").exists()
     assert pipeline.destination.ids("t") == [1]
-    assert pipeline.database is not None
     assert pipeline.database.slots() == {}
     assert publications(pipeline) == {}
     pipeline.run(**{"snapshot.mode": "initial_only"})
     assert pipeline.destination.ids("t") == [1]
 
 
-def test_a_run_that_is_stopped_in_its_snapshot_is_not_ready(pipeline: Pipeline) -> None:
+def test_a_run_that_is_stopped_in_its_snapshot_is_not_ready(pipeline: PipelineRig) -> None:
     pipeline.run(limits=Limits(max_records=1))
     assert pipeline.destination.ids("t") == [1]
     assert not (pipeline.folder / "ready").exists()
@@ -91,9 +87,8 @@ def test_a_run_that_is_stopped_in_its_snapshot_is_not_ready(pipeline: Pipeline) 
 # --- slots and publications of a run -------------------------------------------------------------------
 
 
-def test_a_temporary_slot_and_its_publication_go_with_the_run(pipeline: Pipeline) -> None:
+def test_a_temporary_slot_and_its_publication_go_with_the_run(pipeline: PipelineRig) -> None:
     database = pipeline.database
-    assert database is not None
     temporary = {
         "slot.temporary": "true",
         "publication.drop.on.stop": "true",
@@ -109,10 +104,9 @@ def test_a_temporary_slot_and_its_publication_go_with_the_run(pipeline: Pipeline
 
 
 def test_a_temporary_slot_and_its_publication_go_also_when_the_run_fails(
-    pipeline: Pipeline,
+    pipeline: PipelineRig,
 ) -> None:
     database = pipeline.database
-    assert database is not None
 
     def fail(_batch: Batch) -> None:
         raise RuntimeError("a bug of the sink")
@@ -130,10 +124,9 @@ def test_a_temporary_slot_and_its_publication_go_also_when_the_run_fails(
     assert publications(pipeline) == {}
 
 
-def test_a_slot_dropped_on_stop_takes_the_offset_with_it(pipeline: Pipeline) -> None:
+def test_a_slot_dropped_on_stop_takes_the_offset_with_it(pipeline: PipelineRig) -> None:
     """The next start reads the tables again; nothing is passed over in silence."""
     database = pipeline.database
-    assert database is not None
     settings = {"slot.drop.on.stop": "true", "publication.drop.on.stop": "true"}
     pipeline.catch_up(**settings)
     assert (database.slots(), publications(pipeline), pipeline.offset()) == ({}, {}, None)
@@ -142,9 +135,8 @@ def test_a_slot_dropped_on_stop_takes_the_offset_with_it(pipeline: Pipeline) -> 
     assert pipeline.destination.ids("t", "r") == [1, 1, 2]
 
 
-def test_a_publication_of_a_run_that_reconnected_is_dropped_too(pipeline: Pipeline) -> None:
+def test_a_publication_of_a_run_that_reconnected_is_dropped_too(pipeline: PipelineRig) -> None:
     database = pipeline.database
-    assert database is not None
     with pipeline.running(**{"publication.drop.on.stop": "true"}) as run:
         database.execute(
             "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = current_database()"
@@ -156,18 +148,16 @@ def test_a_publication_of_a_run_that_reconnected_is_dropped_too(pipeline: Pipeli
     assert publications(pipeline) == {}
 
 
-def test_a_publication_that_was_there_is_never_dropped(pipeline: Pipeline) -> None:
+def test_a_publication_that_was_there_is_never_dropped(pipeline: PipelineRig) -> None:
     database = pipeline.database
-    assert database is not None
     database.execute(f"CREATE PUBLICATION {pipeline.slot} FOR TABLE t")
     pipeline.catch_up(**{"publication.drop.on.stop": "true"})
     assert publications(pipeline) == {pipeline.slot: ["t"]}
 
 
-def test_a_publication_follows_the_captured_tables_and_keeps_filters(pipeline: Pipeline) -> None:
+def test_a_publication_follows_the_captured_tables_and_keeps_filters(pipeline: PipelineRig) -> None:
     """Filters of rows and columns are of the tables that stay; others come and go."""
     database = pipeline.database
-    assert database is not None
     database.execute(
         "CREATE TABLE u (id int PRIMARY KEY); CREATE TABLE gone (id int PRIMARY KEY);"
         f"CREATE PUBLICATION {pipeline.slot} FOR TABLE t WHERE (id > 10), gone"
@@ -183,10 +173,9 @@ def test_a_publication_follows_the_captured_tables_and_keeps_filters(pipeline: P
 
 @pytest.mark.parametrize("what", ["FOR ALL TABLES", "FOR TABLES IN SCHEMA public"])
 def test_a_publication_of_more_than_is_captured_is_used_as_it_is(
-    pipeline: Pipeline, what: str
+    pipeline: PipelineRig, what: str
 ) -> None:
     database = pipeline.database
-    assert database is not None
     database.execute("CREATE TABLE other (id int PRIMARY KEY)")
     database.execute(f"CREATE PUBLICATION {pipeline.slot} {what}")
     settings = {"table.include.list": r"public\.t"}
@@ -202,11 +191,10 @@ def test_a_publication_of_more_than_is_captured_is_used_as_it_is(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["sigint", "sigterm"])
 def test_a_signal_in_a_busy_stream_ends_it_with_everything_written_confirmed(
-    pipeline: Pipeline, number: int
+    pipeline: PipelineRig, number: int
 ) -> None:
     """Flushes are far apart: only the end itself can have stored and confirmed what was written."""
     database, folder = pipeline.database, pipeline.folder
-    assert database is not None
     process = run_command(pipeline, **{"offset.flush.interval.ms": 3_600_000})
     try:
         until((folder / "ready").exists, "the ready file")
@@ -229,14 +217,13 @@ def test_a_signal_in_a_busy_stream_ends_it_with_everything_written_confirmed(
     assert ids == list(range(1, 20_001))
 
 
-def test_a_limit_of_time_holds_in_the_snapshot_too(pipeline: Pipeline) -> None:
+def test_a_limit_of_time_holds_in_the_snapshot_too(pipeline: PipelineRig) -> None:
     clock = LeapingClock()
 
     def leap(_batch: Batch) -> None:
         clock.ahead = 3600
 
     pipeline.destination.before_write = leap
-    assert pipeline.database is not None
     pipeline.database.execute("INSERT INTO t SELECT generate_series(2, 1000)")
     limits = Limits(max_seconds=3600)
     run = pipeline.run(limits=limits, clock=clock, **{"snapshot.fetch.size": 10})
@@ -249,7 +236,7 @@ def lines(folder: Path) -> list[str]:
     return path.read_text().split("\n")[:-1] if path.exists() else []
 
 
-def run_command(pipeline: Pipeline, *options: str, **settings: Any) -> subprocess.Popen[str]:
+def run_command(pipeline: PipelineRig, *options: str, **settings: Any) -> subprocess.Popen[str]:
     """Start ``waltap run`` on the pipeline's database, with JSON lines as its sink."""
     chosen = {**pipeline.settings, **settings, "waltap.state.dir": str(pipeline.folder / "state")}
     chosen.pop("type")
@@ -263,10 +250,9 @@ def run_command(pipeline: Pipeline, *options: str, **settings: Any) -> subproces
     )  # fmt: skip
 
 
-def test_a_pipeline_runs_in_one_process_at_a_time(pipeline: Pipeline) -> None:
+def test_a_pipeline_runs_in_one_process_at_a_time(pipeline: PipelineRig) -> None:
     """Also in its snapshot, when nobody reads the slot yet: another start would drop it."""
     database = pipeline.database
-    assert database is not None
     reading, release = threading.Event(), threading.Event()
 
     def hold(_batch: Batch) -> None:
@@ -291,7 +277,7 @@ def test_a_pipeline_runs_in_one_process_at_a_time(pipeline: Pipeline) -> None:
     pipeline.catch_up()
 
 
-def test_a_process_that_was_killed_leaves_no_lock(pipeline: Pipeline) -> None:
+def test_a_process_that_was_killed_leaves_no_lock(pipeline: PipelineRig) -> None:
     process = run_command(pipeline)
     until((pipeline.folder / "ready").exists, "the ready file")
     process.kill()
@@ -302,14 +288,13 @@ def test_a_process_that_was_killed_leaves_no_lock(pipeline: Pipeline) -> None:
 # --- heartbeats -------------------------------------------------------------------------------------
 
 
-def beats(pipeline: Pipeline) -> int:
+def beats(pipeline: PipelineRig) -> int:
     parts = [part for batch in pipeline.destination.batches for part in batch.parts]
     return sum(isinstance(part, Heartbeat) for part in parts)
 
 
-def test_heartbeats_and_their_query_wait_for_no_event(pipeline: Pipeline) -> None:
+def test_heartbeats_and_their_query_wait_for_no_event(pipeline: PipelineRig) -> None:
     database = pipeline.database
-    assert database is not None
     database.execute("CREATE TABLE beats (at timestamptz PRIMARY KEY)")
     settings = {
         "snapshot.mode": "no_data",
@@ -329,10 +314,9 @@ def test_heartbeats_and_their_query_wait_for_no_event(pipeline: Pipeline) -> Non
 @pytest.mark.parametrize("rows", [0, 1])
 @pytest.mark.parametrize("mode", ["initial", "initial_only"])
 def test_one_heartbeat_follows_a_snapshot_whatever_the_period(
-    pipeline: Pipeline, mode: str, rows: int
+    pipeline: PipelineRig, mode: str, rows: int
 ) -> None:
     if not rows:
-        assert pipeline.database is not None
         pipeline.database.execute("TRUNCATE t")
     pipeline.settings |= {"heartbeat.interval.ms": 3_600_000, "snapshot.mode": mode}
     pipeline.catch_up()
@@ -341,8 +325,7 @@ def test_one_heartbeat_follows_a_snapshot_whatever_the_period(
     assert kinds[-1] is Heartbeat
 
 
-def test_the_first_heartbeat_of_a_stream_comes_after_the_period(pipeline: Pipeline) -> None:
-    assert pipeline.database is not None
+def test_the_first_heartbeat_of_a_stream_comes_after_the_period(pipeline: PipelineRig) -> None:
     pipeline.settings |= {"heartbeat.interval.ms": 3_600_000, "snapshot.mode": "no_data"}
     for number in (2, 3):
         with pipeline.running() as run:
@@ -352,10 +335,9 @@ def test_the_first_heartbeat_of_a_stream_comes_after_the_period(pipeline: Pipeli
 
 
 def test_a_heartbeat_query_that_fails_is_a_warning(
-    pipeline: Pipeline, caplog: pytest.LogCaptureFixture
+    pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     database = pipeline.database
-    assert database is not None
     settings = {
         "heartbeat.interval.ms": 20,
         "heartbeat.action.query": "INSERT INTO beats VALUES (now())",
@@ -369,9 +351,8 @@ def test_a_heartbeat_query_that_fails_is_a_warning(
         assert run.notices.failures == []
 
 
-def test_a_heartbeat_over_a_dead_connection_makes_a_new_one(pipeline: Pipeline) -> None:
+def test_a_heartbeat_over_a_dead_connection_makes_a_new_one(pipeline: PipelineRig) -> None:
     database = pipeline.database
-    assert database is not None
     database.execute("CREATE TABLE beats (at timestamptz PRIMARY KEY)")
     settings = {
         "heartbeat.interval.ms": 20,
@@ -433,10 +414,9 @@ class Raising:
 
 
 def test_observers_that_raise_are_logged_once_and_stop_nothing(
-    pipeline: Pipeline, caplog: pytest.LogCaptureFixture
+    pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     database = pipeline.database
-    assert database is not None
     observer = Raising()
     with pipeline.running(observer) as run:
         database.execute("INSERT INTO t VALUES (2)")
@@ -453,9 +433,8 @@ def test_observers_that_raise_are_logged_once_and_stop_nothing(
     assert len([r for r in complaints if r.levelname == "WARNING"]) == len(observer.told)
 
 
-def test_observers_are_told_of_transactions_and_of_the_slot(pipeline: Pipeline) -> None:
+def test_observers_are_told_of_transactions_and_of_the_slot(pipeline: PipelineRig) -> None:
     database = pipeline.database
-    assert database is not None
 
     class Watching:
         def __init__(self) -> None:
@@ -489,7 +468,7 @@ def test_observers_are_told_of_transactions_and_of_the_slot(pipeline: Pipeline) 
 # --- figures ------------------------------------------------------------------------------------------
 
 
-def test_imports_of_a_start_are_few(pipeline: Pipeline) -> None:
+def test_imports_of_a_start_are_few(pipeline: PipelineRig) -> None:
     """What is heavy and not used is not imported; the time itself is measured by the benchmarks."""
     process = run_command(pipeline)
     try:

@@ -10,15 +10,15 @@ from waltap.offsets.offset import Offset
 from waltap.pipeline import Limits
 from waltap.source.position import parse_lsn
 
-from tests.harness.pipeline import WAIT_S, LeapingClock, Pipeline, until
+from tests.harness.pipeline import WAIT_S, LeapingClock, PipelineRig, until
 from tests.harness.servers.postgres import Database
 
 
 @pytest.fixture
-def quiet(database: Database, tmp_path: Path) -> Pipeline:
+def quiet(database: Database, tmp_path: Path) -> PipelineRig:
     """Return a pipeline of ``quiet``; changes of ``busy`` are not captured."""
     database.execute("CREATE TABLE quiet (id int PRIMARY KEY); CREATE TABLE busy (a int)")
-    return Pipeline(database, tmp_path, {"table.include.list": r"public\.quiet"})
+    return PipelineRig(database, tmp_path, {"table.include.list": r"public\.quiet"})
 
 
 def current(database: Database) -> int:
@@ -26,10 +26,9 @@ def current(database: Database) -> int:
     return parse_lsn(lsn)
 
 
-def sent_all(pipeline: Pipeline, goal: int) -> bool:
+def sent_all(pipeline: PipelineRig, goal: int) -> bool:
     """Tell whether the walsender has sent everything up to ``goal`` and sleeps: before it does, it says
     in a keepalive how far it has come."""
-    assert pipeline.database is not None
     rows = pipeline.database.execute(
         "SELECT r.sent_lsn::text, a.wait_event FROM pg_replication_slots s"
         " JOIN pg_stat_replication r ON r.pid = s.active_pid"
@@ -39,9 +38,8 @@ def sent_all(pipeline: Pipeline, goal: int) -> bool:
     return bool(rows) and parse_lsn(rows[0][0]) >= goal and rows[0][1] == "WalSenderWaitForWAL"
 
 
-def last_heard(pipeline: Pipeline) -> float:
+def last_heard(pipeline: PipelineRig) -> float:
     """Return when the walsender heard of us last, 0 when it has not yet."""
-    assert pipeline.database is not None
     ((when,),) = pipeline.database.execute(
         "SELECT coalesce(extract(epoch FROM r.reply_time), 0)::float8 FROM pg_replication_slots s JOIN pg_stat_replication r"
         " ON r.pid = s.active_pid WHERE s.slot_name = %s",
@@ -53,7 +51,9 @@ def last_heard(pipeline: Pipeline) -> float:
 # --- idle progress -------------------------------------------------------------------------------
 
 
-def test_a_quiet_table_beside_busy_ones_holds_no_wal(quiet: Pipeline, database: Database) -> None:
+def test_a_quiet_table_beside_busy_ones_holds_no_wal(
+    quiet: PipelineRig, database: Database
+) -> None:
     with quiet.running():
         before = quiet.slot_lsns()
         for _ in range(3):
@@ -70,7 +70,7 @@ def test_a_quiet_table_beside_busy_ones_holds_no_wal(quiet: Pipeline, database: 
 
 @pytest.mark.parametrize("flush_ms", [0, 500])
 def test_heartbeats_do_not_stand_against_progress(
-    quiet: Pipeline, database: Database, flush_ms: int
+    quiet: PipelineRig, database: Database, flush_ms: int
 ) -> None:
     """They are written like anything else, and may always be waiting for their flush."""
     more = {"heartbeat.interval.ms": 50, "offset.flush.interval.ms": flush_ms}
@@ -82,7 +82,7 @@ def test_heartbeats_do_not_stand_against_progress(
 
 
 def test_a_clean_stop_confirms_what_the_server_has_read(
-    quiet: Pipeline, database: Database
+    quiet: PipelineRig, database: Database
 ) -> None:
     """Also when the next idle progress is far away."""
     with quiet.running():
@@ -96,7 +96,7 @@ def test_a_clean_stop_confirms_what_the_server_has_read(
 
 
 def test_progress_without_data_is_stored_before_it_is_confirmed(
-    quiet: Pipeline, database: Database
+    quiet: PipelineRig, database: Database
 ) -> None:
     seen: list[bool] = []
     with quiet.running():
@@ -113,7 +113,7 @@ def test_progress_without_data_is_stored_before_it_is_confirmed(
 
 
 def test_nothing_is_confirmed_before_the_sink_has_flushed_and_the_offset_is_stored(
-    quiet: Pipeline, database: Database
+    quiet: PipelineRig, database: Database
 ) -> None:
     orders: list[tuple[int, int]] = []
     flushing, release = threading.Event(), threading.Event()
@@ -144,7 +144,7 @@ def test_nothing_is_confirmed_before_the_sink_has_flushed_and_the_offset_is_stor
     assert all(confirmed <= stored < committed for confirmed, stored in orders), orders
 
 
-def test_the_offset_file_is_whole_at_every_moment(quiet: Pipeline, database: Database) -> None:
+def test_the_offset_file_is_whole_at_every_moment(quiet: PipelineRig, database: Database) -> None:
     with quiet.running() as run:
         for number in range(100):
             database.execute("INSERT INTO quiet VALUES (%s)", number)
@@ -165,7 +165,7 @@ class Refused(SinkError):
 
 
 def test_what_the_sink_refused_is_not_confirmed_and_comes_again(
-    quiet: Pipeline, database: Database
+    quiet: PipelineRig, database: Database
 ) -> None:
     """While a first write hangs, the second row and the keepalive after it arrive together; then the
     second write fails. What the keepalive says must not count."""
@@ -204,7 +204,7 @@ def test_what_the_sink_refused_is_not_confirmed_and_comes_again(
 
 
 def test_a_batch_that_may_be_tried_again_is_tried_again(
-    quiet: Pipeline, database: Database
+    quiet: PipelineRig, database: Database
 ) -> None:
     from waltap.errors import Retry
 
@@ -236,7 +236,7 @@ def test_an_exact_number_of_changes_and_the_rest_with_the_next_run(
 ) -> None:
     """Rows of a table that is published but not captured stand between: they count in positions."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE other (id int PRIMARY KEY)")
-    pipeline = Pipeline(
+    pipeline = PipelineRig(
         database,
         tmp_path,
         {"table.include.list": r"public\.t", "publication.autocreate.mode": "all_tables"},
@@ -260,7 +260,7 @@ def test_an_exact_number_of_changes_and_the_rest_with_the_next_run(
         assert len(seen) <= 21
 
 
-def test_a_batch_is_no_larger_than_asked(quiet: Pipeline, database: Database) -> None:
+def test_a_batch_is_no_larger_than_asked(quiet: PipelineRig, database: Database) -> None:
     quiet.catch_up()
     database.execute("INSERT INTO quiet SELECT generate_series(1, 1000)")
     for number in range(2000, 2300):
@@ -270,7 +270,7 @@ def test_a_batch_is_no_larger_than_asked(quiet: Pipeline, database: Database) ->
     assert quiet.destination.ids("quiet") == [*range(1, 1001), *range(2000, 2300)]
 
 
-def test_changes_are_gathered_for_as_long_as_asked(quiet: Pipeline, database: Database) -> None:
+def test_changes_are_gathered_for_as_long_as_asked(quiet: PipelineRig, database: Database) -> None:
     """And an end does not wait for it."""
     with quiet.running(**{"waltap.linger.ms": 200}) as run:
         database.execute("INSERT INTO quiet VALUES (-1)")
@@ -293,7 +293,7 @@ def test_changes_are_gathered_for_as_long_as_asked(quiet: Pipeline, database: Da
 
 
 def test_until_idle_waits_for_a_server_that_still_reads_old_wal(
-    quiet: Pipeline, database: Database
+    quiet: PipelineRig, database: Database
 ) -> None:
     with quiet.running():
         pass
@@ -306,7 +306,7 @@ def test_until_idle_waits_for_a_server_that_still_reads_old_wal(
 def test_max_seconds_ends_a_run_that_waits_for_its_server(private_server, tmp_path: Path) -> None:
     database = private_server.create_database("gone")
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    pipeline = Pipeline(database, tmp_path, {"retriable.restart.connector.wait.ms": 60_000})
+    pipeline = PipelineRig(database, tmp_path, {"retriable.restart.connector.wait.ms": 60_000})
     clock = LeapingClock()
     with pipeline.running(limits=Limits(max_seconds=3600), clock=clock) as run:
         private_server.kill()

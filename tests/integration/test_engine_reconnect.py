@@ -19,21 +19,17 @@ from waltap.source.position import Position, parse_lsn
 from waltap_postgres.errors import OtherServer
 from waltap_sinks.changelog import ChangeLog
 
-from tests.harness.pipeline import WAIT_S, Pipeline, Run, until
+from tests.harness.pipeline import WAIT_S, PipelineRig, Run, until
 from tests.harness.servers.own_server import own_server
 from tests.harness.servers.postgres import Cluster, Database
 
 
-@pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Pipeline:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    return Pipeline(database, tmp_path)
+pytestmark = pytest.mark.pipeline(sql="CREATE TABLE t (id int PRIMARY KEY, v text)")
 
 
-def terminate(pipeline: Pipeline, role: str) -> None:
+def terminate(pipeline: PipelineRig, role: str) -> None:
     """End our connection of this role, as an administrator or a failing network would. One that is ending
     may still be listed beside the one that took its place."""
-    assert pipeline.database is not None
     found = pipeline.database.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE datname = current_database() AND application_name = %s",
@@ -47,9 +43,8 @@ def reconnected(run: Run, times: int = 1) -> bool:
     return states.count("reconnecting") >= times and states[-1] == "streaming"
 
 
-def test_a_walsender_that_ends_is_replaced_and_nothing_is_lost(pipeline: Pipeline) -> None:
+def test_a_walsender_that_ends_is_replaced_and_nothing_is_lost(pipeline: PipelineRig) -> None:
     database = pipeline.database
-    assert database is not None
     with pipeline.running() as run:
         for turn in range(3):
             database.execute(
@@ -66,10 +61,9 @@ def test_a_walsender_that_ends_is_replaced_and_nothing_is_lost(pipeline: Pipelin
 
 
 def test_a_catalogue_connection_that_ends_is_replaced_when_it_is_needed(
-    pipeline: Pipeline,
+    pipeline: PipelineRig,
 ) -> None:
     database = pipeline.database
-    assert database is not None
     with pipeline.running() as run:
         database.execute("INSERT INTO t VALUES (1, 'x')")
         run.until(lambda: pipeline.destination.ids("t") == [1], "the first row")
@@ -82,11 +76,10 @@ def test_a_catalogue_connection_that_ends_is_replaced_when_it_is_needed(
 
 @pytest.mark.parametrize("streaming", ["off", "on"])
 def test_a_link_that_breaks_inside_a_large_transaction_goes_on_inside_it(
-    pipeline: Pipeline, streaming: str
+    pipeline: PipelineRig, streaming: str
 ) -> None:
     """Rows that were stored before the break do not come again, and none is missing."""
     database = pipeline.database
-    assert database is not None
     written: list[int] = []
 
     def cut_once(batch: Batch) -> None:
@@ -109,11 +102,10 @@ def test_a_link_that_breaks_inside_a_large_transaction_goes_on_inside_it(
 
 
 def test_a_link_that_breaks_inside_a_large_transaction_doubles_nothing_in_the_change_log(
-    pipeline: Pipeline, tmp_path: Path
+    pipeline: PipelineRig, tmp_path: Path
 ) -> None:
     """The sink has begun the transaction and is given it again from its start."""
     database = pipeline.database
-    assert database is not None
     cut = threading.Event()
 
     class Cutting:
@@ -140,7 +132,7 @@ def test_a_link_that_breaks_inside_a_large_transaction_doubles_nothing_in_the_ch
     assert ids == list(range(60_002))
 
 
-def test_a_dead_link_is_noticed_by_the_kernel(pipeline: Pipeline) -> None:
+def test_a_dead_link_is_noticed_by_the_kernel(pipeline: PipelineRig) -> None:
     """Nothing tells of a network that swallows packets but the lack of acknowledgements."""
     with pipeline.running():
         descriptors = [
@@ -158,9 +150,8 @@ def test_a_dead_link_is_noticed_by_the_kernel(pipeline: Pipeline) -> None:
                 assert probe.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
 
 
-def test_a_link_that_breaks_in_the_snapshot_takes_it_anew(pipeline: Pipeline) -> None:
+def test_a_link_that_breaks_in_the_snapshot_takes_it_anew(pipeline: PipelineRig) -> None:
     database = pipeline.database
-    assert database is not None
     database.execute("INSERT INTO t SELECT g, repeat('x', 1000) FROM generate_series(1, 30000) g")
     cut = threading.Event()
 
@@ -185,7 +176,7 @@ class Cutting:
     """Ends connections when the first snapshot has got so far, a number of times."""
 
     def __init__(
-        self, pipeline: Pipeline, when: str, roles: tuple[str, ...], times: int = 1
+        self, pipeline: PipelineRig, when: str, roles: tuple[str, ...], times: int = 1
     ) -> None:
         self._pipeline, self._when, self._roles, self.left = pipeline, when, roles, times
 
@@ -216,12 +207,11 @@ class Cutting:
 )
 @pytest.mark.parametrize("mode", ["initial", "always"])
 def test_a_first_snapshot_that_is_cut_is_taken_anew_by_itself(
-    pipeline: Pipeline, tmp_path: Path, when: str, roles: tuple[str, ...], sink: str, mode: str
+    pipeline: PipelineRig, tmp_path: Path, when: str, roles: tuple[str, ...], sink: str, mode: str
 ) -> None:
     """Nothing was delivered yet, or part of it; it happens twice in a row, but for a change log that has
     the table: the snapshot goes on, and the table is not completed again."""
     database = pipeline.database
-    assert database is not None
     database.execute(
         "INSERT INTO t SELECT g, repeat('x', 1000) FROM generate_series(1, 20000) g;"
         "CREATE TABLE u (id int PRIMARY KEY, v text);"
@@ -251,11 +241,10 @@ def test_a_first_snapshot_that_is_cut_is_taken_anew_by_itself(
 
 
 def test_a_link_that_breaks_while_the_slot_is_made_leaves_no_slot_in_the_way(
-    pipeline: Pipeline,
+    pipeline: PipelineRig,
 ) -> None:
     """The walsender still waits for a transaction when we come back, and holds the slot."""
     database = pipeline.database
-    assert database is not None
     with database.connect(autocommit=False) as writer:
         writer.execute("INSERT INTO t VALUES (1, 'x')")
         with pipeline.running(ready=False) as run:
@@ -269,19 +258,19 @@ def test_a_link_that_breaks_while_the_slot_is_made_leaves_no_slot_in_the_way(
 
 
 def test_a_first_snapshot_that_is_cut_again_and_again_ends_when_no_try_is_left(
-    pipeline: Pipeline,
+    pipeline: PipelineRig,
 ) -> None:
     database = pipeline.database
-    assert database is not None
     cutting = Cutting(pipeline, "started", ("catalogue",), times=10)
     with pytest.raises(ConnectionLost):
         pipeline.run(cutting, **{"errors.max.retries": 2})
     assert cutting.left == 7
 
 
-def test_a_link_that_comes_back_takes_no_snapshot_even_with_mode_always(pipeline: Pipeline) -> None:
+def test_a_link_that_comes_back_takes_no_snapshot_even_with_mode_always(
+    pipeline: PipelineRig,
+) -> None:
     database = pipeline.database
-    assert database is not None
     database.execute("INSERT INTO t VALUES (1, 'x')")
     with pipeline.running(**{"snapshot.mode": "always"}) as run:
         terminate(pipeline, "replication")
@@ -293,10 +282,9 @@ def test_a_link_that_comes_back_takes_no_snapshot_even_with_mode_always(pipeline
     assert pipeline.destination.ids("t", "r") == [1, 1, 2]
 
 
-def test_keepalives_are_answered_while_the_sink_blocks(pipeline: Pipeline) -> None:
+def test_keepalives_are_answered_while_the_sink_blocks(pipeline: PipelineRig) -> None:
     """The sink blocks for twice as long as the server waits for a sign of life."""
     database = pipeline.database
-    assert database is not None
     database.execute(f"ALTER DATABASE \"{database.name}\" SET wal_sender_timeout = '12s'")
     blocked, release = threading.Event(), threading.Event()
 
@@ -341,7 +329,7 @@ def test_a_server_that_goes_and_comes_back_is_followed(
 ) -> None:
     database = cluster.create_database(f"way_{way}")
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    pipeline = Pipeline(database, tmp_path)
+    pipeline = PipelineRig(database, tmp_path)
     with pipeline.running() as run:
         database.execute("INSERT INTO t SELECT g, 'x' FROM generate_series(1, 500) g")
         if way == "restart":
@@ -360,7 +348,7 @@ def test_a_server_that_shuts_down_is_not_kept_waiting(cluster: Cluster, tmp_path
     """It ends when everything it has sent is confirmed: also what was sent of tables not captured."""
     database = cluster.create_database("down")
     database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE busy (id int)")
-    pipeline = Pipeline(
+    pipeline = PipelineRig(
         database,
         tmp_path,
         # a server that waits for the next status does not stop in time, which fails
@@ -376,7 +364,7 @@ def test_a_server_that_shuts_down_is_not_kept_waiting(cluster: Cluster, tmp_path
 def test_a_stop_while_the_server_is_gone_is_a_clean_end(cluster: Cluster, tmp_path: Path) -> None:
     database = cluster.create_database("stopped")
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    pipeline = Pipeline(database, tmp_path, {"retriable.restart.connector.wait.ms": 60_000})
+    pipeline = PipelineRig(database, tmp_path, {"retriable.restart.connector.wait.ms": 60_000})
     try:
         with pipeline.running() as run:
             database.execute("INSERT INTO t VALUES (1)")
@@ -425,7 +413,7 @@ def test_an_offset_outlives_a_change_of_timeline_that_lost_nothing(tmp_path: Pat
     try:
         database = cluster.create_database("promoted")
         database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-        pipeline = Pipeline(database, tmp_path)
+        pipeline = PipelineRig(database, tmp_path)
         pipeline.catch_up()
         database.execute("INSERT INTO t VALUES (1)")
         pipeline.catch_up()

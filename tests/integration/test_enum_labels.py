@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from tests.harness.json_lines import records
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 
-def rig(database: Database, tmp_path: Path, plugin: str) -> tuple[Pipeline, Path]:
+def rig(database: Database, tmp_path: Path, plugin: str) -> tuple[PipelineRig, Path]:
     out = tmp_path / "out"
     settings = {
         "plugin.name": plugin,
@@ -19,7 +19,7 @@ def rig(database: Database, tmp_path: Path, plugin: str) -> tuple[Pipeline, Path
         "topic.prefix": "x",
         "value.converter.schemas.enable": "true",
     }
-    return Pipeline(database, tmp_path, settings), out
+    return PipelineRig(database, tmp_path, settings), out
 
 
 def seen(out: Path) -> list[tuple[str, Any, str]]:

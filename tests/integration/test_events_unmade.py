@@ -6,23 +6,23 @@ from pathlib import Path
 import pytest
 
 from tests.harness.dead_letters import dead_letters, letters_of
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 from waltap.errors import DecodeError
 
 
 @pytest.fixture
-def to_lines(database: Database, tmp_path: Path) -> Pipeline:
+def to_lines(database: Database, tmp_path: Path) -> PipelineRig:
     database.execute("CREATE TABLE n (id int PRIMARY KEY, v numeric(9,2))")
     settings = {
         "snapshot.mode": "no_data",
         "sink.type": "jsonl",
         "sink.path": str(tmp_path / "events.jsonl"),
     }
-    return Pipeline(database, tmp_path, settings)
+    return PipelineRig(database, tmp_path, settings)
 
 
-def _written(pipeline: Pipeline) -> list[int]:
+def _written(pipeline: PipelineRig) -> list[int]:
     lines = (pipeline.folder / "events.jsonl").read_text().splitlines()
     return [json.loads(line)["value"]["after"]["id"] for line in lines]
 
@@ -30,7 +30,7 @@ def _written(pipeline: Pipeline) -> list[int]:
 NAN = "INSERT INTO n VALUES (1, 1.5), (2, 'NaN'), (3, 2.5)"
 
 
-def test_a_value_that_cannot_be_converted_becomes_a_dead_letter(to_lines: Pipeline) -> None:
+def test_a_value_that_cannot_be_converted_becomes_a_dead_letter(to_lines: PipelineRig) -> None:
     assert to_lines.database is not None
     to_lines.settings |= {"event.converting.failure.handling.mode": "dead_letter"}
     to_lines.catch_up()
@@ -49,7 +49,7 @@ def test_a_value_that_cannot_be_converted_becomes_a_dead_letter(to_lines: Pipeli
 
 @pytest.mark.parametrize(("mode", "tolerance"), [("warn", "none"), ("skip", "none"), (None, "all")])
 def test_an_event_that_cannot_be_made_is_left_out_where_that_is_said(
-    to_lines: Pipeline, mode: str | None, tolerance: str
+    to_lines: PipelineRig, mode: str | None, tolerance: str
 ) -> None:
     assert to_lines.database is not None
     to_lines.settings |= {
@@ -65,7 +65,7 @@ def test_an_event_that_cannot_be_made_is_left_out_where_that_is_said(
     assert run.engine.status().left_out == 1
 
 
-def test_by_default_it_stops_the_pipeline_and_is_named(to_lines: Pipeline) -> None:
+def test_by_default_it_stops_the_pipeline_and_is_named(to_lines: PipelineRig) -> None:
     assert to_lines.database is not None
     to_lines.settings |= {"event.converting.failure.handling.mode": "fail"}
     to_lines.settings |= {"waltap.linger.ms": 3_600_000}  # one batch, however the rows are sent

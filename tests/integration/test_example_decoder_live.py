@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 SOURCE = Path(__file__).parents[2] / "examples" / "plugins" / "waltap-testdecoding" / "src"
@@ -52,7 +52,9 @@ def test_the_example_decoder_tells_what_pgoutput_tells(
 ) -> None:
     database.execute(SETUP)
     pipelines = [
-        Pipeline(database, tmp_path / name, {"slot.name": f"{database.name[:40]}_{name}", **more})
+        PipelineRig(
+            database, tmp_path / name, {"slot.name": f"{database.name[:40]}_{name}", **more}
+        )
         for name, more in (("pg", {}), ("td", {"plugin.name": "test_decoding"}))
     ]
     with pipelines[0].running(), pipelines[1].running(plugin):

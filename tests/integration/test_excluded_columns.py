@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from pyarrow import dataset
 from waltap_sinks.changelog import ChangeLog
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 CHANGES = """
@@ -64,7 +64,7 @@ def test_they_come_and_go_within_one_flush(
         "column.exclude.list": r"public\.t\.s\d",
         "offset.flush.interval.ms": "60000",
     }
-    pipeline = Pipeline(database, tmp_path, settings)
+    pipeline = PipelineRig(database, tmp_path, settings)
     pipeline.catch_up()
     for statement in CHANGES.strip().split("\n"):
         database.execute(statement)

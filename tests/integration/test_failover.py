@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from waltap_postgres.errors import OtherServer
 
-from tests.harness.pipeline import Pipeline, until
+from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Cluster, Database, Unavailable
 from tests.harness.servers.requirement import missing
 
@@ -40,7 +40,7 @@ class Pair:
             connection.execute(f"ALTER SYSTEM SET synchronized_standby_slots = '{PHYSICAL}'")
         self.primary.reload()
 
-    def pipeline(self, folder: Path, **settings: Any) -> Pipeline:
+    def pipeline(self, folder: Path, **settings: Any) -> PipelineRig:
         """Return a pipeline that looks for whoever of the two takes writes."""
         both = {
             "database.hostname": f"{self.primary.host},{self.standby.host}",
@@ -48,7 +48,7 @@ class Pair:
             "driver.target_session_attrs": "read-write",
             "slot.failover": True,
         }
-        return Pipeline(self.database, folder, both | settings)
+        return PipelineRig(self.database, folder, both | settings)
 
     def until_copied(self, slot: str) -> None:
         """Wait until the standby could go on with the slot, which somebody reads: a slot is copied once it
@@ -154,7 +154,7 @@ def test_a_standby_is_streamed_from_and_goes_on_when_it_is_promoted(
     pair.database.execute("INSERT INTO t VALUES (1); CREATE PUBLICATION p FOR TABLE t")
     pair.until_same()
     settings = {"publication.name": "p", "publication.autocreate.mode": "disabled"}
-    pipeline = Pipeline(pair.there, tmp_path, settings)
+    pipeline = PipelineRig(pair.there, tmp_path, settings)
 
     def insert_later() -> None:
         """A slot is made on a standby once the primary tells it of running transactions."""

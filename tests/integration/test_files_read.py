@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import dataset
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 TABLE = """
@@ -50,7 +50,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "howto" / "files-and-object-stores.m
 FAR = dt.date(2999, 1, 1)
 
 
-def written(database: Database, folder: Path, kind: str) -> tuple[Pipeline, Path]:
+def written(database: Database, folder: Path, kind: str) -> tuple[PipelineRig, Path]:
     """Return a pipeline that writes files of a kind, and their folder."""
     files = folder / "lake" / "orders"
     settings = {
@@ -60,7 +60,7 @@ def written(database: Database, folder: Path, kind: str) -> tuple[Pipeline, Path
         "sink.file.format": kind,
         "sink.file.max.age.ms": "0",
     }
-    pipeline = Pipeline(database, folder, settings)
+    pipeline = PipelineRig(database, folder, settings)
     pipeline.catch_up()
     return pipeline, files
 

@@ -15,49 +15,44 @@ from waltap.pipeline.repair import Repair, RepairIncomplete
 from waltap.source.position import parse_lsn
 from waltap_postgres.errors import PositionGap, SlotMissing
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 
 @pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Iterator[Pipeline]:
+def pipeline(database: Database, tmp_path: Path) -> Iterator[PipelineRig]:
     database.psql(
         "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c');"
         "CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u VALUES (1)"
     )
-    made = Pipeline(database, tmp_path)
+    made = PipelineRig(database, tmp_path)
     made.catch_up()
     yield made
 
 
-def base(pipeline: Pipeline) -> Database:
-    assert pipeline.database is not None
-    return pipeline.database
-
-
-def gaps(pipeline: Pipeline) -> Gaps:
+def gaps(pipeline: PipelineRig) -> Gaps:
     return Gaps(pipeline.folder / "state" / "p")
 
 
-def lose(pipeline: Pipeline) -> None:
+def lose(pipeline: PipelineRig) -> None:
     """Drop the slot, and change rows that nobody will tell of."""
-    base(pipeline).execute("SELECT pg_drop_replication_slot(%s)", pipeline.slot)
-    base(pipeline).psql(
+    pipeline.database.execute("SELECT pg_drop_replication_slot(%s)", pipeline.slot)
+    pipeline.database.psql(
         "UPDATE t SET v = 'B' WHERE id = 2; INSERT INTO t VALUES (4, 'd'); INSERT INTO u VALUES (2)"
     )
 
 
-def repaired(pipeline: Pipeline) -> dict[str, Reread]:
+def repaired(pipeline: PipelineRig) -> dict[str, Reread]:
     host, _ = pipeline.host()
     return Repair(pipeline.profile(host), host).run(lambda: 1_700_000_000_000)
 
 
-def rows(pipeline: Pipeline, table: str) -> dict[int, str]:
+def rows(pipeline: PipelineRig, table: str) -> dict[int, str]:
     found = pipeline.destination.table(table).values()
     return {int(row["id"]): str(row.get("v")) for row in found}
 
 
-def test_what_a_gap_left_out_is_read_anew(pipeline: Pipeline) -> None:
+def test_what_a_gap_left_out_is_read_anew(pipeline: PipelineRig) -> None:
     lose(pipeline)
     before = datetime.now(UTC).isoformat()
     with pytest.raises(SlotMissing):
@@ -73,21 +68,21 @@ def test_what_a_gap_left_out_is_read_anew(pipeline: Pipeline) -> None:
     (closed,) = gaps(pipeline).all()
     assert (closed.open, closed.by, closed.reread) == (False, "repair", found)
     assert "waltap verify FILE" in closed.remark
-    base(pipeline).execute("INSERT INTO t VALUES (5, 'e')")
+    pipeline.database.execute("INSERT INTO t VALUES (5, 'e')")
     pipeline.catch_up()
     assert rows(pipeline, "t") == {1: "a", 2: "B", 3: "c", 4: "d", 5: "e"}
 
 
-def test_a_gap_that_no_run_has_met_yet_is_found_by_the_repair(pipeline: Pipeline) -> None:
+def test_a_gap_that_no_run_has_met_yet_is_found_by_the_repair(pipeline: PipelineRig) -> None:
     lose(pipeline)
     assert gaps(pipeline).all() == []
     assert set(repaired(pipeline)) == {"public.t", "public.u"}
     assert [gap.open for gap in gaps(pipeline).all()] == [False]
 
 
-def test_writers_beside_the_repair_lose_nothing(pipeline: Pipeline) -> None:
+def test_writers_beside_the_repair_lose_nothing(pipeline: PipelineRig) -> None:
     lose(pipeline)
-    database = base(pipeline)
+    database = pipeline.database
     database.execute("INSERT INTO t SELECT g, 'x' FROM generate_series(100, 400) g")
     pipeline.settings["incremental.snapshot.chunk.size"] = 20
     at: list[int] = []
@@ -107,9 +102,9 @@ def test_writers_beside_the_repair_lose_nothing(pipeline: Pipeline) -> None:
     assert len(at) > 5
 
 
-def test_a_slot_that_was_made_anew_by_hand_is_gone_on_with(pipeline: Pipeline) -> None:
+def test_a_slot_that_was_made_anew_by_hand_is_gone_on_with(pipeline: PipelineRig) -> None:
     lose(pipeline)
-    database = base(pipeline)
+    database = pipeline.database
     database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", pipeline.slot)
     database.execute("INSERT INTO t VALUES (5, 'e')")
     with pytest.raises(PositionGap):
@@ -120,9 +115,11 @@ def test_a_slot_that_was_made_anew_by_hand_is_gone_on_with(pipeline: Pipeline) -
     assert rows(pipeline, "t") == {1: "a", 2: "B", 3: "c", 4: "d", 5: "e"}
 
 
-def test_a_table_that_cannot_be_read_keeps_the_gap_open(pipeline: Pipeline) -> None:
+def test_a_table_that_cannot_be_read_keeps_the_gap_open(pipeline: PipelineRig) -> None:
     lose(pipeline)
-    base(pipeline).psql("CREATE TABLE keyless (v text); ALTER TABLE keyless REPLICA IDENTITY FULL")
+    pipeline.database.psql(
+        "CREATE TABLE keyless (v text); ALTER TABLE keyless REPLICA IDENTITY FULL"
+    )
     with pytest.raises(SlotMissing):
         pipeline.run()
     with pytest.raises(RepairIncomplete, match=r"public\.keyless"):
@@ -131,17 +128,17 @@ def test_a_table_that_cannot_be_read_keeps_the_gap_open(pipeline: Pipeline) -> N
     assert rows(pipeline, "t") == {1: "a", 2: "B", 3: "c", 4: "d"}  # what could be read is there
 
 
-def test_a_table_that_is_gone_needs_no_repair(pipeline: Pipeline) -> None:
+def test_a_table_that_is_gone_needs_no_repair(pipeline: PipelineRig) -> None:
     lose(pipeline)
     with pytest.raises(SlotMissing):
         pipeline.run()
-    base(pipeline).execute("DROP TABLE u")
+    pipeline.database.execute("DROP TABLE u")
     assert set(repaired(pipeline)) == {"public.t"}
     (closed,) = gaps(pipeline).all()
     assert "Captured no more, and not read: public.u." in closed.remark
 
 
-def test_a_repair_beside_the_pipeline_is_refused(pipeline: Pipeline) -> None:
+def test_a_repair_beside_the_pipeline_is_refused(pipeline: PipelineRig) -> None:
     with pipeline.running(), pytest.raises(PipelineRunning):
         repaired(pipeline)
 
@@ -160,7 +157,7 @@ def test_only_what_differs_at_a_destination_that_can_be_read_is_read_anew(
         "sink.table.name.format": "replica.{table}",
         "sink.position.table": "replica.waltap_position",
     }
-    pipeline = Pipeline(database, tmp_path, settings)
+    pipeline = PipelineRig(database, tmp_path, settings)
     pipeline.catch_up()
     database.execute("SELECT pg_drop_replication_slot(%s)", pipeline.slot)
     database.psql("UPDATE t SET v = 'B' WHERE id = 2; INSERT INTO t VALUES (4, 'd')")
@@ -204,7 +201,7 @@ def test_the_same_gap_is_kept_once_up_to_its_later_end(tmp_path: Path) -> None:
     assert (kept.identifier, kept.end.lsn, kept.tables) == ("1", "0/30", ("public.a", "public.b"))
 
 
-def test_the_command(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_the_command(pipeline: PipelineRig, tmp_path: Path) -> None:
     chosen = {**pipeline.settings, "waltap.state.dir": str(tmp_path / "state")}
     lines = [f"{json.dumps(k)} = {json.dumps(v)}" for k, v in chosen.items() if k != "type"]
     source = "\n".join(["[source]", 'type = "postgres"', *lines])

@@ -11,7 +11,7 @@ from waltap.errors import WaltapError
 from waltap.pipeline.preflight import checks
 from waltap.source.connector import Check
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.own_server import own_server
 from tests.harness.servers.postgres import Cluster, Database
 
@@ -39,7 +39,7 @@ def looked(shop: Database, folder: Path, **settings: Any) -> tuple[dict[str, Che
     """Return the checks of `waltap doctor` by name, and what `waltap plan` says that others must do."""
     given = {name.replace("__", "."): value for name, value in settings.items()}
     given = {"database.user": ROLE, "publication.autocreate.mode": "disabled", **given}
-    pipeline = Pipeline(shop, folder, given)
+    pipeline = PipelineRig(shop, folder, given)
     host, _ = pipeline.host()
     with connected(pipeline.profile(host), host) as (connector, stages):
         found = {each.name: each for each in checks(stages, connector, locked=False)}
@@ -201,7 +201,7 @@ def test_a_standby_that_cannot_decode_is_refused_with_the_primarys_address(
     standby = cluster.standby("second")
     try:
         there = Database(standby, shop.name)
-        pipeline = Pipeline(there, tmp_path, {"publication.autocreate.mode": "disabled"})
+        pipeline = PipelineRig(there, tmp_path, {"publication.autocreate.mode": "disabled"})
         with pytest.raises(WaltapError) as caught:
             pipeline.run()
         assert caught.value.code in {"WT-2124", "WT-2006"}

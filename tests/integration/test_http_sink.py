@@ -27,7 +27,7 @@ from waltap_sinks.http.properties import HttpProperties
 from waltap_sinks.http.sink import HttpSink
 
 from tests.harness.http_receiver import Receiver
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.trickling_server import server, trickle
 from tests.harness.servers.postgres import Database
 
@@ -39,10 +39,10 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def pipeline(database: Database, tmp_path: Path, receiver: Receiver) -> Pipeline:
+def pipeline(database: Database, tmp_path: Path, receiver: Receiver) -> PipelineRig:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     sink = {"sink.type": "http", "sink.url": receiver.url, "sink.retry.interval.ms": 10}
-    return Pipeline(database, tmp_path, sink | {"snapshot.mode": "no_data"})
+    return PipelineRig(database, tmp_path, sink | {"snapshot.mode": "no_data"})
 
 
 ONE_BATCH = {"waltap.linger.ms": 3_600_000}
@@ -53,14 +53,13 @@ def ids(receiver: Receiver) -> list[int]:
     return [(each["after"] or each["before"])["id"] for each in receiver.documents()]
 
 
-def insert(pipeline: Pipeline, first: int, last: int) -> None:
-    assert pipeline.database is not None
+def insert(pipeline: PipelineRig, first: int, last: int) -> None:
     pipeline.database.execute(
         "INSERT INTO t SELECT i, 'v' || i FROM generate_series(%s::int, %s::int) i", first, last
     )
 
 
-def test_each_record_is_a_request(pipeline: Pipeline, receiver: Receiver) -> None:
+def test_each_record_is_a_request(pipeline: PipelineRig, receiver: Receiver) -> None:
     pipeline.catch_up()
     insert(pipeline, 1, 5)
     pipeline.catch_up()
@@ -72,7 +71,7 @@ def test_each_record_is_a_request(pipeline: Pipeline, receiver: Receiver) -> Non
 
 
 @pytest.mark.parametrize("body", ["array", "lines"])
-def test_many_records_are_a_request(pipeline: Pipeline, receiver: Receiver, body: str) -> None:
+def test_many_records_are_a_request(pipeline: PipelineRig, receiver: Receiver, body: str) -> None:
     pipeline.settings |= {"sink.body": body, "sink.batch.size": 4, **ONE_BATCH}
     pipeline.catch_up()
     insert(pipeline, 1, 10)
@@ -89,7 +88,7 @@ def test_many_records_are_a_request(pipeline: Pipeline, receiver: Receiver, body
     "answer", [(503, {}), (429, {"Retry-After": "1"}), (500, {}), None], ids=str
 )
 def test_what_may_pass_is_tried_again(
-    pipeline: Pipeline, receiver: Receiver, answer: tuple[int, dict[str, str]] | None
+    pipeline: PipelineRig, receiver: Receiver, answer: tuple[int, dict[str, str]] | None
 ) -> None:
     pipeline.catch_up()
     insert(pipeline, 1, 3)
@@ -113,7 +112,7 @@ def test_a_receiver_that_is_down_loses_nothing(database: Database, tmp_path: Pat
             "sink.retry.timeout.ms": 50,
             "snapshot.mode": "no_data",
         }
-        pipeline = Pipeline(database, tmp_path, sink)
+        pipeline = PipelineRig(database, tmp_path, sink)
         with pipeline.running() as run:
             insert(pipeline, 1, 3)
             run.until(lambda: run.notices.failures, "a failure that is told")
@@ -144,7 +143,7 @@ def test_what_a_service_asks_to_wait_ends_with_the_time_for_a_request(
 ) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     sink = {"sink.type": "http", "sink.url": receiver.url, "sink.retry.timeout.ms": 50}
-    pipeline = Pipeline(database, tmp_path, sink | {"snapshot.mode": "no_data"})
+    pipeline = PipelineRig(database, tmp_path, sink | {"snapshot.mode": "no_data"})
     with pipeline.running() as run:
         receiver.answers.extend([(503, {"Retry-After": "99999999"})] * 2)
         insert(pipeline, 1, 3)
@@ -186,7 +185,7 @@ def test_an_answer_without_end_is_not_read_to_its_end(database: Database, tmp_pa
         try:
             url = f"http://127.0.0.1:{server.server_address[1]}"
             sink = {"sink.type": "http", "sink.url": url, "snapshot.mode": "no_data"}
-            pipeline = Pipeline(database, tmp_path, sink)
+            pipeline = PipelineRig(database, tmp_path, sink)
             pipeline.catch_up()
             insert(pipeline, 1, 3)
             pipeline.catch_up()
@@ -202,7 +201,7 @@ def test_headers_without_end_do_not_hold_a_stop(database: Database, tmp_path: Pa
     asked = threading.Event()
     with server(trickle(b"HTTP/1.1 200 OK\r\nX-Slow: "), asked) as url:
         sink = {"sink.type": "http", "sink.url": url, "sink.timeout.ms": 3_600_000}
-        pipeline = Pipeline(database, tmp_path, sink | {"snapshot.mode": "no_data"})
+        pipeline = PipelineRig(database, tmp_path, sink | {"snapshot.mode": "no_data"})
         with pipeline.running() as run:
             insert(pipeline, 1, 1)
             run.until(asked.is_set, "the sink sends the row")
@@ -211,7 +210,7 @@ def test_headers_without_end_do_not_hold_a_stop(database: Database, tmp_path: Pa
 
 @pytest.mark.parametrize(("status", "error"), [(400, HttpRefused), (403, HttpLoginRefused)])
 def test_what_is_refused_stops_and_comes_again(
-    pipeline: Pipeline, receiver: Receiver, status: int, error: type[SinkError]
+    pipeline: PipelineRig, receiver: Receiver, status: int, error: type[SinkError]
 ) -> None:
     pipeline.settings |= ONE_BATCH
     pipeline.catch_up()
@@ -227,14 +226,13 @@ def test_what_is_refused_stops_and_comes_again(
 @pytest.mark.parametrize("body", ["record", "array", "lines"])
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_a_record_that_is_called_wrong_becomes_a_dead_letter(
-    pipeline: Pipeline, receiver: Receiver, body: str, concurrency: int
+    pipeline: PipelineRig, receiver: Receiver, body: str, concurrency: int
 ) -> None:
     """It is found among those that it was sent with; all others come, each once, in the order of keys."""
     pipeline.settings |= {"sink.body": body, "sink.concurrency": concurrency}
     pipeline.settings |= {"errors.tolerance": "dead_letter"}
     pipeline.catch_up()
     receiver.judge = lambda sent: 422 if b'"bad"' in sent else 200
-    assert pipeline.database is not None
     pipeline.database.execute(
         "INSERT INTO t SELECT i, CASE WHEN i IN (3, 17, 18) THEN 'bad' ELSE 'ok' END "
         "FROM generate_series(1, 40) i"
@@ -256,7 +254,7 @@ def test_a_record_that_is_called_wrong_becomes_a_dead_letter(
 
 
 def test_what_is_refused_by_default_is_told_with_its_event(
-    pipeline: Pipeline, receiver: Receiver
+    pipeline: PipelineRig, receiver: Receiver
 ) -> None:
     pipeline.catch_up()
     insert(pipeline, 1, 3)
@@ -267,7 +265,7 @@ def test_what_is_refused_by_default_is_told_with_its_event(
 
 
 def test_a_request_that_is_too_large_is_sent_in_pieces(
-    pipeline: Pipeline, receiver: Receiver
+    pipeline: PipelineRig, receiver: Receiver
 ) -> None:
     pipeline.settings |= {"sink.body": "array"}
     pipeline.catch_up()
@@ -278,7 +276,7 @@ def test_a_request_that_is_too_large_is_sent_in_pieces(
     assert found == [*range(1, 21)]
 
 
-def test_a_wrong_address_is_never_tolerated(pipeline: Pipeline, receiver: Receiver) -> None:
+def test_a_wrong_address_is_never_tolerated(pipeline: PipelineRig, receiver: Receiver) -> None:
     pipeline.settings |= {"errors.tolerance": "dead_letter"}
     pipeline.catch_up()
     insert(pipeline, 1, 3)
@@ -288,7 +286,7 @@ def test_a_wrong_address_is_never_tolerated(pipeline: Pipeline, receiver: Receiv
     assert letters_of(pipeline) == []
 
 
-def letters_of(pipeline: Pipeline) -> list[Letter]:
+def letters_of(pipeline: PipelineRig) -> list[Letter]:
     return LetterStore(pipeline.offset_file.parent / "dead-letters").letters()
 
 
@@ -297,11 +295,10 @@ def _documents(sent: bytes) -> list[dict[str, Any]]:
     return found if isinstance(found, list) else [found]
 
 
-def test_keys_keep_their_order_beside_each_other(pipeline: Pipeline, receiver: Receiver) -> None:
+def test_keys_keep_their_order_beside_each_other(pipeline: PipelineRig, receiver: Receiver) -> None:
     pipeline.settings["sink.concurrency"] = 8
     pipeline.catch_up()
     insert(pipeline, 1, 20)
-    assert pipeline.database is not None
     for _ in range(5):
         pipeline.database.execute("UPDATE t SET v = v || '.'")
     receiver.answers.extend([(503, {})] * 10)
@@ -312,7 +309,7 @@ def test_keys_keep_their_order_beside_each_other(pipeline: Pipeline, receiver: R
 
 
 def test_requests_are_signed_and_a_second_try_has_the_same_identifier(
-    pipeline: Pipeline, receiver: Receiver
+    pipeline: PipelineRig, receiver: Receiver
 ) -> None:
     pipeline.settings["sink.signature.secret"] = "whsec_" + base64.b64encode(b"key").decode()
     pipeline.catch_up()
@@ -335,7 +332,7 @@ def test_requests_are_signed_and_a_second_try_has_the_same_identifier(
     ],
 )
 def test_logins(
-    pipeline: Pipeline, receiver: Receiver, settings: dict[str, Any], authorization: str
+    pipeline: PipelineRig, receiver: Receiver, settings: dict[str, Any], authorization: str
 ) -> None:
     pipeline.settings |= {f"sink.{name}": value for name, value in settings.items()}
     pipeline.catch_up()
@@ -345,7 +342,7 @@ def test_logins(
 
 
 def test_client_credentials_are_renewed_when_a_token_is_refused(
-    pipeline: Pipeline, receiver: Receiver
+    pipeline: PipelineRig, receiver: Receiver
 ) -> None:
     with Receiver() as issuer:
         issuer.replies.extend([b'{"access_token": "one"}', b'{"access_token": "two"}'])
@@ -390,7 +387,7 @@ def test_a_token_is_used_for_as_long_as_its_issuer_says(
         assert credentials.token() == "two"
 
 
-def test_two_ways_to_log_in_are_a_mistake(pipeline: Pipeline) -> None:
+def test_two_ways_to_log_in_are_a_mistake(pipeline: PipelineRig) -> None:
     pipeline.settings |= {"sink.auth.user": "u", "sink.auth.token": "t"}
     host, _ = pipeline.host()
     with pytest.raises(ConfigurationError, match="two ways to log in"):

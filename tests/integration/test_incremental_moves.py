@@ -8,25 +8,21 @@ import pytest
 from waltap.transactions.transaction import SnapshotRows
 
 from tests.harness.chunks import around_chunk
-from tests.harness.pipeline import Pipeline, Run
+from tests.harness.pipeline import PipelineRig, Run
 from tests.harness.servers.postgres import Database
 
 CHUNK = "incremental.snapshot.chunk.size"
 
 
-@pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Pipeline:
-    """Return a pipeline of an empty database with a signal table."""
-    database.execute(
-        "CREATE TABLE signals (id varchar(64) PRIMARY KEY, type varchar(32) NOT NULL, data text)"
-    )
-    settings = {
+pytestmark = pytest.mark.pipeline(
+    sql="CREATE TABLE signals (id varchar(64) PRIMARY KEY, type varchar(32) NOT NULL, data text)",
+    settings={
         "signal.data.collection": "public.signals",
         "snapshot.mode": "no_data",
         CHUNK: 10,
         "publication.autocreate.mode": "all_tables",
-    }
-    return Pipeline(database, tmp_path, settings)
+    },
+)
 
 
 def signal(database: Database, kind: str, name: str, *tables: str) -> None:
@@ -41,14 +37,13 @@ def over(run: Run) -> bool:
     return not (state.get("queue") or state.get("settling"))
 
 
-def table(pipeline: Pipeline) -> dict[Any, Any]:
+def table(pipeline: PipelineRig) -> dict[Any, Any]:
     """Return the rows that there are, as `Destination.table` has them."""
-    assert pipeline.database is not None
     rows = pipeline.database.execute("SELECT id::text, place::text, large FROM t")
     return {(i,): {"id": i, "place": place, "large": large} for i, place, large in rows}
 
 
-def chunks(pipeline: Pipeline) -> list[int]:
+def chunks(pipeline: PipelineRig) -> list[int]:
     return [
         len(part.rows)
         for batch in pipeline.destination.batches
@@ -68,7 +63,7 @@ def chunks(pipeline: Pipeline) -> list[int]:
     ],
 )  # fmt: skip
 def test_a_row_that_moves_past_the_chunks_keeps_its_large_value(
-    pipeline: Pipeline,
+    pipeline: PipelineRig,
     monkeypatch: pytest.MonkeyPatch,
     settings: dict[str, Any],
     request_data: dict[str, str],
@@ -76,7 +71,6 @@ def test_a_row_that_moves_past_the_chunks_keeps_its_large_value(
 ) -> None:
     """Its update does not have the value, and no chunk comes to the row any more."""
     database = pipeline.database
-    assert database is not None
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, place int UNIQUE DEFERRABLE, large text);"
         "ALTER TABLE t ALTER large SET STORAGE EXTERNAL;"
@@ -96,10 +90,9 @@ def test_a_row_that_moves_past_the_chunks_keeps_its_large_value(
 
 
 def test_a_row_that_moves_past_the_chunks_is_read_over_a_restart(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+    pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = pipeline.database
-    assert database is not None
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, place int, large text);"
         "ALTER TABLE t ALTER large SET STORAGE EXTERNAL;"
@@ -118,10 +111,9 @@ def test_a_row_that_moves_past_the_chunks_is_read_over_a_restart(
 
 
 def test_chunks_get_smaller_where_they_take_long(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+    pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = pipeline.database
-    assert database is not None
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 2000)"
     )

@@ -16,7 +16,7 @@ import pytest
 from waltap.transactions.transaction import SnapshotRows
 
 from tests.harness.chunks import around_chunk
-from tests.harness.pipeline import WAIT_S, Destination, Pipeline, Run, until
+from tests.harness.pipeline import WAIT_S, Destination, PipelineRig, Run, until
 from tests.harness.servers.postgres import Cluster, Database, Server
 
 SIGNALS = "CREATE TABLE signals (id varchar(64) PRIMARY KEY, type varchar(32) NOT NULL, data text);"
@@ -32,11 +32,7 @@ SETTINGS = {
 }
 
 
-@pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Pipeline:
-    """Return a pipeline of an empty database with a signal table."""
-    database.execute(SIGNALS)
-    return Pipeline(database, tmp_path, SETTINGS)
+pytestmark = pytest.mark.pipeline(sql=SIGNALS, settings=SETTINGS)
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +44,10 @@ def shared(server: Server) -> Iterator[Database]:
 
 
 @pytest.fixture
-def short(shared: Database, tmp_path: Path) -> Iterator[Pipeline]:
+def short(shared: Database, tmp_path: Path) -> Iterator[PipelineRig]:
     """Return a pipeline of a database with a signal table, which is emptied again."""
     shared.execute(SIGNALS)
-    pipeline = Pipeline(shared, tmp_path, SETTINGS)
+    pipeline = PipelineRig(shared, tmp_path, SETTINGS)
     yield pipeline
     shared.execute(f"DROP PUBLICATION IF EXISTS {pipeline.slot}")
     shared.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
@@ -92,7 +88,6 @@ def finished(run: Run) -> bool:
     Each chunk has a pair of watermarks, and one more pair finds that there is no further chunk.
     """
     database, delivery = run.pipeline.database, run.engine.delivery
-    assert database is not None
     assert delivery is not None
     ((pairs,),) = database.execute("SELECT count(*) FROM signals WHERE type LIKE '%-close'")
     return pairs > 1 and not delivery.signals.get("queue")
@@ -121,14 +116,13 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 # --- whole tables -----------------------------------------------------------------------------------
 
 
-def test_a_table_under_change_arrives_whole(pipeline: Pipeline) -> None:
+def test_a_table_under_change_arrives_whole(pipeline: PipelineRig) -> None:
     """Three writers insert, update (large values untouched, too), delete and change keys meanwhile.
 
     Who changes a key touches the large value: a row that leaves the part to be read, and whose change
     does not tell all, is nowhere to be had whole.
     """
     database = pipeline.database
-    assert database is not None
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v text, large text);"
         "ALTER TABLE t ALTER large SET STORAGE EXTERNAL;"
@@ -185,10 +179,9 @@ KEYS = [
 
 @pytest.mark.parametrize(("key", "values"), KEYS)
 def test_keys_of_any_type_are_read_in_order_without_gaps(
-    short: Pipeline, key: str, values: str
+    short: PipelineRig, key: str, values: str
 ) -> None:
     database = short.database
-    assert database is not None
     database.execute(f"CREATE TABLE t ({key})")
     database.execute(f"INSERT INTO t SELECT {values} FROM generate_series(1, 95) g")
     columns = list(contents(database, "t", "a").values())[0].keys()
@@ -202,9 +195,8 @@ def test_keys_of_any_type_are_read_in_order_without_gaps(
     assert chunks(short.destination) == [10] * 9 + [5]
 
 
-def test_a_surrogate_key_may_be_null_and_not_unique(short: Pipeline) -> None:
+def test_a_surrogate_key_may_be_null_and_not_unique(short: PipelineRig) -> None:
     database = short.database
-    assert database is not None
     database.execute(
         "CREATE TABLE t (id int, g int); ALTER TABLE t REPLICA IDENTITY FULL;"
         "INSERT INTO t SELECT n, nullif(n % 4, 0) * 10 FROM generate_series(1, 60) n"
@@ -227,10 +219,9 @@ def test_a_surrogate_key_may_be_null_and_not_unique(short: Pipeline) -> None:
     ],
 )
 def test_a_change_in_the_window_is_known_by_its_key_whatever_the_decoder(
-    short: Pipeline, between: Callable[..., None], plugin: str, settings: dict[str, str]
+    short: PipelineRig, between: Callable[..., None], plugin: str, settings: dict[str, str]
 ) -> None:
     database = short.database
-    assert database is not None
     database.execute(
         "CREATE TABLE t (id int, at timestamptz, v text, PRIMARY KEY (id, at));"
         "INSERT INTO t SELECT g, '2024-05-05 10:00:00.5Z', 'old' FROM generate_series(1, 9) g"
@@ -271,10 +262,9 @@ def test_a_change_in_the_window_is_known_by_its_key_whatever_the_decoder(
     ],
 )  # fmt: skip
 def test_a_change_while_a_chunk_is_read_is_not_undone_by_it(
-    short: Pipeline, between: Callable[..., None], when: str, identity: str, change: str
+    short: PipelineRig, between: Callable[..., None], when: str, identity: str, change: str
 ) -> None:
     database = short.database
-    assert database is not None
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v text, large text, o int NOT NULL);"
         "ALTER TABLE t ALTER large SET STORAGE EXTERNAL; CREATE UNIQUE INDEX other ON t (o);"
@@ -295,10 +285,9 @@ def test_a_change_while_a_chunk_is_read_is_not_undone_by_it(
 
 
 def test_a_row_of_a_table_without_key_that_goes_while_it_is_read_stays_gone(
-    short: Pipeline, between: Callable[..., None]
+    short: PipelineRig, between: Callable[..., None]
 ) -> None:
     database = short.database
-    assert database is not None
     database.execute(
         "CREATE TABLE t (id int NOT NULL, v text); ALTER TABLE t REPLICA IDENTITY FULL;"
         "INSERT INTO t VALUES (1, 'x'), (1, 'x'), (2, 'y'), (3, 'z')"
@@ -325,7 +314,7 @@ def test_a_commit_that_streams_before_it_is_visible_is_waited_for(tmp_path: Path
             f"{SIGNALS} CREATE TABLE t (id int PRIMARY KEY, v text);"
             "INSERT INTO t SELECT g, 'old' FROM generate_series(1, 5) g"
         )
-        pipeline = Pipeline(
+        pipeline = PipelineRig(
             database, tmp_path, {"signal.data.collection": "public.signals", "snapshot.mode": "no_data"}
         )  # fmt: skip
         with pipeline.running() as run:
@@ -356,9 +345,8 @@ def test_a_commit_that_streams_before_it_is_visible_is_waited_for(tmp_path: Path
 
 
 @pytest.fixture
-def large(pipeline: Pipeline) -> Pipeline:
+def large(pipeline: PipelineRig) -> PipelineRig:
     """Return a pipeline whose table ``t`` has 300 rows: 30 chunks."""
-    assert pipeline.database is not None
     pipeline.database.execute(
         "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 300);"
         "CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u SELECT generate_series(1, 15)"
@@ -379,9 +367,8 @@ def hold_after(destination: Destination, rows: int) -> tuple[threading.Event, th
     return held, release
 
 
-def test_a_stopped_run_goes_on_with_the_chunk_that_was_next(large: Pipeline) -> None:
+def test_a_stopped_run_goes_on_with_the_chunk_that_was_next(large: PipelineRig) -> None:
     database, destination = large.database, large.destination
-    assert database is not None
     held, release = hold_after(destination, 100)
     with large.running() as run:
         signal(database, data_collections=["public.t", "public.u"])
@@ -398,9 +385,8 @@ def test_a_stopped_run_goes_on_with_the_chunk_that_was_next(large: Pipeline) -> 
     assert len(read_rows(destination, "u")) == 15
 
 
-def test_a_snapshot_can_be_paused_and_resumed_also_over_a_restart(large: Pipeline) -> None:
+def test_a_snapshot_can_be_paused_and_resumed_also_over_a_restart(large: PipelineRig) -> None:
     database, destination = large.database, large.destination
-    assert database is not None
     held, release = hold_after(destination, 50)
     with large.running() as run:
         signal(database, data_collections=["public.t"])
@@ -423,9 +409,8 @@ def test_a_snapshot_can_be_paused_and_resumed_also_over_a_restart(large: Pipelin
     assert {int(row["id"]) for row in read_rows(destination)} >= set(range(1, 301))
 
 
-def test_a_snapshot_of_one_table_can_be_stopped_and_the_next_goes_on(large: Pipeline) -> None:
+def test_a_snapshot_of_one_table_can_be_stopped_and_the_next_goes_on(large: PipelineRig) -> None:
     database, destination = large.database, large.destination
-    assert database is not None
     held, release = hold_after(destination, 50)
     with large.running() as run:
         signal(database, data_collections=["public.t", "public.u"])
@@ -437,19 +422,19 @@ def test_a_snapshot_of_one_table_can_be_stopped_and_the_next_goes_on(large: Pipe
     assert [int(row["id"]) for row in read_rows(destination, "u")] == list(range(1, 16))
 
 
-def test_watermarks_by_deletion_leave_the_signal_table_empty(large: Pipeline) -> None:
+def test_watermarks_by_deletion_leave_the_signal_table_empty(large: PipelineRig) -> None:
     database = large.database
-    assert database is not None
     with large.running(**{"incremental.snapshot.watermarking.strategy": "insert_delete"}) as run:
         signal(database, data_collections=["public.t"])
         run.until(lambda: len(read_rows(large.destination)) == 300, "the end")
     assert database.execute("SELECT id FROM signals") == [("s",)]
 
 
-def test_a_condition_limits_what_is_read(large: Pipeline, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_condition_limits_what_is_read(
+    large: PipelineRig, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", logger="waltap.snapshot.incremental")
     database = large.database
-    assert database is not None
     with large.running() as run:
         signal(
             database,
@@ -554,11 +539,10 @@ UNUSABLE = [
 
 
 def test_signals_that_cannot_be_acted_on_are_logged_and_the_stream_goes_on(
-    large: Pipeline, caplog: pytest.LogCaptureFixture
+    large: PipelineRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One after the other in one run: none ends it, none reads or writes anything."""
     database = large.database
-    assert database is not None
     database.execute(
         "CREATE TABLE keyless (a int); INSERT INTO keyless VALUES (1);"
         "CREATE TABLE secret (pin int); INSERT INTO secret VALUES (1234);"
@@ -590,10 +574,9 @@ def warnings(caplog: pytest.LogCaptureFixture) -> str:
 
 
 def test_without_a_signal_table_to_write_to_the_stream_goes_on(
-    large: Pipeline, caplog: pytest.LogCaptureFixture
+    large: PipelineRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     database = large.database
-    assert database is not None
     database.execute(
         "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS"
         " $$BEGIN RAISE insufficient_privilege USING MESSAGE = 'not you'; END$$;"
@@ -609,10 +592,9 @@ def test_without_a_signal_table_to_write_to_the_stream_goes_on(
 
 
 def test_a_log_signal_is_logged_with_the_offset(
-    large: Pipeline, caplog: pytest.LogCaptureFixture
+    large: PipelineRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     database = large.database
-    assert database is not None
     caplog.set_level("INFO")
     with large.running() as run:
         signal(database, "log", message="we are at {}, said ops")
@@ -622,10 +604,9 @@ def test_a_log_signal_is_logged_with_the_offset(
 
 
 def test_a_hundred_thousand_tables_in_one_signal_are_one_line(
-    large: Pipeline, caplog: pytest.LogCaptureFixture
+    large: PipelineRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     database = large.database
-    assert database is not None
     wanted = [f"public.none_{n}" for n in range(50_000)] + ["public.u"]
     with large.running() as run:
         signal(database, data_collections=wanted)
@@ -636,18 +617,16 @@ def test_a_hundred_thousand_tables_in_one_signal_are_one_line(
     assert "and 49990 more is not read" in lines[0]
 
 
-def test_the_older_form_of_a_condition_limits_what_is_read(large: Pipeline) -> None:
+def test_the_older_form_of_a_condition_limits_what_is_read(large: PipelineRig) -> None:
     database = large.database
-    assert database is not None
     with large.running() as run:
         signal(database, data_collections=["public.t"], additional_condition="id > 295")
         run.until(lambda: finished(run) and read_rows(large.destination), "the end")
     assert [int(r["id"]) for r in read_rows(large.destination)] == [296, 297, 298, 299, 300]
 
 
-def test_names_may_be_quoted(short: Pipeline) -> None:
+def test_names_may_be_quoted(short: PipelineRig) -> None:
     database = short.database
-    assert database is not None
     database.execute(
         'CREATE TABLE "My.Table" (id int PRIMARY KEY); CREATE TABLE "Up Case" (id int PRIMARY KEY);'
         'INSERT INTO "My.Table" VALUES (1); INSERT INTO "Up Case" VALUES (2)'
@@ -658,10 +637,9 @@ def test_names_may_be_quoted(short: Pipeline) -> None:
     assert [row["id"] for row in read_rows(short.destination, "public.My.Table")] == ["1"]
 
 
-def test_a_table_without_key_is_read_by_message_key_columns(short: Pipeline) -> None:
+def test_a_table_without_key_is_read_by_message_key_columns(short: PipelineRig) -> None:
     """The columns need be neither unique nor set: no row is left out where a chunk ends."""
     database = short.database
-    assert database is not None
     database.execute(
         "CREATE TABLE keyless (kind int, note text);"
         "INSERT INTO keyless SELECT n % 7, 'n' || n FROM generate_series(1, 50) n;"
@@ -675,10 +653,9 @@ def test_a_table_without_key_is_read_by_message_key_columns(short: Pipeline) -> 
     assert len(notes) == len(set(notes)) == 65
 
 
-def test_a_signal_that_was_read_once_does_not_stop_the_next_start(short: Pipeline) -> None:
+def test_a_signal_that_was_read_once_does_not_stop_the_next_start(short: PipelineRig) -> None:
     """The offset stays before the signal: it is read again."""
     database = short.database
-    assert database is not None
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     with short.running() as run:
         run.until(lambda: True, "the slot")
@@ -690,10 +667,9 @@ def test_a_signal_that_was_read_once_does_not_stop_the_next_start(short: Pipelin
             run.until(lambda: short.destination.ids("t") != [], "the row after the signals")
 
 
-def test_a_chunk_that_waits_for_a_rewrite_of_its_table_sees_the_rows(short: Pipeline) -> None:
+def test_a_chunk_that_waits_for_a_rewrite_of_its_table_sees_the_rows(short: PipelineRig) -> None:
     """Its snapshot is older than the rewrite, and would see an empty table: a table that is done."""
     database = short.database
-    assert database is not None
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t SELECT g, g FROM generate_series(1, 25) g"
     )
@@ -730,10 +706,9 @@ INSERT INTO root VALUES (1), (2), (3)
     "named", [["public.parent", "public.root"], [r"public\.(?!signals).*"], ["public.middle"]]
 )
 def test_rows_are_those_that_the_stream_tells_of_a_table(
-    short: Pipeline, named: list[str], via_root: bool
+    short: PipelineRig, named: list[str], via_root: bool
 ) -> None:
     database = short.database
-    assert database is not None
     database.execute(FAMILY)
     own = {"parent": [1, 2]}
     if len(named) == 1:
@@ -751,7 +726,7 @@ def test_rows_are_those_that_the_stream_tells_of_a_table(
     assert told(short) == own
 
 
-def told(pipeline: Pipeline) -> dict[str, list[int]]:
+def told(pipeline: PipelineRig) -> dict[str, list[int]]:
     names = ("parent", "child", "root", "leaf", "middle", "deep")
     found = {
         name: sorted(int(row["id"]) for row in read_rows(pipeline.destination, name))
@@ -760,9 +735,8 @@ def told(pipeline: Pipeline) -> dict[str, list[int]]:
     return {name: ids for name, ids in found.items() if ids}
 
 
-def test_observers_hear_of_it(large: Pipeline) -> None:
+def test_observers_hear_of_it(large: PipelineRig) -> None:
     database = large.database
-    assert database is not None
     with large.running(**{CHUNK: 10}) as run:
         signal(database, data_collections=["public.u"])
         run.until(lambda: ("completed", "", 0) in run.notices.snapshots, "the end")

@@ -11,7 +11,7 @@ from waltap.control.protocol import SignalRequest
 from waltap.offsets.state_folder import CONTROL
 
 from tests.harness.chunks import around_chunk
-from tests.harness.pipeline import Pipeline, Run
+from tests.harness.pipeline import PipelineRig, Run
 from tests.harness.servers.postgres import Database
 
 TABLES = (
@@ -20,12 +20,9 @@ TABLES = (
 )
 
 
-@pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Pipeline:
-    """Return a pipeline without signal table, of a database with two tables."""
-    database.execute(TABLES)
-    settings = {"snapshot.mode": "no_data", "incremental.snapshot.chunk.size": 10}
-    return Pipeline(database, tmp_path, settings)
+pytestmark = pytest.mark.pipeline(
+    sql=TABLES, settings={"snapshot.mode": "no_data", "incremental.snapshot.chunk.size": 10}
+)
 
 
 def asked(run: Run, *tables: str, **data: Any) -> None:
@@ -33,15 +30,10 @@ def asked(run: Run, *tables: str, **data: Any) -> None:
     assert run.engine.signal("execute-snapshot", given).result(90).taken
 
 
-def base(pipeline: Pipeline) -> Database:
-    assert pipeline.database is not None
-    return pipeline.database
-
-
 def test_a_locked_table_is_waited_for_while_the_stream_goes_on(
-    pipeline: Pipeline, caplog: pytest.LogCaptureFixture
+    pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    database, destination = base(pipeline), pipeline.destination
+    database, destination = pipeline.database, pipeline.destination
     with pipeline.running() as run, database.connect(autocommit=False) as other:
         other.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
         asked(run, "public.t", "public.u")
@@ -56,9 +48,9 @@ def test_a_locked_table_is_waited_for_while_the_stream_goes_on(
 
 
 def test_a_table_that_is_dropped_between_two_chunks_ends_and_the_next_is_read(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    database, destination = base(pipeline), pipeline.destination
+    database, destination = pipeline.database, pipeline.destination
     told: list[dict[str, object]] = []
     around_chunk(monkeypatch, lambda: database.execute("DROP TABLE t"))
     with pipeline.running() as run:
@@ -73,9 +65,9 @@ def test_a_table_that_is_dropped_between_two_chunks_ends_and_the_next_is_read(
 
 
 def test_a_chunk_that_the_server_refuses_ends_its_table_and_the_next_is_read(
-    pipeline: Pipeline, caplog: pytest.LogCaptureFixture
+    pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    database, destination = base(pipeline), pipeline.destination
+    database, destination = pipeline.database, pipeline.destination
     with pipeline.running() as run:
         conditions = [{"data-collection": "public.t", "filter": "10 / (id - 15) > 0"}]
         asked(run, "public.t", "public.u", **{"additional-conditions": conditions})
@@ -85,9 +77,9 @@ def test_a_chunk_that_the_server_refuses_ends_its_table_and_the_next_is_read(
 
 
 def test_a_table_without_a_key_is_told_of_and_the_next_is_read(
-    pipeline: Pipeline, caplog: pytest.LogCaptureFixture
+    pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    database, destination = base(pipeline), pipeline.destination
+    database, destination = pipeline.database, pipeline.destination
     database.execute("CREATE TABLE keyless (v int); INSERT INTO keyless VALUES (1)")
     with pipeline.running(**{"publication.keyless.tables": "inserts"}) as run:
         asked(run, "public.keyless", "public.u")
@@ -96,7 +88,7 @@ def test_a_table_without_a_key_is_told_of_and_the_next_is_read(
 
 
 def test_the_control_socket_of_a_dead_process_is_told_as_that(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+    pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = pipeline.offset_file.parent
     with pipeline.running():

@@ -9,7 +9,7 @@ import fastavro
 import httpx
 
 from tests.harness.kafka import read_all
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.protobuf import protobuf_reader
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
@@ -33,7 +33,7 @@ def test_a_consumer_of_avro_reads_what_was_written(
         "sink.type": "kafka",
         "sink.bootstrap.servers": kafka.bootstrap,
     }
-    pipeline = Pipeline(database, tmp_path, settings)
+    pipeline = PipelineRig(database, tmp_path, settings)
     pipeline.catch_up()
     database.psql(
         "UPDATE items SET price = 2.5; ALTER TABLE items ADD colour text;"
@@ -83,7 +83,7 @@ def test_a_consumer_of_protobuf_reads_what_was_written(
         "sink.type": "kafka",
         "sink.bootstrap.servers": kafka.bootstrap,
     }
-    pipeline = Pipeline(database, tmp_path, settings)
+    pipeline = PipelineRig(database, tmp_path, settings)
     pipeline.catch_up()
     database.psql("UPDATE items SET price = NULL; DELETE FROM items")
     pipeline.catch_up()

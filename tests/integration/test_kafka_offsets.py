@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
 from tests.harness.kafka import create, read_all
-from tests.harness.pipeline import Pipeline, until
+from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
 from waltap.config.layers import read_debezium, read_tables
@@ -137,7 +137,7 @@ def test_a_broker_that_is_away_for_a_while_stops_no_run(
 ) -> None:
     """What could not be stored is not confirmed to the slot, and is delivered again."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    pipeline = Pipeline(
+    pipeline = PipelineRig(
         database,
         tmp_path,
         {

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka.admin import NewTopic
 
 from tests.harness.kafka import create, read_all
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
 from waltap.errors import Retry, SinkError
@@ -17,7 +17,7 @@ from waltap_kafka.errors import KafkaRefused, KafkaTopicMissing, KafkaUnreachabl
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 
 
-def pipeline(database: Database, folder: Path, servers: str, **more: Any) -> Pipeline:
+def pipeline(database: Database, folder: Path, servers: str, **more: Any) -> PipelineRig:
     database.psql("CREATE TABLE items (id int PRIMARY KEY, name text)")
     settings = {
         "key.converter.schemas.enable": False,
@@ -27,7 +27,7 @@ def pipeline(database: Database, folder: Path, servers: str, **more: Any) -> Pip
         "sink.type": "kafka",
         "sink.bootstrap.servers": servers,
     }
-    return Pipeline(database, folder, settings | more)
+    return PipelineRig(database, folder, settings | more)
 
 
 def rows(database: Database, first: int, last: int) -> None:

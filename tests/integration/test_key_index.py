@@ -8,7 +8,7 @@ from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.properties import PostgresProperties
 
 from tests.harness.json_lines import records
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 SETUP = Path(__file__).parents[1] / "differential" / "corpora" / "key_index" / "setup.sql"
@@ -75,7 +75,7 @@ def test_a_delete_has_a_key_that_its_row_had(
     out = tmp_path / "out"
     settings = {"sink.type": "jsonl", "sink.path": str(out), "topic.prefix": "x"}
     settings |= {"plugin.name": plugin, "waltap.key.index": rule}
-    pipeline = Pipeline(database, tmp_path, settings)
+    pipeline = PipelineRig(database, tmp_path, settings)
     pipeline.catch_up()
     database.execute(
         "INSERT INTO keyless VALUES (1, 2, 3); INSERT INTO wider VALUES (4, 'w');"

@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 from waltap_postgres.errors import InsertsPublicationGone, PublicationGone
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 INSERTS = {"publication.keyless.tables": "inserts"}
 
 
-@pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Pipeline:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)")
-    return Pipeline(database, tmp_path, {"waltap.new.tables": "warn"})
+pytestmark = pytest.mark.pipeline(
+    sql="CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)",
+    settings={"waltap.new.tables": "warn"},
+)
 
 
-def published_inserts(database: Database, pipeline: Pipeline) -> list[str]:
+def published_inserts(database: Database, pipeline: PipelineRig) -> list[str]:
     rows = database.execute(
         f"SELECT tablename::text FROM pg_publication_tables WHERE pubname = '{pipeline.slot}_inserts'"
     )
@@ -27,7 +27,7 @@ def published_inserts(database: Database, pipeline: Pipeline) -> list[str]:
 
 
 def test_a_table_without_key_comes_while_the_engine_is_down(
-    database: Database, pipeline: Pipeline
+    database: Database, pipeline: PipelineRig
 ) -> None:
     pipeline.settings |= INSERTS
     pipeline.catch_up()
@@ -44,7 +44,7 @@ def test_a_table_without_key_comes_while_the_engine_is_down(
 
 
 def test_a_table_that_gets_its_key_back_gives_what_it_had_before(
-    database: Database, pipeline: Pipeline
+    database: Database, pipeline: PipelineRig
 ) -> None:
     database.execute("ALTER TABLE u DROP CONSTRAINT u_pkey")
     pipeline.settings |= INSERTS
@@ -57,7 +57,7 @@ def test_a_table_that_gets_its_key_back_gives_what_it_had_before(
 
 
 def test_the_policy_is_chosen_for_a_slot_that_is_there(
-    database: Database, pipeline: Pipeline, caplog: pytest.LogCaptureFixture
+    database: Database, pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The publication is younger than what the slot has to decode: it gets its tables later."""
     pipeline.catch_up()
@@ -82,7 +82,7 @@ def test_the_policy_is_chosen_for_a_slot_that_is_there(
     assert pipeline.destination.ids("log") == [2]
 
 
-def test_one_that_was_dropped_is_no_silent_loss(database: Database, pipeline: Pipeline) -> None:
+def test_one_that_was_dropped_is_no_silent_loss(database: Database, pipeline: PipelineRig) -> None:
     database.execute("ALTER TABLE u DROP CONSTRAINT u_pkey")
     pipeline.settings |= INSERTS
     pipeline.catch_up()
@@ -98,7 +98,7 @@ def test_one_that_was_dropped_is_no_silent_loss(database: Database, pipeline: Pi
 
 
 def test_a_publication_of_inserts_that_was_made_after_the_slot_lets_it_go_on_as_its_remedy_says(
-    database: Database, pipeline: Pipeline, caplog: pytest.LogCaptureFixture
+    database: Database, pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As a pipeline of an older version left it; what is inserted into u meanwhile is told of."""
     pipeline.catch_up()

@@ -10,7 +10,7 @@ import pytest
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, context, in_parts, relation, replay
 from tests.harness.lakes import catalog, catalog_settings, delta_rows, iceberg_rows, in_order
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.child import free_ports
 from tests.harness.servers.postgres import Database
 from waltap.errors import Retry, SinkError
@@ -100,7 +100,9 @@ INSERT INTO kinds (id) VALUES (2);
 
 def test_a_table_arrives_typed_by_snapshot_and_by_stream(lake: Lake, database: Database) -> None:
     database.execute(KINDS)
-    pipeline = Pipeline(database, lake.folder, lake.settings() | {"schema.include.list": "public"})
+    pipeline = PipelineRig(
+        database, lake.folder, lake.settings() | {"schema.include.list": "public"}
+    )
     pipeline.catch_up()
     database.execute("UPDATE kinds SET id = id + 10, t = 'new'; ALTER TABLE kinds ADD more int")
     database.execute("INSERT INTO kinds (id, more) VALUES (3, 4); DELETE FROM kinds WHERE id = 12")
@@ -305,6 +307,8 @@ def test_a_catalogue_in_postgresql_takes_tables_and_refuses_who_may_not_log_in(
 
 def test_properties_are_told_in_a_profile(lake: Lake, database: Database) -> None:
     """A profile names what is wrong before anything is made."""
-    pipeline = Pipeline(database, lake.folder, lake.settings() | {"sink.table.name.format": "all"})
+    pipeline = PipelineRig(
+        database, lake.folder, lake.settings() | {"sink.table.name.format": "all"}
+    )
     with pytest.raises(Exception, match=r"table\.name\.format"):
         pipeline.catch_up()

@@ -14,7 +14,7 @@ from waltap.errors import WaltapError
 from waltap.pipeline import Limits
 from waltap.pipeline.preflight import checks
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 PAGE = (Path(__file__).parents[2] / "docs/howto/least-privilege.md").read_text()
@@ -67,9 +67,9 @@ class Shop:
         for statement in documented(*headings):
             self.database.execute(self.own(statement))
 
-    def pipeline(self, **settings: object) -> Pipeline:
+    def pipeline(self, **settings: object) -> PipelineRig:
         named = {name.replace("__", "."): value for name, value in settings.items()}
-        return Pipeline(
+        return PipelineRig(
             self.database,
             self.folder,
             {"database.user": self.role, "schema.include.list": "sales",
@@ -188,14 +188,14 @@ def lacking(
     assert database.drop() == []
 
 
-def failing(pipeline: Pipeline) -> WaltapError:
+def failing(pipeline: PipelineRig) -> WaltapError:
     """Return what a start fails with."""
     with pytest.raises(WaltapError) as caught:
         pipeline.run(limits=Limits(until_idle=0.2))
     return caught.value
 
 
-def doctors(pipeline: Pipeline) -> tuple[list[WaltapError], list[str]]:
+def doctors(pipeline: PipelineRig) -> tuple[list[WaltapError], list[str]]:
     """Return what `waltap doctor` finds wrong, and what `waltap plan` says that others must do."""
     host, _ = pipeline.host()
     profile = pipeline.profile(host)
@@ -266,8 +266,7 @@ def test_a_heartbeat_that_may_not_write_says_what_lets_it(
     assert f"GRANT SELECT, INSERT, UPDATE, DELETE ON heartbeat TO {shop.role}" in caplog.text
 
 
-def failover_of(pipeline: Pipeline) -> list[tuple[bool]]:
-    assert pipeline.database is not None
+def failover_of(pipeline: PipelineRig) -> list[tuple[bool]]:
     query = "SELECT failover FROM pg_replication_slots WHERE slot_name = %s"
     return pipeline.database.execute(query, pipeline.slot)
 

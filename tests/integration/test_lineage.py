@@ -15,7 +15,7 @@ from waltap.errors import SourceError
 from waltap.telemetry.observers import observed
 
 from tests.harness.http_receiver import Receiver
-from tests.harness.pipeline import Pipeline, Run, until
+from tests.harness.pipeline import PipelineRig, Run, until
 from tests.harness.servers.postgres import Database
 
 FACET = {
@@ -134,21 +134,17 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("waltap.telemetry.lineage.TIMEOUT_S", 90.0)
 
 
-@pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Pipeline:
-    database.psql(
-        "CREATE TABLE t (id int PRIMARY KEY, v text, secret text); CREATE TABLE other (id int PRIMARY KEY);"
-        "INSERT INTO t VALUES (1, 'a', 'hidden-77')"
-    )
-    settings = {"column.mask.hash.SHA-256.with.salt.x": "public.t.secret"}
-    return Pipeline(database, tmp_path, settings)
+pytestmark = pytest.mark.pipeline(
+    sql="CREATE TABLE t (id int PRIMARY KEY, v text, secret text); CREATE TABLE other (id int PRIMARY KEY);"
+    "INSERT INTO t VALUES (1, 'a', 'hidden-77')",
+    settings={"column.mask.hash.SHA-256.with.salt.x": "public.t.secret"},
+)
 
 
-def test_a_run_tells_its_tables_and_their_columns(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_a_run_tells_its_tables_and_their_columns(pipeline: PipelineRig, tmp_path: Path) -> None:
     file = tmp_path / "lineage.jsonl"
     pipeline.outlets = [{"type": "jsonl", "name": "lines", "path": str(tmp_path / "events")}]
     run = Run(pipeline, limits=None, settings={"waltap.openlineage.to": str(file)})
-    assert pipeline.database is not None
     with observed(run.engine, run.host):
         with run:
             run.until(lambda: run.engine.state == "streaming", "streaming")
@@ -182,7 +178,7 @@ def test_a_run_tells_its_tables_and_their_columns(pipeline: Pipeline, tmp_path: 
     assert "hidden-77" not in file.read_text()
 
 
-def test_a_run_that_fails_says_so_to_a_server(pipeline: Pipeline) -> None:
+def test_a_run_that_fails_says_so_to_a_server(pipeline: PipelineRig) -> None:
     with Receiver() as server:
         settings = {
             "waltap.openlineage.to": server.url,
@@ -201,8 +197,7 @@ def test_a_run_that_fails_says_so_to_a_server(pipeline: Pipeline) -> None:
     assert "wrong-88" not in json.dumps(told)
 
 
-def test_a_server_that_is_away_stops_nothing(pipeline: Pipeline) -> None:
-    assert pipeline.database is not None
+def test_a_server_that_is_away_stops_nothing(pipeline: PipelineRig) -> None:
     settings = {"waltap.openlineage.to": "http://127.0.0.1:9"}
     run = Run(pipeline, limits=None, settings=settings)
     with observed(run.engine, run.host), run:

@@ -8,7 +8,7 @@ import pytest
 from waltap.pipeline.relations import MaskLost
 
 from tests.harness.chunks import around_chunk
-from tests.harness.pipeline import Pipeline, Run
+from tests.harness.pipeline import PipelineRig, Run
 from tests.harness.servers.postgres import Database
 
 SECRET = r"public\..*\.secret"
@@ -35,23 +35,20 @@ HARMLESS = [
 DECODERS = ["pgoutput", "wal2json", "decoderbufs"]
 
 
-@pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Pipeline:
-    database.execute(
-        "CREATE TABLE t (id int PRIMARY KEY, secret text, w text);"
-        "CREATE TABLE other (id int PRIMARY KEY, secret text); INSERT INTO t VALUES (1, 'sesame')"
-    )
-    return Pipeline(database, tmp_path)
+pytestmark = pytest.mark.pipeline(
+    sql="CREATE TABLE t (id int PRIMARY KEY, secret text, w text);"
+    "CREATE TABLE other (id int PRIMARY KEY, secret text); INSERT INTO t VALUES (1, 'sesame')"
+)
 
 
-def delivered(pipeline: Pipeline) -> list[int]:
+def delivered(pipeline: PipelineRig) -> list[int]:
     return [int(event.row["id"]) for event in pipeline.destination.of("t", "t2")]
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("number", range(len(LEAKS)))
 def test_a_mask_that_fits_no_more_stops_the_run_before_the_row(
-    pipeline: Pipeline, database: Database, number: int, decoder: str
+    pipeline: PipelineRig, database: Database, number: int, decoder: str
 ) -> None:
     pipeline.settings |= {MASKS[number % len(MASKS)]: SECRET, "plugin.name": decoder}
     pipeline.catch_up()
@@ -67,7 +64,7 @@ def test_a_mask_that_fits_no_more_stops_the_run_before_the_row(
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("statement", HARMLESS)
 def test_what_leaves_masks_alone_goes_on(
-    pipeline: Pipeline, database: Database, statement: str, decoder: str
+    pipeline: PipelineRig, database: Database, statement: str, decoder: str
 ) -> None:
     pipeline.settings |= {"column.truncate.to.2.chars": SECRET, "plugin.name": decoder}
     pipeline.catch_up()
@@ -76,7 +73,9 @@ def test_what_leaves_masks_alone_goes_on(
     assert delivered(pipeline) == [1, 2]
 
 
-def test_the_pattern_that_the_remedy_names_goes_on(pipeline: Pipeline, database: Database) -> None:
+def test_the_pattern_that_the_remedy_names_goes_on(
+    pipeline: PipelineRig, database: Database
+) -> None:
     pipeline.settings["column.mask.with.3.chars"] = SECRET
     pipeline.catch_up()
     database.execute(LEAKS[0])
@@ -88,7 +87,7 @@ def test_the_pattern_that_the_remedy_names_goes_on(pipeline: Pipeline, database:
 
 
 def test_a_warning_is_enough_where_the_profile_says_so(
-    pipeline: Pipeline, database: Database, caplog: pytest.LogCaptureFixture
+    pipeline: PipelineRig, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     pipeline.settings |= {"column.mask.with.3.chars": SECRET, "waltap.unmatched.masks": "warn"}
     pipeline.catch_up()
@@ -99,7 +98,7 @@ def test_a_warning_is_enough_where_the_profile_says_so(
 
 
 def test_a_left_out_column_with_a_new_name_is_told(
-    pipeline: Pipeline, database: Database, caplog: pytest.LogCaptureFixture
+    pipeline: PipelineRig, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     pipeline.settings["column.exclude.list"] = SECRET
     pipeline.catch_up()
@@ -109,7 +108,7 @@ def test_a_left_out_column_with_a_new_name_is_told(
 
 
 @pytest.fixture
-def reads(pipeline: Pipeline, database: Database) -> Pipeline:
+def reads(pipeline: PipelineRig, database: Database) -> PipelineRig:
     """Return a pipeline that is to read a table of 30 rows in chunks of 10."""
     database.execute(
         "CREATE TABLE signals (id varchar(64) PRIMARY KEY, type varchar(32) NOT NULL, data text);"
@@ -127,7 +126,7 @@ def reads(pipeline: Pipeline, database: Database) -> Pipeline:
     return pipeline
 
 
-def lines(pipeline: Pipeline) -> list[dict[str, str]]:
+def lines(pipeline: PipelineRig) -> list[dict[str, str]]:
     """Return the rows of the table that lines have, as they are now."""
     text = (pipeline.folder / "lines").read_text()
     values = [json.loads(line)["value"] for line in text.splitlines()]
@@ -137,7 +136,7 @@ def lines(pipeline: Pipeline) -> list[dict[str, str]]:
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("leak", LEAKS[:2])
 def test_an_incremental_snapshot_sends_no_row_of_a_mask_that_fits_no_more(
-    reads: Pipeline,
+    reads: PipelineRig,
     database: Database,
     monkeypatch: pytest.MonkeyPatch,
     decoder: str,
@@ -157,7 +156,7 @@ def test_an_incremental_snapshot_sends_no_row_of_a_mask_that_fits_no_more(
 
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_an_incremental_snapshot_of_a_table_renamed_before_sends_no_row(
-    reads: Pipeline, database: Database, decoder: str
+    reads: PipelineRig, database: Database, decoder: str
 ) -> None:
     """Its rows were delivered with the mask; nothing of it was streamed since its column got another name."""
     reads.settings["plugin.name"] = decoder
@@ -172,7 +171,7 @@ def test_an_incremental_snapshot_of_a_table_renamed_before_sends_no_row(
 
 
 def test_an_incremental_snapshot_leaves_a_table_that_changes_under_a_chunk(
-    reads: Pipeline, database: Database, monkeypatch: pytest.MonkeyPatch
+    reads: PipelineRig, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     statement = LEAKS[0].partition("; INSERT")[0]
     around_chunk(monkeypatch, lambda: database.execute(statement), when="before", nth=2)

@@ -17,21 +17,18 @@ from waltap.errors import ConfigurationError
 from waltap.monitor.metrics import METRICS
 from waltap.monitor.server import Monitor
 
-from tests.harness.pipeline import Pipeline, Run
+from tests.harness.pipeline import PipelineRig, Run
 from tests.harness.servers.postgres import Database
 
 
-@pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Pipeline:
-    database.psql(
-        "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1), (2);"
-        "CREATE TABLE u (id int PRIMARY KEY)"
-    )
-    return Pipeline(database, tmp_path)
+pytestmark = pytest.mark.pipeline(
+    sql="CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1), (2);"
+    "CREATE TABLE u (id int PRIMARY KEY)"
+)
 
 
 @pytest.fixture
-def seen(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Run, Monitor]]:
+def seen(pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Run, Monitor]]:
     """A pipeline that streams, and its monitor."""
     monkeypatch.setattr("waltap.monitor.server.WAIT_S", 90.0)  # for the engine, on a busy machine
     run = Run(pipeline, limits=None, settings={})
@@ -69,9 +66,8 @@ def samples(monitor: Monitor) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_prometheus_reads_what_happened(pipeline: Pipeline, seen: tuple[Run, Monitor]) -> None:
+def test_prometheus_reads_what_happened(pipeline: PipelineRig, seen: tuple[Run, Monitor]) -> None:
     run, monitor = seen
-    assert pipeline.database is not None
     pipeline.database.psql(
         "INSERT INTO t VALUES (3, 'x'), (4, 'y'); UPDATE t SET v = 'z' WHERE id = 3;"
         "DELETE FROM t WHERE id = 4; TRUNCATE u; ALTER TABLE t ADD w int; INSERT INTO t VALUES (5)"
@@ -158,15 +154,14 @@ def test_a_signal_is_given(seen: tuple[Run, Monitor]) -> None:
     assert ask(monitor, "/api/signal", b'{"type": "\xff"}', **by)[0] == 400
 
 
-def test_without_a_token_other_machines_are_not_served(pipeline: Pipeline) -> None:
+def test_without_a_token_other_machines_are_not_served(pipeline: PipelineRig) -> None:
     run = Run(pipeline, limits=None, settings={})
     with pytest.raises(ConfigurationError, match=r"waltap\.http\.token"):
         Monitor(run.engine, "0.0.0.0:0", None)
 
 
-def test_the_option_of_run(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_the_option_of_run(pipeline: PipelineRig, tmp_path: Path) -> None:
     """The command answers while it runs; a port that is taken is told of, without a traceback."""
-    assert pipeline.database is not None
     source = {"type": "postgres", **pipeline.database.properties()}
     lines = "\n".join(f'"{name}" = {json.dumps(value)}' for name, value in source.items())
     profile = tmp_path / "seen.toml"

@@ -10,7 +10,7 @@ import pytest
 from waltap.monitor import listener
 from waltap.monitor.server import Monitor
 
-from tests.harness.pipeline import Pipeline, Run, until
+from tests.harness.pipeline import PipelineRig, Run, until
 
 SIGNAL = b'{"type": "log", "data": {"message": "attacked"}}'
 TOKEN = "of-the-state-folder"
@@ -26,7 +26,7 @@ NOWHERE = {"database.hostname": "127.0.0.1", "database.dbname": "none", "databas
 def monitor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitor]:
     """The page of a pipeline that was not started: what it takes of signals is in its inbox."""
     folder = tmp_path_factory.mktemp("attacked")
-    run = Run(Pipeline(None, folder, NOWHERE), limits=None, settings={})
+    run = Run(PipelineRig(None, folder, NOWHERE), limits=None, settings={})
     token = folder / "state/p/http-token"
     token.parent.mkdir(parents=True)
     token.write_text(TOKEN)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from waltap_sinks.changelog import ChangeLog
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database, Server
 
 DECODERS = {
@@ -29,7 +29,7 @@ class Rig:
     def __init__(self, database: Database, folder: Path, plugin: str, mode: str) -> None:
         self._database, self._live = database, mode == "live"
         self.out = folder / "log"
-        self.pipeline = Pipeline(
+        self.pipeline = PipelineRig(
             database,
             folder,
             {

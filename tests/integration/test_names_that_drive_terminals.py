@@ -8,7 +8,7 @@ import pytest
 from waltap.monitor.server import Monitor
 
 from tests.harness.command import waltap
-from tests.harness.pipeline import Pipeline, Run
+from tests.harness.pipeline import PipelineRig, Run
 from tests.harness.servers.postgres import Database
 
 EVIL = "x\x1b]0;owned\x07\x1b[2J\x9b31m\u202eevil\nFORGED ok"
@@ -16,7 +16,7 @@ EVIL = "x\x1b]0;owned\x07\x1b[2J\x9b31m\u202eevil\nFORGED ok"
 
 
 @pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Pipeline:
+def pipeline(database: Database, tmp_path: Path) -> PipelineRig:
     def quoted(name: str) -> str:
         return f'"{name}"'
 
@@ -29,7 +29,7 @@ def pipeline(database: Database, tmp_path: Path) -> Pipeline:
     database.execute(f"CREATE TABLE {schema}.no_key (id int, {column} text)")
     database.execute(f"ALTER TABLE {schema}.no_key REPLICA IDENTITY FULL")
     database.execute(f"INSERT INTO {schema}.{table} VALUES (1, 'a')")
-    found = Pipeline(database, tmp_path, {"waltap.state.dir": str(tmp_path / "state")})
+    found = PipelineRig(database, tmp_path, {"waltap.state.dir": str(tmp_path / "state")})
     lines = [f"{json.dumps(k)} = {json.dumps(v)}" for k, v in found.settings.items()]
     sink = f'[sink]\ntype = "sql"\nurl = "sqlite:///{tmp_path}/target.db"\n'
     (tmp_path / "p.toml").write_text("\n".join(['name = "p"', "[source]", *lines, sink]))
@@ -45,7 +45,7 @@ def unprintable(text: str) -> list[str]:
     ]
 
 
-def test_every_command_prints_names_as_text(pipeline: Pipeline) -> None:
+def test_every_command_prints_names_as_text(pipeline: PipelineRig) -> None:
     profile = pipeline.folder / "p.toml"
     commands = [
         ["doctor", profile],
@@ -71,7 +71,7 @@ def test_every_command_prints_names_as_text(pipeline: Pipeline) -> None:
     assert "evil" in shown
 
 
-def test_the_page_and_the_labels_have_names_as_text(pipeline: Pipeline) -> None:
+def test_the_page_and_the_labels_have_names_as_text(pipeline: PipelineRig) -> None:
     run = Run(pipeline, limits=None, settings={})
     with Monitor(run.engine, "127.0.0.1:0", None) as monitor, run:
         run.until(lambda: run.engine.state == "streaming", "streaming")

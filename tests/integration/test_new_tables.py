@@ -12,7 +12,7 @@ from waltap.offsets.gaps import Gaps
 from waltap.pipeline.new_tables import NewTables, TablesNotStreamed
 from waltap.source.connector import Connector
 
-from tests.harness.pipeline import QUICK, Pipeline
+from tests.harness.pipeline import QUICK, PipelineRig
 from tests.harness.servers.postgres import Database
 
 WARN = {"waltap.new.tables": "warn"}
@@ -40,9 +40,8 @@ def made(database: Database, name: str = "fresh") -> None:
     )
 
 
-def run(pipeline: Pipeline, **settings: Any) -> list[tuple[str, str]]:
+def run(pipeline: PipelineRig, **settings: Any) -> list[tuple[str, str]]:
     """Run until everything is delivered; return what was told of new tables."""
-    assert pipeline.database is not None
     with pipeline.running(**settings) as run:
         pipeline.database.execute("INSERT INTO old SELECT max(id) + 1 FROM old")
         ((last,),) = pipeline.database.execute("SELECT max(id) FROM old")
@@ -53,7 +52,7 @@ def run(pipeline: Pipeline, **settings: Any) -> list[tuple[str, str]]:
 def test_a_table_that_joins_a_filtered_publication_is_told_of_once(
     old: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pipeline = Pipeline(old, tmp_path, FILTERED)
+    pipeline = PipelineRig(old, tmp_path, FILTERED)
     assert run(pipeline) == []
     made(old)
     assert run(pipeline) == [("public.fresh", "incomplete")]
@@ -64,7 +63,7 @@ def test_a_table_that_joins_a_filtered_publication_is_told_of_once(
 
 
 def test_its_rows_are_read_where_there_is_a_signal_table(old: Database, tmp_path: Path) -> None:
-    pipeline = Pipeline(old, tmp_path, FILTERED | SIGNALS)
+    pipeline = PipelineRig(old, tmp_path, FILTERED | SIGNALS)
     run(pipeline)
     made(old)
     made(old, '"Odd.(name"')
@@ -79,7 +78,7 @@ def test_its_rows_are_read_where_there_is_a_signal_table(old: Database, tmp_path
 
 
 def test_a_table_that_was_dropped_and_made_again_is_new(old: Database, tmp_path: Path) -> None:
-    pipeline = Pipeline(old, tmp_path, FILTERED | SIGNALS)
+    pipeline = PipelineRig(old, tmp_path, FILTERED | SIGNALS)
     made(old)
     run(pipeline)
     old.execute("DROP TABLE fresh")
@@ -101,7 +100,7 @@ def test_a_table_that_was_dropped_and_made_again_is_new(old: Database, tmp_path:
 def test_the_policy_and_the_publication_decide(
     old: Database, tmp_path: Path, settings: dict[str, str], told: list[tuple[str, str]]
 ) -> None:
-    pipeline = Pipeline(old, tmp_path, FILTERED | settings)
+    pipeline = PipelineRig(old, tmp_path, FILTERED | settings)
     run(pipeline)
     made(old)
     assert run(pipeline) == told
@@ -113,7 +112,7 @@ def test_a_table_that_the_profile_captures_later_lacks_rows_whatever_the_publica
     old: Database, tmp_path: Path
 ) -> None:
     settings = FILTERED | {"publication.autocreate.mode": "all_tables"}
-    pipeline = Pipeline(old, tmp_path, settings)
+    pipeline = PipelineRig(old, tmp_path, settings)
     made(old)
     assert run(pipeline, **{"table.include.list": r"public\.old"}) == []
     told = run(pipeline, **{"table.include.list": r"public\.(old|fresh)"})
@@ -126,7 +125,7 @@ def test_a_table_that_was_left_out_for_a_while_lacks_what_went(
 ) -> None:
     """Also where the starts without it read all that they capture. One that is new is told as such."""
     own = {"publication.autocreate.mode": "all_tables", "waltap.new.tables": policy}
-    pipeline = Pipeline(old, tmp_path, FILTERED | own)
+    pipeline = PipelineRig(old, tmp_path, FILTERED | own)
     for name in ("fresh", "new"):
         made(old, name)
     run(pipeline, **{"table.include.list": r"public\.(old|fresh)"})
@@ -151,7 +150,7 @@ def test_a_table_that_was_left_out_for_a_while_lacks_what_went(
 def test_a_table_that_is_made_while_the_engine_runs_is_told_of(
     old: Database, tmp_path: Path, mode: str, event: str
 ) -> None:
-    pipeline = Pipeline(old, tmp_path, FILTERED | {"publication.autocreate.mode": mode})
+    pipeline = PipelineRig(old, tmp_path, FILTERED | {"publication.autocreate.mode": mode})
     with pipeline.running() as there:
         made(old)
         there.until(lambda: there.notices.new_tables, "the news")
@@ -164,7 +163,7 @@ def test_a_table_that_is_made_while_the_engine_runs_is_told_of(
 def test_a_table_that_is_made_while_the_engine_runs_joins_at_once_with_its_rows(
     old: Database, tmp_path: Path, settings: dict[str, str]
 ) -> None:
-    pipeline = Pipeline(old, tmp_path, FILTERED | settings)
+    pipeline = PipelineRig(old, tmp_path, FILTERED | settings)
     destination = pipeline.destination
     with pipeline.running() as there:
         made(old)
@@ -184,7 +183,7 @@ def test_a_table_that_may_not_be_added_joins_at_the_next_start(
     old: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Somebody writes to it, and the lock that adding it takes is not had in time."""
-    pipeline = Pipeline(old, tmp_path, FILTERED | SNAPSHOT | {"snapshot.lock.timeout.ms": 50})
+    pipeline = PipelineRig(old, tmp_path, FILTERED | SNAPSHOT | {"snapshot.lock.timeout.ms": 50})
     with pipeline.running() as there, old.connect(autocommit=False) as writer:
         with old.connect(autocommit=False) as maker:
             maker.execute("CREATE TABLE fresh (id int PRIMARY KEY)")
@@ -200,7 +199,7 @@ def test_a_table_that_may_not_be_added_joins_at_the_next_start(
 
 
 def test_a_table_that_joins_is_read_without_a_signal_table(old: Database, tmp_path: Path) -> None:
-    pipeline = Pipeline(old, tmp_path, FILTERED | SNAPSHOT)
+    pipeline = PipelineRig(old, tmp_path, FILTERED | SNAPSHOT)
     run(pipeline)
     made(old)
     made(old, '"Odd.(name"')
@@ -235,7 +234,7 @@ def test_a_table_that_was_streamed_less_of_for_a_while_joins_again(
 ) -> None:
     """Nothing is wrong when the start looks, and rows are missing all the same."""
     made(old)
-    pipeline = Pipeline(old, tmp_path, FILTERED)
+    pipeline = PipelineRig(old, tmp_path, FILTERED)
     assert run(pipeline) == []
     change = NARROWED_AND_WIDENED[how].format(p=pipeline.slot)
     with old.connect(autocommit=True) as connection:
@@ -255,7 +254,7 @@ def test_a_table_that_was_streamed_less_of_for_a_while_joins_again(
 def test_a_table_that_was_taken_out_of_the_publication_joins_again(
     old: Database, tmp_path: Path, signals: bool, by_hand: str
 ) -> None:
-    pipeline = Pipeline(old, tmp_path, FILTERED | (SIGNALS if signals else {}))
+    pipeline = PipelineRig(old, tmp_path, FILTERED | (SIGNALS if signals else {}))
     made(old)
     assert run(pipeline) == []
     old.execute(by_hand.format(p=old.name))
@@ -273,7 +272,7 @@ def test_a_table_that_was_taken_out_of_the_publication_joins_again(
 def test_what_was_taken_out_is_remembered_when_the_start_that_puts_it_in_fails(
     old: Database, tmp_path: Path
 ) -> None:
-    pipeline = Pipeline(old, tmp_path, FILTERED)
+    pipeline = PipelineRig(old, tmp_path, FILTERED)
     made(old)
     assert run(pipeline) == []
     old.execute(f"ALTER PUBLICATION {old.name} DROP TABLE fresh; INSERT INTO fresh VALUES (51)")
@@ -289,7 +288,7 @@ def test_what_was_taken_out_is_remembered_when_the_start_that_puts_it_in_fails(
 def test_a_start_that_ends_between_snapshot_and_stream_knows_its_tables(
     old: Database, tmp_path: Path
 ) -> None:
-    pipeline = Pipeline(old, tmp_path, FILTERED)
+    pipeline = PipelineRig(old, tmp_path, FILTERED)
     with pytest.raises(WaltapError), pipeline.running(**{"slot.stream.params": "no_such=1"}):
         pass
     assert pipeline.destination.ids("old", "r") == [1]
@@ -310,7 +309,7 @@ def test_a_publication_of_ours_that_was_made_to_publish_less_is_put_right(
     old: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str, sql: str
 ) -> None:
     old.execute("CREATE TABLE fresh (id int PRIMARY KEY, v int); INSERT INTO fresh VALUES (1, 1)")
-    pipeline = Pipeline(old, tmp_path, FILTERED | SIGNALS)
+    pipeline = PipelineRig(old, tmp_path, FILTERED | SIGNALS)
     assert run(pipeline) == []
     old.execute(f"ALTER PUBLICATION {old.name} {sql}")
     old.execute("UPDATE fresh SET v = 2; INSERT INTO fresh VALUES (51, 51)")
@@ -338,7 +337,7 @@ def test_a_publication_of_somebody_else_is_left_alone_with_a_warning_that_mends_
     old.execute("CREATE TABLE fresh (id int PRIMARY KEY, v int)")
     old.execute(f"CREATE PUBLICATION {old.name} FOR TABLE old, signals, fresh")
     old.execute(f"ALTER PUBLICATION {old.name} {sql}")
-    pipeline = Pipeline(old, tmp_path, FILTERED | {"publication.autocreate.mode": "disabled"})
+    pipeline = PipelineRig(old, tmp_path, FILTERED | {"publication.autocreate.mode": "disabled"})
     assert run(pipeline) == []
     (warned,) = (r.getMessage() for r in caplog.records if "less is published" in r.getMessage())
     for statement in warned[warned.index("ALTER PUBLICATION") :].split("; "):
@@ -355,7 +354,7 @@ def test_columns_and_operations_that_the_profile_leaves_out_need_not_be_publishe
     old.execute(f"CREATE PUBLICATION {old.name} FOR TABLE old, signals, fresh (id)")
     old.execute(f"ALTER PUBLICATION {old.name} SET (publish = 'insert, update')")
     less = {"skipped.operations": "d,t", "column.exclude.list": r"public\.fresh\.v"}
-    run(Pipeline(old, tmp_path, FILTERED | {"publication.autocreate.mode": "disabled"} | less))
+    run(PipelineRig(old, tmp_path, FILTERED | {"publication.autocreate.mode": "disabled"} | less))
     assert "less is published" not in caplog.text
 
 
@@ -364,7 +363,7 @@ def test_partitions_come_as_the_profile_says(old: Database, tmp_path: Path) -> N
         "CREATE TABLE fresh (id int PRIMARY KEY) PARTITION BY RANGE (id);"
         "CREATE TABLE fresh_1 PARTITION OF fresh FOR VALUES FROM (0) TO (1000)"
     )
-    pipeline = Pipeline(old, tmp_path, FILTERED)
+    pipeline = PipelineRig(old, tmp_path, FILTERED)
     assert run(pipeline) == []
     old.execute(f"ALTER PUBLICATION {old.name} SET (publish_via_partition_root = true)")
     with pipeline.running() as there:
@@ -386,7 +385,7 @@ def test_a_busy_stream_looks_for_new_tables_once_in_a_period(
         look(new_tables, connector)
 
     monkeypatch.setattr(NewTables, "look", counted)
-    pipeline = Pipeline(old, tmp_path, {"waltap.linger.ms": 5000, "max.batch.size": 100_000})
+    pipeline = PipelineRig(old, tmp_path, {"waltap.linger.ms": 5000, "max.batch.size": 100_000})
     with pipeline.running() as run, old.connect(autocommit=True) as writer:
         last = 1
 
@@ -412,7 +411,7 @@ def test_a_table_taken_out_of_a_publication_under_a_run_is_a_gap(
     old.execute("CREATE TABLE lost (id int PRIMARY KEY)")
     published_by_hand(old, "p")
     disabled = {"publication.autocreate.mode": "disabled", "publication.name": "p", **WARN}
-    pipeline = Pipeline(old, tmp_path, disabled | QUICK)
+    pipeline = PipelineRig(old, tmp_path, disabled | QUICK)
     gaps = Gaps(pipeline.offset_file.parent)
     with pipeline.running() as there:
         old.execute("ALTER PUBLICATION p DROP TABLE lost")
@@ -430,7 +429,7 @@ def test_a_table_that_was_left_out_while_nobody_ran_is_a_gap(old: Database, tmp_
     old.execute("CREATE TABLE lost (id int PRIMARY KEY)")
     published_by_hand(old, "p")
     disabled = {"publication.autocreate.mode": "disabled", "publication.name": "p", **WARN}
-    pipeline = Pipeline(old, tmp_path, disabled)
+    pipeline = PipelineRig(old, tmp_path, disabled)
     run(pipeline)
     old.execute("ALTER PUBLICATION p DROP TABLE lost; INSERT INTO lost VALUES (1)")
     for _ in range(2):  # one gap, however often it starts

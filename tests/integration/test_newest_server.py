@@ -7,19 +7,14 @@ import pytest
 from waltap.errors import WaltapError
 
 from tests.harness.lake import Lake
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Cluster, Database
 
 
 @pytest.fixture
-def pipeline(newest_database: Database, tmp_path: Path) -> Pipeline:
+def pipeline(newest_database: Database, tmp_path: Path) -> PipelineRig:
     newest_database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1)")
-    return Pipeline(newest_database, tmp_path, {"waltap.new.tables": "warn"})
-
-
-def base(pipeline: Pipeline) -> Database:
-    assert pipeline.database is not None
-    return pipeline.database
+    return PipelineRig(newest_database, tmp_path, {"waltap.new.tables": "warn"})
 
 
 @pytest.mark.parametrize(
@@ -33,8 +28,8 @@ def base(pipeline: Pipeline) -> Database:
         pytest.param({"pgoutput.origin": "none"}, id="origin"),
     ],
 )
-def test_changes_come_in_every_form(pipeline: Pipeline, options: dict[str, Any]) -> None:
-    database = base(pipeline)
+def test_changes_come_in_every_form(pipeline: PipelineRig, options: dict[str, Any]) -> None:
+    database = pipeline.database
     pipeline.settings |= options
     pipeline.catch_up()
     database.execute("INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series(10, 400) g")
@@ -72,10 +67,10 @@ def test_a_key_whose_delete_was_left_out_by_its_origin_stands_once(
 
 
 def test_a_publication_dropped_while_down_is_told_of(
-    pipeline: Pipeline, caplog: pytest.LogCaptureFixture
+    pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Up to 17 the slot cannot be read on (WT-2113); 18 leaves out what was published."""
-    database = base(pipeline)
+    database = pipeline.database
     pipeline.catch_up()
     database.execute(f"DROP PUBLICATION {pipeline.slot}; INSERT INTO t VALUES (2)")
     run = pipeline.catch_up()
@@ -86,8 +81,8 @@ def test_a_publication_dropped_while_down_is_told_of(
     assert pipeline.destination.ids("t") == [1, 3]
 
 
-def test_a_publication_dropped_while_streaming_is_told_of(pipeline: Pipeline) -> None:
-    database = base(pipeline)
+def test_a_publication_dropped_while_streaming_is_told_of(pipeline: PipelineRig) -> None:
+    database = pipeline.database
     with pipeline.running() as run:
         database.execute(f"DROP PUBLICATION {pipeline.slot}; INSERT INTO t VALUES (2)")
         wanted = ("public.t", "interrupted")
@@ -98,8 +93,10 @@ def test_a_publication_dropped_while_streaming_is_told_of(pipeline: Pipeline) ->
 
 
 @pytest.mark.parametrize("published", [True, False])
-def test_generated_columns_are_as_the_publication_says(pipeline: Pipeline, published: bool) -> None:
-    database = base(pipeline)
+def test_generated_columns_are_as_the_publication_says(
+    pipeline: PipelineRig, published: bool
+) -> None:
+    database = pipeline.database
     database.execute(
         "CREATE TABLE g (id int PRIMARY KEY, d int GENERATED ALWAYS AS (id * 2) STORED)"
     )
@@ -119,9 +116,9 @@ def test_generated_columns_are_as_the_publication_says(pipeline: Pipeline, publi
 
 
 def test_a_slot_that_was_invalidated_is_told_with_what_mends_it(
-    pipeline: Pipeline, newest_server: Cluster
+    pipeline: PipelineRig, newest_server: Cluster
 ) -> None:
-    database = base(pipeline)
+    database = pipeline.database
     pipeline.catch_up()
     newest_server.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'")
     try:

@@ -29,7 +29,7 @@ from waltap_sinks.files.errors import FilesGone, FilesOfAnother
 
 from tests.harness.command import waltap
 from tests.harness.dead_letters import verified
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.s3_proxy import S3Door, s3_door
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.s3 import Login, S3Server
@@ -44,9 +44,9 @@ def door(s3: S3Server) -> Iterator[S3Door]:
 
 
 @pytest.fixture
-def pipeline(database: Database, tmp_path: Path, s3: S3Server, bucket: str) -> Pipeline:
+def pipeline(database: Database, tmp_path: Path, s3: S3Server, bucket: str) -> PipelineRig:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, name text)")
-    made = Pipeline(database, tmp_path)
+    made = PipelineRig(database, tmp_path)
     made.settings |= sink_settings(s3, bucket, "files")
     return made
 
@@ -61,11 +61,6 @@ def sink_settings(s3: S3Server, bucket: str, kind: str, **given: Any) -> dict[st
     settings["storage.max.attempts"] = "2"
     settings["file.max.age.ms"] = "0" if kind == "files" else None
     return {f"sink.{name}": value for name, value in settings.items()}
-
-
-def database_of(pipeline: Pipeline) -> Database:
-    assert pipeline.database is not None
-    return pipeline.database
 
 
 def lines(s3: S3Server, bucket: str, table: str = "public.t") -> list[dict[str, Any]]:
@@ -117,10 +112,10 @@ def promised(s3: S3Server, bucket: str, kind: str) -> list[int]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_snapshot_and_changes_arrive_once_over_several_runs(
-    pipeline: Pipeline, s3: S3Server, bucket: str, kind: str
+    pipeline: PipelineRig, s3: S3Server, bucket: str, kind: str
 ) -> None:
     pipeline.settings |= sink_settings(s3, bucket, kind)
-    database = database_of(pipeline)
+    database = pipeline.database
     database.execute("INSERT INTO t SELECT n, 'row ' || n FROM generate_series(1, 100) n")
     pipeline.catch_up()
     for start in (101, 201):
@@ -130,10 +125,10 @@ def test_a_snapshot_and_changes_arrive_once_over_several_runs(
 
 
 def test_files_are_read_as_a_partitioned_dataset(
-    pipeline: Pipeline, s3: S3Server, bucket: str
+    pipeline: PipelineRig, s3: S3Server, bucket: str
 ) -> None:
     """As DuckDB, Polars and Athena do: partitions by the names of folders, `_waltap` not looked at."""
-    database = database_of(pipeline)
+    database = pipeline.database
     pipeline.catch_up()
     database.execute("CREATE TABLE u (id int PRIMARY KEY)")
     pipeline.catch_up()
@@ -156,12 +151,12 @@ def test_files_are_read_as_a_partitioned_dataset(
 
 @pytest.mark.parametrize(("kind", "share"), [("files", 0.05), ("files", 0.3), ("changelog", 0.3)])
 def test_requests_that_fail_at_random_lose_and_double_nothing(
-    pipeline: Pipeline, s3: S3Server, bucket: str, door: S3Door, kind: str, share: float
+    pipeline: PipelineRig, s3: S3Server, bucket: str, door: S3Door, kind: str, share: float
 ) -> None:
     """5 % are answered 500 or 503, or the link breaks before or behind the request; 30 % as well, so that
     the client's own tries do not suffice and the pipeline connects anew."""
     pipeline.settings |= sink_settings(s3, bucket, kind, url=door.url)
-    database = database_of(pipeline)
+    database = pipeline.database
     pipeline.catch_up()
     with pipeline.running() as run:
         door.share = share
@@ -189,7 +184,7 @@ def test_the_environment_may_say_where_the_store_is(
 
 
 def test_whoever_reads_a_change_log_by_its_profile_reaches_the_store_as_the_sink_does(
-    pipeline: Pipeline, database: Database, s3: S3Server, bucket: str
+    pipeline: PipelineRig, database: Database, s3: S3Server, bucket: str
 ) -> None:
     database.execute("INSERT INTO t VALUES (1)")
     chosen = {k: v for k, v in sink_settings(s3, bucket, "changelog").items() if v is not None}
@@ -228,7 +223,7 @@ def more(door: S3Door, before: int) -> bool:
 # --- refusals ---------------------------------------------------------------------------------------
 
 
-def refused(pipeline: Pipeline, kind: type[SinkError]) -> SinkError:
+def refused(pipeline: PipelineRig, kind: type[SinkError]) -> SinkError:
     with pytest.raises(kind) as caught:
         pipeline.run(**{"errors.max.retries": 0})
     assert "anything" not in str(caught.value), "a secret is told"
@@ -237,7 +232,7 @@ def refused(pipeline: Pipeline, kind: type[SinkError]) -> SinkError:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_bucket_that_is_not_there_is_told_at_the_start(
-    pipeline: Pipeline, s3: S3Server, kind: str
+    pipeline: PipelineRig, s3: S3Server, kind: str
 ) -> None:
     pipeline.settings |= sink_settings(s3, "no-such-bucket", kind)
     error = refused(pipeline, BucketMissing)
@@ -248,10 +243,10 @@ def test_a_bucket_that_is_not_there_is_told_at_the_start(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_bucket_that_goes_ends_the_run_and_confirms_nothing_more(
-    pipeline: Pipeline, s3: S3Server, bucket: str, kind: str
+    pipeline: PipelineRig, s3: S3Server, bucket: str, kind: str
 ) -> None:
     pipeline.settings |= sink_settings(s3, bucket, kind)
-    database = database_of(pipeline)
+    database = pipeline.database
     pipeline.catch_up()
     database.execute("INSERT INTO t VALUES (1)")
     pipeline.catch_up()
@@ -271,9 +266,9 @@ def test_a_bucket_that_goes_ends_the_run_and_confirms_nothing_more(
 
 
 def test_an_emptied_bucket_is_told_not_gone_on_with(
-    pipeline: Pipeline, s3: S3Server, bucket: str
+    pipeline: PipelineRig, s3: S3Server, bucket: str
 ) -> None:
-    database = database_of(pipeline)
+    database = pipeline.database
     database.execute("INSERT INTO t VALUES (1)")
     pipeline.catch_up()
     s3.files().delete_dir_contents(bucket)
@@ -284,7 +279,7 @@ def test_an_emptied_bucket_is_told_not_gone_on_with(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_wrong_credentials_are_told_at_the_start(
-    pipeline: Pipeline, s3: S3Server, bucket: str, kind: str
+    pipeline: PipelineRig, s3: S3Server, bucket: str, kind: str
 ) -> None:
     good = s3.make_login()
     s3.ask_for_login(True)
@@ -302,10 +297,10 @@ def test_wrong_credentials_are_told_at_the_start(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_credentials_that_expire_end_the_run_and_lose_nothing(
-    pipeline: Pipeline, s3: S3Server, bucket: str, door: S3Door, kind: str
+    pipeline: PipelineRig, s3: S3Server, bucket: str, door: S3Door, kind: str
 ) -> None:
     pipeline.settings |= sink_settings(s3, bucket, kind, url=door.url)
-    database = database_of(pipeline)
+    database = pipeline.database
     pipeline.catch_up()
     with pytest.raises(AccessRefused) as caught, pipeline.running() as run:
         database.execute("INSERT INTO t VALUES (1)")
@@ -321,10 +316,10 @@ def test_credentials_that_expire_end_the_run_and_lose_nothing(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_endpoint_that_is_away_is_told_at_the_start_and_waited_for_later(
-    pipeline: Pipeline, s3: S3Server, bucket: str, door: S3Door, kind: str
+    pipeline: PipelineRig, s3: S3Server, bucket: str, door: S3Door, kind: str
 ) -> None:
     pipeline.settings |= sink_settings(s3, bucket, kind, url=door.url)
-    database = database_of(pipeline)
+    database = pipeline.database
     door.away = True
     error = refused(pipeline, FilesAway)
     assert error.code == "WT-5121"
@@ -344,10 +339,10 @@ def test_an_endpoint_that_is_away_is_told_at_the_start_and_waited_for_later(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_store_that_throttles_is_waited_for(
-    pipeline: Pipeline, s3: S3Server, bucket: str, door: S3Door, kind: str
+    pipeline: PipelineRig, s3: S3Server, bucket: str, door: S3Door, kind: str
 ) -> None:
     pipeline.settings |= sink_settings(s3, bucket, kind, url=door.url)
-    database = database_of(pipeline)
+    database = pipeline.database
     pipeline.catch_up()
     with pipeline.running() as run:
         door.answer = 503, "SlowDown"
@@ -362,8 +357,8 @@ def test_a_store_that_throttles_is_waited_for(
     assert "SlowDown" in error.advice()
 
 
-def test_another_pipeline_is_refused(pipeline: Pipeline, s3: S3Server, bucket: str) -> None:
-    database = database_of(pipeline)
+def test_another_pipeline_is_refused(pipeline: PipelineRig, s3: S3Server, bucket: str) -> None:
+    database = pipeline.database
     database.execute("INSERT INTO t VALUES (1)")
     pipeline.catch_up()
     commit = f"{bucket}/orders/_waltap/commits/0000000001.json"
@@ -380,7 +375,7 @@ def test_another_pipeline_is_refused(pipeline: Pipeline, s3: S3Server, bucket: s
 
 
 def test_an_answer_that_nobody_knows_is_tried_again(
-    pipeline: Pipeline, s3: S3Server, bucket: str, door: S3Door
+    pipeline: PipelineRig, s3: S3Server, bucket: str, door: S3Door
 ) -> None:
     pipeline.settings |= sink_settings(s3, bucket, "files", url=door.url)
     door.answer = 418, "Teapot"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import waltap
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.slow_network import one_message_at_a_time
 from tests.harness.servers.postgres import Database
 
@@ -19,7 +19,7 @@ def _slowly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_changes_come_in_order_once_and_are_confirmed(database: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    pipeline = Pipeline(database, tmp_path)
+    pipeline = PipelineRig(database, tmp_path)
     with pipeline.running() as run:
         database.execute("INSERT INTO t SELECT generate_series(1, 10)")
         run.until(lambda: len(pipeline.destination.ids("t")) == 10, "the first transaction")

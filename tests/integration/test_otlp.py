@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from waltap.monitor.metrics import METRICS
 from waltap.telemetry.observers import observed
 
-from tests.harness.pipeline import Pipeline, Run, until
+from tests.harness.pipeline import PipelineRig, Run, until
 from tests.harness.servers.postgres import Database
 
 
@@ -81,7 +81,7 @@ def test_each_delivery_is_a_trace_and_metrics_are_those_of_the_page(
         "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 20)"
     )
     settings = {"waltap.otel.endpoint": receiver.url, "waltap.otel.interval.ms": 200}
-    run = Run(Pipeline(database, tmp_path), limits=None, settings=settings)
+    run = Run(PipelineRig(database, tmp_path), limits=None, settings=settings)
     with observed(run.engine, run.host), run:
         run.until(lambda: run.engine.state == "streaming", "streaming")
         database.execute("INSERT INTO t SELECT generate_series(100, 149)")
@@ -123,7 +123,7 @@ def test_each_delivery_is_a_trace_and_metrics_are_those_of_the_page(
 def test_a_collector_that_is_away_holds_nothing_up(database: Database, tmp_path: Path) -> None:
     database.psql("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     settings = {"waltap.otel.endpoint": "http://127.0.0.1:9", "waltap.otel.interval.ms": 200}
-    run = Run(Pipeline(database, tmp_path), limits=None, settings=settings)
+    run = Run(PipelineRig(database, tmp_path), limits=None, settings=settings)
     with observed(run.engine, run.host), run:
         run.until(lambda: run.engine.state == "streaming", "streaming")
         database.execute("INSERT INTO t VALUES (2)")

@@ -4,28 +4,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 PATIENCE_S = 60.0
 
 
-@pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Pipeline:
-    database.execute(
-        "CREATE TABLE m (id int PRIMARY KEY) PARTITION BY RANGE (id);"
-        "CREATE TABLE m1 PARTITION OF m FOR VALUES FROM (0) TO (100);"
-        "CREATE TABLE m2 (id int PRIMARY KEY);"
-        "INSERT INTO m VALUES (1)"
-    )
-    settings = {"publication.autocreate.mode": "all_tables", "status.update.interval.ms": 100}
-    return Pipeline(database, tmp_path, settings)
+pytestmark = pytest.mark.pipeline(
+    sql="CREATE TABLE m (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+    "CREATE TABLE m1 PARTITION OF m FOR VALUES FROM (0) TO (100);"
+    "CREATE TABLE m2 (id int PRIMARY KEY);"
+    "INSERT INTO m VALUES (1)",
+    settings={"publication.autocreate.mode": "all_tables", "status.update.interval.ms": 100},
+)
 
 
 @pytest.mark.parametrize("root", [True, False], ids=["root", "partitions"])
-def test_a_partition_is_attached_and_detached_in_mid_stream(pipeline: Pipeline, root: bool) -> None:
+def test_a_partition_is_attached_and_detached_in_mid_stream(
+    pipeline: PipelineRig, root: bool
+) -> None:
     database, destination = pipeline.database, pipeline.destination
-    assert database is not None
     with pipeline.running(**{"publish.via.partition.root": root}) as run:
         database.execute("INSERT INTO m2 VALUES (101)")
         database.execute("ALTER TABLE m ATTACH PARTITION m2 FOR VALUES FROM (100) TO (200)")

@@ -10,7 +10,7 @@ from waltap.sink import Sink, SinkCapabilities
 from waltap.source import Check, CheckContext, Connector
 from waltap.specs import CheckSpec, SinkSpec
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 
@@ -50,20 +50,19 @@ class KeepsRows(Sink):
         pass
 
 
-@pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Pipeline:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    return Pipeline(database, tmp_path)
+pytestmark = pytest.mark.pipeline(sql="CREATE TABLE t (id int PRIMARY KEY)")
 
 
-def found(pipeline: Pipeline, plugin: Looks, **settings: object) -> list[Check]:
+def found(pipeline: PipelineRig, plugin: Looks, **settings: object) -> list[Check]:
     host, _ = pipeline.host(plugin)
     profile = pipeline.profile(host, **settings)
     with connected(profile, host) as (connector, stages):
         return checks(stages, connector, locked=False)
 
 
-def test_a_check_gets_profile_connection_and_offset(pipeline: Pipeline, database: Database) -> None:
+def test_a_check_gets_profile_connection_and_offset(
+    pipeline: PipelineRig, database: Database
+) -> None:
     plugin = Looks()
     (check,) = [c for c in found(pipeline, plugin) if c.name == "looks"]
     assert check.found == f"{database.name} was seen"
@@ -74,7 +73,7 @@ def test_a_check_gets_profile_connection_and_offset(pipeline: Pipeline, database
 
 
 def test_a_start_asks_it_too_and_says_what_it_warns_of(
-    pipeline: Pipeline, caplog: pytest.LogCaptureFixture
+    pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     plugin = Looks()
     with pipeline.running(plugin):
@@ -84,7 +83,9 @@ def test_a_start_asks_it_too_and_says_what_it_warns_of(
 
 
 @pytest.mark.parametrize(("skipped", "told"), [("none", True), ("t", False)])
-def test_a_sink_without_truncates_is_told_of(pipeline: Pipeline, skipped: str, told: bool) -> None:
+def test_a_sink_without_truncates_is_told_of(
+    pipeline: PipelineRig, skipped: str, told: bool
+) -> None:
     settings = {"sink.type": "keeps", "skipped.operations": skipped}
     said = [c for c in found(pipeline, Looks(), **settings) if c.name == "sink keeps"]
     assert [c.verdict for c in said] == ["warning"] * told

@@ -8,7 +8,7 @@ from waltap.cli.connection import connected
 from waltap.errors import WaltapError
 from waltap.pipeline.preflight import checks
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.jars import MissingProgram
 from tests.harness.servers.pgbouncer import PgBouncer
 from tests.harness.servers.postgres import Database
@@ -18,14 +18,14 @@ from tests.harness.servers.requirement import missing
 @pytest.fixture
 def through(
     request: pytest.FixtureRequest, database: Database, tmp_path: Path
-) -> Iterator[Pipeline]:
+) -> Iterator[PipelineRig]:
     """Return a pipeline that is given a PgBouncer's address, which ignores ``request.param``."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     try:
         pooler = PgBouncer(database.server, ignore_startup_parameters=request.param)
     except MissingProgram as reason:
         missing(str(reason))
-    yield Pipeline(database, tmp_path, {"database.port": pooler.port})
+    yield PipelineRig(database, tmp_path, {"database.port": pooler.port})
     pooler.remove()
 
 
@@ -37,7 +37,7 @@ IGNORING = [
 
 
 @pytest.mark.parametrize("through", IGNORING, indirect=True)
-def test_a_pooler_is_named_by_the_start_and_the_doctor(through: Pipeline) -> None:
+def test_a_pooler_is_named_by_the_start_and_the_doctor(through: PipelineRig) -> None:
     with pytest.raises(WaltapError) as caught:
         through.run()
     assert caught.value.code == "WT-2027", str(caught.value)

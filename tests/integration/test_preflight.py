@@ -15,7 +15,7 @@ import pytest
 from waltap.signals.errors import SignalTableUnusable
 
 from tests.harness.command import waltap
-from tests.harness.pipeline import Pipeline, until
+from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database
 
 NAME = re.compile(r"[^a-z0-9_]")
@@ -572,7 +572,7 @@ def test_a_column_that_joins_and_nothing_maps_is_told_of_once(
     database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
-    pipeline = Pipeline(database, tmp_path)
+    pipeline = PipelineRig(database, tmp_path)
     with pipeline.running() as run:
         database.execute("INSERT INTO t VALUES (1, 1)")
         run.until(lambda: pipeline.destination.ids("t") == [1], "the row")

@@ -8,7 +8,7 @@ import pytest
 from waltap.errors import Retry, SinkError
 from waltap.transactions.transaction import Batch, TransactionPart
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 TWO_PHASE = {"pgoutput.two_phase": "true"}
@@ -16,9 +16,9 @@ POLICIES = pytest.mark.parametrize("policy", ["commit", "prepare"])
 
 
 @pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Iterator[Pipeline]:
+def pipeline(database: Database, tmp_path: Path) -> Iterator[PipelineRig]:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    yield Pipeline(database, tmp_path)
+    yield PipelineRig(database, tmp_path)
     for (gid,) in database.execute(
         "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
     ):
@@ -44,11 +44,10 @@ def decide(database: Database, gid: str, how: str = "COMMIT") -> None:
 @POLICIES
 @pytest.mark.parametrize("running", [True, False], ids=["running", "stopped"])
 def test_prepared_before_the_slot_decoded_two_phase(
-    pipeline: Pipeline, policy: str, running: bool
+    pipeline: PipelineRig, policy: str, running: bool
 ) -> None:
     """The property is switched on later: the server sends the whole transaction at COMMIT PREPARED."""
     database = pipeline.database
-    assert database is not None
     pipeline.catch_up()
     prepare(database, "early", "VALUES (1), (2)")
     pipeline.catch_up()
@@ -73,9 +72,8 @@ def test_prepared_before_the_slot_decoded_two_phase(
 
 
 @POLICIES
-def test_prepared_early_and_rolled_back(pipeline: Pipeline, policy: str) -> None:
+def test_prepared_early_and_rolled_back(pipeline: PipelineRig, policy: str) -> None:
     database = pipeline.database
-    assert database is not None
     pipeline.catch_up()
     prepare(database, "early", "VALUES (1)")
     pipeline.catch_up()
@@ -88,13 +86,12 @@ def test_prepared_early_and_rolled_back(pipeline: Pipeline, policy: str) -> None
 
 
 @POLICIES
-def test_prepared_while_the_slot_was_made(pipeline: Pipeline, policy: str) -> None:
+def test_prepared_while_the_slot_was_made(pipeline: PipelineRig, policy: str) -> None:
     """Neither the snapshot nor the slot's start contains it: it comes at its COMMIT PREPARED.
 
     A slot waits twice for what was open. The transaction is prepared during the second wait.
     """
     database = pipeline.database
-    assert database is not None
     pipeline.settings |= TWO_PHASE | {"two.phase.policy": policy}
     database.execute("INSERT INTO t VALUES (1)")
 
@@ -130,11 +127,10 @@ def test_prepared_while_the_slot_was_made(pipeline: Pipeline, policy: str) -> No
 @POLICIES
 @pytest.mark.parametrize("streaming", ["off", "on"])
 def test_an_early_one_that_is_large_survives_a_sink_that_fails_inside_it(
-    pipeline: Pipeline, policy: str, streaming: str
+    pipeline: PipelineRig, policy: str, streaming: str
 ) -> None:
     """The server sends it again until its COMMIT PREPARED is confirmed; rows go on where they stopped."""
     database = pipeline.database
-    assert database is not None
     pipeline.catch_up()
     prepare(database, "early", "SELECT generate_series(1, 20000)")
     pipeline.catch_up()
@@ -166,9 +162,8 @@ def test_an_early_one_that_is_large_survives_a_sink_that_fails_inside_it(
 
 
 @POLICIES
-def test_prepared_before_a_restart_and_decided_after_it(pipeline: Pipeline, policy: str) -> None:
+def test_prepared_before_a_restart_and_decided_after_it(pipeline: PipelineRig, policy: str) -> None:
     database = pipeline.database
-    assert database is not None
     pipeline.settings |= TWO_PHASE | {"two.phase.policy": policy}
     pipeline.catch_up()
     prepare(database, "kept", "VALUES (1)")
@@ -180,9 +175,8 @@ def test_prepared_before_a_restart_and_decided_after_it(pipeline: Pipeline, poli
     assert pipeline.destination.ids("t") == ([1] if policy == "commit" else [1, 2])
 
 
-def test_rows_kept_under_one_policy_come_under_the_other(pipeline: Pipeline) -> None:
+def test_rows_kept_under_one_policy_come_under_the_other(pipeline: PipelineRig) -> None:
     database = pipeline.database
-    assert database is not None
     pipeline.settings |= TWO_PHASE
     pipeline.catch_up()
     prepare(database, "g", "VALUES (1)")
@@ -194,10 +188,9 @@ def test_rows_kept_under_one_policy_come_under_the_other(pipeline: Pipeline) -> 
 
 @pytest.mark.parametrize("start", ["at once", "before it is decided", "and back"])
 def test_rows_delivered_at_prepare_are_known_when_the_policy_is_commit(
-    pipeline: Pipeline, start: str
+    pipeline: PipelineRig, start: str
 ) -> None:
     database = pipeline.database
-    assert database is not None
     pipeline.settings |= TWO_PHASE
     early = {"two.phase.policy": "prepare"}
     pipeline.catch_up(**early)
@@ -229,10 +222,9 @@ def test_rows_delivered_at_prepare_are_known_when_the_policy_is_commit(
 
 
 @pytest.mark.parametrize("policy", ["commit", "prepare"])
-def test_a_sink_that_fails_at_its_flush_after_a_prepare(pipeline: Pipeline, policy: str) -> None:
+def test_a_sink_that_fails_at_its_flush_after_a_prepare(pipeline: PipelineRig, policy: str) -> None:
     """What was delivered at PREPARE and was not durable comes again, at the place of the new policy."""
     database = pipeline.database
-    assert database is not None
     pipeline.settings |= TWO_PHASE
     pipeline.catch_up(**{"two.phase.policy": "prepare"})
     prepare(database, "g", "VALUES (1)")
@@ -255,10 +247,9 @@ def test_a_sink_that_fails_at_its_flush_after_a_prepare(pipeline: Pipeline, poli
     assert pipeline.destination.ids("t") == [1, 1]
 
 
-def test_a_chunk_waits_for_what_was_delivered_at_prepare(pipeline: Pipeline) -> None:
+def test_a_chunk_waits_for_what_was_delivered_at_prepare(pipeline: PipelineRig) -> None:
     """Over a restart, too: the rows that an undecided transaction deleted are still to be seen."""
     database = pipeline.database
-    assert database is not None
     pipeline.settings |= TWO_PHASE | {
         "two.phase.policy": "prepare",
         "snapshot.mode": "no_data",

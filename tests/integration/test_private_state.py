@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.dead_letters import KEEP
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 
@@ -25,7 +25,7 @@ def test_others_see_nothing_of_what_a_run_keeps(database: Database, tmp_path: Pa
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     settings = {"pgoutput.two_phase": "true", "two.phase.policy": "commit"} | KEEP
     log = {"sink.type": "changelog", "sink.path": str(state / "p/log")}
-    pipeline = Pipeline(database, tmp_path, settings | log)
+    pipeline = PipelineRig(database, tmp_path, settings | log)
     gid = f"{database.name} waits"
     pipeline.catch_up()
     with database.connect(autocommit=True) as connection:

@@ -9,17 +9,16 @@ import pytest
 from waltap_postgres.errors import PublicationGone
 
 from tests.harness.command import waltap
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 
-@pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Pipeline:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
-    return Pipeline(database, tmp_path)
+pytestmark = pytest.mark.pipeline(
+    sql="CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)"
+)
 
 
-def command(pipeline: Pipeline, *words: str) -> None:
+def command(pipeline: PipelineRig, *words: str) -> None:
     chosen = {**pipeline.settings, "waltap.state.dir": str(pipeline.folder / "state")}
     text = "\n".join(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in chosen.items() if k != "type")
     profile = f'[source]\ntype = "postgres"\n{text}\n[sink]\ntype = "null"\n'
@@ -29,9 +28,8 @@ def command(pipeline: Pipeline, *words: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["clear", "when_needed after the drop"])
-def test_a_publication_dropped_under_a_slot(pipeline: Pipeline, way: str) -> None:
+def test_a_publication_dropped_under_a_slot(pipeline: PipelineRig, way: str) -> None:
     database = pipeline.database
-    assert database is not None
     pipeline.catch_up()
     database.execute(f"DROP PUBLICATION {pipeline.slot}")
     database.execute("INSERT INTO t VALUES (2)")
@@ -54,10 +52,9 @@ def test_a_publication_dropped_under_a_slot(pipeline: Pipeline, way: str) -> Non
 
 
 def test_a_profile_that_names_another_publication_is_told_to_name_it_again(
-    pipeline: Pipeline,
+    pipeline: PipelineRig,
 ) -> None:
     database = pipeline.database
-    assert database is not None
     pipeline.catch_up()
     database.execute("INSERT INTO t VALUES (2)")
     with pytest.raises(PublicationGone, match=r"from while there was none.*publication\.name"):
@@ -69,10 +66,9 @@ def test_a_profile_that_names_another_publication_is_told_to_name_it_again(
 @pytest.mark.parametrize("libpq", [{}, {"driver.gssencmode": "prefer"}], ids=["socket", "libpq"])
 @pytest.mark.parametrize("when", ["down", "streaming"])
 def test_when_needed_starts_over_by_itself(
-    pipeline: Pipeline, caplog: pytest.LogCaptureFixture, when: str, libpq: dict[str, str]
+    pipeline: PipelineRig, caplog: pytest.LogCaptureFixture, when: str, libpq: dict[str, str]
 ) -> None:
     database = pipeline.database
-    assert database is not None
     pipeline.settings |= {"snapshot.mode": "when_needed", **libpq}
     change = (
         f"DROP PUBLICATION {pipeline.slot}; INSERT INTO t VALUES (2); DELETE FROM t WHERE id = 1"
@@ -94,9 +90,8 @@ def test_when_needed_starts_over_by_itself(
     assert pipeline.destination.ids("t") == [1, 2, 3]
 
 
-def test_without_a_reconnect_the_next_start_does_it(pipeline: Pipeline) -> None:
+def test_without_a_reconnect_the_next_start_does_it(pipeline: PipelineRig) -> None:
     database = pipeline.database
-    assert database is not None
     pipeline.settings |= {"snapshot.mode": "when_needed", "errors.max.retries": 0}
 
     def drop_while_it_streams() -> None:
@@ -117,11 +112,10 @@ def slot_there(database: Database, name: str) -> None:
 @pytest.mark.parametrize("mode", ["disabled", "filtered", "all_tables"])
 @pytest.mark.parametrize("remade", [False, True])
 def test_an_adopted_slot_that_cannot_be_read_is_refused_before_a_snapshot(
-    pipeline: Pipeline, mode: str, remade: bool
+    pipeline: PipelineRig, mode: str, remade: bool
 ) -> None:
     """As a connector of Debezium leaves it: the slot, no offset of ours, and the publication gone."""
     database = pipeline.database
-    assert database is not None
     publication = f"CREATE PUBLICATION {pipeline.slot} FOR TABLE t"
     database.execute(publication)
     slot_there(database, pipeline.slot)
@@ -147,9 +141,8 @@ def test_an_adopted_slot_that_cannot_be_read_is_refused_before_a_snapshot(
     assert pipeline.destination.ids("t") == [1, 2, 3]
 
 
-def test_an_adopted_slot_without_changes_needs_no_older_publication(pipeline: Pipeline) -> None:
+def test_an_adopted_slot_without_changes_needs_no_older_publication(pipeline: PipelineRig) -> None:
     database = pipeline.database
-    assert database is not None
     slot_there(database, pipeline.slot)
     pipeline.settings["slot.adopt"] = True
     pipeline.catch_up()
@@ -158,9 +151,8 @@ def test_an_adopted_slot_without_changes_needs_no_older_publication(pipeline: Pi
     assert pipeline.destination.ids("t") == [1, 2]
 
 
-def test_adoption_with_when_needed_takes_one_snapshot(pipeline: Pipeline) -> None:
+def test_adoption_with_when_needed_takes_one_snapshot(pipeline: PipelineRig) -> None:
     database = pipeline.database
-    assert database is not None
     slot_there(database, pipeline.slot)
     database.execute("INSERT INTO t VALUES (2)")
     pipeline.settings |= {"slot.adopt": True, "snapshot.mode": "when_needed"}

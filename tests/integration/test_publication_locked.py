@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 
 def test_a_start_waits_for_a_locked_table_and_says_so(database: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
-    pipeline = Pipeline(
+    pipeline = PipelineRig(
         database,
         tmp_path,
         {

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 WANTED = [3, *range(11, 41)]
 
 
 @pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Pipeline:
+def pipeline(database: Database, tmp_path: Path) -> PipelineRig:
     ((version,),) = database.execute("SHOW server_version_num")
     if int(version) < 150000:
         pytest.skip("publications have no row filters")
@@ -27,14 +27,14 @@ def pipeline(database: Database, tmp_path: Path) -> Pipeline:
         "signal.data.collection": "public.signals",
         "incremental.snapshot.chunk.size": 7,
     }
-    found = Pipeline(database, tmp_path, settings)
+    found = PipelineRig(database, tmp_path, settings)
     database.execute(
         f"CREATE PUBLICATION {found.slot} FOR TABLE f (id, name) WHERE (id > 10 OR id = 3), signals"
     )
     return found
 
 
-def read(pipeline: Pipeline) -> list[int]:
+def read(pipeline: PipelineRig) -> list[int]:
     events = [e for e in pipeline.destination.events if e.table == "public.f"]
     assert all(set(e.row) == {"id", "name"} for e in events)
     return pipeline.destination.ids("f", "r")
@@ -45,7 +45,7 @@ def read(pipeline: Pipeline) -> list[int]:
     [{}, {"snapshot.max.threads": "2", "snapshot.max.threads.multiplier": "3"}],
 )
 def test_an_initial_snapshot_reads_what_is_published(
-    pipeline: Pipeline, settings: dict[str, Any]
+    pipeline: PipelineRig, settings: dict[str, Any]
 ) -> None:
     pipeline.catch_up(**settings)
     assert sorted(read(pipeline)) == WANTED
@@ -53,9 +53,8 @@ def test_an_initial_snapshot_reads_what_is_published(
 
 @pytest.mark.parametrize("kind", ["incremental", "blocking"])
 def test_a_snapshot_that_is_asked_for_reads_what_is_published(
-    pipeline: Pipeline, kind: str
+    pipeline: PipelineRig, kind: str
 ) -> None:
-    assert pipeline.database is not None
     pipeline.catch_up(**{"snapshot.mode": "no_data"})
     pipeline.database.execute(
         "INSERT INTO signals VALUES ('s', 'execute-snapshot', %s)",

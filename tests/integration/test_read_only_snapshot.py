@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from waltap_postgres.snapshot.chunk_query import PostgresChunks
 
-from tests.harness.pipeline import Pipeline, Run
+from tests.harness.pipeline import PipelineRig, Run
 from tests.harness.servers.postgres import Database
 
 SETTINGS = {
@@ -22,14 +22,11 @@ SETTINGS = {
 }
 
 
-@pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Pipeline:
-    """Return a pipeline without signal table, of a database with a table t of 300 rows."""
-    database.execute(
-        "CREATE TABLE t (id int PRIMARY KEY, v text);"
-        "INSERT INTO t SELECT n, 'v' || n FROM generate_series(1, 300) n"
-    )
-    return Pipeline(database, tmp_path, SETTINGS)
+pytestmark = pytest.mark.pipeline(
+    sql="CREATE TABLE t (id int PRIMARY KEY, v text);"
+    "INSERT INTO t SELECT n, 'v' || n FROM generate_series(1, 300) n",
+    settings=SETTINGS,
+)
 
 
 def ask(run: Run, **data: Any) -> None:
@@ -44,17 +41,15 @@ def completed(run: Run, times: int = 1) -> bool:
     return [event for event, _, _ in run.notices.snapshots].count("completed") >= times
 
 
-def same(pipeline: Pipeline) -> None:
+def same(pipeline: PipelineRig) -> None:
     """Compare what was delivered with the table."""
-    assert pipeline.database is not None
     there = {int(i): v for i, v in pipeline.database.execute("SELECT id, v FROM t")}
     found = pipeline.destination.table("t")
     assert {int(row["id"]): row["v"] for row in found.values()} == there
 
 
-def test_a_table_at_rest_arrives_though_nothing_streams(pipeline: Pipeline) -> None:
+def test_a_table_at_rest_arrives_though_nothing_streams(pipeline: PipelineRig) -> None:
     database = pipeline.database
-    assert database is not None
     with pipeline.running() as run:
         ask(run)
         run.until(lambda: completed(run), "the snapshot")
@@ -66,10 +61,9 @@ def test_a_table_at_rest_arrives_though_nothing_streams(pipeline: Pipeline) -> N
     assert len(pipeline.destination.ids("t", "r")) == 300
 
 
-def test_a_table_under_change_arrives_whole(pipeline: Pipeline) -> None:
+def test_a_table_under_change_arrives_whole(pipeline: PipelineRig) -> None:
     """Writers insert, update, delete and change keys meanwhile, some of them in long transactions."""
     database = pipeline.database
-    assert database is not None
     ended = threading.Event()
 
     def write(first: int, together: int) -> None:
@@ -127,10 +121,9 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]],
 
 
 def test_a_change_behind_the_reading_of_a_chunk_is_not_undone_by_it(
-    pipeline: Pipeline, between: Callable[[Callable[[], object]], None]
+    pipeline: PipelineRig, between: Callable[[Callable[[], object]], None]
 ) -> None:
     database = pipeline.database
-    assert database is not None
     between(
         lambda: database.execute(
             "UPDATE t SET v = 'newer' WHERE id = 3; DELETE FROM t WHERE id = 4; TRUNCATE t;"
@@ -144,10 +137,9 @@ def test_a_change_behind_the_reading_of_a_chunk_is_not_undone_by_it(
     same(pipeline)
 
 
-def test_with_a_signal_table_it_is_read_and_never_written(pipeline: Pipeline) -> None:
+def test_with_a_signal_table_it_is_read_and_never_written(pipeline: PipelineRig) -> None:
     """The role may not write it, and that is well."""
     database = pipeline.database
-    assert database is not None
     database.execute(
         "CREATE TABLE signals (id varchar(64) PRIMARY KEY, type varchar(32) NOT NULL, data text);"
         "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS"
@@ -165,7 +157,7 @@ def test_with_a_signal_table_it_is_read_and_never_written(pipeline: Pipeline) ->
     assert pipeline.destination.ids("t", "r") == list(range(291, 301))
 
 
-def test_a_stopped_run_goes_on_with_the_chunk_that_was_next(pipeline: Pipeline) -> None:
+def test_a_stopped_run_goes_on_with_the_chunk_that_was_next(pipeline: PipelineRig) -> None:
     with pipeline.running() as run:
         ask(run)
         run.until(lambda: len(pipeline.destination.ids("t", "r")) >= 100, "some chunks")

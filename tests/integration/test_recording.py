@@ -24,7 +24,7 @@ from waltap.source.position import parse_lsn
 
 from tests.harness.command import waltap
 from tests.harness.json_lines import records
-from tests.harness.pipeline import Destination, Event, Pipeline
+from tests.harness.pipeline import Destination, Event, PipelineRig
 from tests.harness.servers.postgres import Database
 
 WORK = """
@@ -70,10 +70,9 @@ HEADER = Header(
 )
 
 
-def recorded_run(pipeline: Pipeline, path: Path, decoder: str) -> None:
+def recorded_run(pipeline: PipelineRig, path: Path, decoder: str) -> None:
     """Run the workload through a pipeline that records its stream."""
     database = pipeline.database
-    assert database is not None
     host, _ = pipeline.host()
     settings = {
         "plugin.name": decoder,
@@ -88,7 +87,7 @@ def recorded_run(pipeline: Pipeline, path: Path, decoder: str) -> None:
         Engine(profile, host, limits=Limits(until_lsn=parse_lsn(lsn))).run()
 
 
-def replayed(pipeline: Pipeline, path: Path, folder: Path) -> list[Event]:
+def replayed(pipeline: PipelineRig, path: Path, folder: Path) -> list[Event]:
     """Return what the same profile delivers of the recording."""
     destination = pipeline.destination = Destination()
     host, _ = pipeline.host()
@@ -102,7 +101,7 @@ def replayed(pipeline: Pipeline, path: Path, folder: Path) -> list[Event]:
 def test_a_recording_gives_the_same_changes(
     database: Database, tmp_path: Path, decoder: str
 ) -> None:
-    pipeline = Pipeline(database, tmp_path)
+    pipeline = PipelineRig(database, tmp_path)
     path = tmp_path / "stream.recording"
     recorded_run(pipeline, path, decoder)
     live = pipeline.destination.events
@@ -141,7 +140,7 @@ def test_so_many_records_end_with_a_transaction(
     database: Database, tmp_path: Path, several: bool
 ) -> None:
     """They end in the middle of one that is too large to come at once."""
-    pipeline, path = Pipeline(database, tmp_path), tmp_path / "stream.recording"
+    pipeline, path = PipelineRig(database, tmp_path), tmp_path / "stream.recording"
     host, _ = pipeline.host()
     settings = {"snapshot.mode": "no_data", "publication.autocreate.mode": "all_tables"}
     database.psql("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -169,7 +168,7 @@ def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
 def test_a_recording_that_was_cut_off_ends_where_it_was_cut(
     database: Database, tmp_path: Path
 ) -> None:
-    pipeline = Pipeline(database, tmp_path)
+    pipeline = PipelineRig(database, tmp_path)
     path = tmp_path / "stream.recording"
     recorded_run(pipeline, path, "pgoutput")
     live = pipeline.destination.events

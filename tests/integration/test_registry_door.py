@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.integration.test_schema_registry import Kept
-from tests.harness.pipeline import Pipeline, until
+from tests.harness.pipeline import PipelineRig, until
 from tests.harness.registry_proxy import door
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.registry import Registry
@@ -160,7 +160,7 @@ def test_a_stop_does_not_wait_for_the_registry(registry: Registry) -> None:
     assert isinstance(ended[0], StopRequested)
 
 
-def pipeline(database: Database, folder: Path, url: str) -> Pipeline:
+def pipeline(database: Database, folder: Path, url: str) -> PipelineRig:
     database.psql("CREATE TABLE items (id int PRIMARY KEY, name text)")
     settings = {
         "value.converter": "io.confluent.connect.avro.AvroConverter",
@@ -171,7 +171,7 @@ def pipeline(database: Database, folder: Path, url: str) -> Pipeline:
         "topic.prefix": database.name,
         "sink.type": "records",
     }
-    return Pipeline(database, folder, settings)
+    return PipelineRig(database, folder, settings)
 
 
 def wal_lsn(database: Database) -> int:

@@ -12,7 +12,7 @@ import pytest
 from waltap_sinks.changelog import ChangeLog
 
 from tests.harness.json_lines import records
-from tests.harness.pipeline import WAIT_S, Pipeline
+from tests.harness.pipeline import WAIT_S, PipelineRig
 from tests.harness.servers.postgres import Database
 
 DECODERS = {
@@ -35,7 +35,7 @@ class Rig:
 
     def __init__(self, database: Database, folder: Path, **settings: Any) -> None:
         self.out = folder / "out"
-        self.pipeline = Pipeline(
+        self.pipeline = PipelineRig(
             database,
             folder,
             {
@@ -79,7 +79,7 @@ class LogRig:
 
     def __init__(self, database: Database, folder: Path, **settings: Any) -> None:
         self.out = folder / "log"
-        self.pipeline = Pipeline(
+        self.pipeline = PipelineRig(
             database, folder, {"sink.type": "changelog", "sink.path": str(self.out), **settings}
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from waltap.json.codec import RowCodec
 
-from tests.harness.pipeline import Pipeline, Run
+from tests.harness.pipeline import PipelineRig, Run
 from tests.harness.servers.postgres import Database
 
 TABLES = 700
@@ -72,7 +72,7 @@ class Recreations:
         }
         self._database, self.pipeline = (
             database,
-            Pipeline(database, folder, given | where | settings),
+            PipelineRig(database, folder, given | where | settings),
         )
         self._read = self._made = 0
 
@@ -140,7 +140,7 @@ def test_tables_that_come_and_go_leave_nothing_behind(
 ) -> None:
     database.execute("CREATE TABLE k (id int PRIMARY KEY)")
     out = tmp_path / "out"
-    pipeline = Pipeline(
+    pipeline = PipelineRig(
         database,
         tmp_path,
         {

@@ -9,11 +9,11 @@ from waltap.pipeline.repair import Repair
 from waltap_postgres.errors import PositionAhead, PublicationDropped
 
 from tests.harness.command import waltap
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Cluster, Database
 
 
-def repaired(pipeline: Pipeline) -> set[str]:
+def repaired(pipeline: PipelineRig) -> set[str]:
     host, _ = pipeline.host()
     return set(Repair(pipeline.profile(host), host).run(lambda: 1_700_000_000_000))
 
@@ -21,7 +21,7 @@ def repaired(pipeline: Pipeline) -> set[str]:
 def test_a_server_restored_from_a_base_backup(private_server: Cluster, tmp_path: Path) -> None:
     database = private_server.create_database("shop")
     database.psql("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
-    pipeline = Pipeline(database, tmp_path)
+    pipeline = PipelineRig(database, tmp_path)
     pipeline.catch_up()
     data, copy = private_server.folder / "data", private_server.folder / "copy"
     private_server.stop()
@@ -63,7 +63,7 @@ def test_a_publication_that_was_dropped_is_a_gap_that_repair_closes(
     database: Database, tmp_path: Path
 ) -> None:
     database.psql("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
-    pipeline = Pipeline(database, tmp_path)
+    pipeline = PipelineRig(database, tmp_path)
     pipeline.catch_up()
     database.execute(f"DROP PUBLICATION {pipeline.slot}")
     database.execute("INSERT INTO t VALUES (2)")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Cluster, Database
 
 LARGE = {
@@ -107,7 +107,7 @@ class Rig:
     def __init__(self, database: Database, folder: Path, decoder: str) -> None:
         self.database, self.out = database, folder / "out"
         self.rows = 300 if decoder == "streaming" else 1
-        self.pipeline = Pipeline(
+        self.pipeline = PipelineRig(
             database,
             folder,
             {

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.registry import Registry
 from waltap.source.position import parse_lsn
@@ -223,7 +223,7 @@ def test_a_pipeline_outlives_its_registry(
             "topic.prefix": database.name,
             "sink.type": "records",
         }
-        pipeline, kept = Pipeline(database, tmp_path, settings), Kept()
+        pipeline, kept = PipelineRig(database, tmp_path, settings), Kept()
         with pipeline.running(kept) as run:
             database.psql("INSERT INTO items SELECT n, 'item ' || n FROM generate_series(1, 3) n")
             ((end,),) = database.execute("SELECT pg_current_wal_lsn()::text")
@@ -250,4 +250,4 @@ def test_json_lines_refuse_what_is_no_json(
         "sink.path": str(tmp_path / "out.jsonl"),
     }  # fmt: skip
     with pytest.raises(FormatUnfit, match="the sink jsonl holds JSON, and the format is avro"):
-        Pipeline(database, tmp_path, settings).run()
+        PipelineRig(database, tmp_path, settings).run()

@@ -12,7 +12,7 @@ from waltap.pipeline.fan_out import OutletPausedTooLong
 from waltap_sinks.changelog import ChangeLog, Store
 
 from tests.harness.json_lines import records
-from tests.harness.pipeline import Destination, Pipeline
+from tests.harness.pipeline import Destination, PipelineRig
 from tests.harness.servers.postgres import Database
 
 
@@ -26,22 +26,22 @@ class Shaken(SinkError):
 
 
 @pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Pipeline:
+def pipeline(database: Database, tmp_path: Path) -> PipelineRig:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    made = Pipeline(database, tmp_path)
+    made = PipelineRig(database, tmp_path)
     made.others["other"] = Destination()
     made.outlets = [{"type": "kept"}, {"type": "other"}]
     return made
 
 
 @pytest.fixture
-def pausing(pipeline: Pipeline) -> Pipeline:
+def pausing(pipeline: PipelineRig) -> PipelineRig:
     """A pipeline whose second sink may be paused, and is tried again at once."""
     pipeline.outlets[1] |= {"on.failure": "pause", "pause.retry.ms": 100}
     return pipeline
 
 
-def both(pipeline: Pipeline) -> Iterator[Destination]:
+def both(pipeline: PipelineRig) -> Iterator[Destination]:
     yield pipeline.destination
     yield pipeline.others["other"]
 
@@ -51,7 +51,7 @@ def test_each_sink_has_its_filter_format_and_place(database: Database, tmp_path:
         "CREATE TABLE a (id int PRIMARY KEY, v text); CREATE TABLE b (id int PRIMARY KEY);"
         "INSERT INTO a VALUES (1, 'x'); INSERT INTO b VALUES (1)"
     )
-    pipeline = Pipeline(database, tmp_path)
+    pipeline = PipelineRig(database, tmp_path)
     pipeline.outlets = [
         {"name": "lake", "type": "changelog", "path": str(tmp_path / "lake")},
         {
@@ -80,10 +80,9 @@ def test_each_sink_has_its_filter_format_and_place(database: Database, tmp_path:
         assert [row["id"] for row in rows] == [1, 2]
 
 
-def test_what_one_sink_refuses_the_other_has_once(pipeline: Pipeline) -> None:
+def test_what_one_sink_refuses_the_other_has_once(pipeline: PipelineRig) -> None:
     """The first has the batch when the second fails; it is not given to the first again."""
     other, fails = pipeline.others["other"], [Shaken("no"), Shaken("no")]
-    assert pipeline.database is not None
     pipeline.catch_up()
 
     def refuse(_batch: object) -> None:
@@ -98,10 +97,9 @@ def test_what_one_sink_refuses_the_other_has_once(pipeline: Pipeline) -> None:
         assert destination.ids("t") == [1]
 
 
-def test_after_a_crash_the_faster_sink_leaves_out_what_it_has(pipeline: Pipeline) -> None:
+def test_after_a_crash_the_faster_sink_leaves_out_what_it_has(pipeline: PipelineRig) -> None:
     """The second could not flush; the pipeline's position is its position, the first is ahead."""
     other, database = pipeline.others["other"], pipeline.database
-    assert database is not None
     pipeline.catch_up()
 
     def fail() -> None:
@@ -118,9 +116,8 @@ def test_after_a_crash_the_faster_sink_leaves_out_what_it_has(pipeline: Pipeline
     assert other.ids("t")[-11:] == [*range(1, 12)]
 
 
-def test_within_a_large_transaction_too(pipeline: Pipeline) -> None:
+def test_within_a_large_transaction_too(pipeline: PipelineRig) -> None:
     other, database = pipeline.others["other"], pipeline.database
-    assert database is not None
     pipeline.catch_up()
     batches: list[object] = []
 
@@ -140,9 +137,10 @@ def test_within_a_large_transaction_too(pipeline: Pipeline) -> None:
         assert destination.ids("t") == [*range(1, 102)]
 
 
-def test_a_paused_sink_gets_what_it_missed_and_the_others_nothing_twice(pausing: Pipeline) -> None:
+def test_a_paused_sink_gets_what_it_missed_and_the_others_nothing_twice(
+    pausing: PipelineRig,
+) -> None:
     other, database = pausing.others["other"], pausing.database
-    assert database is not None
     pausing.catch_up()
     broken = [True]
 
@@ -167,9 +165,8 @@ def test_a_paused_sink_gets_what_it_missed_and_the_others_nothing_twice(pausing:
         assert destination.ids("t") == [1, 2, 3]
 
 
-def test_a_paused_sink_holds_what_it_lacks_over_a_restart(pausing: Pipeline) -> None:
+def test_a_paused_sink_holds_what_it_lacks_over_a_restart(pausing: PipelineRig) -> None:
     other, database = pausing.others["other"], pausing.database
-    assert database is not None
     pausing.catch_up()
 
     def fail(*_arguments: object) -> None:
@@ -185,9 +182,8 @@ def test_a_paused_sink_holds_what_it_lacks_over_a_restart(pausing: Pipeline) -> 
         assert destination.ids("t") == [1]
 
 
-def test_a_pause_ends_the_pipeline_when_the_server_keeps_too_much(pausing: Pipeline) -> None:
+def test_a_pause_ends_the_pipeline_when_the_server_keeps_too_much(pausing: PipelineRig) -> None:
     other, database = pausing.others["other"], pausing.database
-    assert database is not None
     pausing.outlets[1] |= {"pause.max.bytes": 1000, "pause.retry.ms": 3_600_000}
     pausing.catch_up()
 
@@ -205,9 +201,8 @@ def test_a_pause_ends_the_pipeline_when_the_server_keeps_too_much(pausing: Pipel
         assert destination.ids("t") == [*range(1, 1001)]
 
 
-def test_a_failure_in_the_snapshot_stops_whatever_the_policy(pausing: Pipeline) -> None:
+def test_a_failure_in_the_snapshot_stops_whatever_the_policy(pausing: PipelineRig) -> None:
     other, database = pausing.others["other"], pausing.database
-    assert database is not None
     database.execute("INSERT INTO t VALUES (1)")
 
     def fail(_batch: object) -> None:
@@ -236,7 +231,7 @@ def test_a_failure_in_the_snapshot_stops_whatever_the_policy(pausing: Pipeline) 
     ],
 )
 def test_mistakes_are_told_by_their_place(
-    pipeline: Pipeline, outlets: list[dict[str, object]], named: str
+    pipeline: PipelineRig, outlets: list[dict[str, object]], named: str
 ) -> None:
     pipeline.outlets = outlets
     host, _ = pipeline.host()
@@ -271,7 +266,7 @@ def test_doctor_and_explain_look_at_every_sink(database: Database, tmp_path: Pat
 
 
 def test_each_sink_is_told_of_a_table_that_was_left_out_for_a_while(
-    pipeline: Pipeline, database: Database
+    pipeline: PipelineRig, database: Database
 ) -> None:
     database.execute("CREATE TABLE u (id int PRIMARY KEY)")
     for captured in (r"public\.(t|u)", r"public\.t", r"public\.(t|u)"):

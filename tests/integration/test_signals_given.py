@@ -14,7 +14,7 @@ from waltap.source.position import parse_lsn
 from waltap.specs import SignalActionSpec
 
 from tests.harness.command import waltap
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 WAIT_S = 60.0
@@ -43,24 +43,18 @@ class Marks:
         call.notify("MARKED", label=label)
 
 
-@pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Pipeline:
-    database.execute(
-        "CREATE TABLE signals (id varchar(64) PRIMARY KEY, type varchar(32) NOT NULL, data text);"
-        "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 25);"
-    )
-    return Pipeline(
-        database,
-        tmp_path,
-        {
-            "signal.data.collection": "public.signals",
-            "snapshot.mode": "no_data",
-            "incremental.snapshot.chunk.size": 10,
-        },
-    )
+pytestmark = pytest.mark.pipeline(
+    sql="CREATE TABLE signals (id varchar(64) PRIMARY KEY, type varchar(32) NOT NULL, data text);"
+    "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 25);",
+    settings={
+        "signal.data.collection": "public.signals",
+        "snapshot.mode": "no_data",
+        "incremental.snapshot.chunk.size": 10,
+    },
+)
 
 
-def test_a_signal_given_to_the_engine_reads_a_table(pipeline: Pipeline) -> None:
+def test_a_signal_given_to_the_engine_reads_a_table(pipeline: PipelineRig) -> None:
     with pipeline.running() as run:
         answer = run.engine.signal("execute-snapshot", READ_T, identifier="mine").result(WAIT_S)
         assert answer == SignalAnswer("mine", taken=True)
@@ -81,7 +75,7 @@ def test_a_signal_given_to_the_engine_reads_a_table(pipeline: Pipeline) -> None:
     ],
 )
 def test_a_bad_signal_is_answered_with_its_fault_and_stops_nothing(
-    pipeline: Pipeline, database: Database, kind: str, data: str | dict[str, object], why: str
+    pipeline: PipelineRig, database: Database, kind: str, data: str | dict[str, object], why: str
 ) -> None:
     told: list[Notification] = []
     with pipeline.running(Marks()) as run:
@@ -96,7 +90,7 @@ def test_a_bad_signal_is_answered_with_its_fault_and_stops_nothing(
         run.until(lambda: pipeline.destination.ids("t", "c") == [100], "the row")
 
 
-def test_an_action_of_a_plugin_is_called_with_data_and_position(pipeline: Pipeline) -> None:
+def test_an_action_of_a_plugin_is_called_with_data_and_position(pipeline: PipelineRig) -> None:
     marks, told = Marks(), list[Notification]()
     pipeline.settings["signal.data.collection"] = None  # nothing that is no snapshot needs a table
     with pipeline.running(marks) as run:
@@ -111,7 +105,7 @@ def test_an_action_of_a_plugin_is_called_with_data_and_position(pipeline: Pipeli
     assert run.notices.signals == [("mark", "m-1"), ("log", run.notices.signals[1][1])]
 
 
-def test_an_action_may_stop_the_pipeline(pipeline: Pipeline) -> None:
+def test_an_action_may_stop_the_pipeline(pipeline: PipelineRig) -> None:
     with pipeline.running(Marks()) as run:
         assert run.engine.signal("mark", {"label": "stop"}).result(WAIT_S).taken
         run.join()
@@ -119,7 +113,7 @@ def test_an_action_may_stop_the_pipeline(pipeline: Pipeline) -> None:
 
 
 def test_a_listener_that_raises_stops_nothing(
-    pipeline: Pipeline, caplog: pytest.LogCaptureFixture
+    pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(_notification: Notification) -> None:
         raise RuntimeError("of the listener")
@@ -131,7 +125,7 @@ def test_a_listener_that_raises_stops_nothing(
     assert "Engine.on_notification: " in caplog.text
 
 
-def test_signals_from_many_threads_are_all_answered(pipeline: Pipeline) -> None:
+def test_signals_from_many_threads_are_all_answered(pipeline: PipelineRig) -> None:
     answers: list[SignalAnswer] = []
 
     def give(number: int) -> None:
@@ -148,14 +142,14 @@ def test_signals_from_many_threads_are_all_answered(pipeline: Pipeline) -> None:
     assert all(answer.taken for answer in answers)
 
 
-def test_a_signal_after_the_end_is_refused(pipeline: Pipeline) -> None:
+def test_a_signal_after_the_end_is_refused(pipeline: PipelineRig) -> None:
     with pipeline.running() as run:
         run.stop()
         late = run.engine.signal("log", {}).result(WAIT_S)
     assert late.reason == "the pipeline has ended"
 
 
-def test_a_signal_that_was_cancelled_is_not_acted_on(pipeline: Pipeline) -> None:
+def test_a_signal_that_was_cancelled_is_not_acted_on(pipeline: PipelineRig) -> None:
     held, free = threading.Event(), threading.Event()
 
     def hold(_batch: object) -> None:
@@ -164,7 +158,6 @@ def test_a_signal_that_was_cancelled_is_not_acted_on(pipeline: Pipeline) -> None
 
     with pipeline.running() as run:
         pipeline.destination.before_write = hold
-        assert pipeline.database is not None
         pipeline.database.execute("INSERT INTO t VALUES (100)")
         run.until(held.is_set, "the engine to be held")
         cancelled = run.engine.signal("execute-snapshot", READ_T, identifier="not this")
@@ -188,7 +181,7 @@ def waltap_signal(folder: Path, *arguments: str) -> subprocess.CompletedProcess[
 
 
 def test_the_command_reaches_a_running_pipeline_without_its_database(
-    pipeline: Pipeline, tmp_path: Path
+    pipeline: PipelineRig, tmp_path: Path
 ) -> None:
     with pipeline.running() as run:
         done = waltap_signal(

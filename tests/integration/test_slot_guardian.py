@@ -15,7 +15,7 @@ from waltap.offsets.gaps import Gap, Gaps
 from waltap.source.position import parse_lsn
 from waltap_postgres.errors import SlotInvalidated
 
-from tests.harness.pipeline import WAIT_S, Pipeline, Run, until
+from tests.harness.pipeline import WAIT_S, PipelineRig, Run, until
 from tests.harness.servers.own_server import own_server
 from tests.harness.servers.postgres import Cluster, Database
 
@@ -50,11 +50,9 @@ def database(small_server: Cluster, request: pytest.FixtureRequest) -> Iterator[
     made.drop()
 
 
-@pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Pipeline:
-    return Pipeline(
-        database, tmp_path, {"table.include.list": "public.t", "waltap.new.tables": "warn"}
-    )
+pytestmark = pytest.mark.pipeline(
+    settings={"table.include.list": "public.t", "waltap.new.tables": "warn"}
+)
 
 
 def fill(database: Database, megabytes: int) -> None:
@@ -69,7 +67,7 @@ def fill(database: Database, megabytes: int) -> None:
 class Watched:
     """A run, its notifications of the slot, and a sink that can be held."""
 
-    def __init__(self, pipeline: Pipeline, run: Run) -> None:
+    def __init__(self, pipeline: PipelineRig, run: Run) -> None:
         self.pipeline, self.run = pipeline, run
         self.free = threading.Event()
         self.free.set()
@@ -90,13 +88,8 @@ class Watched:
         self.run.until(lambda: self.run.engine.status().slot and condition(self.health), what)
 
 
-def gaps(pipeline: Pipeline) -> list[Gap]:
+def gaps(pipeline: PipelineRig) -> list[Gap]:
     return Gaps(pipeline.folder / "state" / "p").all()
-
-
-def base(pipeline: Pipeline) -> Database:
-    assert pipeline.database is not None
-    return pipeline.database
 
 
 def wal_end(database: Database) -> int:
@@ -104,9 +97,9 @@ def wal_end(database: Database) -> int:
     return parse_lsn(lsn)
 
 
-def test_a_held_sink_is_foretold_and_told_of(pipeline: Pipeline) -> None:
+def test_a_held_sink_is_foretold_and_told_of(pipeline: PipelineRig) -> None:
     """The engine waits for the sink; the guardian looks over a connection of its own."""
-    database = base(pipeline)
+    database = pipeline.database
     settings: dict[str, Any] = {"waltap.wal.budget": "20MB", "waltap.wal.warn.at": "0.25,0.5"}
     with pipeline.running(**settings) as run:
         watched = Watched(pipeline, run)
@@ -135,8 +128,10 @@ def test_a_held_sink_is_foretold_and_told_of(pipeline: Pipeline) -> None:
     assert gaps(pipeline) == []
 
 
-def test_advancing_lets_go_of_what_nobody_captures_and_of_nothing_else(pipeline: Pipeline) -> None:
-    database = base(pipeline)
+def test_advancing_lets_go_of_what_nobody_captures_and_of_nothing_else(
+    pipeline: PipelineRig,
+) -> None:
+    database = pipeline.database
     settings = {"waltap.wal.budget": "12MB", "waltap.wal.action": "advance"}
     with pipeline.running(**settings) as run:
         watched = Watched(pipeline, run)
@@ -157,8 +152,8 @@ def test_advancing_lets_go_of_what_nobody_captures_and_of_nothing_else(pipeline:
     assert gaps(pipeline) == []
 
 
-def test_incremental_snapshots_are_paused_while_there_is_too_much(pipeline: Pipeline) -> None:
-    database = base(pipeline)
+def test_incremental_snapshots_are_paused_while_there_is_too_much(pipeline: PipelineRig) -> None:
+    database = pipeline.database
     database.execute("INSERT INTO t SELECT g, 'x' FROM generate_series(100, 2000) g")
     settings: dict[str, Any] = {
         "waltap.wal.budget": "12MB",
@@ -195,8 +190,8 @@ def test_incremental_snapshots_are_paused_while_there_is_too_much(pipeline: Pipe
     assert len(pipeline.destination.table("t")) == 1903
 
 
-def test_a_slot_that_is_dropped_says_exactly_what_is_lost(pipeline: Pipeline) -> None:
-    database = base(pipeline)
+def test_a_slot_that_is_dropped_says_exactly_what_is_lost(pipeline: PipelineRig) -> None:
+    database = pipeline.database
     settings = {"waltap.wal.budget": "8MB", "waltap.wal.action": "drop"}
     with pytest.raises(SlotGivenUp) as ended, pipeline.running(**settings) as run:
         watched = Watched(pipeline, run)
@@ -227,8 +222,8 @@ def test_a_slot_that_is_dropped_says_exactly_what_is_lost(pipeline: Pipeline) ->
     assert "waltap repair FILE" in str(ended.value)
 
 
-def test_a_slot_that_the_server_gave_up_names_the_reason(pipeline: Pipeline) -> None:
-    database = base(pipeline)
+def test_a_slot_that_the_server_gave_up_names_the_reason(pipeline: PipelineRig) -> None:
+    database = pipeline.database
     pipeline.catch_up()
     before = pipeline.offset()
     assert before is not None
@@ -252,8 +247,8 @@ def test_a_slot_that_the_server_gave_up_names_the_reason(pipeline: Pipeline) -> 
     assert gap.reread["public.t"].rows == 2
 
 
-def test_the_limit_of_the_server_is_foretold(pipeline: Pipeline) -> None:
-    database = base(pipeline)
+def test_the_limit_of_the_server_is_foretold(pipeline: PipelineRig) -> None:
+    database = pipeline.database
     database.server.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '30MB'")
     database.server.reload()
     with pipeline.running() as run:
@@ -265,8 +260,8 @@ def test_the_limit_of_the_server_is_foretold(pipeline: Pipeline) -> None:
         watched.free.set()
 
 
-def test_an_idle_timeout_is_understood(pipeline: Pipeline) -> None:
-    database = base(pipeline)
+def test_an_idle_timeout_is_understood(pipeline: PipelineRig) -> None:
+    database = pipeline.database
     if database.server.version < 180000:
         assert not database.execute(
             "SELECT 1 FROM pg_settings WHERE name = 'idle_replication_slot_timeout'"
@@ -286,17 +281,17 @@ def test_an_idle_timeout_is_understood(pipeline: Pipeline) -> None:
     assert "idle_replication_slot_timeout" in told.value.advice()
 
 
-def test_orphans_are_on_the_status(pipeline: Pipeline) -> None:
-    database = base(pipeline)
+def test_orphans_are_on_the_status(pipeline: PipelineRig) -> None:
+    database = pipeline.database
     database.execute("SELECT pg_create_logical_replication_slot('left_behind', 'pgoutput')")
     with pipeline.running() as run:
         watched = Watched(pipeline, run)
         watched.until(lambda health: health.orphans == ("left_behind",), "the name")
 
 
-def test_a_certificate_reads_as_json(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_a_certificate_reads_as_json(pipeline: PipelineRig, tmp_path: Path) -> None:
     pipeline.catch_up()
-    base(pipeline).execute("SELECT pg_drop_replication_slot(%s)", pipeline.slot)
+    pipeline.database.execute("SELECT pg_drop_replication_slot(%s)", pipeline.slot)
     with pytest.raises(Exception, match="does not exist any more"):
         pipeline.run()
     (path,) = (tmp_path / "state" / "p" / "gaps").glob("*.json")

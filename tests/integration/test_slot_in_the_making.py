@@ -12,7 +12,7 @@ from waltap.pipeline.setup import Stages
 from waltap.pipeline.slot_owners import orphan_slots
 from waltap.source.connector import Connector
 
-from tests.harness.pipeline import WAIT_S, Pipeline
+from tests.harness.pipeline import WAIT_S, PipelineRig
 from tests.harness.servers.postgres import Database
 from threading import Event
 
@@ -23,8 +23,8 @@ class Shop:
     def __init__(self, database: Database, folder: Path) -> None:
         database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
         self.database = database
-        self.looks = Pipeline(database, folder)
-        self.starts = Pipeline(database, folder, {"slot.name": f"{database.name[:55]}_other"})
+        self.looks = PipelineRig(database, folder)
+        self.starts = PipelineRig(database, folder, {"slot.name": f"{database.name[:55]}_other"})
         self.starts.tables = {"name": "other"}
 
     @contextmanager

@@ -13,7 +13,7 @@ from waltap.offsets.offset import Offset, OffsetStore
 from waltap.pipeline.preflight import checks
 
 from tests.harness.command import waltap
-from tests.harness.pipeline import Pipeline, Run
+from tests.harness.pipeline import PipelineRig, Run
 from tests.harness.servers.postgres import Database
 
 
@@ -23,7 +23,7 @@ class Shop:
     def __init__(self, database: Database, folder: Path) -> None:
         self.database, self.folder = database, folder
         database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-        self.pipeline = Pipeline(database, folder)
+        self.pipeline = PipelineRig(database, folder)
         self.pipeline.catch_up()
 
     def run(self, *words: str, **settings: Any) -> subprocess.CompletedProcess[str]:

@@ -19,7 +19,7 @@ from waltap.source.position import Position
 from waltap_postgres.errors import OtherSlot, SlotNotOurs
 
 from tests.harness.command import waltap
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 
@@ -93,15 +93,13 @@ def test_the_same_profile_in_another_folder_does_not_take_the_slot(
 # --- consent ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Pipeline:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
-    return Pipeline(database, tmp_path)
+pytestmark = pytest.mark.pipeline(
+    sql="CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)"
+)
 
 
-def foreign_slot(pipeline: Pipeline) -> None:
+def foreign_slot(pipeline: PipelineRig) -> None:
     """Make the publication and a slot, as another pipeline would; a row comes after it."""
-    assert pipeline.database is not None
     pipeline.database.execute(f"CREATE PUBLICATION {pipeline.slot} FOR TABLE t")
     pipeline.database.execute(
         "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", pipeline.slot
@@ -111,7 +109,7 @@ def foreign_slot(pipeline: Pipeline) -> None:
 
 @pytest.mark.parametrize("mode", ["initial", "no_data", "when_needed", "always"])
 def test_a_slot_of_somebody_else_is_refused_and_left_as_it_is(
-    pipeline: Pipeline, mode: str
+    pipeline: PipelineRig, mode: str
 ) -> None:
     foreign_slot(pipeline)
     before = pipeline.slot_lsns()
@@ -122,13 +120,12 @@ def test_a_slot_of_somebody_else_is_refused_and_left_as_it_is(
     assert pipeline.destination.events == []
 
 
-def test_it_is_taken_over_with_consent_once_and_for_all(pipeline: Pipeline) -> None:
+def test_it_is_taken_over_with_consent_once_and_for_all(pipeline: PipelineRig) -> None:
     foreign_slot(pipeline)
     pipeline.catch_up(**{"slot.adopt": "true", "snapshot.mode": "no_data"})
     assert pipeline.destination.ids("t") == [2]
     pipeline.catch_up(**{"snapshot.mode": "no_data"})  # consent is needed once
     pipeline.offset_file.unlink()
-    assert pipeline.database is not None
     pipeline.database.execute("INSERT INTO t VALUES (3)")
     pipeline.catch_up(**{"snapshot.mode": "no_data"})
     assert pipeline.destination.ids("t") == [2, 3]
@@ -169,10 +166,10 @@ def test_a_loop_in_python_asks_too(
     assert sum(batch.events for batch in batches) == 1
 
 
-def test_an_offset_of_another_slot_is_no_claim_to_this_one(pipeline: Pipeline) -> None:
+def test_an_offset_of_another_slot_is_no_claim_to_this_one(pipeline: PipelineRig) -> None:
     """Also not in a mode that answers a lost position by a new snapshot."""
     pipeline.catch_up()
-    foreign = Pipeline(pipeline.database, pipeline.folder)
+    foreign = PipelineRig(pipeline.database, pipeline.folder)
     name = f"{pipeline.slot}_x"[-60:]
     foreign.settings |= {"slot.name": name, "publication.name": name}
     foreign_slot(foreign)
@@ -183,25 +180,23 @@ def test_an_offset_of_another_slot_is_no_claim_to_this_one(pipeline: Pipeline) -
     assert pipeline.offset() is not None
 
 
-def test_an_offset_of_another_slot_of_the_database_says_how_to_go_on(pipeline: Pipeline) -> None:
+def test_an_offset_of_another_slot_of_the_database_says_how_to_go_on(pipeline: PipelineRig) -> None:
     """As after an update from a version that named slot and publication otherwise."""
     pipeline.catch_up()
     old, new = pipeline.slot, f"n_{pipeline.slot}"[:60]
     with pytest.raises(OtherSlot) as caught:
         pipeline.run(**{"slot.name": new, "publication.name": new})
     assert f'slot.name = "{old}"' in str(caught.value)
-    assert pipeline.database is not None
     assert list(pipeline.database.slots()) == [old]
 
 
 # --- our own slot, known again ---------------------------------------------------------------------
 
 
-def test_a_slot_of_ours_is_known_without_an_offset(pipeline: Pipeline) -> None:
+def test_a_slot_of_ours_is_known_without_an_offset(pipeline: PipelineRig) -> None:
     """`waltap offsets clear` forgets a position, not whose slot it is."""
     pipeline.catch_up()
     pipeline.offset_file.unlink()
-    assert pipeline.database is not None
     pipeline.database.execute("INSERT INTO t VALUES (2)")
     pipeline.catch_up()
     assert pipeline.destination.ids("t", "r") == [1, 1, 2]
@@ -235,9 +230,8 @@ def test_a_start_that_is_killed_after_it_made_the_slot_recovers_by_itself(
     assert sorted(number for _, number in delivered(folder)) == [1, 2, 3, 4]
 
 
-def test_a_refused_start_leaves_no_claim_to_a_slot_that_comes_later(pipeline: Pipeline) -> None:
+def test_a_refused_start_leaves_no_claim_to_a_slot_that_comes_later(pipeline: PipelineRig) -> None:
     database = pipeline.database
-    assert database is not None
     with pytest.raises(WaltapError):
         pipeline.run(**{"plugin.name": "no_such_plugin_here"})
     with pytest.raises(WaltapError):
@@ -247,7 +241,7 @@ def test_a_refused_start_leaves_no_claim_to_a_slot_that_comes_later(pipeline: Pi
         pipeline.run()
 
 
-def test_state_of_a_version_that_kept_no_list_is_understood(pipeline: Pipeline) -> None:
+def test_state_of_a_version_that_kept_no_list_is_understood(pipeline: PipelineRig) -> None:
     pipeline.catch_up()
     listed = pipeline.offset_file.parent / "belongings.json"
     listed.unlink()
@@ -262,10 +256,9 @@ def test_state_of_a_version_that_kept_no_list_is_understood(pipeline: Pipeline) 
 
 
 def test_a_temporary_slot_of_a_killed_run_is_waited_out_and_its_offset_counts_no_more(
-    pipeline: Pipeline,
+    pipeline: PipelineRig,
 ) -> None:
     database = pipeline.database
-    assert database is not None
     temporary = {"slot.temporary": "true"}
     with psycopg.connect(database.dsn, autocommit=True) as last:
         last.execute(

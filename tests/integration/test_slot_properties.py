@@ -7,26 +7,18 @@ import pytest
 from waltap.source.position import lsn_text
 from waltap_postgres.errors import FailoverUnavailable, PositionGap
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 
-@pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Pipeline:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    return Pipeline(database, tmp_path)
-
-
-def base(pipeline: Pipeline) -> Database:
-    assert pipeline.database is not None
-    return pipeline.database
+pytestmark = pytest.mark.pipeline(sql="CREATE TABLE t (id int PRIMARY KEY)")
 
 
 # --- lsn.flush.mode ---------------------------------------------------------------------------------
 
 
-def test_manual_confirms_nothing_and_repeats_nothing(pipeline: Pipeline) -> None:
-    database, manual = base(pipeline), {"lsn.flush.mode": "manual"}
+def test_manual_confirms_nothing_and_repeats_nothing(pipeline: PipelineRig) -> None:
+    database, manual = pipeline.database, {"lsn.flush.mode": "manual"}
     pipeline.catch_up(**manual)
     before = pipeline.slot_lsns()[0]
     for number in (1, 2):
@@ -39,8 +31,8 @@ def test_manual_confirms_nothing_and_repeats_nothing(pipeline: Pipeline) -> None
     assert offset.sole.position.end_lsn > before
 
 
-def test_who_moves_the_slot_up_to_the_offset_loses_nothing(pipeline: Pipeline) -> None:
-    database, manual = base(pipeline), {"lsn.flush.mode": "manual"}
+def test_who_moves_the_slot_up_to_the_offset_loses_nothing(pipeline: PipelineRig) -> None:
+    database, manual = pipeline.database, {"lsn.flush.mode": "manual"}
     pipeline.catch_up(**manual)
     database.execute("INSERT INTO t VALUES (1)")
     pipeline.catch_up(**manual)
@@ -61,8 +53,8 @@ def test_who_moves_the_slot_up_to_the_offset_loses_nothing(pipeline: Pipeline) -
 # --- streaming.delay.ms, xmin.fetch.interval.ms -----------------------------------------------------
 
 
-def test_the_stream_waits_behind_a_snapshot_and_a_stop_ends_the_wait(pipeline: Pipeline) -> None:
-    database = base(pipeline)
+def test_the_stream_waits_behind_a_snapshot_and_a_stop_ends_the_wait(pipeline: PipelineRig) -> None:
+    database = pipeline.database
     database.execute("INSERT INTO t VALUES (1)")
 
     def snapshot_is_whole() -> bool:
@@ -79,8 +71,8 @@ def test_the_stream_waits_behind_a_snapshot_and_a_stop_ends_the_wait(pipeline: P
 
 
 @pytest.mark.parametrize("interval", [0, 1])
-def test_source_xmin_is_the_catalog_xmin_of_the_slot(pipeline: Pipeline, interval: int) -> None:
-    database, path = base(pipeline), pipeline.folder / "out.jsonl"
+def test_source_xmin_is_the_catalog_xmin_of_the_slot(pipeline: PipelineRig, interval: int) -> None:
+    database, path = pipeline.database, pipeline.folder / "out.jsonl"
     database.execute("INSERT INTO t VALUES (1)")
     settings = {"sink.type": "jsonl", "sink.path": str(path), "xmin.fetch.interval.ms": interval}
     pipeline.catch_up(**settings)
@@ -108,9 +100,9 @@ FAILOVER = {"slot.failover": True}
 
 
 def test_a_server_that_copies_no_slots_is_refused_before_anything_is_made(
-    pipeline: Pipeline,
+    pipeline: PipelineRig,
 ) -> None:
-    database = base(pipeline)
+    database = pipeline.database
     if database.server.version >= 170000:
         pytest.skip("this server copies slots")
     with pytest.raises(FailoverUnavailable, match="copies no slots to standbys") as refused:
@@ -122,7 +114,7 @@ def test_a_server_that_copies_no_slots_is_refused_before_anything_is_made(
 
 def test_a_temporary_slot_is_not_copied(newest_database: Database, tmp_path: Path) -> None:
     newest_database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    made = Pipeline(newest_database, tmp_path, FAILOVER | {"slot.temporary": True})
+    made = PipelineRig(newest_database, tmp_path, FAILOVER | {"slot.temporary": True})
     with pytest.raises(FailoverUnavailable, match=r"slot\.temporary"):
         made.catch_up()
 
@@ -132,7 +124,7 @@ def test_a_slot_is_marked_for_standbys(
     newest_database: Database, tmp_path: Path, later: bool
 ) -> None:
     newest_database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    made = Pipeline(newest_database, tmp_path)
+    made = PipelineRig(newest_database, tmp_path)
     made.catch_up(**({} if later else FAILOVER))
     newest_database.execute("INSERT INTO t VALUES (1)")
     made.catch_up(**FAILOVER)

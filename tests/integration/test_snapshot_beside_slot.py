@@ -13,15 +13,15 @@ from waltap.snapshot import Snapshotter, SnapshotStart
 from waltap.specs import SnapshotterSpec
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 ONLY_T = {"snapshot.include.collection.list": r"public\.t"}
 
 
-def with_slot(database: Database, folder: Path, **settings: Any) -> Pipeline:
+def with_slot(database: Database, folder: Path, **settings: Any) -> PipelineRig:
     """Return a pipeline whose slot somebody made before it ran, and behind which there are changes."""
-    pipeline = Pipeline(database, folder, {"slot.adopt": True} | settings)
+    pipeline = PipelineRig(database, folder, {"slot.adopt": True} | settings)
     plugin = str(settings.get("plugin.name", "pgoutput"))
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v int); CREATE TABLE other (id int PRIMARY KEY, v int);"
@@ -32,14 +32,14 @@ def with_slot(database: Database, folder: Path, **settings: Any) -> Pipeline:
     return pipeline
 
 
-def told(pipeline: Pipeline, *tables: str) -> list[tuple[str, str, str | None]]:
+def told(pipeline: PipelineRig, *tables: str) -> list[tuple[str, str, str | None]]:
     return [
         (event.table.removeprefix("public."), event.op, event.row.get("id"))
         for event in pipeline.destination.of(*(tables or ("t", "other", "void")))
     ]
 
 
-def messages(pipeline: Pipeline) -> list[bytes]:
+def messages(pipeline: PipelineRig) -> list[bytes]:
     return [
         change.content
         for batch in pipeline.destination.batches

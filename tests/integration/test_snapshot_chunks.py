@@ -17,7 +17,7 @@ from waltap.source.connector import Connector, MadeByRun, SourceLacks
 from waltap_postgres import connector as postgres_connector
 from waltap_postgres.waiting import pause
 
-from tests.harness.pipeline import Pipeline, until
+from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database
 
 READER = """
@@ -33,7 +33,7 @@ json.dump(rows, sys.stdout)
 
 
 @contextmanager
-def connected(pipeline: Pipeline) -> Iterator[Connector]:
+def connected(pipeline: PipelineRig) -> Iterator[Connector]:
     host, _ = pipeline.host()
     stages = build(pipeline.profile(host), host, run_id="chunks")
     connector = stages.open_connector(MadeByRun())
@@ -66,7 +66,7 @@ def shop(database: Database) -> Database:
 
 
 def test_two_processes_read_what_one_snapshot_shows(shop: Database, tmp_path: Path) -> None:
-    pipeline = Pipeline(shop, tmp_path, {"snapshot.max.threads": 5})
+    pipeline = PipelineRig(shop, tmp_path, {"snapshot.max.threads": 5})
     with connected(pipeline) as connector:
         start = connector.prepare(None)
         shop.execute(
@@ -92,7 +92,7 @@ def test_two_processes_read_what_one_snapshot_shows(shop: Database, tmp_path: Pa
 
 
 def test_one_connection_gives_chunks_too(shop: Database, tmp_path: Path) -> None:
-    with connected(Pipeline(shop, tmp_path)) as connector:
+    with connected(PipelineRig(shop, tmp_path)) as connector:
         chunks = connector.chunks(connector.prepare(None))
         (whole,) = (chunk for chunk in chunks if chunk.relation.table == "big")
         pieces = list(whole.read())
@@ -112,7 +112,7 @@ def test_a_snapshot_that_others_cannot_read_is_waited_for_once(
     monkeypatch.setattr(postgres_connector, "pause", noted)
     settings = {"snapshot.mode": "initial_only", "snapshot.isolation.mode": "read_committed"}
     settings["snapshot.delay.ms"] = "20"
-    with connected(Pipeline(shop, tmp_path, settings)) as connector:
+    with connected(PipelineRig(shop, tmp_path, settings)) as connector:
         start = connector.prepare(None)
         with pytest.raises(SourceLacks):
             connector.chunks(start)
@@ -124,7 +124,7 @@ def test_a_snapshot_that_others_cannot_read_is_waited_for_once(
 
 
 def test_a_chunk_says_that_its_snapshot_is_gone(shop: Database, tmp_path: Path) -> None:
-    with connected(Pipeline(shop, tmp_path)) as connector:
+    with connected(PipelineRig(shop, tmp_path)) as connector:
         chunk, *_ = connector.chunks(connector.prepare(None))
     readers = (
         "SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.pipeline import Pipeline, until
+from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database
 
 
@@ -55,7 +55,7 @@ def in_database(database: Database, table: str = "busy") -> dict[tuple[str], dic
     return {(i,): {"id": i, "v": v} for i, v in rows}
 
 
-def assert_each_row_arrived_once(pipeline: Pipeline) -> None:
+def assert_each_row_arrived_once(pipeline: PipelineRig) -> None:
     """Every row came into being once for the destination: read by the snapshot, or as an insert."""
     ids = pipeline.destination.ids("busy", "r", "c")
     assert len(ids) == len(set(ids))
@@ -74,7 +74,7 @@ def busy(database: Database) -> Database:
 def test_rows_written_during_the_snapshot_arrive_once_with_a_new_slot(
     busy: Database, tmp_path: Path
 ) -> None:
-    pipeline = Pipeline(busy, tmp_path, {"snapshot.fetch.size": 500})
+    pipeline = PipelineRig(busy, tmp_path, {"snapshot.fetch.size": 500})
     with writers(busy) as inserted:
         until(lambda: all(len(ids) > 20 for ids in inserted), "writers")
         with pipeline.running() as run:
@@ -91,7 +91,7 @@ def test_rows_written_during_a_snapshot_beside_an_older_slot_arrive_once(
     busy: Database, tmp_path: Path, plugin: str
 ) -> None:
     settings = {"snapshot.fetch.size": 500, "plugin.name": plugin, "slot.adopt": "true"}
-    pipeline = Pipeline(busy, tmp_path, settings)
+    pipeline = PipelineRig(busy, tmp_path, settings)
     busy.execute(f"CREATE PUBLICATION {pipeline.slot} FOR TABLE busy")
     busy.execute(f"SELECT pg_create_logical_replication_slot('{pipeline.slot}', '{plugin}')")
     with writers(busy) as inserted:
@@ -112,7 +112,7 @@ def test_a_snapshot_at_every_start_leaves_out_of_the_stream_what_it_has_read(
     busy: Database, tmp_path: Path
 ) -> None:
     """The second start has a stored position and changes after it; its snapshot has read most of them."""
-    pipeline = Pipeline(busy, tmp_path, {"snapshot.mode": "always"})
+    pipeline = PipelineRig(busy, tmp_path, {"snapshot.mode": "always"})
     pipeline.catch_up()
     pipeline.destination.events.clear()
     with writers(busy) as inserted:

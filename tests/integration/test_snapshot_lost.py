@@ -8,7 +8,7 @@ from waltap.transactions.transaction import Batch, SnapshotRows
 from waltap_postgres.snapshot import plan
 from waltap_postgres.snapshot.errors import SnapshotTooOld
 
-from tests.harness.pipeline import Pipeline, until
+from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database
 
 ROWS = 400
@@ -54,7 +54,7 @@ def test_a_snapshot_that_became_too_old_goes_on_in_a_new_one(
         "snapshot.select.statement.overrides": "public.b",
         "snapshot.select.statement.overrides.public.b": "SELECT read_of(id) AS id, v FROM b",
     }
-    pipeline = Pipeline(shop, tmp_path, settings)
+    pipeline = PipelineRig(shop, tmp_path, settings)
     pipeline.destination.resumes = True
     with pipeline.running(Mends(shop, "DROP TABLE IF EXISTS aged")) as run:
         ((error, retried),) = run.notices.failures
@@ -95,7 +95,7 @@ class EndsTheExporter:
 def test_an_exported_snapshot_that_is_lost_is_made_anew(
     shop: Database, tmp_path: Path, threads: int
 ) -> None:
-    pipeline = Pipeline(shop, tmp_path, {"snapshot.max.threads": threads})
+    pipeline = PipelineRig(shop, tmp_path, {"snapshot.max.threads": threads})
     with pipeline.running(EndsTheExporter(shop)) as run:
         ((error, retried),) = run.notices.failures
         shop.execute("INSERT INTO a VALUES (1000, 'streamed')")
@@ -117,7 +117,7 @@ def test_a_table_that_is_dropped_between_its_chunks_and_a_kill_leaves_the_others
     settings = {"snapshot.fetch.size": 20, "sink.type": sink}
     if sink == "changelog":
         settings["sink.path"] = str(tmp_path / "log")
-    pipeline = Pipeline(shop, tmp_path, settings)
+    pipeline = PipelineRig(shop, tmp_path, settings)
     pipeline.destination.resumes = True
     with pytest.raises(Killed):
         pipeline.run(Stops(10))

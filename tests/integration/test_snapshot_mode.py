@@ -18,7 +18,7 @@ from waltap_postgres.snapshot.errors import (
     SnapshotReadFailed,
 )
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 MODE = {"snapshot.mode": "custom", "snapshot.mode.custom.name": "mine"}
@@ -67,13 +67,12 @@ def shop(database: Database) -> Database:
 
 
 def run_once(
-    pipeline: Pipeline, plugin: object, write: Callable[[], None] = lambda: None, **settings: Any
+    pipeline: PipelineRig, plugin: object, write: Callable[[], None] = lambda: None, **settings: Any
 ) -> None:
     """Run until what ``write`` commits while it streams has arrived."""
     with pipeline.running(plugin, **settings) as run:
         write()
         before = len(pipeline.destination.of("a"))
-        assert pipeline.database is not None
         pipeline.database.execute("INSERT INTO a SELECT max(id) + 1, 'end' FROM a")
         run.until(lambda: len(pipeline.destination.of("a")) > before, "the last change")
 
@@ -89,7 +88,7 @@ def test_a_mode_skips_tables_and_reads_others_by_its_own_select(
         def query(self, relation: Relation, start: SnapshotStart) -> str | None:
             return "SELECT v, id FROM c WHERE id > 3;" if relation.table == "c" else None
 
-    mode, pipeline = Chooses(shop), Pipeline(shop, tmp_path, MODE)
+    mode, pipeline = Chooses(shop), PipelineRig(shop, tmp_path, MODE)
     run_once(
         pipeline,
         Plugin(mine=mode),
@@ -117,7 +116,7 @@ def test_a_mode_has_offset_slot_and_source_at_hand(shop: Database, tmp_path: Pat
             assert rows == 1
             return None
 
-    mode, pipeline = Sees(shop), Pipeline(shop, tmp_path, MODE)
+    mode, pipeline = Sees(shop), PipelineRig(shop, tmp_path, MODE)
     run_once(pipeline, Plugin(mine=mode))
     stored = pipeline.offset()
     assert stored is not None
@@ -139,7 +138,7 @@ def test_an_interrupted_snapshot_ends_too(shop: Database, tmp_path: Path) -> Non
     def die(_batch: Batch) -> None:
         raise Killed
 
-    mode, pipeline = Mine(shop), Pipeline(shop, tmp_path, MODE)
+    mode, pipeline = Mine(shop), PipelineRig(shop, tmp_path, MODE)
     pipeline.destination.before_write = die
     with pytest.raises(Killed):
         pipeline.run(Plugin(mine=mode))
@@ -153,7 +152,7 @@ def test_a_mode_that_fails_behind_its_snapshot_changes_nothing(
         def after(self, start: SnapshotStart, *, completed: bool) -> None:
             raise ValueError("behind")
 
-    pipeline = Pipeline(shop, tmp_path, MODE)
+    pipeline = PipelineRig(shop, tmp_path, MODE)
     run_once(pipeline, Plugin(mine=Fails(shop)))
     assert pipeline.destination.ids("a") == [1, 2, 3, 4, 5, 6]
     assert "the snapshot mode failed behind its snapshot: ValueError: behind" in caplog.text
@@ -168,7 +167,7 @@ def test_a_mode_refuses_its_snapshot_before_a_row_is_read(shop: Database, tmp_pa
         def before(self, relations: Sequence[Relation], start: SnapshotStart) -> None:
             raise TooLarge("no")
 
-    pipeline = Pipeline(shop, tmp_path, MODE)
+    pipeline = PipelineRig(shop, tmp_path, MODE)
     with pytest.raises(TooLarge):
         pipeline.run(Plugin(mine=Refuses(shop)))
     assert pipeline.destination.events == []
@@ -206,7 +205,7 @@ def test_a_mode_locks_tables_as_it_likes(
                 return None
             return f'LOCK TABLE "{relation.schema}"."{relation.table}" IN SHARE MODE'
 
-    own, pipeline = Locks(shop), Pipeline(shop, tmp_path, MODE)
+    own, pipeline = Locks(shop), PipelineRig(shop, tmp_path, MODE)
     run_once(pipeline, Plugin(mine=own), **{"snapshot.locking.mode": mode})
     assert own.locks == expected
     assert pipeline.destination.ids("b", "r") == [1, 2, 3, 4, 5]
@@ -225,7 +224,7 @@ def test_an_own_isolation_counts_where_the_snapshot_is_not_the_slots(
             assert not start.exported
             return "read_committed"
 
-    own, pipeline = Isolates(shop), Pipeline(shop, tmp_path, MODE)
+    own, pipeline = Isolates(shop), PipelineRig(shop, tmp_path, MODE)
 
     def write(batch: Batch) -> None:
         pipeline.destination.before_write = lambda batch: None
@@ -251,7 +250,7 @@ def test_queries_and_locks_may_be_those_of_other_plugins(shop: Database, tmp_pat
             self.heard.append((relation.table, locks))
             return f"LOCK TABLE {relation.table} IN SHARE ROW EXCLUSIVE MODE"
 
-    locks, pipeline = Locks(shop), Pipeline(shop, tmp_path)
+    locks, pipeline = Locks(shop), PipelineRig(shop, tmp_path)
     run_once(
         pipeline,
         Plugin(queries=Queries(shop), locks=locks),
@@ -272,7 +271,7 @@ def test_queries_and_locks_may_be_those_of_other_plugins(shop: Database, tmp_pat
 
 @pytest.mark.parametrize("what", ["query", "locking"])
 def test_a_plugin_that_nobody_names_is_asked_for(shop: Database, tmp_path: Path, what: str) -> None:
-    pipeline = Pipeline(shop, tmp_path)
+    pipeline = PipelineRig(shop, tmp_path)
     with pytest.raises(ConfigurationError, match=f"snapshot.{what}.mode.custom.name"):
         pipeline.run(**{f"snapshot.{what}.mode": "custom"})
 
@@ -282,7 +281,7 @@ def test_a_blocking_snapshot_is_read_by_the_modes_select(shop: Database, tmp_pat
         def query(self, relation: Relation, start: SnapshotStart) -> str | None:
             return "SELECT * FROM c WHERE id < 3" if relation.table == "c" else None
 
-    pipeline = Pipeline(shop, tmp_path, MODE)
+    pipeline = PipelineRig(shop, tmp_path, MODE)
     with pipeline.running(Plugin(mine=Queries(shop))) as run:
         run.engine.signal(
             "execute-snapshot", {"type": "blocking", "data-collections": ["public.c"]}
@@ -318,7 +317,7 @@ def test_a_wrong_answer_is_told_with_its_plugin_and_leaves_nothing(
     error: type[Exception],
     words: str,
 ) -> None:
-    pipeline = Pipeline(shop, tmp_path, MODE)
+    pipeline = PipelineRig(shop, tmp_path, MODE)
     mode = Answers(shop, question, answer)
     if question == "isolation":
         mode.streams = lambda known: False  # type: ignore[method-assign]
@@ -331,7 +330,7 @@ def test_a_wrong_answer_is_told_with_its_plugin_and_leaves_nothing(
 def test_a_missing_select_of_the_profile_is_told(
     shop: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pipeline = Pipeline(shop, tmp_path, {"snapshot.select.statement.overrides": "public.a"})
+    pipeline = PipelineRig(shop, tmp_path, {"snapshot.select.statement.overrides": "public.a"})
     run_once(pipeline, Plugin())
     assert pipeline.destination.ids("a") == [1, 2, 3, 4, 5, 6]
     name = "snapshot.select.statement.overrides.public.a"
@@ -341,7 +340,7 @@ def test_a_missing_select_of_the_profile_is_told(
 def test_a_lock_that_somebody_else_has_is_waited_for_so_long(
     shop: Database, tmp_path: Path
 ) -> None:
-    pipeline = Pipeline(
+    pipeline = PipelineRig(
         shop,
         tmp_path,
         {

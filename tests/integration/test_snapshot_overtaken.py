@@ -13,7 +13,7 @@ from waltap.hookspecs import hookimpl
 from waltap.transactions.transaction import SnapshotRows
 from waltap_sinks.changelog import ChangeLog
 
-from tests.harness.pipeline import Pipeline, until
+from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database
 
 DECODERS = ["pgoutput", "wal2json", "decoderbufs"]
@@ -87,7 +87,7 @@ def present(database: Database, table: str) -> dict[tuple[str], dict[str, Any]]:
 def test_a_table_that_is_rewritten_before_it_is_read_arrives_whole(
     tables: Database, tmp_path: Path, name: str, plugin: str
 ) -> None:
-    pipeline = Pipeline(tables, tmp_path, {"plugin.name": plugin, "snapshot.fetch.size": 300})
+    pipeline = PipelineRig(tables, tmp_path, {"plugin.name": plugin, "snapshot.fetch.size": 300})
     with pipeline.running(AtStart(ddl(tables, REWRITES[name]))):
         tables.execute("UPDATE t SET id = 3000 WHERE id = 5; DELETE FROM t WHERE id = 6")
     pipeline.catch_up()
@@ -121,7 +121,7 @@ def test_markers_tell_the_order_in_which_rows_are_delivered(
             for command in commands:
                 connection.execute(command.encode())
 
-    pipeline = Pipeline(tables, tmp_path, {"snapshot.fetch.size": size})
+    pipeline = PipelineRig(tables, tmp_path, {"snapshot.fetch.size": size})
     with pipeline.running(AtStart(act)):
         pass
     found: dict[str, list[str]] = {}
@@ -156,7 +156,7 @@ def test_markers_tell_the_order_in_which_rows_are_delivered(
 def test_a_table_that_is_rewritten_beside_an_older_slot_arrives_whole(
     tables: Database, tmp_path: Path
 ) -> None:
-    pipeline = Pipeline(tables, tmp_path, {"snapshot.mode": "always"})
+    pipeline = PipelineRig(tables, tmp_path, {"snapshot.mode": "always"})
     pipeline.catch_up()
     pipeline.destination.events.clear()
     tables.execute("INSERT INTO t VALUES (1001, 1, 1); INSERT INTO z VALUES (3)")
@@ -175,7 +175,7 @@ def test_rows_without_a_key_come_once_when_their_table_is_rewritten(
     database.execute("CREATE TABLE k (v int); INSERT INTO k SELECT generate_series(1, 100)")
     database.execute("CREATE TABLE o (id int PRIMARY KEY)")
     settings = {"plugin.name": plugin, "publication.keyless.tables": "publish"}
-    pipeline = Pipeline(database, tmp_path, settings)
+    pipeline = PipelineRig(database, tmp_path, settings)
     text = (
         "INSERT INTO k VALUES (101), (101); INSERT INTO o VALUES (1);"
         "ALTER TABLE k ALTER v TYPE bigint; INSERT INTO k VALUES (102), (102); INSERT INTO o VALUES (2)"
@@ -192,7 +192,7 @@ def test_rows_without_a_key_come_once_when_their_table_is_rewritten(
 def test_rows_are_read_on_under_the_names_that_the_snapshot_has(
     tables: Database, tmp_path: Path, name: str
 ) -> None:
-    pipeline = Pipeline(tables, tmp_path)
+    pipeline = PipelineRig(tables, tmp_path)
     with pipeline.running(AtStart(ddl(tables, RENAMES[name]))):
         pass
     read = [event.row for event in pipeline.destination.of("t") if event.op == "r"]
@@ -203,7 +203,7 @@ def test_rows_are_read_on_under_the_names_that_the_snapshot_has(
 def test_a_table_that_is_dropped_before_it_is_read_holds_nothing_up(
     tables: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pipeline = Pipeline(tables, tmp_path)
+    pipeline = PipelineRig(tables, tmp_path)
     with pipeline.running(AtStart(ddl(tables, "DROP TABLE t"))):
         pass
     assert pipeline.destination.of("t") == []
@@ -214,7 +214,7 @@ def test_a_table_that_is_dropped_before_it_is_read_holds_nothing_up(
 def test_a_table_that_is_renamed_and_rewritten_has_the_snapshot_taken_anew(
     tables: Database, tmp_path: Path
 ) -> None:
-    pipeline = Pipeline(tables, tmp_path)
+    pipeline = PipelineRig(tables, tmp_path)
     text = "ALTER TABLE t RENAME TO t2; ALTER TABLE t2 ALTER v TYPE bigint"
     with pipeline.running(AtStart(ddl(tables, text))) as run:
         assert "reconnecting" in [state for state, _ in run.notices.states]
@@ -247,7 +247,7 @@ def test_partitions_that_are_rewritten_before_they_are_read_arrive_whole(
 ) -> None:
     database.execute(PARTITIONED)
     settings = {"publish.via.partition.root": root, "table.include.list": r"public\.m.*"}
-    pipeline = Pipeline(database, tmp_path, settings)
+    pipeline = PipelineRig(database, tmp_path, settings)
     with pipeline.running(AtStart(ddl(database, PARTITIONS[name]))):
         pass
     pipeline.catch_up()
@@ -261,7 +261,7 @@ def test_partitions_that_are_rewritten_before_they_are_read_arrive_whole(
 
 def test_the_change_log_has_the_rows_that_were_read_anew(tables: Database, tmp_path: Path) -> None:
     settings = {"sink.type": "changelog", "sink.path": str(tmp_path / "log")}
-    pipeline = Pipeline(tables, tmp_path, settings)
+    pipeline = PipelineRig(tables, tmp_path, settings)
     with pipeline.running(AtStart(ddl(tables, REWRITES["another type"]))):
         pass
     log = ChangeLog(str(tmp_path / "log"))
@@ -271,7 +271,7 @@ def test_the_change_log_has_the_rows_that_were_read_anew(tables: Database, tmp_p
 
 def test_shared_locks_stand_before_there_is_a_snapshot(tables: Database, tmp_path: Path) -> None:
     """Who would rewrite a table waits until it has been read; whoever writes rows does not."""
-    pipeline = Pipeline(tables, tmp_path, {"snapshot.locking.mode": "shared"})
+    pipeline = PipelineRig(tables, tmp_path, {"snapshot.locking.mode": "shared"})
     refused: list[BaseException] = []
 
     def alter() -> None:
@@ -292,7 +292,7 @@ def test_shared_locks_are_given_up_for_a_transaction_that_the_slot_waits_for(
     tables: Database, tmp_path: Path
 ) -> None:
     """It holds the slot up, and waits for our lock: neither could ever go on."""
-    pipeline = Pipeline(tables, tmp_path, {"snapshot.locking.mode": "shared"})
+    pipeline = PipelineRig(tables, tmp_path, {"snapshot.locking.mode": "shared"})
     locked = (
         "SELECT 1 FROM pg_locks JOIN pg_class c ON c.oid = relation JOIN pg_stat_activity a USING (pid)"
         " WHERE relname = 't' AND application_name = 'waltap snapshot'"

@@ -14,7 +14,7 @@ from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.snapshot import parallel
 from waltap_postgres.snapshot.transaction import ReadingTransaction
 
-from tests.harness.pipeline import Destination, Pipeline, until
+from tests.harness.pipeline import Destination, PipelineRig, until
 from tests.harness.servers.postgres import Database
 
 ACCOUNTS, TABLES = 4000, 3
@@ -99,7 +99,7 @@ def test_eight_readers_under_load_see_one_moment(
 ) -> None:
     """The bank's sum is the same at every moment, and of no two: money is moved just before each reader
     begins, and while they read. Beside an old slot there is no snapshot but their own."""
-    pipeline = Pipeline(bank, tmp_path, {"snapshot.max.threads": 8, "snapshot.fetch.size": 500})
+    pipeline = PipelineRig(bank, tmp_path, {"snapshot.max.threads": 8, "snapshot.fetch.size": 500})
     if slot == "old":
         pipeline.settings |= {"slot.adopt": "true"}
         bank.execute(f'CREATE PUBLICATION "{pipeline.slot}" FOR ALL TABLES')
@@ -137,7 +137,7 @@ def test_tables_come_one_after_the_other_and_whole(bank: Database, tmp_path: Pat
         bank.execute(f"CREATE TABLE small{number:03} (id int PRIMARY KEY)")
         bank.execute(f"INSERT INTO small{number:03} VALUES (1), (2)")
     settings = {"snapshot.max.threads": 4, "snapshot.max.threads.multiplier": 3}
-    pipeline = Pipeline(bank, tmp_path, settings)
+    pipeline = PipelineRig(bank, tmp_path, settings)
     with pipeline.running():
         pass
     read = pieces(pipeline.destination)
@@ -172,7 +172,7 @@ def test_tables_come_in_the_order_of_their_row_counts(
         database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY)")
         database.execute(f"INSERT INTO {table} SELECT generate_series(1, {count})")
     settings = {"snapshot.tables.order.by.row.count": order, "snapshot.max.threads": threads}
-    pipeline = Pipeline(database, tmp_path, settings)
+    pipeline = PipelineRig(database, tmp_path, settings)
     with pipeline.running():
         pass
     found = [p.relation.table for p in pieces(pipeline.destination)]
@@ -188,7 +188,7 @@ def test_a_table_that_is_cut_by_its_key_is_read_whole(database: Database, tmp_pa
         "INSERT INTO p SELECT chr(65 + g % 26) || '''\\', g, 'v' || g FROM generate_series(1, 3000) g"
     )
     settings = {"snapshot.max.threads": 4, "publish.via.partition.root": "true"}
-    pipeline = Pipeline(database, tmp_path, settings)
+    pipeline = PipelineRig(database, tmp_path, settings)
     with pipeline.running():
         pass
     assert sorted(pipeline.destination.ids("p", "r", column="n")) == list(range(1, 3001))
@@ -199,7 +199,7 @@ def test_ddl_waits_for_the_last_range_of_a_table(bank: Database, tmp_path: Path)
     """What empties a table comes before its first range or after its last, and never between."""
     waiting = threading.Thread(target=lambda: bank.execute("TRUNCATE bank0"))
     settings = {"snapshot.max.threads": 3, "snapshot.fetch.size": 100}
-    pipeline = Pipeline(bank, tmp_path, settings | {"snapshot.max.threads.multiplier": 4})
+    pipeline = PipelineRig(bank, tmp_path, settings | {"snapshot.max.threads.multiplier": 4})
     with pipeline.running(When("progress", waiting.start, "public.bank0")) as run:
         run.until(
             lambda: pipeline.destination.of("bank0")[-1].op == "t", "the truncate", DEADLINE_S
@@ -213,7 +213,7 @@ def test_ddl_waits_for_the_last_range_of_a_table(bank: Database, tmp_path: Path)
 def test_a_table_that_was_rewritten_before_is_read_in_a_later_snapshot(
     bank: Database, tmp_path: Path, statement: str
 ) -> None:
-    pipeline = Pipeline(bank, tmp_path, {"snapshot.max.threads": 4})
+    pipeline = PipelineRig(bank, tmp_path, {"snapshot.max.threads": 4})
     with pipeline.running(When("started", lambda: bank.execute(statement))):
         pass
     left = ACCOUNTS if "VACUUM" in statement else 0
@@ -229,7 +229,7 @@ def test_a_reader_that_is_cut_off_ends_the_others_and_the_snapshot_is_taken_agai
     for name in ("CURRENT_BYTES", "AHEAD_BYTES"):  # no reader is done before its pieces are taken
         monkeypatch.setattr(parallel, name, 1)
     settings = {"snapshot.max.threads": 4, "snapshot.fetch.size": 50}
-    pipeline = Pipeline(bank, tmp_path, settings)
+    pipeline = PipelineRig(bank, tmp_path, settings)
 
     def cut() -> None:
         bank.execute(
@@ -247,7 +247,7 @@ def test_a_reader_that_is_cut_off_ends_the_others_and_the_snapshot_is_taken_agai
 
 
 def test_a_stop_ends_every_reader(bank: Database, tmp_path: Path) -> None:
-    pipeline = Pipeline(bank, tmp_path, {"snapshot.max.threads": 8, "snapshot.fetch.size": 50})
+    pipeline = PipelineRig(bank, tmp_path, {"snapshot.max.threads": 8, "snapshot.fetch.size": 50})
     seen = threading.Event()
     with pipeline.running(When("progress", seen.set), ready=False) as run:
         assert seen.wait(DEADLINE_S)
@@ -261,7 +261,7 @@ def test_an_isolation_that_lasts_for_one_statement_is_read_by_one(
     bank: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = {"snapshot.max.threads": 4, "snapshot.isolation.mode": "read_committed"}
-    pipeline = Pipeline(bank, tmp_path, settings | {"snapshot.mode": "initial_only"})
+    pipeline = PipelineRig(bank, tmp_path, settings | {"snapshot.mode": "initial_only"})
     pipeline.run()
     assert sorted(pipeline.destination.ids("bank2", "r")) == list(range(ACCOUNTS))
     assert "snapshot.isolation.mode leaves nothing for several to share" in caplog.text

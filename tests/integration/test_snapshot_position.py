@@ -15,13 +15,13 @@ from waltap_spark.modes import ModeRules
 from waltap_spark.output import Output
 from waltap_spark.session import prepare
 
-from tests.harness.pipeline import Pipeline, until
+from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Cluster, Database
 
 
-def with_slot(database: Database, folder: Path) -> Pipeline:
+def with_slot(database: Database, folder: Path) -> PipelineRig:
     """Return a pipeline whose slot somebody made before it ran."""
-    pipeline = Pipeline(database, folder, {"slot.adopt": True})
+    pipeline = PipelineRig(database, folder, {"slot.adopt": True})
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 10), (2, 20);"
         f"CREATE PUBLICATION {pipeline.slot} FOR ALL TABLES"
@@ -35,7 +35,7 @@ def end_of_wal(database: Database) -> int:
     return int(lsn)
 
 
-def positions(pipeline: Pipeline) -> set[int | None]:
+def positions(pipeline: PipelineRig) -> set[int | None]:
     """Return where the snapshot's rows stand."""
     return {
         part.lsn

@@ -14,7 +14,7 @@ from waltap.offsets.offset import Offset
 from waltap.transactions.transaction import Batch, SnapshotRows
 from waltap_postgres.snapshot import plan
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 TABLES = ["a", "b", "c"]
@@ -52,21 +52,21 @@ def commit(database: Database, statement: str) -> None:
         connection.execute(statement.encode())
 
 
-def pipeline_of(database: Database, folder: Path, **settings: Any) -> Pipeline:
+def pipeline_of(database: Database, folder: Path, **settings: Any) -> PipelineRig:
     chosen = {"snapshot.fetch.size": 20, "snapshot.isolation.mode": "read_committed"} | settings
-    pipeline = Pipeline(database, folder, chosen)
+    pipeline = PipelineRig(database, folder, chosen)
     pipeline.destination.resumes = True
     return pipeline
 
 
-def opened(pipeline: Pipeline, batch: Batch) -> None:
+def opened(pipeline: PipelineRig, batch: Batch) -> None:
     """Forget what came before a snapshot that begins: it replaces everything."""
     if any(isinstance(part, SnapshotRows) and part.opens for part in batch.parts):
         pipeline.destination.events.clear()
         pipeline.destination.batches.clear()
 
 
-def killed_at(pipeline: Pipeline, stop: Callable[[Batch], bool]) -> None:
+def killed_at(pipeline: PipelineRig, stop: Callable[[Batch], bool]) -> None:
     """Run until ``stop`` says so of a batch of the snapshot, or to its end; the batch is not taken."""
 
     def look(batch: Batch) -> None:
@@ -97,11 +97,11 @@ def of_short_values(database: Database) -> None:
     database.execute(f"INSERT INTO c SELECT g, 0, 'c', NULL FROM generate_series(1, {ROWS}) g")
 
 
-def read(pipeline: Pipeline, table: str) -> Counter[int]:
+def read(pipeline: PipelineRig, table: str) -> Counter[int]:
     return Counter(pipeline.destination.ids(table, "r"))
 
 
-def chunks(pipeline: Pipeline, table: str) -> Counter[int]:
+def chunks(pipeline: PipelineRig, table: str) -> Counter[int]:
     """Return how often each chunk of a table was delivered to its end."""
     found = (
         p for b in pipeline.destination.batches for p in b.parts if isinstance(p, SnapshotRows)
@@ -111,7 +111,7 @@ def chunks(pipeline: Pipeline, table: str) -> Counter[int]:
     )
 
 
-def known(pipeline: Pipeline) -> Offset:
+def known(pipeline: PipelineRig) -> Offset:
     offset = pipeline.offset()
     assert offset is not None
     return offset
@@ -137,7 +137,7 @@ def test_a_snapshot_goes_on_with_the_chunks_that_are_missing(
         assert pipeline.destination.table(table) == source(shop, table)
 
 
-def openings(pipeline: Pipeline) -> dict[str, list[str]]:
+def openings(pipeline: PipelineRig) -> dict[str, list[str]]:
     """Return the markers other than "true" of each table's rows, as they were delivered, without the ends."""
     found: dict[str, list[str]] = {table: [] for table in TABLES}
     for batch in pipeline.destination.batches:
@@ -297,7 +297,7 @@ def test_kills_at_random_points_of_a_snapshot_leave_the_tables_as_they_are(
         assert pipeline.destination.table(table) == source(shop, table)
 
 
-def kill(pipeline: Pipeline, stop: Callable[[Batch], bool], place: str) -> None:
+def kill(pipeline: PipelineRig, stop: Callable[[Batch], bool], place: str) -> None:
     """Kill before a batch is taken, before a flush, or when it is durable and not yet stored as such."""
     destination, due = pipeline.destination, False
 

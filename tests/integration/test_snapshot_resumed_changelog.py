@@ -16,7 +16,7 @@ from waltap_postgres.snapshot import plan
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.sink import ChangeLogSink
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 TABLES = ["a", "b", "nokey"]
@@ -85,17 +85,17 @@ def commit(database: Database, statement: str) -> None:
         connection.execute(statement.encode())
 
 
-def pipeline_of(database: Database, folder: Path, **settings: Any) -> Pipeline:
+def pipeline_of(database: Database, folder: Path, **settings: Any) -> PipelineRig:
     chosen = {
         "snapshot.fetch.size": 20,
         "sink.type": "changelog",
         "sink.path": str(folder / "log"),
         "publication.keyless.tables": "publish",
     }
-    return Pipeline(database, folder, chosen | settings)
+    return PipelineRig(database, folder, chosen | settings)
 
 
-def kill(pipeline: Pipeline, watch: Watch, place: str, after: int, **settings: Any) -> bool:
+def kill(pipeline: PipelineRig, watch: Watch, place: str, after: int, **settings: Any) -> bool:
     """Run until ``place`` was come to so often; False when there was not so much to do."""
     left = iter(range(after))
     watch.kill = lambda at: at == place and next(left, None) is None

@@ -7,11 +7,11 @@ import pytest
 from waltap.transactions.transaction import Batch, SnapshotRows
 from waltap_postgres.errors import RowsHidden, TableUnreadable
 
-from tests.harness.pipeline import WAIT_S, Pipeline
+from tests.harness.pipeline import WAIT_S, PipelineRig
 from tests.harness.servers.postgres import Database
 
 
-def pieces(pipeline: Pipeline) -> list[tuple[str, int, str, str]]:
+def pieces(pipeline: PipelineRig) -> list[tuple[str, int, str, str]]:
     """Return (table, rows, first marker, last marker) of every piece that was read."""
     return [
         (part.relation.table, len(part.rows), part.first_marker, part.last_marker)
@@ -35,7 +35,7 @@ def test_tables_are_read_whole_whatever_their_size_and_kind(
         'CREATE TABLE "Odd.Schema"."the ""table""" ("a b" int PRIMARY KEY, "select" text);'
         'INSERT INTO "Odd.Schema"."the ""table""" VALUES (7, NULL)'
     )
-    pipeline = Pipeline(
+    pipeline = PipelineRig(
         database, tmp_path, {"snapshot.fetch.size": 1000, "publication.keyless.tables": "publish"}
     )
     pipeline.catch_up()
@@ -55,7 +55,7 @@ def test_tables_are_read_whole_whatever_their_size_and_kind(
 
 
 def test_a_database_without_tables_streams_at_once(database: Database, tmp_path: Path) -> None:
-    pipeline = Pipeline(database, tmp_path)
+    pipeline = PipelineRig(database, tmp_path)
     run = pipeline.catch_up()
     assert [state for state, _ in run.notices.states] == [
         "checking", "snapshot", "streaming", "stopped",
@@ -84,7 +84,7 @@ def test_rows_of_a_partitioned_table_come_once_in_snapshot_and_stream(
     database: Database, tmp_path: Path, root: str, tables: set[str]
 ) -> None:
     database.execute(PARTITIONED)
-    pipeline = Pipeline(database, tmp_path, {"publish.via.partition.root": root})
+    pipeline = PipelineRig(database, tmp_path, {"publish.via.partition.root": root})
     pipeline.catch_up()
     database.execute("INSERT INTO m VALUES (1, 'new'), (200, 'new')")
     database.execute("UPDATE m SET id = 201 WHERE id = 2 OR id = 50")
@@ -110,7 +110,7 @@ def test_rows_of_a_child_table_are_not_read_again_with_its_parent(
         "CREATE TABLE parent (id int PRIMARY KEY, v text); INSERT INTO parent VALUES (1, 'p');"
         "CREATE TABLE child (PRIMARY KEY (id)) INHERITS (parent); INSERT INTO child VALUES (2, 'c')"
     )
-    pipeline = Pipeline(database, tmp_path)
+    pipeline = PipelineRig(database, tmp_path)
     pipeline.catch_up()
     assert [(e.table, e.row["id"]) for e in pipeline.destination.events] == [
         ("public.child", "2"),
@@ -123,7 +123,7 @@ def test_a_snapshot_holds_up_no_other_slot_and_no_other_writer(
 ) -> None:
     """Nothing that the snapshot's transaction holds keeps the server waiting, however long it takes."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
-    pipeline = Pipeline(database, tmp_path)
+    pipeline = PipelineRig(database, tmp_path)
     reading, release = threading.Event(), threading.Event()
 
     def hold(_batch: Batch) -> None:
@@ -156,7 +156,7 @@ def test_an_unreadable_table_is_refused_before_anything_is_made(
         f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'x';"
         f"GRANT SELECT ON a TO {role}; GRANT SELECT ON s.c TO {role};"
     )
-    pipeline = Pipeline(
+    pipeline = PipelineRig(
         database, tmp_path, {"database.user": role, "database.password": "x", "publication.autocreate.mode": "disabled"}
     )  # fmt: skip
     database.execute(f"CREATE PUBLICATION {pipeline.slot} FOR ALL TABLES")
@@ -185,7 +185,7 @@ def test_rows_hidden_by_a_policy_fail_the_snapshot_instead_of_being_left_out(
         "CREATE POLICY mine ON secret USING (owner = current_user);"
         f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'x'; GRANT SELECT ON secret TO {role};"
     )
-    pipeline = Pipeline(
+    pipeline = PipelineRig(
         database, tmp_path, {"database.user": role, "database.password": "x", "publication.autocreate.mode": "disabled"}
     )  # fmt: skip
     database.execute(f"CREATE PUBLICATION {pipeline.slot} FOR ALL TABLES")
@@ -204,7 +204,7 @@ def test_only_the_asked_for_tables_are_read_and_a_select_of_ones_own_is_used(
         "CREATE TABLE a (id int PRIMARY KEY, v text); INSERT INTO a VALUES (1, 'x'), (2, 'y');"
         "CREATE TABLE b (id int PRIMARY KEY); INSERT INTO b VALUES (5);"
     )
-    pipeline = Pipeline(
+    pipeline = PipelineRig(
         database,
         tmp_path,
         {
@@ -230,7 +230,7 @@ def test_an_exact_number_of_rows_is_delivered_and_the_snapshot_is_taken_anew(
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 100)"
     )
-    pipeline = Pipeline(database, tmp_path, {"snapshot.fetch.size": 30})
+    pipeline = PipelineRig(database, tmp_path, {"snapshot.fetch.size": 30})
     pipeline.run(limits=Limits(max_records=42))
     assert pipeline.destination.ids("t") == list(range(1, 43))
     pipeline.destination.events.clear()
@@ -253,7 +253,7 @@ def test_a_change_log_holds_every_row_whichever_tables_are_empty(
     )
     log = ChangeLog(str(tmp_path / "log"))
     settings = {"sink.type": "changelog", "sink.path": str(tmp_path / "log")}
-    pipeline = Pipeline(database, tmp_path, settings | {"snapshot.fetch.size": size})
+    pipeline = PipelineRig(database, tmp_path, settings | {"snapshot.fetch.size": size})
     pipeline.catch_up()
 
     def ids(table: str) -> list[int]:

@@ -14,7 +14,7 @@ from waltap_spark.kafka import KafkaFeed, KafkaTopics
 from waltap_spark.kafka.errors import ColumnsUnknown, EventUnread, OffsetsLost
 
 from tests.harness.kafka import create
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.topics import Reader, event, produce
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
@@ -63,7 +63,7 @@ def test_events_of_a_database_become_its_tables_over_restarts(
         "sink.type": "kafka",
         "sink.bootstrap.servers": kafka.bootstrap,
     }
-    pipeline = Pipeline(database, tmp_path, settings)
+    pipeline = PipelineRig(database, tmp_path, settings)
     pipeline.catch_up()
     topics = tuple(f"{prefix}.public.{name}" for name in ("items", "notes"))
     reader = Reader(

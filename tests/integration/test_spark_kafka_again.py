@@ -16,7 +16,7 @@ from waltap_spark.kafka.errors import OffsetsLost
 from waltap.source.position import parse_lsn
 
 from tests.harness.kafka import create
-from tests.harness.pipeline import Pipeline, until
+from tests.harness.pipeline import PipelineRig, until
 from tests.harness.topics import Reader, event, produce
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
@@ -262,7 +262,7 @@ def test_the_first_insert_behind_a_snapshot_beside_a_slot_made_by_hand(
         "slot.adopt": True, "topic.prefix": prefix, "sink.type": "kafka",
         "sink.bootstrap.servers": kafka.bootstrap,
     }  # fmt: skip
-    pipeline = Pipeline(database, tmp_path, settings)
+    pipeline = PipelineRig(database, tmp_path, settings)
     database.psql("CREATE TABLE items (id int PRIMARY KEY, name text)")
     database.psql(f"CREATE PUBLICATION {pipeline.slot} FOR ALL TABLES")
     database.execute(f"SELECT pg_create_logical_replication_slot('{pipeline.slot}', 'pgoutput')")

@@ -9,7 +9,7 @@ from waltap.source.check_context import CheckContext
 from waltap_spark.kept_check import kept_as_said
 
 from tests.harness.changelog import relation
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.spark import Rig
 from tests.harness.servers.postgres import Database
 
@@ -24,7 +24,7 @@ def told(database: Database, folder: Path, **sink: object) -> list[str]:
     host = Host()
     settings = {f"sink.{name}": value for name, value in sink.items()}
     more = {"sink.type": "spark", "sink.path": str(folder / "lake"), **settings}
-    profile = Pipeline(database, folder).profile(host, **more)
+    profile = PipelineRig(database, folder).profile(host, **more)
     with connected(profile, host) as (connector, _stages):
         found = kept_as_said(CheckContext(profile=profile, connector=connector, offset=None))
     assert {each.verdict for each in found} <= {"warning"}

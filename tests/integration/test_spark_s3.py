@@ -16,7 +16,7 @@ from tests.harness.changelog import Database, batch, context, relation
 from tests.harness.command import waltap
 from tests.harness.dead_letters import write_profile
 from tests.harness.kafka import create
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.topics import event, produce
 from tests.harness.servers import delta as delta_lake
 from tests.harness.servers import spark_kafka, spark_s3
@@ -134,7 +134,7 @@ def test_the_sink_and_commands_of_its_profile_reach_a_store_that_asks_for_a_logi
         "spark.jars": conf["spark.jars"],
         "spark.master": "local[2]",
     }
-    pipeline = Pipeline(database, tmp_path)
+    pipeline = PipelineRig(database, tmp_path)
     database.execute(f"CREATE PUBLICATION {pipeline.slot} FOR TABLE t (id, name) WHERE (id > 10)")
     pipeline.settings |= {f"sink.{name}": value for name, value in own.items()}
     pipeline.settings["publication.autocreate.mode"] = "disabled"

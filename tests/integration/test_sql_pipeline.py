@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 from waltap_sinks.sql.errors import SqlRefused
 
@@ -31,9 +31,9 @@ INSERT INTO kinds VALUES
 """ % ", ".join(["NULL"] * 39)
 
 
-def pipeline(database: Database, folder: Path, **settings: object) -> Pipeline:
+def pipeline(database: Database, folder: Path, **settings: object) -> PipelineRig:
     """Return one whose target is the schema ``replica`` of the source's own database."""
-    return Pipeline(
+    return PipelineRig(
         database,
         folder,
         {

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.integration.test_sql_pipeline import pipeline
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 from waltap.cli.application import application
 from waltap_sinks.comparison import Comparison
@@ -36,7 +36,7 @@ def results(database: Database, *without: str, patience_s: float = 0.0) -> dict[
 
 
 @pytest.fixture
-def filled(database: Database, tmp_path: Path) -> Pipeline:
+def filled(database: Database, tmp_path: Path) -> PipelineRig:
     database.execute(TABLES)
     made = pipeline(database, tmp_path)
     made.catch_up()
@@ -44,7 +44,7 @@ def filled(database: Database, tmp_path: Path) -> Pipeline:
 
 
 def test_equal_tables_are_equal_and_each_difference_is_found(
-    database: Database, filled: Pipeline
+    database: Database, filled: PipelineRig
 ) -> None:
     found = results(database)
     assert {name: each.equal for name, each in found.items()} == {
@@ -64,19 +64,21 @@ def test_equal_tables_are_equal_and_each_difference_is_found(
     assert not found["public.bag"].equal
 
 
-def test_a_column_that_the_target_lacks_must_be_named(database: Database, filled: Pipeline) -> None:
+def test_a_column_that_the_target_lacks_must_be_named(
+    database: Database, filled: PipelineRig
+) -> None:
     database.execute("ALTER TABLE replica.t DROP COLUMN a")
     assert results(database)["public.t"].left_out == ("a",)
     assert results(database, "public.t.a")["public.t"].left_out == ()
     assert results(database, "a")["public.t"].equal
 
 
-def test_a_renamed_column_is_compared_with_itself(database: Database, filled: Pipeline) -> None:
+def test_a_renamed_column_is_compared_with_itself(database: Database, filled: PipelineRig) -> None:
     database.execute("ALTER TABLE t RENAME a TO b")
     assert results(database)["public.t"].equal  # the target has not heard of it yet
 
 
-def test_what_is_on_its_way_is_waited_for(database: Database, filled: Pipeline) -> None:
+def test_what_is_on_its_way_is_waited_for(database: Database, filled: PipelineRig) -> None:
     """Writers change rows all the time; one difference is real."""
     stop = threading.Event()
 
@@ -119,7 +121,7 @@ def test_sequences_are_moved_on_request(database: Database, tmp_path: Path) -> N
     assert "is where its rows are" in CliRunner().invoke(application, command).output
 
 
-def profile_of(database: Database, filled: Pipeline) -> Path:
+def profile_of(database: Database, filled: PipelineRig) -> Path:
     """Write a profile with the same target."""
     profile = filled.folder / "shop.toml"
     lines = ['name = "p"', "[source]", 'type = "postgres"']
@@ -131,7 +133,7 @@ def profile_of(database: Database, filled: Pipeline) -> Path:
     return profile
 
 
-def test_the_command_tells_by_its_exit_code(database: Database, filled: Pipeline) -> None:
+def test_the_command_tells_by_its_exit_code(database: Database, filled: PipelineRig) -> None:
     profile = profile_of(database, filled)
     command = ["sql", "verify", str(profile), "--dsn", database.dsn, "--patience", "0"]
     done = CliRunner().invoke(application, command)

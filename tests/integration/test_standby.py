@@ -9,7 +9,7 @@ import pytest
 from waltap.pipeline.lock import PipelineRunning, StateFolderGone
 from waltap.pipeline.tenure import LeaseLost
 
-from tests.harness.pipeline import Destination, Pipeline, Run, until
+from tests.harness.pipeline import Destination, PipelineRig, Run, until
 from tests.harness.proxy import Proxy
 from tests.harness.servers.postgres import Database
 
@@ -24,8 +24,8 @@ class Pair:
     def __init__(self, database: Database, folder: Path) -> None:
         database.execute("CREATE TABLE t (id int PRIMARY KEY)")
         self.database = database
-        self.first = Pipeline(database, folder, STANDBY)
-        self.second = Pipeline(database, folder, STANDBY)
+        self.first = PipelineRig(database, folder, STANDBY)
+        self.second = PipelineRig(database, folder, STANDBY)
 
     def insert(self, number: int) -> None:
         self.database.execute("INSERT INTO t VALUES (%s)", number)
@@ -170,7 +170,7 @@ def test_a_walsender_behind_a_dead_link_does_not_hold_the_slot(
     )
     with Proxy(database.server.host, database.server.port) as proxy:
         there = {"database.hostname": "127.0.0.1", "database.port": proxy.port}
-        pipeline = Pipeline(database, tmp_path, there | {"waltap.receive.timeout.ms": 2000})
+        pipeline = PipelineRig(database, tmp_path, there | {"waltap.receive.timeout.ms": 2000})
         with pipeline.running() as run:
             ((pid, port),) = database.execute(reader, pipeline.slot)
             proxy.swallow(only=port)

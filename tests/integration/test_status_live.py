@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 
@@ -20,7 +20,7 @@ class Shop:
     def __init__(self, database: Database, folder: Path) -> None:
         self.database, self.folder = database, folder
         database.psql("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
-        self.pipeline = Pipeline(database, folder)
+        self.pipeline = PipelineRig(database, folder)
         chosen = {**self.pipeline.settings, "waltap.state.dir": str(folder / "state")}
         lines = [f"{json.dumps(k)} = {json.dumps(v)}" for k, v in chosen.items() if k != "type"]
         source = "\n".join(["[source]", 'type = "postgres"', *lines])

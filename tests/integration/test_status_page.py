@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from waltap.monitor.server import Monitor
 
-from tests.harness.pipeline import Pipeline, Run, until
+from tests.harness.pipeline import PipelineRig, Run, until
 from tests.harness.servers.browser import browser
 from tests.harness.servers.jars import MissingProgram
 from tests.harness.servers.postgres import Database
@@ -55,7 +55,7 @@ def seen(database: Database, tmp_path: Any) -> Iterator[tuple[Run, Monitor]]:
         f'CREATE TABLE "{name}" (id int PRIMARY KEY, "<b>{name[:40]}" int);'
         f'INSERT INTO "{name}" SELECT generate_series(1, 3)'
     )
-    run = Run(Pipeline(database, tmp_path), limits=None, settings={})
+    run = Run(PipelineRig(database, tmp_path), limits=None, settings={})
     with Monitor(run.engine, "127.0.0.1:0", None) as monitor:
         run.host.register(monitor.exposition, "metrics")
         with run:
@@ -101,7 +101,6 @@ def test_it_follows_what_happens_and_shows_names_as_they_are(
 ) -> None:
     run, monitor = seen
     database = run.pipeline.database
-    assert database is not None
     visit = Visit(chromium, monitor)
     assert visit.text("#state") == "streaming"
     assert EVIL in visit.text("#tables")

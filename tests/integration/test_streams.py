@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from tests.harness.changelog import context
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.child import free_ports
 from tests.harness.servers.moto import Moto
 from tests.harness.servers.nats import NatsServer
@@ -80,7 +80,7 @@ def test_redis_gets_the_changes_of_a_server(
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')")
     settings = {"sink.type": "redis", "sink.address": redis_server.address}
     settings |= {"sink.delivery.guarantee": guarantee, "topic.prefix": "shop"}
-    pipeline = Pipeline(database, tmp_path, settings)
+    pipeline = PipelineRig(database, tmp_path, settings)
     pipeline.catch_up()
     database.execute("UPDATE t SET v = 'b'; DELETE FROM t")
     pipeline.catch_up()
@@ -246,7 +246,7 @@ def test_nats_gets_the_changes_of_a_server(
         "sink.subjects": "shop.>",
         "topic.prefix": "shop",
     }
-    pipeline = Pipeline(database, tmp_path, settings)
+    pipeline = PipelineRig(database, tmp_path, settings)
     pipeline.catch_up()
     database.execute("UPDATE t SET v = 'b'; DELETE FROM t")
     pipeline.catch_up()
@@ -350,7 +350,7 @@ def test_kinesis_gets_the_changes_of_a_server(
         "topic.prefix": "shop",
     }
     kinesis.create_stream(StreamName="shop.public.t", ShardCount=2)
-    pipeline = Pipeline(database, tmp_path, settings)
+    pipeline = PipelineRig(database, tmp_path, settings)
     pipeline.catch_up()
     database.execute("UPDATE t SET v = 'b'; DELETE FROM t")
     pipeline.catch_up()

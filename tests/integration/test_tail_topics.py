@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 from tests.harness.kafka import create
-from tests.harness.pipeline import Pipeline, until
+from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.registry import Registry
@@ -116,7 +116,7 @@ def test_changes_are_shown_whatever_their_format(
             "key.converter": "org.apache.kafka.connect.json.JsonConverter",
             "key.converter.schemas.enable": "false",
         }
-    pipeline = Pipeline(database, tmp_path, settings)
+    pipeline = PipelineRig(database, tmp_path, settings)
     pipeline.catch_up()
     database.psql("UPDATE items SET price = 2.5; DELETE FROM items")
     pipeline.catch_up()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from waltap.decode.text_encoding import SINGLE_BYTE, codec_of
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database, Server
 
 DECODERS = {
@@ -69,7 +69,7 @@ def test_streamed_text_is_that_of_the_snapshot(
         f' ALTER TABLE "{name}" REPLICA IDENTITY FULL; INSERT INTO "{name}" VALUES'
         f" (1, '{every}', '{like_utf8}')"
     )
-    pipeline = Pipeline(other, tmp_path, DECODERS[decoder])
+    pipeline = PipelineRig(other, tmp_path, DECODERS[decoder])
     pipeline.catch_up()
     other.execute(f"INSERT INTO \"{name}\" VALUES (2, '{every}', '{like_utf8}')")
     other.execute(f'UPDATE "{name}" SET id = 3 WHERE id = 2')

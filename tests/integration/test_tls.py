@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from waltap.errors import WaltapError
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Cluster, Database
 from tests.harness.servers.requirement import missing
 
@@ -95,14 +95,14 @@ def shop(cluster: Cluster) -> Iterator[Database]:
     yield made
 
 
-def pipeline(shop: Database, files: Path, folder: Path, **more: str) -> Pipeline:
+def pipeline(shop: Database, files: Path, folder: Path, **more: str) -> PipelineRig:
     settings = {
         "database.user": ROLE, "database.sslmode": "verify-full",
         "database.sslrootcert": str(files / "authority.crt"),
         "database.sslcert": str(files / "client.crt"), "database.sslkey": str(files / "client.key"),
     }  # fmt: skip
     more = {f"database.{name}": value for name, value in more.items()}
-    return Pipeline(shop, folder, {k: v for k, v in (settings | more).items() if v != ""})
+    return PipelineRig(shop, folder, {k: v for k, v in (settings | more).items() if v != ""})
 
 
 def test_both_connections_are_certified_both_ways(

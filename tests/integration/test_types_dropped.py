@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 DECODERS: dict[str, dict[str, Any]] = {
@@ -28,7 +28,7 @@ def test_values_of_a_type_that_nobody_knows_any_more_are_text(
 ) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     out = tmp_path / "out"
-    pipeline = Pipeline(
+    pipeline = PipelineRig(
         database,
         tmp_path,
         {"sink.type": "jsonl", "sink.path": str(out), "topic.prefix": "x", **decoder},

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 from waltap.host import Host
 from waltap.pipeline.setup import build
@@ -125,9 +125,8 @@ def typed(database: Database) -> dict[str, str]:
     return tables
 
 
-def captured(pipeline: Pipeline, tables: dict[str, str], **settings: Any) -> list[str]:
+def captured(pipeline: PipelineRig, tables: dict[str, str], **settings: Any) -> list[str]:
     """Capture a snapshot of the tables, then each row again while streaming; return differences."""
-    assert pipeline.database is not None
     records = pipeline.folder / "records.jsonl"
     pipeline.settings |= {
         "include.unknown.datatypes": True,
@@ -171,7 +170,7 @@ def captured(pipeline: Pipeline, tables: dict[str, str], **settings: Any) -> lis
 def test_every_type_is_streamed_as_it_is_read(
     typed: dict[str, str], database: Database, tmp_path: Path, decoder: str
 ) -> None:
-    assert captured(Pipeline(database, tmp_path), typed, **DECODERS[decoder]) == []
+    assert captured(PipelineRig(database, tmp_path), typed, **DECODERS[decoder]) == []
 
 
 def test_types_that_send_format_can_carry_are_asked_for_in_it(
@@ -180,7 +179,7 @@ def test_types_that_send_format_can_carry_are_asked_for_in_it(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    pipeline = Pipeline(database, tmp_path)
+    pipeline = PipelineRig(database, tmp_path)
     host, _ = pipeline.host()
     profile = pipeline.profile(host, **{"include.unknown.datatypes": True})
     types = build(profile, Host(), run_id="").types
@@ -204,7 +203,7 @@ def test_a_type_without_send_format_joins_while_streaming(
 ) -> None:
     value = "1" if type_name == "tsquery" else "{postgres=r/postgres}"
     database.execute("CREATE TABLE a (id int PRIMARY KEY, v timestamptz)")
-    pipeline = Pipeline(database, tmp_path)
+    pipeline = PipelineRig(database, tmp_path)
     pipeline.settings |= {
         "pgoutput.binary": True,
         "publication.autocreate.mode": "all_tables",

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.integration.test_sql_dialects import duck, file, maria
-from tests.harness.pipeline import Pipeline, until
+from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database
 from waltap.cli.application import application
 
@@ -63,7 +63,7 @@ class Destination:
     ) -> None:
         settings = {"schema.include.list": "public", **settings}
         self.database, self.settings, self.spoil = database, settings, spoil
-        self.pipeline = Pipeline(database, folder, settings)
+        self.pipeline = PipelineRig(database, folder, settings)
         self.transforms: list[str] = []
         self._profile = folder / "profile.toml"
 

@@ -17,17 +17,14 @@ from typing import Any
 import pytest
 from waltap.transactions.transaction import Batch
 
-from tests.harness.pipeline import Pipeline, Run, until
+from tests.harness.pipeline import PipelineRig, Run, until
 from tests.harness.proxy import Proxy
 from tests.harness.servers.postgres import Database
 
 STOP_S = 30.0
 
 
-@pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Pipeline:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    return Pipeline(database, tmp_path)
+pytestmark = pytest.mark.pipeline(sql="CREATE TABLE t (id int PRIMARY KEY, v text)")
 
 
 def waits(database: Database, role: str, *, event: str = "Lock") -> Callable[[], bool]:
@@ -58,7 +55,6 @@ def stops(run: Run) -> None:
     run.engine.stop()
     until(lambda: run.ended, "the end", within=STOP_S)
     run.raise_error()
-    assert run.pipeline.database is not None
     until(lambda: not ours(run.pipeline.database), "our connections to go")  # type: ignore[arg-type]
 
 
@@ -67,10 +63,9 @@ def stops(run: Run) -> None:
 
 @pytest.mark.parametrize("tls", [False, True], ids=["socket", "libpq"])
 def test_a_stop_ends_a_copy_that_waits_for_a_lock(
-    pipeline: Pipeline, tls: bool, monkeypatch: pytest.MonkeyPatch
+    pipeline: PipelineRig, tls: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = pipeline.database
-    assert database is not None
     if tls:  # the server has no certificate: the way through libpq is asked for
         monkeypatch.setattr("waltap_postgres.replication.transport._encrypted", lambda _: True)
     settings = {
@@ -88,9 +83,8 @@ def test_a_stop_ends_a_copy_that_waits_for_a_lock(
             stops(run)
 
 
-def test_a_stop_ends_a_snapshot_that_waits_for_a_table(pipeline: Pipeline) -> None:
+def test_a_stop_ends_a_snapshot_that_waits_for_a_table(pipeline: PipelineRig) -> None:
     database = pipeline.database
-    assert database is not None
     with database.connect() as locking:
         locking.execute("BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
         with pipeline.running(ready=False, **{"snapshot.mode": "initial_only"}) as run:
@@ -98,9 +92,8 @@ def test_a_stop_ends_a_snapshot_that_waits_for_a_table(pipeline: Pipeline) -> No
             stops(run)
 
 
-def test_a_stop_ends_a_publication_that_waits_for_a_lock(pipeline: Pipeline) -> None:
+def test_a_stop_ends_a_publication_that_waits_for_a_lock(pipeline: PipelineRig) -> None:
     database = pipeline.database
-    assert database is not None
     with database.connect() as locking:
         locking.execute("BEGIN; LOCK TABLE t IN SHARE MODE")
         with pipeline.running(ready=False) as run:
@@ -109,9 +102,8 @@ def test_a_stop_ends_a_publication_that_waits_for_a_lock(pipeline: Pipeline) -> 
     assert database.slots() == {}
 
 
-def test_a_stop_ends_an_altered_publication_that_waits_for_a_lock(pipeline: Pipeline) -> None:
+def test_a_stop_ends_an_altered_publication_that_waits_for_a_lock(pipeline: PipelineRig) -> None:
     database = pipeline.database
-    assert database is not None
     pipeline.catch_up()
     database.execute("CREATE TABLE u (id int PRIMARY KEY)")
     with database.connect() as locking:
@@ -122,9 +114,8 @@ def test_a_stop_ends_an_altered_publication_that_waits_for_a_lock(pipeline: Pipe
     pipeline.catch_up()
 
 
-def test_a_stop_ends_the_wait_for_a_slot(pipeline: Pipeline) -> None:
+def test_a_stop_ends_the_wait_for_a_slot(pipeline: PipelineRig) -> None:
     database = pipeline.database
-    assert database is not None
     with database.connect() as writing:
         writing.execute("BEGIN; INSERT INTO t VALUES (1)")
         with pipeline.running(ready=False) as run:
@@ -133,9 +124,8 @@ def test_a_stop_ends_the_wait_for_a_slot(pipeline: Pipeline) -> None:
     assert database.slots() == {}
 
 
-def test_a_stop_ends_a_select_of_the_snapshot_that_takes_long(pipeline: Pipeline) -> None:
+def test_a_stop_ends_a_select_of_the_snapshot_that_takes_long(pipeline: PipelineRig) -> None:
     database = pipeline.database
-    assert database is not None
     name = "snapshot.select.statement.overrides"
     settings = {
         name: "public.t",
@@ -146,9 +136,8 @@ def test_a_stop_ends_a_select_of_the_snapshot_that_takes_long(pipeline: Pipeline
         stops(run)
 
 
-def test_a_stop_ends_a_heartbeat_query_that_takes_long(pipeline: Pipeline) -> None:
+def test_a_stop_ends_a_heartbeat_query_that_takes_long(pipeline: PipelineRig) -> None:
     database = pipeline.database
-    assert database is not None
     query = "SELECT pg_sleep(600) FROM t"  # at the first heartbeat, before the stream, t has no row
     settings = {"heartbeat.interval.ms": 20, "heartbeat.action.query": query}
     with pipeline.running(**settings) as run:
@@ -159,9 +148,8 @@ def test_a_stop_ends_a_heartbeat_query_that_takes_long(pipeline: Pipeline) -> No
     assert pipeline.destination.ids("t", "c") == [1]
 
 
-def test_a_stop_ends_a_watermark_that_waits_for_a_lock(pipeline: Pipeline) -> None:
+def test_a_stop_ends_a_watermark_that_waits_for_a_lock(pipeline: PipelineRig) -> None:
     database = pipeline.database
-    assert database is not None
     database.execute(
         "CREATE TABLE signals (id text PRIMARY KEY, type text, data text);"
         "INSERT INTO t SELECT generate_series(1, 10)"
@@ -179,7 +167,7 @@ def test_a_stop_ends_a_watermark_that_waits_for_a_lock(pipeline: Pipeline) -> No
             stops(run)
 
 
-def test_a_stop_ends_a_connection_to_a_black_hole(pipeline: Pipeline) -> None:
+def test_a_stop_ends_a_connection_to_a_black_hole(pipeline: PipelineRig) -> None:
     with socket.create_server(("127.0.0.1", 0)) as hole:
         hole.settimeout(30)
         settings = {"database.hostname": "127.0.0.1", "database.port": hole.getsockname()[1]}
@@ -202,7 +190,7 @@ def through(proxy: Proxy) -> dict[str, Any]:
 
 
 def test_a_stop_ends_the_wait_for_a_name_server(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+    pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The system's resolver blocks whoever asks it while name servers do not answer."""
     asked, answer = threading.Event(), threading.Event()
@@ -224,10 +212,9 @@ def test_a_stop_ends_the_wait_for_a_name_server(
 
 
 def test_a_stop_ends_queries_over_a_link_that_passes_nothing(
-    pipeline: Pipeline, proxy: Proxy
+    pipeline: PipelineRig, proxy: Proxy
 ) -> None:
     database = pipeline.database
-    assert database is not None
     settings = {"heartbeat.interval.ms": 20, "heartbeat.action.query": "SELECT 1", **through(proxy)}
     with pipeline.running(**settings) as run:
         database.execute("INSERT INTO t VALUES (1)")
@@ -238,11 +225,10 @@ def test_a_stop_ends_queries_over_a_link_that_passes_nothing(
 
 
 def test_a_slot_is_dropped_whose_walsender_does_not_see_that_it_was_left(
-    pipeline: Pipeline, proxy: Proxy
+    pipeline: PipelineRig, proxy: Proxy
 ) -> None:
     """Until wal_sender_timeout it holds the slot; so does one that decodes a large transaction."""
     database = pipeline.database
-    assert database is not None
     with pipeline.running(**{"slot.drop.on.stop": "true", **through(proxy)}) as run:
         ((port,),) = database.execute(
             "SELECT client_port FROM pg_stat_replication JOIN pg_replication_slots ON pid = active_pid"
@@ -256,10 +242,9 @@ def test_a_slot_is_dropped_whose_walsender_does_not_see_that_it_was_left(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["sigint", "sigterm"])
-def test_a_signal_ends_a_run_whose_reader_has_stopped(pipeline: Pipeline, number: int) -> None:
+def test_a_signal_ends_a_run_whose_reader_has_stopped(pipeline: PipelineRig, number: int) -> None:
     """A pipe is full: the write waits in the kernel. Nothing of it was confirmed."""
     database, folder = pipeline.database, pipeline.folder
-    assert database is not None
     pipeline.catch_up()
     database.execute("INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series(1, 5000) g")
     chosen = {**pipeline.settings, "waltap.state.dir": str(folder / "state")}
@@ -310,10 +295,9 @@ def reconnecting(run: Run) -> Iterator[None]:
 
 @pytest.mark.parametrize("tls", [False, True], ids=["socket", "libpq"])
 def test_a_stream_that_passes_nothing_is_made_anew(
-    pipeline: Pipeline, proxy: Proxy, tls: bool, monkeypatch: pytest.MonkeyPatch
+    pipeline: PipelineRig, proxy: Proxy, tls: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = pipeline.database
-    assert database is not None
     if tls:
         monkeypatch.setattr("waltap_postgres.replication.transport._encrypted", lambda _: True)
     with pipeline.running(**SHORT, **through(proxy)) as run:
@@ -326,10 +310,9 @@ def test_a_stream_that_passes_nothing_is_made_anew(
         run.until(lambda: pipeline.destination.ids("t") == [1, 2], "the next row")
 
 
-def test_a_network_that_passes_nothing_is_waited_for(pipeline: Pipeline, proxy: Proxy) -> None:
+def test_a_network_that_passes_nothing_is_waited_for(pipeline: PipelineRig, proxy: Proxy) -> None:
     """New connections are swallowed, too, until it works again."""
     database = pipeline.database
-    assert database is not None
     with pipeline.running(**SHORT, **through(proxy)) as run:
         proxy.swallow(all_of_them=True)
         database.execute("INSERT INTO t VALUES (1)")
@@ -339,10 +322,9 @@ def test_a_network_that_passes_nothing_is_waited_for(pipeline: Pipeline, proxy: 
         run.until(lambda: pipeline.destination.ids("t") == [1], "the row", within=180)
 
 
-def test_a_quiet_stream_is_no_dead_link(pipeline: Pipeline, proxy: Proxy) -> None:
+def test_a_quiet_stream_is_no_dead_link(pipeline: PipelineRig, proxy: Proxy) -> None:
     """The server answers when it is asked: for several timeouts nothing happens, and nothing breaks."""
     database = pipeline.database
-    assert database is not None
     quiet = {"waltap.receive.timeout.ms": 6000, "status.update.interval.ms": 3_600_000}
     with pipeline.running(**quiet, **through(proxy)) as run:
         began = time.monotonic()
@@ -353,12 +335,11 @@ def test_a_quiet_stream_is_no_dead_link(pipeline: Pipeline, proxy: Proxy) -> Non
 
 
 def test_a_query_that_waits_longer_than_the_timeout_is_no_dead_link(
-    pipeline: Pipeline, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    pipeline: PipelineRig, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server is asked, and is busy: it waits for a lock."""
     monkeypatch.setattr("waltap_postgres.connection.MIN_ASK_S", 30.0)  # the machine is, too
     database = pipeline.database
-    assert database is not None
     with database.connect() as locking:
         locking.execute("BEGIN; LOCK TABLE t IN SHARE MODE")
         settings = {"waltap.receive.timeout.ms": 1000, "snapshot.lock.timeout.ms": 600_000}
@@ -371,9 +352,8 @@ def test_a_query_that_waits_longer_than_the_timeout_is_no_dead_link(
             assert run.notices.failures == []
 
 
-def test_a_query_over_a_link_that_passes_nothing_ends(pipeline: Pipeline, proxy: Proxy) -> None:
+def test_a_query_over_a_link_that_passes_nothing_ends(pipeline: PipelineRig, proxy: Proxy) -> None:
     database = pipeline.database
-    assert database is not None
     settings = {
         "heartbeat.interval.ms": 20,
         "heartbeat.action.query": "INSERT INTO beats VALUES (clock_timestamp())",
@@ -392,10 +372,9 @@ def test_a_query_over_a_link_that_passes_nothing_ends(pipeline: Pipeline, proxy:
 
 @pytest.mark.parametrize("tls", [False, True], ids=["socket", "libpq"])
 def test_a_copy_over_a_link_that_passes_nothing_ends(
-    pipeline: Pipeline, proxy: Proxy, tls: bool, monkeypatch: pytest.MonkeyPatch
+    pipeline: PipelineRig, proxy: Proxy, tls: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = pipeline.database
-    assert database is not None
     if tls:
         monkeypatch.setattr("waltap_postgres.replication.transport._encrypted", lambda _: True)
     database.execute("INSERT INTO t SELECT g, repeat('x', 2000) FROM generate_series(1, 20000) g")

@@ -15,7 +15,7 @@ from waltap.notifications.webhook_properties import WebhookProperties
 from waltap.plugin_errors import LibraryMissing
 
 from tests.harness.http_receiver import Receiver
-from tests.harness.pipeline import Pipeline, until
+from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database
 
 
@@ -185,7 +185,7 @@ def test_a_pipeline_streams_on_while_its_webhook_is_down(
     database: Database, tmp_path: Path, late: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
-    pipeline = Pipeline(
+    pipeline = PipelineRig(
         database,
         tmp_path,
         {
@@ -215,7 +215,7 @@ def test_a_snapshot_is_told_of_step_by_step(
         "notification.enabled.channels": "webhook",
         "notification.webhook.url": receiver.url,
     }
-    pipeline = Pipeline(database, tmp_path, channels)
+    pipeline = PipelineRig(database, tmp_path, channels)
     with pipeline.running() as run:
         run.until(lambda: pipeline.destination.ids("t", "r") == [1, 2], "the snapshot")
         run.until(lambda: len(receiver.taken) == 4, "its steps")

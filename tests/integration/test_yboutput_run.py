@@ -14,7 +14,7 @@ import pytest
 
 from tests.differential.engines import Waltap
 from tests.differential.normalise import Record
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.yboutput_slot import identity
 from tests.harness.servers.postgres import Database
 from waltap_sinks.changelog import ChangeLog
@@ -316,18 +316,18 @@ def logged(folder: Path, table: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def pipeline(yb_database: Database, tmp_path: Path) -> Pipeline:
+def pipeline(yb_database: Database, tmp_path: Path) -> PipelineRig:
     settings = {
         "plugin.name": "yboutput",
         "sink.type": "changelog",
         "sink.path": str(tmp_path / "log"),
     }
-    return Pipeline(yb_database, tmp_path, settings)
+    return PipelineRig(yb_database, tmp_path, settings)
 
 
 @GENERATIONS
 def test_the_change_log_names_what_was_not_sent(
-    yb_database: Database, pipeline: Pipeline, old_generation: bool
+    yb_database: Database, pipeline: PipelineRig, old_generation: bool
 ) -> None:
     """For every type an update that leaves the column out, one that sets it, one to NULL: what was
     not sent is named, and is another thing than NULL."""
@@ -365,7 +365,7 @@ def replayed(log: list[dict[str, Any]], names: list[str]) -> dict[int, dict[str,
 
 
 def test_replaying_the_change_log_gives_the_table(
-    yb_database: Database, pipeline: Pipeline
+    yb_database: Database, pipeline: PipelineRig
 ) -> None:
     """Keys that move, rows made and removed in one transaction, values set and unset."""
     names = ["id", "name", "aura", "price"]
@@ -393,7 +393,9 @@ def test_replaying_the_change_log_gives_the_table(
     assert len(found) > 30
 
 
-def test_a_run_goes_on_where_the_last_one_ended(yb_database: Database, pipeline: Pipeline) -> None:
+def test_a_run_goes_on_where_the_last_one_ended(
+    yb_database: Database, pipeline: PipelineRig
+) -> None:
     yb_database.execute("CREATE TABLE t (id int PRIMARY KEY, name text, aura int)")
     identity(yb_database, "t", "CHANGE")
     pipeline.catch_up()

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.harness.json_lines import records
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.yugabyte.server import Yugabyte
 
 __all__ = ["YugabytePipeline", "cell"]
@@ -15,7 +15,7 @@ def cell(value: Any) -> dict[str, Any]:
     return {"value": value, "set": True}
 
 
-class YugabytePipeline(Pipeline):
+class YugabytePipeline(PipelineRig):
     """Runs ``connector yugabyte`` into a file; `records` has what arrived."""
 
     def __init__(

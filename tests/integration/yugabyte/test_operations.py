@@ -14,7 +14,7 @@ from waltap_postgres.errors import OtherConnector, PositionGap
 from waltap_yugabyte.errors import ChangeRefused, NotYugabyte
 from waltap_yugabyte.properties import YugabyteProperties
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.yugabyte.pipeline import YugabytePipeline
 from tests.harness.yugabyte.server import Yugabyte
 from tests.harness.servers.postgres import Database
@@ -195,7 +195,7 @@ def test_a_role_that_may_not_read_at_a_time_is_found_before_the_start(
     assert not [each for each in checked(pipeline) if each.name == "read time"]
 
 
-def checked(pipeline: Pipeline, **settings: object) -> list:
+def checked(pipeline: PipelineRig, **settings: object) -> list:
     """Return what ``waltap doctor`` finds."""
     from waltap.pipeline.preflight import checks
     from waltap.pipeline.setup import build

@@ -12,7 +12,7 @@ from waltap_spark.live import LiveTables
 from waltap_spark.output import Output
 from waltap_spark.session import prepare
 
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.yugabyte.pipeline import YugabytePipeline
 from tests.harness.yugabyte.server import Yugabyte
 
@@ -55,7 +55,7 @@ def test_the_same_workload_ends_in_equal_tables(
     )
     logs = tmp_path / "plain-log", tmp_path / "yugabyte-log"
     sinks = [{"sink.type": "changelog", "sink.path": str(log)} for log in logs]
-    plain = Pipeline(
+    plain = PipelineRig(
         database,
         tmp_path / "plain",
         {"publication.autocreate.mode": "filtered", "table.include.list": "public.t", **sinks[0]},
