@@ -1,0 +1,386 @@
+"""Replica identities, snapshot modes and types with one planted fault each: their suites find every one."""
+
+import struct
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+import waltap_postgres.plugin
+from tests.harness.planted_faults import Faults, FindsFaults
+from waltap.decode.message import OldTuple
+from waltap.decode.replica_identity import IdentityWarning, RowImages
+from waltap.decode.tuple_image import ABSENT, UNCHANGED
+from waltap.mapping import (
+    ColumnMapping,
+    DataType,
+    Field,
+    Kind,
+    Schema,
+    TypeSpec,
+    converted,
+    simple_type,
+    types_named,
+)
+from waltap.snapshot.snapshotter import Known, Snapshotter
+from waltap.specs import SnapshotterSpec
+from waltap_postgres.identity import DefaultIdentity, FullIdentity, NothingIdentity
+from waltap_testing import TypeRig, TypeSuite
+from waltap_testing.identity_suite import IdentityRig, IdentitySuite
+from waltap_testing.snapshotter_suite import SnapshotterRig, SnapshotterSuite
+
+SPECS = {spec.name: spec for spec in waltap_postgres.plugin.register_replica_identities()}
+
+# --- identities ---
+
+IDENTITIES = Faults()
+IDENTITIES.right(FullIdentity)
+IDENTITIES.right(DefaultIdentity)
+
+
+@IDENTITIES.found_by("test_before_says_nothing_the_server_did_not")
+class FoldsAbsentIntoNull(DefaultIdentity):
+    def update(self, message):
+        images = super().update(message)
+        if images.before is not None:
+            images.before = tuple(None if v is ABSENT else v for v in images.before)
+        return images
+
+
+@IDENTITIES.found_by("test_unchanged_is_a_value_of_before_or_stays_unchanged")
+class FoldsUnchangedIntoNull(DefaultIdentity):
+    def update(self, message):
+        images = super().update(message)
+        images.after = tuple(None if v is UNCHANGED else v for v in images.after)
+        return images
+
+
+@IDENTITIES.found_by("test_unchanged_is_a_value_of_before_or_stays_unchanged")
+class ForgetsToFillUnchanged(FullIdentity):
+    def update(self, message):
+        return RowImages(message.old, message.new, message.old)
+
+
+@IDENTITIES.found_by("test_a_changed_key_is_seen_where_it_can_be")
+class MissesKeyChanges(DefaultIdentity):
+    def update(self, message):
+        images = super().update(message)
+        images.old_key = None
+        return images
+
+
+@IDENTITIES.found_by("test_before_says_nothing_the_server_did_not")
+class InventsBefore(DefaultIdentity):
+    def update(self, message):
+        images = super().update(message)
+        if images.before is None:
+            images.before = message.new
+        return images
+
+
+@IDENTITIES.found_by("test_a_delete_is_dropped_only_without_old_tuple")
+class DropsDeletes(DefaultIdentity):
+    def delete(self, message):
+        return None
+
+
+@IDENTITIES.found_by("test_before_is_there_when_the_whole_row_was_sent")
+class KeepsOnlyTheKeyOfAFullRow(FullIdentity):
+    def update(self, message):
+        images = super().update(message)
+        images.before = (message.old[0], ABSENT, ABSENT)
+        return images
+
+
+@IDENTITIES.found_by("test_images_are_as_long_as_the_relation")
+class GivesShortImages(DefaultIdentity):
+    def delete(self, message):
+        images = super().delete(message)
+        if images is not None:
+            images.before = images.before[:1]
+        return images
+
+
+@IDENTITIES.found_by("test_messages_are_left_as_they_are")
+class ChangesMessages(DefaultIdentity):
+    def update(self, message):
+        message.new = tuple("" if v is None else v for v in message.new)
+        return super().update(message)
+
+
+@IDENTITIES.found_by("test_a_delete_has_no_after_and_its_key")
+class HasAnAfterOfADelete(DefaultIdentity):
+    def delete(self, message):
+        images = super().delete(message)
+        if images is not None:
+            images.after = images.before
+        return images
+
+
+@IDENTITIES.found_by("test_warnings_say_what_mends_them")
+class WarnsWithoutRemedy(DefaultIdentity):
+    @classmethod
+    def warnings(cls, relation):
+        return [IdentityWarning(relation.name, "something is wrong", " ")]
+
+
+@IDENTITIES.found_by(
+    "test_identities_that_see_no_key_change_give_no_old_key", right=NothingIdentity
+)
+class SeesWhatItDenies(NothingIdentity):
+    def update(self, message):
+        return RowImages(None, message.new, message.old or None)
+
+
+class TestPlantedIdentities(FindsFaults):
+    suite = IdentitySuite
+    faults = IDENTITIES
+
+    def rig(self, plugin, _folder):
+        spec = replace(SPECS[plugin.name], factory=plugin)
+        full = issubclass(plugin, FullIdentity)
+        kinds = (OldTuple.FULL,) if full else (OldTuple.NONE, OldTuple.KEY)
+        return IdentityRig(spec, kinds, sees_key_change=not issubclass(plugin, NothingIdentity))
+
+
+# --- snapshot modes ---
+
+MODES = Faults()
+TABLE = """
+    offset  incomplete  available   snapshot  stream
+    no      no          no          yes       yes
+    no      no          yes         yes       yes
+    no      yes         no          yes       yes
+    no      yes         yes         yes       yes
+    yes     no          no          no        yes
+    yes     no          yes         no        yes
+    yes     yes         no          yes       yes
+    yes     yes         yes         yes       yes
+"""
+
+
+@MODES.right
+class Initial(Snapshotter):
+    """Like initial. Right as it is."""
+
+    table = TABLE
+
+    def takes_snapshot(self, known):
+        return not known.offset or known.snapshot_incomplete
+
+    def streams(self, known):
+        return True
+
+
+@MODES.found_by("test_an_interrupted_snapshot_is_not_passed_over")
+@MODES.found_by("test_it_does_what_its_table_says")
+class PassesOverAnInterruptedSnapshot(Initial):
+    def takes_snapshot(self, known):
+        return not known.offset
+
+
+@MODES.found_by("test_answers_do_not_depend_on_what_was_asked_before")
+class AnswersDependOnThePast(Initial):
+    asked = 0
+
+    def takes_snapshot(self, known):
+        self.asked += 1
+        return self.asked == 1 or super().takes_snapshot(known)
+
+
+@MODES.found_by("test_recovery_of_a_lost_position_is_a_snapshot")
+class SaysThatItRecovers(Initial):
+    def recovers_lost_position(self):
+        return True
+
+
+@MODES.found_by("test_every_answer_is_a_bool_or_a_snapshot_error", KeyError)
+class PartialPredicate(Initial):
+    def takes_snapshot(self, known):
+        return {Known(offset=False, snapshot_incomplete=False, position_available=True): True}[
+            known
+        ]
+
+
+@MODES.found_by("test_every_table_is_read_or_not")
+class ReadsOtherTablesWhenAskedAgain(Initial):
+    asked = 0
+
+    def reads(self, relation, start):
+        self.asked += 1
+        return self.asked % 3 != 0
+
+
+@MODES.found_by("test_a_table_is_read_by_one_select")
+class ReadsByOtherThanASelect(Initial):
+    def query(self, relation, start):
+        return f"DELETE FROM {relation.name} RETURNING *"
+
+
+@MODES.found_by("test_a_lock_is_a_statement")
+class LocksByOtherThanAStatement(Initial):
+    def lock(self, relation, start):
+        return [f"LOCK TABLE {relation.name}"]
+
+
+@MODES.found_by("test_an_isolation_is_one_that_there_is")
+class AsksForAnUnknownIsolation(Initial):
+    def isolation(self, start):
+        return "SERIALIZABLE READ ONLY"
+
+
+@MODES.found_by("test_a_snapshot_begins_and_is_over")
+class KeepsWhatAnInterruptedSnapshotLeft(Initial):
+    tables = None
+
+    def before(self, relations, start):
+        assert self.tables is None
+        self.tables = relations
+
+    def after(self, start, *, completed):
+        if completed:
+            self.tables = None
+
+
+@MODES.found_by("test_the_truth_table_is_total")
+class TableWithoutALine(Initial):
+    table = TABLE.rsplit("yes     yes         yes", 1)[0]
+
+
+class TestPlantedSnapshotters(FindsFaults):
+    suite = SnapshotterSuite
+    faults = MODES
+    kept_elsewhere = frozenset({"test_recovery_of_a_lost_position_is_a_snapshot"})
+
+    def rig(self, plugin, _folder):
+        spec = SnapshotterSpec(name="mode", summary="A mode.", factory=lambda _given: plugin())
+        return SnapshotterRig(spec, plugin.table)
+
+
+# --- types ---
+
+TYPES = Faults()
+SEMVER = DataType(oid=16_500, schema="public", name="semver")
+PARTS = ("major", "minor", "patch")
+SCHEMA = Schema(
+    kind=Kind.STRUCT, name="semver", fields=tuple(Field(n, Schema(kind=Kind.INT32)) for n in PARTS)
+)
+ZERO = dict.fromkeys(PARTS, 0)
+
+
+def parse(text: str) -> dict[str, int]:
+    parts = [int(part) for part in text.split(".")]
+    return dict(zip(PARTS, parts, strict=True))
+
+
+def arrow():
+    import pyarrow as pa
+
+    return pa.struct([(name, pa.int32()) for name in PARTS])
+
+
+def read(data: bytes) -> str:
+    return ".".join(map(str, struct.unpack(">iii", data)))
+
+
+def spec(**changed: Any) -> TypeSpec:
+    given: dict[str, Any] = {
+        "summary": "Versions.",
+        "claims": types_named("semver"),
+        "schema": SCHEMA,
+        "parse": parse,
+        "zero": ZERO,
+        "arrow": arrow,
+        "from_binary": read,
+    }
+    return simple_type("semver", **{**given, **changed})
+
+
+def mapped(**changed: Any) -> TypeSpec:
+    """Return the spec with fields of its mappings changed."""
+    right = spec()
+
+    def build(column, mapper) -> ColumnMapping:
+        return replace(right.build(column, mapper), **changed)
+
+    return replace(right, build=build)
+
+
+@TYPES.right
+def semver():
+    return spec()
+
+
+@TYPES.found_by("test_json_says_what_the_connect_value_says")
+def json_says_another():
+    return mapped(to_json=lambda text: '{"major":1,"minor":0,"patch":0}')
+
+
+@TYPES.found_by("test_values_fit_the_schema")
+def schema_says_text():
+    return spec(schema=Schema(kind=Kind.STRING))
+
+
+def in_arrow(read):
+    return mapped(arrow=converted("semver", arrow, read))
+
+
+@TYPES.found_by("test_arrow_says_what_the_connect_value_says")
+def arrow_swaps_members():
+    return in_arrow(lambda text: dict(zip(PARTS[::-1], parse(text).values(), strict=True)))
+
+
+@TYPES.found_by("test_malformed_text_has_no_arrow_form")
+def arrow_makes_null_of_what_it_cannot_read():
+    def quiet(text):
+        try:
+            return parse(text)
+        except ValueError:
+            return None
+
+    return in_arrow(quiet)
+
+
+@TYPES.found_by("test_the_send_format_gives_the_text")
+def send_format_of_another_order():
+    return spec(from_binary=lambda data: ".".join(map(str, struct.unpack("<iii", data))))
+
+
+@TYPES.found_by("test_it_claims_its_type_and_no_other")
+def claims_everything():
+    return spec(claims=lambda _type: True)
+
+
+@TYPES.found_by("test_malformed_text_is_a_value_error", KeyError)
+def malformed_text_is_a_key_error():
+    return spec(parse=lambda text: {"1.2.3": parse("1.2.3"), "0.10.0": parse("0.10.0")}[text])
+
+
+@TYPES.found_by("test_null_is_written_as_the_schema_allows")
+def zero_of_another_shape():
+    return mapped(fallback={"major": "0"})
+
+
+@TYPES.found_by("test_defaults_are_values")
+def default_is_the_text():
+    def build(column, mapper):
+        made = spec().build(column, mapper)
+        schema = msgspec.structs.replace(made.schema, default=column.default)
+        return replace(made, schema=schema)
+
+    return replace(spec(), build=build)
+
+
+class TestPlantedTypes(FindsFaults):
+    suite = TypeSuite
+    faults = TYPES
+
+    def rig(self, plugin, _folder):
+        return TypeRig(
+            plugin(),
+            SEMVER,
+            {"1.2.3": {"major": 1, "minor": 2, "patch": 3}, "0.10.0": {**ZERO, "minor": 10}},
+            binary={"1.2.3": struct.pack(">iii", 1, 2, 3)},
+            defaults={"'1.0.0'::semver": {**ZERO, "major": 1}, "latest()": None},
+            malformed=("", "1.2", "x.y.z"),
+        )

@@ -1,0 +1,615 @@
+"""Sinks with one planted fault each: `SinkSuite` finds every one.
+
+The faults are planted in three small sinks that are right without them: lines of a file, current rows, and
+records behind a C driver, of which Python sees only that it is called.
+"""
+
+import contextlib
+import json
+import os
+import sqlite3
+
+import orjson
+
+from tests.harness.planted_faults import Faults, FindsFaults
+from waltap.errors import SinkError
+from waltap.format.record import Record
+from waltap.sink.fail_stop import FailStop
+from waltap.sink.sink import Sink, SinkCapabilities
+from waltap.source.position import Position, Positions
+from waltap.specs import SinkSpec
+from waltap_testing.sink_suite import Delivered, SinkRig, SinkSuite
+
+
+FAULTS = Faults()
+
+
+class Refused(SinkError):
+    """The file did not take it."""
+
+    code = "WT-5900"
+
+
+@FAULTS.right
+class Lines(Sink):
+    """A file of lines: at least once, durable at flush. Right as it is."""
+
+    capabilities = SinkCapabilities()
+
+    def __init__(self, path, context):
+        self.path, self.context = path, context
+        self.file = None
+        self.accepted = None
+        self.pending = b""
+        self.fail_stop = FailStop(str(path))
+
+    def open(self):
+        self.path.touch()
+        whole = self.path.read_bytes().rpartition(b"\n")
+        with self.path.open("r+b") as file:
+            file.truncate(len(whole[0]) + len(whole[1]))
+        self.file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+        return None
+
+    def write(self, batch):
+        self.fail_stop.check()
+        self.pending += self.block(batch.records)
+        self.accepted = batch.position
+
+    def block(self, records):
+        return b"".join(self.line(record) for record in records)
+
+    def line(self, record):
+        headers = [[name, value.decode()] for name, value in record.headers]
+        texts = [None if part is None else part.decode() for part in (record.key, record.value)]
+        return orjson.dumps([record.topic, *texts, headers]) + b"\n"
+
+    def flush(self):
+        with self.fail_stop:
+            try:
+                view = memoryview(self.pending)
+                while view:
+                    view = view[os.write(self.file, view) :]
+                self.pending = b""
+                os.fsync(self.file)
+            except OSError as cause:
+                raise Refused("the file did not take it") from cause
+        return self.accepted
+
+    def close(self):
+        if self.file is not None:
+            os.close(self.file)
+            self.file = None
+
+    @classmethod
+    def rig(cls, folder):
+        path = folder / "lines"
+        spec = SinkSpec(name="lines", summary="Lines.", factory=cls)
+        return SinkRig(spec, path, lambda: list(cls.read(path)))
+
+    @staticmethod
+    def read(path):
+        """Read as a tolerant consumer: what is no line is left out."""
+        for line in path.read_bytes().split(b"\n")[:-1] if path.exists() else ():
+            with contextlib.suppress(ValueError):
+                topic, key, value, headers = orjson.loads(line)
+                parts = [None if part is None else part.encode() for part in (key, value)]
+                yield Record(topic, *parts, tuple((n, v.encode()) for n, v in headers))
+
+
+@FAULTS.found_by("test_everything_flushed_is_there_once_and_in_order")
+class LosesTheLast(Lines):
+    def flush(self):
+        head, _, tail = self.pending[:-1].rpartition(b"\n")
+        self.pending = head + b"\n" if head else tail[:0]
+        return super().flush()
+
+
+@FAULTS.right
+class ManyPartitions(Lines):
+    """Promises each partition's position. Right as it is."""
+
+    capabilities = SinkCapabilities(partitions=True)
+
+    def __init__(self, path, context):
+        super().__init__(path, context)
+        self.each = Positions()
+
+    def write(self, batch):
+        super().write(batch)
+        self.each = self.each.moved(batch.partition, batch.position)
+
+    def flush(self):
+        super().flush()
+        return self.each or None
+
+
+@FAULTS.found_by("test_positions_of_two_partitions_keep_apart")
+class PromisesTheLastAlone(ManyPartitions):
+    def write(self, batch):
+        self.each = Positions()
+        super().write(batch)
+
+
+@FAULTS.found_by("test_positions_of_two_partitions_keep_apart", right=ManyPartitions)
+class ClaimsPartitions(Lines):
+    capabilities = SinkCapabilities(partitions=True)
+
+
+@FAULTS.found_by("test_a_batch_without_a_partition_is_promised_without_one")
+class NamesThePartition(Lines):
+    def flush(self):
+        promised = super().flush()
+        return None if promised is None else Positions({"public": promised})
+
+
+@FAULTS.found_by("test_everything_flushed_is_there_once_and_in_order")
+class Reorders(Lines):
+    def block(self, records):
+        return super().block(sorted(records, key=lambda record: (record.topic, record.key or b"")))
+
+
+@FAULTS.found_by("test_a_kill_at_any_step_loses_nothing")
+class PromisesEarly(Lines):
+    """Writes through a buffer of its own and promises what is still in it."""
+
+    def flush(self):
+        if len(self.pending) > 600:
+            super().flush()
+        return self.accepted
+
+    def close(self):
+        super().flush()
+        super().close()
+
+
+@FAULTS.found_by("test_a_sink_opened_again_goes_on")
+class StartsOver(Lines):
+    def open(self):
+        self.path.write_bytes(b"")
+        return super().open()
+
+
+@FAULTS.found_by("test_a_kill_inside_a_write_loses_nothing")
+class LeavesTornLines(Lines):
+    def open(self):
+        self.file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        return None
+
+
+@FAULTS.found_by("test_a_destination_that_refuses_loses_nothing")
+class LeaksOsError(Lines):
+    def flush(self):
+        try:
+            return super().flush()
+        except Refused as refused:
+            raise refused.__cause__ from None
+
+
+@FAULTS.found_by("test_a_destination_that_refuses_loses_nothing")
+class SwallowsOsError(Lines):
+    def flush(self):
+        try:
+            return super().flush()
+        except Refused:
+            self.pending = b""
+            return self.accepted
+
+
+@FAULTS.found_by("test_after_a_failed_flush_nothing_is_promised")
+class FlushesAgain(Lines):
+    def flush(self):
+        self.fail_stop.reset()
+        return super().flush()
+
+
+@FAULTS.found_by("test_after_a_failed_flush_nothing_is_promised")
+class TakesMore(Lines):
+    def write(self, batch):
+        self.pending += self.block(batch.records)
+        self.accepted = batch.position
+
+
+@FAULTS.found_by("test_records_without_key_and_with_headers_survive")
+class EmptyTombstones(Lines):
+    def line(self, record):
+        return super().line(Record(record.topic, record.key, record.value or b'""', record.headers))
+
+
+@FAULTS.found_by("test_text_survives")
+class BreaksText(Lines):
+    def line(self, record):
+        return super().line(record).replace(b"\\u2028", b" ").replace("\u2028".encode(), b" ")
+
+
+@FAULTS.found_by("test_an_empty_batch_moves_the_position")
+class SkipsEmptyBatches(Lines):
+    def write(self, batch):
+        if batch.records:
+            super().write(batch)
+
+
+@FAULTS.found_by("test_close_may_be_called_twice", OSError)
+class ClosesOnce(Lines):
+    def close(self):
+        os.close(self.file)
+
+
+@FAULTS.found_by("test_flush_promises_the_last_whole_transaction")
+class PromisesTheFuture(Lines):
+    def flush(self):
+        promised = super().flush()
+        return None if promised is None else Position(promised.end_lsn + 8)
+
+
+@FAULTS.found_by("test_a_schema_change_is_taken_in_mid_stream")
+class FirstColumnsForEver(Lines):
+    """Remembers the columns of the first row of a topic, and writes those of every later row."""
+
+    def __init__(self, path, context):
+        super().__init__(path, context)
+        self.columns = {}
+
+    def line(self, record):
+        if record.value is None:
+            return super().line(record)
+        value = orjson.loads(record.value)
+        known = self.columns.setdefault(record.topic, set(value))
+        kept = orjson.dumps({name: item for name, item in value.items() if name in known})
+        return super().line(Record(record.topic, record.key, kept, record.headers))
+
+
+@FAULTS.found_by("test_a_snapshot_is_followed_by_the_stream")
+class DropsSnapshots(Lines):
+    def write(self, batch):
+        if not batch.snapshot:
+            super().write(batch)
+
+
+# --- destinations of current rows ---
+
+
+@FAULTS.right
+class Rows(Sink):
+    """The current rows and the position, in one file that is replaced: exactly once. Right."""
+
+    capabilities = SinkCapabilities(exactly_once=True)
+
+    def __init__(self, path, context):
+        self.path, self.pipeline = path, context.pipeline
+        self.rows, self.position, self.kept = {}, None, None
+        self.read = {}  # tables of a snapshot that are not complete yet
+        self.whole = True
+
+    def open(self):
+        if not self.path.exists():
+            return None
+        self.rows, self.whole, position, pipeline = json.loads(self.path.read_text())
+        if pipeline != self.pipeline:
+            raise Refused(f"it is written by {pipeline}")
+        self.position = Position(*position)
+        self.kept = self.position if self.whole else None
+        return self.kept
+
+    def held(self):
+        return self.kept
+
+    def write(self, batch):
+        if batch.snapshot:
+            self.take_rows(batch)
+        else:
+            self.take_changes(batch)
+        self.position = batch.position
+
+    def take_rows(self, batch):
+        self.whole = not batch.parts
+        for part in batch.parts:
+            topic = f"server.{part.relation.name}"
+            if part.opens:
+                self.read = {}
+            table = self.read.setdefault(topic, {})
+            for record in batch.records:
+                self.apply(table, orjson.loads(record.key)["id"], orjson.loads(record.value))
+            if self.is_complete(part):
+                self.rows[topic] = self.read.pop(topic)
+
+    def is_complete(self, part):
+        return part.complete
+
+    def take_changes(self, batch):
+        for record in batch.records:
+            table = self.rows.setdefault(record.topic, {})
+            value = None if record.value is None else orjson.loads(record.value)
+            if value is not None and value["op"] == "t":
+                self.empty(table)
+            else:
+                self.apply(table, orjson.loads(record.key)["id"], value)
+
+    def empty(self, table):
+        table.clear()
+
+    def apply(self, table, key, value):
+        if value is None or value["op"] == "d":
+            table.pop(key, None)
+        else:
+            table[key] = value
+
+    def flush(self):
+        if self.position is None:
+            return None
+        position = [self.position.end_lsn, self.position.commit_lsn, self.position.index]
+        new = self.path.with_suffix(".new")
+        try:
+            new.write_bytes(orjson.dumps([self.rows, self.whole, position, self.pipeline]))
+            self.publish(new)
+        except OSError as cause:
+            raise Refused("the file did not take it") from cause
+        self.kept = self.position if self.whole else None
+        return self.position
+
+    def publish(self, new):
+        new.replace(self.path)
+
+    def close(self):
+        pass
+
+    @classmethod
+    def rig(cls, folder):
+        path = folder / "rows"
+        spec = SinkSpec(name="rows", summary="Rows.", factory=cls)
+        return SinkRig(spec, path, lambda: list(cls.read(path)), keeps_history=False)
+
+    @staticmethod
+    def read(path):
+        tables = json.loads(path.read_text())[0] if path.exists() else {}
+        for topic, table in tables.items():
+            for row in table.values():
+                yield Delivered(topic.removeprefix("server."), "r", row)
+
+
+@FAULTS.found_by("test_everything_flushed_is_there_once_and_in_order")
+class ForgetsDeletes(Rows):
+    def apply(self, table, key, value):
+        if value is not None and value["op"] != "d":
+            table[key] = value
+
+
+@FAULTS.found_by("test_everything_flushed_is_there_once_and_in_order")
+class ForgetsTruncates(Rows):
+    def empty(self, table):
+        pass
+
+
+@FAULTS.found_by("test_a_snapshot_is_whole_whichever_tables_are_empty")
+class AsksTheMarker(Rows):
+    def is_complete(self, part):
+        return part.last_marker == "last"
+
+
+@FAULTS.found_by("test_a_snapshot_that_broke_off_is_replaced_by_the_next")
+class NeverBeginsAnew(Rows):
+    def take_rows(self, batch):
+        for part in batch.parts:
+            part.opens = False
+        super().take_rows(batch)
+
+
+@FAULTS.found_by("test_a_kill_at_any_step_loses_nothing", ValueError)
+class CopiesInPlace(Rows):
+    def publish(self, new):
+        self.path.write_bytes(new.read_bytes())
+
+
+@FAULTS.found_by("test_everything_flushed_is_there_once_and_in_order")
+class FirstVersionWins(Rows):
+    def apply(self, table, key, value):
+        if value is None or value["op"] in ("d", "c", "r") or key not in table:
+            super().apply(table, key, value)
+
+
+@FAULTS.found_by("test_a_kill_before_the_offset_is_stored_doubles_nothing", right=Rows)
+class ClaimsExactlyOnce(Lines):
+    """Stores the position in a second file, after the data: a crash between them doubles."""
+
+    capabilities = SinkCapabilities(exactly_once=True)
+
+    def open(self):
+        super().open()
+        mark = self.path.with_suffix(".position")
+        if not mark.exists():
+            return None
+        return Position(*json.loads(mark.read_text()))
+
+    def flush(self):
+        promised = super().flush()
+        if promised is not None:
+            mark = self.path.with_suffix(".position")
+            new = mark.with_suffix(".new")
+            new.write_text(json.dumps([promised.end_lsn, promised.commit_lsn, promised.index]))
+            new.replace(mark)
+        return promised
+
+
+@FAULTS.found_by("test_a_sink_opened_again_goes_on")
+class ForgetsItsPosition(Lines):
+    capabilities = SinkCapabilities(exactly_once=True)
+
+
+# --- a database behind a C driver ---
+
+
+@FAULTS.right
+class InOneTransaction(Sink):
+    """Records in SQLite, with the position of each pipeline beside them: exactly once. Right as it is."""
+
+    capabilities = SinkCapabilities(exactly_once=True)
+
+    def __init__(self, path, context):
+        self.path, self.pipeline = path, context.pipeline
+        self.link = None
+        self.fail_stop = FailStop(str(path))
+
+    def open(self):
+        self.link = sqlite3.connect(self.path, timeout=0.1, isolation_level=None)
+        self.link.execute(
+            "CREATE TABLE IF NOT EXISTS records (n INTEGER PRIMARY KEY, topic, key, value, headers)"
+        )
+        self.link.execute(
+            "CREATE TABLE IF NOT EXISTS positions (pipeline PRIMARY KEY, end_lsn, commit_lsn, at, whole)"
+        )
+        self.waiting, self.position, self.whole = [], None, True
+        self.read, self.complete = {}, []  # rows of a snapshot's tables that are not durable yet
+        self.kept = self.found()
+        return self.kept
+
+    def found(self):
+        row = self.link.execute(
+            "SELECT end_lsn, commit_lsn, at FROM positions WHERE pipeline = ? AND whole",
+            [self.pipeline],
+        ).fetchone()
+        return None if row is None else Position(*row)
+
+    def held(self):
+        return self.kept
+
+    def write(self, batch):
+        self.fail_stop.check()
+        new = batch.snapshot or batch.replays or self.kept is None or batch.position > self.kept
+        rows = [self.row(record) for record in batch.records] if new else []
+        if batch.snapshot:
+            for part in batch.parts:
+                self.take_piece(part, rows)
+        else:
+            self.waiting += rows
+        if new:
+            self.position, self.whole = batch.position, not (batch.snapshot and batch.parts)
+
+    def row(self, record):
+        headers = json.dumps([[name, value.decode()] for name, value in record.headers])
+        return record.topic, record.key, record.value, headers
+
+    def take_piece(self, part, rows):
+        if part.opens:
+            self.read, self.complete = {}, []
+        table = self.read.setdefault(part.relation.name, [])
+        table += rows
+        if part.complete:
+            self.complete += self.read.pop(part.relation.name)
+
+    def flush(self):
+        if self.position is None:
+            return self.kept
+        with self.fail_stop:
+            try:
+                self.publish()
+            except sqlite3.Error as cause:
+                raise Refused("the database did not take it") from cause
+        self.kept = self.position if self.whole else None
+        return self.position
+
+    def publish(self):
+        self.link.execute("BEGIN")
+        self.insert()
+        self.move()
+        self.link.execute("COMMIT")
+
+    def insert(self):
+        for row in [*self.waiting, *self.complete]:
+            self.link.execute(
+                "INSERT INTO records (topic, key, value, headers) VALUES (?, ?, ?, ?)", row
+            )
+        self.waiting, self.complete = [], []
+
+    def move(self):
+        at = self.position
+        self.link.execute(
+            "INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?, ?)",
+            [self.pipeline, at.end_lsn, at.commit_lsn, at.index, self.whole],
+        )
+
+    def close(self):
+        if self.link is not None:
+            self.link.close()
+            self.link = None
+
+    @classmethod
+    def rig(cls, folder):
+        path = folder / "records.sqlite"
+        spec = SinkSpec(name="sqlite", summary="Records.", factory=cls)
+        return SinkRig(spec, path, lambda: read_records(path), outage=lambda: locked(path))
+
+
+def read_records(path):
+    if not path.exists():
+        return []
+    with contextlib.closing(sqlite3.connect(path)) as link:
+        try:
+            rows = link.execute("SELECT * FROM records ORDER BY n").fetchall()
+        except sqlite3.OperationalError:
+            return []  # no table yet
+    return [
+        Record(*parts, tuple((name, text.encode()) for name, text in json.loads(headers)))
+        for _, *parts, headers in rows
+    ]
+
+
+@contextlib.contextmanager
+def locked(path):
+    """Let every write to the database fail."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as link:
+        link.execute("BEGIN IMMEDIATE")
+        yield
+
+
+@FAULTS.found_by("test_a_kill_at_any_step_loses_nothing")
+class InTwoTransactions(InOneTransaction):
+    def publish(self):
+        self.link.execute("BEGIN")
+        self.insert()
+        self.link.execute("COMMIT")
+        self.link.execute("BEGIN")
+        self.move()
+        self.link.execute("COMMIT")
+
+
+@FAULTS.found_by("test_a_position_is_of_one_pipeline")
+class OnePositionForAll(InOneTransaction):
+    def __init__(self, path, context):
+        super().__init__(path, context)
+        self.pipeline = "all"
+
+
+@FAULTS.found_by("test_a_new_snapshot_comes_behind_what_was_streamed")
+class EmptiesForASnapshot(InOneTransaction):
+    def take_piece(self, part, rows):
+        if part.opens:
+            self.link.execute("DELETE FROM records")
+        super().take_piece(part, rows)
+
+
+@FAULTS.found_by("test_after_a_failed_flush_nothing_is_promised")
+class NeverStops(InOneTransaction):
+    """Gives up what was not taken, and goes on: a flush without rows would promise their position."""
+
+    def flush(self):
+        try:
+            return super().flush()
+        except Refused:
+            self.fail_stop.reset()
+            self.waiting = []
+            with contextlib.suppress(sqlite3.Error):
+                self.link.execute("ROLLBACK")
+            raise
+
+
+class TestPlantedSinks(FindsFaults):
+    suite = SinkSuite
+    faults = FAULTS
+
+    def fixtures(self, plugin, folder):
+        def opened():
+            sink = plugin.rig(folder).build(folder)
+            assert sink.open() is None
+            return sink
+
+        return {"new_rig": lambda: plugin.rig, "rig": lambda: plugin.rig(folder), "sink": opened}
