@@ -16,15 +16,19 @@ import pytest
 __all__ = ["RARE", "THINNED", "mark_exhaustive"]
 
 RARE: Final = {
-    r"conformance/test_sql_conforms.py::Test(DuckDb|MariaDb)::test_a_kill": "PostgreSQL and SQLite",
+    r"conformance/test_sql_conforms.py::Test(DuckDb|MariaDb)::test_(a_kill|a_snap|a_chunk|what_came|a_new)": "PostgreSQL, SQLite",
     r"conformance/test_streams_conform.py::Test(Kinesis|RedisAtLeastOnce|Nats)::test_a_kill": "Redis, exactly once",
+    r"conformance/test_streams_conform.py::TestRedisAtLeastOnce::test_(?!every|a_sink|a_dest|close|after)": "Redis, exactly once",
     r"conformance/test_sinks_conform.py::Test(ParquetFiles|SparkWithoutApplier|Http)::test_a_kill": "files, change log",
+    r"conformance/test_sinks_conform.py::TestParquetFiles::test_(?!every|values|text|a_schema|a_snapshot_may)": "files of lines",
+    r"conformance/test_sinks_conform.py::TestSparkWithoutApplier::test_(?!every|a_sink|spec)": "the change log",
     r"conformance/test_kafka_conforms.py::TestKafka::test_a_kill": "Kafka with transactions",
     r"conformance/test_kafka_conforms.py::TestKafkaTransactions::test_a_kill_(at|in)": "a kill before the offset",
     r"conformance/test_table_formats_conform.py::TestDeltaVersions::test_(?!spec)": "versions in Parquet",
     r"conformance/test_table_formats_conform.py::TestDelta::test_(a_driver|a_key|a_snap|all_t|rows)": "two in Delta",
     r"conformance/test_table_formats_conform.py::TestParquet(Versions|SoftDeletes)::test_(a_driver|a_key|all)": "rows",
     r"conformance/test_registry_formats_conform.py::Test(ProtobufWith\w+|CloudEventsInAvro)": "Avro, Protobuf",
+    r"conformance/test_formats_conform.py::.*\[(no schemas|no tombstones|extended headers)": "JSON with schemas",
     r"integration/test_older_spark.py::.*\[test_(?!schemas|source)": "Iceberg's own tests",
     r"integration/test_notebooks.py": "the tables that it reads: test_spark_source.py",
     r"integration/test_tutorial.py": "its commands: test_cli_pipeline.py",
@@ -78,6 +82,12 @@ RARE: Final = {
 
 FUNCTIONS_PER_VALUE: Final = 2
 THINNED: Final = {
+    "tests/conformance/test_sinks_conform.py": "mixed",
+    "tests/conformance/test_sql_conforms.py": "mixed",
+    "tests/conformance/test_streams_conform.py": "mixed",
+    "tests/conformance/test_lakes_conform.py": "mixed",
+    "tests/conformance/test_kafka_conforms.py": "mixed",
+    "tests/conformance/test_registry_formats_conform.py": "",
     "tests/integration/test_names_mean_another.py": "pgoutput",
     "tests/integration/test_relations_described.py": "pgoutput",
     "tests/integration/test_snapshot_overtaken.py": "pgoutput",
