@@ -425,6 +425,33 @@ def test_a_table_taken_out_of_a_publication_under_a_run_is_a_gap(
     assert (gap.code, gap.tables) == (TablesNotStreamed.code, ("public.lost",))
 
 
+@pytest.mark.parametrize(
+    ("publishes", "away", "back"),
+    [
+        ("TABLE old, lost", "SET (publish = 'delete')", "SET (publish = 'insert, update, delete')"),
+        ("ALL TABLES", "SET (publish = 'delete')", "SET (publish = 'insert, update, delete')"),
+        ("TABLES IN SCHEMA public", "SET TABLE old", "SET TABLES IN SCHEMA public"),
+    ],
+)
+def test_a_publication_that_sends_less_for_a_moment_is_a_gap(
+    old: Database, tmp_path: Path, publishes: str, away: str, back: str
+) -> None:
+    if "SCHEMA" in publishes and old.server.version < 150000:
+        pytest.skip("publications have no schemas")
+    old.execute("CREATE TABLE lost (id int PRIMARY KEY)")
+    old.execute(f"CREATE PUBLICATION p FOR {publishes}")
+    disabled = {"publication.autocreate.mode": "disabled", "publication.name": "p", **WARN}
+    pipeline = PipelineRig(old, tmp_path, disabled | QUICK)
+    gaps = Gaps(pipeline.offset_file.parent)
+    with pipeline.running() as there:
+        old.execute(f"ALTER PUBLICATION p {away}")
+        old.execute("INSERT INTO lost SELECT generate_series(1, 5)")
+        old.execute(f"ALTER PUBLICATION p {back}")
+        there.until(gaps.open, "a certificate")
+    (gap,) = gaps.open()
+    assert (gap.code, "public.lost" in gap.tables) == (TablesNotStreamed.code, True)
+
+
 def test_a_table_that_was_left_out_while_nobody_ran_is_a_gap(old: Database, tmp_path: Path) -> None:
     old.execute("CREATE TABLE lost (id int PRIMARY KEY)")
     published_by_hand(old, "p")

@@ -53,8 +53,8 @@ MESSAGES: Final = {
     "interrupted": "the server streams no more of table %s, or not everything, since its publication was "
     "changed or dropped; a start puts that right where publication.autocreate.mode lets it, else ALTER "
     "PUBLICATION ... ADD TABLE does; what is written until then does not come",
-    "changed": "what the server streams of table %s was changed and changed back: what was written "
-    "between may be missing",
+    "changed": "what the server streams of table %s was changed, and perhaps changed back: what was "
+    "written since may be missing",
 }
 LOOKS_PER_ANSWER: Final = 6
 """What is still streamed is asked every so many looks: the answer takes several queries."""

@@ -49,6 +49,26 @@ PEEK_S = 10
 """How long a slot may take to give its first change, in seconds."""
 
 
+MEMBERSHIPS = """
+    SELECT m.relation::text, string_agg(p.oid::text, ' ' ORDER BY m.version),
+      string_agg(concat(p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate,
+        CASE WHEN %s THEN p.xmin END, '/', m.version), ' ' ORDER BY m.version)
+    FROM pg_publication p CROSS JOIN LATERAL (
+      SELECT r.prrelid AS relation, r.oid::text || '/' || r.xmin::text AS version
+      FROM pg_publication_rel r WHERE r.prpubid = p.oid
+      UNION ALL
+      SELECT c.oid, n.oid::text || '/' || n.xmin::text
+      FROM pg_publication_namespace n JOIN pg_class c ON c.relnamespace = n.pnnspid
+      WHERE n.pnpubid = p.oid AND c.relkind IN ('r', 'p')
+      UNION ALL
+      SELECT c.oid, 'all' FROM pg_class c
+      WHERE p.puballtables AND c.relkind IN ('r', 'p') AND c.oid >= 16384
+    ) m
+    WHERE p.pubname = ANY(%s) GROUP BY 1
+"""
+"""Which publication has each table, and by which rows of the catalogue; from PostgreSQL 15 on."""
+
+
 class Publications:
     """``names`` are those that the stream asks for, () before that is known, and always where the
     decoder uses none.
@@ -299,20 +319,16 @@ class Publications:
             return set()
 
     def memberships(self) -> dict[str, tuple[str, str]]:
-        """Return, by the OID of each table that a publication names, that publication and the version of
-        the catalogue's row that names it: to change a row filter or a column list, or to take a table out
-        and put it in again, is to write that anew. Nothing is streamed while a whole publication is
-        missing, and nothing lost."""
+        """Return, by the OID of each table that a publication has, that publication and the versions of
+        the catalogue's rows that say what is sent of it: to change a row filter, a column list or what is
+        published, or to take a table out and put it in again, is to write one anew. Nothing is streamed
+        while a whole publication is missing, and nothing lost."""
         if not self._used or self._version_num < NARROWS:
             return {}
         name = self._properties.publication_name
-        rows = self._catalogue.query(
-            "SELECT r.prrelid::text, string_agg(p.oid::text, ' ' ORDER BY r.oid),"
-            " string_agg(r.oid::text || '/' || r.xmin::text, ' ' ORDER BY r.oid)"
-            " FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid"
-            " WHERE p.pubname = ANY(%s) GROUP BY 1",
-            ([name, name + INSERTS_SUFFIX],),
-        )
+        # a publication of others may have sent less for a moment; ours is put right at a start
+        others = self._properties.publication_autocreate_mode == "disabled"
+        rows = self._catalogue.query(MEMBERSHIPS, (others, [name, name + INSERTS_SUFFIX]))
         return {table: (by, how) for table, by, how in rows}
 
     def streams_new(self, schema: str) -> bool:
