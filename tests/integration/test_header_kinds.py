@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.harness import command
 from tests.harness.kafka import read_all
@@ -20,6 +21,23 @@ JSON_TEXT, PLAIN = '"{}"', "{}"
 
 def connect(given: dict[str, str], servers: str) -> tuple[str, str]:
     return ".json", json.dumps({"config": {**given, "bootstrap.servers": servers}})
+
+
+def standalone(given: dict[str, str], servers: str) -> tuple[str, str]:
+    given = {"name": "inventory", **given, "bootstrap.servers": servers}
+    return ".properties", "".join(f"{name}={value}\n" for name, value in given.items())
+
+
+def strimzi(given: dict[str, str], servers: str) -> tuple[str, str]:
+    config = {name: value for name, value in given.items() if name != "connector.class"}
+    config["bootstrap.servers"] = servers
+    resource = {
+        "apiVersion": "kafka.strimzi.io/v1beta2",
+        "kind": "KafkaConnector",
+        "metadata": {"name": "inventory"},
+        "spec": {"class": CONNECTOR, "tasksMax": 1, "config": config},
+    }
+    return ".yaml", yaml.safe_dump(resource)
 
 
 def engine(given: dict[str, str], servers: str) -> tuple[str, str]:
@@ -39,7 +57,14 @@ def server(given: dict[str, str], servers: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("write", "form"), [(connect, PLAIN), (engine, JSON_TEXT), (server, JSON_TEXT)]
+    ("write", "form"),
+    [
+        (connect, PLAIN),
+        (standalone, PLAIN),
+        (strimzi, PLAIN),
+        (engine, JSON_TEXT),
+        (server, JSON_TEXT),
+    ],
 )
 def test_header_values_are_as_the_kind_of_file_has_them(
     database: Database, kafka: Kafka, tmp_path: Path, write: object, form: str
