@@ -17,6 +17,7 @@ from tests.harness.servers.moto import Moto
 from tests.harness.servers.nats import NatsServer
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.redis import RedisServer
+from waltap.config.secrecy import hide, redacted
 from waltap.errors import SinkError
 from waltap.format.record import Record
 from waltap.sink.sink import Sink
@@ -289,8 +290,11 @@ def test_nats_without_a_stream_or_with_messages_too_large_is_told(
 
 def test_nats_that_is_away_at_the_start_or_later_is_told(tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    away = sink("nats-jetstream", tmp_path, url=f"nats://127.0.0.1:{port}")
-    refused(away, StreamUnavailable, "check", "open")
+    url = f"nats://127.0.0.1:{port}"
+    hide([url])  # as a profile does
+    away = sink("nats-jetstream", tmp_path, url=url)
+    found = refused(away, StreamUnavailable, "check", "open")
+    assert f"server at 127.0.0.1:{port} is up" in redacted(found.advice())
     server = NatsServer.create(user="waltap", password="secret")
     try:
         for login in ({}, {"auth.user": "waltap", "auth.password": "wrong"}):

@@ -31,7 +31,9 @@ class NatsServer(Server["Client"]):
 
     def __init__(self, properties: NatsProperties) -> None:
         self._servers = properties.url.split(",")
-        super().__init__(", ".join(url.rpartition("@")[2] for url in self._servers))
+        # not as the profile has it, which is hidden wherever it is shown: it may hold a password
+        places = (url.rpartition("://")[2].rpartition("@")[2] for url in self._servers)
+        super().__init__(", ".join(places))
         self._properties = properties
         self._loop: asyncio.AbstractEventLoop | None = None
         self._heard = ""
