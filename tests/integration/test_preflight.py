@@ -642,3 +642,40 @@ def test_patterns_that_match_nothing_are_told_and_masks_are_refused(shop: Shop) 
         assert idle in found
     assert "secret" not in found
     assert_both_succeed(shop)
+
+
+# --- publications of others --------------------------------------------------------------------------
+
+
+def test_a_publication_of_others_that_sends_partitions_by_other_names_than_the_profile(
+    shop: Shop,
+) -> None:
+    shop.database.execute(
+        "DROP TABLE t; CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE p1 PARTITION OF p DEFAULT; INSERT INTO p VALUES (1);"
+        f"CREATE PUBLICATION {shop.database.name} FOR TABLE p WHERE (id > 0)"
+        " WITH (publish_via_partition_root = true)"
+    )
+    shop.source["publication.autocreate.mode"] = "disabled"
+    check = assert_both_refuse(shop, "publication", "WT-2106")
+    setting = re.search(r"(publish\.[a-z.]+)=(\w+)", check["remedy"])
+    assert setting, check
+    shop.source[setting[1]] = setting[2] == "true"
+    assert_both_succeed(shop)
+    assert "does not cover" not in shop.warnings()["publication"]["found"]
+
+
+def test_a_table_without_publication_is_told_also_beside_one_that_is_published_in_part(
+    shop: Shop,
+) -> None:
+    shop.database.execute(
+        "CREATE TABLE u (id int PRIMARY KEY);"
+        f"CREATE PUBLICATION {shop.database.name} FOR TABLE t WHERE (id > 5)"
+    )
+    shop.source["publication.autocreate.mode"] = "disabled"
+    done = shop.run()
+    assert done.returncode == 0, done.stderr
+    assert "only rows WHERE (id > 5)" in done.stderr
+    assert "does not cover public.u" in done.stderr
+    carry_out(shop, shop.warnings()["publication"]["remedy"])
+    assert "does not cover" not in shop.run().stderr

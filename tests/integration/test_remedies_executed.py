@@ -151,6 +151,12 @@ def target_ruled(shop: Shop) -> None:
     sql(shop)
 
 
+def another_publication(shop: Shop) -> None:
+    """The slot has changes from before the publication that the profile names by now."""
+    shop.database.execute("INSERT INTO t VALUES (8); CREATE PUBLICATION another FOR TABLE t")
+    shop.source |= {"publication.name": "another", "publication.autocreate.mode": "disabled"}
+
+
 def target_behind(shop: Shop) -> None:
     shop.database.execute("CREATE SCHEMA replica")
     sql(shop)
@@ -182,6 +188,8 @@ CASES = [
     Case("WT-2125", publication_dropped, ("snapshot.mode=when_needed",)),
     Case("WT-2125", publication_of_others_dropped, (CREATE, REPAIR)),
     Case("WT-2125", publication_of_others_dropped, (CREATE, DROP, CLEAR)),
+    Case("WT-2113", another_publication, ("`waltap run FILE --set snapshot.mode=when_needed`",)),
+    Case("WT-2113", another_publication, (DROP, CLEAR)),
     Case("WT-6001", offset_damaged, (CLEAR,)),
     Case("WT-6006", belongings_damaged, (r"(?<=Restore )/\S*",)),
     Case("WT-4002", snapshot_cut, ("snapshot.mode=initial",), begun=False),
@@ -192,6 +200,7 @@ CASES = [
     Case("WT-5706", target_without_key, (r"ALTER TABLE [^;]*(?=;)",), begun=False),
     Case("WT-5719", target_ruled, (r"ALTER TABLE replica.t DISABLE RULE nothing",), begun=False),
     Case("WT-5003", target_behind, (CLEAR,), begun=False),
+    Case("WT-5003", target_behind, (REPAIR,), begun=False),
     Case("WT-5107", log_gone, (CLEAR,), begun=False),
 ]
 
@@ -215,8 +224,8 @@ def test_what_is_printed_suffices(
         text = found[0]
         if text.startswith("`waltap"):
             words = [str(shop.path) if w in {"FILE", "PROFILE"} else w for w in text[8:-1].split()]
-            asks = words[0] != "repair"
-            done = waltap(*words, *(["--yes"] if asks else []), cwd=shop.folder)
+            more = {"repair": [], "run": ["--until-idle", "0.3"]}.get(words[0], ["--yes"])
+            done = waltap(*words, *more, cwd=shop.folder)
             assert done.returncode == 0, done.stderr
         elif re.match(r"[a-z._]+ ?=", text):
             settings += ["--set", re.sub(' = "(.*)"', r"=\1", text)]

@@ -43,6 +43,7 @@ from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import (
     PublicationPlan,
     identifier,
+    members,
     published,
 )
 from waltap_postgres.replication.slot import failover_refusal
@@ -177,7 +178,7 @@ class Preflight:
                 user=identifier(self.properties.user),
             )
             return [*checks, Check.failed("publication", refused)]
-        return [*checks, self._publication(planned), *self._identities(planned)]
+        return [*checks, *self._publication(planned), *self._identities(planned)]
 
     facts_sql: ClassVar[str] = """
 SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CREATE'),
@@ -309,35 +310,46 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             return f"publication {name!r} must be changed, and belongs to {owner}"
         return None
 
-    def _publication(self, plan: PublicationPlan) -> Check:
+    def _publication(self, plan: PublicationPlan) -> list[Check]:
         name = self.properties.publication_name
         if plan.denied:
-            return _left_out(plan, name, self.properties.user)
-        if plan.shortfalls:
-            return _falls_short(plan)
-        if plan.waiting:
-            return _waiting(plan, self.properties.slot_name)
+            return [_left_out(plan, name, self.properties.user)]
+        if plan.waiting and not plan.shortfalls:
+            return [_waiting(plan, self.properties.slot_name)]
+        found = [_falls_short(plan)] if plan.shortfalls else []
+        found += self._uncovered(plan)
+        if found:
+            return found
         if plan.statements:
             mode = self.properties.publication_autocreate_mode
             verb = "made" if name in plan.created else "changed"
-            return Check(
-                name="publication", verdict="ok", found=f"{name!r} will be {verb} ({mode})"
-            )
+            said = f"{name!r} will be {verb} ({mode})"
+        else:
+            said = f"{name!r} covers what is captured"
+        return [Check(name="publication", verdict="ok", found=said)]
+
+    def _uncovered(self, plan: PublicationPlan) -> list[Check]:
+        """Tell captured tables that the publication does not send, and that the start does not add."""
+        name = self.properties.publication_name
+        if plan.statements or self.properties.publication_autocreate_mode == "filtered":
+            return []
         existing = published(self.catalogue, name) or set()
         missing = [
             t.relation
-            for t in self.captured
-            if (t.relation.schema, t.relation.table) not in existing and not t.partitioned
+            for t in members(self.captured, via_root=self.properties.publish_via_partition_root)
+            if (t.relation.schema, t.relation.table) not in existing
         ]
-        if missing and self.properties.publication_autocreate_mode != "filtered":
-            tables = ", ".join(identifier(r.schema, r.table) for r in missing[:NAMED])
-            return Check(
+        if not missing:
+            return []
+        tables = ", ".join(identifier(r.schema, r.table) for r in missing[:NAMED])
+        return [
+            Check(
                 name="publication",
                 verdict="warning",
                 found=f"{name!r} does not cover {', '.join(r.name for r in missing[:NAMED])}",
                 remedy=f"ALTER PUBLICATION {identifier(name)} ADD TABLE {tables}",
             )
-        return Check(name="publication", verdict="ok", found=f"{name!r} covers what is captured")
+        ]
 
     def _identities(self, plan: PublicationPlan | None) -> list[Check]:
         """Return what each table's replica identity leaves out; refused tables are no part of a plan.

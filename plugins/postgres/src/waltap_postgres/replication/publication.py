@@ -24,6 +24,7 @@ __all__ = [
     "SKIPS_MISSING",
     "PublicationPlan",
     "identifier",
+    "members",
     "plan_publication",
     "published",
     "published_by_any",
@@ -235,8 +236,7 @@ def _plan_filtered(
     inserts_known: bool,
 ) -> None:
     name, keyless_policy = properties.publication_name, properties.publication_keyless_tables
-    root = properties.publish_via_partition_root
-    wanted = [t for t in captured if not (t.partition if root else t.partitioned)]
+    wanted = members(captured, via_root=properties.publish_via_partition_root)
     new = [t for t in wanted if (t.relation.schema, t.relation.table) not in (existing or set())]
     keyless = [t for t in (new if keyless_policy == "refuse" else wanted) if not t.supports_updates]
     if keyless_policy == "refuse":
@@ -338,12 +338,26 @@ def _warn_uncovered(
     properties: PostgresProperties,
 ) -> None:
     """Refuse when the publication covers none of what is captured."""
-    wanted = {
-        (t.relation.schema, t.relation.table)
-        for t in captured
-        if not (t.partition if properties.publish_via_partition_root else t.partitioned)
-    }
-    if wanted and existing and not wanted & existing:
-        tables = ", ".join(identifier(*pair) for pair in sorted(wanted))
-        statement = f"ALTER PUBLICATION {identifier(name)} ADD TABLE {tables}"
-        raise PublicationMissing(f"publication {name!r} covers no captured table", sql=statement)
+    root = properties.publish_via_partition_root
+    wanted = {_place(t) for t in members(captured, via_root=root)}
+    if not wanted or not existing or wanted & existing:
+        return
+    if {_place(t) for t in captured} & existing:  # no ADD TABLE makes it name the others
+        value = str(not root).lower()
+        raise PublicationMissing(
+            f"publication {name!r} has publish_via_partition_root = {value}: it sends no captured table "
+            "under the name that the profile has it by",
+            sql=f"publish.via.partition.root={value} in the profile, as the publication has it",
+        )
+    tables = ", ".join(identifier(*pair) for pair in sorted(wanted))
+    statement = f"ALTER PUBLICATION {identifier(name)} ADD TABLE {tables}"
+    raise PublicationMissing(f"publication {name!r} covers no captured table", sql=statement)
+
+
+def members(captured: list[Table], *, via_root: bool) -> list[Table]:
+    """Return the tables by whose names rows are sent: partitioned tables, or their partitions."""
+    return [t for t in captured if not (t.partition if via_root else t.partitioned)]
+
+
+def _place(table: Table) -> tuple[str, str]:
+    return table.relation.schema, table.relation.table

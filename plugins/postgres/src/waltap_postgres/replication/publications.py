@@ -26,6 +26,7 @@ from waltap_postgres.replication.publication import (
     SKIPS_MISSING,
     PublicationPlan,
     identifier,
+    members,
     plan_publication,
     published,
     published_by_any,
@@ -128,9 +129,7 @@ class Publications:
         operations = wanted_operations(capture)
         wanted = Wanted(
             places=frozenset(
-                covered.intersection(
-                    _place(t) for t in captured if not (t.partition if root else t.partitioned)
-                )
+                covered.intersection(_place(t) for t in members(captured, via_root=root))
             ),
             operations=[o for o in operations if not inserts or o in INSERTS_OPERATIONS],
             publish=INSERTS_OPERATIONS if inserts else publish,
