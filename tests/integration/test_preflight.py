@@ -16,7 +16,7 @@ from waltap.signals.errors import SignalTableUnusable
 
 from tests.harness.command import waltap
 from tests.harness.pipeline import PipelineRig, until
-from tests.harness.servers.postgres import Database
+from tests.harness.servers.postgres import Cluster, Database
 
 NAME = re.compile(r"[^a-z0-9_]")
 
@@ -679,3 +679,19 @@ def test_a_table_without_publication_is_told_also_beside_one_that_is_published_i
     assert "does not cover public.u" in done.stderr
     carry_out(shop, shop.warnings()["publication"]["remedy"])
     assert "does not cover" not in shop.run().stderr
+
+
+def test_what_bounds_the_wal_of_a_slot_is_carried_out(
+    private_server: Cluster, tmp_path: Path
+) -> None:
+    database = private_server.create_database("bounded")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    shop = Shop(database, tmp_path)
+    database.execute("ALTER SYSTEM SET max_slot_wal_keep_size = -1")
+    private_server.reload()
+    carry_out(shop, shop.warnings()["slot limits"]["remedy"])
+    until(
+        lambda: database.execute("SHOW max_slot_wal_keep_size") == [("50GB",)],
+        "the server reads its files",
+    )
+    assert "slot limits" not in shop.warnings()

@@ -416,6 +416,7 @@ def test_a_destination_that_has_less_than_before_ends_the_run(new: New, emptied:
     with pytest.raises(DestinationBehind) as error:
         pipeline.run(stop_at=50.0)
     assert ("no position" if emptied else str(before.sole)) in error.value.problem
+    assert ("offsets set FILE" in error.value.advice()) == (not emptied)  # none goes back to 0/0
     assert destination.durable == [1, 2, 3]
     offset = pipeline.store.load()
     assert offset is not None

@@ -16,9 +16,7 @@ class DestinationBehind(SinkError):
     remedy = (
         "It was restored from a backup, emptied or made anew. Bring it back as it was; or read the "
         "captured tables again by `waltap repair FILE`, or from the beginning by "
-        "`waltap offsets clear FILE` and a "
-        "start; where the slot still has the WAL, `waltap offsets set FILE {lsn}` and a start stream the "
-        "changes again."
+        "`waltap offsets clear FILE` and a start{replay}."
     )
 
 
@@ -31,8 +29,14 @@ def require_held(
         has = found.get(partition)
         if has is not None and has >= had:
             continue
-        lsn = lsn_text(0 if has is None else has.end_lsn)
-        ends = "has no position of this pipeline" if has is None else f"ends at {has}"
+        ends, replay = "has no position of this pipeline", ""  # no slot goes back to the beginning
+        if has is not None:
+            ends = f"ends at {has}"
+            replay = (
+                "; where the slot still has the WAL, "
+                f"`waltap offsets set FILE {lsn_text(has.end_lsn)}` and a start stream the changes again"
+            )
         raise DestinationBehind(
-            f"the destination of the sink {sink} {ends}, and had everything up to {had}", lsn=lsn
+            f"the destination of the sink {sink} {ends}, and had everything up to {had}",
+            replay=replay,
         )
