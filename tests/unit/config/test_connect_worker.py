@@ -202,3 +202,17 @@ def test_enhanced_avro_support_is_taken_as_it_is(support: str) -> None:
         "value.converter.enhanced.avro.schema.support": support,
     }
     assert examined(WORKER, converter, given).profile
+
+
+def test_a_format_that_there_is_not_hides_no_problem_of_another_sides() -> None:
+    found = problems(
+        WORKER,
+        {
+            "key.converter": "org.apache.kafka.connect.converters.NoConverter",
+            "value.converter": "io.confluent.connect.avro.AvroConverter",
+        },
+    )
+    assert [each.property for each in found] == [
+        "key.converter",
+        "value.converter.schema.registry.url",
+    ]

@@ -79,8 +79,12 @@ class Formats:
         self, choice: SelectionProperties, typed: Setting | None
     ) -> Component[FormatSpec] | None:
         """Return the format of a profile; None with problems. ``typed`` is ``[format] type``."""
-        specs = self._specs(choice, typed)
-        if specs is None:
+        found = self._specs(choice, typed)
+        specs = tuple(spec for spec in found if spec is not None)
+        if len(specs) < len(SIDES):
+            for side, spec in zip(SIDES, found, strict=True):
+                if spec is not None and spec.converter is not None:
+                    self._side(side, spec)  # what is wrong there belongs into the same report
             return None
         key, value, header = specs
         if key is value and (value.converter is None or header is value) and _whole(value):
@@ -97,9 +101,8 @@ class Formats:
             return None
         return _joined(*(part for part in parts if part is not None))
 
-    def _specs(
-        self, choice: SelectionProperties, typed: Setting | None
-    ) -> tuple[FormatSpec, FormatSpec, FormatSpec] | None:
+    def _specs(self, choice: SelectionProperties, typed: Setting | None) -> list[FormatSpec | None]:
+        """Return the format of each side, None for one that there is not."""
         default = str(typed.value) if typed else None
         places = [("format.type", default or DEFAULT_FORMAT)] * 2
         if choice.value_converter is not None:
@@ -113,10 +116,7 @@ class Formats:
         for place, name in dict.fromkeys(places[1::-1] + places[2:]):
             if found.get(name) is None:  # also where it was missed for another side: each is named
                 found[name] = self._find(FormatSpec, name.strip(), place)
-        key, value, header = (found[name] for _, name in places)
-        if key is None or value is None or header is None:
-            return None
-        return key, value, header
+        return [found[name] for _, name in places]
 
     def _headed(self, spec: FormatSpec, header: FormatSpec) -> Component[FormatSpec] | None:
         """Return a format that writes keys and values itself, with header values of another."""
