@@ -6,110 +6,131 @@ p_filter (v > 10), p_cols (id, v).
 
 from typing import Any
 
-from waltap.decode import ABSENT, UNCHANGED
+from tests.harness.told_changes import told_changes
+from waltap.decode import ABSENT
 
-A, U = ABSENT, UNCHANGED
-T, N, K = "T" * 2100, "N" * 2100, "K" * 2300
-C = ("C",)
-DEFAULT, FULL, INDEX = "public.t_default", "public.t_full", "public.t_index"
-NOTHING, NOPK, BIGKEY = "public.t_nothing", "public.t_nopk", "public.t_bigkey"
-ODD = 'Odd Schema.Odd "T.a,b'
-GEN, FILTER, COLS = "public.t_gen", "public.t_filter", "public.t_cols"
-PART1, PART2, DDL = "public.t_part_1", "public.t_part_2", "public.t_ddl"
-
-
-def types_row(**values: str | None) -> tuple[str | None, ...]:
-    """Return a row of t_types with these values and NULL elsewhere."""
-    return tuple(values.get(name) for name in TYPES_COLUMNS)
-
-
+A, C = ABSENT, ("C",)
+LONG = {"{T}": "T" * 2100, "{N}": "N" * 2100, "{K}": "K" * 2300}
+ODD, FILTER, GEN = 'Odd Schema.Odd "T.a,b', "public.t_filter", "public.t_gen"
 TYPES_COLUMNS = (
     "id i2 i8 f4 f8 n n2 b c vc tx by d t ttz ts tstz iv u j jb ia ta o m pt ip bt vb r mr x q nm h ci "
     "ts3 mac cd md pi pr tsv lsn"
 ).split()
 
+
+def types_row(**values: str | None) -> tuple[Any, ...]:
+    """Return the INSERT of a row of t_types with these values and NULL elsewhere."""
+    return "I", "public.t_types", tuple(values.get(name) for name in TYPES_COLUMNS)
+
+
 EXPECTED: dict[str, list[tuple[Any, ...]]] = {
-    "insert": [
-        ("I", DEFAULT, ("1", "one", "1.50", None)),
-        C,
-        ("I", FULL, ("1", "one", "1.50", None)),
-        C,
-        ("I", INDEX, ("1", "u1", "one", None)),
-        C,
-        ("I", NOTHING, ("1", "one", "1.50", None)),
-        C,
-        ("I", NOPK, ("1", "one", None)),
-        C,
-    ],
-    "insert_toast": [
-        ("I", DEFAULT, ("2", "two", "2.00", T)),
-        C,
-        ("I", FULL, ("2", "two", "2.00", T)),
-        C,
-        ("I", INDEX, ("2", "u2", "two", T)),
-        C,
-        ("I", NOTHING, ("2", "two", "2.00", T)),
-        C,
-        ("I", NOPK, ("2", "two", T)),
-        C,
-    ],
-    "update_nonkey": [
-        ("U", DEFAULT, ("1", "uno", "1.50", None), ()),
-        C,
-        ("U", FULL, ("1", "uno", "1.50", None), ("1", "one", "1.50", None)),
-        C,
-        ("U", INDEX, ("1", "u1", "uno", None), ()),
-        C,
-    ],
-    "update_unchanged_toast": [
-        ("U", DEFAULT, ("2", "dos", "2.00", U), ()),
-        C,
-        ("U", FULL, ("2", "dos", "2.00", U), ("2", "two", "2.00", T)),
-        C,
-        ("U", INDEX, ("2", "u2", "dos", U), ()),
-        C,
-    ],
-    "update_key": [
-        ("U", DEFAULT, ("20", "dos", "2.00", U), ("2", A, A, A)),
-        C,
-        ("U", FULL, ("20", "dos", "2.00", U), ("2", "dos", "2.00", T)),
-        C,
-        ("U", INDEX, ("2", "u20", "dos", U), (A, "u2", A, A)),
-        C,
-        ("U", INDEX, ("20", "u20", "dos", U), ()),
-        C,
-    ],
-    "update_toast_changed": [
-        ("U", DEFAULT, ("20", "dos", "2.00", N), ()),
-        C,
-        ("U", FULL, ("20", "dos", "2.00", "short"), ("20", "dos", "2.00", T)),
-        C,
-    ],
-    "update_noop": [("U", DEFAULT, ("1", "uno", "1.50", None), ()), C],
-    "delete": [
-        ("D", DEFAULT, ("20", A, A, A)),
-        C,
-        ("D", FULL, ("20", "dos", "2.00", "short")),
-        C,
-        ("D", INDEX, (A, "u20", A, A)),
-        C,
-    ],
-    "toasted_key": [
-        ("I", BIGKEY, (K, "1")),
-        C,
-        ("U", BIGKEY, (U, "2"), (K, A)),
-        C,
-        ("D", BIGKEY, (K, A)),
-        C,
-    ],
-    "truncate": [
-        ("T", [DEFAULT], False, False),
-        C,
-        ("T", ["public.t_fk_parent", "public.t_fk_child"], True, True),
-        C,
-        ("T", [FULL, NOTHING, NOPK], False, False),
-        C,
-    ],
+    name: told_changes(text, LONG)
+    for name, text in {
+        "insert": """
+            I t_default 1|one|1.50|NULL
+            I t_full 1|one|1.50|NULL
+            I t_index 1|u1|one|NULL
+            I t_nothing 1|one|1.50|NULL
+            I t_nopk 1|one|NULL
+        """,
+        "insert_toast": """
+            I t_default 2|two|2.00|{T}
+            I t_full 2|two|2.00|{T}
+            I t_index 2|u2|two|{T}
+            I t_nothing 2|two|2.00|{T}
+            I t_nopk 2|two|{T}
+        """,
+        "update_nonkey": """
+            U t_default 1|uno|1.50|NULL
+            U t_full 1|uno|1.50|NULL <- 1|one|1.50|NULL
+            U t_index 1|u1|uno|NULL
+        """,
+        "update_unchanged_toast": """
+            U t_default 2|dos|2.00|=
+            U t_full 2|dos|2.00|= <- 2|two|2.00|{T}
+            U t_index 2|u2|dos|=
+        """,
+        "update_key": """
+            U t_default 20|dos|2.00|= <- 2|-|-|-
+            U t_full 20|dos|2.00|= <- 2|dos|2.00|{T}
+            U t_index 2|u20|dos|= <- -|u2|-|-
+            U t_index 20|u20|dos|=
+        """,
+        "update_toast_changed": """
+            U t_default 20|dos|2.00|{N}
+            U t_full 20|dos|2.00|short <- 20|dos|2.00|{T}
+        """,
+        "update_noop": """
+            U t_default 1|uno|1.50|NULL
+        """,
+        "delete": """
+            D t_default 20|-|-|-
+            D t_full 20|dos|2.00|short
+            D t_index -|u20|-|-
+        """,
+        "toasted_key": """
+            I t_bigkey {K}|1
+            U t_bigkey =|2 <- {K}|-
+            D t_bigkey {K}|-
+        """,
+        "truncate": """
+            T t_default 00
+            T t_fk_parent,t_fk_child 11
+            T t_full,t_nothing,t_nopk 00
+        """,
+        "multi": """
+            M in-tx survives rollback
+            + I t_default 100|m100|100.00|NULL
+            + I t_default 101|m101|101.00|NULL
+            + I t_default 102|m102|102.00|NULL
+            + I t_default 104|kept|0.00|NULL
+            + U t_default 100|x|100.00|NULL
+            + D t_default 101|-|-|-
+        """,
+        "generated": """
+            I t_gen 1|5|it's "x"
+            U t_gen 1|6|it's "x"
+        """,
+        "partition": """
+            I t_part_1 1|p1|10
+            + I t_part_2 20|150|p2
+            U t_part_1 1|p1|11
+            D t_part_1 1|-|-
+            + I t_part_2 11|160|p1
+            D t_part_2 -|150|-
+            T t_part_1,t_part_2 00
+        """,
+        "rowfilter": """
+            I t_filter 2|50|s
+            I t_filter 1|60|s
+            D t_filter 2|50|s
+            U t_filter 1|61|s <- 1|60|s
+            D t_filter 1|61|s
+        """,
+        "columnlist": """
+            I t_cols 1|2
+            U t_cols 1|2
+            U t_cols 3|2 <- 1|-
+            D t_cols 3|-
+        """,
+        "ddl": """
+            I t_ddl 1|1|one
+            I t_ddl 2|2|before
+            + I t_ddl 3|3|added|1.25
+            + I t_ddl 4|dropped|2.50
+            + I t_ddl 5|retyped|3.00
+            U t_ddl 1|u|9.50 <- 1|one|9.50
+            D t_ddl2 1|u|9.50
+        """,
+        "origin": """
+            I t_default 300|from origin|1.00|NULL
+        """,
+        "twophase": """
+            I t_default 400|2pc|1.00|NULL
+        """,
+    }.items()
+}
+EXPECTED |= {
     "message": [
         ("M", True, "pfx", "transactional ✓".encode()),
         C,
@@ -117,151 +138,10 @@ EXPECTED: dict[str, list[tuple[Any, ...]]] = {
         ("M", True, "", b"\x00\xffAB\x00"),
         C,
     ],
-    # The non-transactional message of the rolled-back transaction before is read first.
-    "multi": [
-        ("M", False, "in-tx", b"survives rollback"),
-        ("I", DEFAULT, ("100", "m100", "100.00", None)),
-        ("I", DEFAULT, ("101", "m101", "101.00", None)),
-        ("I", DEFAULT, ("102", "m102", "102.00", None)),
-        ("I", DEFAULT, ("104", "kept", "0.00", None)),
-        ("U", DEFAULT, ("100", "x", "100.00", None), ()),
-        ("D", DEFAULT, ("101", A, A, A)),
-        C,
-    ],
     "strings": [
-        ("I", DEFAULT, ("200", "", "0.00", None)),
+        ("I", "public.t_default", ("200", "", "0.00", None)),
         C,
-        (
-            "I",
-            DEFAULT,
-            ("201", "quote ' dq \" bs \\ nl\ntab\tctl\x01 é€😀 null NULL \\N", "0.00", ""),
-        ),
-        C,
-    ],
-    "types": [
-        (
-            "I",
-            "public.t_types",
-            types_row(
-                id="1",
-                i2="-32768",
-                i8="9223372036854775807",
-                f4="1.1",
-                f8="0.30000000000000004",
-                n="123456789012345678901234567890.12345678901234567890",
-                n2="1.500",
-                b="t",
-                c="ab   ",
-                vc="vc",
-                tx="text",
-                by="\\xdeadbeef00",
-                d="2024-02-29",
-                t="23:59:59.999999",
-                ttz="12:34:56.789+05:30",
-                ts="2024-02-29 12:34:56.789012",
-                tstz="2024-02-29 10:34:56.789012+00",
-                iv="1 year 2 mons 3 days 04:05:06.7",
-                u="a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
-                j='{"a" : 1,  "b":[null]}',
-                jb='{"a": 1.0, "b": [null]}',
-                ia="{1,NULL,-3}",
-                ta='{a,"b c","q\\"d","",NULL,"NULL","back\\\\slash","co,mma"}',
-                o="4294967295",
-                m="$12,345.67",
-                pt="(1.5,-2)",
-                ip="192.168.1.5/24",
-                bt="1010",
-                vb="101",
-                r="[1,10)",
-                mr="{[1,3),[5,8)}",
-                x='<a x="1">t</a>',
-                q="c",
-                nm="nm",
-                h='"a"=>"1", "b c"=>NULL',
-                ci="CiText",
-                ts3="2024-02-29 12:34:56.789",
-                mac="08:00:2b:01:02:03",
-                cd="10.0.0.0/8",
-                md='it\'s "fine"',
-                pi="5",
-                pr='(1,"a ""q"", b")',
-                tsv="'cat':1 'fat':2",
-                lsn="16/B374D848",
-            ),
-        ),
-        C,
-    ],
-    "types_null": [("I", "public.t_types", types_row(id="2")), C],
-    "types_odd": [
-        (
-            "I",
-            "public.t_types",
-            types_row(
-                id="3",
-                f4="NaN",
-                f8="Infinity",
-                n="NaN",
-                n2="-0.001",
-                b="f",
-                c="     ",
-                vc="",
-                tx="",
-                by="\\x",
-                d="infinity",
-                t="24:00:00",
-                ttz="24:00:00-15:59",
-                ts="infinity",
-                tstz="-infinity",
-                iv="-1 mons +2 days -00:00:00.000001",
-                ia="{}",
-                ta="{}",
-                r="empty",
-                mr="{}",
-                jb="null",
-                m="-$0.01",
-                bt="0000",
-            ),
-        ),
-        C,
-        (
-            "I",
-            "public.t_types",
-            types_row(
-                id="4",
-                f4="-Infinity",
-                f8="-0",
-                n="Infinity",
-                d="0044-03-15 BC",
-                ts="0044-03-15 01:02:03 BC",
-                tstz="4713-01-01 00:00:00+00 BC",
-                iv="00:00:00",
-                ia="[0:1]={7,8}",
-                ta="{{a,b},{c,NULL}}",
-                r="(,)",
-                by="\\x5c27",
-            ),
-        ),
-        C,
-        (
-            "I",
-            "public.t_types",
-            types_row(
-                id="5",
-                f4="3.4028235e+38",
-                f8="5e-324",
-                n="-Infinity",
-                d="5874897-12-31",
-                ts="294276-12-31 23:59:59.999999",
-                iv="178000000 years",
-                r="[5,)",
-            ),
-        ),
-        C,
-        (
-            "I",
-            "public.t_types",
-            types_row(id="6", f4="1e-45", f8="1e+21", n="0.00000000000000000001", n2="1234567.891"),
-        ),
+        ("I", "public.t_default", ("201", "quote ' dq \" bs \\ nl\ntab\tctl\x01 é€😀 null NULL \\N", "0.00", "")),
         C,
     ],
     "names": [
@@ -270,61 +150,43 @@ EXPECTED: dict[str, list[tuple[Any, ...]]] = {
         ("U", ODD, ("2", "w", "ok", '{"(1,\\"a,b\\")",NULL}', "7"), ("1", A, A, A, A)),
         C,
     ],
-    "generated": [
-        ("I", GEN, ("1", "5", 'it\'s "x"')),
-        C,
-        ("U", GEN, ("1", "6", 'it\'s "x"'), ()),
-        C,
-    ],
-    "partition": [
-        ("I", PART1, ("1", "p1", "10")),
-        ("I", PART2, ("20", "150", "p2")),
-        C,
-        ("U", PART1, ("1", "p1", "11"), ()),
-        C,
-        ("D", PART1, ("1", A, A)),
-        ("I", PART2, ("11", "160", "p1")),
-        C,
-        ("D", PART2, (A, "150", A)),
-        C,
-        ("T", [PART1, PART2], False, False),
+    "types": [
+        types_row(
+            id="1", i2="-32768", i8="9223372036854775807", f4="1.1", f8="0.30000000000000004",
+            n="123456789012345678901234567890.12345678901234567890", n2="1.500", b="t", c="ab   ", vc="vc",
+            tx="text", by="\\xdeadbeef00", d="2024-02-29", t="23:59:59.999999", ttz="12:34:56.789+05:30",
+            ts="2024-02-29 12:34:56.789012", tstz="2024-02-29 10:34:56.789012+00",
+            iv="1 year 2 mons 3 days 04:05:06.7", u="a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
+            j='{"a" : 1,  "b":[null]}', jb='{"a": 1.0, "b": [null]}', ia="{1,NULL,-3}",
+            ta='{a,"b c","q\\"d","",NULL,"NULL","back\\\\slash","co,mma"}', o="4294967295", m="$12,345.67",
+            pt="(1.5,-2)", ip="192.168.1.5/24", bt="1010", vb="101", r="[1,10)", mr="{[1,3),[5,8)}",
+            x='<a x="1">t</a>', q="c", nm="nm", h='"a"=>"1", "b c"=>NULL', ci="CiText",
+            ts3="2024-02-29 12:34:56.789", mac="08:00:2b:01:02:03", cd="10.0.0.0/8", md='it\'s "fine"',
+            pi="5", pr='(1,"a ""q"", b")', tsv="'cat':1 'fat':2", lsn="16/B374D848",
+        ),
         C,
     ],
-    "rowfilter": [
-        ("I", FILTER, ("2", "50", "s")),
+    "types_null": [types_row(id="2"), C],
+    "types_odd": [
+        types_row(
+            id="3", f4="NaN", f8="Infinity", n="NaN", n2="-0.001", b="f", c="     ", vc="", tx="", by="\\x",
+            d="infinity", t="24:00:00", ttz="24:00:00-15:59", ts="infinity", tstz="-infinity",
+            iv="-1 mons +2 days -00:00:00.000001", ia="{}", ta="{}", r="empty", mr="{}", jb="null",
+            m="-$0.01", bt="0000",
+        ),
         C,
-        ("I", FILTER, ("1", "60", "s")),
+        types_row(
+            id="4", f4="-Infinity", f8="-0", n="Infinity", d="0044-03-15 BC", ts="0044-03-15 01:02:03 BC",
+            tstz="4713-01-01 00:00:00+00 BC", iv="00:00:00", ia="[0:1]={7,8}", ta="{{a,b},{c,NULL}}",
+            r="(,)", by="\\x5c27",
+        ),
         C,
-        ("D", FILTER, ("2", "50", "s")),
+        types_row(
+            id="5", f4="3.4028235e+38", f8="5e-324", n="-Infinity", d="5874897-12-31",
+            ts="294276-12-31 23:59:59.999999", iv="178000000 years", r="[5,)",
+        ),
         C,
-        ("U", FILTER, ("1", "61", "s"), ("1", "60", "s")),
-        C,
-        ("D", FILTER, ("1", "61", "s")),
-        C,
-    ],
-    "columnlist": [
-        ("I", COLS, ("1", "2")),
-        C,
-        ("U", COLS, ("1", "2"), ()),
-        C,
-        ("U", COLS, ("3", "2"), ("1", A)),
-        C,
-        ("D", COLS, ("3", A)),
-        C,
-    ],
-    "ddl": [
-        ("I", DDL, ("1", "1", "one")),
-        C,
-        ("I", DDL, ("2", "2", "before")),
-        ("I", DDL, ("3", "3", "added", "1.25")),
-        ("I", DDL, ("4", "dropped", "2.50")),
-        ("I", DDL, ("5", "retyped", "3.00")),
-        C,
-        ("U", DDL, ("1", "u", "9.50"), ("1", "one", "9.50")),
-        C,
-        ("D", "public.t_ddl2", ("1", "u", "9.50")),
+        types_row(id="6", f4="1e-45", f8="1e+21", n="0.00000000000000000001", n2="1234567.891"),
         C,
     ],
-    "origin": [("I", DEFAULT, ("300", "from origin", "1.00", None)), C],
-    "twophase": [("I", DEFAULT, ("400", "2pc", "1.00", None)), C],
-}
+}  # fmt: skip

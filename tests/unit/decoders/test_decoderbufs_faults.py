@@ -138,36 +138,6 @@ def test_fault_of_a_row_is_named(payload: bytes, expected: str) -> None:
     assert expected in fault(BEGIN, payload).expected
 
 
-class _Keyed(EmptyCatalogue):
-    """One table, whose key is id."""
-
-    def relation(self, schema: str, table: str) -> Relation:
-        columns = (
-            Column(name="id", type_oid=25, in_identity=True, number=1),
-            Column(name="v", type_oid=25, number=2),
-        )
-        return Relation(oid=1, schema=schema, table=table, columns=columns, identity="d")
-
-
-@pytest.mark.parametrize("rows", [0, 1])
-@pytest.mark.parametrize("value", [wire.number(11, 1), b""], ids=["unchanged", "none"])
-def test_a_new_row_without_a_value_that_identifies_it_is_refused(value: bytes, rows: int) -> None:
-    def row(id_: bytes, v: bytes) -> bytes:
-        kinds = [wire.type_info("text", optional=False), wire.type_info("text")]
-        return wire.insert(wire.datum("id", 25, id_), wire.datum("v", 25, v), info=kinds)
-
-    decoder = decoderbufs(catalogue=_Keyed())
-    frames = [BEGIN, *[row(wire.text("a"), value)] * rows, row(value, wire.text("b"))]
-    with pytest.raises(DecodeError) as caught:
-        decoder.feed([(LSN, data) for data in frames])
-    assert "column 'id', which identifies the new row" in caught.value.expected
-
-
-@pytest.mark.parametrize("payload", [wire.commit(), wire.insert(ID)], ids=["commit", "row"])
-def test_nothing_comes_before_begin(payload: bytes) -> None:
-    assert "BEGIN" in fault(payload).expected
-
-
 def test_fields_of_a_newer_plugin_are_passed_over() -> None:
     newer = wire.insert(wire.datum("id", 23, wire.int32(1) + wire.number(15, 9)))
     newer += wire.block(99, b"news") + wire.varint(100 << 3 | 5) + b"\0\0\0\0"

@@ -157,22 +157,9 @@ UPDATE = wire.message(wire.UPDATE, table=wire.TABLE, new=[ID, V], old=[OLD_ID, N
 DELETE = wire.message(wire.DELETE, table=wire.TABLE, old=[OLD_ID, NO_V])
 
 
-def test_old_rows_are_keys_or_whole_by_the_table_s_identity() -> None:
-    key = feed(UPDATE, DELETE, catalogue=Catalogue("d"))
-    full = feed(UPDATE, DELETE, catalogue=Catalogue("f"))
-    assert [(m.old, m.old_kind) for m in key] == [(("1", ABSENT), OldTuple.KEY)] * 2
-    assert [(m.old, m.old_kind) for m in full] == [(("1", None), OldTuple.FULL)] * 2
-
-
 def test_old_rows_of_an_unknown_table_have_what_they_show() -> None:
     (row,) = feed(DELETE)
     assert (row.old, row.old_kind) == (("1", ABSENT), OldTuple.KEY)
-
-
-def test_updates_without_old_row_say_so() -> None:
-    update = wire.message(wire.UPDATE, table=wire.TABLE, new=[ID, V], info=INFO)
-    (row,) = feed(update, catalogue=Catalogue())
-    assert (row.old, row.old_kind, row.new) == ((), OldTuple.NONE, ("2", "x"))
 
 
 def test_rows_without_identity_are_counted_or_told_as_unknown() -> None:

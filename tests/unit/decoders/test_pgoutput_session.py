@@ -76,22 +76,7 @@ def test_capabilities_tell_what_was_negotiated() -> None:
     assert pgoutput(two_phase_slot=True).capabilities.two_phase
 
 
-def test_every_property_is_documented() -> None:
-    found: list[Declaration] = declarations(PgOutputProperties)
-    assert [declared.name for declared in found if not declared.summary] == []
-
-
 # --- relations -----------------------------------------------------------------------------------
-
-
-def test_a_relation_announced_again_is_the_same_object() -> None:
-    decoder = pgoutput()
-    first, again = (
-        message.relation
-        for message in decoder.feed(frames(wire.begin(9), RELATION, RELATION))
-        if isinstance(message, RelationSeen)
-    )
-    assert first is again
 
 
 def test_rows_follow_the_relation_in_force_when_they_arrive() -> None:
@@ -174,40 +159,6 @@ def test_tables_of_any_width_are_read_alike_first_and_later(count: int, binary: 
 # --- tuples --------------------------------------------------------------------------------------
 
 
-def test_key_only_old_tuples_have_no_other_columns() -> None:
-    payloads = [wire.update(OID, ["2", "b"], ["1", None]), wire.delete(OID, ["2", None])] * 2
-    messages = pgoutput().feed(frames(wire.begin(9), RELATION, *payloads))
-    assert [m.old for m in messages[2:]] == [("1", ABSENT), ("2", ABSENT)] * 2
-    assert {m.old_kind for m in messages[2:]} == {OldTuple.KEY}
-
-
-def test_null_in_a_full_old_tuple_is_null() -> None:
-    payloads = [wire.update(OID, ["2", UNCHANGED], ["1", None], b"O")] * 2
-    payloads += [wire.delete(OID, ["1", None], b"O")] * 2
-    messages = pgoutput().feed(frames(wire.begin(9), RELATION, *payloads))
-    assert {m.old for m in messages[2:]} == {("1", None)}
-    assert {m.old_kind for m in messages[2:]} == {OldTuple.FULL}
-    assert {m.new for m in messages[2:4]} == {("2", UNCHANGED)}
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        pytest.param("", id="empty"),
-        pytest.param("x" * 255, id="255"),
-        pytest.param("x" * 256, id="256"),
-        pytest.param("é" * 65536, id="long"),
-        pytest.param("😀ÿ\x7f\x01", id="mixed"),
-        pytest.param("t\x01n\x02u", id="marks"),
-        pytest.param("Ã©", id="latin-looking"),
-    ],
-)
-def test_text_values_are_read_whole(value: str) -> None:
-    payloads = [wire.insert(OID, ["1", value]), wire.insert(OID, [value, value])] * 2
-    messages = pgoutput().feed(frames(wire.begin(9), RELATION, *payloads))
-    assert [m.new for m in messages[2:]] == [("1", value), (value, value)] * 2
-
-
 def test_binary_rows_with_null_or_odd_sizes_are_read_like_others() -> None:
     fixed = [("a", 23, -1, True), ("b", 20, -1, False), ("c", 23, -1, False), V]
     rows: list[list[object]] = [
@@ -274,27 +225,6 @@ def test_relations_of_an_aborted_stream_are_forgotten() -> None:
 # --- what is left out ----------------------------------------------------------------------------
 
 
-def test_rows_of_tables_that_are_not_captured_are_counted_in_their_place() -> None:
-    other = wire.relation(OID + 1, "public", "other", [ID])
-    decoder = pgoutput(captures=lambda schema, table: table == "t")
-    messages = decoder.feed(
-        frames(
-            wire.begin(9),
-            other,
-            wire.insert(OID + 1, ["1"]),
-            wire.insert(OID + 1, ["2"]),
-            RELATION,
-            wire.insert(OID, ["1", "a"]),
-            wire.delete(OID + 1, ["1"]),
-            wire.update(OID, ["1", "b"]),
-            wire.commit(9, 10),
-        )
-    )
-    kinds = [type(m).__name__ for m in messages if not isinstance(m, RelationSeen)]
-    assert kinds == ["Begin", "Skipped", "Insert", "Skipped", "Update", "Commit"]
-    assert [m.count for m in messages if isinstance(m, Skipped)] == [2, 1]
-
-
 def test_a_row_that_is_left_out_is_not_split() -> None:
     decoder = pgoutput(captures=lambda _schema, _table: False)
     damaged = wire.insert(OID, ["1", "a"])[:9]
@@ -302,45 +232,3 @@ def test_a_row_that_is_left_out_is_not_split() -> None:
 
 
 # --- yboutput ------------------------------------------------------------------------------------
-
-CHANGE = wire.relation(OID, "public", "t1", [ID, V, ("c", 16, -1, False)], "c")
-
-
-def test_yboutput_reads_change_identity_and_values_not_sent() -> None:
-    updates = bytes.fromhex("55000040004e0003740000000131740000000178 75".replace(" ", ""))
-    nulls = bytes.fromhex("55000040004e00037400000001326e740000000166")
-    deletes = bytes.fromhex("44000040004b00037400000001326e6e")
-    messages = yboutput().feed(frames(wire.begin(9), CHANGE, updates, nulls, deletes))
-    assert messages[1].relation.identity == "c"
-    assert messages[2].new == ("1", "x", UNCHANGED)
-    assert messages[3].new == ("2", None, "f")
-    assert messages[4].old == ("2", ABSENT, ABSENT)
-
-
-@pytest.mark.parametrize("old", [[UNCHANGED] * 3, [None] * 3], ids=["CHANGE", "DEFAULT"])
-def test_yboutput_leaves_out_key_tuples_of_updates_from_older_servers(old: list[object]) -> None:
-    payload = wire.update(OID, ["1", "x", UNCHANGED], old)
-    messages = yboutput().feed(frames(wire.begin(9), CHANGE, payload, payload))
-    for message in messages[2:]:
-        assert isinstance(message, Update)
-        assert (message.new, message.old) == (("1", "x", UNCHANGED), ())
-        assert message.old_kind is OldTuple.NONE
-
-
-def test_yboutput_keeps_full_old_rows() -> None:
-    full = wire.relation(OID, "public", "t1", [ID, V], "f")
-    payload = wire.update(OID, ["1", "x"], ["1", None], b"O")
-    messages = yboutput().feed(frames(wire.begin(9), full, payload, payload))
-    assert [m.old for m in messages[2:]] == [("1", None)] * 2
-
-
-def test_yboutput_asks_for_protocol_1_and_nothing_else() -> None:
-    assert yboutput(version=150008).start_options() == {
-        "proto_version": "1",
-        "publication_names": '"p"',
-    }
-
-
-def test_pgoutput_does_not_know_change_identity() -> None:
-    with pytest.raises(Exception, match="replica identity in d,n,f,i"):
-        pgoutput().feed(frames(wire.begin(9), CHANGE))

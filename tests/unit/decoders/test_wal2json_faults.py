@@ -111,38 +111,6 @@ def test_fault_between_transactions_is_named(text: str, expected: str) -> None:
     assert expected in fault(text).expected
 
 
-@pytest.mark.parametrize("rows", [0, 1])
-@pytest.mark.parametrize("first_format", [False, True])
-@pytest.mark.parametrize("lacks", ["none", "null"])
-def test_a_new_row_without_a_value_of_its_key_is_refused(
-    rows: int, lacks: str, *, first_format: bool
-) -> None:
-    if first_format:
-        pk = '"table":"t","pk":{"pknames":["id"],"pktypes":["integer"]}'
-
-        def row(names: str, values: str, oids: str) -> str:
-            return change(names=names, values=values, oids=oids).replace('"table":"t"', pk)
-
-        whole = row('["id","v"]', "[1,null]", "[23,23]")
-        bad = (
-            row('["v"]', "[2]", "[23]")
-            if lacks == "none"
-            else row('["id","v"]', "[null,2]", "[23,23]")
-        )
-        texts = [transaction(f"[{','.join([*[whole] * rows, bad])}]")]
-    else:
-        pk = '"table":"t","pk":[{"name":"id","type":"integer"}]'
-        whole = insert(column("id", "1"), column("v", "null")).replace('"table":"t"', pk)
-        columns = (
-            [column("v", "2")] if lacks == "none" else [column("id", "null"), column("v", "2")]
-        )
-        texts = [B, *[whole] * rows, insert(*columns).replace('"table":"t"', pk)]
-    error = fault(*texts, first_format=first_format)
-    assert "column 'id', which identifies the new row" in error.expected
-    assert error.found == lacks
-    assert error.offset
-
-
 def test_invalid_utf8_is_named_at_its_byte() -> None:
     bad = insert(column("v", '"ab"', 25)).encode().replace(b'"ab"', b'"a\xff"')
     with pytest.raises(DecodeError) as caught:
