@@ -242,6 +242,10 @@ class PipelineRig:
         assert self._database is not None, "this pipeline has no database"
         return self._database
 
+    @database.setter
+    def database(self, database: Database) -> None:
+        self._database = database
+
     @property
     def slot(self) -> str:
         return str(self.settings["slot.name"])
