@@ -54,13 +54,13 @@ def _half_connect(text: str) -> list[float]:
 
 
 def _vector_from_binary(data: bytes) -> str:
-    """Return the text of a vector in send format: dimensions, two unused bytes, floats."""
+    """Return the text of a vector: dimensions, two unused bytes, then floats."""
     numbers = struct.iter_unpack(">f", data[4:])
     return f"[{','.join(pg_float_text(n) for (n,) in numbers)}]"
 
 
 def _half_from_binary(data: bytes) -> str:
-    """Return the text of a halfvec in send format: dimensions, two unused bytes, half floats."""
+    """Return the text of a halfvec: dimensions, two unused bytes, then half floats."""
     numbers = struct.iter_unpack(">e", data[4:])
     return f"[{','.join(pg_float_text(n) for (n,) in numbers)}]"
 
@@ -91,7 +91,7 @@ def _sparse_connect(text: str) -> dict[str, object]:
 
 
 def _sparse_from_binary(data: bytes) -> str:
-    """Return the text of a sparsevec: dimensions, count, unused, indexes from 0, floats."""
+    """Return the text of a sparsevec: dimensions, count, unused, indexes, floats."""
     dimensions, count, _ = struct.unpack_from(">iii", data)
     indexes = struct.unpack_from(f">{count}i", data, 12)
     numbers = struct.unpack_from(f">{count}f", data, 12 + 4 * count)

@@ -1,0 +1,186 @@
+"""Check names of classes everywhere, and prose in the packages that are listed as plain.
+
+    python -m scripts.prose             list the findings; exit code 1 where there are any
+
+``[tool.waltap.prose]`` in pyproject.toml lists the folders whose docstrings, comments and
+pages must be plain.
+"""
+
+import argparse
+import ast
+import io
+import re
+import subprocess
+import sys
+import tokenize
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT = Path(__file__).parents[1]
+FIRST_LINE_COLUMNS: Final = 80
+SENTENCE_WORDS: Final = 40
+ONE_WORD_CLASSES: Final = 0.15
+
+BANNED: Final = {
+    r"(?:some|any|no)body": "name the actor: another process, a reader, the user",
+    r"who(?:so)?ever": "name the actor",
+    r"tells? whether": "return whether",
+    r"takes? note": "record",
+    r"(?:is|are|was|were) to be": "must be, will be",
+    r"(?:no|any) more": "no longer",
+    r"go(?:es)? on|went on": "continue, resume",
+    r"stands? still|stood still": "is suspended",
+    r"comes? to nothing|counts? for nothing": "is ignored, is discarded",
+    r"of ours": "our",
+    r"for good": "permanently",
+    r"anew": "again",
+    r"told": "reported, notified, known",
+}
+"""Shape → the field's words for it."""
+
+_BANNED = re.compile(r"\b(?:" + "|".join(f"({shape})" for shape in BANNED) + r")\b", re.IGNORECASE)
+_WHAT = re.compile(r"\bwhat\b", re.IGNORECASE)
+_SENTENCE = re.compile(r"(?<=[.!?:;])\s+")
+_CODE = re.compile(r"``[^`]*``|`[^`]*`|```.*?```", re.DOTALL)
+
+
+class Finding(NamedTuple):
+    """One place that a reader would stumble over."""
+
+    path: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.text}"
+
+
+class Prose(NamedTuple):
+    """A docstring or a comment: its text and its first line's number."""
+
+    line: int
+    text: str
+    is_docstring: bool
+
+
+def prose_of(source: str) -> Iterator[Prose]:
+    """Yield the docstrings and comments of a module."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield Prose(node.body[0].lineno, text, is_docstring=True)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and not token.string.startswith(
+            ("# type:", "# noqa", "#!")
+        ):
+            yield Prose(token.start[0], token.string.lstrip("# "), is_docstring=False)
+
+
+def faults_of(prose: Prose) -> Iterator[str]:
+    """Yield what is wrong with one docstring or comment."""
+    first = prose.text.partition("\n")[0]
+    if prose.is_docstring:
+        if len(first) > FIRST_LINE_COLUMNS:
+            yield f"the first line has {len(first)} columns, at most {FIRST_LINE_COLUMNS}"
+        if not first.endswith((".", ":", "::")):
+            yield "the first line does not end in a period"
+        if _WHAT.search(_CODE.sub("", first)):
+            yield "“what” in a first line: name the noun"
+    yield from faults_of_text(prose.text)
+
+
+def faults_of_text(text: str) -> Iterator[str]:
+    """Yield what is wrong with sentences, wherever they are."""
+    plain = _CODE.sub("x", text)
+    for match in _BANNED.finditer(plain):
+        advice = list(BANNED.values())[match.lastindex - 1] if match.lastindex else ""
+        yield f"“{match[0]}”: {advice}"
+    for sentence in _SENTENCE.split(plain):
+        words = len(re.findall(r"[A-Za-z']+", sentence))
+        if words > SENTENCE_WORDS:
+            yield f"a sentence of {words} words, at most {SENTENCE_WORDS}: “{sentence[:40]}…”"
+        if len(_WHAT.findall(sentence)) > 1:
+            yield f"two “what” in a sentence: “{sentence[:40]}…”"
+
+
+def page_faults(path: str, text: str) -> Iterator[Finding]:
+    """Yield the findings of a Markdown page, without its code and tables."""
+    fenced = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("```"):
+            fenced = not fenced
+        if fenced or line.startswith(("    ", "|", "```")):
+            continue
+        for fault in faults_of_text(line):
+            yield Finding(path, number, fault)
+
+
+def class_names(sources: dict[str, str]) -> dict[str, list[Finding]]:
+    """Return name → the classes of that name."""
+    found: dict[str, list[Finding]] = defaultdict(list)
+    for path, source in sources.items():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(Finding(path, node.lineno, node.name))
+    return found
+
+
+def class_faults(sources: dict[str, str]) -> Iterator[Finding]:
+    """Yield classes of one name, and a finding where too many names are one word."""
+    names = class_names(sources)
+    for name, places in sorted(names.items()):
+        for place in places[1:]:
+            first = f"{places[0].path}:{places[0].line}"
+            yield Finding(place.path, place.line, f"class {name} is also in {first}")
+    total = sum(map(len, names.values()))
+    single = sum(len(places) for name, places in names.items() if is_one_word(name))
+    if total and single / total > ONE_WORD_CLASSES:
+        yield Finding("", 0, f"{single} of {total} class names are one word")
+
+
+def is_one_word(name: str) -> bool:
+    """Return whether a class name is a single word, such as `Mark`."""
+    return len(re.findall("[A-Z][a-z0-9]*", name.lstrip("_"))) <= 1
+
+
+def committed(*patterns: str) -> dict[str, str]:
+    """Return path → text of the files that git knows."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", *patterns], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    paths = [name for name in listed.split("\0") if name and not name.endswith("_pb2.py")]
+    return {
+        name: (ROOT / name).read_text(encoding="utf-8") for name in paths if (ROOT / name).is_file()
+    }
+
+
+def findings(plain: list[str]) -> Iterator[Finding]:
+    """Yield every finding of the checkout; prose counts in the folders ``plain``."""
+    sources = committed("framework/src/**.py", "plugins/*/src/**.py")
+    yield from class_faults(sources)
+    for path, source in sources.items():
+        if any(path.startswith(folder) for folder in plain):
+            for prose in prose_of(source):
+                for fault in faults_of(prose):
+                    yield Finding(path, prose.line, fault)
+    for path, text in committed("*.md").items():
+        if any(path.startswith(folder) for folder in plain):
+            yield from page_faults(path, text)
+
+
+def main() -> int:
+    """Return 0 where nothing is found."""
+    argparse.ArgumentParser(prog="python -m scripts.prose", description=__doc__).parse_args()
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    found = list(findings(settings["tool"]["waltap"]["prose"]["plain"]))
+    for finding in found:
+        print(finding)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""The check of names and prose: each fault is found, and plain text passes."""
+
+import pytest
+
+from scripts.prose import Finding, class_faults, faults_of, page_faults, prose_of
+
+PLAIN = '''"""Read the slot's position.
+
+Raises: SlotMissing.
+"""
+
+LIMIT = 16  # the server sends at most 16 frames before it waits for an answer
+
+
+class SlotReader:
+    """One reader of a slot."""
+'''
+
+FAULTS = {
+    '"""Return what the slot has."""': "“what” in a first line",
+    '"""Reads a slot"""': "does not end in a period",
+    f'"""Reads {"a very " * 14}long slot."""': "columns, at most 80",
+    '"""Read a slot.\n\nNobody else may.\n"""': "“Nobody”: name the actor",
+    '"""Read a slot.\n\nIt is to be closed.\n"""': "“is to be”: must be",
+    '"""Read a slot.\n\nIt goes on.\n"""': "“goes on”: continue",
+    "x = 1  # what was read and what was not": "two “what” in a sentence",
+    f'"""Read.\n\n{"word " * 41}.\n"""': "a sentence of 41 words",
+}
+
+
+def faults(source: str) -> list[str]:
+    return [fault for prose in prose_of(source) for fault in faults_of(prose)]
+
+
+def test_plain_prose_passes() -> None:
+    assert faults(PLAIN) == []
+
+
+@pytest.mark.parametrize(("source", "fault"), FAULTS.items())
+def test_a_fault_is_found(source: str, fault: str) -> None:
+    assert any(fault in found for found in faults(source)), faults(source)
+
+
+def test_names_in_code_are_not_prose() -> None:
+    assert faults('"""Call `nobody`, or ``told(what)``."""') == []
+
+
+def test_a_page_is_checked_outside_of_its_code() -> None:
+    page = "Nobody reads.\n\n```\nnobody\n```\n\n    nobody\n"
+    assert [finding.line for finding in page_faults("a.md", page)] == [1]
+
+
+def test_two_classes_of_one_name_are_found() -> None:
+    sources = {"a.py": "class SlotReader: ...", "b.py": "\nclass SlotReader: ..."}
+    assert list(class_faults(sources)) == [Finding("b.py", 2, "class SlotReader is also in a.py:1")]
+
+
+def test_too_many_names_of_one_word_are_found() -> None:
+    names = ["Mark", *(f"Slot{letter}reader" for letter in "ABCDE")]
+    found = list(class_faults({"a.py": "\n".join(f"class {n}: ..." for n in names)}))
+    assert [finding.text for finding in found] == ["1 of 6 class names are one word"]
