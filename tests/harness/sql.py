@@ -1,50 +1,213 @@
-"""The SQL sink on a database of the test's own, fed by hand."""
+"""Targets of the SQL sink, of the test's own: PostgreSQL, SQLite, MariaDB and DuckDB, fed by hand."""
 
+import contextlib
+import datetime as dt
+import itertools
+import os
+import random
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import msgspec
+import psycopg
+import pytest
 
-from tests.harness.changelog import context
+from tests.harness.changelog import Database as Model
+from tests.harness.changelog import batch, context, relation
+from tests.harness.servers.mariadb import MariaDb
 from tests.harness.servers.postgres import Database
 from waltap_sinks.sql import SqlProperties, SqlSink
 
-SCHEMA = "replica"
+__all__ = [
+    "PAIRS",
+    "PEOPLE",
+    "VISITS",
+    "Place",
+    "copy_of",
+    "duck",
+    "failure",
+    "file",
+    "maria",
+    "micros",
+    "model",
+    "place",
+    "postgres",
+    "some_of_everything",
+    "waiting",
+]
+
+PEOPLE = relation("public.people", [("id", "int4"), ("name", "text"), ("note", "text")])
+VISITS = relation("public.visits", [("person", "int4"), ("page", "text")], key=(), identity="f")
+PAIRS = relation(
+    "public.pairs",
+    [("a", "int4"), ("b", "text"), ("price", "numeric(10,2)"), ("doc", "jsonb")],
+    key=("a", "b"),
+)
+_numbers = itertools.count(1)
 
 
-def properties(url: str, **more: Any) -> SqlProperties:
-    """Return properties; names are given with _ for the dot, or as fields are called."""
-    given = {"url": url, "table.name.format": f"{SCHEMA}.{{table}}"}
-    return SqlProperties.model_validate(
-        given | {name.replace("_", "."): value for name, value in more.items()}
-    )
+@dataclass
+class Place:
+    """A target, and a way to it that is not the sink's. ``text`` is its type of texts."""
+
+    kind: str
+    url: str
+    connect: Callable[[], Any]
+    text: str = "text"
+
+    def execute(self, statement: str) -> list[tuple[Any, ...]]:
+        with contextlib.closing(self.connect()) as connection:
+            cursor = connection.cursor()
+            cursor.execute(statement)
+            found = list(cursor.fetchall()) if cursor.description else []
+            connection.commit()
+            return found
+
+    def rows(self, table: str, *columns: str) -> list[tuple[str | None, ...]]:
+        """Return rows as texts, sorted."""
+        names = ", ".join(f"CAST({column} AS {self.text})" for column in columns)
+        return sorted(self.execute(f"SELECT {names} FROM {table}"), key=str)
+
+    def sink(
+        self, folder: Path, *, repairs: bool = False, tolerant: bool = False, **more: Any
+    ) -> SqlSink:
+        """Return the sink, not opened. Names of properties are given with _ for the dot."""
+        given = {"url": self.url} | {n.replace("_", "."): v for n, v in more.items()}
+        told = context(folder, resumes=True, repairs=repairs, tolerant=tolerant)
+        return SqlSink(SqlProperties.model_validate(given), told)
+
+    def opened(self, folder: Path, **more: Any) -> SqlSink:
+        made = self.sink(folder, **more)
+        made.open()
+        return made
 
 
-def sink(database: Database, folder: Path, *, resumes: bool = True, **more: Any) -> SqlSink:
-    """Return the sink into the schema ``replica`` of ``database``, not opened."""
-    return SqlSink(properties(database.dsn, **more), context(folder, resumes=resumes))
+@pytest.fixture
+def postgres(database: Database) -> Place:
+    return Place("postgresql", database.dsn, lambda: psycopg.connect(database.dsn))
 
 
-def opened(database: Database, folder: Path, **more: Any) -> SqlSink:
-    made = sink(database, folder, **more)
-    made.open()
-    return made
+@pytest.fixture
+def file(tmp_path: Path) -> Place:
+    path = tmp_path / "rows.db"
+    return Place("sqlite", f"sqlite:///{path}", lambda: sqlite3.connect(path))
 
 
-def texts(database: Database, table: str, *columns: str) -> list[tuple[str | None, ...]]:
-    """Return the rows of ``replica.table`` as texts, sorted."""
-    names = ", ".join(f'"{column}"::text' for column in columns)
-    with database.connect() as connection:
-        connection.execute("SET DateStyle = 'ISO, MDY'")
-        connection.execute("SET TimeZone = 'UTC'")
-        return sorted(connection.execute(f"SELECT {names} FROM {SCHEMA}.{table}"), key=str)
+@pytest.fixture
+def maria(mariadb: MariaDb) -> Iterator[Place]:
+    name = f"t{os.getpid()}_{next(_numbers)}"
+    mariadb.execute(f"CREATE DATABASE {name}")
+    yield Place("mariadb", mariadb.url(name), lambda: mariadb.connect(name), "CHAR")
+    mariadb.execute(f"DROP DATABASE {name}")
+
+
+@pytest.fixture
+def duck(tmp_path: Path) -> Place:
+    path = tmp_path / "rows.duckdb"
+    return Place("duckdb", f"duckdb:///{path}", lambda: _DuckDb(path), "VARCHAR")
+
+
+@pytest.fixture(
+    params=["postgres", "file", "maria", "duck"], ids=["postgresql", "sqlite", "mariadb", "duckdb"]
+)
+def place(request: pytest.FixtureRequest) -> Place:
+    """Return one target of each kind; a test that wants some of them says so, ``indirect``."""
+    found: Place = request.getfixturevalue(request.param)
+    return found
+
+
+class _DuckDb:
+    """A connection to a DuckDB file, with tables of ``public`` by their names alone."""
+
+    def __init__(self, path: Path) -> None:
+        self._raw = duckdb.connect(path)
+        self._raw.execute("SET TimeZone = 'UTC'")
+        self._raw.execute("CREATE SCHEMA IF NOT EXISTS public")
+        self._raw.execute("USE public")
+        self.description: Any = None
+
+    def cursor(self) -> "_DuckDb":
+        return self
+
+    def execute(self, statement: str) -> None:
+        self._raw.execute(statement)
+        self.description = self._raw.description
+
+    def fetchall(self) -> list[Any]:
+        return self._raw.fetchall()
+
+    def commit(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self._raw.close()
 
 
 def model(rows: Any) -> list[tuple[str | None, ...]]:
-    """Return the rows that the hand-made server has, sorted as `texts` gives them."""
+    """Return the rows that the hand-made server has, sorted as `Place.rows` gives them."""
     return sorted(map(tuple, rows), key=str)
 
 
 def copy_of(part: Any) -> Any:
     """Return a part as it is delivered again."""
     return msgspec.structs.replace(part, changes=list(part.changes))
+
+
+def failure(sink: SqlSink, part: Any) -> BaseException:
+    """Return what writing ``part`` raises."""
+    try:
+        sink.write(batch(part))
+    except BaseException as error:
+        return error
+    return AssertionError("it was written")
+
+
+def micros(moment: Any) -> int | None:
+    """Return a moment as a target gives it in microseconds."""
+    if moment is None:
+        return None
+    given = dt.datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+    given = given if given.tzinfo else given.replace(tzinfo=dt.UTC)
+    return (given - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
+
+
+def some_of_everything(source: Model, chance: random.Random) -> Any:
+    """Return a transaction with changes of every kind, on people and pairs."""
+    for _ in range(chance.choice((1, 2, 5, 90))):
+        rows = source.rows.setdefault("public.people", [])
+        free = [str(n) for n in range(60) if str(n) not in {row[0] for row in rows}]
+        kind = chance.random()
+        if free and (kind < 0.4 or not rows):
+            source.insert(PEOPLE, [chance.choice(free), f"n{chance.random()}", "x" * 50])
+        elif kind < 0.5 and free:
+            unsent = ["note"] if chance.random() < 0.5 else []
+            source.update(PEOPLE, [chance.choice(rows)[0]], unsent, id=chance.choice(free))
+        elif kind < 0.75:
+            unsent = ["note"] if chance.random() < 0.5 else []
+            source.update(PEOPLE, [chance.choice(rows)[0]], unsent, name=f"m{chance.random()}")
+        elif kind < 0.98 or len(rows) < 20:
+            source.delete(PEOPLE, [chance.choice(rows)[0]])
+        else:
+            source.truncate(PEOPLE)
+    key = (str(chance.randrange(5)), chance.choice("äß'%\""))
+    if not any(row[:2] == key for row in source.rows.setdefault("public.pairs", [])):
+        source.insert(PAIRS, [*key, f"{chance.randrange(99)}.50", '{"a": [1, "x"]}'])
+    else:
+        source.update(PAIRS, key, price=f"{chance.randrange(99)}.25", unsent=["doc"])
+    return source.commit()
+
+
+_WAITING = {
+    "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    " AND wait_event_type = 'Lock' AND application_name LIKE 'waltap%'",
+    "mariadb": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
+}
+
+
+def waiting(place: Place) -> int:
+    """Return how many sessions of the sink wait for a lock."""
+    return int(place.execute(_WAITING[place.kind])[0][0])

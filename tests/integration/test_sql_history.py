@@ -1,48 +1,34 @@
 """Histories of the SQL sink, on every kind of target: held against a model that only appends."""
 
 import contextlib
-import datetime as dt
 import random
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import psycopg
 import pytest
 
-from tests.integration.test_sql_dialects import Place, duck, file, maria
-from tests.integration.test_sql_sink import PAIRS, PEOPLE, VISITS, _transaction
 from tests.harness.changelog import Database as Model
-from tests.harness.changelog import batch, context, in_parts, relation
-from tests.harness.sql import copy_of
-from tests.harness.servers.postgres import Database
+from tests.harness.changelog import batch, in_parts, relation
+from tests.harness.sql import (
+    PAIRS,
+    PEOPLE,
+    VISITS,
+    Place,
+    copy_of,
+    micros,
+    some_of_everything,
+)
 from waltap.decode.message import Delete, Insert, Truncate, Update
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import UNCHANGED, Tuple
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
-from waltap_sinks.sql import SqlSink
 from waltap_sinks.sql.errors import SqlHistoryColumnTaken, SqlNameTaken
-from waltap_sinks.sql.properties import SqlProperties
-
-__all__ = ["duck", "file", "maria"]
 
 OWN = ("op", "commit_lsn", "seq", "sub", "commit_ts", "xid", "valid_from", "valid_to", "is_current")
 
 Known = dict[Any, Any]
-
-
-@pytest.fixture
-def postgres(database: Database) -> Place:
-    return Place(database.dsn, lambda: psycopg.connect(database.dsn), "text")
-
-
-@pytest.fixture(
-    params=["postgres", "file", "maria", "duck"], ids=["postgresql", "sqlite", "mariadb", "duckdb"]
-)
-def place(request: pytest.FixtureRequest) -> Place:
-    found: Place = request.getfixturevalue(request.param)
-    return found
 
 
 class Annals:
@@ -157,14 +143,6 @@ def told(place: Place, table: Relation, suffix: str = "_history") -> list[tuple[
     return sorted(found)
 
 
-def micros(value: Any) -> int | None:
-    if value is None:
-        return None
-    moment = dt.datetime.fromisoformat(value) if isinstance(value, str) else value
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
-    return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
-
-
 def _work(source: Model, chance: random.Random) -> TransactionPart:
     """A transaction on rows that are known by a key, by two columns, and as a whole."""
     rows = source.rows.setdefault("public.visits", [])
@@ -176,7 +154,7 @@ def _work(source: Model, chance: random.Random) -> TransactionPart:
             source.update(VISITS, list(chance.choice(rows)), page=chance.choice("defg"))
         else:
             source.delete(VISITS, list(chance.choice(rows)))
-    return _transaction(source, chance)
+    return some_of_everything(source, chance)
 
 
 def test_random_work_leads_to_the_versions_of_the_model(place: Place, tmp_path: Path) -> None:
@@ -371,11 +349,7 @@ def test_an_insert_of_a_row_that_may_be_there_ends_its_version(
 ) -> None:
     """A letter is replayed behind what came after it; or a delete was left out before."""
     source = Model()
-    properties = SqlProperties.model_validate({"url": place.url, "history.mode": "beside"})
-    with contextlib.closing(
-        SqlSink(properties, context(tmp_path, resumes=True, tolerant=True))
-    ) as target:
-        target.open()
+    with contextlib.closing(place.opened(tmp_path, tolerant=True, history_mode="beside")) as target:
         source.insert(PEOPLE, ["1", "a", None])
         target.write(batch(source.commit()))
         source.rows["public.people"].clear()
@@ -410,3 +384,29 @@ def test_two_keys_of_one_history_are_told_apart(place: Place, tmp_path: Path) ->
     )
     docs = place.execute("SELECT count(doc) FROM pairs_history WHERE _is_current")
     assert docs == [(2,)]
+
+
+def test_the_index_of_a_history_is_made_where_a_crash_prevented_it(
+    maria: Place, tmp_path: Path
+) -> None:
+    """Table and index are two transactions of MariaDB; a new key has an index of its own."""
+    indexes = (
+        "SELECT group_concat(column_name ORDER BY seq_in_index) FROM information_schema.statistics"
+        " WHERE table_schema = database() AND table_name = 't_history' GROUP BY index_name"
+    )
+    columns = [("id", "int4"), ("n", "int4")]
+    source = Model()
+    for key, lost in (("id", True), ("id", False), ("n", False)):
+        table = relation("public.t", columns, key=(key,))
+        source.insert(table, [str(source.lsn), str(source.lsn)])
+        sink = maria.opened(tmp_path, history_mode="instead")
+        sink.write(batch(source.commit()))
+        sink.flush()
+        sink.close()
+        assert (f"{key},_is_current",) in maria.execute(indexes)
+        if lost:
+            ((name,),) = maria.execute(
+                "SELECT DISTINCT index_name FROM information_schema.statistics"
+                " WHERE table_schema = database() AND table_name = 't_history'"
+            )
+            maria.execute(f"DROP INDEX {name} ON t_history")

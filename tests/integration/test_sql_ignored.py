@@ -7,10 +7,10 @@ import psycopg
 import pytest
 from waltap_sinks.sql.errors import SqlChangeIgnored
 
-from tests.integration.test_sql_dialects import Place, duck, file, maria  # noqa: F401 - fixtures
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, relation
 from tests.harness.servers.postgres import Database
+from tests.harness.sql import Place
 
 THINGS = relation("public.things", [("id", "int4"), ("v", "text")], key=("id",))
 LONE = relation("public.lone", [("id", "int4")], key=("id",))
@@ -18,14 +18,9 @@ BARE = relation("public.bare", [("id", "int4"), ("v", "text")], key=(), identity
 KEPT = "CREATE FUNCTION kept() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
 
 
-@pytest.fixture
-def postgres(database: Database) -> Place:
-    return Place(database.dsn, lambda: psycopg.connect(database.dsn), "text")
-
-
 def spoilt(place: Place, verb: str, table: str = "things") -> None:
     """Have the table take the verb of row 2 and do nothing."""
-    if place.url.startswith("sqlite"):
+    if place.kind == "sqlite":
         row = "new" if verb == "INSERT" else "old"
         place.execute(
             f"CREATE TRIGGER keeps BEFORE {verb} ON {table} WHEN {row}.id = 2"
@@ -43,11 +38,10 @@ def spoilt(place: Place, verb: str, table: str = "things") -> None:
 
 @pytest.mark.parametrize("verb", ["INSERT", "UPDATE", "DELETE"])
 @pytest.mark.parametrize("count", [3, 200])
-@pytest.mark.parametrize("kind", ["file", "postgres"])
+@pytest.mark.parametrize("place", ["file", "postgres"], indirect=True)
 def test_a_trigger_that_drops_a_row_ends_the_run_and_the_remedy_lets_it_go_on(
-    request: pytest.FixtureRequest, tmp_path: Path, kind: str, verb: str, count: int
+    place: Place, tmp_path: Path, verb: str, count: int
 ) -> None:
-    place: Place = request.getfixturevalue(kind)
     source, sink = Model(), place.opened(tmp_path)
     source.insert(THINGS, ["0", "first"])
     if verb != "INSERT":
@@ -84,13 +78,10 @@ def test_a_trigger_that_drops_a_row_ends_the_run_and_the_remedy_lets_it_go_on(
 @pytest.mark.parametrize(
     "mode", ["insert", "soft", "unsent", "move", "keyless", "history", "truncate"]
 )
-@pytest.mark.parametrize("kind", ["file", "postgres"])
-def test_it_is_seen_on_every_way_to_the_target(
-    request: pytest.FixtureRequest, tmp_path: Path, kind: str, mode: str
-) -> None:
-    if mode == "truncate" and kind == "postgres":
+@pytest.mark.parametrize("place", ["file", "postgres"], indirect=True)
+def test_it_is_seen_on_every_way_to_the_target(place: Place, tmp_path: Path, mode: str) -> None:
+    if mode == "truncate" and place.kind == "postgresql":
         pytest.skip("TRUNCATE there goes by no row")
-    place: Place = request.getfixturevalue(kind)
     more: dict[str, Any] = {}
     if mode == "insert":
         more = {"insert_mode": "insert"}
@@ -124,12 +115,8 @@ def test_it_is_seen_on_every_way_to_the_target(
     sink.close()
 
 
-@pytest.mark.parametrize("kind", ["file", "duck", "maria", "postgres"])
-def test_a_row_that_goes_may_be_gone_already(
-    request: pytest.FixtureRequest, tmp_path: Path, kind: str
-) -> None:
+def test_a_row_that_goes_may_be_gone_already(place: Place, tmp_path: Path) -> None:
     """A target may have fewer rows than the source had: what is to go is not there, as it should be."""
-    place: Place = request.getfixturevalue(kind)
     source, sink = Model(), place.opened(tmp_path)
     source.insert(THINGS, ["1", "a"], ["2", "a"], ["3", "a"])
     source.insert(BARE, ["1", "a"])
@@ -170,7 +157,7 @@ def test_row_security_of_the_target_is_refused_and_the_remedy_ends_it(
     role = lesser(database, owns)
     dsn = psycopg.conninfo.conninfo_to_dict(database.dsn)
     url = f"postgresql://{role}@{dsn['host']}:{dsn['port']}/{dsn['dbname']}"
-    place = Place(url, lambda: psycopg.connect(database.dsn), "text")
+    place = Place("postgresql", url, lambda: psycopg.connect(database.dsn))
     policy = (
         "ALTER TABLE things ENABLE ROW LEVEL SECURITY; ALTER TABLE things FORCE ROW LEVEL SECURITY;"
         f"CREATE POLICY mine ON things TO {role} USING (id > 1) WITH CHECK (true)"
@@ -221,7 +208,7 @@ def test_a_rule_that_does_something_else_is_refused(
     assert postgres.rows("things", "id") == [("1",)]
 
 
-def test_an_engine_without_transactions_is_refused(maria: Place, tmp_path: Path) -> None:  # noqa: F811
+def test_an_engine_without_transactions_is_refused(maria: Place, tmp_path: Path) -> None:
     maria.execute("CREATE TABLE things (id int PRIMARY KEY, v text) ENGINE = MyISAM")
     source, sink = Model(), maria.opened(tmp_path)
     source.insert(THINGS, ["1", "a"])
@@ -238,7 +225,7 @@ def test_an_engine_without_transactions_is_refused(maria: Place, tmp_path: Path)
 
 def test_a_row_that_another_unique_column_keeps_away_is_no_silence(
     maria: Place,
-    tmp_path: Path,  # noqa: F811
+    tmp_path: Path,
 ) -> None:
     maria.execute("CREATE TABLE things (id int PRIMARY KEY, v varchar(9) UNIQUE)")
     maria.execute("INSERT INTO things VALUES (7, 'a')")
@@ -249,12 +236,8 @@ def test_a_row_that_another_unique_column_keeps_away_is_no_silence(
     sink.close()
 
 
-@pytest.mark.parametrize("kind", ["file", "duck", "maria", "postgres"])
-def test_rows_that_are_a_key_alone_may_be_there(
-    request: pytest.FixtureRequest, tmp_path: Path, kind: str
-) -> None:
+def test_rows_that_are_a_key_alone_may_be_there(place: Place, tmp_path: Path) -> None:
     """An upsert of them changes nothing, and ignores nothing."""
-    place: Place = request.getfixturevalue(kind)
     source, sink = Model(), place.opened(tmp_path)
     source.insert(LONE, ["1"], ["2"])
     sink.write(batch(source.commit()))

@@ -9,14 +9,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.integration.test_sql_dialects import Place, duck, file, maria
 from tests.integration.test_sql_history import Annals, told
-from tests.integration.test_sql_sink import PEOPLE, VISITS
-from tests.integration.test_sql_trouble import _waits
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, context
 from tests.harness.pipeline import until
-from tests.harness.sql import copy_of, model
+from tests.harness.sql import PEOPLE, VISITS, Place, copy_of, model, waiting
 from tests.harness.servers.postgres import Database
 from waltap.errors import ConfigurationError, SinkError
 from waltap.source.position import Position
@@ -26,16 +23,7 @@ from waltap_sinks.sql.errors import SqlCommitUnknown
 from waltap_sinks.sql.lanes import slices_of
 from waltap_sinks.sql.shapes import Shapes
 
-__all__ = ["duck", "file", "maria"]
-
-
-@pytest.fixture(params=["postgresql", "mariadb"])
-def place(request: pytest.FixtureRequest) -> Place:
-    if request.param == "mariadb":
-        found: Place = request.getfixturevalue("maria")
-        return found
-    database: Database = request.getfixturevalue("database")
-    return Place(database.dsn, lambda: psycopg.connect(database.dsn), "text")
+SERVERS = pytest.mark.parametrize("place", ["postgres", "maria"], indirect=True)
 
 
 def lanes_used(sink: SqlSink) -> int:
@@ -62,6 +50,7 @@ def work(source: Model, chance: random.Random, low: int, high: int) -> Transacti
     return source.commit()
 
 
+@SERVERS
 def test_random_work_leads_to_the_rows_and_versions_of_the_source(
     place: Place, tmp_path: Path
 ) -> None:
@@ -113,6 +102,7 @@ def ready(place: Place, folder: Path, source: Model) -> SqlSink:
     return sink
 
 
+@SERVERS
 def test_what_is_before_a_slice_that_fails_stays_and_the_rest_goes_in_by_one(
     place: Place, tmp_path: Path
 ) -> None:
@@ -130,14 +120,13 @@ def test_what_is_before_a_slice_that_fails_stays_and_the_rest_goes_in_by_one(
 
 @pytest.mark.parametrize("handed_over", [False, True])
 def test_what_a_lane_committed_unanswered_is_not_applied_again(
-    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, handed_over: bool
+    postgres: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, handed_over: bool
 ) -> None:
     """The server commits the second of three, and the answer is lost. The position that stands there is
     written over by nobody, and the next opening goes on from it."""
     monkeypatch.setattr("waltap_sinks.sql.sink.HANDED_OVER", 1 if handed_over else 10_000)
-    place = Place(database.dsn, lambda: psycopg.connect(database.dsn), "text")
     source = Model()
-    sink = ready(place, tmp_path, source)
+    sink = ready(postgres, tmp_path, source)
     sink.write(batch(*parts_of(source, 3)))
     promised = sink.flush()
     assert promised is not None
@@ -157,22 +146,22 @@ def test_what_a_lane_committed_unanswered_is_not_applied_again(
     with contextlib.suppress(SinkError):
         assert sink.flush() in (promised, Position(parts[0].end_lsn))
     sink.close()
-    again = place.sink(tmp_path, apply_connections=3)
+    again = postgres.sink(tmp_path, apply_connections=3)
     assert again.open() == Position(parts[1].end_lsn)
     again.write(batch(*parts))
     assert again.flush() == Position(parts[-1].end_lsn)
-    assert place.rows("visits", "person", "page") == model(source.rows["public.visits"])
+    assert postgres.rows("visits", "person", "page") == model(source.rows["public.visits"])
     again.close()
 
 
 def test_lanes_that_cannot_connect_leave_it_to_one(
-    database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    database: Database, postgres: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     database.execute("CREATE ROLE narrow LOGIN SUPERUSER")
     place = Place(
+        "postgresql",
         database.dsn.replace(f"//{database.server.user}", "//narrow"),
-        lambda: psycopg.connect(database.dsn),
-        "text",
+        postgres.connect,
     )
     source = Model()
     sink = ready(place, tmp_path, source)
@@ -187,11 +176,12 @@ def test_lanes_that_cannot_connect_leave_it_to_one(
     database.execute("DROP ROLE narrow")
 
 
-def test_later_slices_wait_for_those_before_them(database: Database, tmp_path: Path) -> None:
+def test_later_slices_wait_for_those_before_them(
+    database: Database, postgres: Place, tmp_path: Path
+) -> None:
     """Somebody holds a row of the first; the second and third are ready, and nobody sees them."""
-    place = Place(database.dsn, lambda: psycopg.connect(database.dsn), "text")
     source = Model()
-    sink = ready(place, tmp_path, source)
+    sink = ready(postgres, tmp_path, source)
     source.update(PEOPLE, ["-1"], name="held")
     parts = parts_of(source, 3)
     seen: list[Any] = []
@@ -199,13 +189,13 @@ def test_later_slices_wait_for_those_before_them(database: Database, tmp_path: P
         other.execute("SELECT * FROM people WHERE id = -1 FOR UPDATE")
         writer = threading.Thread(target=lambda: sink.write(batch(*parts)))
         writer.start()
-        until(lambda: _waits(database), "the first to wait")
+        until(lambda: waiting(postgres), "the first to wait")
         seen += database.execute("SELECT count(*) FROM people")
     writer.join(90)
     assert seen == [(1,)]
     assert sink.flush() == Position(parts[-1].end_lsn)
-    assert place.rows("people", "id", "name", "note") == model(source.rows["public.people"])
-    assert place.rows("visits", "person", "page") == model(source.rows["public.visits"])
+    assert postgres.rows("people", "id", "name", "note") == model(source.rows["public.people"])
+    assert postgres.rows("visits", "person", "page") == model(source.rows["public.visits"])
     sink.close()
 
 
@@ -234,11 +224,12 @@ def test_slices_share_no_row(tmp_path: Path, file: Place) -> None:
 def test_a_target_of_one_writer_takes_one_connection(
     file: Place, duck: Place, tmp_path: Path
 ) -> None:
-    for place in (file, duck):
+    for postgres in (file, duck):
         with pytest.raises(ConfigurationError, match=r"apply\.connections"):
-            place.sink(tmp_path, apply_connections=2)
+            postgres.sink(tmp_path, apply_connections=2)
 
 
+@SERVERS
 def test_only_the_instance_that_opened_last_commits(place: Place, tmp_path: Path) -> None:
     source = Model()
     first = ready(place, tmp_path, source)

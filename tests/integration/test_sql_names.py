@@ -1,29 +1,42 @@
-"""Names in targets that take upper and lower case for the same, and what a crash between statements left."""
+"""Names and keys in targets that take for the same what differs at the source: case, accents, spaces, length."""
 
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from tests.integration.test_sql_dialects import Place, duck, file, maria
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, relation
+from tests.harness.servers.mariadb import MariaDb
+from tests.harness.sql import Place
 from waltap.capture.java_regex import NameMatcher
-from waltap_sinks.sql.errors import SqlColumnNameTaken, SqlNameTaken
-
-__all__ = ["duck", "file", "maria"]
+from waltap_sinks.sql.errors import SqlColumnNameTaken, SqlNameTaken, SqlTableUnfit
 
 UPPER = relation("public.Orders", [("id", "int4"), ("v", "text")])
 LOWER = relation("public.orders", [("id", "int4"), ("v", "text")])
+WORDS = relation("public.words", [("word", "text"), ("v", "text")], key=("word",))
+PAIRS = relation("public.pairs", [("one", "text"), ("two", "text")], key=("one", "two"))
+ALIKE = ["a", "A", "b", "b ", "\u00e9", "e\u0301", "e", "\u00df", "ss", "\U0001f600", "\U0001f601"]
+NO_CASE = pytest.mark.parametrize("place", ["file", "maria", "duck"], indirect=True)
+EACH = pytest.mark.parametrize(
+    "place", ["postgres", "file", "maria", "latin", "duck"], indirect=True
+)
+_numbers = itertools.count(1)
 
 
-@pytest.fixture(params=["file", "maria", "duck"], ids=["sqlite", "mariadb", "duckdb"])
-def place(request: pytest.FixtureRequest) -> Place:
-    found: Place = request.getfixturevalue(request.param)
-    return found
+@pytest.fixture
+def latin(mariadb: MariaDb) -> Iterator[Place]:
+    """Return a MariaDB database whose default is neither UTF-8 nor exact."""
+    name = f"latin_{next(_numbers)}"
+    mariadb.execute(f"CREATE DATABASE {name} CHARACTER SET latin1 COLLATE latin1_swedish_ci")
+    text = "CHAR CHARACTER SET utf8mb4"
+    yield Place("mariadb", mariadb.url(name), lambda: mariadb.connect(name), text)
+    mariadb.execute(f"DROP DATABASE {name}")
 
 
-@pytest.mark.parametrize("place", ["file", "duck"], indirect=True, ids=["sqlite", "duckdb"])
+@pytest.mark.parametrize("place", ["file", "duck"], indirect=True)
 @pytest.mark.parametrize("restarted", [False, True], ids=["at once", "later"])
 def test_tables_that_differ_in_case_only_are_never_one(
     place: Place, restarted: bool, tmp_path: Path
@@ -44,7 +57,7 @@ def test_tables_that_differ_in_case_only_are_never_one(
     assert place.rows("orders", "id", "v") == [("1", "upper")]
 
 
-@pytest.mark.parametrize("place", ["file", "duck"], indirect=True, ids=["sqlite", "duckdb"])
+@pytest.mark.parametrize("place", ["file", "duck"], indirect=True)
 def test_the_name_of_a_table_that_was_renamed_is_free_once_the_target_is_told(
     place: Place, tmp_path: Path
 ) -> None:
@@ -69,6 +82,7 @@ def test_the_name_of_a_table_that_was_renamed_is_free_once_the_target_is_told(
     assert place.rows("old", "id", "v") == [("1", "upper"), ("2", "more")]
 
 
+@NO_CASE
 def test_columns_that_differ_in_case_only_are_refused_by_name(place: Place, tmp_path: Path) -> None:
     source = Model()
     source.insert(
@@ -84,6 +98,7 @@ def test_columns_that_differ_in_case_only_are_refused_by_name(place: Place, tmp_
     assert not left_out("public.t.Name"), "what the remedy says leaves out one of the two"
 
 
+@NO_CASE
 def test_a_table_that_is_there_may_be_written_in_capitals(place: Place, tmp_path: Path) -> None:
     place.execute("CREATE TABLE things (ID integer PRIMARY KEY, V varchar(20))")
     things = relation("public.things", [("id", "int4"), ("v", "text")])
@@ -100,27 +115,61 @@ def test_a_table_that_is_there_may_be_written_in_capitals(place: Place, tmp_path
     assert place.rows("things", "id", "v") == [("1", "c")]
 
 
-def test_the_index_of_a_history_is_made_where_a_crash_prevented_it(
-    maria: Place, tmp_path: Path
+@EACH
+def test_keys_that_are_alike_are_rows_of_their_own(place: Place, tmp_path: Path) -> None:
+    source, sink = Model(), place.opened(tmp_path)
+    for table in (WORDS, PAIRS):
+        for word in ALIKE:
+            source.insert(table, [word, word])
+    sink.write(batch(source.commit()))
+    assert place.rows("words", "word") == sorted([(word,) for word in ALIKE], key=str)
+    source.delete(WORDS, ["A"])
+    source.delete(PAIRS, ["b ", "b "])
+    sink.write(batch(source.commit()))
+    sink.flush()
+    sink.close()
+    left = sorted([(word,) for word in ALIKE if word != "A"], key=str)
+    assert place.rows("words", "word") == left
+    assert len(place.rows("pairs", "one")) == len(ALIKE) - 1
+
+
+@EACH
+def test_long_keys_fit(place: Place, tmp_path: Path) -> None:
+    source, sink = Model(), place.opened(tmp_path)
+    source.insert(WORDS, ["k" * 768, "\U0001f600" * 70_000])
+    source.insert(PAIRS, ["k" * 384, "\u00e9" * 384])
+    sink.write(batch(source.commit()))
+    sink.flush()
+    sink.close()
+    assert place.rows("words", "word") == [("k" * 768,)]
+
+
+LOOSE = {
+    "file": "CREATE TABLE words (word TEXT COLLATE NOCASE PRIMARY KEY, v TEXT)",
+    "duck": "CREATE TABLE words (word VARCHAR COLLATE NOCASE PRIMARY KEY, v VARCHAR)",
+    "maria": "CREATE TABLE words (word varchar(99) COLLATE utf8mb4_general_ci PRIMARY KEY, v text)",
+    "latin": "CREATE TABLE words (word varchar(99) PRIMARY KEY, v text)",
+    "postgres": "CREATE COLLATION blind (provider = icu, locale = 'und-u-ks-level2', deterministic = false);"
+    "CREATE TABLE words (word text COLLATE blind PRIMARY KEY, v text)",
+}
+
+
+@EACH
+def test_a_table_that_takes_keys_for_the_same_is_refused(
+    request: pytest.FixtureRequest, place: Place, tmp_path: Path
 ) -> None:
-    """Table and index are two transactions of MariaDB; a new key has an index of its own."""
-    indexes = (
-        "SELECT group_concat(column_name ORDER BY seq_in_index) FROM information_schema.statistics"
-        " WHERE table_schema = database() AND table_name = 't_history' GROUP BY index_name"
-    )
-    columns = [("id", "int4"), ("n", "int4")]
-    source = Model()
-    for key, lost in (("id", True), ("id", False), ("n", False)):
-        table = relation("public.t", columns, key=(key,))
-        source.insert(table, [str(source.lsn), str(source.lsn)])
-        sink = maria.opened(tmp_path, history_mode="instead")
-        sink.write(batch(source.commit()))
-        sink.flush()
-        sink.close()
-        assert (f"{key},_is_current",) in maria.execute(indexes)
-        if lost:
-            ((name,),) = maria.execute(
-                "SELECT DISTINCT index_name FROM information_schema.statistics"
-                " WHERE table_schema = database() AND table_name = 't_history'"
-            )
-            maria.execute(f"DROP INDEX {name} ON t_history")
+    name = request.node.callspec.params["place"]
+    for statement in LOOSE[name].split(";"):
+        place.execute(statement)
+    source, sink = Model(), place.opened(tmp_path)
+    source.insert(WORDS, ["a", "1"])
+    part = source.commit()
+    with pytest.raises(SqlTableUnfit, match="different texts may be equal") as error:
+        sink.write(batch(part))
+    sink.close()
+    if name not in {"file", "duck"}:  # the statement that it names is the way out
+        place.execute(str(error.value.fields["statement"]))
+        again = place.opened(tmp_path)
+        again.write(batch(part))
+        again.close()
+        assert place.rows("words", "word") == [("a",)]

@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.test_sql_dialects import Place, duck, file, maria, place
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
-
-__all__ = ["duck", "file", "maria", "place"]
+from tests.harness.sql import Place
 
 SETUP = """
 CREATE EXTENSION hstore;
@@ -29,8 +27,11 @@ GIVEN = {
 }
 
 
+OTHERS = pytest.mark.parametrize("place", ["file", "maria", "duck"], indirect=True)
+
+
 @pytest.fixture
-def pipeline(database: Database, place: Place, tmp_path: Path) -> Pipeline:  # noqa: F811
+def pipeline(database: Database, place: Place, tmp_path: Path) -> PipelineRig:
     database.execute(SETUP)
     settings: dict[str, Any] = {
         "sink.type": "sql",
@@ -38,12 +39,13 @@ def pipeline(database: Database, place: Place, tmp_path: Path) -> Pipeline:  # n
         "hstore.handling.mode": "map",
         "waltap.composite.types": "struct",
     }
-    return Pipeline(database, tmp_path, settings)
+    return PipelineRig(database, tmp_path, settings)
 
 
+@OTHERS
 def test_they_are_read_and_streamed_alike(
-    pipeline: Pipeline,
-    place: Place,  # noqa: F811
+    pipeline: PipelineRig,
+    place: Place,
     database: Database,
 ) -> None:
     pipeline.catch_up()

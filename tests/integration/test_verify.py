@@ -11,12 +11,9 @@ import psycopg
 import pytest
 from typer.testing import CliRunner
 
-from tests.integration.test_sql_dialects import duck, file, maria
 from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database
 from waltap.cli.application import application
-
-__all__ = ["duck", "file", "maria"]
 
 TABLES = """
 CREATE TYPE mood AS ENUM ('sad', 'ok');

@@ -1,0 +1,244 @@
+"""The sink ``http`` and a real HTTP server: requests, tries, refusals, logins, signatures."""
+
+import base64
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Callable, Iterator
+from email.utils import formatdate
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from waltap.format.record import Record
+from waltap.http import retry_after
+from waltap.sink.refusal import RecordsRefused, leave_out
+from waltap.sink.sink import SinkContext
+from waltap.source.position import Position, Positions
+from waltap.transactions.transaction import Batch
+from waltap_sinks.http.errors import HttpRefused
+from waltap_sinks.http.login import ClientCredentials
+from waltap_sinks.http.properties import HttpProperties
+from waltap_sinks.http.sink import HttpSink
+
+from tests.harness.http_receiver import Receiver
+
+Deliver = Callable[..., HttpSink]
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as made:
+        yield made
+
+
+@pytest.fixture
+def deliver(receiver: Receiver, tmp_path: Path) -> Iterator[Deliver]:
+    """Return what writes records with a sink of these properties, and flushes it."""
+    made: list[HttpSink] = []
+
+    def write(records: list[Record], *, tolerant: bool = False, **given: Any) -> HttpSink:
+        named = {name.replace("__", "."): value for name, value in given.items()}
+        properties = HttpProperties.model_validate(
+            {"url": receiver.url, "retry.interval.ms": 10, **named}
+        )
+        context = SinkContext(pipeline="p", state_dir=tmp_path, tolerant=tolerant)
+        sink = HttpSink(properties, context)
+        made.append(sink)
+        sink.open()
+        batch = Batch(parts=[], position=Position(8), events=len(records), records=records)
+        try:
+            sink.write(batch)
+        except RecordsRefused as error:
+            sink.refused = error.refused  # type: ignore[attr-defined]
+            leave_out(batch, error.refused)
+            sink.write(batch)
+        assert sink.flush() == Positions({"": Position(8)})
+        return sink
+
+    yield write
+    for sink in made:
+        sink.close()
+
+
+def change(number: int, value: str = "v") -> Record:
+    return Record("p.t", b'{"id":%d}' % number, json.dumps({"id": number, "v": value}).encode())
+
+
+def items(receiver: Receiver) -> list[dict[str, Any]]:
+    """Return the values that were taken, in order."""
+    found: list[dict[str, Any]] = []
+    for _, sent in receiver.taken:
+        here = json.loads(sent) if sent[:1] == b"[" else list(map(json.loads, sent.splitlines()))
+        found += [each.get("value", each) for each in here]
+    return found
+
+
+def ids(receiver: Receiver) -> list[int]:
+    return [each["id"] for each in items(receiver)]
+
+
+ROWS = [change(number) for number in range(1, 11)]
+
+
+def test_each_record_is_a_request(deliver: Deliver, receiver: Receiver) -> None:
+    deliver(ROWS)
+    assert ids(receiver) == [*range(1, 11)]
+    headers, _ = receiver.taken[0]
+    assert len(receiver.taken) == 10
+    assert headers["x-debezium-topic"] == "p.t"
+    assert json.loads(base64.b64decode(headers["x-debezium-key"])) == {"id": 1}
+    assert headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize("body", ["array", "lines"])
+def test_many_records_are_a_request(deliver: Deliver, receiver: Receiver, body: str) -> None:
+    deliver(ROWS, body=body, batch__size=4)
+    assert ids(receiver) == [*range(1, 11)]
+    assert len(receiver.taken) == 3
+
+
+@pytest.mark.parametrize(
+    "answer", [(503, {}), (429, {"Retry-After": "1"}), (500, {}), None], ids=str
+)
+def test_what_may_pass_is_tried_again(
+    deliver: Deliver, receiver: Receiver, answer: tuple[int, dict[str, str]] | None
+) -> None:
+    receiver.answers.extend([answer, answer])
+    began = time.monotonic()
+    deliver(ROWS)
+    assert ids(receiver) == [*range(1, 11)]
+    assert len(receiver.refused) == 2
+    if answer and answer[1]:
+        assert time.monotonic() - began >= 2, "Retry-After was not waited for"
+
+
+def test_a_request_that_is_too_large_is_sent_in_pieces(
+    deliver: Deliver, receiver: Receiver
+) -> None:
+    receiver.judge = lambda sent: 413 if len(json.loads(sent)) > 3 else 200
+    deliver(ROWS, body="array")
+    assert ids(receiver) == [*range(1, 11)]
+
+
+@pytest.mark.parametrize("body", ["record", "array", "lines"])
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_record_that_is_called_wrong_is_found_among_those_it_was_sent_with(
+    deliver: Deliver, receiver: Receiver, body: str, concurrency: int
+) -> None:
+    """All others come, each once, in the order of keys."""
+    receiver.judge = lambda sent: 422 if b'"bad"' in sent else 200
+    bad = {3, 17, 18}
+    rows = [change(n, "bad" if n in bad else "ok") for n in range(1, 41)]
+    sink = deliver([*rows, change(3, "good")], tolerant=True, body=body, concurrency=concurrency)
+    assert [each.index for each in sink.refused] == [2, 16, 17]  # type: ignore[attr-defined]
+    assert {type(each.error) for each in sink.refused} == {HttpRefused}  # type: ignore[attr-defined]
+    assert sorted(ids(receiver)) == sorted({*range(1, 41)} - {17, 18})
+    assert [row["v"] for row in items(receiver) if row["id"] == 3] == ["good"]
+
+
+def test_a_wrong_address_is_never_tolerated(deliver: Deliver, receiver: Receiver) -> None:
+    receiver.judge = lambda _sent: 404
+    with pytest.raises(HttpRefused):
+        deliver(ROWS, tolerant=True)
+
+
+def test_keys_keep_their_order_beside_each_other(deliver: Deliver, receiver: Receiver) -> None:
+    rounds = [change(n, "." * times) for times in range(6) for n in range(1, 21)]
+    receiver.answers.extend([(503, {})] * 10)
+    deliver(rounds, concurrency=8)
+    for number in range(1, 21):
+        of_key = [row["v"] for row in items(receiver) if row["id"] == number]
+        assert of_key == ["." * times for times in range(6)]
+
+
+def test_requests_are_signed_and_a_second_try_has_the_same_identifier(
+    deliver: Deliver, receiver: Receiver
+) -> None:
+    receiver.answers.append((503, {}))
+    deliver(ROWS[:1], signature__secret="whsec_" + base64.b64encode(b"key").decode())
+    (headers, body), (first, _) = receiver.taken[0], receiver.refused[0]
+    signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+    digest = base64.b64encode(hmac.new(b"key", signed, hashlib.sha256).digest()).decode()
+    assert headers["webhook-signature"] == f"v1,{digest}"
+    assert headers["webhook-id"] == first["webhook-id"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "authorization"),
+    [
+        ({"auth__user": "u", "auth__password": "p"}, "Basic dTpw"),
+        ({"auth__token": "t-1"}, "Bearer t-1"),
+        ({"header__NAME": {"header.Authorization": "Key k"}}, "Key k"),
+    ],
+)
+def test_logins(
+    deliver: Deliver, receiver: Receiver, settings: dict[str, Any], authorization: str
+) -> None:
+    deliver(ROWS[:1], **settings)
+    assert receiver.taken[0][0]["authorization"] == authorization
+
+
+def test_two_ways_to_log_in_are_a_mistake(deliver: Deliver) -> None:
+    with pytest.raises(ValueError, match="two ways to log in"):
+        deliver(ROWS, auth__user="u", auth__token="t")
+
+
+OAUTH = {"auth__oauth2__client__id": "me", "auth__oauth2__client__secret": "hidden-9"}
+
+
+def test_client_credentials_are_renewed_when_a_token_is_refused(
+    deliver: Deliver, receiver: Receiver
+) -> None:
+    with Receiver() as issuer:
+        issuer.replies.extend([b'{"access_token": "one"}', b'{"access_token": "two"}'])
+        receiver.answers.append((401, {}))
+        place = {"auth__oauth2__token__url": issuer.url, "auth__oauth2__scope": "write"}
+        deliver(ROWS[:2], **OAUTH, **place)
+        used = [headers["authorization"] for headers, _ in receiver.refused + receiver.taken]
+        assert used == ["Bearer one", "Bearer two", "Bearer two"]
+        assert b"scope=write" in issuer.taken[0][1]
+
+
+@pytest.mark.parametrize(
+    ("expires", "lasts"), [("null", 3570), ("600", 570), ("0", 1), ('"90"', 60)]
+)
+def test_a_token_is_used_for_as_long_as_its_issuer_says(
+    monkeypatch: pytest.MonkeyPatch, expires: str, lasts: float
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("waltap_sinks.http.login.time", SimpleNamespace(monotonic=lambda: now))
+    with Receiver() as issuer, httpx.Client() as client:
+        named = {name.replace("__", "."): value for name, value in OAUTH.items()}
+        given = {"url": "http://h", "auth.oauth2.token.url": issuer.url, **named}
+        credentials = ClientCredentials(HttpProperties.model_validate(given), client)
+        for name in ("one", "two"):
+            reply = f'{{"access_token": "{name}", "expires_in": {expires}}}'
+            issuer.replies.append(reply.encode())
+        assert credentials.token() == "one"
+        now += lasts - 0.5
+        assert credentials.token() == "one"
+        now += 0.5
+        assert credentials.token() == "two"
+
+
+def test_an_address_where_nobody_listens_is_told_before_the_start(tmp_path: Path) -> None:
+    with Receiver(started=False) as receiver:
+        properties = HttpProperties.model_validate({"url": receiver.url})
+        sink = HttpSink(properties, SinkContext(pipeline="p", state_dir=tmp_path))
+        (quiet,) = sink.check()
+        receiver.start()
+        (there,) = sink.check()
+    assert (quiet.verdict, there.verdict) == ("warning", "ok")
+    assert "refused" in quiet.found
+    assert "token" not in quiet.found
+    assert not receiver.taken
+
+
+def test_retry_after_is_seconds_or_a_date() -> None:
+    assert retry_after("7", 0) == 7
+    assert retry_after(formatdate(1000, usegmt=True), 940) == 60
+    assert retry_after("soon", 0) == retry_after("", 0) == 0
