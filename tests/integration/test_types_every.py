@@ -27,41 +27,15 @@ CREATE DOMAIN search AS tsquery;
 CREATE DOMAIN ints AS int[];
 """
 VALUES = (
-    *("1", "a", "(1,2)", "(1,a)", "[1,2]", "{1,2}", "{1,2,3}", "1 day", "2020-01-01", "12:00:00"),
-    *("127.0.0.1", "08:00:2b:01:02:03", "08:00:2b:01:02:03:04:05", "<a/>", "B01", "[a,b]", "sad"),
-    *("[2020-01-01,2020-01-03)", "0/1A2B3C", "10:20:10,14,15", "$.a", "<(1,2),3>", "[(1,2),(3,4)]"),
-    *("((1,2),(3,4))", "pg_class", "now", "{[1,2)}", "{[a,b]}", "{[2020-01-01,2020-01-03)}", "sum"),
-    *("978-0-393-04002-9", "0-393-04002-X", "ISSN 0317-8471", "M-2306-7118-7", "12345678901"),
-    *(
-        "9780393040029",
-        "9790230671187",
-        "9770317847001",
-        "int4",
-        "english",
-        "simple",
-        "+",
-        "postgres",
-    ),
-    *(
-        "postgres=r/postgres",
-        "a=>1",
-        "a.b",
-        "*.b",
-        "1&2",
-        "1 .. 2",
-        "pg_catalog",
-        "now()",
-        "+(int4,int4)",
-    ),
-    *(
-        '"C"',
-        "6f3f2a0e-8c2f-4c59-9d7a-1f52c1d1a001",
-        "POINT(1 2)",
-        "abs(int4)",
-        "220500896",
-        "POSIX",
-    ),
-)
+    "1", "a", "(1,2)", "(1,a)", "[1,2]", "{1,2}", "{1,2,3}", "1 day", "2020-01-01", "12:00:00", "127.0.0.1",
+    "08:00:2b:01:02:03", "08:00:2b:01:02:03:04:05", "<a/>", "B01", "[a,b]", "sad", "[2020-01-01,2020-01-03)",
+    "0/1A2B3C", "10:20:10,14,15", "$.a", "<(1,2),3>", "[(1,2),(3,4)]", "((1,2),(3,4))", "pg_class", "now",
+    "{[1,2)}", "{[a,b]}", "{[2020-01-01,2020-01-03)}", "sum", "978-0-393-04002-9", "0-393-04002-X",
+    "ISSN 0317-8471", "M-2306-7118-7", "12345678901", "9780393040029", "9790230671187", "9770317847001", "int4",
+    "english", "simple", "+", "postgres", "postgres=r/postgres", "a=>1", "a.b", "*.b", "1&2", "1 .. 2",
+    "pg_catalog", "now()", "+(int4,int4)", '"C"', "6f3f2a0e-8c2f-4c59-9d7a-1f52c1d1a001", "POINT(1 2)",
+    "abs(int4)", "220500896", "POSIX",
+)  # fmt: skip
 TYPES_SQL = """
 SELECT t.oid::int8, format_type(t.oid, NULL) FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
  WHERE t.typtype IN ('b', 'd', 'e', 'r', 'm', 'c') AND t.typisdefined AND t.typcategory <> 'A'
@@ -221,3 +195,25 @@ def test_a_type_without_send_format_joins_while_streaming(
         text = captures or type_name == "aclitem[]"
         codes = [(e.code, retried) for e, retried in run.notices.failures]
         assert codes == ([("WT-2118", True)] if text else [])
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_values_of_a_type_that_was_dropped_before_they_are_decoded_are_text(
+    database: Database, tmp_path: Path, decoder: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    pipeline = PipelineRig(database, tmp_path, {"topic.prefix": "x", **DECODERS[decoder]})
+    out = tmp_path / "out"
+    pipeline.settings |= {"sink.type": "jsonl", "sink.path": str(out)}
+    pipeline.catch_up()
+    database.execute("CREATE TYPE mood AS ENUM ('fine')")
+    database.execute("ALTER TABLE t ADD m mood, ADD ms mood[]")
+    database.execute("INSERT INTO t VALUES (1, 'fine', '{fine}')")
+    database.execute("ALTER TABLE t DROP m, DROP ms")
+    database.execute("DROP TYPE mood")
+    pipeline.catch_up()
+    values = [json.loads(line)["value"] for line in out.read_text().splitlines()]
+    (after,) = [value["after"] for value in values if value["op"] == "c"]
+    assert (after["id"], after["m"]) == (1, "fine")
+    assert after["ms"] == "{fine}" or decoder == "pgoutput binary"
+    assert "type of a column was dropped" in caplog.text

@@ -94,8 +94,6 @@ THINNED: Final = {
     "tests/integration/test_new_tables.py": "pgoutput",
     "tests/integration/test_engine_reconnect.py": "pgoutput",
     "tests/integration/test_prepared_transactions.py": "pgoutput",
-    "tests/integration/test_types_columns.py": "",
-    "tests/integration/test_types_send_format.py": "",
     "tests/integration/test_types_in_formats.py": "json",
     "tests/integration/test_tail_topics.py": "json",
     "tests/integration/test_spark_columns_untold.py": "parquet",

