@@ -14,6 +14,8 @@ from waltap_sinks.sql.errors import SqlTableGone
 
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
+from tests.integration.test_sql_dialects import Place, file, maria  # noqa: F401 - fixtures
+from tests.integration.test_sql_ignored import postgres  # noqa: F401 - a fixture
 
 
 class Target:
@@ -104,3 +106,44 @@ def test_what_was_lost_is_noticed_and_repaired(
     database.execute("INSERT INTO t VALUES (12, 'e')")
     pipeline.catch_up()
     assert target.execute("SELECT count(*) FROM t") == [(12,)]
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize("kind", ["file", "maria", "postgres"])
+def test_a_target_restored_under_a_running_engine_is_noticed(
+    request: pytest.FixtureRequest, database: Database, tmp_path: Path, kind: str, lanes: int
+) -> None:
+    """The backup is of this very run, and no connection breaks: rows and position are put back."""
+    if kind == "file" and lanes > 1:
+        pytest.skip("one connection writes a file")
+    place: Place = request.getfixturevalue(kind)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')")
+    settings = {
+        "sink.type": "sql",
+        "sink.url": place.url,
+        "sink.apply.connections": lanes,
+        "sink.table.name.format": "{table}_copy",
+        "table.include.list": "public.t",
+    }
+    pipeline = Pipeline(database, tmp_path, settings)
+
+    def has(*numbers: int) -> bool:
+        return place.rows("t_copy", "id") == [(str(n),) for n in numbers]
+
+    with pytest.raises(DestinationBehind), pipeline.running() as run:
+        run.until(lambda: place.execute("SELECT 1 FROM waltap_position"), "the snapshot")
+        database.execute("INSERT INTO t VALUES (2, 'b')")
+        run.until(lambda: has(1, 2), "the second row")
+        for table in ("t_copy", "waltap_position"):
+            place.execute(f"CREATE TABLE kept_{table} AS SELECT * FROM {table}")
+        database.execute("INSERT INTO t VALUES (3, 'c')")
+        run.until(lambda: has(1, 2, 3), "the third row")
+        for table in ("t_copy", "waltap_position"):
+            place.execute(f"DELETE FROM {table}")
+            place.execute(f"INSERT INTO {table} SELECT * FROM kept_{table}")
+        for number in range(4, 204):
+            database.execute("INSERT INTO t VALUES (%s)", number)
+        run.until(lambda: run.error is not None, "the end of the run", 30)
+    assert has(1, 2)
+    (gap,) = Gaps(pipeline.offset_file.parent).open()
+    assert (gap.code, gap.tables) == (DestinationBehind.code, ("public.t",))

@@ -7,6 +7,7 @@ import pytest
 
 from waltap.pipeline.relations import MaskLost
 
+from tests.harness.command import waltap
 from tests.harness.chunks import around_chunk
 from tests.harness.pipeline import PipelineRig, Run
 from tests.harness.servers.postgres import Database
@@ -191,3 +192,30 @@ def over(run: Run) -> bool:
 def asked(run: Run) -> None:
     data = {"data-collections": ["public.t"]}
     assert run.engine.signal("execute-snapshot", data).result(90).taken
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_a_mask_of_what_is_no_text_is_told(
+    pipeline: Pipeline, database: Database, caplog: pytest.LogCaptureFixture, mask: str
+) -> None:
+    """Debezium masks texts alone, and so do we: not in silence."""
+    database.execute(
+        "CREATE DOMAIN word AS varchar(9); CREATE EXTENSION citext;"
+        "CREATE TABLE odd (id int PRIMARY KEY, s text, w word, d jsonb, n int, a text[], c citext);"
+        """INSERT INTO odd VALUES (1, 'sesame', 'sesame', '{"a": "sesame"}', 4711, '{sesame}', 'sesame')"""
+    )
+    odd = {mask: r"public\.odd\.[^i].*", "table.include.list": "public.odd"}
+    pipeline.settings |= odd | {"sink.type": "jsonl", "sink.path": str(pipeline.folder / "lines")}
+    profile = pipeline.folder / "p.toml"
+    source = {"type": "postgres", **database.properties(), **odd}
+    settings = [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in source.items()]
+    profile.write_text("\n".join(["[source]", *settings, "[sink]", 'type = "null"']))
+    done = waltap("doctor", profile, "--json", cwd=pipeline.folder)
+    checks = {check["name"]: check for check in json.loads(done.stdout)}
+    pipeline.catch_up()
+    (line,) = (pipeline.folder / "lines").read_text().splitlines()
+    row = json.loads(line)["value"]["after"]
+    bare = {n for n, value in row.items() if "sesame" in str(value) or value == 4711}
+    assert {"n", "a"} <= bare <= {"n", "a", "d", "c"}
+    for told in (checks["masks of public.odd"]["found"], caplog.text):
+        assert {name for name in row if f" {name} (" in f" {told}"} == bare

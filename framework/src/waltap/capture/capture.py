@@ -112,6 +112,10 @@ class Capture:
         """Return what happens to values of ``column``, or None."""
         return self._transforms.column(relation.name, column, kind, listed=listed)
 
+    def meant_to_hide(self, relation: Relation, column: Column) -> bool:
+        """Tell whether a property of masks or truncations is for ``column``."""
+        return self._transforms.meant(relation.name, column.name)
+
     # --- what things are called -------------------------------------------------------------------
 
     def topic(self, schema: str, table: str) -> str:

@@ -174,6 +174,11 @@ class ColumnTransforms:
             return ColumnTransform(parameters=found.parameters)
         return found
 
+    def meant(self, table: str, column: str) -> bool:
+        """Tell whether a mask, hash or truncation is for ``column``, whatever can be done to its type."""
+        name = f"{table}.{column}"
+        return any(not rule.propagates and rule.matches(name) for rule in self.rules)
+
 
 _TRANSFORMED = (Kind.STRING, Kind.BYTES)
 

@@ -180,6 +180,12 @@ class Relations:
                 relation.name, ", ".join(names),
                 extra={"pipeline": self._pipeline, "relation": relation.name},
             )  # fmt: skip
+        if bare := self.unmasked(relation):
+            log.warning(
+                "columns of %s are delivered unmasked, since masks and truncations are of text: %s",
+                relation.name, ", ".join(bare),
+                extra={"pipeline": self._pipeline, "relation": relation.name},
+            )  # fmt: skip
         told = set(self._warned)
         for warning in self.identity_warnings(relation):
             if warning not in told:
@@ -244,6 +250,16 @@ class Relations:
             if transform is not None and transform.hides:
                 found.add(column.name)
         return found
+
+    def unmasked(self, relation: Relation) -> tuple[str, ...]:
+        """Return the columns of a described relation, with their types, that a mask or a truncation is for
+        and that are delivered as they are: it knows text alone."""
+        hidden, capture = self._hidden(relation), self.capture
+        return tuple(
+            f"{column.name} ({_type_name(column)})"
+            for column in (relation.columns[index] for index in capture.columns(relation))
+            if column.name not in hidden and capture.meant_to_hide(relation, column)
+        )
 
     def left_out(self, relation: Relation) -> tuple[str, ...]:
         """Return the columns of a described relation, with their types, that are captured and have none

@@ -169,6 +169,7 @@ class Stages:
             memory=self.memory,
             identity_warnings=self.relations.identity_warnings,
             left_out=self.relations.left_out,
+            unmasked=self.relations.unmasked,
             send_format=self.send_format,
             password=chosen_password(self.host),
             confirmable=confirmable,

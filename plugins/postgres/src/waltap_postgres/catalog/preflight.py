@@ -117,7 +117,7 @@ class Preflight:
             found.append(Check.failed("start", error))
         if decision is None or decision.stream:
             found += self._of_stream(decision, plan)
-        found += [self._tables(decision), *self._left_out()]
+        found += [self._tables(decision), *self._left_out(), *self._unmasked()]
         if decision is not None and decision.snapshot:
             found += self._of_snapshot(snapshot_tables())
         signal = self.context.capture.signal_table
@@ -396,6 +396,19 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         resumes = decision is not None and decision.offset is not None
         fatal = listed and not resumes and (filtered or not self.context.debezium)
         return check if fatal else check.as_warning()
+
+    def _unmasked(self) -> list[Check]:
+        return [
+            Check(
+                name=f"masks of {table.relation.name}",
+                verdict="warning",
+                found=f"{', '.join(names)}: delivered as it is, since masks and truncations are of text",
+                remedy="column.exclude.list leaves columns out; a converter or a transform makes other "
+                "values of them",
+            )
+            for table in self.captured
+            if (names := self.context.unmasked(table.relation))
+        ]
 
     def _left_out(self) -> list[Check]:
         included = (

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from waltap.source.position import Position, lsn_text, parse_lsn
-from waltap_sinks.sql.errors import SqlFenced
+from waltap_sinks.sql.errors import SqlFenced, SqlPositionChanged
 from waltap_sinks.sql.shape import TableName
 from waltap_sinks.sql.target import Target
 
@@ -29,12 +29,15 @@ class Books:
     """The table of positions, one row for each pipeline, and beside it the table of what was bound and,
     from the first replay on, that of the dead letters that were delivered last.
 
-    ``generation`` counts the openings: a commit goes through only for the instance that opened last.
+    ``generation`` counts the openings: a commit goes through only for the instance that opened last, and
+    only where the position is the one that it committed last, ``at``: a backup that is restored beneath a
+    connection has the rows of an earlier one.
     """
 
     def __init__(self, target: Target, table: TableName, pipeline: str) -> None:
-        self._target, self._pipeline, self._generation = target, pipeline, 0
+        self._target, self._pipeline, self.generation = target, pipeline, 0
         self._table = table
+        self.at: Position | None = None
         self._tables = TableName(table.schema, f"{table.name}_tables")
         self._letters = TableName(table.schema, f"{table.name}_letters")
         self._known: dict[int, KnownTable] | None = None
@@ -99,17 +102,19 @@ class Books:
                 [self._pipeline],
             )
             found = self._select(target.for_update)
-        self._generation = int(found[0][3]) + 1
-        position = _position(found[0]) if resumes else None
+        self.generation = int(found[0][3]) + 1
+        self.at = _position(found[0])
+        position = self.at if resumes else None
         target.run(
             f"UPDATE {table} SET {q('generation')} = %s WHERE {q('pipeline')} = %s",
-            [self._generation, self._pipeline],
+            [self.generation, self._pipeline],
         )
         if not resumes:
             self._store(None)
             self._forget_rows(self._tables)
             if target.describe(self._letters) is not None:
                 self._forget_rows(self._letters)
+            self.committed(None)
         self.forget()
         target.commit()
         return position
@@ -145,35 +150,48 @@ class Books:
             )
             target.commit()
 
-    @property
-    def generation(self) -> int:
-        """Return the number of the opening that may commit."""
-        return self._generation
-
-    def adopt(self, generation: int) -> None:
-        """Commit for the opening ``generation``, which another connection made."""
-        self._generation = generation
+    def adopt(self, books: "Books") -> None:
+        """Commit for the opening that another connection made, behind what that has committed."""
+        self.generation, self.at = books.generation, books.at
 
     def store(self, position: Position) -> None:
-        """Write ``position`` into the open transaction. Raises: SqlFenced."""
+        """Write ``position`` into the open transaction. Raises: SqlFenced, SqlPositionChanged."""
         self._store(position)
+
+    def committed(self, position: Position | None) -> None:
+        """Take note that the transaction with ``position`` is committed, here or by another connection."""
+        self.at = position
 
     def _store(self, position: Position | None) -> None:
         target, q = self._target, self._target.quoted
         sets = ", ".join(f"{q(name)} = %s" for name in ("end_lsn", "commit_lsn", "change_index"))
-        values: list[object] = [None, None, 0]
-        if position is not None:
-            inside = lsn_text(position.commit_lsn) if position.commit_lsn else None
-            values = [lsn_text(position.end_lsn), inside, position.index]
+        before = _columns(self.at)
+        tests = [
+            f"{q(name)} IS NULL" if value is None else f"{q(name)} = %s"
+            for name, value in zip(("end_lsn", "commit_lsn", "change_index"), before, strict=True)
+        ]
         count = target.change(
             f"UPDATE {target.quoted_table(self._table)} SET {sets},"
             f" {q('written_at')} = CURRENT_TIMESTAMP"
-            f" WHERE {q('pipeline')} = %s AND {q('generation')} = %s",
-            [*values, self._pipeline, self._generation],
+            f" WHERE {q('pipeline')} = %s AND {q('generation')} = %s AND {' AND '.join(tests)}",
+            [
+                *_columns(position),
+                self._pipeline,
+                self.generation,
+                *(value for value in before if value is not None),
+            ],
         )
         if count != 1:
+            found = self._select()
+            if not found or int(found[0][3]) <= self.generation:
+                there = _position(found[0]) if found else None
+                raise SqlPositionChanged(
+                    f"{self.name} has {there or 'no position'} where {self._pipeline} committed "
+                    f"{self.at}",
+                    positions=self.name,
+                )
             raise SqlFenced(
-                f"another instance of {self._pipeline} writes there, or its row of {self.name} is gone",
+                f"another instance of {self._pipeline} writes there",
                 pipeline=self._pipeline,
                 positions=self.name,
             )
@@ -272,6 +290,14 @@ def _known(name: TableName, kept: dict[str, Any]) -> KnownTable:
         if of_type:
             known.types[int(number)] = (str(of_type[0]), int(of_type[1]))
     return known
+
+
+def _columns(position: Position | None) -> tuple[str | None, str | None, int]:
+    """Return what stands in the columns of a position."""
+    if position is None:
+        return None, None, 0
+    inside = lsn_text(position.commit_lsn) if position.commit_lsn else None
+    return lsn_text(position.end_lsn), inside, position.index
 
 
 def _position(row: tuple[str | None, str | None, int, int]) -> Position | None:

@@ -168,6 +168,18 @@ class SqlFenced(SinkError):
     )
 
 
+class SqlPositionChanged(SinkError):
+    """The target's row of this pipeline is not the one that was committed last: somebody restored a backup
+    beneath the connection, or changed the row. The next `open` compares it with what was durable."""
+
+    code = "WT-5720"
+    retry = Retry.RECONNECT
+    remedy = (
+        "waltap connects again, reads {positions}, and ends with WT-5003 where the target has less than "
+        "it had. Only waltap writes there."
+    )
+
+
 class SqlCommitUnknown(SinkError):
     """The connection was lost while a transaction was being committed. The table of positions knows what
     became of it: it is asked when the sink opens again."""

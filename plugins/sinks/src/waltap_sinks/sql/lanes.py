@@ -125,14 +125,14 @@ class Lanes:
         return found if len(found) > 1 else []
 
     def apply(
-        self, slices: Sequence[Slice], generation: int, commit: Callable[[Lane, Slice], None]
+        self, slices: Sequence[Slice], books: Books, commit: Callable[[Lane, Slice], None]
     ) -> int:
         """Apply ``slices`` at once; ``commit`` is called for each, in order. Return how many are in.
 
         Raises: what ``commit`` raises.
         """
         try:
-            self._open(generation)
+            self._open(books)
         except Exception as error:
             if isinstance(error, WaltapError):
                 raise
@@ -167,7 +167,7 @@ class Lanes:
             self._shared += 1
         return done
 
-    def _open(self, generation: int) -> None:
+    def _open(self, opened: Books) -> None:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._count, thread_name_prefix="waltap-sql-lane")
         while len(self._lanes) < self._count:
@@ -178,7 +178,7 @@ class Lanes:
             self._lanes.append(Lane(target, books, tables, applier))
             target.open()
         for lane in self._lanes:
-            lane.books.adopt(generation)
+            lane.books.adopt(opened)
 
 
 def slices_of(parts: Sequence[TransactionPart], shapes: Shapes, count: int) -> list[Slice]:

@@ -475,15 +475,17 @@ class SqlSink(Sink):
             end = position if some is slices[-1] else Position(max(part.end_lsn for part in some))
             end = end if self._stored is None else max(end, self._stored)
             durable = not lane.target.lazy_commits
+            lane.books.adopt(self._books)
             lane.books.store(end)
             self._commit_on(lane.target, durable=durable)
+            self._books.committed(end)
             self._position = self._stored = end
             self._lazy = not durable
             if durable:
                 self._durable = end
             self._skip_below = max(self._skip_below, end.end_lsn)
 
-        done = lanes.apply(slices, self._books.generation, commit)
+        done = lanes.apply(slices, self._books, commit)
         return [part for some in slices[done:] for part in some]
 
     def _bind_ahead(self, parts: Parts) -> None:
@@ -562,6 +564,7 @@ class SqlSink(Sink):
         if self._replays:
             self._books.replaying(self._replays)
         self._commit_on(self._target, durable=durable)
+        self._books.committed(position)
         self._begun = self._snapshot = False
         self._position = self._stored = position
         self._lazy = not durable
