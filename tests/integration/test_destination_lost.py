@@ -14,8 +14,7 @@ from waltap_sinks.sql.errors import SqlTableGone
 
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
-from tests.integration.test_sql_dialects import Place, file, maria  # noqa: F401 - fixtures
-from tests.integration.test_sql_ignored import postgres  # noqa: F401 - a fixture
+from tests.harness.sql import Place
 
 
 class Target:
@@ -108,15 +107,15 @@ def test_what_was_lost_is_noticed_and_repaired(
     assert target.execute("SELECT count(*) FROM t") == [(12,)]
 
 
-@pytest.mark.parametrize("lanes", [1, 3])
-@pytest.mark.parametrize("kind", ["file", "maria", "postgres"])
+@pytest.mark.parametrize(
+    ("place", "lanes"),
+    [("file", 1), ("maria", 1), ("maria", 3), ("postgres", 1), ("postgres", 3)],
+    indirect=["place"],
+)
 def test_a_target_restored_under_a_running_engine_is_noticed(
-    request: pytest.FixtureRequest, database: Database, tmp_path: Path, kind: str, lanes: int
+    place: Place, database: Database, tmp_path: Path, lanes: int
 ) -> None:
     """The backup is of this very run, and no connection breaks: rows and position are put back."""
-    if kind == "file" and lanes > 1:
-        pytest.skip("one connection writes a file")
-    place: Place = request.getfixturevalue(kind)
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')")
     settings = {
         "sink.type": "sql",
@@ -125,7 +124,7 @@ def test_a_target_restored_under_a_running_engine_is_noticed(
         "sink.table.name.format": "{table}_copy",
         "table.include.list": "public.t",
     }
-    pipeline = Pipeline(database, tmp_path, settings)
+    pipeline = PipelineRig(database, tmp_path, settings)
 
     def has(*numbers: int) -> bool:
         return place.rows("t_copy", "id") == [(str(n),) for n in numbers]

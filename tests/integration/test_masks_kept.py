@@ -196,7 +196,7 @@ def asked(run: Run) -> None:
 
 @pytest.mark.parametrize("mask", MASKS)
 def test_a_mask_of_what_is_no_text_is_told(
-    pipeline: Pipeline, database: Database, caplog: pytest.LogCaptureFixture, mask: str
+    pipeline: PipelineRig, database: Database, caplog: pytest.LogCaptureFixture, mask: str
 ) -> None:
     """Debezium masks texts alone, and so do we: not in silence."""
     database.execute(

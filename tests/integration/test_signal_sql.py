@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.pipeline import Pipeline, Run
+from tests.harness.pipeline import PipelineRig, Run
 from tests.harness.servers.postgres import Database
 
 SETTINGS = {
@@ -113,7 +113,7 @@ def test_types_of_columns_run_nothing(
             f"INSERT INTO a{number} (id) VALUES (1)"
         )
     database.execute("UPDATE a7 SET c = '(1)'; UPDATE a8 SET c = 'low'; UPDATE a9 SET c = '{low}'")
-    pipeline = Pipeline(database, tmp_path, SETTINGS)
+    pipeline = PipelineRig(database, tmp_path, SETTINGS)
     with pipeline.running() as run:
         for number, (column, condition) in enumerate(ATTACKS):
             said = refused(run, f"a{number}", condition, kind, caplog)
@@ -126,7 +126,7 @@ def test_types_that_only_hold_values_are_compared(
     database: Database, tmp_path: Path, kind: str
 ) -> None:
     database.execute(ALLOWED)
-    pipeline = Pipeline(database, tmp_path, SETTINGS)
+    pipeline = PipelineRig(database, tmp_path, SETTINGS)
     with pipeline.running() as run:
         for times, condition in enumerate(COMPARED, 1):
             ask(run, "fine", condition, kind)
@@ -142,7 +142,7 @@ def test_a_column_that_got_another_type_is_judged_again(
         "CREATE TABLE later (id int PRIMARY KEY, c text[]);"
         "INSERT INTO later SELECT n, '{ok}' FROM generate_series(1, 100) n"
     )
-    pipeline = Pipeline(database, tmp_path, SETTINGS)
+    pipeline = PipelineRig(database, tmp_path, SETTINGS)
     destination = pipeline.destination
 
     def harden(_batch: object) -> None:
@@ -164,7 +164,7 @@ def test_a_select_leaves_out_what_is_not_published(database: Database, tmp_path:
         "publication.name": "narrow",
         "publication.autocreate.mode": "disabled",
     }
-    pipeline = Pipeline(database, tmp_path, settings)
+    pipeline = PipelineRig(database, tmp_path, settings)
     with pipeline.running() as run:
         ask(run, "t", "id > 0", "BLOCKING")
         run.until(lambda: pipeline.destination.ids("t", "r"), "the rows")
@@ -179,7 +179,7 @@ def test_a_name_of_a_type_in_text_is_no_way_around(
     """Functions of PostgreSQL 16 and later."""
     newest_database.execute(SIGNALS)
     newest_database.execute(PLANTED)
-    pipeline = Pipeline(newest_database, tmp_path, SETTINGS)
+    pipeline = PipelineRig(newest_database, tmp_path, SETTINGS)
     with pipeline.running() as run:
         said = refused(run, "t", "pg_input_is_valid('evil', 'public.checked')", "BLOCKING", caplog)
         assert "planted" not in said
