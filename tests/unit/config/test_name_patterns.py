@@ -16,9 +16,8 @@ def matches(pattern: str, kind: str, name: str, database: str = "shop") -> bool:
     return NameMatcher(spoken(pattern, database, kind))(name)
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
+def test_a_column_and_a_table_may_be_named_with_their_database() -> None:
+    for pattern in (
         "public.users.secret",
         r"public\.users\.secret",
         "shop.public.users.secret",
@@ -32,20 +31,12 @@ def matches(pattern: str, kind: str, name: str, database: str = "shop") -> bool:
         r"(?:shop\.public\.users|x\.y)\.secret",
         r"shop[.]users[.]secret",
         r"\Qshop\E\.users\.secret",
-    ],
-)
-def test_a_column_may_be_named_with_its_database(pattern: str) -> None:
-    assert matches(pattern, "columns", "public.users.secret")
-    assert not matches(pattern, "columns", "public.users.plain")
-    assert not matches(pattern, "columns", "public.other.secret")
-
-
-@pytest.mark.parametrize("pattern", [r"shop\..*", "shop.*", "s.*", "shop_eu.t", r"sh\.op\.t"])
-def test_a_table_list_takes_no_name_of_a_schema_for_that_of_the_database(pattern: str) -> None:
-    assert spoken(pattern, "shop", "tables") == (pattern,)
-
-
-def test_a_table_may_be_named_with_its_database() -> None:
+    ):
+        assert matches(pattern, "columns", "public.users.secret"), pattern
+        assert not matches(pattern, "columns", "public.users.plain"), pattern
+        assert not matches(pattern, "columns", "public.other.secret"), pattern
+    for pattern in (r"shop\..*", "shop.*", "s.*", "shop_eu.t", r"sh\.op\.t"):
+        assert spoken(pattern, "shop", "tables") == (pattern,), "the name of a schema is none"
     assert matches("shop.public.orders", "tables", "public.orders")
     assert matches(r"shop\.(public|app)\.orders", "tables", "app.orders")
     assert not matches("shop.orders", "tables", "public.orders")
@@ -105,13 +96,11 @@ def test_rules_of_a_sink_are_looked_up_by_their_patterns() -> None:
     }
 
 
-@pytest.mark.parametrize(("regex", "unused"), [(r"public\.a;(.*)", True), (r"public\.(.*)", False)])
-def test_a_route_is_looked_up_as_one_pattern(regex: str, unused: bool) -> None:
-    route = {"type": "route", "regex": regex, "replacement": "t.$1"}
+def test_a_route_is_looked_up_as_one_pattern() -> None:
     sink = {"type": "jsonl", "path": "/lines"}
-    assert idle({"sink": sink, "transforms": [route]}, "public.a.id") == (
-        {regex} if unused else set()
-    )
+    for regex, unused in ((r"public\.a;(.*)", {r"public\.a;(.*)"}), (r"public\.(.*)", set())):
+        route = {"type": "route", "regex": regex, "replacement": "t.$1"}
+        assert idle({"sink": sink, "transforms": [route]}, "public.a.id") == unused
 
 
 def test_rules_of_a_table_format_are_looked_up_where_case_counts() -> None:
@@ -134,29 +123,25 @@ def test_rules_of_a_table_format_are_looked_up_where_case_counts() -> None:
     }
 
 
-TRANSFORMS: list[tuple[dict[str, str], str]] = [
-    ({"type": "regex-router", "regex": "{}", "replacement": "x"}, "the router itself"),
-    ({"type": "by-logical-table-router", "topic.regex": "{}", "topic.replacement": "x"}, "router"),
-    ({"type": "record-filter", "topic.regex": "{}", "condition": "true"}, "a filter"),
-    (
-        {"type": "content-based-router", "topic.regex": "{}", "topic.expression": "null"},
-        "by content",
-    ),
+TRANSFORMS: list[dict[str, str]] = [
+    {"type": "regex-router", "regex": "{}", "replacement": "x"},
+    {"type": "by-logical-table-router", "topic.regex": "{}", "topic.replacement": "x"},
+    {"type": "record-filter", "topic.regex": "{}", "condition": "true"},
+    {"type": "content-based-router", "topic.regex": "{}", "topic.expression": "null"},
 ]
 
 
-@pytest.mark.parametrize("transform", [each for each, _name in TRANSFORMS], ids=lambda t: t["type"])
-@pytest.mark.parametrize(
-    ("regex", "unused"),
-    [(r"shop\.public\.(.*)", False), (r"shop\.publik\..*", True), (r"SHOP\..*", True)],
-)
-def test_patterns_of_topics_are_looked_up(
-    transform: dict[str, str], regex: str, unused: bool
-) -> None:
-    given = {name: value.replace("{}", regex) for name, value in transform.items()}
-    sink = {"type": "jsonl", "path": "/lines"}
-    found = idle({"sink": sink, "transforms": [given]}, "public.a.id")
-    assert found == ({regex} if unused else set())
+@pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda t: t["type"])
+def test_patterns_of_topics_are_looked_up(transform: dict[str, str]) -> None:
+    for regex, unused in (
+        (r"shop\.public\.(.*)", False),
+        (r"shop\.publik\..*", True),
+        (r"SHOP\..*", True),
+    ):
+        given = {name: value.replace("{}", regex) for name, value in transform.items()}
+        sink = {"type": "jsonl", "path": "/lines"}
+        found = idle({"sink": sink, "transforms": [given]}, "public.a.id")
+        assert found == ({regex} if unused else set())
 
 
 def test_patterns_of_topics_are_not_looked_up_behind_a_router() -> None:

@@ -3,9 +3,11 @@
 import pytest
 
 from waltap.config.layers import read_debezium, read_tables
+from waltap.config.profile import TransformUse
 from waltap.config.resolve import Survey, resolve, survey
 from waltap.host import Host
 
+HOST = Host()
 CONNECTOR = {
     "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
     "database.hostname": "h",
@@ -16,41 +18,32 @@ CONNECTOR = {
     "waltap.sink.type": "jsonl",
     "waltap.sink.path": "out",
 }
-ROUTER = "org.apache.kafka.connect.transforms.RegexRouter"
-TOPIC_NAME = "org.apache.kafka.connect.transforms.predicates.TopicNameMatches"
+CONNECT = "org.apache.kafka.connect.transforms"
+ROUTER = f"{CONNECT}.RegexRouter"
+UNWRAP = "io.debezium.transforms.ExtractNewRecordState"
 
 
-def found(**more: str) -> Survey:
-    given = {name.replace("__", "."): value for name, value in more.items()}
-    return survey(read_debezium(CONNECTOR | given), Host())
+def pairs(text: str) -> dict[str, str]:
+    return dict(each.split("=", 1) for each in text.split())  # type: ignore[misc]
 
 
-def told(**more: str) -> str:
-    return "\n".join(map(str, found(**more).problems))
+def found(text: str) -> Survey:
+    return survey(read_debezium(CONNECTOR | pairs(text)), HOST)
 
 
-def routed(**more: str) -> dict[str, str]:
-    given = {"transforms": "a", "transforms__a__type": ROUTER}
-    return given | {"transforms__a__regex": "x", "transforms__a__replacement": "y"} | more
+def used(text: str) -> tuple[TransformUse, ...]:
+    return tuple(resolve(read_debezium(CONNECTOR | pairs(text)), HOST).transforms)
 
 
 def test_a_connectors_transforms_are_resolved_in_their_order_with_predicates() -> None:
-    config = {
-        "transforms": "drop, route",
-        "transforms.drop.type": ROUTER,
-        "transforms.drop.regex": "x",
-        "transforms.drop.replacement": "y",
-        "transforms.route.type": "RegexRouter",
-        "transforms.route.regex": "(.*)",
-        "transforms.route.replacement": "z.$1",
-        "transforms.route.predicate": "mine",
-        "transforms.route.negate": "TRUE",
-        "predicates": "mine,dead",
-        "predicates.mine.type": TOPIC_NAME,
-        "predicates.mine.pattern": "s\\..*",
-        "predicates.dead.type": "RecordIsTombstone",
-    }
-    first, second = resolve(read_debezium(CONNECTOR | config), Host()).transforms
+    first, second = used(
+        f"transforms=drop,route transforms.drop.type={ROUTER} transforms.drop.regex=x"
+        " transforms.drop.replacement=y transforms.route.type=RegexRouter"
+        " transforms.route.regex=(.*) transforms.route.replacement=z.$1"
+        " transforms.route.predicate=mine transforms.route.negate=TRUE predicates=mine,dead"
+        f" predicates.mine.type={CONNECT}.predicates.TopicNameMatches predicates.mine.pattern=s\\..*"
+        " predicates.dead.type=RecordIsTombstone"
+    )
     assert (first.label, first.predicate, first.negate) == ("drop (regex-router)", None, False)
     assert (second.label, second.negate) == ("route (regex-router)", True)
     assert second.predicate is not None
@@ -59,139 +52,96 @@ def test_a_connectors_transforms_are_resolved_in_their_order_with_predicates() -
 
 
 def test_a_profile_has_tables_of_transforms_and_predicates() -> None:
+    router = {"type": "regex-router", "regex": "a", "replacement": "b"}
     tables = {
         "source": {"type": "postgres", "database.dbname": "d"},
         "sink": {"type": "null"},
         "transforms": [
             {"type": "filter", "tables": "public.x"},
-            {
-                "type": "regex-router",
-                "regex": "a",
-                "replacement": "b",
-                "predicate": "p",
-                "negate": True,
-            },
+            {**router, "predicate": "p", "negate": True},
         ],
         "predicates": {"p": {"type": "HasHeaderKey", "name": "h"}},
     }
-    first, second = resolve(read_tables(tables), Host()).transforms
+    first, second = resolve(read_tables(tables), HOST).transforms
     assert first.predicate is None
     assert second.predicate is not None
     assert (second.predicate.properties.name, second.negate) == ("h", True)
 
 
-@pytest.mark.parametrize(
-    ("more", "expected"),
-    [
-        (
-            routed(transforms__a__type=ROUTER.replace("Regex", "Regx")),
-            f"did you mean {ROUTER}?",
-        ),
-        (routed(transforms__a__type="a.b.C"), "allowed: "),
-        (routed(transforms__a__predicate="p"), "no predicate has this name"),
-        (
-            routed(
-                transforms__a__predicate="dea",
-                predicates="dead",
-                predicates__dead__type="RecordIsTombstone",
-            ),
-            "did you mean transforms.a.dead?",
-        ),
-        (routed(transforms__a__negate="true"), "needs transforms.a.predicate"),
-        (routed(transforms__a__negate="maybe"), "is no truth value"),
-        (routed(transforms__a__regex="("), "not a regular expression"),
-        (routed(transforms__a__replacement="$1"), "not a replacement"),
-        (routed(transforms="a,a"), "names a twice"),
-        (routed(predicates="p"), "predicates.p.type"),
-        (routed(predicates="p", predicates__p__type="TopicNameMatch"), "TopicNameMatches"),
-        (
-            routed(predicates="p", predicates__p__type="HasHeaderKey", predicates__p__nme="x"),
-            "predicates.p.nme",
-        ),
-        (
-            routed(
-                predicates="p", predicates__p__type="TopicNameMatches", predicates__p__pattern="("
-            ),
-            "not a regular expression",
-        ),
-        (
-            {
-                "transforms": "f",
-                "transforms__f__type": "filter",
-                "transforms__f__predicate": "m:f",
-                "transforms__f__tables": "t",
-            },
-            "write transforms.f.function",
-        ),
-        (
-            {
-                "transforms": "r",
-                "transforms__r__type": "route",
-                "transforms__r__regex": "x",
-                "transforms__r__replacement": "y",
-                "transforms__r__predicate": "p",
-            },
-            "predicates look at records, and route works on changes",
-        ),
-        (
-            routed(transforms="a,f", transforms__f__type="fields", transforms__f__exclude="x"),
-            "stands after a (regex-router), which works on records",
-        ),
-    ],
-)
-def test_what_is_wrong_is_named(more: dict[str, str], expected: str) -> None:
-    assert expected in told(**more)
+ROUTED = f"transforms=a transforms.a.type={ROUTER} transforms.a.regex=x transforms.a.replacement=y "
+WRONG = [
+    (f"{ROUTED}transforms.a.type={ROUTER.replace('Regex', 'Regx')}", f"did you mean {ROUTER}?"),
+    (f"{ROUTED}transforms.a.type=a.b.C", "allowed: "),
+    (f"{ROUTED}transforms.a.predicate=p", "no predicate has this name"),
+    (
+        f"{ROUTED}transforms.a.predicate=dea predicates=dead predicates.dead.type=RecordIsTombstone",
+        "did you mean transforms.a.dead?",
+    ),
+    (f"{ROUTED}transforms.a.negate=true", "needs transforms.a.predicate"),
+    (f"{ROUTED}transforms.a.negate=maybe", "is no truth value"),
+    (f"{ROUTED}transforms.a.regex=(", "not a regular expression"),
+    (f"{ROUTED}transforms.a.replacement=$1", "not a replacement"),
+    (f"{ROUTED}transforms=a,a", "names a twice"),
+    (f"{ROUTED}predicates=p", "predicates.p.type"),
+    (f"{ROUTED}predicates=p predicates.p.type=TopicNameMatch", "TopicNameMatches"),
+    (
+        f"{ROUTED}predicates=p predicates.p.type=HasHeaderKey predicates.p.nme=x",
+        "predicates.p.nme",
+    ),
+    (
+        f"{ROUTED}predicates=p predicates.p.type=TopicNameMatches predicates.p.pattern=(",
+        "not a regular expression",
+    ),
+    (
+        "transforms=f transforms.f.type=filter transforms.f.predicate=m:f transforms.f.tables=t",
+        "write transforms.f.function",
+    ),
+    (
+        "transforms=r transforms.r.type=route transforms.r.regex=x transforms.r.replacement=y"
+        " transforms.r.predicate=p",
+        "predicates look at records, and route works on changes",
+    ),
+    (
+        f"{ROUTED}transforms=a,f transforms.f.type=fields transforms.f.exclude=x",
+        "stands after a (regex-router), which works on records",
+    ),
+    ("transforms=a transforms.a.type=a.b.C", "regex-router"),
+    ("transforms=a transforms.a.type=a.b.C", "filter"),
+]
 
 
-def test_an_unknown_class_lists_all_there_are() -> None:
-    text = told(transforms="a", transforms__a__type="a.b.C")
-    assert "regex-router" in text
-    assert "filter" in text
+@pytest.mark.parametrize(("given", "expected"), WRONG)
+def test_what_is_wrong_is_named(given: str, expected: str) -> None:
+    assert expected in "\n".join(map(str, found(given).problems))
 
 
-UNWRAP = "io.debezium.transforms.ExtractNewRecordState"
-
-
-def unwrap(type_: str = UNWRAP, **more: str) -> dict[str, str]:
-    own = {f"transforms.unwrap.{name.replace('__', '.')}": v for name, v in more.items()}
-    return {"transforms": "unwrap", "transforms.unwrap.type": type_, **own}
-
-
-@pytest.mark.parametrize(
-    ("given", "mode"),
-    [
-        ({}, "tombstone"),
-        ({"drop__tombstones": "true"}, "drop"),
-        ({"drop__tombstones": "false"}, "tombstone"),
-        ({"delete__handling__mode": "rewrite"}, "rewrite"),
-        (
-            {"delete__handling__mode": "rewrite", "drop__tombstones": "false"},
-            "rewrite-with-tombstone",
-        ),
-        ({"delete__handling__mode": "none"}, "tombstone"),
-        (
-            {"drop__tombstones": "true", "delete__tombstone__handling__mode": "rewrite"},
-            "rewrite",
-        ),
-    ],
-)
 @pytest.mark.parametrize("type_", [UNWRAP, "io.debezium.transforms.UnwrapFromEnvelope"])
-def test_older_names_of_unwrap_mean_what_they_meant(
-    given: dict[str, str], mode: str, type_: str
-) -> None:
-    (use,) = resolve(read_debezium(CONNECTOR | unwrap(type_, **given)), Host()).transforms
-    assert use.properties.mode == mode
-
-
-def test_older_names_of_added_members_are_added_members() -> None:
-    given = unwrap(operation__header="true", add__source__fields="table,lsn", add__fields="op")
-    (use,) = resolve(read_debezium(CONNECTOR | given), Host()).transforms
+def test_older_names_of_unwrap_mean_what_they_meant(type_: str) -> None:
+    begins = f"transforms=u transforms.u.type={type_}"
+    drop, handling = "transforms.u.drop.tombstones", "transforms.u.delete.handling.mode"
+    for given, mode in (
+        ("", "tombstone"),
+        (f"{drop}=true", "drop"),
+        (f"{drop}=false", "tombstone"),
+        (f"{handling}=rewrite", "rewrite"),
+        (f"{handling}=rewrite {drop}=false", "rewrite-with-tombstone"),
+        (f"{handling}=none", "tombstone"),
+        (f"{drop}=true transforms.u.delete.tombstone.handling.mode=rewrite", "rewrite"),
+    ):
+        (use,) = used(f"{begins} {given}")
+        assert use.properties.mode == mode, given
+    (use,) = used(
+        f"{begins} transforms.u.operation.header=true transforms.u.add.source.fields=table,lsn"
+        " transforms.u.add.fields=op"
+    )
     assert use.properties.headers == ("op",)
     assert use.properties.fields == ("op", "source.table:table", "source.lsn:lsn")
 
 
 def test_what_a_transform_does_not_know_is_a_warning_in_a_connectors_file() -> None:
-    one = found(**unwrap(add__feilds="op", whatever="1"))
+    one = found(
+        f"transforms=u transforms.u.type={UNWRAP} transforms.u.add.feilds=op transforms.u.whatever=1"
+    )
     assert not one.problems
     assert any("add.feilds is not known" in each and "add.fields?" in each for each in one.warnings)
-    assert any("transforms.unwrap.whatever is not known" in each for each in one.warnings)
+    assert any("transforms.u.whatever is not known" in each for each in one.warnings)

@@ -1,0 +1,280 @@
+"""Every property of Debezium's PostgreSQL connector 3.6, of its engine and of a Connect source connector is
+implemented, accepted because it changes nothing, or refused with a reason. What Debezium declares was recorded."""
+
+import json
+import re
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from pydantic import ValidationError
+from waltap.config.debezium_names import KNOWN_NAMES, MAPPED, OLD_NAMES, OLD_VALUES, Treatment
+from waltap.config.debezium_names import known
+from waltap.config.layers import load, read_debezium
+from waltap.config.property import Properties, declarations, declare
+from waltap.config.resolve import Resolution, examine
+from waltap.errors import ConfigurationError, Problem
+from waltap.host import Host
+from waltap.reference.debezium import debezium_page
+from waltap.reference.properties import components, properties_page
+
+PEER = Path(__file__).parents[2] / "differential"
+RECORDED = json.loads((PEER / "debezium_properties.json").read_text())
+NAMES = {name for group in RECORDED.values() for name in group}
+PATTERNS = {
+    "column.mask.hash.([^.]+).with.salt.(.+)": "column.mask.hash.SHA-256.with.salt.S",
+    "column.mask.with.(d+).chars": "column.mask.with.3.chars",
+    "column.truncate.to.(d+).chars": "column.truncate.to.3.chars",
+}
+"""How Debezium declares families of its own → one member."""
+DEFAULTS = {
+    name: default.strip("[]")
+    for group in ("connect", "fields", "connector")
+    for name, default in RECORDED[group].items()
+    if default not in (None, "", "[]") and name not in PATTERNS
+}
+OURS = {
+    "max.batch.size": "8192",
+    "schema.name.adjustment.mode": "avro",
+    "offset.flush.interval.ms": "1000",
+    "custom.sanitize.pattern": "None",
+}
+"""Defaults that differ on purpose: batches are not what Debezium polls; the converter of CloudEvents has a
+property of its own by a name that the connector has; an offset is stored soon; secrets are known by what they are."""
+
+HOST = Host()
+DECLARED = [
+    (heading, declaration)
+    for heading, _, model in components(HOST)
+    for declaration in declarations(model)
+]
+SINGLE = {name for _, declaration in DECLARED for name in declaration.names}
+FAMILIES = [declaration.family for _, declaration in DECLARED if declaration.family]
+MAPPED_NAMES = {
+    re.split(r"[.=](?:NAME|required|enabled)", n)[0] for k in MAPPED for n in k.split(", ")
+}
+POSTGRES = "io.debezium.connector.postgresql.PostgresConnector"
+
+
+def examined(given: dict[str, str]) -> Resolution:
+    values = {
+        "connector.class": POSTGRES,
+        "topic.prefix": "t",
+        "database.dbname": "d",
+        "plugin.name": "pgoutput",
+        "waltap.sink.type": "null",
+        **given,
+    }
+    return examine(read_debezium(values, "c.properties"), HOST)
+
+
+def refused(given: dict[str, str]) -> Problem:
+    with pytest.raises(ConfigurationError) as error:
+        examined(given)
+    (problem,) = error.value.problems
+    return problem
+
+
+def test_something_becomes_of_every_property() -> None:
+    assert len(NAMES) > 170
+    for name in NAMES:
+        member = PATTERNS.get(name, name)
+        declared = member in SINGLE or any(family.fullmatch(member) for family in FAMILIES)
+        entry = known(member)
+        assert declared or entry or member in {*OLD_NAMES, *MAPPED_NAMES}, name
+        if not declared and entry is not None:
+            assert entry.why or member in MAPPED_NAMES, f"{name}: nobody says why"
+
+
+def test_a_file_with_every_default_runs() -> None:
+    """And each of its properties is honoured, or told to have no effect, with the reason."""
+    resolution = examined(DEFAULTS | {"connector.class": POSTGRES, "topic.prefix": "t"})
+    honoured = {each.name for each in resolution.explained}
+    for name in DEFAULTS:
+        now = OLD_NAMES.get(name, name)
+        assert now in honoured or resolution.reasons.get(now) or now in MAPPED_NAMES, name
+        if now in SINGLE and now not in KNOWN_NAMES and "configuration.based" not in now:
+            assert now in honoured, name
+            assert now not in resolution.ignored, name
+
+
+def test_defaults_are_those_of_debezium_but_for_ours() -> None:
+    different = {}
+    for heading, declaration in DECLARED:
+        wanted = DEFAULTS.get(declaration.name)
+        if wanted is None or heading == "Connector `yugabyte`":
+            continue
+        default = declaration.default
+        text = ",".join(default) if isinstance(default, tuple) else str(default)
+        if text.casefold() != wanted.casefold():
+            different[declaration.name] = text
+    assert different == OURS
+
+
+@pytest.mark.parametrize(
+    "path", sorted((PEER / "corpora").rglob("*.properties")), ids=lambda p: f"{p.parent.name}"
+)
+def test_a_file_that_debezium_runs_is_taken_and_nothing_in_it_is_without_effect(path: Path) -> None:
+    resolution = examine(load(path), HOST, sink="null")
+    assert (resolution.ignored, resolution.warnings) == ((), ())
+
+
+def test_what_belongs_to_a_snapshot_mode_is_its_own() -> None:
+    mode = "snapshot.mode.configuration.based"
+    names = [f"{mode}.{end}" for end in ("snapshot.data", "start.stream", "snapshot.on.data.error")]
+    resolution = examined({"snapshot.mode": "Configuration_Based"} | dict.fromkeys(names, "TRUE"))
+    assert set(names) <= {each.name for each in resolution.explained}
+    problem = refused({names[0]: "true"})
+    assert problem.property == names[0]
+    assert "configuration_based" in problem.what
+    assert names[0] in examined({names[0]: "false"}).ignored
+
+
+OF_FAMILIES = (
+    "topic.creation.default.partitions", "offset.storage.redis.address", "schema.history.internal",
+    "schema.history.internal.kafka.topic", "producer.override.acks", "database.autosave",
+    "driver.autosave", "driver.prepareThreshold", "signal.consumer.x",
+)  # fmt: skip
+
+
+def test_what_has_no_effect_is_accepted_at_any_value_and_noted() -> None:
+    ignored = [n for n, e in KNOWN_NAMES.items() if e.treatment is Treatment.IGNORED]
+    for name in (*ignored, *OF_FAMILIES):
+        for value in ("1", "some.Thing"):
+            resolution = examined({name: value})
+            assert name in {*resolution.ignored, *(e.name for e in resolution.explained)}, name
+            assert resolution.reasons.get(name, "honoured")
+    assert {KNOWN_NAMES[name].default for name in ignored} == {""}, "nothing is compared with it"
+
+
+@pytest.mark.parametrize(
+    "name", [n for n, e in KNOWN_NAMES.items() if e.treatment is Treatment.DEFAULT_ONLY]
+)
+def test_a_value_that_would_change_what_users_get_is_refused_with_a_reason(name: str) -> None:
+    entry = KNOWN_NAMES[name]
+    value = {"exactly.once.support": "required", "exactly.once.source.support": "enabled"}
+    problem = refused({name: value.get(name, "a.B")})
+    assert (problem.property, problem.value) == (name, value.get(name, "a.B"))
+    assert problem.what.startswith("is a property of Debezium's that waltap does not support: ")
+    assert entry.default in (problem.allowed or "")
+    for accepted in filter(None, (entry.default.upper(), *entry.harmless)):
+        assert name in examined({name: accepted}).ignored
+
+
+OLD_MEANINGS = {
+    "sanitize.field.names": "true",
+    "snapshot.custom.class": "mine",
+    "slot.drop_on_stop": "false",
+    "truncate.handling.mode": "skip",
+    "flush.lsn.source": "true",
+    "internal.slot.seek.to.known.offset.on.start": "true",
+}
+
+
+@pytest.mark.parametrize(("old", "new"), sorted(OLD_NAMES.items()))
+def test_old_names_are_accepted_with_a_warning_that_names_the_new(old: str, new: str) -> None:
+    values = {"connector.class": POSTGRES, "topic.prefix": "t", "database.dbname": "d"}
+    values |= {"database.hostname": "h", "slot.name": "s", "waltap.sink.type": "null"}
+    values.pop(new, None)
+    raw = read_debezium(values | {old: OLD_MEANINGS.get(old, "x")})
+    warnings = examine(raw, HOST).warnings
+    assert f"{old} is an old name: write {new}" in warnings
+
+
+@pytest.mark.parametrize(("name", "old"), sorted(OLD_VALUES))
+def test_old_values_become_present_ones(name: str, old: str) -> None:
+    resolution = examined({name: old.upper()})
+    assert {e.name: e.value for e in resolution.explained}[name] == OLD_VALUES[name, old]
+    assert any(f"write {name}={OLD_VALUES[name, old]}" in w for w in resolution.warnings)
+
+
+SEEK = "internal.slot.seek.to.known.offset.on.start"
+
+
+@pytest.mark.parametrize(
+    ("old", "value", "name", "meaning"),
+    [
+        ("flush.lsn.source", "true", "lsn.flush.mode", "connector"),
+        ("flush.lsn.source", "false", "lsn.flush.mode", "manual"),
+        (SEEK, "TRUE", "offset.mismatch.strategy", "trust_offset"),
+        (SEEK, "false", "offset.mismatch.strategy", "no_validation"),
+        ("truncate.handling.mode", "include", "skipped.operations", "none"),
+        ("truncate.handling.mode", "skip", "skipped.operations", "t"),
+    ],
+)
+def test_a_deprecated_switch_means_what_succeeded_it(
+    old: str, value: str, name: str, meaning: str
+) -> None:
+    resolution = examined({old: value})
+    assert {each.name: each.value for each in resolution.explained}[name] == meaning
+    assert any(f"write {name}" in warning for warning in resolution.warnings)
+
+
+def test_a_source_block_of_before_debezium_1_is_refused() -> None:
+    assert "v1 is the source block" in str(refused({"source.struct.version": "v1"}))
+
+
+def test_channels_are_chosen_and_those_that_are_not_there_are_refused() -> None:
+    for name, value, there in (
+        ("signal.enabled.channels", "source,pigeon", "file, kafka, source"),
+        ("notification.enabled.channels", "nowhere", "kafka, log, sink, webhook"),
+    ):
+        problem = refused({name: value})
+        assert (problem.property, problem.value) == (name, value.rpartition(",")[2])
+        assert problem.allowed == f"a comma list of: {there}"
+    given = {"signal.enabled.channels": "source, in-process,JMX, File", "signal.file": "x.txt"}
+    profile = examined(given | {"notification.enabled.channels": "log,jmx"}).profile
+    (file,), (log,) = profile.signal_channels, profile.notification_channels
+    assert (file.spec.name, log.spec.name) == ("file", "log")
+    assert (file.properties.path.name, file.properties.path.is_absolute()) == ("x.txt", True)
+
+
+def test_no_name_that_a_component_declares_is_listed_again() -> None:
+    """But for names that have no effect unless their component is chosen."""
+    assert KNOWN_NAMES.keys() & SINGLE == {
+        *("signal.file", "bootstrap.servers", "topic.creation.enable", "signal.kafka.topic"),
+        *("topic.creation.groups", "tasks.max"),
+        *("offset.storage.topic", "offset.storage.replication.factor"),
+        *("signal.kafka.bootstrap.servers", "signal.kafka.groupId", "signal.kafka.poll.timeout.ms"),
+    }
+    assert not [name for name in KNOWN_NAMES if name.startswith("waltap.")]
+
+
+def test_the_page_has_every_name_of_the_table() -> None:
+    page, properties = debezium_page(HOST), properties_page(HOST)
+    for name in {*KNOWN_NAMES, *OLD_NAMES}:
+        assert f"`{name}`" in page or (name in SINGLE and f"`{name}`" in properties), name
+
+
+def test_a_closed_set_knows_no_case() -> None:
+    for _, declaration in DECLARED:
+        for choice in declaration.choices:
+            assert declaration.chosen(f" {choice.swapcase()} ") == choice
+        for word in declaration.words:
+            assert declaration.chosen(word.upper()) == (word,)
+    for given in (
+        {
+            "snapshot.mode": "Initial_Only",
+            "plugin.name": "DecoderBufs",
+            "skipped.operations": "T,D",
+        },
+        {"snapshot.mode": "INITIAL", "plugin.name": "PGOUTPUT", "skipped.operations": "NONE"},
+        {"publication.autocreate.mode": "FILTERED", "decimal.handling.mode": "STRING"},
+        {"topic.naming.strategy": "IO.DEBEZIUM.schema.schematopicnamingstrategy"},
+        {"connector.class": POSTGRES.upper(), "database.sslmode": "Verify-Full"},
+        {"value.converter": "ORG.apache.kafka.connect.json.JSONConverter"},
+        {"two.phase.policy": "PREPARE", "replica.identity.autoset.values": "public.t:full"},
+    ):
+        assert examined(given).profile
+
+
+def test_a_number_may_stand_for_a_choice_that_is_a_text() -> None:
+    """As TOML writes it; a truth value is no number."""
+
+    class Some(Properties):
+        version: Literal["1", "2"] = declare("version", default="2", summary="One of two.")
+
+    assert Some.model_validate({"version": 1}).version == "1"
+    for wrong in (3, True, 1.0):
+        with pytest.raises(ValidationError):
+            Some.model_validate({"version": wrong})

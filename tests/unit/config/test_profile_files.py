@@ -1,0 +1,352 @@
+"""Profiles as files: TOML, Java properties, Debezium's JSON, Strimzi's YAML, and the secrets they name."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from waltap.config.java_properties import parse_properties
+from waltap.config.layers import RawProfile, load, read_tables
+from waltap.config.placeholder import SecretMissing, fill, holds_placeholder
+from waltap.config.resolve import examine
+from waltap.config.secrecy import hide, looks_secret, redacted, without
+from waltap.errors import ConfigurationError
+from waltap.host import Host
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "profiles"
+
+
+def written(folder: Path, name: str, text: str | bytes) -> RawProfile:
+    path = folder / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return load(path)
+
+
+def values(raw: RawProfile) -> dict[str, object]:
+    return {name: setting.value for name, setting in raw.settings.items()}
+
+
+# --- TOML ------------------------------------------------------------------------------------------
+
+TOML = """
+name = "shop"
+[source]
+type = "postgres"
+database.port = 5432
+table.include.list = ["public.a", "public.b"]
+"snapshot.mode.custom.name" = "mine"
+snapshot.mode = "custom"
+[engine]
+max.batch.size = 10
+[sink]
+type = "jsonl"
+path = "x.jsonl"
+[[transforms]]
+type = "first"
+a.b = true
+[[transforms]]
+type = "second"
+[labels]
+team = "data"
+"""
+
+
+def test_dotted_keys_of_toml_are_property_names(tmp_path: Path) -> None:
+    raw = written(tmp_path, "p.toml", TOML)
+    assert values(raw) == {
+        "name": "shop",
+        "database.port": 5432,
+        "table.include.list": ["public.a", "public.b"],
+        "snapshot.mode": "custom",
+        "snapshot.mode.custom.name": "mine",
+        "max.batch.size": 10,
+    }
+    types = {section: setting.value for section, setting in raw.types.items()}
+    assert types == {"source": "postgres", "sink": "jsonl"}
+    assert raw.sink["path"].value == "x.jsonl"
+    assert [{n: s.value for n, s in t.items()} for t in raw.transforms] == [
+        {"type": "first", "a.b": True},
+        {"type": "second"},
+    ]
+    assert raw.labels == {"team": "data"}
+    assert raw.settings["max.batch.size"].origin.endswith("p.toml [engine]")
+    assert (raw.debezium, raw.problems, raw.folder) == (False, [], tmp_path)
+
+
+def test_tables_that_cannot_be_taken_are_problems() -> None:
+    raw = read_tables({"source": {"a": 1, "b": 2}, "engine": {"a": 1, "b": 3}})
+    twice = "b: is given twice, in profile [source] and in profile [engine]"
+    assert [str(each) for each in raw.problems] == [twice]
+    raw = read_tables({"sources": {"a": 1}, "transforms": ["x"], "source": "postgres"})
+    assert [each.property for each in raw.problems] == ["sources", "transforms", "source"]
+    assert "[source], [sink]" in str(raw.problems[0])
+
+
+# --- Debezium's forms, and Strimzi's ---------------------------------------------------------------
+
+DEBEZIUM = {
+    "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+    "database.port": "5432",
+    "waltap.sink.type": "jsonl",
+    "waltap.sink.path": "x.jsonl",
+    "transforms": "a, b",
+    "transforms.a.type": "A",
+    "transforms.a.x.y": "1",
+    "transforms.b.type": "B",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("c.properties", "\n".join(f"{k}={v}" for k, v in DEBEZIUM.items())),
+        ("c.json", json.dumps({**DEBEZIUM, "database.port": 5432})),
+        ("c.json", json.dumps({"config": {**DEBEZIUM, "x": None}})),
+        ("connector", json.dumps(DEBEZIUM)),
+    ],
+    ids=["properties", "plain-json", "rest-json", "json-without-suffix"],
+)
+def test_every_form_of_a_debezium_connector_gives_the_same(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    raw = written(tmp_path, name, text)
+    assert raw.debezium
+    assert values(raw) == {name: DEBEZIUM[name] for name in ("connector.class", "database.port")}
+    assert (raw.types["sink"].value, raw.sink["path"].value) == ("jsonl", "x.jsonl")
+    transforms = [{n: s.value for n, s in t.items()} for t in raw.transforms]
+    assert transforms == [{"type": "A", "x.y": "1"}, {"type": "B"}]
+
+
+def test_names_and_encodings_of_connector_files(tmp_path: Path) -> None:
+    raw = written(tmp_path, "c.json", '{"name": "orders", "config": {"a": true, "b": 1.5}}')
+    assert values(raw) == {"name": "orders", "a": "true", "b": "1.5"}
+    for encoding in ("utf-8", "latin-1"):
+        raw = written(tmp_path, f"{encoding}.properties", "a=é".encode(encoding))
+        assert values(raw) == {"a": "é"}
+
+
+RESOURCE: dict[str, Any] = {
+    "apiVersion": "kafka.strimzi.io/v1beta2",
+    "kind": "KafkaConnector",
+    "metadata": {"name": "inventory", "labels": {"strimzi.io/cluster": "connect"}},
+    "spec": {
+        "class": "io.debezium.connector.postgresql.PostgresConnector",
+        "tasksMax": 1,
+        "state": "stopped",
+        "autoRestart": {"enabled": True},
+        "config": {
+            "database.hostname": "db",
+            "database.port": 5433,
+            "database.user": "u",
+            "database.dbname": "d",
+            "topic.prefix": "shop",
+            "tombstones.on.delete": False,
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("form", ["yaml", "yml", "json"])
+def test_a_connector_of_strimzi_is_a_profile(tmp_path: Path, form: str) -> None:
+    text = json.dumps(RESOURCE) if form == "json" else f"---\n{yaml.safe_dump(RESOURCE)}"
+    raw = written(tmp_path, f"connector.{form}", text)
+    found = examine(raw, Host(), sink="jsonl:lines")
+    assert found.profile.name == "inventory"
+    assert found.profile.connector.properties.port == 5433  # type: ignore[union-attr]
+    assert not found.profile.capture.tombstones
+    assert {"spec.state", "spec.autoRestart"} <= set(found.ignored)
+
+
+NESTED = '[source]\nsnapshot.mode = "custom"\nsnapshot.mode.custom.name = "x"\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("p.toml", "[source\n", "cannot be parsed … line 1"),
+        ("p.toml", NESTED, "must be quoted"),
+        ("p.toml", b"\xff\xfe", "not UTF-8"),
+        ("c.json", '{"a": ', "cannot be parsed … line 1"),
+        ("c.json", "[1]", "a connector is a JSON object"),
+        ("c.json", '{"a": {"b": 1}}', "are flat; 'a' is not"),
+        ("c.properties", "a=\\uXY", "line 1 … hexadecimal"),
+        ("c.yaml", "kind: KafkaConnector\nspec: {class: x}", "spec.config"),
+        ("c.yaml", "kind: KafkaTopic", "here are 0"),
+        ("c.yaml", "a: [", "cannot be parsed"),
+        ("c.yaml", "kind: KafkaConnector\nspec: {config: {a: [1]}}", "'a' in spec.config"),
+    ],
+)
+def test_a_file_that_cannot_be_read_says_where(
+    tmp_path: Path, name: str, text: str | bytes, words: str
+) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        written(tmp_path, name, text)
+    for word in (name, *words.split(" … ")):
+        assert word in str(error.value)
+
+
+def test_a_file_that_is_not_there_is_a_configuration_error(tmp_path: Path) -> None:
+    absent = r"absent\.toml: cannot be read: No such .*waltap init"
+    with pytest.raises(ConfigurationError, match=absent):
+        load(tmp_path / "absent.toml")
+    with pytest.raises(ConfigurationError, match="cannot be read: Is a directory"):
+        load(tmp_path)
+
+
+# --- java.util.Properties --------------------------------------------------------------------------
+
+JAVA = [
+    ("a=b", {"a": "b"}),
+    ("a:b", {"a": "b"}),
+    ("a b", {"a": "b"}),
+    ("a = b ", {"a": "b "}),  # a trailing blank belongs to the value
+    ("a \t:\f b", {"a": "b"}),
+    ("a==b", {"a": "=b"}),
+    ("a", {"a": ""}),
+    ("=b", {"": "b"}),
+    ("  a=b", {"a": "b"}),
+    ("# c\n! d\n\n  # e\na=b # f", {"a": "b # f"}),
+    ("a=b\\\n    c\\\r\n d", {"a": "bcd"}),
+    ("a=b\\\\\nc=d", {"a": "b\\", "c": "d"}),  # an even number of backslashes continues nothing
+    ("a=b\\\n#c", {"a": "b#c"}),
+    ("a=b\\", {"a": "b"}),
+    ("a=b\rc=d\r\ne=f", {"a": "b", "c": "d", "e": "f"}),
+    (r"a\=b=c\:d", {"a=b": "c:d"}),
+    (r"a\ b=c", {"a b": "c"}),
+    (r"a=\t\n\r\f\q\\", {"a": "\t\n\r\fq\\"}),
+    (r"a=\u00e9\u4E2D", {"a": "é中"}),
+    (r"a=\ud83d\ude00", {"a": "😀"}),
+    (r"table.include.list=public\\.orders", {"table.include.list": r"public\.orders"}),
+    ("a=1\na=2", {"a": "2"}),
+    ("", {}),
+]
+
+
+def test_text_is_read_as_java_reads_it() -> None:
+    for text, expected in JAVA:
+        assert parse_properties(text) == expected
+    for text in ("x=1\na=\\u12", "x=1\na=\\uzzzz"):
+        with pytest.raises(ValueError, match="line 2: .*four hexadecimal digits"):
+            parse_properties(text)
+
+
+def stored(values: dict[str, str]) -> str:
+    """Write ``values`` as java.util.Properties.store does, from its documentation."""
+
+    def escape(text: str, *, key: bool) -> str:
+        out = []
+        for at, letter in enumerate(text):
+            if letter in "\\=:#!":
+                out.append("\\" + letter)
+            elif letter == " ":
+                out.append("\\ " if key or at == 0 else " ")
+            elif letter in "\t\n\r\f":
+                out.append("\\" + {"\t": "t", "\n": "n", "\r": "r", "\f": "f"}[letter])
+            elif not " " <= letter <= "~":
+                data = letter.encode("utf-16-be")
+                out += [f"\\u{data[i]:02X}{data[i + 1]:02X}" for i in range(0, len(data), 2)]
+            else:
+                out.append(letter)
+        return "".join(out)
+
+    return "".join(f"{escape(k, key=True)}={escape(v, key=False)}\n" for k, v in values.items())
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+@given(st.dictionaries(TEXT, TEXT, max_size=5))
+def test_reading_is_the_inverse_of_what_java_stores(values: dict[str, str]) -> None:
+    assert parse_properties(stored(values)) == values
+
+
+@given(st.text(st.sampled_from("ab=: \t\\\n\r#!u0"), max_size=40))
+def test_any_text_is_read_or_refused_with_a_value_error(text: str) -> None:
+    try:
+        parse_properties(text)
+    except ValueError as error:
+        assert str(error).startswith("line ")
+
+
+# --- secrets ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("WALTAP_TEST_SECRET", "s3cret")
+    monkeypatch.setenv("WALTAP_TEST_EMPTY", "")
+    (tmp_path / "password").write_text("from file\n")
+    (tmp_path / "secrets.properties").write_text("db.user=ann\ndb.password=p\\u00e4ss\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("value", "filled", "secrets"),
+    [
+        ("plain", "plain", ()),
+        ("${env:WALTAP_TEST_SECRET}", "s3cret", ("s3cret",)),
+        ("${env:WALTAP_TEST_EMPTY}", "", ("",)),
+        ("${file:password}", "from file", ("from file",)),
+        ("${file:HERE/password}", "from file", ("from file",)),
+        ("${file:secrets.properties:db.password}", "päss", ("päss",)),
+        ("${file:HERE/secrets.properties:db.user}", "ann", ("ann",)),
+        (
+            "${file:secrets.properties:db.user}:${env:WALTAP_TEST_SECRET}@host",
+            "ann:s3cret@host",
+            ("ann", "s3cret"),
+        ),
+        ("$1 ${1} $${x}", "$1 ${1} $${x}", ()),
+        ("${env:WALTAP_TEST_NOT_SET}", None, "WALTAP_TEST_NOT_SET is not set"),
+        ("${file:absent}", None, "absent cannot be read: No such file"),
+        ("${file:secrets.properties:x}", None, "has no key 'x'"),
+        ("${vault:db/password}", None, "no secrets provider is called 'vault'"),
+    ],
+)
+def test_placeholders_are_filled_in_or_named(
+    folder: Path, value: str, filled: str | None, secrets: Any
+) -> None:
+    value = value.replace("HERE", str(folder))
+    if filled is None:
+        with pytest.raises(SecretMissing, match=secrets):
+            fill(value, folder)
+    else:
+        assert fill(value, folder) == (filled, secrets)
+        assert holds_placeholder(value) is bool(secrets)
+
+
+def test_secrets_are_cut_out_of_texts_and_short_ones_where_they_are_quoted() -> None:
+    hide(["threads", "thresholds"])
+    assert redacted("snapshot.max.threads: thresholds") == "snapshot.max.threads: ***"
+    quoted = "snapshot.max.threads is 'x' and \"x\""
+    assert without(quoted, ["x"]) == "snapshot.max.threads is '***' and \"***\""
+    assert without("it is long-one-indeed", ["long-one-indeed"]) == "it is ***"
+    assert not looks_secret("credentials.profile")
+    assert looks_secret("credentials.profile.token")
+
+
+# --- examples/profiles -----------------------------------------------------------------------------
+
+FILES = sorted(path for path in EXAMPLES.iterdir() if path.suffix != ".md")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_an_example_profile_resolves_without_a_warning(
+    path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("SHOP_PASSWORD", "INVENTORY_PASSWORD"):
+        monkeypatch.setenv(name, "x")
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "shop-password").write_text("x\n")
+    (tmp_path / "inventory.properties").write_text("password=x\n")
+    raw = load(path)
+    raw.folder = tmp_path
+    for name, setting in raw.settings.items():
+        if isinstance(setting.value, str) and "/run/secrets/" in setting.value:
+            value = setting.value.replace("/run/secrets/", "")
+            raw.settings[name] = type(setting)(name, value, setting.origin)
+    sink = None if "sink" in raw.types else "jsonl:events.jsonl"
+    assert examine(raw, Host(), sink=sink).warnings == ()
+    assert f"`{path.name}`" in (EXAMPLES / "README.md").read_text()
