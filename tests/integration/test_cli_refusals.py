@@ -1,150 +1,135 @@
-"""What a run says when the database refuses: what, why, what fixes it, and nothing left behind."""
+"""What a run says when the database or the operating system refuses: what, why, what fixes it; and nothing of a
+run that was refused is left behind."""
 
 import json
 import os
-import select
+import re
+import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.harness.pipeline import until
-from tests.harness.servers.postgres import Database
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
+from tests.harness.servers.postgres import Database, Server
+from tests.harness.shop import Shop, text_of
 
 
 @pytest.fixture
-def run(database: Database, tmp_path: Path) -> Run:
-    """Return what runs a profile of ``database``, with properties changed."""
+def shop(database: Database, tmp_path: Path) -> Shop:
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
-    source = "\n".join(f'"{k}" = {json.dumps(v)}' for k, v in database.properties().items())
-    (tmp_path / "p.toml").write_text(
-        f'[source]\ntype = "postgres"\n{source}\nslot.name = "{database.name}"\n'
-        f'publication.name = "{database.name}"\n[sink]\ntype = "jsonl"\npath = "out.jsonl"\n'
+    made = Shop(tmp_path, database)
+    made.variables = {"WALTAP_LOG_LEVEL": "ERROR"}
+    return made
+
+
+LONG = {"waltap.state.dir": "s" * 300}
+REFUSED: list[tuple[str, dict[str, Any], int, str]] = [
+    ("", {"database.dbname": "not_there"}, 1, "WT-2004 … not_there … database.dbname"),
+    ("", {"database.port": "1"}, 3, "WT-2002 … database.port"),
+    ("", {"database.user": "nobody_at_all"}, 1, "WT-2003 … database.user"),
+    ("", {"database.user": "ROLE", "plugin.name": "wal2json"}, 1, "WT-2005 … WITH REPLICATION"),
+    ("", {"publication.autocreate.mode": "disabled"}, 1, "WT-2106 … CREATE PUBLICATION"),
+    ("CREATE TABLE k (a int)", {}, 1, "WT-2107 … public.k … REPLICA IDENTITY FULL"),
+    ("DROP TABLE k", {"plugin.name": "yboutput"}, 1, "WT-2008 … yboutput"),
+    ("", {"sink.path": "file/out.jsonl"}, 1, "WT-5001 … file/out.jsonl"),
+    ("", LONG, 1, "WT-6005 … shorter name"),
+    ("", {"sink.path": "o" * 300}, 1, "shorter name"),
+    ("", {"sink.type": "changelog", "sink.path": "o" * 300}, 3, "shorter name"),
+]
+
+
+def test_what_is_refused_is_told_and_leaves_nothing(shop: Shop) -> None:
+    role = f"{shop.slot[:50]}_poor"
+    shop.database.execute(
+        f"CREATE ROLE {role} LOGIN PASSWORD 'x'; GRANT SELECT ON t TO {role}"  # and nothing else
     )
+    (shop.folder / "file").write_text("")
+    try:
+        for statement, changed, code, words in REFUSED:
+            if statement:
+                shop.database.execute(statement)
+            given = {n: role if v == "ROLE" else v for n, v in changed.items()}
+            if "database.user" in given:
+                given["database.password"] = "x"
+            settings = [f"--set={name}={value}" for name, value in given.items()]
+            said = shop.run(*settings, code=code)
+            assert all(word in said for word in words.split(" … ")), (words, said)
+            assert shop.made() == [], words
+    finally:
+        shop.database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
-    def waltap(**properties: str) -> subprocess.CompletedProcess[str]:
-        settings = [f"--set={k.replace('__', '.')}={v}" for k, v in properties.items()]
-        command = [sys.executable, "-m", "waltap", "run", "p.toml", "--until-idle", "0.3"]
-        return subprocess.run(
-            [*command, *settings],
-            cwd=tmp_path,
-            env={**os.environ, "WALTAP_LOG_LEVEL": "ERROR"},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
 
-    return waltap
+def test_a_slot_that_somebody_else_reads_is_told(shop: Shop) -> None:
+    with shop.process("run FILE", ready=True):
+        said = shop.run(
+            "--set=waltap.state.dir=elsewhere", "--set=snapshot.mode=no_data",
+            "--set=slot.adopt=true", "--set=slot.max.retries=0", "--set=errors.max.retries=0",
+            code=3,
+        )  # fmt: skip
+    assert "WT-2101" in said
+    assert "slot.name" in said
+
+
+@pytest.mark.parametrize("sink", ["jsonl", "changelog"])
+def test_used_up_file_descriptors_are_told_as_that(shop: Shop, sink: str) -> None:
+    shop.sink = {"type": sink, "path": "out"}
+    told = 0
+    for files in (6, 8, 9, 11):
+        done = subprocess.run(
+            [sys.executable, "-m", "waltap", "run", str(shop.path), "--until-idle", "0"],
+            cwd=shop.folder, capture_output=True, text=True, timeout=90,
+            preexec_fn=lambda n=files: resource.setrlimit(resource.RLIMIT_NOFILE, (n, n)),
+            env={**os.environ, "COLUMNS": "200", "WALTAP_LOG": "text"},
+        )  # fmt: skip
+        text = text_of(done)
+        if done.returncode:
+            told += 1
+            assert "ulimit -n" in text, (files, text)
+            assert "WT-9000" not in text
+            assert "WT-1108" not in text
+    assert told >= 2
+    shop.run()
+
+
+# --- a database that never checked its text ----------------------------------------------------------
 
 
 @pytest.fixture
-def role(database: Database) -> Iterator[str]:
-    """Return a role that may log in and nothing else."""
-    name = f"{database.name}_poor"
-    database.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'x'")
-    yield name
-    database.execute(f"DROP OWNED BY {name}")
-    database.execute(f"DROP ROLE {name}")
+def ascii_shop(server: Server, database: Database, tmp_path: Path) -> Iterator[Shop]:
+    name = f"{database.name}_ascii"
+    database.execute(
+        f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C'"
+    )
+    made = Database(server, name)
+    made.execute("CREATE TABLE t (id int PRIMARY KEY, c text)")
+    shop = Shop(tmp_path, made)
+    shop.variables = {"COLUMNS": "400", "WALTAP_LOG_LEVEL": "ERROR"}
+    yield shop
+    made.drop()
 
 
-def publications(database: Database) -> list[str]:
-    return [name for (name,) in database.execute("SELECT pubname FROM pg_publication")]
-
-
-def refused(
-    answer: subprocess.CompletedProcess[str], database: Database, *, code: int, words: list[str]
+@pytest.mark.parametrize(
+    ("plugin", "streamed"), [("pgoutput", False), ("pgoutput", True), ("wal2json", True)]
+)
+def test_the_remedy_for_bytes_that_are_no_utf_8_brings_every_row(
+    ascii_shop: Shop, plugin: str, streamed: bool
 ) -> None:
-    text = " ".join(answer.stderr.split())
-    assert answer.returncode == code, text
-    assert "Traceback" not in text
-    for word in words:
-        assert word in text
-    assert database.slots() == {}
-    assert publications(database) == []
-
-
-def test_a_database_that_does_not_exist(run: Run, database: Database) -> None:
-    answer = run(database__dbname="not_there")
-    refused(answer, database, code=1, words=["WT-2004", "not_there", "database.dbname"])
-
-
-def test_a_server_that_cannot_be_reached(run: Run, database: Database) -> None:
-    answer = run(database__port="1")
-    refused(answer, database, code=3, words=["WT-2002", "database.port"])
-
-
-def test_a_role_that_does_not_exist(run: Run, database: Database) -> None:
-    answer = run(database__user="nobody_at_all", database__password="x")
-    refused(answer, database, code=1, words=["WT-2003", "database.user"])
-
-
-def test_a_role_without_replication(run: Run, database: Database, role: str) -> None:
-    database.execute(f'GRANT SELECT ON ALL TABLES IN SCHEMA public TO "{role}"')
-    answer = run(database__user=role, database__password="x", plugin__name="wal2json")
-    refused(answer, database, code=1, words=["WT-2005", "WITH REPLICATION"])
-
-
-def test_a_publication_that_is_not_there(run: Run, database: Database) -> None:
-    answer = run(publication__autocreate__mode="disabled")
-    refused(answer, database, code=1, words=["WT-2106", "CREATE PUBLICATION"])
-
-
-def test_a_table_whose_identity_cannot_support_updates(run: Run, database: Database) -> None:
-    database.execute("CREATE TABLE keyless (a int)")
-    answer = run()
-    refused(answer, database, code=1, words=["WT-2107", "public.keyless", "REPLICA IDENTITY FULL"])
-
-
-def test_an_output_plugin_that_the_server_does_not_have(run: Run, database: Database) -> None:
-    answer = run(plugin__name="yboutput")
-    refused(answer, database, code=1, words=["WT-2008", "yboutput"])
-
-
-def test_a_slot_that_somebody_else_reads(run: Run, database: Database, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "waltap", "run", "p.toml", "--ready-file", "ready"]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as other:
-        until((tmp_path / "ready").exists, "the ready file")
-        answer = run(
-            waltap__state__dir="elsewhere",
-            snapshot__mode="no_data",
-            slot__adopt="true",
-            slot__max__retries="0",
-            errors__max__retries="0",
-        )
-        other.terminate()
-    text = " ".join(answer.stderr.split())
-    assert answer.returncode == 3, text
-    assert "WT-2101" in text
-    assert "slot.name" in text
-
-
-def test_a_sink_that_cannot_be_written(run: Run, database: Database, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    answer = run(sink__path="file/out.jsonl")
-    refused(answer, database, code=1, words=["WT-5001", "file/out.jsonl"])
-
-
-@pytest.mark.parametrize("sink", ["jsonl:-", "terminal"])
-def test_a_reader_that_has_seen_enough_ends_a_run_quietly(
-    run: Run, database: Database, tmp_path: Path, sink: str
-) -> None:
-    """``| head -1``: what it did not take comes with the next run; no disk is blamed."""
-    database.execute("INSERT INTO t SELECT generate_series(2, 20000)")
-    reader, writer = os.pipe()
-    command = [sys.executable, "-m", "waltap", "run", "p.toml", "--sink", sink]
-    with subprocess.Popen(
-        command, cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE, text=True
-    ) as process:
-        os.close(writer)
-        assert select.select([reader], [], [], 60)[0]
-        os.close(reader)
-        text = process.communicate(timeout=90)[1]
-    assert process.returncode == 0, text
-    assert "standard output" in text
-    assert "stopped" in text
-    for word in ("disk", "error", "failed", "Traceback", "WT-"):
-        assert word not in text
+    shop = ascii_shop
+    shop.source["plugin.name"] = plugin
+    if streamed:
+        shop.run()
+    shop.database.execute("INSERT INTO t VALUES (1, convert_from('\\xe9'::bytea, 'SQL_ASCII'))")
+    said = shop.run(code=1)
+    assert ("WT-3001" if plugin == "wal2json" else "WT-2020") in said
+    assert "SQL_ASCII" in said
+    mend = re.search(r"convert_from\(convert\(.*?'SQL_ASCII'\)(?=\.)", said)
+    assert mend is not None
+    shop.database.execute(f"UPDATE t SET c = {mend[0]}")
+    for command in re.findall(r"`waltap (\w+ \w+) FILE`", said):
+        shop.waltap(f"{command} FILE --yes")
+    shop.run()
+    last = json.loads((shop.folder / "out.jsonl").read_text().splitlines()[-1])
+    assert last["value"]["after"] == {"id": 1, "c": "é"}

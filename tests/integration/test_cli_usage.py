@@ -1,7 +1,6 @@
-"""The command line without a database: help, exit codes, what errors look like."""
+"""The command line without a database: help, exit codes, what errors look like, and no secret anywhere."""
 
 import json
-import os
 import resource
 import subprocess
 import sys
@@ -10,71 +9,32 @@ from pathlib import Path
 import pytest
 
 from tests.harness.command import waltap
+from tests.harness.shop import Shop, install_plugin, text_of
 
 HEAVY = ("pyarrow", "pyspark", "psycopg", "confluent_kafka", "pandas", "numpy", "sqlalchemy")
-
-
-PROFILE = """
-[source]
-type = "postgres"
-database.hostname = "127.0.0.1"
-database.port = 1
-database.dbname = "nowhere"
-[sink]
-type = "terminal"
-"""
+COMMANDS = "init doctor explain run tail signal status top offsets slot drop plugins docs".split()
 
 
 @pytest.fixture
-def profile(tmp_path: Path) -> str:
-    path = tmp_path / "shop.toml"
-    path.write_text(PROFILE)
-    return str(path)
+def shop(tmp_path: Path) -> Shop:
+    (tmp_path / "empty").mkdir()
+    made = Shop(tmp_path)
+    made.sink = {"type": "terminal"}
+    return made
 
 
 # --- help ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)], ids=["none", "help", "h"])
-def test_help_lists_every_command(arguments: tuple[str, ...]) -> None:
-    answer = waltap(*arguments)
-    for command in (
-        "init",
-        "doctor",
-        "explain",
-        "run",
-        "tail",
-        "signal",
-        "status",
-        "top",
-        "offsets",
-        "slot",
-        "drop",
-    ):
-        assert f" {command} " in answer.stdout + answer.stderr
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "init",
-        "doctor",
-        "explain",
-        "run",
-        "tail",
-        "signal",
-        "status",
-        "top",
-        "offsets",
-        "slot",
-        "plugins",
-        "docs",
-    ],
-)
-def test_every_command_has_help(command: str) -> None:
-    answer = waltap(command, "--help")
-    assert answer.returncode == 0
-    assert f"waltap {command}" in answer.stdout
+def test_help_lists_every_command_and_each_has_its_own() -> None:
+    for words in ((), ("--help",), ("-h",)):
+        answer = waltap(*words)
+        for command in COMMANDS[:-2]:
+            assert f" {command} " in answer.stdout + answer.stderr
+    for command in COMMANDS:
+        answer = waltap(command, "--help")
+        assert (answer.returncode, f"waltap {command}" in answer.stdout) == (0, True)
+    assert waltap("--version").stdout.startswith("waltap 0.")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["plugins"]])
@@ -91,29 +51,48 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert answer.stdout.splitlines()[-1] in {"HEAVY [] 0", "HEAVY [] None"}, answer.stderr
 
 
-def test_the_version_is_told() -> None:
-    answer = waltap("--version")
-    assert answer.stdout.startswith("waltap 0.")
-
-
 # --- exit codes and errors -------------------------------------------------------------------------
 
+ENDS = [
+    ("run absent.toml", 2, "absent.toml cannot be read"),
+    ("run", 2, "Missing argument"),
+    ("run x.toml --until-idle soon", 2, "should be a valid number"),
+    ("nonsense", 2, "No such command 'nonsense'"),
+    ("tail mysql://host/db", 2, "mysql"),
+    ("doctor postgres://host:port/db", 2, "DSN cannot be read"),
+    ("run FILE --set novalue", 2, "--set is not NAME=VALUE"),
+    ("run FILE --until-lsn 7", 2, "--until-lsn is not an LSN; given: 7"),
+    ("run FILE --sink jsnol:x", 2, "--sink no sink is called 'jsnol'"),
+    ("run FILE --http nowhere", 2, "HOST:PORT"),
+    ("run FILE --ready-file .", 2, "cannot be written"),
+    ("run FILE --ready-file shop.toml/ready", 2, "cannot be written"),
+    ("run --all . --http 127.0.0.1:0", 2, "--http is of one pipeline"),
+    ("run --all empty", 2, "finds no profile"),
+    ("run FILE", 3, "WT-2002 … database.hostname"),
+    ("top empty", 1, "no pipeline"),
+    ("signal FILE log", 1, "WT-6201 … waltap run FILE"),
+    ("replay shop.toml --sink null", 1, "WT-2041"),
+    ("tail postgres://u@127.0.0.1:1/d --from end", 2, "--from means nothing for a database"),
+    ("init", 2, "--dsn is not given"),
+]
 
-def no_traceback(answer: subprocess.CompletedProcess[str]) -> str:
-    text = answer.stdout + answer.stderr
-    assert "Traceback" not in text
-    return " ".join(text.split())
+
+@pytest.mark.parametrize(("line", "code", "words"), ENDS)
+def test_a_command_ends_with_its_code_and_says_why(
+    shop: Shop, line: str, code: int, words: str
+) -> None:
+    text = shop.says(line, code=code)
+    for word in words.split(" … "):
+        assert word in text
 
 
-def test_a_bad_profile_ends_with_2_and_lists_every_problem(tmp_path: Path) -> None:
-    path = tmp_path / "bad.toml"
-    path.write_text('[source]\ntype = "postgres"\nslot.nam = "x"\n[sink]\ntype = "terminla"\n')
-    answer = waltap("run", str(path))
-    text = no_traceback(answer)
-    assert answer.returncode == 2
-    assert "WT-1001" in text
-    assert "has 3 problems" in text
+def test_a_bad_profile_ends_with_2_and_lists_every_problem(shop: Shop) -> None:
+    shop.source = {"type": "postgres", "slot.nam": "x"}
+    shop.sink = {"type": "terminla"}
+    text = shop.says("run FILE", code=2)
     for words in (
+        "WT-1001",
+        "has 3 problems",
         "slot.nam is not known; given: x; did you mean slot.name?",
         "did you mean terminal?",
         "database.dbname is required",
@@ -122,163 +101,104 @@ def test_a_bad_profile_ends_with_2_and_lists_every_problem(tmp_path: Path) -> No
         assert words in text
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        pytest.param(["run", "absent.toml"], id="file-missing"),
-        pytest.param(["run"], id="argument-missing"),
-        pytest.param(["run", "x.toml", "--until-idle", "soon"], id="not-a-number"),
-        pytest.param(["nonsense"], id="no-such-command"),
-        pytest.param(["tail", "mysql://host/db"], id="unknown-database"),
-        pytest.param(["doctor", "postgres://host:port/db"], id="bad-uri"),
-    ],
-)
-def test_bad_usage_ends_with_2(arguments: list[str], tmp_path: Path) -> None:
-    answer = waltap(*arguments, cwd=tmp_path)
-    assert answer.returncode == 2
-    assert no_traceback(answer)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        pytest.param(["--set", "novalue"], "--set is not NAME=VALUE", id="set"),
-        pytest.param(["--until-lsn", "7"], "--until-lsn is not an LSN; given: 7", id="lsn"),
-        pytest.param(["--sink", "jsnol:x"], "--sink no sink is called 'jsnol'", id="sink"),
-    ],
-)
-def test_bad_options_say_what_is_wrong(profile: str, options: list[str], words: str) -> None:
-    answer = waltap("run", profile, *options)
-    assert answer.returncode == 2
-    assert words in no_traceback(answer)
-
-
-def test_an_unreachable_database_ends_with_3_and_says_what_mends_it(profile: str) -> None:
-    answer = waltap("run", profile)
-    text = no_traceback(answer)
-    assert answer.returncode == 3
-    assert "WT-2002" in text
-    assert "database.hostname" in text
-
-
-def test_logs_off_a_terminal_are_json_lines(profile: str) -> None:
-    answer = waltap("run", profile)
+def test_logs_off_a_terminal_are_json_lines_and_tracebacks_come_when_asked_for(shop: Shop) -> None:
+    answer = shop.waltap("run FILE")
     lines = [json.loads(line) for line in answer.stderr.splitlines() if line.startswith("{")]
-    assert lines
     assert {"ts", "level", "logger", "message"} <= set(lines[0])
     assert any(line.get("error_code") == "WT-2002" for line in lines)
-    quiet = waltap("run", profile, WALTAP_LOG="text", WALTAP_LOG_LEVEL="error")
+    quiet = shop.waltap("run FILE", WALTAP_LOG="text", WALTAP_LOG_LEVEL="error")
     assert not [line for line in quiet.stderr.splitlines() if line.startswith("{")]
+    asked = shop.waltap("run FILE", WALTAP_TRACEBACK="1")
+    assert (asked.returncode, "Traceback" in asked.stderr) == (3, True)
 
 
-def test_a_traceback_is_shown_when_it_is_asked_for(profile: str) -> None:
-    answer = waltap("run", profile, WALTAP_TRACEBACK="1")
-    assert "Traceback" in answer.stderr
-    assert answer.returncode == 3
-
-
-def test_a_plugins_command_that_raises_is_told_as_its_fault(tmp_path: Path) -> None:
-    plugin(tmp_path, "def crash():\n    '''Crash.'''\n    raise RuntimeError('boom')\n", "crash")
-    answer = waltap("crash", PYTHONPATH=str(tmp_path))
-    text = no_traceback(answer)
+def test_a_state_folder_without_room_is_told_as_such(shop: Shop) -> None:
+    """The limit on file sizes lets files be made and nothing be written, as a full disk does."""
+    answer = subprocess.run(
+        [sys.executable, "-B", "-m", "waltap", "run", str(shop.path)],
+        cwd=shop.folder, capture_output=True, text=True, timeout=180,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
+    )  # fmt: skip
+    text = text_of(answer)
     assert answer.returncode == 1
-    assert "WT-1108" in text
-    assert "plugin 'acme' of acme 1.0 raised RuntimeError: boom" in text
-    assert "report it" in text
+    for words in ("WT-6005", "File too large", "waltap.state.dir"):
+        assert words in text
 
 
-def plugin(folder: Path, function: str, name: str) -> None:
-    """Install a plugin with one command into ``folder``."""
-    (folder / "acme_commands.py").write_text(
-        "from waltap.hookspecs import hookimpl\n"
-        "from waltap.specs import CommandSpec\n"
-        f"{function}\n"
-        "@hookimpl\n"
-        "def register_commands():\n"
-        f"    return [CommandSpec(name='{name}', summary='s', factory=lambda: {name})]\n"
-    )
-    info = folder / "acme-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[waltap]\nacme = acme_commands\n")
+# --- plugins ---------------------------------------------------------------------------------------
+
+COMMAND = """
+from waltap.hookspecs import hookimpl
+from waltap.specs import CommandSpec
+{function}
+@hookimpl
+def register_commands():
+    return [CommandSpec(name='acmecmd', summary='s', factory=lambda: {factory})]
+"""
+GREET = "def acmecmd(name: str):\n    '''Say hello.'''\n    print('hello', name)\n"
+RAISE = "def acmecmd():\n    '''Crash.'''\n    raise RuntimeError('boom')\n"
+RAISED = "WT-1108 … plugin 'acme' of acme 1.0 raised RuntimeError: boom … report it"
+UNMADE = (
+    "WT-1103 hook raised … command 'acmecmd' of acme 1.0 cannot be made: ZeroDivisionError: "
+    "division by zero"
+)
+OF_PLUGINS = [
+    (GREET, "acmecmd", "--help", 0, "acmecmd"),
+    (GREET, "acmecmd", "acmecmd --help", 0, "Say hello."),
+    (GREET, "acmecmd", "acmecmd ann", 0, "hello ann"),
+    (RAISE, "acmecmd", "acmecmd", 1, RAISED),
+    (RAISE, "1 / 0", "--help", 0, "waltap"),
+    (RAISE, "1 / 0", "acmecmd", 2, UNMADE),
+    ("import not_there_at_all", "0", "plugins", 0, "failed to import … WT-1105 … not_there_at_all"),
+]
 
 
-def test_a_command_of_a_plugin_is_listed_and_runs(tmp_path: Path) -> None:
-    plugin(
-        tmp_path, "def greet(name: str):\n    '''Say hello.'''\n    print('hello', name)\n", "greet"
-    )
-    assert "greet" in waltap("--help", PYTHONPATH=str(tmp_path)).stdout
-    assert "Say hello." in waltap("greet", "--help", PYTHONPATH=str(tmp_path)).stdout
-    assert waltap("greet", "ann", PYTHONPATH=str(tmp_path)).stdout == "hello ann\n"
+@pytest.mark.parametrize(("function", "factory", "line", "code", "words"), OF_PLUGINS)
+def test_a_command_of_a_plugin_runs_and_its_faults_are_told_as_its_own(
+    shop: Shop, function: str, factory: str, line: str, code: int, words: str
+) -> None:
+    install_plugin(shop.folder, COMMAND.format(function=function, factory=factory))
+    text = shop.says(line, code=code)
+    for word in words.split(" … "):
+        assert word in text
 
 
-def test_a_plugin_whose_command_cannot_be_made_spares_the_help(tmp_path: Path) -> None:
-    plugin(tmp_path, "def broken():\n    pass\n", "broken")
-    module = tmp_path / "acme_commands.py"
-    module.write_text(module.read_text().replace("lambda: broken", "lambda: 1 / 0"))
-    assert waltap("--help", PYTHONPATH=str(tmp_path)).returncode == 0
-    answer = waltap("broken", PYTHONPATH=str(tmp_path))
-    text = no_traceback(answer)
-    assert answer.returncode == 2
-    assert "WT-1103 hook raised" in text
-    assert "command 'broken' of acme 1.0 cannot be made: ZeroDivisionError" in text
-
-
-def test_demo_without_its_plugin_says_what_to_install() -> None:
-    answer = waltap("demo", WALTAP_PLUGINS="postgres")
-    assert answer.returncode == 1
-    assert "pip install 'waltap[demo]'" in no_traceback(answer)
-
-
-# --- plugins, explain, init ------------------------------------------------------------------------
-
-
-def test_plugins_lists_distribution_version_health_and_what_is_provided() -> None:
-    listed = json.loads(waltap("plugins", "--json").stdout)
-    (postgres,) = [p for p in listed if p["distribution"] == "waltap-postgres"]
-    assert postgres["health"] == "ok"
-    assert postgres["provides"]["connectors"] == ["postgres"]
-    table = waltap("plugins").stdout
+def test_plugins_lists_distribution_version_health_and_what_is_provided(shop: Shop) -> None:
+    listed = {each["distribution"]: each for each in shop.json("plugins --json")}
+    postgres = listed["waltap-postgres"]
+    assert (postgres["health"], postgres["provides"]["connectors"]) == ("ok", ["postgres"])
+    table = shop.says("plugins")
     for words in ("waltap-postgres", "connectors: postgres", "ok"):
         assert words in table
+    lacking = shop.says("demo", code=1, WALTAP_PLUGINS="postgres")
+    assert "pip install 'waltap[demo]'" in lacking
 
 
-def test_plugins_shows_why_one_cannot_be_used(tmp_path: Path) -> None:
-    plugin(tmp_path, "import not_there_at_all", "x")
-    answer = waltap("plugins", PYTHONPATH=str(tmp_path))
-    text = " ".join(answer.stdout.split())
-    assert answer.returncode == 0
-    assert "failed to import" in text
-    assert "WT-1105" in text
-    assert "not_there_at_all" in text
+# --- explain and init ------------------------------------------------------------------------------
 
 
-def test_explain_shows_values_origins_and_no_secret(tmp_path: Path) -> None:
-    path = tmp_path / "p.toml"
-    path.write_text(PROFILE.replace("[sink]", 'database.password = "geheim"\n[sink]'))
-    table = waltap("explain", str(path))
-    assert table.returncode == 0
-    assert "geheim" not in table.stdout + table.stderr
-    rows = {e["name"]: e for e in json.loads(waltap("explain", str(path), "--json").stdout)}
+def test_explain_shows_values_origins_and_no_secret(shop: Shop) -> None:
+    shop.source["database.password"] = "geheim"
+    assert "geheim" not in shop.says("explain FILE")
+    rows = {e["name"]: e for e in shop.json("explain FILE --json")}
     assert rows["database.password"]["value"] == "***"
     assert rows["database.dbname"] == {
         "name": "database.dbname",
         "value": "nowhere",
-        "origin": f"{path} [source]",
+        "origin": f"{shop.path} [source]",
         "component": "connector postgres",
         "meaning": rows["database.dbname"]["meaning"],
         "allowed": "",
         "unit": None,
         "reloadable": False,
     }
-    given = json.loads(waltap("explain", str(path), "--json", "--given").stdout)
-    assert {e["origin"] for e in given} <= {f"{path} [source]", f"{path} [sink]", "name"}
+    given = {e["origin"] for e in shop.json("explain FILE --json --given")}
+    assert given <= {f"{shop.path} [source]", f"{shop.path} [sink]", "name", str(shop.path)}
 
 
-def test_explain_takes_a_dsn_and_hides_its_password() -> None:
+def test_explain_takes_a_dsn_and_hides_its_password(shop: Shop) -> None:
     uri = "postgresql://ann:geheim@db.example:6000/shop?sslmode=require&target_session_attrs=any"
-    answer = waltap("explain", uri, "--sink", "terminal", "--json")
-    rows = {e["name"]: e["value"] for e in json.loads(answer.stdout)}
+    found = shop.json("explain", uri, "--sink", "terminal", "--json")
     assert {
         "database.hostname": "db.example",
         "database.port": "6000",
@@ -287,98 +207,7 @@ def test_explain_takes_a_dsn_and_hides_its_password() -> None:
         "database.dbname": "shop",
         "database.sslmode": "require",
         "driver.target_session_attrs": "any",
-    }.items() <= rows.items()
-    assert "geheim" not in answer.stdout + answer.stderr
-
-
-def test_init_writes_a_profile_that_explains_itself(tmp_path: Path) -> None:
-    uri = "postgres://ann:geheim@db.example:6000/shop"
-    answer = waltap("init", "shop.toml", "--dsn", uri, "--sink", "terminal:40", cwd=tmp_path)
-    assert answer.returncode == 0, answer.stderr
-    text = (tmp_path / "shop.toml").read_text()
-    assert "geheim" not in text + answer.stdout
-    assert "export WALTAP_PASSWORD" in answer.stdout
-    assert max(map(len, text.splitlines())) <= 100
-    explained = waltap("explain", "shop.toml", "--json", cwd=tmp_path, WALTAP_PASSWORD="x")
-    rows = {e["name"]: e["value"] for e in json.loads(explained.stdout)}
-    assert rows["database.hostname"] == "db.example"
-    assert rows["sink.width"] == "40"
-    assert rows["topic.prefix"] == "shop"
-
-
-def test_every_line_that_init_comments_out_is_valid_when_used(tmp_path: Path) -> None:
-    waltap("init", "p.toml", "--dsn", "postgres://host/db", "--sink", "terminal", cwd=tmp_path)
-    text = (tmp_path / "p.toml").read_text()
-    lines = [
-        line.removeprefix("# ")
-        if line.startswith('# "') and not line.endswith(('= ""', "= []", '"${env:NAME}"'))
-        else line
-        for line in text.splitlines()
-    ]
-    (tmp_path / "all.toml").write_text("\n".join(lines))
-    answer = waltap("explain", "all.toml", cwd=tmp_path)
-    assert answer.returncode == 0, answer.stderr
-
-
-def test_init_never_replaces_a_file_unasked(tmp_path: Path) -> None:
-    (tmp_path / "waltap.toml").write_text("mine")
-    arguments = ["init", "--dsn", "postgres://host/db", "--sink", "terminal"]
-    answer = waltap(*arguments, cwd=tmp_path)
-    assert answer.returncode == 2
-    assert "--force" in answer.stderr
-    assert (tmp_path / "waltap.toml").read_text() == "mine"
-    assert waltap(*arguments, "--force", cwd=tmp_path).returncode == 0
-    assert "[source]" in (tmp_path / "waltap.toml").read_text()
-
-
-def test_init_asks_for_what_is_missing(tmp_path: Path) -> None:
-    answer = subprocess.run(
-        [sys.executable, "-m", "waltap", "init"],
-        cwd=tmp_path,
-        input="postgres://host/db\nterminal\n",
-        capture_output=True,
-        text=True,
-    )
-    assert answer.returncode == 0, answer.stderr
-    assert 'type = "terminal"' in (tmp_path / "waltap.toml").read_text()
-
-
-def test_init_without_anybody_to_ask_names_the_option(tmp_path: Path) -> None:
-    answer = subprocess.run(
-        [sys.executable, "-m", "waltap", "init"],
-        cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-    )  # fmt: skip
-    assert answer.returncode == 2
-    assert "--dsn is not given" in answer.stderr
-
-
-def test_a_state_folder_without_room_is_told_as_such(profile: str, tmp_path: Path) -> None:
-    """The limit on file sizes lets files be made and nothing be written, as a full disk does."""
-    command = [sys.executable, "-m", "waltap", "run", profile]
-    answer = subprocess.run(
-        command,
-        cwd=tmp_path,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
-        env={**os.environ, "COLUMNS": "300", "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
-    text = no_traceback(answer)
-    assert answer.returncode == 1
-    assert "WT-6005" in text
-    assert "File too large" in text
-    assert "waltap.state.dir" in text
-
-
-@pytest.mark.parametrize("path", [".", "shop.toml/ready"], ids=["a-folder", "below-a-file"])
-def test_a_ready_file_that_cannot_be_written_is_a_mistake(
-    profile: str, tmp_path: Path, path: str
-) -> None:
-    answer = waltap("run", profile, "--ready-file", path, cwd=tmp_path)
-    text = no_traceback(answer)
-    assert answer.returncode == 2
-    assert "cannot be written" in text
+    }.items() <= {e["name"]: e["value"] for e in found}.items()
 
 
 FAULTY = """
@@ -395,20 +224,162 @@ waltap.sink.pth=x
 """
 
 
-@pytest.mark.parametrize("form", [[], ["--json"], ["--given"]], ids=["table", "json", "given"])
-def test_a_faulty_file_is_explained_as_far_as_it_is_right(tmp_path: Path, form: list[str]) -> None:
-    (tmp_path / "c.properties").write_text(FAULTY)
-    answer = waltap("explain", "c.properties", *form, cwd=tmp_path)
+@pytest.mark.parametrize("form", ["", "--json", "--given"])
+def test_a_faulty_file_is_explained_as_far_as_it_is_right(shop: Shop, form: str) -> None:
+    (shop.folder / "c.properties").write_text(FAULTY)
+    answer = shop.waltap(f"explain c.properties {form}")
     assert answer.returncode == 2
-    text = no_traceback(answer)
+    text = text_of(answer)
     for name in ("database.pasword", "decimal.handling.mode", "transforms.keep.type"):
         assert name in text
     assert "waltap.sink.pth ([sink] pth) is not known" in text
     assert "5 problems" not in answer.stdout
-    assert "database.dbname" in answer.stdout
-    assert "nowhere" in answer.stdout
-    assert "table.include.list" in answer.stdout
-    assert "geheim" not in answer.stdout + answer.stderr
-    if form == ["--json"]:
+    for shown in ("database.dbname", "nowhere", "table.include.list"):
+        assert shown in answer.stdout
+    assert "geheim" not in text
+    if form == "--json":
         names = {row["name"] for row in json.loads(answer.stdout)}
         assert "decimal.handling.mode" not in names
+
+
+def test_init_writes_a_profile_that_explains_itself(shop: Shop) -> None:
+    uri = "postgres://ann:geheim@db.example:6000/shop"
+    told = shop.says("init new.toml --sink terminal:40 --dsn", uri)
+    text = (shop.folder / "new.toml").read_text()
+    assert "geheim" not in text + told
+    assert "export WALTAP_PASSWORD" in told
+    assert max(map(len, text.splitlines())) <= 100
+    shop.variables = {"WALTAP_PASSWORD": "x"}
+    rows = {e["name"]: e["value"] for e in shop.json("explain new.toml --json")}
+    assert (rows["database.hostname"], rows["sink.width"]) == ("db.example", "40")
+    assert rows["topic.prefix"] == "new"
+    lines = [
+        line.removeprefix("# ")
+        if line.startswith('# "') and not line.endswith(('= ""', "= []", '"${env:NAME}"'))
+        else line
+        for line in text.splitlines()
+    ]
+    (shop.folder / "all.toml").write_text("\n".join(lines))
+    shop.says("explain all.toml")  # what it comments out is valid when it is used
+
+
+def test_init_asks_for_what_is_missing_and_never_replaces_a_file_unasked(shop: Shop) -> None:
+    asked = subprocess.run(
+        [sys.executable, "-m", "waltap", "init"],
+        cwd=shop.folder, input="postgres://host/db\nterminal\n", capture_output=True, text=True,
+    )  # fmt: skip
+    assert asked.returncode == 0, asked.stderr
+    path = shop.folder / "waltap.toml"
+    assert 'type = "terminal"' in path.read_text()
+    path.write_text("mine")
+    line = "init --dsn postgres://host/db --sink terminal"
+    assert "--force" in shop.says(line, code=2)
+    assert path.read_text() == "mine"
+    shop.says(f"{line} --force")
+    assert "[source]" in path.read_text()
+
+
+# --- secrets ---------------------------------------------------------------------------------------
+
+SECRET = "sEsAm/o1#"
+QUOTED = "sEsAm%2Fo1%23"
+PIECES = ("sEsAm", "o1#", "o1%23")
+"""None of these may be seen: a message that quotes half of a torn URI tells enough."""
+
+URIS = [
+    f"postgres://u@127.0.0.1:1/d?password={QUOTED}",
+    f"postgres://u:{QUOTED}@127.0.0.1:1/d",
+    f"postgres://u@127.0.0.1:1/d?sslpassword={QUOTED}",
+    f"postgres://u@127.0.0.1:1/d?password={QUOTED}&slot=1",
+    f"postgres://u@127.0.0.1:1/d?password={QUOTED}&sslmode=no",
+    f"postgres://u:{SECRET}@127.0.0.1:1/d",
+    f"postgres://127.0.0.1:x/d?password={QUOTED}",
+    f"postgres:/u:{SECRET}@127.0.0.1:1/d",
+    f"postgrs://u:{QUOTED}@127.0.0.1:1/d",
+    f"host=127.0.0.1 dbname=d password={SECRET}",
+    f"host=127.0.0.1 dbname=d password = '{SECRET} x'",
+]
+SETTINGS = [
+    f"database.password={SECRET}",
+    f"database.sslpassword={SECRET}",
+    f"driver.password={SECRET}",
+    f"driver.scram_client_key={SECRET}",
+    f"database.pasword={SECRET}",
+    f"database.password {SECRET}",
+    f"some.url=http://ann:{SECRET}@h/",
+    f"database.port=x?password={SECRET}",
+]
+
+
+def hidden(shop: Shop, line: str, *more: str, **variables: str) -> str:
+    """Run a command with tracebacks; return what it said, which has no piece of the secret."""
+    done = shop.waltap(line, *more, WALTAP_TRACEBACK="1", **variables)
+    text = done.stdout + done.stderr
+    assert not [piece for piece in PIECES if piece in text], text
+    return text
+
+
+@pytest.mark.parametrize("command", ["explain", "doctor", "tail"])
+def test_a_password_in_a_connection_string_is_not_shown(shop: Shop, command: str) -> None:
+    for uri in URIS:
+        assert hidden(shop, command, uri)
+
+
+@pytest.mark.parametrize("command", ["explain FILE", "run FILE"])
+def test_a_password_in_a_property_is_not_shown(shop: Shop, command: str) -> None:
+    for setting in SETTINGS:
+        assert hidden(shop, command, "--set", setting)
+
+
+RAISING = """
+from waltap.hookspecs import hookimpl
+from waltap.specs import SinkSpec
+from waltap.errors import SinkError
+import logging
+
+class Unreachable(SinkError):
+    code = "WT-5999"
+    remedy = "Check the password {password}."
+
+def factory(properties, context):
+    logging.getLogger("waltap.x").warning("connecting with %s", "sEsAm/o1#")
+    try:
+        raise OSError("token=sEsAm/o1# refused")
+    except OSError as cause:
+        raise Unreachable("http://u:sEsAm/o1#@h refused", password="sEsAm/o1#") from cause
+
+@hookimpl
+def register_sinks():
+    return [SinkSpec(name="raising", summary="Raises.", factory=factory)]
+"""
+
+
+def test_a_password_of_a_placeholder_is_not_shown_nor_what_a_plugin_tells_of_it(shop: Shop) -> None:
+    (shop.folder / "word").write_text(SECRET)
+    shop.source |= {"database.password": "${file:word}", "slot.name": "${env:SESAME}", "no.such": 1}
+    text = hidden(shop, "explain FILE", SESAME=SECRET)
+    assert "slot.name" in text
+    assert "no.such" in text
+    install_plugin(shop.folder, RAISING)
+    shop.source = {**Shop(shop.folder).source, "database.password": "${env:SESAME}"}
+    shop.sink = {"type": "raising"}
+    text = hidden(shop, "run FILE", SESAME=SECRET)
+    for words in ("WT-5999", "connecting with ***", "http://u:***@h refused"):
+        assert words in text
+
+
+def test_a_new_profile_holds_names_of_variables_in_place_of_secrets(shop: Shop) -> None:
+    uri = f"postgres://u:{QUOTED}@h/d?sslpassword={QUOTED}&target_session_attrs=any"
+    hidden(shop, "init new.toml --sink jsonl:- --dsn", uri)
+    text = (shop.folder / "new.toml").read_text()
+    assert not [piece for piece in PIECES if piece in text]
+    assert '"database.password" = "${env:WALTAP_PASSWORD}"' in text
+    assert '"database.sslpassword" = "${env:WALTAP_SSLPASSWORD}"' in text
+    assert '"driver.target_session_attrs" = "any"' in text
+    for name in ("mine", "${env:MINE}"):
+        sink = f"sql:postgresql://app:{name}@h/warehouse"
+        told = hidden(shop, "init q.toml --force --dsn", uri, "--sink", sink)
+        text = (shop.folder / "q.toml").read_text()
+        assert ":mine@" not in text
+        assert ("WALTAP_SINK_PASSWORD" in told) == (name == "mine")
+    assert '"url" = "postgresql://app:${env:MINE}@h/warehouse"' in text

@@ -100,6 +100,7 @@ def test_the_plain_request_is_taken(monitor: Monitor, monkeypatch: pytest.Monkey
         (post(body=b'{"type": ' + b"[" * 500_000 + b"]" * 500_000 + b"}"), 400),
         (post(body=b"\xff\xfe"), 400),
         (b"POST http://127.0.0.1/api/signal HTTP/1.1\r\n" + post().split(b"\r\n", 1)[1], 400),
+        (b"GET http://[ HTTP/1.0\r\nHost: localhost\r\n\r\n", 400),
         (b"POST //evil.test/api/signal HTTP/1.1\r\n" + post().split(b"\r\n", 1)[1], 404),
     ],
 )

@@ -1,6 +1,7 @@
-"""``waltap plugins new`` makes packages that install, show, and pass their tests as they are."""
+"""``waltap plugins new`` makes packages that install, show, pass their tests as they are, and run in a pipeline."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -11,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.servers.postgres import Database
+from tests.harness.shop import Shop
 from waltap.cli.plugins_new import Kind, generate
 from waltap.errors import ConfigurationError
+from waltap.host import Host
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "plugins"
-DECODER = EXAMPLES / "waltap-testdecoding"
 MADE = {
     Kind.SINK: "lines",
     Kind.TRANSFORM: "stars",
@@ -56,7 +59,8 @@ def packages(python, tmp_path_factory):
     into = tmp_path_factory.mktemp("packages")
     sources = {kind.value: EXAMPLES / f"waltap-{name}" for kind, name in MADE.items()}
     sources["decoder"] = generate("made-decoder", Kind.DECODER, into)
-    sources["example decoder"] = DECODER
+    sources["example decoder"] = EXAMPLES / "waltap-testdecoding"
+    sources["example sink"] = EXAMPLES / "waltap-sink-example"
     copies = {}
     for kind, source in sources.items():
         copies[kind] = into / "copies" / source.name
@@ -68,10 +72,10 @@ def packages(python, tmp_path_factory):
     return copies
 
 
-def run(command, **options):
+def run(command, code=0, **options):
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    return ran.stdout
+    assert ran.returncode == code, ran.stdout + ran.stderr
+    return ran.stdout + (ran.stderr if code else "")
 
 
 @pytest.mark.parametrize("kind", [*(kind.value for kind in Kind), "example decoder"])
@@ -84,67 +88,74 @@ def test_the_tests_of_a_package_pass_as_made(packages, python, kind):
 
 
 def test_packages_show_among_the_plugins(packages, python):
-    plugins = json.loads(run([python, "-m", "waltap", "plugins", "--json"]))
-    found = {plugin["distribution"]: plugin for plugin in plugins}
+    found = {
+        plugin["distribution"]: plugin
+        for plugin in json.loads(run([python, "-m", "waltap", "plugins", "--json"]))
+    }
     for name in [*MADE.values(), "made-decoder"]:
         plugin = found[f"waltap-{name}"]
         assert plugin["health"] == "ok", plugin["error"]
         assert list(plugin["provides"].values()) == [[name]]
     assert found["waltap-testdecoding"]["provides"] == {"decoders": ["test_decoding"]}
-
-
-def test_a_command_of_a_plugin_runs(packages, python):
+    assert found["waltap-sink-example"]["provides"] == {"sinks": ["counts"]}
     assert "sinks" in run([python, "-m", "waltap", "count"])
+    assert "waltap-sink-example" not in {each.distribution for each in Host().plugins()}
 
 
-def test_there_is_an_example_of_every_kind():
-    assert {*MADE, Kind.DECODER} == set(Kind)
+def test_a_package_of_somebody_elses_is_used_from_a_profile(
+    packages, python, database: Database, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2), (3)")
+    shop = Shop(tmp_path, database)
+    shop.sink = {"type": "counts", "path": "counts.json"}
+    environment = {**os.environ, "COLUMNS": "160"}
+    command = [python, "-m", "waltap", "run", shop.path, "--until-idle", "0.3"]
+    run(command, cwd=tmp_path, env=environment)
+    counts = tmp_path / "counts.json"
+    assert json.loads(counts.read_text()) == {"shop.public.t": 3}
+    database.execute("INSERT INTO t VALUES (4); DELETE FROM t WHERE id = 1")
+    run(command, cwd=tmp_path, env=environment)
+    assert json.loads(counts.read_text()) == {"shop.public.t": 6}  # a delete has its tombstone
+    shop.sink = {"type": "counts", "paht": "y"}
+    refused = run([*command[:3], "explain", shop.path], code=2, cwd=tmp_path, env=environment)
+    assert "sink.paht is not known; given: y; did you mean sink.path?" in refused
 
 
-@pytest.mark.parametrize("kind", list(MADE), ids=lambda kind: kind.value)
+@pytest.mark.parametrize("kind", list(Kind), ids=lambda kind: kind.value)
 def test_an_example_is_what_the_command_makes(tmp_path, kind):
     """Fixed in the template, then: waltap plugins new NAME --kind KIND --into examples/plugins."""
-    made = generate(MADE[kind], kind, tmp_path)
+    made = generate(MADE.get(kind, "acme"), kind, tmp_path)
+    texts = {path.relative_to(made): path for path in made.rglob("*") if path.is_file()}
+    for path in texts.values():
+        assert "{{" not in path.read_text(), path
+        assert path.suffix != ".tmpl"
+    if kind is Kind.DECODER:
+        return
     example = EXAMPLES / made.name
-    files = {path.relative_to(made) for path in made.rglob("*") if path.is_file()}
-    for file in files:
-        assert (example / file).read_text() == (made / file).read_text(), file
+    for file, path in texts.items():
+        assert (example / file).read_text() == path.read_text(), file
     kept = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=example, capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
-    assert set(map(Path, kept)) == files
+    assert set(map(Path, kept)) == texts.keys()
 
 
 def test_the_command_says_what_to_do_next(tmp_path):
-    out = run(
-        [sys.executable, "-m", "waltap", "plugins", "new", "waltap-acme", "--kind", "sink"]
-        + ["--into", str(tmp_path)]
-    )
-    assert str(tmp_path / "waltap-acme") in out
+    out = Shop(tmp_path).waltap("plugins new waltap-acme --kind sink --into .").stdout
+    assert "waltap-acme" in out
     assert "pytest" in out
     assert (tmp_path / "waltap-acme" / "src" / "waltap_acme" / "plugin.py").exists()
+    assert {*MADE, Kind.DECODER} == set(Kind), "there is an example of every kind"
 
 
-@pytest.mark.parametrize("name", ["Acme", "acme_1", "-acme", "acme-", "../acme", "", "1acme"])
-def test_a_name_that_cannot_be_one_is_refused(tmp_path, name):
-    with pytest.raises(ConfigurationError, match="cannot be a plugin's name"):
-        generate(name, Kind.SINK, tmp_path)
+def test_a_name_that_cannot_be_one_is_refused_and_a_folder_that_is_there_is_left_alone(tmp_path):
+    for name in ("Acme", "acme_1", "-acme", "acme-", "../acme", "", "1acme"):
+        with pytest.raises(ConfigurationError, match="cannot be a plugin's name"):
+            generate(name, Kind.SINK, tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_is_there_is_left_alone(tmp_path):
     kept = tmp_path / "waltap-acme"
     kept.mkdir()
     with pytest.raises(ConfigurationError, match="exists already"):
         generate("acme", Kind.SINK, tmp_path)
     assert list(kept.iterdir()) == []
-
-
-@pytest.mark.parametrize("kind", list(Kind), ids=lambda kind: kind.value)
-def test_nothing_of_the_template_is_left_unfilled(tmp_path, kind):
-    folder = generate("acme", kind, tmp_path)
-    for path in folder.rglob("*"):
-        if path.is_file():
-            assert "{{" not in path.read_text(), path
-            assert path.suffix != ".tmpl"

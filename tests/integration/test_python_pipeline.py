@@ -1,4 +1,4 @@
-"""`waltap.Pipeline`: a pipeline that a program starts, asks and stops."""
+"""`waltap.Pipeline` and `waltap.stream`: a pipeline that a program starts, asks and stops."""
 
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,8 @@ def test_what_it_fails_with_is_raised_where_it_is_waited_for(profile: dict[str, 
         shop.signal("log")
     with pytest.raises(SourceError, match="WT-2004"), waltap.Pipeline(profile):
         pass
+    with pytest.raises(SourceError, match="WT-2004"):
+        next(iter(waltap.stream(profile)))
 
 
 def test_an_end_before_what_was_waited_for_is_told(profile: dict[str, Any]) -> None:

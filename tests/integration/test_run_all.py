@@ -1,122 +1,209 @@
-"""`waltap run --all FOLDER`: many pipelines, each a process of its own."""
+"""`waltap run --all FOLDER`, each pipeline a process of its own, and SIGHUP of a run: what may change in it
+changes, the rest is named; and its log as a file."""
 
 import json
 import os
 import re
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.harness.json_lines import records
 from tests.harness.pipeline import until
+from tests.harness.servers.jars import MissingProgram
+from tests.harness.servers.linters import logrotate
 from tests.harness.servers.postgres import Database
+from tests.harness.shop import Shop, table
+
+LOGROTATE = Path(__file__).parents[2] / "examples/deploy/waltap.logrotate"
+
+
+class Fleet(Shop):
+    """Profiles of tables a and b in the folder ``all``, and the log of what runs them."""
+
+    def write(self, name: str, **more: object) -> Path:
+        slot = f"{name}_{self.slot[-20:]}"
+        settings = {
+            **self.source,
+            "slot.name": slot,
+            "publication.name": slot,
+            "table.include.list": f"public.{name}",
+            "offset.flush.interval.ms": 0,
+            **more,
+        }
+        path = self.folder / "all" / f"{name}.toml"
+        path.parent.mkdir(exist_ok=True)
+        sink = {"type": "jsonl", "path": f"{name}.jsonl"}
+        path.write_text(f'name = "{name}"\n[source]\n{table(settings)}[sink]\n{table(sink)}')
+        return path
+
+    def ids(self, name: str) -> list[int]:
+        found = records(self.folder / "all" / f"{name}.jsonl")
+        return [each["value"]["after"]["id"] for each in found if "after" in each["value"]]
+
+    def has(self, name: str, *ids: int) -> None:
+        until(lambda: self.ids(name) == list(ids), f"{ids} of {name}")
+
+    def beats(self, name: str) -> int:
+        found = records(self.folder / "all" / f"{name}.jsonl")
+        return sum("ts_ms" in each["value"] for each in found) - len(self.ids(name))
+
+    def log(self, name: str = "stderr") -> list[dict[str, Any]]:
+        """Return the log's lines; a faulty profile is told in others, too."""
+        text = (self.folder / name).read_text() if (self.folder / name).exists() else ""
+        return [json.loads(line) for line in text.split("\n")[:-1] if line.startswith("{")]
+
+    def says_that(self, words: str, log: str = "stderr", times: int = 1) -> dict[str, Any]:
+        """Wait for a line with ``words``, ``times`` of them; return the last one."""
+
+        def found() -> list[dict[str, Any]]:
+            return [line for line in self.log(log) if words in line["message"]]
+
+        until(lambda: len(found()) >= times, words)
+        return found()[-1]
 
 
 @pytest.fixture
-def folder(database: Database, tmp_path: Path) -> Path:
+def fleet(database: Database, tmp_path: Path) -> Fleet:
     database.execute(
         "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY);"
         "INSERT INTO a VALUES (1); INSERT INTO b VALUES (1)"
     )
-    return tmp_path
+    return Fleet(tmp_path, database)
 
 
-def write(folder: Path, database: Database, name: str, **more: object) -> Path:
-    settings = {
-        "type": "postgres",
-        **database.properties(),
-        "slot.name": f"{name}_{database.name[-20:]}",
-        "publication.name": f"{name}_{database.name[-20:]}",
-        "table.include.list": f"public.{name}",
-        "publication.autocreate.mode": "filtered",
-        "offset.flush.interval.ms": 0,
-        **more,
-    }
-    lines = "\n".join(f'"{key}" = {json.dumps(value)}' for key, value in settings.items())
-    path = folder / f"{name}.toml"
-    path.write_text(
-        f'name = "{name}"\n[source]\n{lines}\n[sink]\ntype = "jsonl"\npath = "{name}.jsonl"\n'
-    )
-    return path
+# --- a folder ----------------------------------------------------------------------------------------
 
 
-@contextmanager
-def running(folder: Path, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
-    log = (folder / "log").open("wb")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "waltap", "run", "--all", str(folder), *arguments],
-        stderr=log,
-    )  # fmt: skip
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait(60)
-        log.close()
-
-
-def ids(folder: Path, name: str) -> list[int]:
-    path = folder / f"{name}.jsonl"
-    return [each["value"]["after"]["id"] for each in records(path)] if path.exists() else []
-
-
-def test_a_folder_is_run_read_again_and_stopped(database: Database, folder: Path) -> None:
-    write(folder, database, "a")
-    (folder / "notes.toml").write_text("no = 'profile'\n")
-    with running(folder) as process:
-        until(lambda: ids(folder, "a") == [1], "the rows of a")
-        write(folder, database, "b")
+def test_a_folder_is_run_read_again_and_stopped(fleet: Fleet) -> None:
+    first = fleet.write("a")
+    (first.parent / "notes.toml").write_text("no = 'profile'\n")
+    with fleet.process("run --all all") as process:
+        fleet.has("a", 1)
+        fleet.write("b")
         process.send_signal(signal.SIGHUP)
-        until(lambda: ids(folder, "b") == [1], "the rows of b")
-        (folder / "a.toml").unlink()
+        fleet.has("b", 1)
+        first.unlink()
         process.send_signal(signal.SIGHUP)
-        until(lambda: "a.toml is gone" in (folder / "log").read_text(), "the end of a")
-        database.execute("INSERT INTO b VALUES (2)")
-        until(lambda: ids(folder, "b") == [1, 2], "the change of b")
+        fleet.says_that("a.toml is gone")
+        fleet.database.execute("INSERT INTO b VALUES (2)")
+        fleet.has("b", 1, 2)
         process.terminate()
         assert process.wait(60) == 0
-    assert ids(folder, "a") == [1]
+    assert fleet.ids("a") == [1]
 
 
-def test_one_that_is_killed_starts_again_and_one_that_is_faulty_waits(
-    database: Database, folder: Path
-) -> None:
-    write(folder, database, "a")
-    faulty = write(folder, database, "b", **{"no.such.property": 1})
-    with running(folder) as process:
-        until(lambda: ids(folder, "a") == [1], "the rows of a")
-        text = (folder / "log").read_text
-        until(lambda: "b.toml has a faulty profile" in text(), "the fault of b")
-        started = re.search(r"a\.toml: process (\d+)", text())
+def test_one_that_is_killed_starts_again_and_one_that_is_faulty_waits(fleet: Fleet) -> None:
+    fleet.write("a")
+    fleet.write("b", **{"no.such.property": 1})
+    with fleet.process("run --all all") as process:
+        fleet.has("a", 1)
+        fleet.says_that("b.toml has a faulty profile")
+        started = re.search(r"process (\d+)", fleet.says_that("a.toml: process")["message"])
         assert started is not None
         os.kill(int(started[1]), signal.SIGKILL)
-        until(lambda: "starts again" in text(), "another start")
-        database.execute("INSERT INTO a VALUES (2)")
-        until(lambda: ids(folder, "a")[-1:] == [2], "the change of a")
-        faulty.unlink()
-        write(folder, database, "b")
+        fleet.says_that("starts again")
+        fleet.database.execute("INSERT INTO a VALUES (2)")
+        until(lambda: fleet.ids("a")[-1:] == [2], "the change of a")
+        fleet.write("b")
         process.send_signal(signal.SIGHUP)
-        until(lambda: ids(folder, "b") == [1], "the rows of b")
+        fleet.has("b", 1)
 
 
-def test_it_ends_when_all_are_done(database: Database, folder: Path) -> None:
-    write(folder, database, "a")
-    write(folder, database, "b", **{"snapshot.mode": "initial_only"})
-    with running(folder, "--max-records", "1") as process:
-        assert process.wait(120) == 0
-    assert ids(folder, "a") == ids(folder, "b") == [1]
+def test_it_ends_when_all_are_done(fleet: Fleet) -> None:
+    fleet.write("a")
+    fleet.write("b", **{"snapshot.mode": "initial_only"})
+    fleet.says("run --all all --max-records 1")
+    assert fleet.ids("a") == fleet.ids("b") == [1]
 
 
-def test_what_is_of_one_pipeline_is_refused(tmp_path: Path) -> None:
+def test_those_of_a_folder_take_theirs_and_start_anew_where_they_must(fleet: Fleet) -> None:
+    fleet.write("a")
+    with fleet.process("run --all all --log-file all.log") as process:
+        fleet.says_that("streaming", "all.log")
+        fleet.write("a", **{"heartbeat.interval.ms": 60000})
+        process.send_signal(signal.SIGHUP)
+        fleet.says_that("read again: heartbeat.interval.ms", "all.log")
+        assert sum("a.toml: process" in line["message"] for line in fleet.log("all.log")) == 1
+        fleet.write("a", **{"max.batch.size": 5})
+        process.send_signal(signal.SIGHUP)
+        fleet.says_that("a.toml: process", "all.log", times=2)
+        fleet.database.execute("INSERT INTO a VALUES (2)")
+        fleet.has("a", 1, 2)
+        process.terminate()
+        assert process.wait(60) == 0
+
+
+# --- one pipeline --------------------------------------------------------------------------------------
+
+
+def test_a_run_takes_its_profile_anew(fleet: Fleet) -> None:
+    quiet = {"snapshot.mode": "no_data", "topic.heartbeat.prefix": "__beat"}
+    profile = fleet.write("a", **quiet)
+    with fleet.process("run all/a.toml") as process:
+        fleet.says_that("streaming")
+        profile.write_text("this is [no profile")
+        process.send_signal(signal.SIGHUP)
+        assert fleet.says_that("is refused")["error_code"] == "WT-1001"
+        fleet.database.execute("INSERT INTO a VALUES (2)")
+        fleet.has("a", 2)
+
+        fleet.write("a", **quiet, **{"table.include.list": "public.other", "max.batch.size": 5})
+        process.send_signal(signal.SIGHUP)
+        named = fleet.says_that("needs a restart")["message"]
+        assert named.endswith(": max.batch.size, table.include.list")
+
+        level = {"waltap.log.file": "second.log", "waltap.log.level": "debug"}
+        beat = {"heartbeat.interval.ms": 20, "waltap.wal.budget": "1GB"}
+        fleet.write("a", **quiet, **level, **beat)
+        process.send_signal(signal.SIGHUP)
+        done = fleet.says_that("was read again", "all/second.log")["message"]
+        assert done.endswith(
+            ": heartbeat.interval.ms, waltap.log.level, waltap.log.file, waltap.wal.budget"
+        )
+        fleet.database.execute("INSERT INTO a VALUES (3)")
+        fleet.has("a", 2, 3)  # of a table that is captured as before
+        until(lambda: fleet.beats("a") > 2, "heartbeats")
+        process.terminate()
+        assert process.wait(60) == 0
+    fleet.says_that("stopped", "all/second.log")
+
+
+def test_a_log_is_rotated_under_a_run(fleet: Fleet) -> None:
+    fleet.write("a", **{"snapshot.mode": "no_data"})
+    log = fleet.folder / "waltap.log"
+    with fleet.process(f"run all/a.toml --log-file {log}") as process:
+        fleet.says_that("streaming", "waltap.log")
+        before = fleet.log("waltap.log")
+        rotate(log)
+        process.send_signal(signal.SIGHUP)
+        fleet.says_that("nothing to change", "waltap.log")
+        process.terminate()
+        assert process.wait(60) == 0
+    now, kept = fleet.log("waltap.log"), fleet.log("waltap.log.1")
+    assert kept[: len(before)] == before
+    assert not [line for line in kept if line in now], "each line is in one of the two"
+    assert not [line for line in now if "streaming" in line["message"]]
+    assert fleet.stderr == ""
+
+
+def rotate(log: Path) -> None:
+    """Rotate with logrotate where it is, as our file has it; else as it does it."""
+    try:
+        program = logrotate()
+    except MissingProgram:
+        log.rename(f"{log}.1")
+        return
+    ours = LOGROTATE.read_text().replace("/var/log/waltap/*.log", str(log))
+    ours = "\n".join(line for line in ours.splitlines() if line.strip() != "su waltap waltap")
+    rules = log.parent / "logrotate.conf"
+    rules.write_text(ours)
+    rules.chmod(0o644)
     done = subprocess.run(
-        [sys.executable, "-m", "waltap", "run", "--all", str(tmp_path), "--http", "127.0.0.1:0"],
+        [*program, "--force", "--state", str(log.parent / "logrotate.state"), str(rules)],
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
-    assert done.returncode == 2
-    assert "--http is of one pipeline" in done.stderr
-    assert "finds no profile" in done.stderr
+    assert done.returncode == 0, done.stderr

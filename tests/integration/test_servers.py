@@ -21,17 +21,6 @@ def test_every_output_plugin_can_be_used(database: Database, plugin: str) -> Non
     assert database.slots() == {database.name: False}
 
 
-def test_database_is_gone_with_its_slots_after_drop(server: Server) -> None:
-    made = server.create_database("waltap_servers_drop")
-    made.execute("SELECT pg_create_logical_replication_slot('waltap_servers_drop', 'pgoutput')")
-    assert made.drop() == []
-    left = server.execute(
-        "SELECT datname FROM pg_database WHERE datname = 'waltap_servers_drop' "
-        "UNION ALL SELECT slot_name FROM pg_replication_slots WHERE slot_name = 'waltap_servers_drop'"
-    )
-    assert left == []
-
-
 def test_a_slot_still_streamed_from_is_reported_as_leaked(server: Server) -> None:
     made = server.create_database("waltap_servers_leak")
     made.execute(
@@ -41,13 +30,6 @@ def test_a_slot_still_streamed_from_is_reported_as_leaked(server: Server) -> Non
     stream.exec_(b"START_REPLICATION SLOT waltap_servers_leak LOGICAL 0/0")
     assert made.drop(patience=0.2) == ["waltap_servers_leak"]
     stream.finish()
-
-
-def test_execute_runs_several_statements_and_returns_the_last_rows(database: Database) -> None:
-    assert database.execute("CREATE TABLE t (a int); INSERT INTO t VALUES (1), (2); TABLE t") == [
-        (1,),
-        (2,),
-    ]
 
 
 def test_psql_runs_meta_commands_and_stops_at_an_error(database: Database) -> None:

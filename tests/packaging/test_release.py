@@ -17,6 +17,9 @@ from packaging.utils import canonicalize_name
 
 from scripts.distributions import SBOM, SUMS, audit, build, build_all, members
 from tests.harness.servers.postgres import Database
+from waltap.extras import BROUGHT, extra_for
+from waltap.host import Host
+from waltap.specs import KINDS
 
 ROOT = Path(__file__).parents[2]
 TOUCHED = 1_000_000_000
@@ -170,13 +173,13 @@ def clean(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "bin/waltap"
 
 
-def waltap(program: Path, *words: str, cwd: Path) -> str:
+def waltap(program: Path, *words: str, cwd: Path, code: int = 0) -> str:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "WALTAP"))}
     done = subprocess.run(
         [program, *words], cwd=cwd, env=environment, capture_output=True, text=True, timeout=120
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert done.returncode == code, done.stderr
+    return done.stdout + (done.stderr if code else "")
 
 
 def test_installed_wheels_say_what_they_have(clean: Path, tmp_path: Path) -> None:
@@ -186,6 +189,40 @@ def test_installed_wheels_say_what_they_have(clean: Path, tmp_path: Path) -> Non
         re.findall(r"^ *(\w+)", listed, re.M)
     )
     assert "spark" not in re.findall(r"^ *(\w+)", listed, re.M)
+    assert re.search(r"types +waltap-types .* ok +types: PostGIS, vector", listed), listed
+
+
+MISSING = {
+    "run postgres://u@h/d --sink spark:x": (2, "spark"),
+    "run postgres://u@h/d --sink changelog:x": (2, "sinks"),
+    "run postgres://u@h/d --sink kafka:x": (2, "kafka"),
+    "run postgres://u@h/d --sink sql:x": (2, "sql"),
+    "run postgres://u@h/d --sink delta:x": (2, "delta"),
+    "demo": (1, "demo"),
+}
+
+
+def test_what_is_not_installed_names_its_extra(clean: Path, tmp_path: Path) -> None:
+    for line, (code, extra) in MISSING.items():
+        said = waltap(clean, *line.split(), cwd=tmp_path, code=code)
+        assert f"pip install 'waltap[{extra}]'" in " ".join(said.split()), line
+
+
+NEEDS_MORE = {("sinks", "sql"): "sql", ("commands", "sql"): "sql"}
+"""What a distribution registers, and another extra brings with all that it needs."""
+
+
+def test_extras_are_what_our_plugins_register() -> None:
+    mentioned = {kind for kinds in BROUGHT.values() for kind in kinds}
+    for plugin in Host().plugins():
+        extra = "postgres" if plugin.distribution == "waltap-decoders" else plugin.name
+        if extra not in BROUGHT:
+            continue
+        for kind in KINDS:
+            if kind.attribute in mentioned:
+                for name in plugin.provides.get(kind.attribute, ()):
+                    brings = NEEDS_MORE.get((kind.attribute, name), extra)
+                    assert extra_for(kind.attribute, name) == f"waltap[{brings}]", name
 
 
 @pytest.mark.needs_postgres

@@ -55,59 +55,35 @@ def shown(
     return [line[13:] for line in lines]
 
 
-@pytest.mark.parametrize(
-    ("change", "line"),
-    [
-        pytest.param(
-            Insert(ORDERS, 1, ("a", "7", "1.50")),
-            "INSERT   public.orders  id=7 note='a' total=1.50",
-            id="insert-key-first",
-        ),
-        pytest.param(
-            Insert(ORDERS, 1, (None, "7", b"\x01\xff")),
-            "INSERT   public.orders  id=7 note=NULL total=\\x01ff",
-            id="null-and-binary",
-        ),
-        pytest.param(
-            Update(ORDERS, 1, ("b", "7", "1"), ("a", "7", "1"), OldTuple.FULL),
-            "UPDATE   public.orders  id=7 note='a' → 'b' total=1",
-            id="update-with-old-row",
-        ),
-        pytest.param(
-            Update(ORDERS, 1, ("b", "7", UNCHANGED)),
-            "UPDATE   public.orders  id=7 note='b'",
-            id="update-leaves-out-what-was-not-sent",
-        ),
-        pytest.param(
-            Update(ORDERS, 1, (UNCHANGED, "7", "2"), ("long", "7", "1"), OldTuple.FULL),
-            "UPDATE   public.orders  id=7 note='long' total=1 → 2",
-            id="unchanged-comes-from-the-old-row",
-        ),
-        pytest.param(
-            Update(ORDERS, 1, (None, "7", "2"), ("x", "7", "2"), OldTuple.FULL),
-            "UPDATE   public.orders  id=7 note='x' → NULL total=2",
-            id="update-to-null",
-        ),
-        pytest.param(
-            Delete(ORDERS, 1, (ABSENT, "7", ABSENT), OldTuple.KEY),
-            "DELETE   public.orders  id=7",
-            id="delete",
-        ),
-        pytest.param(
-            Delete(ORDERS, 1, (), OldTuple.NONE), "DELETE   public.orders ", id="delete-without-key"
-        ),
-        pytest.param(
-            Truncate((ORDERS, ORDERS), 1), "TRUNCATE public.orders, public.orders", id="truncate"
-        ),
-        pytest.param(
-            LogicalMessage(1, True, "p", b"h\xc3\xa9\x1b[2J"),
-            "MESSAGE  p  hé\\x1b[2J",
-            id="message",
-        ),
-    ],
-)
-def test_a_change_is_one_line(capfd: pytest.CaptureFixture[str], change, line: str) -> None:
-    assert shown(capfd, part(change)) == [line]
+LINES = [
+    (Insert(ORDERS, 1, ("a", "7", "1.50")), "INSERT   public.orders  id=7 note='a' total=1.50"),
+    (
+        Insert(ORDERS, 1, (None, "7", b"\x01\xff")),
+        "INSERT   public.orders  id=7 note=NULL total=\\x01ff",
+    ),
+    (
+        Update(ORDERS, 1, ("b", "7", "1"), ("a", "7", "1"), OldTuple.FULL),
+        "UPDATE   public.orders  id=7 note='a' → 'b' total=1",
+    ),
+    (Update(ORDERS, 1, ("b", "8", UNCHANGED)), "UPDATE   public.orders  id=8 note='b'"),
+    (
+        Update(ORDERS, 1, (UNCHANGED, "7", "2"), ("long", "7", "1"), OldTuple.FULL),
+        "UPDATE   public.orders  id=7 note='long' total=1 → 2",
+    ),
+    (
+        Update(ORDERS, 1, (None, "7", "2"), ("x", "7", "2"), OldTuple.FULL),
+        "UPDATE   public.orders  id=7 note='x' → NULL total=2",
+    ),
+    (Delete(ORDERS, 1, (ABSENT, "7", ABSENT), OldTuple.KEY), "DELETE   public.orders  id=7"),
+    (Delete(ORDERS, 1, (), OldTuple.NONE), "DELETE   public.orders "),
+    (Truncate((ORDERS, ORDERS), 1), "TRUNCATE public.orders, public.orders"),
+    (LogicalMessage(1, True, "p", b"h\xc3\xa9\x1b[2J"), "MESSAGE  p  hé\\x1b[2J"),
+]
+
+
+def test_a_change_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    for change, line in LINES:
+        assert shown(capfd, part(change)) == [line]
 
 
 def test_values_cannot_drive_the_terminal_or_break_the_line(
@@ -119,9 +95,6 @@ def test_values_cannot_drive_the_terminal_or_break_the_line(
     (line,) = shown(capfd, part(Insert(evil, 1, ("\x1b]0;x\x07\r\n‮",))))
     assert line.isprintable()
     assert "\\x1b" in line
-
-
-def test_long_values_are_cut(capfd: pytest.CaptureFixture[str]) -> None:
     (line,) = shown(capfd, part(Insert(ORDERS, 1, ("x" * 100, "7", "1"))), width=10)
     assert "note='xxxxxxxxx…'" in line
 
@@ -143,23 +116,19 @@ def context(**properties: object) -> SinkContext:
     return SinkContext(pipeline="p", state_dir=Path(), capture=capture)
 
 
-def test_columns_that_the_profile_leaves_out_or_masks_are_not_shown(
+def test_columns_and_operations_that_the_profile_leaves_out_or_masks_are_not_shown(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     chosen = context(
         **{
             "column.exclude.list": r"public\.orders\.total",
             "column_mask": {"column.mask.with.5.chars": r"public\.orders\.note"},
+            "skipped.operations": "t,d",
         }
     )
-    (line,) = shown(capfd, part(Insert(ORDERS, 1, ("geheim", "7", "1.50"))), context=chosen)
+    changes = [Insert(ORDERS, 1, ("geheim", "7", "1.50")), Truncate((ORDERS,), 1)]
+    (line,) = shown(capfd, part(*changes), context=chosen)
     assert line == "INSERT   public.orders  id=7 note='*****'"
-
-
-def test_operations_that_the_profile_skips_are_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
-    changes = [Insert(ORDERS, 1, ("a", "7", "1")), Truncate((ORDERS,), 1)]
-    chosen = context(**{"skipped.operations": "t,d"})
-    assert len(shown(capfd, part(*changes), context=chosen)) == 1
 
 
 def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatch) -> None:

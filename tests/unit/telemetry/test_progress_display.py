@@ -107,23 +107,16 @@ def test_an_empty_table_leaves_no_line(host: Host, screen: io.StringIO) -> None:
     assert "public.empty" not in screen.getvalue().split("\r")[-1]
 
 
-def test_the_rate_is_that_of_the_status(
-    host: Host, screen: io.StringIO, status: list[Status]
-) -> None:
-    host.notify("on_state", pipeline="p", state="streaming", detail="0/1")
-    status.append(dataclasses.replace(NONE, events=42, events_per_second=((3, 1234.0), (10, 5.0))))
-    host.notify("on_state", pipeline="p", state="stopped", detail="")
-    assert "1,234/s" in screen.getvalue()
-
-
-def test_a_rate_of_snapshot_rows_is_not_shown_for_the_stream(
-    host: Host, screen: io.StringIO, status: list[Status]
+@pytest.mark.parametrize("rows", [0, 42])
+def test_the_rate_is_that_of_the_status_but_for_one_of_snapshot_rows(
+    host: Host, screen: io.StringIO, status: list[Status], rows: int
 ) -> None:
     host.notify("on_state", pipeline="p", state="streaming", detail="0/1")
     rates = ((3, 1234.0), (10, 5.0))
-    status.append(dataclasses.replace(NONE, events=42, snapshot_rows=42, events_per_second=rates))
+    last = dataclasses.replace(NONE, events=42, snapshot_rows=rows, events_per_second=rates)
+    status.append(last)
     host.notify("on_state", pipeline="p", state="stopped", detail="")
-    assert "1,234/s" not in screen.getvalue()
+    assert ("1,234/s" in screen.getvalue()) is (rows == 0)
 
 
 @pytest.mark.parametrize(("end", "told"), [("stopped", True), ("failed", False)])

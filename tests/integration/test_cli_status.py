@@ -1,0 +1,187 @@
+"""``waltap status``, ``top``, ``slot list`` and what doctor says of a slot: of pipelines that run, and at rest."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from waltap.cli.connection import connected
+from waltap.offsets.offset import Offset
+from waltap.pipeline.preflight import checks
+
+from tests.harness.dead_letters import KEEP
+from tests.harness.pipeline import PipelineRig
+from tests.harness.servers.postgres import Database
+from tests.harness.shop import Shop
+
+
+@pytest.fixture
+def shop(database: Database, tmp_path: Path) -> Shop:
+    database.psql("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
+    made = Shop(tmp_path, database)
+    made.sink = {"type": "null"}
+    return made
+
+
+@pytest.fixture
+def pipeline(shop: Shop) -> PipelineRig:
+    """A pipeline in the test's process that has the state of the profile."""
+    made = PipelineRig(shop.database, shop.folder)
+    shop.source |= made.settings | {"waltap.state.dir": str(shop.folder / "state")}
+    shop.name = "p"
+    return made
+
+
+def is_read(shop: Shop) -> bool:
+    return any(shop.database.slots().values())
+
+
+def test_the_process_that_runs_a_pipeline_is_asked(shop: Shop, pipeline: PipelineRig) -> None:
+    with pipeline.running() as run:
+        shop.database.execute("INSERT INTO t VALUES (3)")
+        run.until(lambda: run.engine.status().events == 3, "the change")
+        document = shop.json("status FILE --json")
+        told = shop.says("status FILE")
+        down = shop.says("status FILE --set database.port=1")
+        folder = shop.json("status . --json")
+        top = shop.says("top . --once --sort lag")
+        states = shop.json("top state --json")
+        shown = run.engine.status()
+    assert document["offset"]["snapshot"] == "complete"
+    found = document["run"]
+    assert (found["pipeline"], found["state"], found["events"]) == ("p", "streaming", 3)
+    assert found["captured_tables"] == list(shown.captured_tables) == ["public.t"]
+    assert "streaming for" in told
+    assert "3 events, 2 of them of snapshots" in told
+    for words in ("streaming for", "WT-2002"):  # a database that is down hides nothing of the run
+        assert words in down
+    assert [each["run"]["events"] for each in folder] == [3]
+    assert "streaming" in top
+    assert [(each["pipeline"], each["run"]["state"]) for each in states] == [("p", "streaming")]
+    (after,) = shop.json("status . --json")
+    assert (after["run"], after["stored_ms"] is not None) == (None, True)
+    assert shop.waltap("status FILE --set database.port=1").returncode != 0
+
+
+def test_watching_draws_until_interrupted(shop: Shop, pipeline: PipelineRig) -> None:
+    _ = shop.path
+    with pipeline.running():
+        with subprocess.Popen(
+            [sys.executable, "-m", "waltap", "top", ".", "--every", "0.2"],
+            cwd=shop.folder, stdout=subprocess.PIPE, text=True,
+            # a shell has what it starts in the background ignore Ctrl-C
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        ) as watching:  # fmt: skip
+            assert watching.stdout is not None
+            seen = 0
+            while seen < 3:
+                seen += "streaming" in watching.stdout.readline()
+            watching.send_signal(signal.SIGINT)
+            watching.stdout.read()
+            assert watching.wait(60) == 0
+
+
+def test_status_tells_offset_slot_lag_and_tables_that_are_new(shop: Shop) -> None:
+    before = shop.json("status FILE --json")
+    assert (before["offset"], before["slot"], before["resumable"]) == (None, None, True)
+    assert before["new_tables"] == []
+    shop.run()
+    shop.database.execute("INSERT INTO t SELECT generate_series(101, 999)")
+    after = shop.json("status FILE --json")
+    assert after["slot"]["lag_bytes"] > 10_000
+    assert (after["offset"]["snapshot"], after["new_tables"]) == ("complete", [])
+    assert "nobody reads it" in shop.says("status FILE")
+    shop.database.execute("CREATE TABLE later (id int PRIMARY KEY)")
+    assert shop.json("status FILE --json")["new_tables"] == ["public.later"]
+    told = shop.says("status FILE")
+    for words in ("public.later", "waltap.new.tables"):
+        assert words in told
+    assert "public.later" in shop.run()
+    assert shop.json("status FILE --json")["new_tables"] == []
+    assert "WT-2105" in shop.says("status FILE --set plugin.name=wal2json", code=1)
+
+
+def test_slots_are_listed_with_whose_they_are(shop: Shop) -> None:
+    shop.run()
+    left = f"{shop.slot[:55]}_left"
+    shop.database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", left)
+    found = {each["slot"]: each["pipeline"] for each in shop.json("slot list FILE --json")}
+    assert found == {shop.slot: "shop", left: None}
+    orphans = shop.json("slot list FILE --orphans --json", code=1)
+    assert [each["slot"] for each in orphans] == [left]
+    told = shop.says("slot list FILE --orphans", code=1)
+    assert f"SELECT pg_drop_replication_slot('{left}');" in told
+    assert shop.json("status FILE --json")["orphans"] == [left]
+    assert left in shop.says("status FILE")
+    shop.database.execute("SELECT pg_drop_replication_slot(%s)", left)
+    assert shop.json("slot list FILE --orphans --json") == []
+    assert "there is no orphan" in shop.says("slot list FILE --orphans")
+
+
+def test_a_slot_that_is_read_is_no_orphan_and_nobody_is_advised_to_end_its_reader(
+    shop: Shop, pipeline: PipelineRig
+) -> None:
+    with pipeline.running() as run:
+        run.until(lambda: is_read(shop), "the slot to be read")
+        told = shop.says("doctor FILE", code=shop.waltap("doctor FILE").returncode)
+        pipeline.offset_file.rename(shop.folder / "kept")
+        found = shop.json("slot list FILE --orphans --json")
+        (shop.folder / "kept").rename(pipeline.offset_file)
+    assert found == []
+    assert "the pipeline runs as pid" in told
+    assert "this pipeline, which runs" in told
+    assert "pg_terminate_backend" not in told
+
+
+def test_a_slot_that_moves_while_it_is_looked_at_has_lost_nothing(
+    shop: Shop, pipeline: PipelineRig
+) -> None:
+    """The run stores and confirms more between the two readings of doctor: offset, then slot."""
+    turns: list[Offset | None] = []
+    with pipeline.running() as run:
+        run.until(lambda: is_read(shop), "the slot to be read")
+        confirmed = pipeline.slot_lsns()[0]
+        host, _ = pipeline.host()
+        with connected(pipeline.profile(host), host) as (connector, stages):
+            load = stages.store.load
+
+            def load_and_wait() -> Offset | None:
+                offset = load()
+                if not turns:
+                    turns.append(offset)
+                    shop.database.execute("INSERT INTO t VALUES (3)")
+                    run.until(lambda: pipeline.slot_lsns()[0] > confirmed, "the confirmation")
+                return offset
+
+            stages.store.load = load_and_wait  # type: ignore[method-assign]
+            found = {each.name: each for each in checks(stages, connector, locked=False)}
+    assert turns
+    assert "start" not in found or found["start"].verdict == "ok"
+    assert "this pipeline, which runs" in found["replication slot"].found
+
+
+def test_the_state_folder_is_its_owners_alone(database: Database, tmp_path: Path) -> None:
+    """Whatever the umask is. A prepared transaction waits in a file, and the change log lies there, too."""
+    state = tmp_path / "state"
+    (state / "p/spill").mkdir(parents=True)  # as an earlier version made it
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    settings = {"pgoutput.two_phase": "true", "two.phase.policy": "commit"} | KEEP
+    log = {"sink.type": "changelog", "sink.path": str(state / "p/log")}
+    pipeline = PipelineRig(database, tmp_path, settings | log)
+    gid, before = f"{database.name} waits", os.umask(0o022)
+    with database.connect(autocommit=True) as connection:
+        try:
+            pipeline.catch_up()
+            for statement in ("BEGIN", "INSERT INTO t VALUES (1)", f"PREPARE TRANSACTION '{gid}'"):
+                connection.execute(statement.encode())
+            database.execute("INSERT INTO t VALUES (2)")
+            pipeline.catch_up()
+            found = {path: path.stat().st_mode & 0o777 for path in (state, *state.rglob("*"))}
+            assert {".record", ".parquet"} <= {path.suffix for path in found}
+            for path, mode in found.items():
+                assert mode == (0o700 if path.is_dir() else 0o600), path
+        finally:
+            os.umask(before)
+            connection.execute(f"ROLLBACK PREPARED '{gid}'".encode())

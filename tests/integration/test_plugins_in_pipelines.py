@@ -1,0 +1,290 @@
+"""Plugins where they meet a pipeline: one that raises, wherever it is called, is named in one clear error and is
+never a bug of waltap; checks get what they ask; notifications lie among the records of a sink."""
+
+from pathlib import Path
+
+import pytest
+from waltap.cli.connection import connected
+from waltap.hookspecs import hookimpl
+from waltap.pipeline.preflight import checks
+from waltap.sink import Sink, SinkCapabilities
+from waltap.source import Check, CheckContext, Connector
+from waltap.specs import CheckSpec, SinkSpec
+
+from tests.harness.pipeline import PipelineRig
+from tests.harness.servers.postgres import Database
+from tests.harness.shop import Shop, install_plugin
+
+PLUGIN = """
+import os
+
+from waltap.decode.decoder import DecoderCapabilities
+from waltap.hookspecs import hookimpl
+from waltap.offsets.memory_store import MemoryOffsetStore
+from waltap.sink.sink import Sink, SinkCapabilities
+from waltap.snapshot.snapshotter import Snapshotter
+from waltap.source.connector import Check
+from waltap.specs import (
+    CheckSpec, DecoderSpec, FormatSpec, OffsetStoreSpec, SinkSpec, SnapshotterSpec,
+    TopicNamingSpec, TransformSpec,
+)
+
+PLACE = os.environ["PLACE"]
+
+
+def here(place, answer=None):
+    if place == PLACE:
+        raise ValueError(f"boom in {place}")
+    return answer
+
+
+class Bad(Sink):
+    def __init__(self):
+        here("sink factory")
+        self.capabilities = SinkCapabilities(records=False)
+        self._position = None
+
+    def open(self):
+        return here("sink open")
+
+    def write(self, batch):
+        self._position = batch.position
+        here("sink write")
+
+    def flush(self):
+        return here("sink flush", self._position)
+
+    def close(self):
+        here("sink close")
+
+
+class Store(MemoryOffsetStore):
+    def load(self):
+        return here("store load", super().load())
+
+    def store(self, offset):
+        here("store store")
+        super().store(offset)
+
+
+class Mode(Snapshotter):
+    def takes_snapshot(self, known):
+        return here("snapshot mode", True)
+
+    def streams(self, known):
+        return True
+
+
+def transform(properties):
+    here("transform factory")
+    return lambda batch: here("transform", batch)
+
+
+@hookimpl
+def register_sinks():
+    return [SinkSpec(name="bad", summary="s", factory=lambda p, c: Bad())]
+
+
+@hookimpl
+def register_offset_stores():
+    return [OffsetStoreSpec(name="bad", summary="s", factory=lambda p, f: here("store factory", Store()))]
+
+
+@hookimpl
+def register_snapshotters():
+    return [SnapshotterSpec(name="bad", summary="s", factory=lambda p: here("snapshot factory", Mode()))]
+
+
+@hookimpl
+def register_transforms():
+    return [TransformSpec(name="bad", summary="s", factory=transform)]
+
+
+@hookimpl
+def register_topic_naming():
+    naming = here("naming factory", lambda schema, table: here("naming", f"{schema}.{table}"))
+    return [TopicNamingSpec(name="bad", summary="s", factory=lambda p: naming)]
+
+
+@hookimpl
+def register_decoders():
+    capable = DecoderCapabilities()
+    return [DecoderSpec(name="bad", summary="s", output_plugin="pgoutput", capabilities=capable,
+                        factory=lambda context: here("decoder"))]
+
+
+@hookimpl
+def register_formats():
+    return [FormatSpec(name="bad", summary="s", factory=lambda p, c: here("format"))]
+
+
+@hookimpl
+def register_checks():
+    return [CheckSpec(name="acme check", summary="s", factory=lambda profile: here("check", []))]
+
+
+@hookimpl
+def choose_topic(relation):
+    return here("choose hook")
+"""
+
+
+RUN = [
+    "sink factory", "sink open", "sink write", "sink flush", "sink close", "store factory", "store load",
+    "store store", "snapshot mode", "snapshot factory", "transform factory", "transform", "decoder",
+    "format", "naming", "choose hook",
+]  # fmt: skip
+
+
+@pytest.fixture
+def shop(database: Database, tmp_path: Path) -> Shop:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    return Shop(tmp_path, database)
+
+
+def raising(shop: Shop, place: str) -> None:
+    """Choose the plugin for all it has, but for what would be called before ``place``."""
+    shop.source |= {
+        "plugin.name": "bad" if place == "decoder" else "pgoutput",
+        "snapshot.mode": "bad"
+        if "snapshot" in place
+        else "no_data"
+        if place == "decoder"
+        else "initial",
+        "topic.naming.strategy": "bad",
+        "skip.messages.without.change": True,
+    }
+    shop.sink = {"type": "bad"}
+    if place in {"format", "naming", "choose hook"}:
+        shop.sink = {"type": "jsonl", "path": "out.jsonl"}
+    form = "bad" if place == "format" else "json"
+    shop.more = (
+        f'[format]\ntype = "{form}"\n[offsets]\ntype = "bad"\n[[transforms]]\ntype = "bad"\n'
+    )
+    shop.variables = {"PLACE": place, "COLUMNS": "500", "WALTAP_LOG_LEVEL": "ERROR"}
+
+
+def test_a_run_names_the_plugin_that_raised(shop: Shop) -> None:
+    install_plugin(shop.folder, PLUGIN, "raising")
+    for place in RUN:
+        raising(shop, place)
+        text = shop.says("run FILE --max-seconds 3", code=2 if place == "choose hook" else 1)
+        assert f"acme 1.0 raised ValueError: boom in {place}" in text, place
+        assert "WT-9000" not in text
+        if place == "choose hook":
+            assert "WT-1103" in text
+        else:
+            for words in (
+                "WT-1108",
+                "plugin 'raising' of acme",
+                "acme_raising.py:",
+                "fault of acme",
+            ):
+                assert words in text, place
+        shop.waltap("slot drop FILE --yes", PLACE="", COLUMNS="100")
+    raising(shop, "check")
+    text = shop.says("doctor FILE", code=1)
+    for words in ("acme check", "plugin 'raising' of acme 1.0 raised ValueError: boom in check"):
+        assert words in text
+    assert "wal_level" in text, "the other checks"
+
+
+# --- checks ------------------------------------------------------------------------------------------
+
+
+class Looks:
+    """A plugin with a check that asks the server, and a sink that applies no truncates."""
+
+    def __init__(self) -> None:
+        self.contexts: list[CheckContext] = []
+
+    @hookimpl
+    def register_checks(self):
+        return [CheckSpec(name="looks", summary="Looks.", factory=self.look)]
+
+    def look(self, context: CheckContext) -> list[Check]:
+        self.contexts.append(context)
+        ((name,),) = context.connector.query("SELECT current_database() WHERE %s", (True,))
+        return [Check(name="looks", verdict="warning", found=f"{name} was seen", remedy="none")]
+
+    @hookimpl
+    def register_sinks(self):
+        return [SinkSpec(name="keeps", summary="s", factory=lambda _p, _c: KeepsRows())]
+
+
+class KeepsRows(Sink):
+    capabilities = SinkCapabilities(truncate=False)
+
+    def open(self) -> None:
+        pass
+
+    def write(self, batch) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def found(pipeline: PipelineRig, plugin: Looks, **settings: object) -> dict[str, Check]:
+    host, _ = pipeline.host(plugin)
+    with connected(pipeline.profile(host, **settings), host) as (connector, stages):
+        return {each.name: each for each in checks(stages, connector, locked=False)}
+
+
+def test_a_check_gets_profile_connection_and_offset_and_a_start_asks_it_too(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    plugin, pipeline = Looks(), PipelineRig(shop.database, shop.folder)
+    assert found(pipeline, plugin)["looks"].found == f"{shop.database.name} was seen"
+    (context,) = plugin.contexts
+    assert isinstance(context.connector, Connector)
+    assert (context.profile.name, context.offset) == ("p", None)
+    assert context.connector.server.version_num >= 100000
+    for skipped, told in (("none", ["warning"]), ("t", [])):
+        settings = {"sink.type": "keeps", "skipped.operations": skipped}
+        said = [c for n, c in found(pipeline, Looks(), **settings).items() if n == "sink keeps"]
+        assert [check.verdict for check in said] == told, "a sink without truncates"
+    with pipeline.running(plugin):
+        pass
+    assert len(plugin.contexts) == 2
+    assert "was seen; none" in caplog.text
+
+
+# --- the notification channel ``sink`` ---------------------------------------------------------------
+
+TOPIC = "shop.notifications"
+
+
+def told(shop: Shop) -> list[str]:
+    """Return the records in order: rows by their ids, notifications by their types."""
+    found = []
+    for record in shop.records():
+        if record["topic"] == TOPIC:
+            assert record["key"] == {"id": record["value"]["id"]}
+            assert record["value"]["additional_data"]["connector_name"] == "shop"
+            found.append(record["value"]["type"])
+        else:
+            found.append(str(record["key"]["id"]))
+    return found
+
+
+def test_notifications_stand_between_the_rows_that_they_are_about(shop: Shop) -> None:
+    shop.source["notification.enabled.channels"] = "sink"
+    assert "notification.sink.topic.name" in shop.run(code=2)
+    shop.source["notification.sink.topic.name"] = TOPIC
+    shop.sink = {"type": "changelog", "path": "log"}
+    refused = shop.waltap("run FILE --until-idle 0.3")
+    assert refused.returncode != 0
+    assert "takes the changes themselves" in " ".join(refused.stderr.split())
+    shop.sink = {"type": "jsonl", "path": "out.jsonl"}
+    shop.run()
+    snapshot = ["STARTED", "IN_PROGRESS", "1", "TABLE_SCAN_COMPLETED", "COMPLETED"]
+    assert told(shop) == snapshot
+    shop.run()
+    assert told(shop)[5:] == ["SKIPPED"]
+    shop.says("drop FILE --yes")
+    shop.run("--set", "snapshot.mode=initial_only")  # without a stream the last one arrives, too
+    assert told(shop)[6:] == snapshot

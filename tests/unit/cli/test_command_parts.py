@@ -1,0 +1,213 @@
+"""Parts of commands: a database's URI in the place of a profile, questions, how errors end and are shown."""
+
+import subprocess
+import sys
+
+import pytest
+import typer
+from typer.testing import CliRunner
+from waltap.cli.failure import exit_code, show, show_bug
+from waltap.cli.init import without_password
+from waltap.cli.profile_source import any_sink, overrides, read
+from waltap.cli.question import confirm
+from waltap.config.layers import read_debezium, read_tables
+from waltap.config.resolve import resolve, survey
+from waltap.errors import (
+    COMMAND_LINE,
+    ConfigurationError,
+    ConnectionLost,
+    OffsetError,
+    Problem,
+    SinkError,
+    SourceError,
+    WaltapError,
+)
+from waltap.host import Host
+from waltap.plugin_errors import SpecMissing
+
+# --- a URI as a profile ------------------------------------------------------------------------------
+
+URIS = {
+    "postgres://h/d": {"hostname": "h", "dbname": "d"},
+    "postgres://u%40x:p%2Fw%3A@h:6000/d%20b": {
+        "user": "u@x",
+        "password": "p/w:",
+        "hostname": "h",
+        "port": 6000,
+        "dbname": "d b",
+    },
+    "postgres:///d?host=/run/postgresql": {"hostname": "/run/postgresql", "dbname": "d"},
+    "postgres://h/d?sslmode=verify-full&sslrootcert=ca.pem": {
+        "hostname": "h",
+        "dbname": "d",
+        "sslmode": "verify-full",
+        "sslrootcert": "ca.pem",
+    },
+    "postgres://[::1]:5433/d": {"hostname": "::1", "port": 5433, "dbname": "d"},
+}
+
+
+def test_a_uri_becomes_the_source_section() -> None:
+    for uri, expected in URIS.items():
+        raw = read(uri)
+        found = {name: setting.value for name, setting in raw.settings.items()}
+        assert found == {f"database.{name}": value for name, value in expected.items()}
+        assert raw.types["source"].value == "postgres"
+    raw = read("postgres://h/d?options=-c%20x%3D1")
+    assert raw.settings["driver.options"].value == "-c x=1"
+    raw = read("postgres://ann:geheim@h/d")
+    assert raw.origin == "postgres://ann@h/d"
+    assert not [s for s in raw.settings.values() if "geheim" in s.origin]
+    alone = survey(read("postgres://u@h/d"), Host(discover=False))  # the framework and no plugin
+    assert "pip install 'waltap[postgres]'" in str([str(each) for each in alone.problems])
+    for uri in ("postgres://h:port/d", "postgres://[::1/d", "postgres://h:99999/d"):
+        with pytest.raises(ConfigurationError, match="DSN: cannot be read"):
+            read(uri)
+
+
+def test_set_options_are_split_at_the_first_equals_sign_and_faulty_ones_are_named() -> None:
+    raw = read_debezium({})
+    assert overrides(raw, ["a=b=c", " x = y", "e="]) == {"a": "b=c", "x": " y", "e": ""}
+    assert overrides(raw, None) == {}
+    assert not raw.problems
+    raw = read_tables({"source": {"type": "postgres", "nonsense": 1}, "sink": {"type": "null"}})
+    assert overrides(raw, ["a", "b=1", "=c"]) == {"b": "1"}
+    with pytest.raises(ConfigurationError) as error:  # with everything else that is wrong
+        resolve(raw, Host(), overrides={"b": "1"})
+    told = [problem.property for problem in error.value.problems]
+    assert told.count("--set") == 2
+    assert {"b", "nonsense", "database.dbname"} <= set(told)
+
+
+def test_a_command_that_writes_nowhere_needs_no_sink() -> None:
+    assert any_sink(read_debezium({})) == "terminal"
+    assert any_sink(read_debezium({}), "null") == "null"
+    assert any_sink(read_tables({"sink": {"type": "jsonl"}})) is None
+    assert any_sink(read_tables({"sinks": [{"type": "jsonl"}]})) is None
+
+
+def test_no_part_of_the_password_of_a_sink_is_written_by_init() -> None:
+    for given, written in (
+        ("postgresql://u:secret@h/db", "postgresql://u:*@h/db"),
+        ("postgresql://u:p@ss@h/db", "postgresql://u:*@h/db"),
+        ("postgresql://u@srv:p@ss:w@h:5432/db?x=a:b@c", "postgresql://u@srv:*@h:5432/db?x=a:b@c"),
+        ("http://u:${env:A}tail@h", "http://u:*@h"),
+        ("http://u:${env:A}${env:B}@h", "http://u:${env:A}${env:B}@h"),
+        ("postgresql://u@[::1]:5432/d@b", "postgresql://u@[::1]:5432/d@b"),
+        ("http://h:80?to=a@b", "http://h:80?to=a@b"),
+        ("sqlite:///a:b@c/d.db", "sqlite:///a:b@c/d.db"),
+    ):
+        assert without_password(given) == written.replace("*", "${env:WALTAP_SINK_PASSWORD}")
+
+
+# --- questions ---------------------------------------------------------------------------------------
+
+
+def test_a_command_that_gets_no_yes_does_nothing_and_fails() -> None:
+    """A script must not take it for done."""
+    app = typer.Typer()
+
+    @app.command()
+    def ask(*, yes: bool = False) -> None:
+        confirm("Go on?", yes=yes)
+        typer.echo("done")
+
+    for answer, code in (("", 1), ("n\n", 1), ("\n", 1), ("y\n", 0)):
+        asked = CliRunner().invoke(app, [], input=answer)
+        assert asked.exit_code == code
+        assert ("done\n" in asked.output.replace("nothing was done", "")) == (code == 0)
+    assert CliRunner().invoke(app, ["--yes"]).exit_code == 0
+
+
+# --- errors ------------------------------------------------------------------------------------------
+
+
+def test_the_exit_code_tells_what_a_later_try_may_mend() -> None:
+    errors: dict[WaltapError, int] = {
+        ConfigurationError([Problem("a", "b")]): 2,
+        SpecMissing("no sink", known=()): 2,
+        ConnectionLost("gone"): 3,
+        SourceError("refused"): 1,
+        SinkError("full"): 1,
+        OffsetError("gap"): 1,
+        WaltapError("bug"): 1,
+    }
+    assert {type(e): exit_code(e) for e in errors} == {type(e): c for e, c in errors.items()}
+
+
+Captured = pytest.CaptureFixture[str]
+
+
+def text(capsys: Captured) -> str:
+    return capsys.readouterr().err
+
+
+def chained(error: WaltapError, cause: Exception) -> WaltapError:
+    error.__cause__ = cause
+    return error
+
+
+def test_an_error_shows_code_what_cause_and_remedy(capsys: Captured) -> None:
+    show(chained(SourceError("the server says [no]"), ValueError("line 1\nline 2")))
+    assert text(capsys) == (
+        "error: WT-2000 source error\n"
+        "the server says [no].\n"
+        "Cause: ValueError: line 1 line 2\n"
+        "\n"
+        "`waltap doctor FILE` checks the database and prints what fixes it.\n"
+    )
+    same = OSError("connection failed: db refuses\nIs it running?")
+    show(chained(SourceError("db refuses"), same))
+    assert "Cause" not in text(capsys), "it says the same"
+
+
+def test_problems_of_a_profile_are_a_list_and_each_source_has_its_help(capsys: Captured) -> None:
+    problems = [
+        Problem("slot.nam", "is not known", value="[x]", nearest="slot.name"),
+        Problem("a", "is wrong", allowed="b, c"),
+    ]
+    show(ConfigurationError(problems, origin="p.toml"))
+    assert text(capsys).splitlines() == [
+        "error: WT-1001 configuration error",
+        "p.toml has 2 problems:",
+        "  • slot.nam is not known; given: [x]; did you mean slot.name?",
+        "  • a is wrong; allowed: b, c",
+        "",
+        "Correct what is named above; `waltap explain FILE` shows every property with its meaning.",
+    ]
+    show(ConfigurationError([Problem("--set", "is not NAME=VALUE")], origin=COMMAND_LINE))
+    help_ = "Correct what is named above; --help behind the command shows what it takes."
+    assert text(capsys).splitlines()[-1] == help_
+
+
+def test_a_bug_shows_where_and_the_traceback_when_asked_for(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        raise KeyError("x")
+    except KeyError as error:
+        show_bug(error)
+    shown = text(capsys)
+    for words in ("WT-9000", "KeyError: 'x'", "test_command_parts.py:", "WALTAP_TRACEBACK=1"):
+        assert words in shown
+    assert "Traceback" not in shown
+    monkeypatch.setenv("WALTAP_TRACEBACK", "1")
+    show(SourceError("refused"))
+    assert "SourceError" in text(capsys)
+
+
+# --- the process -------------------------------------------------------------------------------------
+
+SHOW = "import atexit, gc, sys; atexit.register(lambda: print('young', gc.get_threshold()[0]))\n"
+COMMAND = "sys.argv = ['waltap', '--version']\nfrom waltap.cli import main\nmain()"
+LIBRARY = "import waltap, waltap.cli.application, waltap.pipeline.engine"
+
+
+@pytest.mark.parametrize(("code", "rare"), [(COMMAND, True), (LIBRARY, False)])
+def test_cycles_are_collected_rarely_in_the_process_of_a_command_alone(
+    code: str, *, rare: bool
+) -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", SHOW + code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert (int(found.stdout.split()[-1]) > 10_000) is rare
