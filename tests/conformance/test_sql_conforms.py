@@ -3,24 +3,74 @@
 import contextlib
 import datetime as dt
 import itertools
-import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import duckdb
+import psycopg
+import pymysql
 import pytest
 
 from tests.harness.servers.mariadb import MariaDb
 from tests.harness.servers.postgres import Database
+from tests.harness.sql import Place, in_duckdb, in_mariadb, in_postgresql, in_sqlite
 from waltap_sinks.plugin import register_sinks
 from waltap_sinks.sql import SqlProperties
 from waltap_testing.sink_suite import Delivered, SinkRig, SinkSuite
 
 SPEC = next(spec for spec in register_sinks() if spec.name == "sql")
 TABLES = ("items", "notes", "kinds")
-
+KINDS: Mapping[str, Mapping[str, object]] = {
+    "sqlite": {
+        "flag": 1,
+        "price": 12345.6,
+        "day": "2024-02-29",
+        "at": "2024-02-29 12:30:00",
+    },
+    "mariadb": {"flag": 1, "at": dt.datetime(2024, 2, 29, 12, 30)},
+}
+"""Values that a kind of target has in another way."""
+NO_TABLE = (
+    psycopg.errors.UndefinedTable,
+    sqlite3.OperationalError,
+    pymysql.ProgrammingError,
+    duckdb.CatalogException,
+)
 _numbers = itertools.count(1)
+
+
+def rig(place: Place, schema: str = "", **more: Any) -> SinkRig:
+    """Return a rig whose tables are in ``schema``, where one is given."""
+    prefix = f"{schema}." if schema else ""
+
+    def read_back() -> list[Delivered]:
+        found = []
+        with contextlib.closing(place.connect()) as connection:
+            for table in TABLES:
+                cursor = connection.cursor()
+                try:
+                    cursor.execute(f"SELECT * FROM {prefix}{table} ORDER BY id")
+                except NO_TABLE:
+                    connection.rollback()
+                    continue
+                names = [column[0] for column in cursor.description]
+                found += [
+                    Delivered(f"public.{table}", "r", dict(zip(names, row, strict=True)))
+                    for row in cursor.fetchall()
+                ]
+        return found
+
+    given = {"url": place.url}
+    if schema:
+        given |= {
+            "table.name.format": f"{schema}.{{table}}",
+            "position.table": f"{schema}.waltap_position",
+        }
+    properties = SqlProperties.model_validate(given)
+    kinds = KINDS.get(place.kind, {})
+    return SinkRig(SPEC, properties, read_back, keeps_history=False, kinds=kinds, **more)
 
 
 @contextlib.contextmanager
@@ -37,153 +87,52 @@ def shut(database: Database) -> Iterator[None]:
         server.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
 
 
-def rig(database: Database) -> SinkRig:
-    schema = f"rig{next(_numbers)}"
-
-    def read_back() -> list[Delivered]:
-        found = []
-        with database.connect() as connection:
-            for table in TABLES:
-                name = f"{schema}.{table}"
-                if connection.execute("SELECT to_regclass(%s)", [name]).fetchone() == (None,):
-                    continue
-                cursor = connection.execute(f"SELECT * FROM {name} ORDER BY id")
-                names = [column.name for column in cursor.description or ()]
-                found += [
-                    Delivered(f"public.{table}", "r", dict(zip(names, row, strict=True)))
-                    for row in cursor
-                ]
-        return found
-
-    properties = SqlProperties.model_validate(
-        {
-            "url": database.dsn,
-            "table.name.format": f"{schema}.{{table}}",
-            "position.table": f"{schema}.waltap_position",
-        }
-    )
-
-    def unfit() -> str:
-        database.execute(
-            f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.items (id int PRIMARY KEY, serial bigint, "
-            "name text CHECK (name <> 'unfit'))"
-        )
-        return "unfit"
-
-    return SinkRig(
-        SPEC,
-        properties,
-        read_back,
-        keeps_history=False,
-        outage=lambda: shut(database),
-        unfit=unfit,
-    )
-
-
 class TestPostgres(SinkSuite):
     @pytest.fixture
     def new_rig(self, database: Database) -> Callable[[Path], SinkRig]:
-        return lambda folder: rig(database)
+        def make(_folder: Path) -> SinkRig:
+            schema = f"rig{next(_numbers)}"
 
+            def unfit() -> str:
+                database.execute(
+                    f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.items (id int PRIMARY KEY, "
+                    "serial bigint, name text CHECK (name <> 'unfit'))"
+                )
+                return "unfit"
 
-SQLITE_KINDS = {
-    "flag": 1,
-    "price": 12345.6,
-    "day": "2024-02-29",
-    "at": "2024-02-29 12:30:00",
-}
+            place = in_postgresql(database)
+            return rig(place, schema, outage=lambda: shut(database), unfit=unfit)
 
-
-def in_a_file(folder: Path) -> SinkRig:
-    path = folder / "rows.db"
-
-    def read_back() -> list[Delivered]:
-        found = []
-        with contextlib.closing(sqlite3.connect(path)) as connection:
-            there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-            for table in there.intersection(TABLES):
-                cursor = connection.execute(f"SELECT * FROM {table} ORDER BY id")
-                names = [column[0] for column in cursor.description]
-                found += [
-                    Delivered(f"public.{table}", "r", dict(zip(names, row, strict=True)))
-                    for row in cursor
-                ]
-        return found
-
-    properties = SqlProperties(url=f"sqlite:///{path}")
-    return SinkRig(SPEC, properties, read_back, keeps_history=False, kinds=SQLITE_KINDS)
+        return make
 
 
 class TestSqlite(SinkSuite):
     @pytest.fixture
     def new_rig(self) -> Callable[[Path], SinkRig]:
-        return in_a_file
-
-
-def in_duckdb(folder: Path) -> SinkRig:
-    path = folder / "rows.duckdb"
-
-    def read_back() -> list[Delivered]:
-        found = []
-        with contextlib.closing(duckdb.connect(path)) as connection:
-            connection.execute("SET TimeZone = 'UTC'")
-            there = connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()
-            for table in {table for (table,) in there}.intersection(TABLES):
-                cursor = connection.execute(f"SELECT * FROM public.{table} ORDER BY id")
-                names = [column[0] for column in cursor.description]
-                found += [
-                    Delivered(f"public.{table}", "r", dict(zip(names, row, strict=True)))
-                    for row in cursor.fetchall()
-                ]
-        return found
-
-    properties = SqlProperties(url=f"duckdb:///{path}")
-    return SinkRig(SPEC, properties, read_back, keeps_history=False)
+        return lambda folder: rig(in_sqlite(folder))
 
 
 class TestDuckDb(SinkSuite):
     @pytest.fixture
     def new_rig(self) -> Callable[[Path], SinkRig]:
-        return in_duckdb
+        return lambda folder: rig(in_duckdb(folder))
 
 
-MARIADB_KINDS = {"flag": 1, "at": dt.datetime(2024, 2, 29, 12, 30)}
-
-
-def in_mariadb(server: MariaDb) -> SinkRig:
-    name = f"rig{os.getpid()}_{next(_numbers)}"
-    server.execute(f"CREATE DATABASE {name}")
-
-    def read_back() -> list[Delivered]:
-        found = []
-        with contextlib.closing(server.connect(name)) as connection, connection.cursor() as cursor:
-            cursor.execute("SHOW TABLES")
-            for table in {table for (table,) in cursor}.intersection(TABLES):
-                cursor.execute(f"SELECT * FROM {table} ORDER BY id")
-                names = [column[0] for column in cursor.description]
-                found += [
-                    Delivered(f"public.{table}", "r", dict(zip(names, row, strict=True)))
-                    for row in cursor
-                ]
-        return found
-
-    @contextlib.contextmanager
-    def away() -> Iterator[None]:
-        """Take away the table that each transaction writes."""
-        with contextlib.closing(server.connect(name)) as connection, connection.cursor() as cursor:
-            cursor.execute("RENAME TABLE waltap_position TO away")
-            try:
-                yield
-            finally:
-                cursor.execute("RENAME TABLE away TO waltap_position")
-
-    properties = SqlProperties(url=server.url(name))
-    return SinkRig(
-        SPEC, properties, read_back, keeps_history=False, kinds=MARIADB_KINDS, outage=away
-    )
+@contextlib.contextmanager
+def without_position(place: Place) -> Iterator[None]:
+    """Take away the table that each transaction writes."""
+    place.execute("RENAME TABLE waltap_position TO away")
+    try:
+        yield
+    finally:
+        place.execute("RENAME TABLE away TO waltap_position")
 
 
 class TestMariaDb(SinkSuite):
     @pytest.fixture
     def new_rig(self, mariadb: MariaDb) -> Callable[[Path], SinkRig]:
-        return lambda folder: in_mariadb(mariadb)
+        def make(_folder: Path) -> SinkRig:
+            place = in_mariadb(mariadb)
+            return rig(place, outage=lambda: without_position(place))
+
+        return make

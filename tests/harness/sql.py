@@ -31,6 +31,10 @@ __all__ = [
     "duck",
     "failure",
     "file",
+    "in_duckdb",
+    "in_mariadb",
+    "in_postgresql",
+    "in_sqlite",
     "maria",
     "micros",
     "model",
@@ -86,29 +90,47 @@ class Place:
         return made
 
 
+def in_postgresql(database: Database) -> Place:
+    return Place("postgresql", database.dsn, lambda: psycopg.connect(database.dsn))
+
+
+def in_sqlite(folder: Path) -> Place:
+    path = folder / "rows.db"
+    return Place("sqlite", f"sqlite:///{path}", lambda: sqlite3.connect(path))
+
+
+def in_mariadb(server: MariaDb) -> Place:
+    """Make a database for it."""
+    name = f"t{os.getpid()}_{next(_numbers)}"
+    server.execute(f"CREATE DATABASE {name}")
+    return Place("mariadb", server.url(name), lambda: server.connect(name), "CHAR")
+
+
+def in_duckdb(folder: Path) -> Place:
+    path = folder / "rows.duckdb"
+    return Place("duckdb", f"duckdb:///{path}", lambda: _DuckDb(path), "VARCHAR")
+
+
 @pytest.fixture
 def postgres(database: Database) -> Place:
-    return Place("postgresql", database.dsn, lambda: psycopg.connect(database.dsn))
+    return in_postgresql(database)
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Place:
-    path = tmp_path / "rows.db"
-    return Place("sqlite", f"sqlite:///{path}", lambda: sqlite3.connect(path))
+    return in_sqlite(tmp_path)
 
 
 @pytest.fixture
 def maria(mariadb: MariaDb) -> Iterator[Place]:
-    name = f"t{os.getpid()}_{next(_numbers)}"
-    mariadb.execute(f"CREATE DATABASE {name}")
-    yield Place("mariadb", mariadb.url(name), lambda: mariadb.connect(name), "CHAR")
-    mariadb.execute(f"DROP DATABASE {name}")
+    made = in_mariadb(mariadb)
+    yield made
+    mariadb.execute(f"DROP DATABASE {made.url.rpartition('/')[2]}")
 
 
 @pytest.fixture
 def duck(tmp_path: Path) -> Place:
-    path = tmp_path / "rows.duckdb"
-    return Place("duckdb", f"duckdb:///{path}", lambda: _DuckDb(path), "VARCHAR")
+    return in_duckdb(tmp_path)
 
 
 @pytest.fixture(
@@ -141,6 +163,9 @@ class _DuckDb:
         return self._raw.fetchall()
 
     def commit(self) -> None:
+        pass
+
+    def rollback(self) -> None:
         pass
 
     def close(self) -> None:

@@ -164,7 +164,7 @@ def test_random_work_leads_to_the_versions_of_the_model(place: Place, tmp_path: 
     source, annals = Model(), Annals()
     target = place.opened(tmp_path, history_mode="beside")
     states = []
-    for _ in range(15):
+    for _ in range(10):
         parts = []
         for _ in range(chance.choice((1, 1, 3, 8))):
             part = _work(source, chance)

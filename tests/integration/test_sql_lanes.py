@@ -59,7 +59,7 @@ def test_random_work_leads_to_the_rows_and_versions_of_the_source(
     source, annals = Model(), Annals()
     more = {"apply_connections": 3, "history_mode": "beside"}
     sink, used = place.opened(tmp_path, **more), 0
-    for _ in range(12):
+    for _ in range(8):
         crosses = chance.random() < 0.3
         parts = []
         count = chance.choice((3, 12, 30))

@@ -27,7 +27,6 @@ def test_what_a_target_does_not_hold_is_told_before_the_run_with_what_ends_it(
         return [c for c in checks if c["name"].startswith("target") and c["verdict"] == verdict]
 
     for command in ("doctor", "plan"):
-        keys = told(command, "warning")
         (keys,) = told(command, "warning")
         assert "384 characters of a, b, of the key of public.words (768 by 2" in keys["found"]
     limit = keys["remedy"].partition("ALTER TABLE")[2].partition("; or")[0]
@@ -45,8 +44,10 @@ def test_what_a_target_does_not_hold_is_told_before_the_run_with_what_ends_it(
         with contextlib.closing(mariadb.connect(name)) as connection:
             connection.cursor().execute(statement)
             connection.commit()
-    assert not told("doctor", "error")
-    assert "target words" not in {c["name"] for c in told("doctor", "warning")}
+    found = json.loads(waltap("doctor", shop.path, "--json", cwd=shop.folder).stdout)
+    left = {c["name"]: c["verdict"] for c in found if c["name"].startswith("target")}
+    assert "error" not in left.values()
+    assert left.get("target words", "ok") == "ok"
     shop.database.execute("INSERT INTO words VALUES ('k', 'K', '\U0001f600')")
     done = shop.run()
     assert done.returncode == 0, done.stderr

@@ -19,6 +19,7 @@ RARE: Final = {
     r"conformance/test_sql_conforms.py::Test(DuckDb|MariaDb)::test_(a_kill|a_snap|a_chunk|what_came|a_new)": "PostgreSQL, SQLite",
     r"conformance/test_streams_conform.py::Test(Kinesis|RedisAtLeastOnce|Nats)::test_a_kill": "Redis, exactly once",
     r"conformance/test_streams_conform.py::TestRedisAtLeastOnce::test_(?!every|a_sink|a_dest|close|after)": "Redis, exactly once",
+    r"conformance/test_lakes_conform.py::TestIceberg::test_a_kill_(at|before)": "Delta, a kill inside a write",
     r"conformance/test_sinks_conform.py::Test(ParquetFiles|SparkWithoutApplier|Http)::test_a_kill": "files, change log",
     r"conformance/test_sinks_conform.py::TestParquetFiles::test_(?!every|values|text|a_schema|a_snapshot_may)": "files of lines",
     r"conformance/test_sinks_conform.py::TestSparkWithoutApplier::test_(?!every|a_sink|spec)": "the change log",
@@ -39,6 +40,8 @@ RARE: Final = {
     r"integration/test_newest_server.py::test_a_key_whose_delete": "the same on Parquet, test_spark_missing_deletes.py",
     r"integration/test_plugins_new.py::test_the_tests_of_a_package_pass_as_made\[(?!sink|check)": "a sink, a check",
     r"integration/test_spark_applier.py::test_(a_driver_that_dies_at_any|many_random|many_small)": "the suite's kills",
+    r"integration/test_sql_history.py::test_(?!random).*\[(sqlite|duckdb)": "PostgreSQL, MariaDB, and random work",
+    r"integration/test_sql_changes.py::test_(a_col|half|a_broken).*\[duckdb": "the other targets",
     r"integration/test_changelog_crash.py::test_a_crash_at_any": "the sink suite's kills",
     r"integration/test_object_store.py::test_requests_that_fail_at_random": "requests that fail, one by one",
     r"integration/test_snapshot_position.py": "tests/unit/postgres/test_visibility.py, test_snapshot_overtaken.py",
@@ -67,6 +70,7 @@ RARE: Final = {
     r"integration/test_spark_s3.py": "test_object_store.py",
     r"fault/test_demo_kill.py": "test_engine_kill.py",
     r"fault/test_object_store_kill.py": "test_engine_kill.py",
+    r"fault/test_dead_letter_kill.py": "the sink suite's kills, test_dead_letters.py",
     r"fault/test_lake_kill.py": "the sink suite's kills",
     r"fault/test_spark_executor_kills.py": "test_spark_driver_kill.py",
     r"fault/test_spark_kafka_kill.py": "test_spark_driver_kill.py",
@@ -97,6 +101,8 @@ THINNED: Final = {
     "tests/integration/test_tail_topics.py": "json",
     "tests/integration/test_spark_columns_untold.py": "parquet",
     "tests/integration/test_verify.py": "postgres",
+    "tests/integration/test_sql_ignored.py": "postgres",
+    "tests/integration/test_kafka_sink.py": "",
 }
 """Module → the value of a parameter that `make test` keeps of every function."""
 

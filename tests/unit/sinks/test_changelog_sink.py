@@ -37,6 +37,14 @@ def opened(path: Path, **more: Any) -> ChangeLogSink:
     return made
 
 
+def deliver(path: Path, *parts: Any, **more: Any) -> None:
+    """Write transactions as one batch, and end."""
+    log = opened(path, **more)
+    log.write(batch(*parts))
+    log.flush()
+    log.close()
+
+
 def rows(path: Path, table: str = "people") -> list[dict[str, Any]]:
     found = ChangeLog(str(path)).rows("public", table)
     return [row for part in found for row in part.to_pylist()]
@@ -130,14 +138,11 @@ def test_every_operation_replays_to_the_state_of_the_table(tmp_path: Path) -> No
 
 def test_a_truncate_stands_in_its_place(tmp_path: Path) -> None:
     db = Database()
-    log = opened(tmp_path)
     db.insert(PEOPLE, ["1", "Ann", None])
     db.insert(VISITS, ["1", "a"])
     db.truncate(PEOPLE, VISITS)
     db.insert(PEOPLE, ["1", "Other", None])
-    log.write(batch(db.commit()))
-    log.flush()
-    log.close()
+    deliver(tmp_path, db.commit())
     assert [row["_op"] for row in rows(tmp_path)] == ["c", "t", "c"]
     assert as_text(replay(rows(tmp_path), ["id"])) == [("1", "Other", None)]
     assert replay(rows(tmp_path, "visits"), []) == []
@@ -236,12 +241,9 @@ def test_a_schema_change_starts_a_new_segment(tmp_path: Path) -> None:
         "public.people", [("id", "int4"), ("name", "text"), ("note", "text"), ("age", "int4")]
     )
     db = Database()
-    log = opened(tmp_path)
     db.insert(PEOPLE, ["1", "Ann", None])
     db.insert(wider, ["2", "Bob", None, "44"])
-    log.write(batch(db.commit()))
-    log.flush()
-    log.close()
+    deliver(tmp_path, db.commit())
     old, new = ChangeLog(str(tmp_path)).rows("public", "people")
     assert "age" not in old.schema.names
     assert new.to_pylist()[0]["age"] == 44
@@ -253,12 +255,9 @@ def test_equal_relations_share_a_segment(tmp_path: Path) -> None:
     """A decoder announces a relation again after a reconnect; nothing has changed by it."""
     twin = relation("public.people", [("id", "int4"), ("name", "text"), ("note", "text")])
     db = Database()
-    log = opened(tmp_path)
     db.insert(PEOPLE, ["1", "Ann", None])
     db.insert(twin, ["2", "Bob", None])
-    log.write(batch(db.commit()))
-    log.flush()
-    log.close()
+    deliver(tmp_path, db.commit())
     (entry,) = next(ChangeLog(str(tmp_path)).manifests()).tables
     assert entry.rows == 2
     assert len(entry.segments) == 1
@@ -266,11 +265,8 @@ def test_equal_relations_share_a_segment(tmp_path: Path) -> None:
 
 def test_large_tables_get_several_segments(tmp_path: Path) -> None:
     db = Database()
-    log = opened(tmp_path, segment_rows=10, chunk_rows=3, memory_bytes=0)
     db.insert(PEOPLE, *[[str(n), "x", None] for n in range(25)])
-    log.write(batch(*[db.commit()]))
-    log.flush()
-    log.close()
+    deliver(tmp_path, *[db.commit()], segment_rows=10, chunk_rows=3, memory_bytes=0)
     (entry,) = next(ChangeLog(str(tmp_path)).manifests()).tables
     assert [part.rows for part in entry.segments] == [10, 10, 5]
     assert [row["id"] for row in rows(tmp_path)] == list(range(25))
@@ -364,11 +360,8 @@ def test_a_log_that_starts_over_begins_an_epoch(tmp_path: Path) -> None:
     """Without a stored offset what comes may be another server, whose LSNs are smaller."""
     old = Database()
     old.lsn = 0x9000000
-    log = opened(tmp_path)
     old.insert(PEOPLE, ["1", "old", None])
-    log.write(batch(old.commit()))
-    log.flush()
-    log.close()
+    deliver(tmp_path, old.commit())
     new = Database()
     new.insert(PEOPLE, ["1", "new", None])
     again = sink(tmp_path, resumes=False)
@@ -459,10 +452,7 @@ def test_names_of_every_kind_become_folders(tmp_path: Path) -> None:
     table = relation('we/ird."Ta ble" ü', [("id", "int4")])
     db = Database()
     db.insert(table, ["1"])
-    log = opened(tmp_path)
-    log.write(batch(db.commit()))
-    log.flush()
-    log.close()
+    deliver(tmp_path, db.commit())
     (found,) = ChangeLog(str(tmp_path)).rows("we/ird", '"Ta ble" ü')
     assert found.num_rows == 1
 
@@ -636,10 +626,7 @@ def test_a_column_with_a_name_that_readers_get_besides_is_refused_to_them(
 ) -> None:
     table, db = relation("public.odd", [("id", "int4"), (name, "text")]), Database()
     db.insert(table, ["1", "x"])
-    log = opened(tmp_path)
-    log.write(batch(db.commit()))
-    log.flush()
-    log.close()
+    deliver(tmp_path, db.commit())
     with pytest.raises(ColumnNameTaken, match=rf"WT-5104 public.odd has a column {name}"):
         rows(tmp_path, "odd")
 

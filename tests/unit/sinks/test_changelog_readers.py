@@ -1,4 +1,4 @@
-"""What a registered reader has not read stays in the change log, for as long as it gives signs of life."""
+"""What a registered reader has not read stays in the change log, and what ``waltap changelog`` shows and removes."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ from waltap.files.store import Store
 from typer.testing import CliRunner
 from waltap_sinks.changelog import NOTHING, ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.changelog.commands import application
-from waltap_sinks.changelog.errors import ChangeLogDamaged, ReaderUnknown
+from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogMissing, ReaderUnknown
 
 from tests.harness.changelog import Database, batch, context, relation
 
@@ -109,3 +109,62 @@ def test_readers_are_seen_made_and_forgotten_by_command(log: ChangeLog) -> None:
     assert isinstance(
         run(application, ["readers", path, "--forget", "night"]).exception, ReaderUnknown
     )
+
+
+# --- commands -------------------------------------------------------------------------------------
+
+
+def test_list_shows_the_newest_manifests(log: ChangeLog) -> None:
+    shown = CliRunner().invoke(application, ["list", log.store.path(""), "--last", "2"])
+    assert shown.exit_code == 0
+    marks = [str(step.mark) for step in log.manifests()]
+    assert [mark in shown.output for mark in marks] == [False, False, False, True, True]
+    assert "public.people 1" in shown.output
+
+
+def test_retire_removes_what_was_applied(log: ChangeLog) -> None:
+    marks = [str(step.mark) for step in log.manifests()]
+    kept = CliRunner().invoke(application, ["retire", log.store.path(""), "--applied", marks[1]])
+    assert "0 manifests removed" in kept.output, "they are younger than a day"
+    assert len(list(log.manifests())) == 5
+
+
+def test_a_wrong_mark_is_named(log: ChangeLog) -> None:
+    wrong = CliRunner().invoke(application, ["retire", log.store.path(""), "--applied", "nonsense"])
+    assert wrong.exit_code == 2
+    assert "is not a mark" in wrong.output
+
+
+def test_sweep_of_a_clean_log_removes_nothing(log: ChangeLog) -> None:
+    swept = CliRunner().invoke(
+        application, ["sweep", log.store.path(""), "--older-than-hours", "0"]
+    )
+    assert "0 segments removed" in swept.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["list"], ["retire", "--applied", "1-2-3"], ["sweep"]],
+    ids=["list", "retire", "sweep"],
+)
+@pytest.mark.parametrize("made", [True, False], ids=["a-folder", "nothing"])
+def test_what_is_no_change_log_is_told(tmp_path: Path, arguments: list[str], made: bool) -> None:
+    folder = tmp_path / "folder"
+    if made:
+        (folder / "other").mkdir(parents=True)
+    command, *rest = arguments
+    answer = CliRunner().invoke(application, [command, str(folder), *rest])
+    assert isinstance(answer.exception, ChangeLogMissing)
+    assert str(folder) in answer.exception.problem
+    assert not answer.output
+    assert folder.exists() is made
+
+
+def test_a_change_log_without_changes_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    sink, db = ChangeLogSink(ChangeLogProperties(path=str(path)), context(tmp_path)), Database()
+    sink.open()
+    db.insert(PEOPLE, ["1", "x"])
+    sink.write(batch(db.commit()))
+    assert CliRunner().invoke(application, ["list", str(path)]).exit_code == 0
+    sink.close()
