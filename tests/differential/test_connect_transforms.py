@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.differential.engines import peer_installed
 from tests.differential.connect_transforms.cases import questions
 from tests.differential.connect_transforms.judge import Question, judged, ours, same
 from tests.differential.connect_transforms.recorded import RECORDED
@@ -15,13 +14,6 @@ from waltap_transforms.connect import CONNECT
 
 LINES = [json.loads(line) for line in RECORDED.read_text(encoding="utf-8").splitlines()[1:]]
 BY_CLASS = {name: [line for line in LINES if line["class"] == name] for name in {each["class"] for each in LINES}}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def peer(java: Path) -> None:
-    """Skip without Debezium's jars; they are fetched by set-up, not by a test."""
-    if not peer_installed():
-        pytest.skip("the Debezium peer is not installed: benchmarks/peer/run-peer --install")
 
 
 def assert_same(question: Question, answer: dict[str, Any]) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from tests.differential.converters import Question, ask, protobuf_class_path
 from tests.differential.corpus import CORPORA
-from tests.differential.engines import peer_installed
 from tests.differential.normalise import SAME
 from tests.harness.typed_records import typed_records, with_schema
 from tests.harness.typed_values import typed  # noqa: F401 - a fixture
@@ -30,13 +29,6 @@ from waltap_formats.protobuf.properties import ProtobufProperties
 CLOUD_EVENTS = "io.debezium.converters.CloudEventsConverter"
 AVRO = "io.confluent.connect.avro.AvroConverter"
 PROTOBUF = "io.confluent.connect.protobuf.ProtobufConverter"
-
-
-@pytest.fixture(scope="module")
-def peer(java: Path) -> None:
-    """Skip without Debezium's jars; they are fetched by set-up, not by a test."""
-    if not peer_installed():
-        pytest.skip("the Debezium peer is not installed: benchmarks/peer/run-peer --install")
 
 
 def ordered(schema: str) -> object:

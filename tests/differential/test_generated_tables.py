@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.differential.accepted import unexplained
 from tests.differential.comparison import differences, report
-from tests.differential.engines import Debezium, Engine, Waltap, peer_installed
+from tests.differential.engines import Debezium, Engine, Waltap
 from tests.differential.generated import PREAMBLE, Case, cases
 from tests.differential.normalise import Record, canonical, payload
 from tests.harness.servers.postgres import Database, Server
@@ -36,13 +36,6 @@ SETTINGS = settings(
 )
 
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def peer(java: Path) -> None:
-    """Skip without Debezium's jars; they are fetched by set-up, not by a test."""
-    if not peer_installed():
-        pytest.skip("the Debezium peer is not installed: benchmarks/peer/run-peer --install")
 
 
 def properties(database: Database, engine: str, **more: str) -> dict[str, str]:

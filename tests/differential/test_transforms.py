@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.differential.engines import peer_installed
 from tests.differential.transforms import Question, ask, written
-from tests.harness.change_records import change_records, outbox_records
+from tests.harness.change_records import PIPELINE, change_records, outbox_records, transform
 from waltap.capture.capture import Capture, CaptureProperties
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordTransformContext
@@ -31,20 +30,6 @@ SEEDS = range(int(os.environ.get("WALTAP_SEEDS", "2")))
 DEBEZIUM = "io.debezium.transforms."
 
 Made = Callable[[list[ConnectRecord]], list[ConnectRecord]]
-
-
-@pytest.fixture(scope="module")
-def peer(java: Path) -> None:
-    """Skip without Debezium's jars; they are fetched by set-up, not by a test."""
-    if not peer_installed():
-        pytest.skip("the Debezium peer is not installed: benchmarks/peer/run-peer --install")
-
-
-def context() -> RecordTransformContext:
-    """Return what transforms know of a pipeline."""
-    return RecordTransformContext(
-        label="t", capture=Capture(CaptureProperties.model_validate({"topic.prefix": "server"}))
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +152,7 @@ def test_outbox_events_are_those_of_event_router() -> None:
     ]
 
     def make(config: Mapping[str, Any]) -> Made:
-        return EventRouter(EventRouterProperties.model_validate(config), context())
+        return EventRouter(EventRouterProperties.model_validate(config), PIPELINE)
 
     records = lambda seed: outbox_records(seed, 25)  # noqa: E731 - as the default is
     compare(Case(java="outbox.EventRouter", make=make, configs=configs, records=records))
@@ -259,7 +244,7 @@ def test_other_records_are_those_of_debezium() -> None:
         *(
             Case(
                 java=java,
-                make=partial(made, name),
+                make=lambda config, name=name: transform(name, **config),
                 configs=configs,
                 records=partial(records_for, name),
                 may_fail=name in ("header-to-value", "swap-geometry-coordinates"),
@@ -277,13 +262,6 @@ def records_for(name: str, seed: int) -> list[ConnectRecord]:
     if name == "geometry-format":
         return [each for each in records if of_one_form(each, extended=seed % 2 == 0)]
     return records
-
-
-def made(name: str, config: Mapping[str, Any]) -> Made:
-    """Return the transform ``name``."""
-    (spec,) = (each for each in DEBEZIUM_SPECS if each.name == name)
-    properties = None if spec.properties is None else spec.properties.model_validate(config)
-    return spec.factory(properties, context())
 
 
 def hashable(record: ConnectRecord) -> bool:

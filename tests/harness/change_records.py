@@ -6,11 +6,19 @@ from typing import Any
 
 import msgspec
 
+from waltap.capture.capture import Capture, CaptureProperties
 from waltap.format.connect_record import ConnectHeader, ConnectRecord
+from waltap.format.record_transform import RecordTransformContext
 from waltap.mapping import envelope
 from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap_transforms.debezium import DEBEZIUM
 
-__all__ = ["change_records", "outbox_records", "structures"]
+__all__ = ["PIPELINE", "change_records", "outbox_records", "structures", "transform"]
+
+PIPELINE = RecordTransformContext(
+    label="t", capture=Capture(CaptureProperties.model_validate({"topic.prefix": "server"}))
+)
+"""What transforms know of a pipeline."""
 
 NOW = 1_767_225_601_123
 SOURCE = envelope.source_schema("postgresql")
@@ -341,3 +349,11 @@ def _apart(chance: random.Random) -> ConnectRecord:
         "message": {"prefix": "p", "content": b'{"id": 1, "name": "x"}'},
     }
     return ConnectRecord("server.message", MESSAGE_KEY, {"prefix": "p"}, MESSAGE, value)
+
+
+def transform(name: str, context: RecordTransformContext = PIPELINE, /, **given: str) -> Any:
+    """Return one of Debezium's transforms, by our name; properties are given with __ for the dot."""
+    (spec,) = (each for each in DEBEZIUM if each.name == name)
+    config = {key.replace("__", "."): value for key, value in given.items()}
+    properties = None if spec.properties is None else spec.properties.model_validate(config)
+    return spec.factory(properties, context)

@@ -18,10 +18,20 @@ from waltap.format.converter import ConverterContext
 from waltap.format.format import FormatContext
 from waltap.json.converter import JsonConverter, JsonConverterProperties
 from waltap.transactions.transaction import SnapshotRows, TransactionPart
+from waltap_formats.avro.converter import AvroConverter
+from waltap_formats.avro.properties import AvroProperties
 from waltap_testing.installed import identity_kept, mapper
 from waltap_testing.workload import ITEMS
 
-__all__ = ["NOW", "context", "records_of", "typed_parts", "typed_records", "with_schema"]
+__all__ = [
+    "NOW",
+    "UnregisteredAvro",
+    "context",
+    "records_of",
+    "typed_parts",
+    "typed_records",
+    "with_schema",
+]
 
 NOW = 1_767_225_601_123_456_789
 _JSON = JsonConverter(JsonConverterProperties(), ConverterContext(side="value"))
@@ -118,3 +128,21 @@ def with_schema(record: ConnectRecord) -> bytes:
     written = converter.encoder(record.topic, record.value_schema)(record.value)
     assert written is not None
     return written
+
+
+class UnregisteredAvro(AvroConverter):
+    """Avro without a registry; ``straight``: rows are written from their images."""
+
+    def __init__(self, *, straight: bool) -> None:
+        url = {"schema.registry.url": "http://nobody"}
+        super().__init__(AvroProperties.model_validate(url), ConverterContext(side="value"))
+        self.straight = straight
+
+    def prefix(self, topic: str, schema: Any) -> bytes:
+        return b"\0\0\0\0\1"
+
+    def keys(self, shape: Any, *, read: bool) -> Any:
+        return super().keys(shape, read=read) if self.straight else None
+
+    def creates(self, shape: Any, value: Any, key: Any, *, read: bool) -> Any:
+        return super().creates(shape, value, key, read=read) if self.straight else None

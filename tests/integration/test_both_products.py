@@ -14,7 +14,6 @@ import pytest
 from confluent_kafka import Message
 
 from tests.harness.both_products import BothProducts
-from tests.differential.engines import peer_installed
 from tests.harness.kafka import read_all
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
@@ -26,13 +25,6 @@ VOLATILE = ("ts_ms", "ts_us", "ts_ns")
 OF_A_SNAPSHOT = (*VOLATILE, "lsn", "txId", "sequence")
 JSON = "org.apache.kafka.connect.json.JsonConverter"
 AVRO = "io.confluent.connect.avro.AvroConverter"
-
-
-@pytest.fixture(scope="module")
-def peer(java: Path) -> None:
-    """Skip without Debezium's jars; they are fetched by set-up, not by a test."""
-    if not peer_installed():
-        pytest.skip("the Debezium peer is not installed: benchmarks/peer/run-peer --install")
 
 
 def from_json(data: bytes | None) -> Any:

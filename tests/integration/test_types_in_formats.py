@@ -10,7 +10,13 @@ import pytest
 from jsonschema import Draft7Validator
 
 from tests.harness.protobuf import protobuf_reader
-from tests.harness.typed_records import NOW, context, typed_parts, typed_records
+from tests.harness.typed_records import (
+    NOW,
+    UnregisteredAvro,
+    context,
+    typed_parts,
+    typed_records,
+)
 from tests.harness.typed_values import typed  # noqa: F401 - a fixture
 from waltap.format.converted import ConvertedFormat, Converters
 from waltap.format.converter import ConverterContext, ValueUnfit
@@ -210,29 +216,6 @@ def test_json_is_valid_by_the_schema_that_is_registered(typed, decimals: str) ->
     assert count > (600 if decimals == "BASE64" else 40)
 
 
-class Unregistered(AvroConverter):
-    """Avro without a registry; ``straight``: rows are written from their images."""
-
-    straight = True
-
-    def __init__(self) -> None:
-        url = {"schema.registry.url": "http://nobody"}
-        super().__init__(AvroProperties.model_validate(url), ConverterContext(side="value"))
-
-    def prefix(self, topic, schema):
-        return b"\0\0\0\0\1"
-
-    def keys(self, shape, *, read):
-        return super().keys(shape, read=read) if self.straight else None
-
-    def creates(self, shape, value, key, *, read):
-        return super().creates(shape, value, key, read=read) if self.straight else None
-
-
-class General(Unregistered):
-    straight = False
-
-
 @pytest.mark.parametrize("times", [1, 8], ids=["few", "many"])
 @pytest.mark.parametrize("nullable", [True, False], ids=["nullable", "not null"])
 def test_rows_written_straight_are_those_written_from_values(
@@ -249,11 +232,11 @@ def test_rows_written_straight_are_those_written_from_values(
     for name, parts in typed_parts(typed, nullable=nullable, times=times):
         for part in parts:
             try:
-                wanted = rendered(General(), part)
+                wanted = rendered(UnregisteredAvro(straight=False), part)
             except ValueUnfit:  # null in a required field
                 with pytest.raises(ValueUnfit):
-                    rendered(Unregistered(), part)
+                    rendered(UnregisteredAvro(straight=True), part)
                 continue
-            assert rendered(Unregistered(), part) == wanted, name
+            assert rendered(UnregisteredAvro(straight=True), part) == wanted, name
             straight += len(wanted)
     assert straight > 500

@@ -2,14 +2,13 @@
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from waltap.arrow.array import FEW, LONG, string_array
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
 
-@settings(deadline=None)  # the first import of pyarrow takes long
 @given(st.lists(st.none() | TEXT, max_size=FEW + 1))
 def test_strings(values: list[str | None]) -> None:
     made = string_array(values)

@@ -182,7 +182,7 @@ def as_columns(rows: list[tuple[str | None, ...]], cut: int) -> RowBlock | None:
                 return copy_block(found, width, len(found))
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(
     tables(),
     MODES,

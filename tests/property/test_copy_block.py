@@ -1,7 +1,7 @@
 """COPY's text format as columns: what the reader of rows reads, or nothing."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.property.test_copy_text import TABLES, pieces_of, written
@@ -35,7 +35,6 @@ def test_any_bytes_give_what_the_reader_of_rows_gives_or_nothing(data: bytes, wi
         assert [row for rows in copy_rows([data], width) for row in rows] == list(block)
 
 
-@settings(deadline=None)
 @given(
     TABLES.filter(bool),
     st.lists(st.integers(0, 2000), max_size=8),

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.types.columns import column, data_type, mapping
@@ -56,19 +56,16 @@ def printed_numeric(value: Decimal) -> str:
     return f"{abs(value) if not value else value:f}"
 
 
-@settings(deadline=None)  # the first example imports, and machines are shared
 @given(st.decimals(allow_nan=False, allow_infinity=False).filter(lambda d: abs(d.adjusted()) < 300))
 def test_numeric(value: Decimal) -> None:
     assert from_binary("numeric", numeric(value)) == printed_numeric(value)
 
 
-@settings(deadline=None)
 @given(st.dates())
 def test_date(value: date) -> None:
     assert from_binary("date", struct.pack(">i", (value - START.date()).days)) == value.isoformat()
 
 
-@settings(deadline=None)
 @given(st.datetimes())
 def test_timestamp(value: datetime) -> None:
     text = from_binary("timestamp", struct.pack(">q", (value - START) // MICROSECOND))
@@ -77,35 +74,18 @@ def test_timestamp(value: datetime) -> None:
     assert zoned == text + "+00"
 
 
-@settings(deadline=None)
-@given(st.uuids())
-def test_uuid(value: UUID) -> None:
-    assert from_binary("uuid", value.bytes) == str(value)
-
-
-@settings(deadline=None)
 @given(st.ip_addresses(v=4), st.integers(0, 32), st.booleans())
 def test_inet(value: ipaddress.IPv4Address, bits: int, cidr: bool) -> None:
     text = from_binary("cidr" if cidr else "inet", bytes([2, bits, cidr, 4]) + value.packed)
     assert text == (str(value) if bits == 32 and not cidr else f"{value}/{bits}")
 
 
-@settings(deadline=None)
 @given(st.ip_addresses(v=6))
 def test_inet6_names_the_same_address(value: ipaddress.IPv6Address) -> None:
     text = from_binary("inet", bytes([3, 128, 0, 16]) + value.packed)
     assert ipaddress.IPv6Address(text) == value
 
 
-@settings(deadline=None)
-@given(st.text("01", max_size=40))
-def test_varbit(bits: str) -> None:
-    whole = bits.ljust(-(-len(bits) // 8) * 8, "0")
-    octets = bytes(int(whole[n : n + 8], 2) for n in range(0, len(whole), 8))
-    assert from_binary("varbit", struct.pack(">i", len(bits)) + octets) == bits
-
-
-@settings(deadline=None)
 @given(st.lists(st.none() | st.integers(-(2**31), 2**31 - 1), min_size=1), st.integers(-5, 5))
 def test_integer_array(items: list[int | None], lower: int) -> None:
     data = struct.pack(">iiiii", 1, None in items, 23, len(items), lower)
@@ -117,7 +97,6 @@ def test_integer_array(items: list[int | None], lower: int) -> None:
     assert text == f"{bounds}{{{body}}}"
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.text(max_size=5), st.none() | st.text(max_size=5), max_size=6))
 def test_hstore(pairs: dict[str, str | None]) -> None:
     data = struct.pack(">i", len(pairs))
@@ -176,7 +155,6 @@ def float_text(value: float) -> str:
     return reader(struct.pack(">d", value))
 
 
-@settings(deadline=None)
 @given(st.sampled_from(list(KINDS)), st.data())
 def test_arrow_column_holds_the_values_whatever_the_format(kind: str, draw: st.DataObject) -> None:
     (name, modifiers), strategy, as_text, as_binary = KINDS[kind]
@@ -191,7 +169,6 @@ def test_arrow_column_holds_the_values_whatever_the_format(kind: str, draw: st.D
     sent.validate(full=True)
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(["1", None, UNCHANGED, ABSENT, b"\0\0\0\1"]), max_size=20))
 def test_what_is_not_there_is_null_and_what_did_not_change_is_named(marks: list[Any]) -> None:
     columns = (column("int4"), column("text"))
@@ -202,7 +179,3 @@ def test_what_is_not_there_is_null_and_what_did_not_change_is_named(marks: list[
     assert codec.batch(rows).column(0).to_pylist() == there
     expected = [["x"] if mark is UNCHANGED else [] for mark in marks]
     assert codec.unchanged(rows).to_pylist() == expected
-
-
-def test_array_types_of_columns_are_built_in() -> None:
-    assert data_type("int4[]").oid == 1007

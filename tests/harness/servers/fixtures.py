@@ -11,7 +11,7 @@ does to a server (long transactions, slots, WAL) is nothing that a test has to l
   killed and started again; ``registry``: a schema registry with Confluent's interface, one per worker;
 - ``mariadb``, ``redis_server``, ``nats_server``, ``moto``: one per worker;
 - ``s3``: an S3 server, one per worker; ``bucket``: the name of an empty bucket on it;
-- ``java``: the Java home; ``spark``: a local Spark session.
+- ``java``: the Java home; ``peer``: Debezium's classes on it; ``spark``: a local Spark session.
 
 What is missing is a skip with its reason, or a failure with ``CI=true``.
 """
@@ -262,6 +262,15 @@ def delta(spark: Any) -> Any:
     except MissingProgram as reason:
         missing(f"no Delta Lake: {reason}")
     return spark
+
+
+@pytest.fixture(scope="session")
+def peer(java: Path) -> None:
+    """Skip without Debezium's jars; they are fetched by set-up, not by a test."""
+    from tests.differential.engines import peer_installed
+
+    if not peer_installed():
+        pytest.skip("the Debezium peer is not installed: benchmarks/peer/run-peer --install")
 
 
 @pytest.fixture(scope="session")

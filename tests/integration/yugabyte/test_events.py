@@ -38,79 +38,53 @@ def streamed(
     return [event for event in pipeline.events() if event[1] != last]
 
 
-def identity(pipeline: YugabytePipeline, name: str) -> None:
-    pipeline.server.database.execute(f"SELECT yb_replica_identity('t', '{name}')")
+CHANGES = (
+    "INSERT INTO t VALUES (1, 'a', 10)",
+    "INSERT INTO t VALUES (2, NULL, NULL)",
+    "UPDATE t SET aura = 99 WHERE id = 1",
+    "UPDATE t SET aura = NULL WHERE id = 1",
+    "UPDATE t SET name = 'b', aura = 10 WHERE id = 1",
+    "DELETE FROM t WHERE id = 1",
+    "UPDATE t SET id = 3 WHERE id = 2",
+    "INSERT INTO t VALUES (4, 'd', 4); UPDATE t SET aura = 1 WHERE id = 4; DELETE FROM t WHERE id = 4",
+    "TRUNCATE t",
+)
+UNSENT = {"id": cell(1), "name": None, "aura": cell(99)}
+BY_CHANGE: Events = [
+    ("c", K1, None, row(1, "a", 10)),
+    ("c", K2, None, row(2, None, None)),
+    ("u", K1, None, UNSENT),
+    ("u", K1, None, {**UNSENT, "aura": cell(None)}),
+    ("u", K1, None, row(1, "b", 10)),
+    ("d", K1, key_of(1), None),
+    ("d", K2, key_of(2), None),
+    ("c", K3, None, row(3, None, None)),
+    ("c", K4, None, row(4, "d", 4)),
+    ("u", K4, None, {"id": cell(4), "name": None, "aura": cell(1)}),
+    ("d", K4, key_of(4), None),
+]
 
 
-def test_scenarios_01_to_08_of_identity_change(pipeline: YugabytePipeline) -> None:
-    """One stream for all, so that it is one start; each assertion names its scenario."""
-    events = streamed(
-        pipeline,
-        "INSERT INTO t VALUES (1, 'a', 10)",
-        "INSERT INTO t VALUES (2, NULL, NULL)",
-        "UPDATE t SET aura = 99 WHERE id = 1",
-        "UPDATE t SET aura = NULL WHERE id = 1",
-        "UPDATE t SET name = 'b', aura = 10 WHERE id = 1",
-        "DELETE FROM t WHERE id = 1",
-        "UPDATE t SET id = 3 WHERE id = 2",
-        "INSERT INTO t VALUES (4, 'd', 4); UPDATE t SET aura = 1 WHERE id = 4; DELETE FROM t WHERE id = 4",
-    )
-    scenario = iter(events)
-    assert next(scenario) == ("c", K1, None, row(1, "a", 10)), "scenario 1"
-    assert next(scenario) == ("c", K2, None, row(2, None, None)), "scenario 2"
-    changed = {"id": cell(1), "name": None, "aura": cell(99)}
-    assert next(scenario) == ("u", K1, None, changed), "scenario 3"
-    assert next(scenario) == ("u", K1, None, {**changed, "aura": cell(None)}), "scenario 4"
-    assert next(scenario) == ("u", K1, None, row(1, "b", 10)), "scenario 5"
-    assert next(scenario) == ("d", K1, key_of(1), None), "scenario 6"
-    assert next(scenario) == ("d", K2, key_of(2), None), "scenario 7"
-    assert next(scenario) == ("c", K3, None, row(3, None, None)), "scenario 7"
-    assert [event[0] for event in scenario] == ["c", "u", "d"], "scenario 8"
-    assert events[-2] == ("u", K4, None, {"id": cell(4), "name": None, "aura": cell(1)})
-
-
-def test_scenario_06_a_delete_is_followed_by_a_tombstone(pipeline: YugabytePipeline) -> None:
-    streamed(pipeline, "INSERT INTO t VALUES (1, 'a', 1)", "DELETE FROM t WHERE id = 1")
-    keys = [
-        (r["key"], None if r["value"] is None else r["value"]["op"]) for r in pipeline.records()
-    ]
-    assert keys[:3] == [(K1, "c"), (K1, "d"), (K1, None)]
-
-
-def test_scenarios_07_and_08_one_transaction_has_one_id_and_rising_positions(
-    pipeline: YugabytePipeline,
-) -> None:
-    streamed(
-        pipeline,
-        "INSERT INTO t VALUES (2, 'b', 1)",
-        "UPDATE t SET id = 3 WHERE id = 2",
-        "INSERT INTO t VALUES (4, 'd', 4); UPDATE t SET aura = 1 WHERE id = 4; DELETE FROM t WHERE id = 4",
-    )
-    told = [(source["txId"], source["lsn"]) for source in pipeline.sources()][:6]
-    assert told == [(2, 3), (3, 6), (3, 7), (4, 10), (4, 11), (4, 12)]
-
-
-def test_what_stands_around_rows_is_as_debezium_2_5_has_it(pipeline: YugabytePipeline) -> None:
-    streamed(pipeline, "INSERT INTO t VALUES (1, 'a', 1)", "UPDATE t SET aura = 2")
-    value = pipeline.records()[1]["value"]
+def test_scenarios_01_to_08_and_29_of_identity_change(pipeline: YugabytePipeline) -> None:
+    """One stream for all, so that it is one start: an event each, and none of the TRUNCATE."""
+    assert streamed(pipeline, *CHANGES) == BY_CHANGE
+    told = [(source["txId"], source["lsn"]) for source in pipeline.sources()][: len(BY_CHANGE)]
+    singles = [(number + 1, 3 * number) for number in range(1, 7)]
+    assert told == [*singles, (8, 21), (8, 22), (9, 25), (9, 26), (9, 27)]
+    records = pipeline.records()
+    deletes = [n for n, r in enumerate(records) if r["value"] and r["value"]["op"] == "d"]
+    assert [records[n + 1]["key"] for n in deletes] == [K1, K2, K4], "each has a tombstone"
+    assert {records[n + 1]["value"] for n in deletes} == {None}
+    value = records[1]["value"]
     assert list(value) == ["before", "after", "source", "op", "ts_ms", "transaction"]
+    assert value["transaction"] is None
     source = value["source"]
     assert list(source) == [
         "version", "connector", "name", "ts_ms", "snapshot", "db", "sequence", "schema", "table",
         "txId", "lsn", "xmin",
     ]  # fmt: skip
-    told = {
-        name: source[name] for name in ("connector", "snapshot", "sequence", "txId", "lsn", "xmin")
-    }
-    assert told == {
-        "connector": "postgresql",
-        "snapshot": "false",
-        "sequence": '["5","6"]',
-        "txId": 3,
-        "lsn": 6,
-        "xmin": None,
-    }
-    assert value["transaction"] is None
+    told_of = ("connector", "snapshot", "sequence", "txId", "lsn", "xmin")
+    assert [source[name] for name in told_of] == ["postgresql", "false", '["5","6"]', 3, 6, None]
 
 
 def test_schemas_of_cells_have_the_optional_rules(pipeline: YugabytePipeline) -> None:
@@ -149,60 +123,48 @@ def test_schemas_of_cells_have_the_optional_rules(pipeline: YugabytePipeline) ->
     assert (key["name"], key["optional"], key["fields"][0]["optional"]) == ("id", False, False)
 
 
-def test_scenarios_09_and_10_identity_default(pipeline: YugabytePipeline) -> None:
-    pipeline.server.database.execute("ALTER TABLE t ADD COLUMN n int NOT NULL DEFAULT 7")
-    identity(pipeline, "DEFAULT")
-    events = streamed(
-        pipeline,
-        "INSERT INTO t VALUES (1, 'a', 10, 3)",
-        "UPDATE t SET aura = 5 WHERE id = 1",
-        "DELETE FROM t WHERE id = 1",
-    )
-    assert events[1] == ("u", K1, None, {**row(1, "a", 5), "n": cell(3)}), "scenario 9"
-    assert events[2][:2] == ("d", K1)
-    # the value is required by its schema: what has none is the type's neutral value, or the default
-    assert events[2][2] == {**key_of(1), "n": cell(events[2][2]["n"]["value"])}, "scenario 10"
-    assert events[2][2]["n"]["value"] is not None
-
-
-def test_scenario_11_identity_full(pipeline: YugabytePipeline) -> None:
-    identity(pipeline, "FULL")
-    events = streamed(
-        pipeline,
-        "INSERT INTO t VALUES (1, 'a', 10)",
-        "UPDATE t SET aura = 5 WHERE id = 1",
-        "DELETE FROM t WHERE id = 1",
-    )
-    assert events[1] == ("u", K1, row(1, "a", 10), row(1, "a", 5))
-    assert events[2] == ("d", K1, row(1, "a", 5), None)
-
-
-def test_scenario_12_identity_nothing(pipeline: YugabytePipeline) -> None:
-    identity(pipeline, "NOTHING")
-    database = pipeline.server.database
-    with pipeline.running() as run:
-        database.execute("INSERT INTO t VALUES (1, 'a', 1)")
-        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="publishes updates"):
-            database.execute("UPDATE t SET aura = 2")
-        database.execute("INSERT INTO t VALUES (2, 'b', 2)")
-        run.until(lambda: len(pipeline.events()) == 2, "both rows")
-    assert [event[0] for event in pipeline.events()] == ["c", "c"]
-
-
-def test_scenario_13_an_old_key_tuple_of_early_servers_says_nothing(
-    pipeline: YugabytePipeline,
+@pytest.mark.parametrize("old_generation", [False, True], ids=["new", "old"])
+def test_scenarios_09_to_13_other_identities(
+    pipeline: YugabytePipeline, old_generation: bool
 ) -> None:
+    """An old key tuple of early servers says nothing."""
     database = pipeline.server.database
-    database.execute(f'ALTER DATABASE "{database.name}" SET yboutput.old_generation = true')
-    events = streamed(
-        pipeline, "INSERT INTO t VALUES (1, 'a', 10)", "UPDATE t SET aura = 99 WHERE id = 1"
+    database.execute(
+        f'ALTER DATABASE "{database.name}" SET yboutput.old_generation = {old_generation}'
     )
-    assert events[1] == ("u", K1, None, {"id": cell(1), "name": None, "aura": cell(99)})
+    for name in ("DEFAULT", "FULL", "NOTHING"):
+        database.execute(f"CREATE TABLE {name}_t (LIKE t INCLUDING ALL, n int NOT NULL DEFAULT 7)")
+        database.execute(f"SELECT yb_replica_identity('{name}_t', '{name}')")
+    work = (
+        "INSERT INTO {t} VALUES (1, 'a', 10)",
+        "UPDATE {t} SET aura = 5 WHERE id = 1",
+        "DELETE FROM {t} WHERE id = 1",
+    )
+    with pipeline.running() as run:
+        for statement in work:
+            for name in ("t", "default_t", "full_t"):
+                database.execute(statement.format(t=name))
+        database.execute("INSERT INTO nothing_t VALUES (1, 'a', 1)")
+        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="publishes updates"):
+            database.execute("UPDATE nothing_t SET aura = 2")
+        database.execute("INSERT INTO nothing_t VALUES (2, 'b', 2)")
+        run.until(lambda: len(pipeline.events("nothing_t")) == 2, "the last rows")
+    assert pipeline.events("t")[1] == ("u", K1, None, {**UNSENT, "aura": cell(5)}), "scenario 13"
+    _, updated, deleted = pipeline.events("default_t")
+    assert updated == ("u", K1, None, {**row(1, "a", 5), "n": cell(7)}), "scenario 9"
+    # the value is required by its schema: what has none is the type's neutral value, or the default
+    neutral = deleted[2]["n"]["value"]
+    assert deleted == ("d", K1, {**key_of(1), "n": cell(neutral)}, None), "scenario 10"
+    assert neutral is not None
+    before, after = ({**row(1, "a", aura), "n": cell(7)} for aura in (10, 5))
+    assert pipeline.events("full_t")[1:] == [("u", K1, before, after), ("d", K1, after, None)]
+    assert [event[0] for event in pipeline.events("nothing_t")] == ["c", "c"]
 
 
 def test_scenario_14_pgoutput_gives_flat_rows(pipeline: YugabytePipeline) -> None:
-    identity(pipeline, "DEFAULT")
-    pipeline.server.database.execute("ALTER TABLE t REPLICA IDENTITY DEFAULT")
+    pipeline.server.database.execute(
+        "SELECT yb_replica_identity('t', 'DEFAULT'); ALTER TABLE t REPLICA IDENTITY DEFAULT"
+    )
     events = streamed(
         pipeline,
         "INSERT INTO t VALUES (1, 'a', 10)",
@@ -216,14 +178,6 @@ def test_scenario_14_pgoutput_gives_flat_rows(pipeline: YugabytePipeline) -> Non
         ("u", {"id": 1}, None, {"id": 1, "name": "a", "aura": 99}),
         ("d", {"id": 1}, {"id": 1, "name": None, "aura": None}, None),
     ]
-
-
-def test_scenario_16_a_column_that_is_not_null_and_was_not_sent_is_null(
-    pipeline: YugabytePipeline,
-) -> None:
-    pipeline.server.database.execute("ALTER TABLE t ADD COLUMN n int NOT NULL DEFAULT 7")
-    events = streamed(pipeline, "INSERT INTO t VALUES (1, 'a', 1, 3)", "UPDATE t SET aura = 2")
-    assert events[1][3] == {"id": cell(1), "name": None, "aura": cell(2), "n": None}
 
 
 def test_scenarios_26_27_30_tables_that_change_and_join(pipeline: YugabytePipeline) -> None:
@@ -290,11 +244,6 @@ def test_scenario_28_types_and_columns_of_any_type_that_were_not_sent(
     for name, event in zip(TYPES, events[2:], strict=True):
         others = dict.fromkeys(set(TYPES) - {name})
         assert {n: event[3][n] for n in TYPES} == {**others, name: cell(None)}
-
-
-def test_scenario_29_truncate_gives_nothing(pipeline: YugabytePipeline) -> None:
-    events = streamed(pipeline, "INSERT INTO t VALUES (1, 'a', 1)", "TRUNCATE t")
-    assert [event[0] for event in events] == ["c"]
 
 
 def test_a_profile_of_waltap_has_plain_rows_that_name_what_was_not_sent(

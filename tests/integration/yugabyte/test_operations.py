@@ -8,7 +8,7 @@ from pathlib import Path
 
 import re
 import pytest
-from waltap.errors import ConfigurationError, WaltapError
+from waltap.errors import WaltapError
 from waltap_postgres.connection import Session, watch
 from waltap_postgres.errors import OtherConnector, PositionGap
 from waltap_yugabyte.errors import ChangeRefused, NotYugabyte
@@ -208,66 +208,6 @@ def checked(pipeline: PipelineRig, **settings: object) -> list:
         return list(checks(stages, connector, locked=False))
     finally:
         connector.close()
-
-
-PARALLEL = {
-    "streaming.mode": "parallel",
-    "slot.names": "a,b",
-    "publication.names": "p,p",
-    "slot.ranges": "0,32768;32768,65536",
-}
-
-
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"slot.ranges": "0,100;32768,65536"}, "hash_code 100 is missing"),
-        ({"slot.ranges": "0,32768;32768,65000"}, "Incomplete ranges provided"),
-        ({"slot.ranges": "0,32768"}, "they must have as many"),
-        ({"slot.ranges": "0,40000;32768,65536"}, "in two ranges"),
-        ({"slot.ranges": "0;1"}, "is not FROM,TO"),
-        ({"slot.names": None}, "needs slot.names"),
-        ({"streaming.mode": None}, "only valid with streaming.mode"),
-    ],
-)
-def test_scenario_31_ranges_that_do_not_fit_are_refused(
-    pipeline: YugabytePipeline, changed: dict[str, object], words: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=words):
-        pipeline.run(**PARALLEL | changed)
-
-
-@pytest.mark.parametrize(
-    ("hosts", "words"),
-    [("a,b", "specify multiple hosts"), ("a:1,b", "is not HOST:PORT"), ("a:1,b:x", "HOST:PORT")],
-)
-def test_lists_of_hosts_name_their_ports(
-    pipeline: YugabytePipeline, hosts: str, words: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=words):
-        pipeline.run(**{"database.hostname": hosts})
-
-
-def test_precise_decimals_are_refused(pipeline: YugabytePipeline) -> None:
-    with pytest.raises(ConfigurationError, match="double, string"):
-        pipeline.run(**{"decimal.handling.mode": "precise"})
-
-
-def test_its_own_defaults(pipeline: YugabytePipeline, tmp_path: Path) -> None:
-    host, _ = pipeline.host()
-    profile = pipeline.profile(
-        host,
-        **{
-            "database.port": None,
-            "retriable.restart.connector.wait.ms": None,
-            "database.user": None,
-        },
-    )
-    properties = profile.connector.properties
-    assert (properties.port, properties.user) == (5433, "yugabyte")
-    assert (profile.engine.max_retries, profile.engine.retry_delay_ms) == (60, 30000)
-    assert profile.decoder.spec.name == "yboutput"
-    assert profile.capture.decimal_handling_mode == "double"
 
 
 def test_a_table_that_joins_the_publication_of_a_slot_is_not_streamed_at_once(

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.harness.typed_records import NOW, context
+from tests.harness.typed_records import NOW, UnregisteredAvro, context
 from waltap.decode.message import Insert, OldTuple, Update
 from waltap.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.decode.tuple_image import UNCHANGED
@@ -84,24 +84,6 @@ def test_what_is_no_value_of_the_schema_is_told(schema: Schema, value: Any) -> N
         carried(schema, value)
 
 
-class Unregistered(AvroConverter):
-    """Avro without a registry; ``straight``: rows are written from their images."""
-
-    def __init__(self, *, straight: bool) -> None:
-        url = {"schema.registry.url": "http://nobody"}
-        super().__init__(AvroProperties.model_validate(url), ConverterContext(side="value"))
-        self.straight = straight
-
-    def prefix(self, topic: str, schema: Schema) -> bytes:
-        return b"\0\0\0\0\1"
-
-    def keys(self, shape: Any, *, read: bool) -> Any:
-        return super().keys(shape, read=read) if self.straight else None
-
-    def creates(self, shape: Any, value: Any, key: Any, *, read: bool) -> Any:
-        return super().creates(shape, value, key, read=read) if self.straight else None
-
-
 def with_enum() -> Relation:
     mood = Column(name="mood", type_oid=20_000, data_type=LABELS, nullable=True)
     return msgspec.structs.replace(ITEMS, columns=(ITEMS.columns[0], mood))
@@ -140,7 +122,7 @@ def test_avros_quick_rows_are_those_of_its_general_way(schema: Schema, value: An
     batch = conversions(Batch(parts=[part_of(inserts)], position=Position(99), events=len(rows)))
 
     def rendered(*, straight: bool) -> list[Record]:
-        avro = Unregistered(straight=straight)
+        avro = UnregisteredAvro(straight=straight)
         form = ConvertedFormat(Converters(key=avro, value=avro, header=avro), made)
         return list(form.render(batch.parts, NOW))
 

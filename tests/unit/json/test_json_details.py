@@ -203,30 +203,6 @@ def test_unknown_type_leaves_its_column_out_of_value_and_key() -> None:
     assert json.loads(record.value)["after"] == {"id": 1}
 
 
-def test_names_with_quotes_backslashes_and_braces_are_json() -> None:
-    name = "we\"ird \\ {x} ''' é"
-    relation = table("q", f'"{name}" text', key=())
-    relation = type(relation)(
-        oid=1,
-        schema='s"{}',
-        table="t\\'''",
-        columns=(
-            Column(
-                name=name,
-                type_oid=25,
-                data_type=DataType(oid=25, schema="pg_catalog", name="text"),
-                nullable=True,
-            ),
-        ),
-        primary_key=(name,),
-    )
-    (record,) = render(part(Insert(relation, 0, ("x",))))
-    assert json.loads(record.key) == {name: "x"}
-    value = json.loads(record.value)
-    assert value["after"] == {name: "x"}
-    assert (value["source"]["schema"], value["source"]["table"]) == ('s"{}', "t\\'''")
-
-
 # --- values that do not fit -------------------------------------------------------------------------
 
 
@@ -463,10 +439,3 @@ def test_lines_follow_changes_of_topic_and_headers() -> None:
         ("a", 5, [1]),
     ]
     assert writer.lines(records) == b"".join(writer.line(record) for record in records)
-
-
-def test_events_of_a_batch_parse_as_a_dump() -> None:
-    s = Server()
-    s.insert(A, ("1", "x"))
-    s.delete(A, ("1", "x"))
-    assert [e["topic"] for e in events(render(*s.parts))] == ["t.public.a"] * 3

@@ -1,6 +1,11 @@
-"""Where connections go."""
+"""Properties of the connector: its own defaults, what it refuses, and where connections go."""
+
+from typing import Any
 
 import pytest
+from waltap.config.layers import read_tables
+from waltap.config.resolve import resolve, survey
+from waltap.host import Host
 from waltap_postgres.connection import conninfo
 from waltap_yugabyte import properties
 from waltap_yugabyte.properties import YugabyteProperties
@@ -23,3 +28,49 @@ def test_an_older_libpq_gets_the_hosts_in_another_order(monkeypatch: pytest.Monk
     assert {made.addresses for _ in range(200)} == {("a,b", "1,2"), ("b,a", "2,1")}
     in_turn = YugabyteProperties.model_validate(GIVEN | {"yb.load.balance.connections": False})
     assert {in_turn.addresses for _ in range(200)} == {("a,b", "1,2")}
+
+
+def tables(**source: Any) -> Any:
+    given = {"type": "yugabyte", "database.dbname": "d", "topic.prefix": "t", **source}
+    kept = {name: value for name, value in given.items() if value is not None}
+    return read_tables({"name": "p", "source": kept, "sink": {"type": "null"}})
+
+
+PARALLEL = {
+    "streaming.mode": "parallel",
+    "slot.names": "a,b",
+    "publication.names": "p,p",
+    "slot.ranges": "0,32768;32768,65536",
+    "table.include.list": "public.t",
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (PARALLEL | {"slot.ranges": "0,100;32768,65536"}, "hash_code 100 is missing"),
+        (PARALLEL | {"slot.ranges": "0,32768;32768,65000"}, "Incomplete ranges provided"),
+        (PARALLEL | {"slot.ranges": "0,32768"}, "they must have as many"),
+        (PARALLEL | {"slot.ranges": "0,40000;32768,65536"}, "in two ranges"),
+        (PARALLEL | {"slot.ranges": "0;1"}, "is not FROM,TO"),
+        (PARALLEL | {"slot.names": None}, "needs slot.names"),
+        (PARALLEL | {"streaming.mode": None}, "only valid with streaming.mode"),
+        ({"database.hostname": "a,b"}, "specify multiple hosts"),
+        ({"database.hostname": "a:1,b"}, "is not HOST:PORT"),
+        ({"database.hostname": "a:1,b:x"}, "HOST:PORT"),
+        ({"decimal.handling.mode": "precise"}, "double, string"),
+    ],
+)
+def test_what_cannot_work_is_refused(changed: dict[str, Any], words: str) -> None:
+    """Scenario 31, of ranges of hash codes; lists of hosts; modes that the connector has not."""
+    assert words in "".join(map(str, survey(tables(**changed), Host()).problems))
+    assert not survey(tables(**PARALLEL), Host()).problems
+
+
+def test_its_own_defaults() -> None:
+    profile = resolve(tables(), Host())
+    properties = profile.connector.properties
+    assert (properties.port, properties.user) == (5433, "yugabyte")
+    assert (profile.engine.max_retries, profile.engine.retry_delay_ms) == (60, 30000)
+    assert profile.decoder.spec.name == "yboutput"
+    assert profile.capture.decimal_handling_mode == "double"

@@ -1,0 +1,400 @@
+"""Debezium's transforms of records: what they refuse, what the comparison with Debezium cannot show, and their spans."""
+
+from dataclasses import replace as changed
+from typing import Any
+import msgspec
+import pytest
+from tests.harness.change_records import PIPELINE, change_records, outbox_records, transform
+from pydantic import ValidationError
+from waltap.capture.capture import Capture, CaptureProperties
+from waltap.format.connect_record import ConnectRecord
+from waltap.format.record_transform import RecordTransformContext, RecordUnfit
+from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap_transforms.debezium import DEBEZIUM
+from waltap_transforms.debezium.json_payload import JsonPayload, NotExpanded
+from typing import Any
+import msgspec
+import pytest
+from pydantic import ValidationError
+from waltap.capture.capture import Capture, CaptureProperties
+from waltap.format.connect_record import ConnectRecord
+from waltap.format.record_transform import RecordTransformContext, RecordUnfit
+from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap_transforms.debezium import DEBEZIUM
+from waltap_transforms.debezium.wkb import swapped, with_srid, without_srid
+from waltap_transforms.debezium.zone import Zone, moved_time, moved_timestamp
+from collections.abc import Iterator
+from typing import Any
+import msgspec
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from waltap.capture.capture import Capture, CaptureProperties
+from waltap.format.connect_record import ConnectRecord
+from waltap.format.record_transform import RecordTransformContext, RecordUnfit
+from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap_transforms.debezium import DEBEZIUM
+
+
+def events(op: str, seed: int = 1) -> list[ConnectRecord]:
+    return [
+        each
+        for each in change_records(seed, 60)
+        if isinstance(each.value, dict) and each.value.get("op") == op and "after" in each.value
+    ]
+
+
+def outbox(**row: Any) -> ConnectRecord:
+    """Return the event of a new row of an outbox."""
+    record = next(each for each in outbox_records(1, 20) if each.value["op"] == "c")
+    value = {**record.value, "after": {**record.value["after"], **row}}
+    return msgspec.structs.replace(record, value=value)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ["extract-new-record-state", "by-logical-table-router"])
+def test_schemas_are_one_object_per_schema_and_records_stay_as_they_were(
+    name: str, seed: int
+) -> None:
+    given = {"topic__regex": "(.*)", "topic__replacement": "x"} if name.startswith("by") else {}
+    made, records = transform(name, **given), change_records(seed, 40)
+    before = msgspec.json.encode([each.value for each in records])
+    first, second = made(records), made(records)
+    assert [id(each.value_schema) for each in first] == [id(each.value_schema) for each in second]
+    assert [id(each.key_schema) for each in first] == [id(each.key_schema) for each in second]
+    assert msgspec.json.encode([each.value for each in records]) == before
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"add__fields": "nowhere.x"}, "nowhere is no struct of"),
+        ({"add__headers": "ts_ms.x"}, "ts_ms is no struct of"),
+        ({"add__fields": "source"}, "source is a struct"),
+        ({"add__fields": "op:kind", "add__fields__prefix": ""}, "two fields kind"),
+        ({"route__by__field": "absent"}, "route.by.field: .* has no field absent"),
+        ({"route__by__field": "id"}, "id of .* is int32, not string"),
+    ],
+)
+def test_rows_that_lack_what_was_asked_for_are_refused(given: dict[str, str], said: str) -> None:
+    with pytest.raises(RecordUnfit, match=said):
+        transform("extract-new-record-state", **given)(events("c"))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"table__field__event__id": "absent"}, "table.field.event.id: .* no field absent"),
+        ({"table__field__event__payload": "absent"}, "table.field.event.payload"),
+        ({"table__field__event__timestamp": "n"}, "n of .* is int32, not int64"),
+        ({"table__field__event__timestamp": "kind"}, "kind of .* is string, not int64"),
+        ({"table__fields__additional__placement": "absent:header"}, "no field absent"),
+        ({"table__fields__additional__placement": "kind:partition"}, "string, not int32"),
+        ({"table__field__event__schema__version": "kind"}, "string, not int32"),
+        ({"route__by__field": "n"}, "n of .* is int32, not string"),
+    ],
+)
+def test_outbox_tables_that_lack_what_was_asked_for_are_refused(
+    given: dict[str, str], said: str
+) -> None:
+    with pytest.raises(RecordUnfit, match=said):
+        transform("event-router", **given)([outbox()])
+
+
+def test_an_update_of_the_outbox_stops_the_pipeline_where_that_was_asked_for() -> None:
+    record = outbox()
+    update = msgspec.structs.replace(record, value={**record.value, "op": "u"})
+    told: list[str] = []
+    warned = changed(PIPELINE, warn=told.append)
+    assert transform("event-router", warned)([update, update]) == []
+    assert len(told) == 1
+    with pytest.raises(RecordUnfit, match="updated"):
+        transform("event-router", table__op__invalid__behavior="fatal")([update])
+
+
+def test_a_truncate_and_a_null_route_are_refused() -> None:
+    record = outbox()
+    truncate = msgspec.structs.replace(record, value={**record.value, "op": "t", "after": None})
+    with pytest.raises(RecordUnfit, match="without a row"):
+        transform("event-router")([truncate])
+    with pytest.raises(RecordUnfit, match="there is no topic"):
+        transform("event-router")([outbox(aggregatetype=None)])
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        pytest.param('[{"a": 1}]', id="array"),
+        pytest.param("[]", id="empty array"),
+        pytest.param('{"a": 99999999999999999999}', id="more than 64 bits"),
+        pytest.param('{"a": [{"b": 1}, {"b": "x"}]}', id="two types"),
+        pytest.param('{"a": [{"b": 1}, {"c": 1}, null]}', id="null among objects that differ"),
+        pytest.param('{"a": NaN}', id="no JSON"),
+        pytest.param('{"a": 1e999}', id="too large"),
+        pytest.param('{"a":' * 5000, id="too deep"),
+    ],
+)
+def test_a_payload_that_has_no_schema_stays_text_with_the_schema_of_text(payload: str) -> None:
+    record = outbox(payload=payload)
+    (event,) = transform("event-router", table__expand__json__payload="true")([record])
+    assert event.value == payload
+    assert event.value_schema.kind is Kind.STRING
+
+
+def test_documents_of_one_shape_have_one_schema() -> None:
+    payloads = JsonPayload(nulls=False)
+    one, value = payloads.expanded('{"a": [{"b": 1}], "c": "x"}', "payload")
+    other, _ = payloads.expanded('{"a": [{"b": 2}, {"b": 3}], "c": "", "d": null}', "payload")
+    assert one is other
+    assert value == {"a": [{"b": 1}], "c": "x"}
+    assert one.fields[1] == Field("c", Schema(kind=Kind.STRING, optional=True))
+    with pytest.raises(NotExpanded):
+        payloads.expanded("12", "payload")
+
+
+TEXT = Schema(kind=Kind.STRING)
+
+
+def message(content: bytes | None, **more: Any) -> ConnectRecord:
+    record = next(each for each in change_records(1, 200) if each.topic == "server.message")
+    value = {**record.value, "message": {"prefix": "p", "content": content}}
+    return msgspec.structs.replace(record, value=value, **more)
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("extract-new-record-state", {"delete__tombstone__handling__mode": "keep"}),
+        ("extract-new-record-state", {"add__fields": "op:a:b"}),
+        ("extract-new-record-state", {"drop__tombstones": "maybe"}),
+        ("event-router", {"table__fields__additional__placement": "type:nowhere"}),
+        ("event-router", {"table__fields__additional__placement": "type"}),
+        ("event-router", {"route__topic__regex": "("}),
+        ("event-router", {"route__topic__replacement": "${absent}"}),
+        ("by-logical-table-router", {"topic__regex": "(.*)"}),
+        ("by-logical-table-router", {"topic__regex": "a", "topic__replacement": "$1"}),
+        (
+            "by-logical-table-router",
+            {"topic__regex": "a", "topic__replacement": "b", "key__field__regex": "c"},
+        ),
+        ("header-to-value", {"headers": "a,b", "fields": "x", "operation": "move"}),
+        ("header-to-value", {"headers": "a", "fields": "x y", "operation": "move"}),
+        ("header-to-value", {"headers": "a", "fields": "x"}),
+        ("partition-routing", {"partition__payload__fields": "op"}),
+        ("partition-routing", {"partition__payload__fields": "op", "partition__topic__num": "0"}),
+        ("timezone-converter", {}),
+        ("timezone-converter", {"converted__timezone": "Nowhere/Town"}),
+        ("timezone-converter", {"converted__timezone": "UTC", "include__list": "orders"}),
+        (
+            "timezone-converter",
+            {"converted__timezone": "UTC", "include__list": "t:a", "exclude__list": "t:b"},
+        ),
+        ("schema-change-filter", {"schema__change__event__exclude__list": "RENAME"}),
+        ("schema-change-filter", {}),
+        ("swap-geometry-coordinates", {"srids": "WGS84"}),
+        ("geometry-format", {"format": "wkt"}),
+    ],
+)
+def test_properties_that_cannot_work_are_refused_at_once(name: str, given: dict[str, str]) -> None:
+    with pytest.raises(ValidationError):
+        transform(name, **given)
+
+
+def test_a_message_becomes_a_create_with_the_members_of_its_content() -> None:
+    (event,) = transform("decode-message-content")(
+        [message(b'{"id": 7, "tags": ["a"], "none": null}')]
+    )
+    assert event.value_schema.name == "io.debezium.connector.postgresql.MessageValue.Envelope"
+    assert event.value["op"] == "c"
+    assert event.value["after"] == {"id": 7, "tags": ["a"]}
+    assert "message" not in event.value
+    assert (event.key_schema, event.key) == (None, None)
+    (event,) = transform("decode-message-content", fields__null__include="true")(
+        [message(b'{"none": null}')]
+    )
+    assert event.value["after"] == {"none": None}
+
+
+@pytest.mark.parametrize("content", [b"text", b"[1]", b"{", b"\xff", b"", None])
+def test_a_message_that_is_no_json_object_is_refused(content: bytes | None) -> None:
+    with pytest.raises(RecordUnfit, match="content"):
+        transform("decode-message-content")([message(content)])
+
+
+def test_what_is_no_message_passes() -> None:
+    tombstone = ConnectRecord("t", TEXT, "k", None, None)
+    records = [*change_records(3, 30), tombstone]
+    plain = [each for each in records if each.topic != "server.message"]
+    assert transform("decode-message-content")(plain) == plain
+
+
+def test_partitions_by_a_side_that_is_not_there_are_refused() -> None:
+    delete = next(
+        each for each in change_records(1, 80) if each.value and each.value.get("op") == "d"
+    )
+    route = {"partition__payload__fields": "after.kind", "partition__topic__num": "3"}
+    with pytest.raises(RecordUnfit, match="after is null"):
+        transform("partition-routing", **route)([delete])
+
+
+def test_a_schema_that_does_not_tell_its_type_is_refused() -> None:
+    create = next(
+        each for each in change_records(1, 80) if each.value and each.value.get("op") == "c"
+    )
+    with pytest.raises(RecordUnfit, match="column.propagate.source.type"):
+        transform("extract-schema")([create])
+
+
+def test_schema_changes_are_left_out_by_their_type() -> None:
+    def change(*types: str) -> ConnectRecord:
+        schema = Schema(kind=Kind.STRUCT, name="io.debezium.connector.x.SchemaChangeValue")
+        return ConnectRecord(
+            "t", None, None, schema, {"tableChanges": [{"type": t} for t in types]}
+        )
+
+    kept = transform("schema-change-filter", schema__change__event__exclude__list="alter,DATABASE")(
+        [
+            change("CREATE"),
+            change("ALTER"),
+            change(),
+            change("DROP", "ALTER"),
+            *change_records(1, 5),
+        ]
+    )
+    assert [len(each.value["tableChanges"]) for each in kept[:2]] == [1, 2]
+    assert len(kept) >= 7
+
+
+def test_a_header_goes_into_no_scalar_and_no_value_without_fields() -> None:
+    given = {"headers": "a", "operation": "move"}
+    row = Schema(kind=Kind.STRUCT, fields=(Field("n", TEXT),))
+    record = ConnectRecord("t", None, None, row, {"n": "x"}, (("a", TEXT, "v"),))
+    with pytest.raises(RecordUnfit, match="n is string: it can have no field x"):
+        transform("header-to-value", fields="n.x", **given)([record])
+    plain = msgspec.structs.replace(record, value_schema=TEXT, value="x")
+    with pytest.raises(RecordUnfit, match="no struct"):
+        transform("header-to-value", fields="x", **given)([plain])
+
+
+@pytest.mark.parametrize("end", [0, 4, 8, 20])
+def test_a_geometry_that_ends_early_is_refused(end: int) -> None:
+    wkb = bytes.fromhex("0101000020e6100000000000000000f03f0000000000000040")
+    with pytest.raises(RecordUnfit):
+        swapped(wkb[:end])
+    assert swapped(swapped(wkb)) == wkb
+    assert with_srid(without_srid(wkb), 4326) == wkb
+
+
+def test_geometries_inside_of_geometries_are_swapped_in_their_own_byte_order() -> None:
+    point = bytes.fromhex("0101000000") + b"\0" * 7 + b"\1" + b"\0" * 7 + b"\2"
+    big = bytes.fromhex("0000000001") + b"\1" + b"\0" * 7 + b"\2" + b"\0" * 7
+    collection = bytes.fromhex("010700000002000000") + point + big
+    turned = swapped(collection)
+    assert turned[9 + 5 : 9 + 21] == b"\0" * 7 + b"\2" + b"\0" * 7 + b"\1"
+    assert turned[9 + 21 + 5 :] == b"\2" + b"\0" * 7 + b"\1" + b"\0" * 7
+
+
+@pytest.mark.parametrize("text", ["infinity", "", "2026-01-01", "2026-01-01T00:00:00"])
+def test_what_is_no_timestamp_is_refused(text: str) -> None:
+    with pytest.raises(RecordUnfit):
+        moved_timestamp(text, Zone("UTC"))
+    with pytest.raises(RecordUnfit):
+        moved_time(text, 0)
+
+
+def test_times_far_away_and_in_gaps() -> None:
+    zone = Zone("Europe/Vienna")
+    assert moved_timestamp("2026-07-01T00:00:00.100Z", zone) == "2026-07-01T02:00:00.1+02:00"
+    assert moved_timestamp("+294276-12-31T23:59:59Z", zone) == "+294277-01-01T00:59:59+01:00"
+    assert moved_timestamp("-4712-01-01T00:00:00Z", Zone("-00:30")) == "-4713-12-31T23:30:00-00:30"
+    assert moved_time("00:30:00Z", -3600) == "23:30:00-01:00"
+
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+SPAN_CONTEXT = f"#comment\ntraceparent=00-{TRACE}-{SPAN}-01\n"
+
+
+def traced(context: str | None) -> ConnectRecord:
+    """Return the event of a new row of an outbox that has a column for the context of a span."""
+    record = next(each for each in outbox_records(1, 20) if each.value["op"] == "c")
+    assert record.value_schema is not None
+    row = record.value_schema.fields[1].schema
+    column = Field("tracingspancontext", Schema(kind=Kind.STRING, optional=True))
+    row = msgspec.structs.replace(row, fields=(*row.fields, column))
+    fields = tuple(
+        Field(field.name, row) if field.name in ("before", "after") else field
+        for field in record.value_schema.fields
+    )
+    return msgspec.structs.replace(
+        record,
+        value_schema=msgspec.structs.replace(record.value_schema, fields=fields),
+        value={**record.value, "after": {**record.value["after"], "tracingspancontext": context}},
+    )
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    yield exporter
+    provider.shutdown()
+
+
+def named(spans: InMemorySpanExporter, name: str) -> ReadableSpan:
+    (found,) = (span for span in spans.get_finished_spans() if span.name == name)
+    return found
+
+
+@pytest.mark.parametrize("name", ["event-router", "activate-tracing-span"])
+def test_spans_stand_below_the_one_that_wrote_the_row(
+    spans: InMemorySpanExporter, name: str
+) -> None:
+    (record,) = transform(name)([traced(SPAN_CONTEXT)])
+    written, read = named(spans, "db-log-write"), named(spans, "debezium-read")
+    assert written.context is not None
+    assert written.parent is not None
+    assert read.parent is not None
+    assert f"{written.context.trace_id:032x}" == TRACE
+    assert f"{written.parent.span_id:016x}" == SPAN
+    assert read.parent.span_id == written.context.span_id
+    assert written.start_time == traced(SPAN_CONTEXT).value["source"]["ts_ms"] * 1_000_000
+    attributes = dict(written.attributes or {})
+    assert attributes["db.instance"] == "shop"
+    assert attributes["db.type"] == "postgresql"
+    assert attributes["db.cdc-name"] == "server"
+    assert attributes["db.table"] == "outbox"
+    assert dict(read.attributes or {})["op"] == "c"
+    headers = {header: value for header, _, value in record.headers}
+    assert headers["traceparent"] == f"00-{TRACE}-{written.context.span_id:016x}-01"
+
+
+def test_an_outbox_traces_only_what_has_a_context_unless_told(spans: InMemorySpanExporter) -> None:
+    transform("event-router")([traced(None)])
+    assert spans.get_finished_spans() == ()
+    transform("event-router", tracing__with__context__field__only="false")([traced(None)])
+    assert named(spans, "db-log-write").parent is None
+
+
+def test_a_header_of_before_is_replaced(spans: InMemorySpanExporter) -> None:
+    old = ("traceparent", Schema(kind=Kind.STRING), "old")
+    record = msgspec.structs.replace(traced(SPAN_CONTEXT), headers=(old,))
+    (found,) = transform("activate-tracing-span", tracing__operation__name="read")([record])
+    assert [name for name, _, _ in found.headers].count("traceparent") == 1
+    assert found.headers[0][2] != "old"
+    assert named(spans, "read")
+
+
+def test_a_context_of_another_form_is_refused(spans: InMemorySpanExporter) -> None:
+    with pytest.raises(RecordUnfit, match=r"java\.util\.Properties"):
+        transform("activate-tracing-span")([traced("a=\\uZZZZ")])
+
+
+def test_nothing_happens_where_nobody_configured_tracing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
+    record = traced(SPAN_CONTEXT)
+    (found,) = transform("activate-tracing-span")([record])
+    assert found.headers == record.headers
