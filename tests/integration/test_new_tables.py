@@ -198,6 +198,53 @@ def test_a_table_that_may_not_be_added_joins_at_the_next_start(
         there.until(lambda: 1 in pipeline.destination.ids("fresh"), "its row")
 
 
+@pytest.mark.parametrize("settings", [SNAPSHOT, SIGNALS], ids=["no signal table", "signal table"])
+def test_rows_of_a_writer_that_a_joining_table_has_come_too(
+    old: Database, tmp_path: Path, settings: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The stream does not bring what was written before the table was published, and no reading sees it
+    before it commits."""
+    pipeline = PipelineRig(old, tmp_path, FILTERED | settings)
+    run(pipeline)
+    made(old)
+    with old.connect(autocommit=False) as writer:
+        writer.execute("INSERT INTO fresh VALUES (51)")
+        for _ in range(2):
+            with pipeline.running() as there:
+                there.until(lambda: "rows are read once" in caplog.text, "the reason")
+                assert there.notices.new_tables == []
+        with pipeline.running() as there:
+            writer.commit()
+            there.until(
+                lambda: set(pipeline.destination.ids("fresh", "r")) == set(range(1, 52)), "all"
+            )
+            assert there.notices.new_tables == [("public.fresh", "snapshot")]
+    assert run(pipeline) == []
+
+
+def test_a_table_that_somebody_publishes_under_a_run_joins_with_the_rows_that_are_published(
+    old: Database, tmp_path: Path
+) -> None:
+    if old.server.version < 150000:
+        pytest.skip("publications have no row filters")
+    old.execute(f"CREATE PUBLICATION {old.name} FOR TABLE old")
+    pipeline = PipelineRig(old, tmp_path, {"publication.autocreate.mode": "disabled", **SNAPSHOT})
+    with pipeline.running() as there, old.connect(autocommit=False) as writer:
+        made(old)
+        there.until(lambda: there.notices.new_tables, "the news")
+        writer.execute("INSERT INTO fresh VALUES (51)")
+        old.execute(f"ALTER PUBLICATION {old.name} ADD TABLE fresh WHERE (id > 10)")
+        old.execute("INSERT INTO fresh VALUES (60), (0)")
+        there.until(lambda: 60 in pipeline.destination.ids("fresh"), "what is streamed")
+        writer.commit()
+        wanted = [*range(11, 52), 60]
+        there.until(lambda: set(pipeline.destination.ids("fresh", "r")) == set(wanted), "the rows")
+        found = [("public.fresh", "uncaptured"), ("public.fresh", "snapshot")]
+        assert there.notices.new_tables == found
+    assert run(pipeline) == []
+    assert set(pipeline.destination.ids("fresh")) == set(wanted)
+
+
 def test_a_table_that_joins_is_read_without_a_signal_table(old: Database, tmp_path: Path) -> None:
     pipeline = PipelineRig(old, tmp_path, FILTERED | SNAPSHOT)
     run(pipeline)

@@ -11,12 +11,15 @@ the last start, and changed back.
 What the server did not stream of a table that was captured is a gap, whoever changed the publication, and
 also where it was changed back between two looks: a certificate is kept of it.
 
+A table is read once those transactions have ended that had written to it before it was published: the
+stream does not bring what they wrote.
+
 A table that was captured once and left out for a while has rows at the destination that the source may
 have no more, which no incremental snapshot tells: that is said, and the sink is told (`Sink.missed`).
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -39,6 +42,8 @@ STAYS: Final = (
 )
 
 MESSAGES: Final = {
+    "waits": "table %s is captured from now on; its rows are read once the transactions have ended that "
+    "were writing to it when it was published",
     "created": "table %s is new: it is captured from its creation on",
     "joined": "table %s is new since the last start: it is captured from its creation on",
     "snapshot": "table %s is captured from now on; an incremental snapshot is asked for its rows",
@@ -72,6 +77,15 @@ class TablesNotStreamed(SourceError):
         "See that the publication has them: SELECT * FROM pg_publication_tables; if not, ALTER "
         "PUBLICATION ... ADD TABLE. Then stop the pipeline, and `waltap repair FILE` reads them again."
     )
+
+
+class _Joining(msgspec.Struct):
+    """A table that is published, and is not read yet since ``writers`` wrote to it before. ``again``: it
+    was captured before."""
+
+    name: str
+    writers: frozenset[str]
+    again: bool
 
 
 Lost = Callable[[WaltapError, Sequence[str]], None]
@@ -122,8 +136,10 @@ class NewTables:
         self._captured: set[str] = set()
         self.captured: tuple[str, ...] = ()
         self._looks, self._interrupted = 0, set[str]()
+        self._joining: dict[str, _Joining] = {}
         self._ask: Callable[[str], bool] | None = None
         self._kept: Callable[[], bool] = lambda: True
+        self._missed: Callable[[str], None] = lambda _name: None
         self._lost: Lost = lambda _error, _names: None
         self._unsaved = False
 
@@ -162,39 +178,47 @@ class NewTables:
         ``ask`` asks for the rows of one, and tells whether that went well; ``kept`` whether what was
         asked for is stored by now. ``missed`` tells the sink of a table that was left out for a while.
         Raises: SinkError."""
-        self._ask, self._kept = ask, kept
+        self._ask, self._kept, self._missed = ask, kept, missed
         database = _database(offset)
         captured, before = connector.captured_tables(), self._load(database)
         self._names = connector.existing_tables()
         self._captured = set(captured)
         self.captured = tuple(sorted(captured.values()))
+        self._joining.clear()
+        self._known = _Known(database, [], [], connector.streamed_as(), _had(before))
         if before is not None and not whole:
-            known, others, left = set(before.captured), set(before.others), set(before.left)
+            known, others = set(before.captured), set(before.others)
             for identifier, name in captured.items():
                 if identifier in known:
                     continue
                 place = self._names.get(identifier)
                 if identifier not in others and place and connector.streams_new(*place):
                     self._say("joined", name)
-                    continue
-                if identifier in left:
-                    missed(name)
-                event = "snapshot" if self._asked(name) else "incomplete"
-                self._say(event, name, again=identifier in left)
-        self._known = _Known(database, [], [], connector.streamed_as(), _had(before))
-        self._save()
+                else:
+                    self._join(connector, identifier, name)
+        self._unsaved = True
+        self.settle()
+
+    def settle(self) -> None:
+        """Keep what counts as known by now: tables whose rows were asked for, where that is stored."""
+        if self._unsaved and self._kept():
+            self._save()
 
     def look(self, connector: Connector) -> None:
         """Look again while streaming. A database that does not answer is for others to notice."""
         if self._known is None:
             return
-        if self._unsaved and self._kept():
-            self._save()
+        self.settle()
         with suppress(WaltapError):
             present = connector.existing_tables()
             self._looks += 1
             if self._looks % LOOKS_PER_ANSWER == 0:
                 self._look_for_gaps(connector, present)
+                known = self._captured | self._joining.keys()
+                for identifier, name in connector.captured_tables().items():
+                    if identifier in self._names and identifier not in known:
+                        self._join(connector, identifier, name)
+            self._read_joining(connector, present)
             if present == self._names:
                 return
             for identifier, (schema, table) in present.items():
@@ -202,18 +226,51 @@ class NewTables:
                     continue
                 if self._names.get(identifier) == (schema, table):
                     continue
-                made, streams = identifier not in self._names, connector.streams_new(schema, table)
-                event = "created" if made else "incomplete"
-                if not streams:
+                name = f"{schema}.{table}"
+                if connector.streams_new(schema, table):
+                    self._say("incomplete" if identifier in self._names else "created", name)
+                    self._capture(identifier, name)
+                elif identifier in connector.captured_tables():  # somebody else has it published
+                    self._join(connector, identifier, name)
+                else:
                     event = self._added(connector, (schema, table))
-                    streams = event != "uncaptured"
-                self._say(event, f"{schema}.{table}")
-                if streams:
-                    self._captured.add(identifier)
-                    self.captured = tuple(sorted({*self.captured, f"{schema}.{table}"}))
+                    self._say(event, name)
+                    if event != "uncaptured":
+                        self._capture(identifier, name)
             self._names = present
             if not self._unsaved:
                 self._save()
+
+    def _capture(self, identifier: str, name: str) -> None:
+        self._captured.add(identifier)
+        self.captured = tuple(sorted({*self.captured, name}))
+
+    def _join(self, connector: Connector, identifier: str, name: str) -> None:
+        """Take in a table that is published by now, and of which rows are missing. Raises: SinkError."""
+        assert self._known is not None
+        if again := identifier in self._known.left:
+            self._missed(name)
+        writers = connector.writers(identifier) if self._policy == "snapshot" else frozenset()
+        if writers:
+            self._captured.discard(identifier)  # a start from here would find it to be new
+            self._joining[identifier] = _Joining(name, writers, again)
+            self._say("waits", name)
+        else:
+            self._read(identifier, name, again=again)
+
+    def _read_joining(self, connector: Connector, present: Container[str]) -> None:
+        """Ask for the rows of tables whose writers of before have ended."""
+        for identifier, joining in list(self._joining.items()):
+            joining.writers &= connector.writers(identifier)
+            if not joining.writers:
+                del self._joining[identifier]
+                if identifier in present:
+                    self._read(identifier, joining.name, again=joining.again)
+
+    def _read(self, identifier: str, name: str, *, again: bool) -> None:
+        self._capture(identifier, name)
+        self._unsaved = True
+        self._say("snapshot" if self._asked(name) else "incomplete", name, again=again)
 
     def _added(self, connector: Connector, place: tuple[str, str]) -> str:
         """Have the server stream a table that it would stream from the next start on; return the event."""
@@ -279,7 +336,8 @@ class NewTables:
         level = logging.INFO if event in QUIET else logging.WARNING
         text = MESSAGES[f"{event} again" if again else event]
         log.log(level, text, *[name] * text.count("%s"), extra={"relation": name})
-        self._tell(name, event)
+        if event != "waits":
+            self._tell(name, event)
 
     def _load(self, database: str) -> _Known | None:
         known = self._stored()

@@ -81,6 +81,8 @@ class Streaming:
                 run.ready()
                 self._pull(signals)
                 delivery.settle()
+                delivery.keep_signals()
+                new_tables.settle()
             finally:
                 self._confirmation.last()
             if not (run.cut or self._merge) and run.tenure.held:

@@ -445,6 +445,11 @@ class Connector(abc.ABC):
         misses nothing. A pipeline may be running. Raises: SourceError."""
         return []
 
+    def writers(self, identifier: str) -> frozenset[str]:
+        """Return the open transactions that may have written to a table: what they wrote before it was
+        published does not come, and is not visible until they end. Raises: SourceError."""
+        return frozenset()
+
     def streamed_as(self) -> dict[str, tuple[str, str]]:
         """Return, for identifiers of tables where it can be known, who streams the table and how: texts,
         of which the second changes whenever somebody changes what is streamed of the table, also when it

@@ -515,27 +515,29 @@ class PostgresConnector(Connector):
         return self._snapshot.estimates.get(relation.oid) or None
 
     def captured_tables(self) -> dict[str, str]:
-        tables, captured = self.existing_tables(), {t.relation.oid for t in self.captured()}
-        covered = self._publications.cover(tables.values())
-        return {
-            oid: ".".join(place)
-            for oid, place in tables.items()
-            if int(oid) in captured and place in covered
-        }
+        places = self._captured_places()
+        covered = self._publications.cover(places.values())
+        return {oid: ".".join(place) for oid, place in places.items() if place in covered}
 
     def existing_tables(self) -> dict[str, tuple[str, str]]:
         tables = self.catalogue.numbers(via_root=self.properties.publish_via_partition_root).items()
         return {str(o): name for o, name in tables if name != self.context.capture.signal_table}
 
+    def _captured_places(self) -> dict[str, tuple[str, str]]:
+        """Return those of `existing_tables` that the profile wants, also such as came since the start."""
+        captures = self.context.captures
+        return {oid: place for oid, place in self.existing_tables().items() if captures(*place)}
+
     def unsent(self) -> frozenset[str]:
-        unsent, tables = self._publications.unsent(), self.existing_tables()
-        captured = {t.relation.oid for t in self.captured()}
-        places = {number: place for number, place in tables.items() if int(number) in captured}
+        unsent, places = self._publications.unsent(), self._captured_places()
         unsent |= self._publications.left_out(places.values())
         return frozenset(number for number, place in places.items() if place in unsent)
 
     def publish(self, tables: Sequence[tuple[str, str]], *, wanted: bool) -> list[tuple[str, str]]:
         return self._publications.publish(tables, wanted=wanted)
+
+    def writers(self, identifier: str) -> frozenset[str]:
+        return self._publications.writers(identifier)
 
     def streamed_as(self) -> dict[str, tuple[str, str]]:
         return self._publications.memberships()

@@ -77,6 +77,9 @@ class YugabytePublications(Publications):
     def memberships(self) -> dict[str, tuple[str, str]]:
         return {}  # nothing tells that a member was taken out and put in again
 
+    def writers(self, table: str) -> frozenset[str]:
+        return frozenset()  # pg_locks may not be had; a table is read after the slot has followed
+
     def coverage(self) -> Coverage:
         return Coverage()  # a TRUNCATE is not streamed, and nothing tells what publications were
 

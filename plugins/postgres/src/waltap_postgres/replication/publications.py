@@ -70,6 +70,21 @@ MEMBERSHIPS = """
 """Which publication has each table, and by which rows of the catalogue; from PostgreSQL 15 on."""
 
 
+WRITERS = """
+    WITH RECURSIVE tree AS (
+      SELECT %s::oid AS relation
+      UNION SELECT i.inhrelid FROM pg_inherits i JOIN tree t ON t.relation = i.inhparent
+    )
+    SELECT l.virtualtransaction FROM pg_locks l JOIN tree t ON t.relation = l.relation
+    WHERE l.locktype = 'relation' AND l.granted AND l.mode IN
+        ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+      AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    UNION SELECT x::text FROM txid_snapshot_xip(txid_current_snapshot()) x WHERE pg_is_in_recovery()
+"""
+"""Which transactions hold locks to write to a table, or to a partition of it. A standby knows no locks of
+writers: all that are open there."""
+
+
 class Publications:
     """``names`` are those that the stream asks for, () before that is known, and always where the
     decoder uses none.
@@ -329,6 +344,12 @@ class Publications:
         others = self._properties.publication_autocreate_mode == "disabled"
         rows = self._catalogue.query(MEMBERSHIPS, (others, [name, name + INSERTS_SUFFIX]))
         return {table: (by, how) for table, by, how in rows}
+
+    def writers(self, table: str) -> frozenset[str]:
+        """Return the open transactions that may have written to a table, by its OID."""
+        if not self._used:
+            return frozenset()
+        return frozenset(row[0] for row in self._catalogue.query(WRITERS, (table,)))
 
     def streams_new(self, schema: str) -> bool:
         """Tell whether tables made in ``schema`` are published without being named."""
