@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waltap_postgres.snapshot.errors import SnapshotSelectNarrow
 
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
@@ -48,6 +49,37 @@ def test_an_initial_snapshot_reads_what_is_published(
     pipeline: PipelineRig, settings: dict[str, Any]
 ) -> None:
     pipeline.catch_up(**settings)
+    assert sorted(read(pipeline)) == WANTED
+
+
+OVERRIDES = "snapshot.select.statement.overrides"
+
+
+def test_a_select_of_the_profile_reads_what_is_published(pipeline: PipelineRig) -> None:
+    """Rows in its order, for the table's own SELECT by its user's search_path."""
+    select = "SELECT * FROM f WHERE id < 20 ORDER BY id DESC -- the newest first"
+    settings = {OVERRIDES: "public.f", f"{OVERRIDES}.public.f": select}
+    pipeline.catch_up(**settings)
+    assert read(pipeline) == [*range(19, 10, -1), 3]
+
+
+def test_a_select_without_the_row_filters_columns_is_refused_before_a_row_is_read(
+    pipeline: PipelineRig,
+) -> None:
+    """Its remedy is carried out; a table without a row filter may be read by any SELECT."""
+    settings = {
+        OVERRIDES: "public.f",
+        f"{OVERRIDES}.public.f": "SELECT name FROM f",
+        "publication.name": "wide",
+    }
+    pipeline.database.execute(
+        "CREATE PUBLICATION wide FOR TABLE f (id, name) WHERE (id > 10 OR id = 3), signals"
+    )
+    with pytest.raises(SnapshotSelectNarrow) as refused:
+        pipeline.catch_up(**settings)
+    assert "(id > 10)" in refused.value.advice()
+    assert pipeline.destination.events == []
+    pipeline.catch_up(**settings | {f"{OVERRIDES}.public.f": "SELECT name, id FROM f"})
     assert sorted(read(pipeline)) == WANTED
 
 

@@ -54,6 +54,13 @@ class Narrowing(msgspec.Struct, frozen=True):
             return clause
         return f" WHERE ({self.rows})" + (clause and f" AND ({clause.removeprefix(' WHERE ')}\n)")
 
+    def of_select(self, statement: str, alias: str) -> str:
+        """Return a SELECT of those rows of ``statement`` that are published; it must give the columns of
+        the row filter. ``alias`` is a quoted name."""
+        if not self.rows:
+            return statement
+        return f"SELECT * FROM ({statement}\n) {alias}{self.where()}"
+
 
 EVERYTHING = Narrowing()
 Narrowed = Callable[[], Mapping[tuple[str, str], Narrowing]]

@@ -157,7 +157,9 @@ class PostgresConnector(Connector):
             self.catalogue, self.properties, self.context, self.server, self.captured()
         )
         return look.checks(
-            lambda: self._decide(offset), self._publications.plan, self._snapshot_tables
+            lambda: self._decide(offset),
+            self._publications.plan,
+            lambda: self._snapshot.targets(self.captured()),
         )
 
     def plan(self, offset: Offset | None) -> SetupPlan:

@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 from waltap.source.connector import Check
 from waltap_postgres.catalog.catalogue import Table
 from waltap_postgres.catalog.preflight import Preflight
+from waltap_postgres.snapshot.transaction import Target
 from waltap_yugabyte.errors import ChangeRefused, ReadTimeRefused
 from waltap_yugabyte.properties import YugabyteProperties
 from waltap_yugabyte.server import release
@@ -79,8 +80,8 @@ class YugabytePreflight(Preflight):
         own = [check for check in checks if check.name not in NOT_ITS_OWN]
         return [*own, *self._commands(), *self._held(), *self._keyless(), *self._expiry()]
 
-    def _of_snapshot(self, tables: list[Table]) -> list[Check]:
-        return [*super()._of_snapshot(tables), *self._read_time()]
+    def _of_snapshot(self, targets: list[Target]) -> list[Check]:
+        return [*super()._of_snapshot(targets), *self._read_time()]
 
     def _read_time(self) -> Iterator[Check]:
         """Look whether the role may read as of the slot's time, which only a superuser may set itself."""

@@ -14,6 +14,7 @@ from psycopg import sql
 
 from waltap.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.decode.tuple_image import Tuple
+from waltap.session import USERS_PATH
 from waltap.source.position import parse_lsn
 from waltap_postgres.catalog.keys import UniqueIndex, key_index, usable_index
 from waltap_postgres.connection import driver_error
@@ -199,6 +200,16 @@ class PostgresCatalogue:
         """Run one query. Raises: SourceError."""
         try:
             return self._connection.execute(sql.encode(), parameters or None).fetchall()
+        except psycopg.Error as error:
+            raise driver_error(error, self.properties) from error
+
+    def plan(self, statement: str) -> None:
+        """Have the server plan a SELECT of the profile's, with what a session of its user finds by a name;
+        nothing is read. Raises: SourceError."""
+        try:
+            with self._connection.transaction():
+                self._connection.execute(USERS_PATH.encode())
+                self._connection.execute(f"EXPLAIN {statement}".encode())
         except psycopg.Error as error:
             raise driver_error(error, self.properties) from error
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from waltap.decode.decoder import ServerInfo
 from waltap.decode.text_encoding import is_converted
-from waltap.errors import WaltapError
+from waltap.errors import Retry, SourceError, WaltapError
 from waltap.source.connector import Check, ConnectorContext
 from waltap.source.position import lsn_text
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
@@ -47,6 +47,9 @@ from waltap_postgres.replication.publication import (
     published,
 )
 from waltap_postgres.replication.slot import failover_refusal
+from waltap_postgres.snapshot.reader import failed
+from waltap_postgres.snapshot.terms import overrides
+from waltap_postgres.snapshot.transaction import Target
 
 __all__ = ["COLUMN_NAMES_SQL", "Preflight", "tables_unreadable"]
 
@@ -105,7 +108,7 @@ class Preflight:
         self,
         decide: Callable[[], Decision],
         plan: Callable[[], PublicationPlan],
-        snapshot_tables: Callable[[], list[Table]],
+        snapshot_tables: Callable[[], list[Target]],
     ) -> list[Check]:
         """Return every check. ``decide`` and ``plan`` are what the start itself asks."""
         found = [self.version(), *self.connection()]
@@ -429,7 +432,8 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             if (names := self.context.left_out(table.relation))
         ]
 
-    def _of_snapshot(self, tables: list[Table]) -> list[Check]:
+    def _of_snapshot(self, targets: list[Target]) -> list[Check]:
+        tables = [target.table for target in targets]
         unreadable = tables_unreadable(self.catalogue, tables, self.properties)
         if unreadable is not None:
             return [Check.failed("rows", unreadable)]
@@ -446,6 +450,16 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
                 f"policies hide rows of {names} from role {user!r}", user=identifier(user)
             )
             return [Check.failed("rows", error)]
+        selects = overrides(self.properties)
+        for target in targets:
+            select = selects.get(target.table.relation.name)
+            if select and target.published.rows:
+                try:
+                    self.catalogue.plan(target.selected(select))
+                except SourceError as error:
+                    if error.retry is not Retry.NEVER:
+                        raise
+                    return [Check.failed("rows", failed(target, error))]
         return [Check(name="rows", verdict="ok", found=f"{_count(tables)} to read")]
 
     def _signal(self, schema: str, table: str) -> Check:

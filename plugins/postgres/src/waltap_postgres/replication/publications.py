@@ -167,10 +167,13 @@ class Publications:
 
     def narrowed(self) -> dict[tuple[str, str], Narrowing]:
         """Return what is published of tables of which not everything is; Debezium reads all of them."""
-        versioned = self._version_num >= NARROWS
-        if not (self._used and self.names and versioned) or self._context.debezium:
+        if not self._used or self._version_num < NARROWS or self._context.debezium:
             return {}
-        return narrowings(self._catalogue.query, self.names)
+        try:
+            names = self.names or self.plan().names
+        except (PublicationMissing, IdentityMissing):  # a start says so
+            return {}
+        return narrowings(self._catalogue.query, names)
 
     def _dropped(self, entry: Belonging) -> bool:
         """Tell whether the pipeline made this publication, and somebody dropped it."""

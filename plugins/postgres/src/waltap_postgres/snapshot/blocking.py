@@ -9,7 +9,6 @@ from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.errors import QueryCancelled
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.publication import identifier
 from waltap_postgres.snapshot.condition import Judge, take_role
 from waltap_postgres.snapshot.plan import Work
 from waltap_postgres.snapshot.reader import SnapshotPoint, TablesReader, in_order, mark
@@ -102,14 +101,10 @@ class BlockingRead:
                         session.parsed,
                         self._now.query,
                     ).statement(statement)
-                    if target.published.rows:
-                        alias = identifier(relation.table)
-                        statement = (
-                            f"SELECT * FROM ({statement}\n) {alias}{target.published.where()}"
-                        )
+                    statement = target.selected(statement)
                     take_role(session, self._properties)
                 transaction.expect([target])
-                chosen = statement or self._terms.chosen(relation)
+                chosen = statement or self._terms.chosen(target)
                 reader = TablesReader(
                     transaction,
                     point,

@@ -8,6 +8,7 @@ __all__ = [
     "SnapshotModeUnclear",
     "SnapshotNotShared",
     "SnapshotReadFailed",
+    "SnapshotSelectNarrow",
     "SnapshotTooOld",
     "TableOvertaken",
 ]
@@ -85,4 +86,15 @@ class SnapshotTooOld(SnapshotError):
         "waltap reads the rest in a new snapshot by itself; chunks that are durable stay. Where tables "
         "take longer than the server allows it never ends: ALTER SYSTEM SET old_snapshot_threshold = -1; "
         "then restart the server, or read faster with snapshot.max.threads."
+    )
+
+
+class SnapshotSelectNarrow(SnapshotError):
+    """The SELECT that reads a table lacks columns of the publication's row filter, so that nothing tells
+    which of its rows are published: of others no delete would ever come."""
+
+    code = "WT-4008"
+    remedy = (
+        "Let snapshot.select.statement.overrides.{table} give the columns of the row filter, too, which "
+        "is {rows}; a snapshot delivers those of its rows that are published."
     )

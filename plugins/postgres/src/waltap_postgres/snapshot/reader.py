@@ -15,16 +15,22 @@ from waltap_postgres.connection import Session
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 from waltap_postgres.snapshot.copy_pieces import copy_pieces, reordered
-from waltap_postgres.snapshot.errors import SnapshotReadFailed, SnapshotTooOld, TableOvertaken
+from waltap_postgres.snapshot.errors import (
+    SnapshotReadFailed,
+    SnapshotSelectNarrow,
+    SnapshotTooOld,
+    TableOvertaken,
+)
 from waltap_postgres.snapshot.plan import Part, TablePlan, Work
 from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, ReadingTransaction, Shape, Target
 
 log = logging.getLogger(__name__)
 
-__all__ = ["SnapshotPoint", "TablesReader", "in_order", "mark", "snapshot_tables"]
+__all__ = ["SnapshotPoint", "TablesReader", "failed", "in_order", "mark", "snapshot_tables"]
 
 MOST_TRIES = 20
 TOO_OLD = "72000"
+NO_COLUMN = "42703"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +111,7 @@ class TablesReader:
         except SourceError as error:
             if error.retry is not Retry.NEVER:
                 raise
-            raise _failed(target, error) from error
+            raise failed(target, error) from error
         if shape is not None and transaction.unchanged(target, shape):
             while (part := work.take()) is not None:
                 yield from self._rows(transaction, target, shape, work.visible, part)
@@ -123,7 +129,7 @@ class TablesReader:
             if error.retry is not Retry.NEVER:
                 raise
             if len(group) == 1:
-                raise _failed(group[0], error) from error
+                raise failed(group[0], error) from error
             transaction.let_go()
             for target in group:
                 yield from self._group(work, [target])
@@ -183,7 +189,7 @@ class TablesReader:
             except SourceError as error:
                 if error.retry is not Retry.NEVER:
                     raise
-                raise _failed(target, error) from error
+                raise failed(target, error) from error
             finally:
                 transaction.close()
             return
@@ -221,7 +227,7 @@ class TablesReader:
         except SourceError as error:
             if error.retry is not Retry.NEVER:
                 raise
-            raise _failed(target, error) from error
+            raise failed(target, error) from error
 
     def _piece(
         self,
@@ -257,8 +263,18 @@ def _begun_anew(
         yield piece
 
 
-def _failed(target: Target, error: SourceError) -> SnapshotReadFailed | SnapshotTooOld:
+def failed(
+    target: Target, error: SourceError
+) -> SnapshotReadFailed | SnapshotSelectNarrow | SnapshotTooOld:
+    """Return what a server's refusal to read a table means."""
     name = target.table.relation.name
+    if error.fields.get("sqlstate") == NO_COLUMN and target.published.rows:
+        return SnapshotSelectNarrow(
+            f"{name} is read by a SELECT that lacks columns of the publication's row filter: "
+            f"{error.problem}",
+            table=name,
+            rows=target.published.rows,
+        )
     if error.fields.get("sqlstate") == TOO_OLD:
         return SnapshotTooOld(f"{name} could not be read to its end: {error.problem}")
     return SnapshotReadFailed(f"{name} could not be read: {error.problem}", table=name)

@@ -14,7 +14,7 @@ from waltap_postgres.replication.publication import identifier
 from waltap_postgres.snapshot.errors import SnapshotModeUnclear
 from waltap_postgres.snapshot.transaction import ISOLATION, ONE_FOR_ALL, Target
 
-__all__ = ["Terms"]
+__all__ = ["Terms", "overrides"]
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Terms:
         self._lock = context.snapshot_lock or context.snapshotter
         self._start: SnapshotStart | None = None
         self._begun = False
-        self._overrides = _overrides(properties)
+        self._overrides = overrides(properties)
 
     def about(self, start: SnapshotStart) -> None:
         """Answer for this start from now on."""
@@ -63,22 +63,28 @@ class Terms:
             for table in tables
         ]
 
-    def statement(self, relation: Relation) -> str | None:
-        """Return the SELECT that reads a table; None: all its rows. Raises: SnapshotModeUnclear."""
-        return self._overrides.get(relation.name) or self.chosen(relation)
+    def statements(self, targets: Sequence[Target]) -> dict[str, str]:
+        """Return the SELECTs of those tables that have one, by schema.table, of no other rows than are
+        published. Raises: SnapshotModeUnclear."""
+        found = {}
+        for target in targets:
+            name = target.table.relation.name
+            given = self._overrides.get(name)
+            statement = target.selected(given) if given else self.chosen(target)
+            if statement is not None:
+                found[name] = statement
+        return found
 
-    def chosen(self, relation: Relation) -> str | None:
-        """Return the SELECT that the mode, not the profile, has for a table. Raises: as `statement`."""
+    def chosen(self, target: Target) -> str | None:
+        """Return the SELECT that the mode, not the profile, has for a table, of no other rows than are
+        published. Raises: SnapshotModeUnclear."""
         if self._start is None:
             return None
+        relation = target.table.relation
         given = self._query.query(relation, self._start)
         statement = _answer(self._query, "query", (str, type(None)), given, relation)
-        return (statement or "").strip().rstrip(";") or None
-
-    def statements(self, targets: Sequence[Target]) -> dict[str, str]:
-        """Return the SELECTs of those tables that have one, by schema.table."""
-        found = {t.table.relation.name: self.statement(t.table.relation) for t in targets}
-        return {name: statement for name, statement in found.items() if statement is not None}
+        statement = (statement or "").strip().rstrip(";")
+        return target.selected(statement) if statement else None
 
     def locks(self, targets: Sequence[Target]) -> list[str]:
         """Return the statements that lock tables, to be run before there is a snapshot."""
@@ -151,7 +157,7 @@ def _named(mode: Snapshotter) -> str:
     return f"{type(mode).__module__}.{type(mode).__qualname__}"
 
 
-def _overrides(properties: PostgresProperties) -> dict[str, str]:
+def overrides(properties: PostgresProperties) -> dict[str, str]:
     """Return the SELECTs that the profile gives for tables, by schema.table."""
     found = {}
     for name in properties.snapshot_select_overrides:

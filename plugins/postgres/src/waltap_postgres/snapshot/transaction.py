@@ -92,6 +92,10 @@ class Target(msgspec.Struct, frozen=True):
             table = msgspec.structs.replace(table, relation=relation)
         return cls(table, deep, published)
 
+    def selected(self, statement: str) -> str:
+        """Return a SELECT of those rows of ``statement``, which reads this table, that are published."""
+        return self.published.of_select(statement, identifier(self.table.relation.table))
+
     @property
     def oid(self) -> int:
         return self.table.relation.oid
