@@ -23,7 +23,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 os.environ.setdefault("SPARK_SUBMIT_OPTS", shared_classes.options())
 
-settings.register_profile("shared machine", deadline=None)  # no test is a matter of time
+# no test is a matter of time; `make test-all` tries more
+EXAMPLES = 300 if "WALTAP_FUZZ_INPUTS" in os.environ else 50
+settings.register_profile("shared machine", deadline=None, max_examples=EXAMPLES)
 settings.load_profile("shared machine")
 
 

@@ -244,7 +244,7 @@ def test_other_records_are_those_of_debezium() -> None:
         *(
             Case(
                 java=java,
-                make=lambda config, name=name: transform(name, **config),
+                make=partial(configured, name),
                 configs=configs,
                 records=partial(records_for, name),
                 may_fail=name in ("header-to-value", "swap-geometry-coordinates"),
@@ -262,6 +262,12 @@ def records_for(name: str, seed: int) -> list[ConnectRecord]:
     if name == "geometry-format":
         return [each for each in records if of_one_form(each, extended=seed % 2 == 0)]
     return records
+
+
+def configured(name: str, config: Mapping[str, Any]) -> Made:
+    """Return the transform ``name``."""
+    made: Made = transform(name, **config)
+    return made
 
 
 def hashable(record: ConnectRecord) -> bool:

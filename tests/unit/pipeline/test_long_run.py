@@ -22,7 +22,7 @@ SETTLED = 3
 )
 def test_memory_and_files_are_flat(tmp_path: Path, hours: int, growth: int) -> None:
     """``growth`` octets at most: two hours deliver 130 transactions, any object kept of each would be more."""
-    pipeline = SimulatedPipeline(tmp_path / "state", **{"heartbeat.interval.ms": 10_000})
+    pipeline = SimulatedPipeline(tmp_path / "state", **{"heartbeat.interval.ms": 30_000})
     source, clock = pipeline.source, pipeline.clock
     for second in range(10, int(hours * HOUR), EVERY_S):
         source.insert(at=float(second), rows=1 + second % 7)

@@ -27,42 +27,37 @@ def run(folder, text, *options):
     )
 
 
-def test_findings_are_printed_once_at_the_end(tmp_path):
-    text = (
-        "def test_a(record_property): record_property('waltap', 'sink x: found')\ntest_b = test_a\n"
-    )
-    ran = run(tmp_path, text)
-    assert ran.returncode == 0, ran.stdout
+FINDING = "def test_a(record_property): record_property('waltap', 'sink x: found')\n"
+WRONG = """
+import socket
+from waltap_testing.decoder_suite import DecoderSuite
+
+class TestX(DecoderSuite): pass
+
+def test_positions_never_go_back_here(walsender):
+    server = walsender()
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.sendall(bytes([255]) * 8)
+        server.wait(lambda s: s.sessions and s.sessions[0].ended)
+"""
+
+
+def test_findings_are_printed_once_at_the_end_and_what_is_wrong_is_told(tmp_path):
+    """A class without its fixture is told which; a script that is not followed fails its test."""
+    chosen = "test_a or test_b or test_positions_never_go_back"
+    ran = run(tmp_path, FINDING + "test_b = test_a\n" + WRONG, "-k", chosen)
+    assert ran.returncode == 1, ran.stdout
     assert ran.stdout.count("sink x: found") == 1
     assert "waltap conformance" in ran.stdout
+    assert "TestX must define the fixture 'rig' (a DecoderRig)" in ran.stdout
+    assert "the client sent what no client sends" in ran.stdout
+    assert "3 passed" in ran.stdout
+    assert "2 errors" in ran.stdout
 
 
 def test_findings_of_workers_are_printed_too(tmp_path):
-    text = "def test_a(record_property): record_property('waltap', 'sink x: found')\n"
-    assert "sink x: found" in run(tmp_path, text, "-n", "1").stdout
+    assert "sink x: found" in run(tmp_path, FINDING, "-n", "1").stdout
 
 
 def test_without_findings_nothing_is_printed(tmp_path):
     assert "waltap" not in run(tmp_path, "def test_a(): pass\n").stdout
-
-
-def test_a_class_without_its_fixture_is_told_which(tmp_path):
-    text = (
-        "from waltap_testing.decoder_suite import DecoderSuite\nclass TestX(DecoderSuite): pass\n"
-    )
-    ran = run(tmp_path, text, "-k", "test_positions_never_go_back")
-    assert "TestX must define the fixture 'rig' (a DecoderRig)" in ran.stdout
-
-
-def test_a_script_that_is_not_followed_fails_its_test(tmp_path):
-    text = (
-        "import socket\n"
-        "def test_a(walsender):\n"
-        "    server = walsender()\n"
-        "    with socket.create_connection(('127.0.0.1', server.port)) as client:\n"
-        "        client.sendall(b'\\xff' * 8)\n"
-        "        server.wait(lambda s: s.sessions and s.sessions[0].ended)\n"
-    )
-    ran = run(tmp_path, text)
-    assert ran.returncode == 1, ran.stdout
-    assert "the client sent what no client sends" in ran.stdout
