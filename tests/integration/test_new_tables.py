@@ -472,31 +472,120 @@ def test_a_table_taken_out_of_a_publication_under_a_run_is_a_gap(
     assert (gap.code, gap.tables) == (TablesNotStreamed.code, ("public.lost",))
 
 
-@pytest.mark.parametrize(
-    ("publishes", "away", "back"),
-    [
-        ("TABLE old, lost", "SET (publish = 'delete')", "SET (publish = 'insert, update, delete')"),
-        ("ALL TABLES", "SET (publish = 'delete')", "SET (publish = 'insert, update, delete')"),
-        ("TABLES IN SCHEMA public", "SET TABLE old", "SET TABLES IN SCHEMA public"),
-    ],
-)
-def test_a_publication_that_sends_less_for_a_moment_is_a_gap(
-    old: Database, tmp_path: Path, publishes: str, away: str, back: str
-) -> None:
+SENDS = "SET (publish = 'insert, update, delete')"
+SENT_LESS = {
+    "operations": ("TABLE old, lost", "ALTER PUBLICATION p SET (publish = 'delete')", f"ALTER PUBLICATION p {SENDS}"),
+    "operations of all": (
+        "ALL TABLES", "ALTER PUBLICATION p SET (publish = 'delete')", f"ALTER PUBLICATION p {SENDS}",
+    ),
+    "schema": (
+        "TABLES IN SCHEMA public",
+        "ALTER PUBLICATION p SET TABLE old",
+        "ALTER PUBLICATION p SET TABLES IN SCHEMA public",
+    ),
+    "made anew with less": (
+        "TABLE old, lost",
+        "DROP PUBLICATION p; CREATE PUBLICATION p FOR TABLE old",
+        "ALTER PUBLICATION p ADD TABLE lost",
+    ),
+    "unlogged": ("ALL TABLES", "ALTER TABLE lost SET UNLOGGED", "ALTER TABLE lost SET LOGGED"),
+    "unlogged of a schema": (
+        "TABLES IN SCHEMA public", "ALTER TABLE lost SET UNLOGGED", "ALTER TABLE lost SET LOGGED",
+    ),
+    "in another schema": (
+        "TABLES IN SCHEMA public",
+        "CREATE SCHEMA s; ALTER TABLE lost SET SCHEMA s",
+        "ALTER TABLE s.lost SET SCHEMA public",
+    ),
+    "another name": ("ALL TABLES", "ALTER TABLE lost RENAME TO x", "ALTER TABLE x RENAME TO lost"),
+}  # fmt: skip
+"""What a publication has, what makes it send less of `lost`, and what puts that right."""
+
+
+@pytest.mark.parametrize("case", SENT_LESS)
+def test_what_was_sent_less_for_a_moment_is_a_gap(old: Database, tmp_path: Path, case: str) -> None:
+    publishes, away, back = SENT_LESS[case]
     if "SCHEMA" in publishes and old.server.version < 150000:
         pytest.skip("publications have no schemas")
     old.execute("CREATE TABLE lost (id int PRIMARY KEY)")
     old.execute(f"CREATE PUBLICATION p FOR {publishes}")
     disabled = {"publication.autocreate.mode": "disabled", "publication.name": "p", **WARN}
-    pipeline = PipelineRig(old, tmp_path, disabled | QUICK)
+    named = {"table.include.list": r"public\.(old|lost)"}
+    pipeline = PipelineRig(old, tmp_path, disabled | named | QUICK)
     gaps = Gaps(pipeline.offset_file.parent)
     with pipeline.running() as there:
-        old.execute(f"ALTER PUBLICATION p {away}")
-        old.execute("INSERT INTO lost SELECT generate_series(1, 5)")
-        old.execute(f"ALTER PUBLICATION p {back}")
+        old.execute(away)
+        moved = {"in another schema": "s.lost", "another name": "x"}.get(case, "lost")
+        old.execute(f"INSERT INTO {moved} SELECT generate_series(1, 5)")
+        old.execute(back)
         there.until(gaps.open, "a certificate")
     (gap,) = gaps.open()
     assert (gap.code, "public.lost" in gap.tables) == (TablesNotStreamed.code, True)
+
+
+def test_operations_left_out_for_a_moment_of_a_publication_of_ours_are_a_gap(
+    old: Database, tmp_path: Path
+) -> None:
+    pipeline = PipelineRig(old, tmp_path, FILTERED | QUICK)
+    gaps = Gaps(pipeline.offset_file.parent)
+    with pipeline.running() as there:
+        ((name,),) = old.execute("SELECT quote_ident(pubname) FROM pg_publication")
+        old.execute(f"ALTER PUBLICATION {name} SET (publish = 'delete')")
+        old.execute("INSERT INTO old VALUES (7)")
+        old.execute(f"ALTER PUBLICATION {name} {SENDS}")
+        there.until(gaps.open, "a certificate")
+    (gap,) = gaps.open()
+    assert "public.old" in gap.tables
+
+
+LEFT_OUT_NOTHING = """
+    VACUUM FULL words; VACUUM FULL numbers; CLUSTER words USING words_pkey
+    TRUNCATE words; TRUNCATE numbers
+    BEGIN; TRUNCATE numbers; INSERT INTO numbers SELECT generate_series(1, 9); COMMIT
+    ALTER TABLE numbers ALTER id TYPE bigint; ALTER TABLE words ADD made timestamptz DEFAULT clock_timestamp()
+    GRANT SELECT ON words, numbers TO PUBLIC; ANALYZE words; ALTER TABLE words ADD CHECK (id > 0)
+    ALTER TABLE words OWNER TO pg_monitor
+    INSERT INTO words VALUES (10, 'x'); VACUUM FULL words; UPDATE words SET word = 'y'; VACUUM words
+    REINDEX TABLE words; ALTER TABLE words REPLICA IDENTITY FULL; ALTER TABLE numbers SET (fillfactor = 50)
+"""
+
+
+@pytest.mark.parametrize("publishes", ["ALL TABLES", "TABLE old, words, numbers"])
+def test_what_leaves_nothing_out_is_no_gap(old: Database, tmp_path: Path, publishes: str) -> None:
+    old.execute(
+        "CREATE TABLE words (id int PRIMARY KEY, word text); CREATE TABLE numbers (id int PRIMARY KEY);"
+        "INSERT INTO words SELECT id, 'a' FROM generate_series(1, 9) id;"
+        "INSERT INTO numbers SELECT generate_series(1, 9)"
+    )
+    old.execute(f"CREATE PUBLICATION p FOR {publishes}")
+    disabled = {"publication.autocreate.mode": "disabled", "publication.name": "p", **WARN}
+    pipeline = PipelineRig(old, tmp_path, disabled)
+    run(pipeline)
+    gaps = Gaps(pipeline.offset_file.parent)
+    for line in LEFT_OUT_NOTHING.strip().splitlines():
+        with old.connect(autocommit=True) as client:
+            for statement in line.split(";"):
+                client.execute(statement.encode())
+        run(pipeline)
+        assert gaps.open() == [], line
+
+
+def test_a_publication_that_was_not_there_for_a_moment_is_a_gap_where_the_server_goes_on(
+    newest_database: Database, tmp_path: Path
+) -> None:
+    newest_database.execute(
+        "CREATE TABLE old (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE old"
+    )
+    disabled = {"publication.autocreate.mode": "disabled", "publication.name": "p", **WARN}
+    pipeline = PipelineRig(newest_database, tmp_path, disabled | QUICK)
+    gaps = Gaps(pipeline.offset_file.parent)
+    with pipeline.running() as there:
+        newest_database.execute("DROP PUBLICATION p")
+        newest_database.execute("INSERT INTO old VALUES (7)")
+        newest_database.execute("CREATE PUBLICATION p FOR TABLE old")
+        there.until(gaps.open, "a certificate")
+    (gap,) = gaps.open()
+    assert gap.tables == ("public.old",)
 
 
 def test_a_table_that_was_left_out_while_nobody_ran_is_a_gap(old: Database, tmp_path: Path) -> None:

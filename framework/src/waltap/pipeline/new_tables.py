@@ -100,22 +100,13 @@ class _Known(msgspec.Struct):
     database: str
     captured: list[str]
     others: list[str]
-    streamed_as: dict[str, tuple[str, str]] = {}
+    streamed_as: dict[str, list[str | None]] = {}
     left: list[str] = []
 
     def interrupted(self, connector: Connector) -> set[str]:
         """Return captured tables that the server does not stream wholly now, or may not have since."""
-        changed = self.changed(connector.streamed_as())
-        return (changed | connector.unsent()).intersection(self.captured)
-
-    def changed(self, now: Mapping[str, tuple[str, str]]) -> set[str]:
-        """Return the tables that are streamed in another way ``now``."""
-        found = set()
-        for identifier, (by, how) in self.streamed_as.items():
-            by_now, how_now = now.get(identifier, (by, how))
-            if by_now == by and how_now != how:
-                found.add(identifier)
-        return found
+        changed = connector.streamed_otherwise(self.streamed_as, connector.streamed_as())
+        return set((changed | connector.unsent()).intersection(self.captured))
 
 
 class NewTables:
@@ -185,7 +176,7 @@ class NewTables:
         self._captured = set(captured)
         self.captured = tuple(sorted(captured.values()))
         self._joining.clear()
-        self._known = _Known(database, [], [], connector.streamed_as(), _had(before))
+        self._known = _Known(database, [], [], _texts(connector.streamed_as()), _had(before))
         if before is not None and not whole:
             known, others = set(before.captured), set(before.others)
             for identifier, name in captured.items():
@@ -299,12 +290,16 @@ class NewTables:
         for identifier in sorted(gaps - self._interrupted):
             self._say("interrupted", ".".join(present[identifier]))
         now = connector.streamed_as()
-        changed = (self._known.changed(now) & self._captured & present.keys()) - gaps
+        changed = connector.streamed_otherwise(self._known.streamed_as, now)
+        changed = (changed & self._captured & present.keys()) - gaps
         for identifier in sorted(changed):
             self._say("changed", ".".join(present[identifier]))
         if new := changed | (gaps - self._interrupted):
             self._tell_gap(new, present)
-        self._interrupted, self._known.streamed_as = gaps, {**self._known.streamed_as, **now}
+        self._interrupted, self._known.streamed_as = (
+            gaps,
+            {**self._known.streamed_as, **_texts(now)},
+        )
 
     def _tell_gap(self, gaps: Iterable[str], present: Mapping[str, tuple[str, str]]) -> None:
         names = sorted(
@@ -366,6 +361,10 @@ class NewTables:
 def _had(before: _Known | None) -> list[str]:
     """Return what was captured once."""
     return [] if before is None else [*before.captured, *before.left]
+
+
+def _texts(streamed_as: Mapping[str, Sequence[str | None]]) -> dict[str, list[str | None]]:
+    return {identifier: list(texts) for identifier, texts in streamed_as.items()}
 
 
 def _database(offset: Offset) -> str:

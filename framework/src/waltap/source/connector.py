@@ -450,11 +450,18 @@ class Connector(abc.ABC):
         published does not come, and is not visible until they end. Raises: SourceError."""
         return frozenset()
 
-    def streamed_as(self) -> dict[str, tuple[str, str]]:
-        """Return, for identifiers of tables where it can be known, who streams the table and how: texts,
-        of which the second changes whenever somebody changes what is streamed of the table, also when it
-        is changed back. Under another first text it tells nothing. Raises: SourceError."""
+    def streamed_as(self) -> Mapping[str, Sequence[str | None]]:
+        """Return, for identifiers of tables where it can be known, who streams the table and how: texts
+        for `streamed_otherwise`, kept until the next start. Raises: SourceError."""
         return {}
+
+    def streamed_otherwise(
+        self, before: Mapping[str, Sequence[str | None]], now: Mapping[str, Sequence[str | None]]
+    ) -> frozenset[str]:
+        """Return the tables of which something may not have been streamed between two `streamed_as`, also
+        where it was changed and changed back. Another version may have written ``before``.
+        Raises: SourceError."""
+        return frozenset()
 
     def heartbeat(self) -> None:
         """Do what the profile wants done on the server with each heartbeat."""

@@ -1,7 +1,7 @@
 """The PostgreSQL connector: checks, publication and slot, snapshot, stream."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -47,6 +47,7 @@ from waltap_postgres.dialect import POSTGRESQL, Dialect
 from waltap_postgres.errors import PublicationGone, SendFormatUnreadable, SlotActive
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.covered import covered
+from waltap_postgres.replication.memberships import Membership
 from waltap_postgres.replication.slot import Slot, session_role
 from waltap_postgres.replication.stream import ReplicationStream
 from waltap_postgres.replication.transport import Transport, open_transport
@@ -541,8 +542,14 @@ class PostgresConnector(Connector):
     def writers(self, identifier: str) -> frozenset[str]:
         return self._publications.writers(identifier)
 
-    def streamed_as(self) -> dict[str, tuple[str, str]]:
-        return self._publications.memberships()
+    def streamed_as(self) -> dict[str, Sequence[str | None]]:
+        found, system = self._publications.memberships(), self.server.system_id
+        return {o: msgspec.to_builtins(m.on(system)) for o, m in found.items()}
+
+    def streamed_otherwise(
+        self, before: Mapping[str, Sequence[str | None]], now: Mapping[str, Sequence[str | None]]
+    ) -> frozenset[str]:
+        return self._publications.sent_less(_memberships(before), _memberships(now))
 
     def adds_tables(self) -> bool:
         return self._publications.adds_tables()
@@ -624,3 +631,11 @@ class PostgresConnector(Connector):
             with suppress(WaltapError):  # a run that leaves nothing behind may also end by an error
                 self._publications.drop(self.context.made.publications)
         self._connection.close()
+
+
+def _memberships(texts: Mapping[str, Sequence[str | None]]) -> dict[str, Membership]:
+    found = {}
+    for oid, each in texts.items():
+        with suppress(msgspec.ValidationError):  # an earlier version kept others
+            found[oid] = msgspec.convert(each, Membership)
+    return found

@@ -22,6 +22,7 @@ import msgspec
 from waltap.offsets.belongings import Belonging
 from waltap.source.coverage import Coverage
 from waltap_postgres.errors import INSERTS_SUFFIX, PublicationGone
+from waltap_postgres.replication.memberships import Membership
 from waltap_postgres.replication.publications import Publications
 from waltap_yugabyte.errors import TableTooLate
 from waltap_yugabyte.properties import YugabyteProperties
@@ -74,7 +75,7 @@ class YugabytePublications(Publications):
     def gone(self) -> PublicationGone | None:
         return None  # a slot cannot be asked for its first change
 
-    def memberships(self) -> dict[str, tuple[str, str]]:
+    def memberships(self) -> dict[str, Membership]:
         return {}  # nothing tells that a member was taken out and put in again
 
     def writers(self, table: str) -> frozenset[str]:

@@ -1,7 +1,7 @@
 """The publications of one connection: planned, made, asked what they cover, and dropped again."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import psycopg
 
@@ -22,6 +22,7 @@ from waltap_postgres.errors import (
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.covered import coverage
 from waltap_postgres.replication.membership import alter_membership, named_in
+from waltap_postgres.replication.memberships import Membership, find_memberships, rewritten
 from waltap_postgres.replication.publication import (
     SKIPS_MISSING,
     PublicationPlan,
@@ -48,26 +49,6 @@ log = logging.getLogger(__name__)
 
 PEEK_S = 10
 """How long a slot may take to give its first change, in seconds."""
-
-
-MEMBERSHIPS = """
-    SELECT m.relation::text, string_agg(p.oid::text, ' ' ORDER BY m.version),
-      string_agg(concat(p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate,
-        CASE WHEN %s THEN p.xmin END, '/', m.version), ' ' ORDER BY m.version)
-    FROM pg_publication p CROSS JOIN LATERAL (
-      SELECT r.prrelid AS relation, r.oid::text || '/' || r.xmin::text AS version
-      FROM pg_publication_rel r WHERE r.prpubid = p.oid
-      UNION ALL
-      SELECT c.oid, n.oid::text || '/' || n.xmin::text
-      FROM pg_publication_namespace n JOIN pg_class c ON c.relnamespace = n.pnnspid
-      WHERE n.pnpubid = p.oid AND c.relkind IN ('r', 'p')
-      UNION ALL
-      SELECT c.oid, 'all' FROM pg_class c
-      WHERE p.puballtables AND c.relkind IN ('r', 'p') AND c.oid >= 16384
-    ) m
-    WHERE p.pubname = ANY(%s) GROUP BY 1
-"""
-"""Which publication has each table, and by which rows of the catalogue; from PostgreSQL 15 on."""
 
 
 WRITERS = """
@@ -316,13 +297,15 @@ class Publications:
         )
 
     def left_out(self, places: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Return which of these (schema, table) no publication has; none while a publication is missing:
-        then the server streams nothing, and loses nothing."""
+        """Return which of these (schema, table) no publication has; none while a publication is missing
+        where the server streams nothing then, and loses nothing."""
+        skips = self._version_num >= SKIPS_MISSING
         try:
             names = self.names or (self.plan().names if self._used else ())
         except (PublicationMissing, IdentityMissing):  # a start says so
             return set()
-        if not names or any(published(self._catalogue, name) is None for name in names):
+        missing = any(published(self._catalogue, name) is None for name in names)
+        if not names or (missing and not skips):
             return set()
         return set(places) - published_by_any(self._catalogue, names)
 
@@ -335,18 +318,27 @@ class Publications:
         except (PublicationMissing, IdentityMissing):
             return set()
 
-    def memberships(self) -> dict[str, tuple[str, str]]:
-        """Return, by the OID of each table that a publication has, that publication and the versions of
-        the catalogue's rows that say what is sent of it: to change a row filter, a column list or what is
-        published, or to take a table out and put it in again, is to write one anew. Nothing is streamed
-        while a whole publication is missing, and nothing lost."""
-        if not self._used or self._version_num < NARROWS:
+    def memberships(self) -> dict[str, Membership]:
+        """Return, by its OID, how each table that is captured is published: to change a row filter, a
+        column list or what is published, or to take a table out and put it in again, is another."""
+        if not self._used:
             return {}
-        name = self._properties.publication_name
-        # a publication of others may have sent less for a moment; ours is put right at a start
-        others = self._properties.publication_autocreate_mode == "disabled"
-        rows = self._catalogue.query(MEMBERSHIPS, (others, [name, name + INSERTS_SUFFIX]))
-        return {table: (by, how) for table, by, how in rows}
+        name, captures = self._properties.publication_name, self._context.captures
+        found = find_memberships(self._catalogue, (name, name + INSERTS_SUFFIX), self._version_num)
+        return {oid: each for oid, each in found.items() if captures(each.schema, each.name)}
+
+    def sent_less(
+        self, before: Mapping[str, Membership], now: Mapping[str, Membership]
+    ) -> frozenset[str]:
+        """Return the tables of which something may not have been sent between two of `memberships`."""
+        found, moved, refuses_missing = set(), {}, self._version_num < SKIPS_MISSING
+        for oid, was in before.items():
+            each = now.get(oid, was)
+            if each.sent_less(was, refuses_missing=refuses_missing):
+                found.add(oid)
+            elif each.by == was.by and each.file and was.file and each.file != was.file:
+                moved[oid] = each
+        return frozenset(found | rewritten(self._catalogue, self._connection, moved))
 
     def writers(self, table: str) -> frozenset[str]:
         """Return the open transactions that may have written to a table, by its OID."""
