@@ -75,7 +75,7 @@ def prose_of(source: str) -> Iterator[Prose]:
                 yield Prose(node.body[0].lineno, text, is_docstring=True)
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and not token.string.startswith(
-            ("# type:", "# noqa", "#!")
+            ("# type", "#" + " noqa", "#!")
         ):
             yield Prose(token.start[0], token.string.lstrip("# "), is_docstring=False)
 

@@ -611,3 +611,20 @@ def test_groups_reach_the_scheduler(request: pytest.FixtureRequest) -> None:
     """pytest-xdist 3.8 writes them into ids, which pytest from 9.2 on does not take."""
     if request.config.getoption("loadgroup", default=False):
         assert request.node.nodeid.partition("@")[2]
+
+
+def test_every_mutant_applies_and_names_tests_that_exist() -> None:
+    """A mutant that no longer fits the code proves nothing."""
+    from tests.mutants.__main__ import read_mutant
+
+    faults = []
+    for path in sorted((ROOT / "tests/mutants").glob("*.patch")):
+        fits = subprocess.run(
+            ["git", "apply", "--check", path], cwd=ROOT, capture_output=True, text=True
+        )
+        faults += [f"{path.stem}: {fits.stderr}"] if fits.returncode else []
+        tests = [word for words in read_mutant(path).tests.values() for word in words]
+        named = [word.partition("::")[0] for word in tests if word.startswith("tests/")]
+        faults += [f"{path.stem}: no {name}" for name in named if not (ROOT / name).exists()]
+        faults += [] if named else [f"{path.stem}: names no tests"]
+    assert not faults
