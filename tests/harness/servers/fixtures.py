@@ -69,6 +69,10 @@ JAVA_FIXTURES = frozenset(
 
 _numbers = itertools.count(1)
 
+QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""Hundreds of small plans, none of which runs long: code that is compiled at once serves better than code that is
+compiled well."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the folder in which this process and its workers meet."""
@@ -195,6 +199,7 @@ def spark(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
     session = (
         builder.appName("waltap tests")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.connect.grpc.binding.address", "127.0.0.1")
         .config("spark.connect.grpc.binding.port", "0")
         .config("spark.driver.bindAddress", "127.0.0.1")
@@ -206,7 +211,7 @@ def spark(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={folder}")
+        .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={folder} {QUICK_JVM}")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
