@@ -84,6 +84,12 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Return every node of a module: several tests look at all of them."""
+    return tuple(ast.walk(tree(path)))
+
+
 def named(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
@@ -123,7 +129,7 @@ def test_every_function_fits_one_screen() -> None:
     long = {
         f"{named(path)}:{node.lineno} {node.name}": size
         for path in [*sources(), *other_code()]
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         if (size := (node.end_lineno or 0) - node.lineno + 1) > FUNCTION_LINES_MAX
     }
@@ -179,7 +185,7 @@ def _mentions(path: Path) -> set[str]:
         return set(re.findall(r"waltap[\w.]*", path.read_text(encoding="utf-8")))
     own = next((name for name, file in modules().items() if file == path), "")
     found: set[str] = set()
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         match node:
             case ast.Import(names=names):
                 found |= {alias.name for alias in names}
@@ -205,7 +211,7 @@ def test_replica_identities_are_asked_and_their_letter_is_read_nowhere_else() ->
         f"{named(path)}:{node.lineno}"
         for path in sources()
         if not KNOW_LETTERS.match(named(path))
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if _reads_letter(node)
     ]
     assert not readers
@@ -304,7 +310,7 @@ def test_remedies_format_with_what_is_raised() -> None:
     """Every field of a remedy is given where the error is made, or by its own constructor."""
     wanted = {cls.__name__: (cls, _fields(cls.remedy)) for cls in error_classes()}
     missing = []
-    for path, node in ((path, node) for path in sources() for node in ast.walk(tree(path))):
+    for path, node in ((path, node) for path in sources() for node in nodes(path)):
         match node:
             case ast.Call(func=ast.Name(id=name)) if name in wanted:
                 cls, fields = wanted[name]
@@ -329,7 +335,7 @@ def _supplied(cls: type[WaltapError]) -> set[str]:
         path = modules()[ancestor.__module__]
         definition = next(
             node
-            for node in ast.walk(tree(path))
+            for node in nodes(path)
             if isinstance(node, ast.ClassDef) and node.name == ancestor.__name__
         )
         for node in ast.walk(definition):
@@ -538,14 +544,14 @@ def _read_names() -> set[str]:
     for path in _own_sources():
         listed = {
             id(inner)
-            for node in ast.walk(tree(path))
+            for node in nodes(path)
             if isinstance(node, ast.Assign)
             if any(
                 isinstance(t, ast.Name) and t.id in {"__all__", "__slots__"} for t in node.targets
             )
             for inner in ast.walk(node)
         }
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if id(node) in listed:
                 continue
             match node:

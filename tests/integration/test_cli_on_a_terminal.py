@@ -1,19 +1,23 @@
-"""A run on a terminal: bars for the snapshot, a line for the stream, a panel for an error."""
+"""Commands on a terminal: bars for the snapshot, a line for the stream, a panel for an error; and names of a
+database reach terminals, pages, logs and labels as text that drives nothing."""
 
-import json
 import os
 import pty
 import re
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
+from waltap.monitor.server import Monitor
 
+from tests.harness.pipeline import PipelineRig, Run
 from tests.harness.servers.postgres import Database
+from tests.harness.shop import Shop
 
 
-def on_terminal(*arguments: str, cwd: Path, term: str = "xterm") -> tuple[int, str]:
+def on_terminal(shop: Shop, *arguments: str, term: str = "xterm") -> tuple[int, str]:
     """Run waltap on a pseudo-terminal; return its exit code and what is on the screen's roll.
 
     Control sequences are left out, but for a dumb terminal, which may get none.
@@ -22,7 +26,7 @@ def on_terminal(*arguments: str, cwd: Path, term: str = "xterm") -> tuple[int, s
     environment = {k: v for k, v in os.environ.items() if not k.startswith("WALTAP_LOG")}
     process = subprocess.Popen(
         [sys.executable, "-m", "waltap", *arguments],
-        cwd=cwd,
+        cwd=shop.path.parent,
         env={**environment, "TERM": term, "COLUMNS": "100"}
         | ({} if term == "dumb" else {"NO_COLOR": "1"}),
         stdin=subprocess.DEVNULL,
@@ -47,58 +51,91 @@ def on_terminal(*arguments: str, cwd: Path, term: str = "xterm") -> tuple[int, s
 
 
 @pytest.fixture
-def profile(database: Database, tmp_path: Path) -> Path:
+def shop(database: Database, tmp_path: Path) -> Shop:
     database.execute(
         "CREATE TABLE big (id int PRIMARY KEY); INSERT INTO big SELECT generate_series(1, 30000)"
     )
-    source = "\n".join(f'"{k}" = {json.dumps(v)}' for k, v in database.properties().items())
-    (tmp_path / "p.toml").write_text(
-        f'[source]\ntype = "postgres"\n{source}\nslot.name = "{database.name}"\n'
-        f'publication.name = "{database.name}"\n[sink]\ntype = "jsonl"\npath = "out.jsonl"\n'
-    )
-    return tmp_path
+    return Shop(tmp_path, database)
 
 
-def test_the_snapshot_has_a_bar_with_rows_rate_and_time_left(profile: Path) -> None:
-    code, text = on_terminal("run", "p.toml", "--until-idle", "0.5", cwd=profile)
+def test_a_run_has_bars_an_error_a_panel_and_changes_lines_of_their_own(shop: Shop) -> None:
+    code, text = on_terminal(shop, "run", "shop.toml", "--set", "database.port=1")
+    assert (code, text.count("WT-2002")) == (3, 1)
+    assert "╭─ WT-2002" in text
+    code, text = on_terminal(shop, "run", "shop.toml", "--until-idle", "0.5")
     assert code == 0, text
     last = [line for line in re.split(r"[\r\n]+", text) if "public.big" in line][-1]
     assert re.search(r"✓ public\.big .* 30,000 rows +[\d,]+/s +\d:\d\d:\d\d", last)
     assert "streaming" in text
     assert '"level"' not in text  # no structured logs here
-
-
-def test_an_error_is_one_panel(profile: Path) -> None:
-    code, text = on_terminal("run", "p.toml", "--set", "database.port=1", cwd=profile)
-    assert code == 3
-    assert "╭─ WT-2002" in text
-    assert text.count("WT-2002") == 1
-
-
-def test_changes_on_the_terminal_have_no_bars_between_them(profile: Path) -> None:
-    code, text = on_terminal(
-        "run", "p.toml", "--sink", "terminal", "--max-records", "5", cwd=profile
-    )
+    shop.says("drop FILE --yes")
+    code, text = on_terminal(shop, "run", "shop.toml", "--sink", "terminal", "--max-records", "5")
     assert code == 0, text
     assert "READ     public.big  id=1" in text
     assert "━" not in text
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        pytest.param(["run", "p.toml", "--until-idle", "0.3"], id="run"),
-        pytest.param(["run", "p.toml", "--set", "database.port=1"], id="error"),
-        pytest.param(["run", "p.toml", "--sink", "terminal", "--max-records", "3"], id="changes"),
-        pytest.param(["doctor", "p.toml"], id="doctor"),
-        pytest.param(["tail", "p.toml", "--snapshot", "--max-records", "3"], id="tail"),
-        pytest.param(["--help"], id="help"),
-        pytest.param(["run", "--no-such-option"], id="usage"),
-    ],
-)
-def test_a_dumb_terminal_gets_plain_lines(profile: Path, command: list[str]) -> None:
-    _, text = on_terminal(*command, cwd=profile, term="dumb")
-    assert text.strip()
-    assert "\x1b" not in text
-    if not command[-1].startswith("--"):
-        assert not [frame for frame in "╭│━⠋" if frame in text]
+def test_a_dumb_terminal_gets_plain_lines(shop: Shop) -> None:
+    for line in (
+        "run shop.toml --set database.port=1",
+        "run shop.toml --sink terminal --max-records 3",
+        "run shop.toml --until-idle 0.3",
+        "doctor shop.toml",
+        "tail shop.toml --snapshot --max-records 3",
+        "--help",
+        "run --no-such-option",
+    ):
+        _, text = on_terminal(shop, *line.split(), term="dumb")
+        assert text.strip()
+        assert "\x1b" not in text
+        if not line.split()[-1].startswith("--"):
+            assert not [frame for frame in "╭│━⠋" if frame in text], line
+
+
+EVIL = "x\x1b]0;owned\x07\x1b[2J\x9b31m\u202eevil\nFORGED ok"
+"""An escape sequence, a C1 control, a turn of direction, and a line of its own."""
+
+
+def unprintable(text: str) -> list[str]:
+    """Return the lines of ``text`` that drive a terminal, or that a name forged."""
+    return [
+        line
+        for line in text.split("\n")
+        if not line.replace("\t", " ").isprintable() or line.startswith("FORGED")
+    ]
+
+
+def test_every_command_prints_names_as_text_and_so_do_labels(
+    database: Database, tmp_path: Path
+) -> None:
+    schema, table, column, kind = (f'"{each}{EVIL}"' for each in ("s", "t", "c", "k"))
+    for statement in (
+        f"CREATE SCHEMA {schema}",
+        f"CREATE TYPE {schema}.{kind} AS ENUM ('a')",
+        f"CREATE TABLE {schema}.{table} (id int PRIMARY KEY, {column} {schema}.{kind}, p point)",
+        f"CREATE TABLE {schema}.no_key (id int, {column} text)",
+        f"ALTER TABLE {schema}.no_key REPLICA IDENTITY FULL",
+        f"INSERT INTO {schema}.{table} VALUES (1, 'a')",
+    ):
+        database.execute(statement)
+    shop = Shop(tmp_path, database, **{"waltap.state.dir": str(tmp_path / "state")})
+    shop.sink = {"type": "sql", "url": f"sqlite:///{tmp_path}/target.db"}
+    shown = ""
+    for line in (
+        "doctor FILE", "plan FILE", "plan FILE --types", "run FILE --until-current", "status FILE",
+        "status .", "top . --once", "tables list FILE", "slot list FILE", "offsets show FILE",
+        "verify FILE", "explain FILE",
+    ):  # fmt: skip
+        done = shop.waltap(line)
+        said = done.stdout + done.stderr
+        assert "Traceback" not in said, said
+        assert unprintable(said) == [], (line, said)
+        shown += said
+    assert "evil" in shown
+    run = Run(PipelineRig(database, tmp_path / "rig"), limits=None, settings={})
+    with Monitor(run.engine, "127.0.0.1:0", None) as monitor, run:
+        run.until(lambda: run.engine.state == "streaming", "streaming")
+        with urllib.request.urlopen(f"http://127.0.0.1:{monitor.port}/metrics") as answer:  # noqa: S310 - our own
+            text = answer.read().decode()
+        assert "evil" in text
+        assert unprintable(text) == []

@@ -1,47 +1,21 @@
-"""`waltap plan`: what a start would make, told before; and then exactly that is made."""
+"""`waltap plan`: what a start would make, told before; and then exactly that is made. ``waltap tables`` and
+``waltap snapshot``: what is streamed is changed while the pipeline runs, or rests."""
 
-import json
-import os
 import subprocess
-import sys
+import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.harness import command
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
+from tests.harness.shop import Shop
 
-
-def profile(database: Database, folder: Path, **more: object) -> Path:
-    settings = {
-        "type": "postgres",
-        **database.properties(),
-        "slot.name": "plan_" + database.name[-20:],
-        "publication.name": "plan_" + database.name[-20:],
-        "publication.autocreate.mode": "filtered",
-        "waltap.state.dir": str(folder / "state"),
-        **more,
-    }
-    lines = "\n".join(f'"{name}" = {json.dumps(value)}' for name, value in settings.items())
-    path = folder / "shop.toml"
-    path.write_text(f'name = "shop"\n[source]\n{lines}\n[sink]\ntype = "null"\n')
-    return path
-
-
-def waltap(path: Path, *arguments: str, code: int = 0) -> str:
-    done = command.waltap(*arguments, path, cwd=path.parent, COLUMNS="200")
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout
-
-
-def plan(path: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(waltap(path, "plan", "--json", *arguments, code=code))
-    return found
+# --- plan --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def shop(database: Database) -> Database:
+def shop(database: Database, tmp_path: Path) -> Shop:
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, price numeric(10,2), at timestamptz);"
         "INSERT INTO t SELECT g, g, now() FROM generate_series(1, 5000) g;"
@@ -50,84 +24,182 @@ def shop(database: Database) -> Database:
         "CREATE TABLE part PARTITION OF parts FOR VALUES FROM (0) TO (10);"
         "INSERT INTO parts VALUES (1); ANALYZE"
     )
-    return database
+    made = Shop(tmp_path, database, **{"publication.autocreate.mode": "filtered"})
+    made.sink = {"type": "null"}
+    return made
 
 
-def made(database: Database) -> list[tuple[Any, ...]]:
-    return database.execute(
-        "SELECT pubname::text FROM pg_publication UNION ALL"
-        " SELECT slot_name::text FROM pg_replication_slots WHERE database = current_database()"
-    )
-
-
-def test_a_plan_tells_everything_and_makes_nothing(shop: Database, tmp_path: Path) -> None:
-    path = profile(shop, tmp_path, **{"replica.identity.autoset.values": "public.t:FULL"})
-    found = plan(path)
+def test_a_plan_tells_everything_and_makes_nothing_and_then_that_is_made(shop: Shop) -> None:
+    shop.source["replica.identity.autoset.values"] = "public.t:FULL"
+    found = shop.json("plan FILE --json")
     alter, publication = found["statements"]
     assert alter == 'ALTER TABLE "public"."t" REPLICA IDENTITY FULL'
-    assert publication.startswith('CREATE PUBLICATION "plan_')
+    assert publication.startswith(f'CREATE PUBLICATION "{shop.slot}')
     assert found["slot"].startswith("CREATE_REPLICATION_SLOT")
     assert found["by_others"] == []
     tables = {each["table"]: each for each in found["tables"]}
-    assert tables["public.t"]["rows"] == 5000
-    assert tables["public.t"]["bytes"] > 100_000
-    assert tables["public.t"]["key"] == ["id"]
-    assert tables["public.t"]["read"]
+    t = tables["public.t"]
+    assert (t["rows"], t["bytes"] > 100_000, t["key"], bool(t["read"])) == (
+        5000,
+        True,
+        ["id"],
+        True,
+    )
     assert "FULL: the whole row" in tables["public.whole"]["before"]
     assert sum(each["bytes"] or 0 for name, each in tables.items() if "part" in name) > 0
-    columns = {each["name"]: each for each in tables["public.t"]["columns"]}
+    columns = {each["name"]: each for each in t["columns"]}
     assert columns["price"]["arrow"] == "decimal128(10, 2)"
     assert "ZonedTimestamp" in columns["at"]["schema"]
     assert found["snapshot"]["rows"] >= 5000
-    assert made(shop) == []
-
-
-def test_what_was_planned_is_what_is_made(shop: Database, tmp_path: Path) -> None:
-    path = profile(shop, tmp_path)
-    shown = waltap(path, "plan", "--types")
+    assert shop.made() == []
+    shown = shop.says("plan FILE --types", COLUMNS="200")
     assert "CREATE PUBLICATION" in shown
     assert "decimal128(10, 2)" in shown
-    waltap(path, "run", "--until-idle", "0.5")
-    after = plan(path)
-    assert after["statements"] == []
-    assert after["slot"] is None
+    shop.run()
+    after = shop.json("plan FILE --json")
+    assert (after["statements"], after["slot"]) == ([], None)
     assert not any(each["read"] for each in after["tables"])
-    assert len(made(shop)) == 2
+    assert shop.made() == [shop.slot] * 2
 
 
-def test_the_sql_of_a_plan_is_what_a_role_without_rights_needs(
-    shop: Database, tmp_path: Path
-) -> None:
-    role = "poor_" + shop.name[-20:]
-    shop.execute(f"CREATE ROLE {role} LOGIN REPLICATION")
+def test_the_sql_of_a_plan_is_what_a_role_without_rights_needs(shop: Shop) -> None:
+    role = "poor_" + shop.database.name[-20:]
+    shop.database.execute(f"CREATE ROLE {role} LOGIN REPLICATION")
+    shop.source |= {"database.user": role, "signal.data.collection": "public.signals"}
     try:
-        path = profile(
-            shop, tmp_path, **{"database.user": role, "signal.data.collection": "public.signals"}
-        )
-        script = waltap(path, "plan", "--sql", code=1)
-        assert "GRANT SELECT ON" in script
-        assert "CREATE TABLE" in script
-        shop.psql(script)
-        waltap(path, "plan", "--sql")
-        waltap(path, "run", "--until-idle", "0.5")
+        done = shop.waltap("plan FILE --sql")
+        assert done.returncode == 1
+        assert "GRANT SELECT ON" in done.stdout
+        assert "CREATE TABLE" in done.stdout
+        shop.database.psql(done.stdout)
+        shop.says("plan FILE --sql")
+        shop.run()
     finally:
-        waltap(path, "drop", "--yes")
-        shop.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
+        shop.says("drop FILE --yes")
+        shop.database.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
 
 
-def test_a_publication_that_others_make_is_in_the_sql(shop: Database, tmp_path: Path) -> None:
-    path = profile(shop, tmp_path, **{"publication.autocreate.mode": "disabled"})
-    script = waltap(path, "plan", "--sql", code=1)
-    assert "CREATE PUBLICATION" in script
-    shop.psql(script)
-    assert plan(path)["by_others"] == []
-    waltap(path, "run", "--until-idle", "0.5")
-
-
-def test_a_table_that_stops_a_start_does_not_stop_the_plan(shop: Database, tmp_path: Path) -> None:
-    shop.execute("CREATE TABLE keyless (a int)")
-    found = plan(profile(shop, tmp_path), code=1)
+def test_what_others_make_is_in_the_sql_and_what_stops_a_start_does_not_stop_a_plan(
+    shop: Shop,
+) -> None:
+    shop.source["publication.autocreate.mode"] = "disabled"
+    done = shop.waltap("plan FILE --sql")
+    assert done.returncode == 1
+    assert "CREATE PUBLICATION" in done.stdout
+    shop.database.psql(done.stdout)
+    assert shop.json("plan FILE --json")["by_others"] == []
+    shop.run()
+    shop.says("drop FILE --yes")
+    shop.source |= {"publication.autocreate.mode": "filtered", "publication.name": "another"}
+    shop.database.execute("CREATE TABLE keyless (a int)")
+    found = shop.json("plan FILE --json", code=1)
     assert "public.keyless" in {each["table"] for each in found["tables"]}
-    assert [each["name"] for each in found["problems"] if each["verdict"] == "error"] == [
-        "publication"
-    ]
+    wrong = [each["name"] for each in found["problems"] if each["verdict"] == "error"]
+    assert wrong == ["publication"]
+
+
+# --- tables and snapshots ----------------------------------------------------------------------------
+
+changed = pytest.mark.pipeline(
+    sql="CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 25)",
+    settings={
+        "snapshot.mode": "no_data",
+        "incremental.snapshot.chunk.size": 10,
+        "publication.autocreate.mode": "filtered",
+        "table.exclude.list": "public.hidden",
+        "waltap.new.tables": "warn",
+        "snapshot.lock.timeout.ms": 120_000,
+    },
+)
+"""A pipeline without signal table, whose publication names the tables there are: t."""
+
+
+@changed
+def test_a_table_joins_a_running_pipeline_with_its_rows(pipeline: PipelineRig) -> None:
+    """An open transaction has written to it: the command waits for that, and nothing is missing."""
+    database = pipeline.database
+    add = ("tables", "add", "FILE", 'public."New.One"')
+    with pipeline.running() as run:
+        database.execute(
+            'CREATE TABLE "New.One" (id int PRIMARY KEY);'
+            'INSERT INTO "New.One" SELECT generate_series(1, 25)'
+        )
+        with database.connect(autocommit=False) as writer:
+            writer.execute('INSERT INTO "New.One" VALUES (26)')
+            done: list[subprocess.CompletedProcess[str]] = []
+            adding = threading.Thread(target=lambda: done.append(pipeline.command(*add)))
+            adding.start()
+            run.until(
+                lambda: (
+                    done
+                    or database.execute(
+                        "SELECT count(*) FROM pg_locks l JOIN pg_class c ON c.oid = l.relation"
+                        " WHERE NOT granted AND relname = 'New.One'"
+                    )[0][0]
+                ),
+                "the command to wait",
+                within=120,
+            )
+            assert not done, done[0].stderr
+            writer.commit()
+        adding.join(180)
+        assert done[0].returncode == 0, done[0].stderr
+        assert "p: public.New.One is streamed from now on" in done[0].stdout
+        run.until(
+            lambda: set(pipeline.destination.ids("public.New.One")) >= set(range(1, 27)), "the rows"
+        )
+        database.execute('INSERT INTO "New.One" VALUES (100)')
+        run.until(lambda: pipeline.destination.ids("public.New.One", "c") == [100], "the stream")
+        again = pipeline.command(*add, "--no-snapshot")
+        assert again.stdout == "p: public.New.One is streamed already\n"
+    assert sorted(pipeline.destination.ids("public.New.One", "r")) == list(range(1, 27))
+
+
+@changed
+def test_tables_join_and_leave_a_pipeline_and_names_that_are_none_change_nothing(
+    pipeline: PipelineRig,
+) -> None:
+    database, seen = pipeline.database, pipeline.destination
+    pipeline.catch_up()
+    database.execute("CREATE TABLE hidden (id int PRIMARY KEY)")
+    for names, told in (
+        (("public.hidden", "public.none", "none"), ("is no name of a table",)),
+        (("public.hidden", "public.none"), ("is not captured", "there is no such table")),
+    ):
+        done = pipeline.command("tables", "add", "FILE", *names)
+        assert done.returncode == 2
+        assert all(words in done.stderr for words in told)
+    tables = database.execute("SELECT tablename FROM pg_publication_tables")
+    assert tables == [("t",)]
+    database.execute("CREATE TABLE n (id int PRIMARY KEY); INSERT INTO n VALUES (1), (2)")
+    done = pipeline.command("tables", "add", "FILE", "public.n")
+    assert done.stdout.splitlines() == [
+        "p: public.n is streamed from now on",
+        "p: the pipeline does not run; its next start reads the rows",
+    ], done.stderr
+    with pipeline.running() as run:
+        run.until(lambda: sorted(seen.ids("n", "r")) == [1, 2], "the rows")
+        done = pipeline.command("tables", "remove", "FILE", "public.n")
+        assert done.returncode == 0, done.stderr
+        assert "p: public.n is no longer streamed" in done.stdout
+        assert r"table.exclude.list should name public\.n" in done.stdout
+        database.execute("INSERT INTO n VALUES (3); INSERT INTO t VALUES (100)")
+        run.until(lambda: 100 in seen.ids("t"), "the stream")
+    assert seen.ids("n", "c") == []
+
+
+@changed
+def test_a_running_pipeline_reads_tables_again(pipeline: PipelineRig) -> None:
+    read = ("snapshot", "FILE", "public.t")
+    with pipeline.running() as run:
+        done = pipeline.command(*read, "--filter", "id > 20", "--id", "a", "--wait", "120")
+        assert done.stdout == "p: signal a (execute-snapshot) is acted on\n", done.stderr
+        run.until(
+            lambda: sorted(pipeline.destination.ids("t", "r")) == list(range(21, 26)), "the rows"
+        )
+        statement = "SELECT * FROM public.t WHERE id < 3"
+        done = pipeline.command(*read, "--blocking", "--filter", statement)
+        assert done.returncode == 0, done.stderr
+        run.until(lambda: pipeline.destination.ids("t", "r")[5:] == [1, 2], "the other rows")
+    left = pipeline.command(*read)
+    assert (left.returncode, "WT-6201" in left.stderr) == (1, True)

@@ -24,7 +24,7 @@ from waltap.source.position import parse_lsn
 
 from tests.harness.command import waltap
 from tests.harness.json_lines import records
-from tests.harness.pipeline import Destination, Event, PipelineRig
+from tests.harness.pipeline import Destination, Event, PipelineRig, until
 from tests.harness.servers.postgres import Database
 
 WORK = """
@@ -98,7 +98,7 @@ def replayed(pipeline: PipelineRig, path: Path, folder: Path) -> list[Event]:
 
 
 @pytest.mark.parametrize("decoder", ["pgoutput", "wal2json", "decoderbufs"])
-def test_a_recording_gives_the_same_changes(
+def test_a_recording_gives_the_same_changes_and_ends_where_it_was_cut_off(
     database: Database, tmp_path: Path, decoder: str
 ) -> None:
     pipeline = PipelineRig(database, tmp_path)
@@ -109,12 +109,17 @@ def test_a_recording_gives_the_same_changes(
     database.psql("DROP TABLE a, c")
     assert replayed(pipeline, path, tmp_path / "again") == live
     assert replayed(pipeline, path, tmp_path / "once more") == live
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 2 // 3])
+    try:
+        found = replayed(pipeline, path, tmp_path / "cut")
+    except RecordingDamaged:
+        return
+    assert found == live[: len(found)]
 
 
 def test_the_commands(database: Database, tmp_path: Path) -> None:
     """One process records, another replays with nothing but the file."""
-    from tests.harness.pipeline import until
-
     database.psql("CREATE TABLE t (id int PRIMARY KEY)")
     ready = tmp_path / "ready"
     command = [
@@ -155,30 +160,6 @@ def test_so_many_records_end_with_a_transaction(
         Engine(profile, host, limits=Limits(max_records=3, whole_transactions=True)).run()
     assert len(pipeline.destination.events) == 20_000 + 2 * several
     assert len(replayed(pipeline, path, tmp_path / "again")) == 20_000 + 2 * several
-
-
-def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
-    (tmp_path / "x").write_text("nothing of the kind")
-    done = waltap("replay", "x", "--sink", "null", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "WT-2041" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_recording_that_was_cut_off_ends_where_it_was_cut(
-    database: Database, tmp_path: Path
-) -> None:
-    pipeline = PipelineRig(database, tmp_path)
-    path = tmp_path / "stream.recording"
-    recorded_run(pipeline, path, "pgoutput")
-    live = pipeline.destination.events
-    data = path.read_bytes()
-    path.write_bytes(data[: len(data) * 2 // 3])
-    try:
-        found = replayed(pipeline, path, tmp_path / "again")
-    except RecordingDamaged:
-        return
-    assert found == live[: len(found)]
 
 
 def test_damage_never_becomes_other_rows(tmp_path: Path) -> None:

@@ -1,18 +1,26 @@
-"""The fixtures keep their own promises."""
+"""The harness's servers keep their own promises: those that no test would fail for, but pass in vain."""
 
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
 import psycopg
 import pytest
 
-from tests.harness.servers.postgres import Cluster, Database, Server
+from tests.harness.pipeline import until
+from tests.harness.servers.postgres import Database, Server
 
-
-def test_server_decodes_logically_in_utc(server: Server) -> None:
-    found = dict(
-        server.execute(
-            "SELECT name, setting FROM pg_settings WHERE name IN ('wal_level', 'TimeZone')"
-        )
-    )
-    assert found == {"wal_level": "logical", "TimeZone": "UTC"}
+CHILD = """
+import pathlib, sys, time
+from tests.harness.servers.child import Child
+child = Child(['sleep', '600'], pathlib.Path(sys.argv[1]))
+child.start()
+print(child.pid, flush=True)
+time.sleep(600)
+"""
 
 
 @pytest.mark.parametrize("plugin", ["pgoutput", "test_decoding", "wal2json", "decoderbufs"])
@@ -32,18 +40,23 @@ def test_a_slot_still_streamed_from_is_reported_as_leaked(server: Server) -> Non
     stream.finish()
 
 
-def test_psql_runs_meta_commands_and_stops_at_an_error(database: Database) -> None:
+def test_psql_stops_at_an_error(database: Database) -> None:
     assert database.psql("SELECT 1 \\g\n\\echo two\n") == "1\ntwo\n"
     with pytest.raises(AssertionError, match="division by zero"):
         database.psql("SELECT 1/0;\n")
 
 
-def test_private_server_keeps_committed_rows_over_kill_and_restart(private_server: Cluster) -> None:
-    database = private_server.create_database("kept")
-    database.execute("CREATE TABLE t (a int); INSERT INTO t VALUES (1)")
-    private_server.kill()
-    assert private_server.pid() is None
-    private_server.start()
-    assert database.execute("TABLE t") == [(1,)]
-    private_server.restart()
-    assert database.execute("TABLE t") == [(1,)]
+def test_a_server_dies_with_a_test_run_that_is_killed(tmp_path: Path) -> None:
+    root = str(Path(__file__).parents[2])
+    run = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(tmp_path / "log")],
+        stdout=subprocess.PIPE, cwd=root, env={**os.environ, "PYTHONPATH": root},
+    )  # fmt: skip
+    assert run.stdout is not None
+    server = psutil.Process(int(run.stdout.readline()))
+    until(lambda: server.name() == "sleep", "the server: it has asked to die by then")
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    run.stdout.close()
+    psutil.wait_procs([server], timeout=90)
+    assert not server.is_running() or server.status() == psutil.STATUS_ZOMBIE

@@ -1,7 +1,6 @@
 """`waltap tail kafka://…`: topics of a real broker, in every format, by a real registry."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
+from tests.harness.command import waltap
 from tests.harness.kafka import create
 from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.kafka import Kafka
@@ -28,13 +28,7 @@ SLOWLY = "schema.registry.request.timeout.ms"
 
 
 def tail(place: str, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    done = subprocess.run(
-        [sys.executable, "-m", "waltap", "tail", place, *arguments],
-        env={**os.environ, "TZ": "UTC", **environment},
-        capture_output=True,
-        encoding="utf-8",
-        timeout=WAIT_SECONDS,
-    )
+    done = waltap("tail", place, *arguments, wait=WAIT_SECONDS, **environment)
     assert "Traceback" not in done.stderr
     assert "WT-9000" not in done.stderr
     return done
@@ -222,13 +216,13 @@ def test_where_it_begins_and_ends(kafka: Kafka, topic: str) -> None:
     write(kafka, topic, *({"value": str(number)} for number in range(5)))
     write(kafka, other, {"value": "a", "partition": 1})
     place = f"kafka://{kafka.bootstrap}/{topic}"
-    assert [each["value"] for each in documents(place, "--from", "3", "--until-idle", "0")] == [
-        3,
-        4,
-    ]
-    assert [each["value"] for each in documents(place, *ALL, "--max-records", "2")] == [0, 1]
-    assert documents(place, "--until-idle", "0") == []  # it begins at the end
-    assert documents(place, "--from", "99", "--until-idle", "0") == []
+    for options, values in (
+        (("--from", "3", "--until-idle", "0"), [3, 4]),
+        ((*ALL, "--max-records", "2"), [0, 1]),
+        (("--until-idle", "0"), []),  # it begins at the end
+        (("--from", "99", "--until-idle", "0"), []),
+    ):
+        assert [each["value"] for each in documents(place, *options)] == values
     lines = shown(f"kafka://{kafka.bootstrap}/{topic},{other}", *ALL)
     assert any(f" {other}/1@0 RECORD   a" in line for line in lines)
     assert len(lines) == 6

@@ -103,6 +103,8 @@ THINNED: Final = {
     "tests/integration/test_verify.py": "postgres",
     "tests/integration/test_sql_ignored.py": "postgres",
     "tests/integration/test_kafka_sink.py": "",
+    "tests/integration/test_verify_lacking.py": "file",
+    "tests/integration/test_surplus_named.py": "postgres",
 }
 """Module → the value of a parameter that `make test` keeps of every function."""
 

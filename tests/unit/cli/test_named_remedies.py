@@ -23,7 +23,7 @@ from waltap.reading.stored_record import CONSUMER
 from waltap.reference.errors import error_classes
 from waltap.reference.properties import components
 
-from tests.test_tidy import ROOT, modules, named, sources, tree
+from tests.test_tidy import ROOT, modules, named, nodes, sources
 
 HOST = Host()
 COMMAND = re.compile(r"`waltap(?: ([^`]*))?`")
@@ -81,11 +81,11 @@ def said() -> Iterator[tuple[str, str]]:
     for path in sources():
         docstrings = {
             id(node.body[0].value)
-            for node in ast.walk(tree(path))
+            for node in nodes(path)
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
             if node.body and isinstance(node.body[0], ast.Expr)
         }
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if (
                 isinstance(node, ast.Constant)
                 and isinstance(node.value, str)

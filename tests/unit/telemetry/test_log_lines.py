@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from waltap.errors import ConnectionLost
@@ -40,13 +40,25 @@ def status(end_lsn: int, **counted: int) -> Status:
 
 
 @pytest.fixture
-def lines() -> Iterator[list[str]]:
-    written: list[str] = []
-    root, level = logging.getLogger(), logging.getLogger().level
-    handler = configure(written.append, form="json", level="DEBUG")
-    yield written
-    root.removeHandler(handler)
+def logged() -> Iterator[Callable[..., list[str]]]:
+    """Return what begins a log of a form and level, in a list of lines."""
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+
+    def begin(form: str = "json", level: str = "DEBUG", **labels: str) -> list[str]:
+        written: list[str] = []
+        configure(written.append, form=form, level=level).labels = labels
+        return written
+
+    yield begin
+    for handler in set(root.handlers) - set(before):
+        root.removeHandler(handler)
     root.setLevel(level)
+
+
+@pytest.fixture
+def lines(logged: Callable[..., list[str]]) -> list[str]:
+    return logged()
 
 
 def test_a_line_is_one_object_with_the_fields_of_the_vocabulary(lines: list[str]) -> None:
@@ -74,17 +86,15 @@ def test_an_exception_is_one_field_and_the_line_stays_one(lines: list[str]) -> N
     assert json.loads(line)["exception"] == "ValueError: a\nb"
 
 
-def test_text_lines_are_short() -> None:
-    written: list[str] = []
-    handler = configure(written.append, form="text", level="INFO")
-    try:
-        log = logging.getLogger("waltap.test")
-        log.info("streaming", extra={"pipeline": "p"})
-        log.debug("too much")
-    finally:
-        logging.getLogger().removeHandler(handler)
-        logging.getLogger().setLevel(logging.WARNING)
-    assert written == ["info: streaming pipeline=p"]
+def test_text_lines_are_short_and_those_of_json_have_the_labels_of_the_profile(
+    logged: Callable[..., list[str]],
+) -> None:
+    text, labelled = logged("text", "INFO"), logged("json", "INFO", team="data")
+    log = logging.getLogger("waltap.test")
+    log.info("streaming", extra={"pipeline": "p"})
+    log.debug("too much")
+    assert text == ["info: streaming pipeline=p"]
+    assert [json.loads(line)["labels"] for line in labelled] == [{"team": "data"}]
 
 
 def test_the_vocabulary_shadows_no_attribute_of_a_record() -> None:
@@ -136,19 +146,6 @@ def test_a_snapshot_of_many_tables_logs_how_many_are_read(lines: list[str]) -> N
     assert any("tables are read" in d["message"] for d in found)
     assert found[-1]["message"] == "snapshot completed"
     assert (found[-1]["tables"], found[-1]["rows"]) == (5000, 15000)
-
-
-def test_lines_of_json_have_the_labels_of_the_profile() -> None:
-    written: list[str] = []
-    root, level = logging.getLogger(), logging.getLogger().level
-    handler = configure(written.append, form="json", level="INFO")
-    try:
-        handler.labels = {"team": "data"}
-        logging.getLogger("waltap.test").info("streaming")
-    finally:
-        root.removeHandler(handler)
-        root.setLevel(level)
-    assert json.loads(written[0])["labels"] == {"team": "data"}
 
 
 def test_a_run_ends_with_one_line_of_what_it_did(caplog: pytest.LogCaptureFixture) -> None:
