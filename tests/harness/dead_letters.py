@@ -1,11 +1,10 @@
 """Dead letters of a pipeline in a test: what is kept, and the command that works on them."""
 
 import json
-import os
 import subprocess
-import sys
 from typing import Any
 
+from tests.harness.command import waltap
 from tests.harness.pipeline import PipelineRig
 from waltap.dead_letters.letter import Letter
 from waltap.dead_letters.store import LetterStore
@@ -43,14 +42,7 @@ def write_profile(pipeline: PipelineRig) -> None:
 
 def _command(pipeline: PipelineRig, *command: str) -> subprocess.CompletedProcess[str]:
     write_profile(pipeline)
-    return subprocess.run(
-        [sys.executable, "-m", "waltap", *command],
-        cwd=pipeline.folder,
-        capture_output=True,
-        text=True,
-        timeout=180,
-        env={**os.environ, "COLUMNS": "300"},
-    )
+    return waltap(*command, cwd=pipeline.folder, COLUMNS="300")
 
 
 def _lines(table: dict[str, Any]) -> str:

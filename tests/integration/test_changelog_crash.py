@@ -182,12 +182,13 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(tmp_path: Path) -> None:
         check(path, expected)
 
 
-def test_two_crashes_in_a_row_lose_and_double_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [23, pytest.param(7, marks=pytest.mark.exhaustive)])
+def test_two_crashes_in_a_row_lose_and_double_nothing(tmp_path: Path, every: int) -> None:
     """The second one hits the run that fixes what the first has left."""
     at_snapshot, stream, expected = workload()
     whole, counted = store(tmp_path / "whole", -1)
     Engine(tmp_path / "whole", at_snapshot, stream).run(whole)
-    for first in range(5, counted.steps, 7):
+    for first in range(5, counted.steps, every):
         for second in (1, 2, 4, 7, 11):
             path = tmp_path / f"{first}-{second}"
             engine = Engine(path, at_snapshot, stream)

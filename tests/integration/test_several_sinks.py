@@ -1,8 +1,5 @@
 """Several sinks of one pipeline: each gets everything once, whatever the others do."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +8,7 @@ from waltap.errors import ConfigurationError, Retry, SinkError
 from waltap.pipeline.fan_out import OutletPausedTooLong
 from waltap_sinks.changelog import ChangeLog, Store
 
+from tests.harness.command import waltap
 from tests.harness.json_lines import records
 from tests.harness.pipeline import Destination, PipelineRig
 from tests.harness.servers.postgres import Database
@@ -250,14 +248,9 @@ def test_doctor_and_explain_look_at_every_sink(database: Database, tmp_path: Pat
         '[[sinks]]\nname = "second"\ntype = "jsonl"\npath = "folder/x.jsonl"\n'
     )
 
-    def waltap(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "waltap", *arguments, str(profile)],
-            cwd=tmp_path, env={**os.environ, "COLUMNS": "200"}, capture_output=True, text=True,
-            timeout=90,
-        )  # fmt: skip
-
-    doctor, explain = waltap("doctor"), waltap("explain")
+    doctor, explain = (
+        waltap(command, profile, cwd=tmp_path, COLUMNS="200") for command in ("doctor", "explain")
+    )
     assert doctor.returncode == 1
     assert "folder/x.jsonl" in doctor.stdout + doctor.stderr
     assert "first, second" in explain.stdout

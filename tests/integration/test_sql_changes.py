@@ -9,7 +9,6 @@ import pytest
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, in_parts, relation
 from tests.harness.sql import (
-    PAIRS,
     PEOPLE,
     VISITS,
     Place,

@@ -130,17 +130,22 @@ def test_what_is_written_is_flushed_and_confirmed_within_the_interval(new: New) 
     assert pipeline.source.confirmed[0] == (first, pipeline.source.log[1].end_lsn)
 
 
-def test_after_a_failed_flush_nothing_more_is_flushed_stored_or_confirmed(new: New) -> None:
+@pytest.mark.parametrize(
+    "error", [SinkError("no room"), RuntimeError("a bug of the sink")], ids=repr
+)
+def test_after_a_failed_flush_nothing_more_is_flushed_stored_or_confirmed(
+    new: New, error: Exception
+) -> None:
     pipeline = new()
     pipeline.source.insert(at=10.0)
     pipeline.source.insert(at=20.0)
 
     def fail() -> None:
         if pipeline.clock.now > 15:
-            raise SinkError("the disk said no")
+            raise error
 
     pipeline.destination.before_flush = fail
-    with pytest.raises(SinkError, match="the disk said no"):
+    with pytest.raises(type(error), match=str(error)):
         pipeline.run()
     assert pipeline.destination.durable == [1]
     kept = pipeline.store.load()
@@ -148,6 +153,22 @@ def test_after_a_failed_flush_nothing_more_is_flushed_stored_or_confirmed(new: N
     assert kept.sole.position.end_lsn < pipeline.source.log[1].end_lsn
     assert all(lsn < pipeline.source.log[1].end_lsn for _, lsn in pipeline.source.confirmed)
     assert pipeline.destination.made == pipeline.destination.closed == 1
+
+
+def test_a_write_that_fails_without_an_orderly_refusal_ends_the_sink(new: New) -> None:
+    """Half of a batch may be in there: it is not flushed either."""
+    pipeline, flushes = new(), list[str]()
+    pipeline.source.insert(at=10.0, rows=2)
+
+    def fail(_batch: object) -> None:
+        raise ValueError("half written")
+
+    pipeline.destination.before_write = fail
+    pipeline.destination.before_flush = lambda: flushes.append("flush")
+    with pytest.raises(ValueError, match="half written"):
+        pipeline.run()
+    assert flushes == []
+    assert pipeline.source.confirmed == []
 
 
 def test_after_a_failed_flush_that_may_pass_a_new_sink_gets_what_was_lost(new: New) -> None:

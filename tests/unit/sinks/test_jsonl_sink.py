@@ -88,14 +88,6 @@ def test_open_cuts_a_torn_last_line_and_appends(tmp_path: Path, before: bytes, k
     assert path.read_bytes() == kept + b'{"topic":"t","key":null,"value":1,"headers":[]}\n'
 
 
-def test_flush_before_any_batch_promises_nothing(tmp_path: Path) -> None:
-    lines = sink(str(tmp_path / "a"), tmp_path)
-    lines.open()
-    assert lines.flush() is None
-    lines.close()
-    lines.close()
-
-
 def test_standard_output_gets_the_lines(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     lines = sink("-", tmp_path)
     lines.open()
