@@ -475,7 +475,10 @@ def test_a_topic_that_takes_less_than_a_batch_gets_smaller_ones(
 # --- brokers that are away ------------------------------------------------------------------------
 
 
-def test_no_broker_at_the_start_names_the_address(tmp_path: Path) -> None:
+def test_no_broker_at_the_start_names_the_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waltap_kafka.client.REACH_S", 0.5)
     made = sink("127.0.0.1:1", tmp_path)
     with pytest.raises(KafkaUnreachable, match=r"127\.0\.0\.1:1"):
         made.check()

@@ -43,6 +43,7 @@ RARE: Final = {
     r"integration/test_spark_applier.py::test_(a_driver_that_dies_at_any|many_random|many_small)": "the suite's kills",
     r"integration/test_sql_history.py::test_(?!random).*\[(sqlite|duckdb)": "PostgreSQL, MariaDB, and random work",
     r"integration/test_sql_changes.py::test_(a_col|half|a_broken).*\[duckdb": "the other targets",
+    r"integration/test_dead_letters_kafka.py::.*at_least": "test_kafka_sink.py, and exactly once",
     r"integration/test_header_kinds.py::test_header_values.*\[(standalone|strimzi|engine)": "Connect's and the server's",
     r"integration/test_changelog_crash.py::test_a_crash_at_any": "the sink suite's kills",
     r"integration/test_object_store.py::test_requests_that_fail_at_random": "requests that fail, one by one",

@@ -1,13 +1,17 @@
-"""How `waltap verify` connects to the source of a profile."""
+"""How `waltap verify` connects to the source of a profile, and what a comparison looks like."""
 
+import io
 from pathlib import Path
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict
+from rich.console import Console
+
 from waltap.config.layers import read_tables
 from waltap.config.resolve import resolve
 from waltap.host import Host
 from waltap_sinks.comparison.commands import dsn_of
+from waltap_sinks.comparison.found import Comparison, comparison_table
 
 
 @pytest.mark.parametrize(
@@ -30,3 +34,12 @@ def test_it_has_the_password_that_a_run_has(
     found = conninfo_to_dict(dsn_of(resolve(read_tables(tables), Host())))
     assert found.get("password") == password
     assert (found["host"], found["user"], found["dbname"]) == ("db", "u", "shop")
+
+
+def test_a_table_is_named_as_it_is_called() -> None:
+    found = Comparison(
+        table="public.[b] x", source_rows=1, target_rows=1, source_hash="1", target_hash="1"
+    )
+    said = io.StringIO()
+    Console(file=said, width=160).print(comparison_table([found], "Spark"))
+    assert "public.[b] x" in said.getvalue()

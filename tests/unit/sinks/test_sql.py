@@ -1,0 +1,189 @@
+"""The SQL sink without a server: folded changes, shapes of tables, and random work on SQLite with crashes between."""
+
+import random
+from operator import itemgetter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.harness.changelog import Database as Model
+from tests.harness.changelog import batch, context, relation
+from tests.harness.sql import PEOPLE, VISITS, Place, copy_of, file, model, some_of_everything
+from waltap.decode.tuple_image import UNCHANGED
+from waltap.source.position import Position
+from waltap_sinks.sql.books import Books
+from waltap_sinks.sql.fold import Fold
+from waltap_sinks.sql.history import History
+from waltap_sinks.sql.kinds import target_of
+from waltap_sinks.sql.properties import SqlProperties
+from waltap_sinks.sql.shape import TableName, TableShape
+from waltap_sinks.sql.shapes import Shapes
+from waltap_sinks.sql.tables import Tables
+
+Rows = dict[Any, tuple[Any, ...]]
+KEYS = st.integers(1, 3)
+
+
+@st.composite
+def courses(draw: st.DrawFn) -> tuple[Rows, list[tuple[Any, ...]]]:
+    """Rows of a target, and changes that its source can have made of them."""
+    start: Rows = {key: (key, f"old{key}") for key in draw(st.sets(KEYS))}
+    rows, changes = dict(start), []
+    for number in range(draw(st.integers(1, 12))):
+        there, free = sorted(rows), sorted({1, 2, 3} - rows.keys())
+        kind = draw(st.sampled_from([*(["put", "delete", "move"] if there else []), "insert"]))
+        if kind == "insert" and free:
+            row = (draw(st.sampled_from(free)), f"new{number}")
+            changes.append(("insert", row))
+            rows[row[0]] = row
+        elif kind == "delete" and there:
+            key = draw(st.sampled_from(there))
+            changes.append(("delete", key))
+            del rows[key]
+        elif there and (kind == "put" or free):
+            key = draw(st.sampled_from(there))
+            to = key if kind == "put" else draw(st.sampled_from(free))
+            unsent = draw(st.booleans())
+            value = rows[key][1] if unsent else f"put{number}"
+            changes.append((kind, key, (to, UNCHANGED if unsent else value)))
+            del rows[key]
+            rows[to] = (to, value)
+    return start, changes
+
+
+def apply(fold: Fold, target: Rows) -> None:
+    """Write what was folded, in the order that `Fold` states."""
+    for key in fold.gone:
+        target.pop(key, None)
+    for key, row in fold.puts.items():
+        before = target.get(key)
+        assert before is not None or UNCHANGED not in row, "nobody has the value that was not sent"
+        target[key] = tuple(
+            old if new is UNCHANGED else new for new, old in zip(row, before or row, strict=True)
+        )
+    for key, row in fold.fresh.items():
+        assert key not in target, "a row that is new is there already"
+        assert UNCHANGED not in row
+        target[key] = row
+    fold.clear()
+
+
+@settings(max_examples=500)
+@given(courses())
+def test_folded_changes_leave_the_rows_of_the_source(
+    course: tuple[Rows, list[tuple[Any, ...]]],
+) -> None:
+    start, changes = course
+    fold: Fold = Fold(SimpleNamespace(key_of=itemgetter(0)))  # type: ignore[arg-type]
+    target, source = dict(start), dict(start)
+    for change in changes:
+        if change[0] == "insert":
+            source[change[1][0]] = change[1]
+            fold.insert([change[1]])
+        elif change[0] == "delete":
+            del source[change[1]]
+            fold.delete(change[1], 1)
+        else:
+            _, key, row = change
+            before = source.pop(key)
+            source[row[0]] = (row[0], before[1] if row[1] is UNCHANGED else row[1])
+            if change[0] == "put":
+                fold.put(row)
+            elif not fold.move(key, row, 1):  # the target has the value: it moves the row itself
+                apply(fold, target)
+                target[row[0]] = (row[0], target.pop(key)[1])
+    apply(fold, target)
+    assert target == source
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Any:
+    given = {"url": f"sqlite:///{tmp_path / 'rows.db'}", "history.mode": "beside"}
+    properties = SqlProperties.model_validate(given)
+    sink_context = context(tmp_path)
+    assert sink_context.types is not None
+    target = target_of(properties, sink_context)
+    tables = Tables(target, Books(target, TableName(None, "p"), "test"), properties)
+    shapes = Shapes(sink_context.events, properties, schemas=target.schemas)
+    history = History(target, tables, shapes, sink_context.types, properties, lambda _table: None)
+    return SimpleNamespace(shapes=shapes, history=history)
+
+
+def names(shape: TableShape | None) -> list[str]:
+    assert shape is not None
+    return [column.name for column in shape.columns]
+
+
+def test_the_shape_of_a_history_lives_as_long_as_that_of_its_table(made: Any) -> None:
+    """One of its own would have the table looked up in the target again."""
+    relations = [relation(f"public.t{n}", [("id", "int4")], oid=100 + n) for n in range(1100)]
+    shapes = [made.shapes.of(each) for each in relations]
+    first = [made.history.of(shape) for shape in shapes]
+    assert None not in first
+    assert all(made.history.of(s) is h for s, h in zip(shapes, first, strict=True))
+
+
+def test_a_computed_column_that_was_read_is_left_out_until_a_change_shows_it(made: Any) -> None:
+    columns, computed = [("id", "int4"), ("twice", "int4")], {"twice": {"generated": True}}
+    read = relation("public.t", columns, oid=7, numbers=[1, 2], more=computed)
+    without = relation("public.t", columns[:1], oid=7, numbers=[1])
+    streamed = msgspec.structs.replace(read)
+    assert names(made.shapes.read(read)) == ["id"]
+    assert made.shapes.read(read) is made.shapes.read(read)
+    assert names(made.shapes.of(without)) == names(made.shapes.read(read)) == ["id"]
+    assert names(made.shapes.of(streamed)) == names(made.shapes.read(read)) == ["id", "twice"]
+    assert made.shapes.read(read) is made.shapes.of(streamed), "the target is not looked up again"
+    assert names(made.shapes.of(without)) == names(made.shapes.read(read)) == ["id"]
+
+
+__all__ = ["file"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_work_leads_to_the_rows_of_the_source(
+    file: Place,  # noqa: F811
+    tmp_path: Path,
+    seed: int,
+) -> None:
+    chance = random.Random(seed)
+    source, target = Model(), file.opened(tmp_path)
+    names = [column.name for column in PEOPLE.columns]
+    for _ in range(12):
+        parts = [some_of_everything(source, chance) for _ in range(chance.choice((1, 1, 3, 8)))]
+        target.write(batch(*parts))
+        if chance.random() < 0.4:
+            target.close()
+            target = file.sink(tmp_path)
+            assert target.open() == Position(parts[-1].end_lsn)
+            target.write(batch(*map(copy_of, parts)))
+        assert file.rows("people", *names) == model(source.rows["public.people"])
+    target.close()
+
+
+@pytest.mark.parametrize("opened_again", [True, False])
+def test_what_was_committed_is_left_out_when_it_comes_again(
+    file: Place,  # noqa: F811
+    tmp_path: Path,
+    *,
+    opened_again: bool,
+) -> None:
+    """After a lost link the source begins anew, in batches that are cut elsewhere."""
+    source, target = Model(), file.opened(tmp_path)
+    parts = []
+    for number in range(6):
+        source.insert(VISITS, [str(number), "page"])  # without a key: it would be there twice
+        parts.append(source.commit())
+    target.write(batch(*map(copy_of, parts[:4])))
+    if opened_again:
+        target.close()
+        target = file.opened(tmp_path)
+    for first in range(0, 6, 3):
+        target.write(batch(*parts[first : first + 3]))
+    assert target.flush() == Position(parts[-1].end_lsn)
+    target.close()
+    assert file.rows("visits", "person", "page") == model(source.rows["public.visits"])
