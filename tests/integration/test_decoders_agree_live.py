@@ -265,19 +265,6 @@ def test_binary_rows_are_what_the_server_makes_of_them(rig: Rig) -> None:
     assert found == [said[2] for said, _ in pairs]
 
 
-def test_times_between_decoders_agree(rig: Rig) -> None:
-    def ends(variant: str) -> list[tuple[int, int, int | None]]:
-        decoder = rig.decoder(variant)
-        plugin = SPECS[VARIANTS[variant][0]].output_plugin
-        parts = Assembler(START, None, None, 0).feed(decoder.feed(rig.frames(decoder, plugin)))
-        return [(p.end_lsn, p.commit_ts, p.xid) for p in parts if p.changes and p.xid]
-
-    text = ends("pgoutput text")
-    assert ends("wal2json format 2") == text
-    for variant in ("wal2json format 1", "decoderbufs"):  # neither tells of a TRUNCATE alone
-        assert set(ends(variant)) < set(text)
-
-
 @pytest.mark.parametrize("values", ["float8", "float4"])
 def test_floats_of_decoderbufs_are_printed_like_the_server_does(
     database: Database, values: str

@@ -88,7 +88,7 @@ def test_scenarios_01_to_08_and_29_of_identity_change(pipeline: YugabytePipeline
 
 
 def test_schemas_of_cells_have_the_optional_rules(pipeline: YugabytePipeline) -> None:
-    """Scenarios 3 and 16: under CHANGE only the key is required."""
+    """Scenarios 3 and 16: under CHANGE only the key is required (tests/unit/events/test_cells.py has the rest)."""
     pipeline.server.database.execute("ALTER TABLE t ADD COLUMN n int NOT NULL DEFAULT 7")
     with pipeline.running(
         **{"value.converter.schemas.enable": True, "key.converter.schemas.enable": True}
@@ -106,21 +106,9 @@ def test_schemas_of_cells_have_the_optional_rules(pipeline: YugabytePipeline) ->
     after = envelope["fields"][1]
     assert (after["name"], after["optional"]) == ("dbserver.public.t.Value", True)
     fields = {field["field"]: field for field in after["fields"]}
-    assert fields["aura"] == {
-        "type": "struct",
-        "optional": True,
-        "name": "aura",
-        "field": "aura",
-        "fields": [
-            {"type": "int32", "optional": True, "field": "value"},
-            {"type": "boolean", "optional": False, "field": "set"},
-        ],
-    }
     assert {name: field["optional"] for name, field in fields.items()} == {
         "id": False, "name": True, "aura": True, "n": True,
     }  # fmt: skip
-    (key,) = record["key"]["schema"]["fields"]
-    assert (key["name"], key["optional"], key["fields"][0]["optional"]) == ("id", False, False)
 
 
 @pytest.mark.parametrize("old_generation", [False, True], ids=["new", "old"])

@@ -243,45 +243,6 @@ def test_snapshot_mode_parallel_reads_ranges_at_one_time_and_ends(
     assert server.refused == []
 
 
-def test_an_incremental_snapshot_goes_by_watermarks(
-    filled: YugabytePipeline, yb_database: Database
-) -> None:
-    database = filled.server.database
-    database.execute("CREATE TABLE signals (id text PRIMARY KEY, type text, data text)")
-    database.execute("INSERT INTO t SELECT n, 'x', n FROM generate_series(10, 500) n")
-    settings: dict[str, Any] = {
-        "snapshot.mode": "no_data",
-        "incremental.snapshot.chunk.size": 64,
-        "signal.data.collection": "public.signals",
-        "table.include.list": "public.t",
-        "yb.event.form": None,
-    }
-    with filled.running(**settings) as run:
-        database.execute(
-            "INSERT INTO signals VALUES ('a', 'execute-snapshot', %s)",
-            '{"data-collections": ["public.t"], "type": "incremental"}',
-        )
-        for number in range(20):
-            database.execute("UPDATE t SET aura = %s WHERE id %% 20 = %s", -number, number)
-        database.execute("INSERT INTO t VALUES (9999, 'last', 0)")
-
-        def same() -> bool:
-            rows: dict[int, dict[str, Any]] = {}
-            for record in filled.records():
-                value, key = record["value"], record["key"]["id"]
-                unsent = set(value["unsent"] or ())
-                new = {k: v for k, v in value["after"].items() if k not in unsent}
-                rows[key] = rows.get(key, {}) | new
-            wanted = {
-                number: {"id": number, "name": name, "aura": aura}
-                for number, name, aura in database.execute("SELECT id, name, aura FROM t")
-            }
-            return rows == wanted
-
-        run.until(same, "the same rows")
-    assert filled.server.refused == []
-
-
 def test_errors_of_the_read_time_that_is_too_old(filled: YugabytePipeline) -> None:
     filled.server.forget_snapshots = True
     with pytest.raises(WaltapError) as refused:

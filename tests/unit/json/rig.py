@@ -1,17 +1,14 @@
 """A server's part, played by hand: tables, the tuples a decoder gives, transactions with LSNs.
 
-What a test says here is what pgoutput sends for the corpus's workload; the records are compared
-with the events that Debezium gave for it.
+Whole workloads against the events that Debezium gave for them are in tests/differential.
 """
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tests.differential.comparison import differences, report
-from tests.differential.corpus import variants
 from tests.differential.normalise import Record as Event
-from tests.differential.normalise import canonical, parse, payload
+from tests.differential.normalise import parse
 from waltap.decode.message import (
     Change,
     Delete,
@@ -111,14 +108,9 @@ def table(
 
 
 class Server:
-    """Commits transactions. ``parts`` is what the assembler makes of them.
+    """Commits transactions. ``parts`` is what the assembler makes of them."""
 
-    ``publishes_rows`` False: the publication leaves out inserts, updates and deletes, and with them
-    transactions that hold nothing else.
-    """
-
-    def __init__(self, *, publishes_rows: bool = True) -> None:
-        self._publishes_rows = publishes_rows
+    def __init__(self) -> None:
         self.parts: list[TransactionPart | SnapshotRows | Heartbeat] = []
         self._lsn, self._xid = 0x1000000, 700
         self._previous: int | None = None
@@ -148,18 +140,13 @@ class Server:
         """TRUNCATE of some tables."""
         self._statement([Truncate(relations, 0)])
 
-    def message(
-        self, prefix: str, content: bytes, *, transactional: bool = True, followed: bool = True
-    ) -> None:
-        """pg_logical_emit_message; one that is not transactional is delivered at once.
-
-        ``followed``: the next change is the next record of the WAL.
-        """
+    def message(self, prefix: str, content: bytes, *, transactional: bool = True) -> None:
+        """pg_logical_emit_message; one that is not transactional is delivered at once."""
         if transactional:
             self._statement([LogicalMessage(0, True, prefix, content)])
             return
         self._lsn += 56
-        self._same_lsn = followed  # the server gives the change after it the same LSN
+        self._same_lsn = True  # the server gives the change after it the same LSN
         change = LogicalMessage(self._lsn, False, prefix, content)
         part = TransactionPart(
             xid=None,
@@ -224,10 +211,6 @@ class Server:
         self._lsn += 40
         commit, end = self._lsn, self._lsn + 48
         self._lsn, self._xid = end, self._xid + 1
-        if not self._publishes_rows:
-            changes = [c for c in changes if isinstance(c, Truncate | LogicalMessage)]
-            if not changes:
-                return
         self.parts.append(
             TransactionPart(
                 xid=self._xid,
@@ -291,28 +274,7 @@ def through_records(properties: Mapping[str, str]) -> Format:
 
 def events(records: Iterable[Record]) -> list[Event]:
     """Return ``records`` as the lines that the sink writes hold them."""
-    found = [parse(line) for line in JsonLines().lines(records).decode().splitlines()]
-    for event in found:
-        counts = payload(event["value"]) or {}
-        counts = counts.get("data_collections") or []
-        for count in counts:
-            if (
-                count["data_collection"] == MESSAGE_COLLECTION
-            ):  # Debezium gives a Java object's name
-                count["data_collection"] = "<message>"
-                counts.sort(key=lambda c: c["data_collection"])
-                break
-    return found
-
-
-def assert_as_recorded(variant_id: str, server: Server) -> None:
-    """Render what ``server`` committed with the configuration of a corpus, and compare."""
-    (variant,) = [v for v in variants([variant_id]) if v.id == variant_id]
-    properties = {n: v.replace("\\\\", "\\") for n, v in variant.properties.items()}
-    found = json_format(properties).render(server.parts, NOW)
-    assert list(through_records(properties).render(server.parts, NOW)) == list(found)
-    open_ = differences(variant.expected(), canonical(events(found), variant.collapse))
-    assert not open_, f"{len(open_)} differences\n{report(open_)}"
+    return [parse(line) for line in JsonLines().lines(records).decode().splitlines()]
 
 
 def values(records: Iterable[Record]) -> list[Any]:

@@ -209,12 +209,6 @@ def test_index_counts_what_the_decoder_left_out() -> None:
 # --- resume --------------------------------------------------------------------------------------
 
 
-def test_transactions_before_the_resume_position_are_dropped() -> None:
-    subject = assembler(resume=Position(201))
-    messages = [*ordinary(100, [row(1)]), *ordinary(200, [row(2)]), *ordinary(300, [row(3)])]
-    assert numbers(subject.feed(messages)) == [3]
-
-
 def test_messages_before_the_resume_position_are_dropped() -> None:
     subject = assembler(resume=Position(150))
     old, new = (LogicalMessage(lsn, False, "p", b"") for lsn in (150, 151))
@@ -235,13 +229,6 @@ def test_the_head_is_counted_with_what_the_decoder_left_out() -> None:
     parts = subject.feed(ordinary(200, [row(1), Skipped(4), row(2)]))
     assert numbers(parts) == [2]
     assert (parts[0].first_index, parts[0].wire_count) == (3, 3)
-
-
-def test_a_head_that_spans_feeds_is_dropped_over_them() -> None:
-    subject = assembler(resume=Position(101, 200, 3))
-    messages = ordinary(200, [row(n) for n in range(5)])
-    parts = [part for message in messages for part in subject.feed([message])]
-    assert numbers(parts) == [3, 4]
 
 
 # --- streamed in progress ------------------------------------------------------------------------
@@ -377,13 +364,6 @@ def test_a_streamed_transaction_is_resumed_within(tmp_path: Path, memory: int) -
     (part,) = subject.feed([StreamCommit(0, 7, 100, 101, 0)])
     assert numbers([part]) == [9]
     assert (part.first_index, part.starts, part.wire_count) == (3, False, 2)
-
-
-def test_a_streamed_transaction_delivered_before_is_dropped(tmp_path: Path) -> None:
-    subject = assembler(tmp_path, resume=Position(101), memory=0)
-    subject.feed(segment(7, [row(1, 7)], first=True))
-    assert subject.feed([StreamCommit(0, 7, 100, 101, 0)]) == []
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_streams_in_progress_do_not_hold_the_idle_position(tmp_path: Path) -> None:
