@@ -8,6 +8,8 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from waltap import Pipeline
+from waltap.cli.run import command as run
 from waltap.config.java_properties import parse_properties
 from waltap.config.layers import RawProfile, load, read_tables
 from waltap.config.placeholder import SecretMissing, fill, holds_placeholder
@@ -158,6 +160,28 @@ def test_a_connector_of_strimzi_is_a_profile(tmp_path: Path, form: str) -> None:
     assert found.profile.connector.properties.port == 5433  # type: ignore[union-attr]
     assert not found.profile.capture.tombstones
     assert {"spec.state", "spec.autoRestart"} <= set(found.ignored)
+
+
+@pytest.mark.parametrize(
+    ("spec", "runs"),
+    [({"state": "running"}, True), ({"state": "paused"}, False), ({"state": "stopped"}, False)]
+    + [({"pause": True}, False), ({"pause": False}, True)],
+)
+def test_a_connector_that_strimzi_does_not_run_is_not_run(
+    tmp_path: Path, spec: dict[str, Any], runs: bool
+) -> None:
+    config = RESOURCE["spec"] | {"state": "running"} | spec
+    raw = written(tmp_path, "c.yaml", yaml.safe_dump(RESOURCE | {"spec": config}))
+    assert examine(raw, Host(), sink="jsonl:lines").profile is not None  # other commands read it
+    if runs:
+        raw.require_running()
+        return
+    with pytest.raises(ConfigurationError, match=f"spec.{next(iter(spec))}"):
+        raw.require_running()
+    with pytest.raises(ConfigurationError, match="keeps this connector from running"):
+        run(str(tmp_path / "c.yaml"), sink="jsonl:lines")
+    with pytest.raises(ConfigurationError, match="keeps this connector from running"):
+        Pipeline(tmp_path / "c.yaml")
 
 
 NESTED = '[source]\nsnapshot.mode = "custom"\nsnapshot.mode.custom.name = "x"\n'

@@ -576,6 +576,37 @@ def test_names_are_checked_also_while_a_component_is_not_there(
     assert "transforms.other.columns ([[transforms]] columns): is required" in text
 
 
+CONNECT = "org.apache.kafka.connect.transforms."
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "between"),
+    [
+        ("TimestampConverter", {"format": "qqq"}, "q means nothing"),
+        ("InsertField", {"offset.field": "o", "static.field": "s"}, "static.value is missing"),
+    ],
+    ids=["missing", "wrong"],
+)
+def test_a_property_hides_no_problem_between_others(
+    kind: str, values: dict[str, str], between: str
+) -> None:
+    raw = {
+        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+        **{
+            "database.hostname": "h",
+            "database.user": "u",
+            "database.dbname": "d",
+            "topic.prefix": "t",
+        },
+        **{"transforms": "t", "transforms.t.type": f"{CONNECT}{kind}$Value"},
+        **{f"transforms.t.{name}": value for name, value in values.items()},
+    }
+    with pytest.raises(ConfigurationError) as refused:
+        examine(read_debezium(raw, "c.properties"), Host(), sink="jsonl:x")
+    of_one, across = map(str, refused.value.problems)
+    assert (of_one.startswith("transforms.t."), between in across) == (True, True)
+
+
 def test_names_that_an_absent_component_may_know_are_left_alone(host: Host) -> None:
     raw = toml({"type": "entirely-else", "own.property": "1", "plugin.nmae": "x"})
     assert [text.partition(":")[0] for text in problems(raw, host)] == [

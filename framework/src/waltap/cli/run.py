@@ -126,6 +126,7 @@ def command(
 
     def load() -> "Profile":
         raw = read(file)
+        raw.require_running()
         return resolve(raw, host, sink=sink, overrides=overrides(raw, set_))
 
     with telemetry(host) as show:

@@ -72,8 +72,8 @@ class RawProfile:
     columns, in their order, by what their users write before their properties; ``outlets`` are several
     sinks, ``dead_letters`` is the one that gets copies of dead letters. ``problems`` are those found while
     reading, ``ignored`` names that have no effect, each with the reason. ``written``: what stands before
-    ``transforms.`` and ``predicates.`` in the file. Relative paths start at ``folder`` (absolute): that of
-    the file, for tables in memory the current one.
+    ``transforms.`` and ``predicates.`` in the file. ``stopped`` is the setting that says that this is not
+    to run, with its value. Relative paths start at ``folder`` (absolute): that of the file, for tables in memory the current one.
     """
 
     origin: str
@@ -93,6 +93,14 @@ class RawProfile:
     problems: list[Problem] = field(default_factory=list)
     ignored: dict[str, str] = field(default_factory=dict)
     written: str = ""
+    stopped: tuple[str, str] | None = None
+
+    def require_running(self) -> None:
+        """Raises: ConfigurationError where the file says that this is not to run."""
+        if self.stopped is not None:
+            name, value = self.stopped
+            what = f"keeps this connector from running; to run it here, take {name} out"
+            raise ConfigurationError([Problem(name, what, value=value)], origin=self.origin)
 
     @property
     def stem(self) -> str:
@@ -332,6 +340,11 @@ def _strimzi(document: Mapping[str, Any], origin: str) -> RawProfile:
     }
     given = {name: value for name, value in own.items() if value is not None}
     raw = read_debezium({**{str(name): value for name, value in config.items()}, **given}, origin)
+    state = str(spec.get("state", "running"))
+    if state != "running":
+        raw.stopped = "spec.state", state
+    elif spec.get("pause") is True:  # as it was before Strimzi 0.38
+        raw.stopped = "spec.pause", "true"
     rest = [f"spec.{name}" for name in spec if name not in {"class", "tasksMax", "config"}]
     raw.ignored |= dict.fromkeys(rest, "it is for the connector in Kafka Connect")
     return raw

@@ -6,7 +6,7 @@ what it declares from it, and what nobody claimed is left over. Nothing raises b
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -193,6 +193,7 @@ class Namespace:
                 for name, problem in self._translated(cause, by_name, origins, component)
                 if name not in unreadable
             ]
+            self._findings.problems += self._across(component, model, values, wrong | unreadable)
             known = {name: d for name, d in by_name.items() if name not in wrong | unreadable}
             self._explain(
                 component, known, origins, lambda d: values.get(d.name, self._findings.default(d))
@@ -215,6 +216,28 @@ class Namespace:
         known = {name: d for name, d in by_name.items() if name not in unreadable}
         self._explain(component, known, origins, lambda d: getattr(filled, d.field))
         return None if len(self._findings.problems) > before else filled
+
+    def _across(
+        self, component: str, model: type[P], values: Mapping[str, object], wrong: Collection[str]
+    ) -> Iterator[Problem]:
+        """Yield what is wrong between properties beside those that are ``wrong``, which keep pydantic
+        from looking. It looks with their defaults, or an example; what names one of them is no finding."""
+        if not any(wrong):
+            return
+        by_name = {declaration.name: declaration for declaration in declarations(model)}
+        others = {name: value for name, value in values.items() if name not in wrong}
+        for name in by_name.keys() & set(wrong):
+            declaration = by_name[name]
+            if declaration.required:
+                others[name] = next(iter(declaration.choices or declaration.info.examples or "x"))
+        try:
+            model.model_validate(others)
+        except ValidationError as cause:
+            for name, problem in self._translated(cause, by_name, {}, component):
+                if not name and not any(each in problem.what for each in wrong):
+                    yield problem
+        except ConfigurationError:
+            return
 
     def _without_path(
         self,

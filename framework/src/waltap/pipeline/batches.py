@@ -348,6 +348,7 @@ def stream(
     host = Host()
     host.register(_LoopPlugin(sink), NAME)
     raw = read_tables(profile) if isinstance(profile, Mapping) else load(Path(profile))
+    raw.require_running()
     if isinstance(profile, Mapping):
         log.info("relative paths of this profile start at %s", raw.folder)
     resolved: Profile = resolve(raw, host, sink=NAME, overrides=overrides)

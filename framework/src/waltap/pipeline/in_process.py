@@ -81,6 +81,7 @@ class Pipeline:
         for number, plugin in enumerate(plugins, 1):
             self._host.register(plugin, f"plugin {number}")
         raw = read_tables(profile) if isinstance(profile, Mapping) else load(Path(profile))
+        raw.require_running()
         if isinstance(profile, Mapping):
             log.info("relative paths of this profile start at %s", raw.folder)
         self._profile = resolve(raw, self._host, sink=sink, overrides=overrides)
