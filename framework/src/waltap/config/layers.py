@@ -73,7 +73,8 @@ class RawProfile:
     sinks, ``dead_letters`` is the one that gets copies of dead letters. ``problems`` are those found while
     reading, ``ignored`` names that have no effect, each with the reason. ``written``: what stands before
     ``transforms.`` and ``predicates.`` in the file. ``stopped`` is the setting that says that this is not
-    to run, with its value. Relative paths start at ``folder`` (absolute): that of the file, for tables in memory the current one.
+    to run, with its value. Relative paths start at ``folder`` (absolute): that of the file, for
+    tables in memory the current one.
     """
 
     origin: str
