@@ -93,7 +93,7 @@ def test_a_slot_can_be_shown_and_dropped_and_its_loss_is_told(shop: Shop) -> Non
         ("slot show FILE", 0, shop.slot),
         ("slot drop FILE --yes", 0, ""),
         ("slot show FILE", 1, ""),
-        ("status FILE", 1, "waltap offsets clear FILE"),
+        ("status FILE", 1, "waltap run FILE --set snapshot.mode=when_needed"),
         ("run FILE --until-idle 0.3", 1, "WT-2103"),
     ):
         assert words in shop.says(line, code=code)
@@ -106,7 +106,7 @@ def test_offsets_can_be_shown_moved_back_and_forgotten(shop: Shop) -> None:
     shown = shop.json("offsets show FILE")
     assert shown["slot"] == shop.slot
     for line, code, words in (
-        ("offsets set FILE FFFF/0", 1, "never delivered … will refuse this position (WT-6103)"),
+        ("offsets set FILE FFFF/0", 1, "TiB of WAL: changes in them are never delivered … will refuse this position (WT-6103)"),
         ("offsets set FILE 0/1 --yes", 0, "will refuse this position (WT-6101)"),
         ("run FILE --until-idle 0.3", 1, "WT-6101"),
         (f"offsets set FILE {shown['text']} --yes", 0, ""),

@@ -420,8 +420,8 @@ def test_a_slot_that_is_gone(shop: Shop) -> None:
     assert shop.run().returncode == 0
     shop.database.execute("SELECT pg_drop_replication_slot(%s)", shop.database.name)
     check = assert_both_refuse(shop, "start", "WT-2103")
-    assert "`waltap offsets clear FILE`" in check["remedy"]
-    assert waltap("offsets", "clear", shop.path, "--yes", cwd=shop.folder).returncode == 0
+    assert "`waltap run FILE --set snapshot.mode=when_needed`" in check["remedy"]
+    shop.source["snapshot.mode"] = "when_needed"
     assert_both_succeed(shop)
 
 

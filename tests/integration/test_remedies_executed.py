@@ -176,7 +176,7 @@ REPAIR, CLEAR, DROP = (
 CREATE = r"CREATE PUBLICATION [^;]*(?=;)"
 CASES = [
     Case("WT-2103", no_slot, (REPAIR,)),
-    Case("WT-2103", no_slot, ("snapshot.mode=when_needed",)),
+    Case("WT-2103", no_slot, ("`waltap run FILE --set snapshot.mode=when_needed`",)),
     Case("WT-2105", slot_of_another_plugin, (r"SELECT pg_drop_replication_slot\('[^']*'\)", CLEAR)),
     Case("WT-2112", slot_of_others, ("slot.adopt=true",), begun=False),
     Case("WT-6103", offset_ahead, (CLEAR,)),

@@ -15,6 +15,7 @@ from waltap.host import Host
 from waltap.pipeline.counts import TableProgress
 from waltap.pipeline.status import Failure, PartitionStatus, SchemaChange, Status
 from waltap.pipeline.status_document import status_document
+from waltap.pipeline.status_html import status_html
 from waltap.pipeline.table_counts import TableStatus
 from waltap.sink.onward import Onward, OnwardTable
 from waltap.source.position import Position
@@ -35,6 +36,23 @@ def document(name: str, **changes: Any) -> dict[str, Any]:
     )  # fmt: skip
     status = dataclasses.replace(status, **changes)
     return msgspec.json.decode(msgspec.json.encode(status_document(status)))
+
+
+def test_a_notebook_shows_sizes_for_people() -> None:
+    position = Position(0x100)
+    part = PartitionStatus(
+        name="", received_lsn=0x300, written=position, durable=position, confirmed_lsn=0x100,
+        server_lsn=0x400, lag_bytes=195_673_608, lag_ms=0,
+    )  # fmt: skip
+    status = Status(
+        pipeline="p",
+        at_ms=AT,
+        started_ms=AT,
+        state="streaming",
+        state_since_ms=AT,
+        partitions=(part,),
+    )
+    assert "<td>behind</td><td>186.6 MiB</td>" in status_html(status)
 
 
 def drawn(view: RenderableType) -> str:

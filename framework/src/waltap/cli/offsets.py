@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from waltap.amounts import size
 from waltap.cli.offsets_debezium import export_to, import_from
 from waltap.cli.profile_source import (
     FileArgument,
@@ -91,9 +92,9 @@ def set_position(
             raise ConfigurationError([problem], origin=COMMAND_LINE)
         distance = position.end_lsn - offset.sole.position.end_lsn
         effect = (
-            f"skips {distance:,} bytes of WAL: changes in them are never delivered"
+            f"skips {size(distance)} of WAL: changes in them are never delivered"
             if distance >= 0
-            else f"goes back {-distance:,} bytes of WAL: changes in them are delivered again, as far as "
+            else f"goes back {size(-distance)} of WAL: changes in them are delivered again, as far as "
             "the slot still has them"
         )
         moved = offset.with_sole(position=position, previous_end_lsn=None)

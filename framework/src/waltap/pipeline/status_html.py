@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from html import escape
 
+from waltap.amounts import size
 from waltap.pipeline.status import Status
 from waltap.printable import printable
 from waltap.source.position import lsn_text
@@ -28,7 +29,7 @@ def status_html(status: Status) -> str:
         facts += [
             (f"received{named}", lsn_text(each.received_lsn)),
             (f"durable{named}", str(each.durable)),
-            (f"behind{named}", "" if each.lag_bytes is None else f"{each.lag_bytes:,} bytes"),
+            (f"behind{named}", "" if each.lag_bytes is None else size(each.lag_bytes)),
         ]
     if status.last_failure is not None:
         failure = status.last_failure

@@ -212,8 +212,8 @@ class SlotMissing(OffsetError):
     loses = True
     remedy = (
         "Changes after {position} until now are lost for this pipeline. `waltap repair FILE` makes a new "
-        "slot and reads the tables anew. To start over with a new snapshot: `waltap offsets clear FILE`, "
-        "or run once with snapshot.mode=when_needed."
+        "slot and reads the tables anew. Or start over with a new snapshot: "
+        "`waltap run FILE --set snapshot.mode=when_needed`."
     )
 
 
