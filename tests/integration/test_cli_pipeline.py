@@ -106,7 +106,11 @@ def test_offsets_can_be_shown_moved_back_and_forgotten(shop: Shop) -> None:
     shown = shop.json("offsets show FILE")
     assert shown["slot"] == shop.slot
     for line, code, words in (
-        ("offsets set FILE FFFF/0", 1, "TiB of WAL: changes in them are never delivered … will refuse this position (WT-6103)"),
+        (
+            "offsets set FILE FFFF/0",
+            1,
+            "TiB of WAL: changes in them are never delivered … will refuse this position (WT-6103)",
+        ),
         ("offsets set FILE 0/1 --yes", 0, "will refuse this position (WT-6101)"),
         ("run FILE --until-idle 0.3", 1, "WT-6101"),
         (f"offsets set FILE {shown['text']} --yes", 0, ""),
