@@ -67,8 +67,7 @@ test-fault: setup-test ## kills, restarts, cut links
 	@$(PYTEST) -n $(WORKERS) tests/fault
 
 snapshot-kills: setup-test ## 200 snapshots, killed at random points with writers beside them
-	@WALTAP_SNAPSHOT_KILLS=100 $(PYTEST) -n $(WORKERS) tests/integration/test_snapshot_resumed.py \
-	  tests/integration/test_snapshot_resumed_changelog.py -k random
+	@WALTAP_SNAPSHOT_KILLS=100 $(PYTEST) -n $(WORKERS) tests/integration/test_snapshot_resumed.py -k random
 
 s3-trial: setup-test ## files and a change log in S3, 5 % of requests failing, KILLS=50 of the engine
 	@WALTAP_TEST_S3_KILLS=$(KILLS) $(PYTEST) -s tests/fault/test_object_store_kill.py

@@ -334,7 +334,13 @@ DEFERRABLE_KEY = "CREATE TABLE t (id int PRIMARY KEY DEFERRABLE INITIALLY DEFERR
     ("made", "settings", "moves"),
     [
         pytest.param(PLAIN_KEY, {"snapshot.mode": "always"}, False, id="always"),
-        pytest.param(PLAIN_KEY, {"snapshot.mode": "when_needed"}, False, id="when needed"),
+        pytest.param(
+            PLAIN_KEY,
+            {"snapshot.mode": "when_needed"},
+            False,
+            id="when needed",
+            marks=pytest.mark.exhaustive,
+        ),
         pytest.param(PLAIN_KEY, {}, True, id="profile and state moved"),
         pytest.param(ADOPTED, {"slot.adopt": True}, False, id="slot adopted"),
         pytest.param(
@@ -346,6 +352,7 @@ DEFERRABLE_KEY = "CREATE TABLE t (id int PRIMARY KEY DEFERRABLE INITIALLY DEFERR
             },
             False,
             id="deferrable key",
+            marks=pytest.mark.exhaustive,
         ),
     ],
 )

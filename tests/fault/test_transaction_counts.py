@@ -35,7 +35,7 @@ END $$
 """
 
 
-class PipelineRig:
+class Lives:
     """``waltap run`` in a folder, again and again."""
 
     def __init__(self, database: Database, folder: Path, **settings: Any) -> None:
@@ -136,9 +136,9 @@ def test_numbers_are_those_of_an_undisturbed_run(
     database.execute(SCHEMA)
     database.execute(f"ALTER DATABASE \"{database.name}\" SET logical_decoding_work_mem = '64kB'")
     more = {"pgoutput.streaming": streaming, "retriable.restart.connector.wait.ms": 100}
-    reference = PipelineRig(database, tmp_path / "whole", **more)
+    reference = Lives(database, tmp_path / "whole", **more)
     small = {"max.batch.size": 8, "offset.flush.interval.ms": 0, "slot.retry.delay.ms": 1000}
-    subject = PipelineRig(database, tmp_path / "cut", **more, **small)
+    subject = Lives(database, tmp_path / "cut", **more, **small)
     reference.catch_up()
     subject.catch_up()
     database.execute(TRANSACTION)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import msgspec
-from waltap.clock import Clock, SystemClock
+from waltap.cli.connection import connected
 from waltap.config.layers import read_tables
 from waltap.config.resolve import resolve
 from waltap.decode.message import Delete, Insert, LogicalMessage, Truncate, Update
@@ -27,7 +27,9 @@ from waltap.hookspecs import hookimpl
 from waltap.host import Host
 from waltap.offsets.offset import Offset
 from waltap.pipeline import Engine, Limits
+from waltap.pipeline.preflight import checks
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.source.connector import Check
 from waltap.source.position import Position, parse_lsn
 from waltap.specs import SinkSpec
 
@@ -54,16 +56,6 @@ def until(condition: Callable[[], object], what: str, within: float = WAIT_S) ->
     while not condition():
         assert time.monotonic() < deadline, f"waited {within} s for {what}"
         time.sleep(0.005)
-
-
-class LeapingClock(SystemClock):
-    """The machine's clock, which a test may put forward: by ``ahead`` seconds."""
-
-    def __init__(self) -> None:
-        self.ahead = 0.0
-
-    def monotonic(self) -> float:  # type: ignore[override]
-        return time.monotonic() + self.ahead
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -295,6 +287,14 @@ class PipelineRig:
         tables |= {"sinks": self.outlets} if self.outlets else {"sink": {"type": "kept"} | sink}
         return resolve(read_tables(tables | self.tables), host)
 
+    def doctor(self, **settings: Any) -> dict[str, Check]:
+        """Return the checks that fail or warn, by name, as ``waltap doctor`` makes them."""
+        host, _ = self.host()
+        profile = self.profile(host, **settings)
+        with connected(profile, host) as (connector, stages):
+            found = checks(stages, connector, locked=False)
+        return {each.name: each for each in found if each.verdict in {"error", "warning"}}
+
     @property
     def offset_file(self) -> Path:
         return self.folder / "state" / "p" / "offset.json"
@@ -321,11 +321,10 @@ class PipelineRig:
         *plugins: object,
         ready: bool = True,
         limits: Limits | None = None,
-        clock: Clock | None = None,
         **settings: Any,
     ) -> Iterator["Run"]:
         """Run in the background while the block lasts; waits for streaming first if ``ready``."""
-        run = Run(self, *plugins, limits=limits, clock=clock, settings=settings)
+        run = Run(self, *plugins, limits=limits, settings=settings)
         with run:
             if ready:
                 run.until(lambda: run.engine.state == "streaming", "streaming")
@@ -335,11 +334,10 @@ class PipelineRig:
         self,
         *plugins: object,
         limits: Limits | None = None,
-        clock: Clock | None = None,
         **settings: Any,
     ) -> "Run":
         """Run to the end, in a thread; raises what the engine raises."""
-        run = Run(self, *plugins, limits=limits, clock=clock, settings=settings)
+        run = Run(self, *plugins, limits=limits, settings=settings)
         with run:
             run.join()
         return run
@@ -359,7 +357,6 @@ class Run:
         *plugins: object,
         limits: Limits | None,
         settings: dict[str, Any],
-        clock: Clock | None = None,
     ) -> None:
         self.pipeline = pipeline
         self.host, self.notices = pipeline.host(*plugins)
@@ -368,7 +365,6 @@ class Run:
             self.profile,
             self.host,
             limits=limits,
-            clock=clock,
             ready_file=pipeline.folder / "ready",
         )
         self.error: BaseException | None = None

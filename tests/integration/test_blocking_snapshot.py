@@ -13,7 +13,6 @@ import pytest
 from waltap.transactions.transaction import Batch, SnapshotRows
 
 from tests.harness.pipeline import PipelineRig, Run
-from tests.harness.servers.postgres import Database
 
 SETTINGS = {
     "signal.data.collection": "public.signals",

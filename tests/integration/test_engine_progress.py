@@ -10,7 +10,7 @@ from waltap.offsets.offset import Offset
 from waltap.pipeline import Limits
 from waltap.source.position import parse_lsn
 
-from tests.harness.pipeline import WAIT_S, LeapingClock, PipelineRig, until
+from tests.harness.pipeline import WAIT_S, PipelineRig, until
 from tests.harness.servers.postgres import Database
 
 
@@ -68,12 +68,9 @@ def test_a_quiet_table_beside_busy_ones_holds_no_wal(
     assert offset.sole.position.end_lsn >= quiet.slot_lsns()[0]
 
 
-@pytest.mark.parametrize("flush_ms", [0, 500])
-def test_heartbeats_do_not_stand_against_progress(
-    quiet: PipelineRig, database: Database, flush_ms: int
-) -> None:
+def test_heartbeats_are_not_in_the_way_of_progress(quiet: PipelineRig, database: Database) -> None:
     """They are written like anything else, and may always be waiting for their flush."""
-    more = {"heartbeat.interval.ms": 50, "offset.flush.interval.ms": flush_ms}
+    more = {"heartbeat.interval.ms": 50, "offset.flush.interval.ms": 500}
     with quiet.running(**more):
         for _ in range(3):
             database.execute("INSERT INTO busy SELECT generate_series(1, 3000)")
@@ -203,44 +200,19 @@ def test_what_the_sink_refused_is_not_confirmed_and_comes_again(
     assert quiet.destination.ids("quiet") == [1, 2]
 
 
-def test_a_batch_that_may_be_tried_again_is_tried_again(
-    quiet: PipelineRig, database: Database
-) -> None:
-    from waltap.errors import Retry
-
-    class Busy(Refused):
-        retry = Retry.SAME_BATCH
-
-    tries: list[int] = []
-
-    def busy(batch: Batch) -> None:
-        if batch.events:
-            tries.append(1)
-            if len(tries) < 3:
-                raise Busy("later")
-
-    quiet.destination.before_write = busy
-    with quiet.running() as run:
-        database.execute("INSERT INTO quiet VALUES (1)")
-        run.until(lambda: quiet.destination.ids("quiet") == [1], "the row")
-        assert [(type(e), again) for e, again in run.notices.failures] == [(Busy, True)] * 2
-    assert len(tries) == 3
-
-
 # --- limits -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("transactions", [1, 10], ids=["one transaction", "ten transactions"])
 def test_an_exact_number_of_changes_and_the_rest_with_the_next_run(
-    database: Database, tmp_path: Path, transactions: int
+    database: Database, pipeline: PipelineRig, transactions: int
 ) -> None:
     """Rows of a table that is published but not captured stand between: they count in positions."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE other (id int PRIMARY KEY)")
-    pipeline = PipelineRig(
-        database,
-        tmp_path,
-        {"table.include.list": r"public\.t", "publication.autocreate.mode": "all_tables"},
-    )
+    pipeline.settings |= {
+        "table.include.list": r"public\.t",
+        "publication.autocreate.mode": "all_tables",
+    }
     pipeline.catch_up()
     each = 20 // transactions
     for first in range(0, 20, each):
@@ -270,28 +242,6 @@ def test_a_batch_is_no_larger_than_asked(quiet: PipelineRig, database: Database)
     assert quiet.destination.ids("quiet") == [*range(1, 1001), *range(2000, 2300)]
 
 
-def test_changes_are_gathered_for_as_long_as_asked(quiet: PipelineRig, database: Database) -> None:
-    """And an end does not wait for it."""
-    with quiet.running(**{"waltap.linger.ms": 200}) as run:
-        database.execute("INSERT INTO quiet VALUES (-1)")
-        run.until(lambda: quiet.destination.ids("quiet") == [-1], "the row")
-    with quiet.running(**{"waltap.linger.ms": 3_600_000}) as run:
-        for number in range(10):
-            database.execute("INSERT INTO quiet VALUES (%s)", number)
-        run.until(lambda: run.engine.status().queued_events == 10, "the rows")
-        assert quiet.destination.ids("quiet") == [-1]
-    assert [batch.events for batch in quiet.destination.batches if batch.events] == [1, 10]
-    with quiet.running(**{"waltap.linger.ms": 60_000}) as run:
-        database.execute("INSERT INTO quiet VALUES (10)")
-        committed = current(database)
-        until(lambda: sent_all(quiet, committed), "the row to be sent")
-        database.execute("INSERT INTO busy VALUES (1)")
-        until(lambda: sent_all(quiet, current(database)), "the server to read on")
-    assert quiet.slot_lsns()[0] <= quiet.offset().sole.position.end_lsn  # type: ignore[union-attr]
-    quiet.catch_up(**{"waltap.linger.ms": 60_000})
-    assert quiet.destination.ids("quiet") == list(range(-1, 11))
-
-
 def test_until_idle_waits_for_a_server_that_still_reads_old_wal(
     quiet: PipelineRig, database: Database
 ) -> None:
@@ -301,16 +251,3 @@ def test_until_idle_waits_for_a_server_that_still_reads_old_wal(
     database.execute("INSERT INTO quiet VALUES (1)")
     quiet.run(limits=Limits(until_idle=0.01))
     assert quiet.destination.ids("quiet") == [1]
-
-
-def test_max_seconds_ends_a_run_that_waits_for_its_server(private_server, tmp_path: Path) -> None:
-    database = private_server.create_database("gone")
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    pipeline = PipelineRig(database, tmp_path, {"retriable.restart.connector.wait.ms": 60_000})
-    clock = LeapingClock()
-    with pipeline.running(limits=Limits(max_seconds=3600), clock=clock) as run:
-        private_server.kill()
-        run.until(lambda: run.notices.failures, "the lost server")
-        clock.ahead = 3600
-        run.join()
-    assert run.notices.states[-1][0] == "stopped"

@@ -1,25 +1,24 @@
 """Changes that no event can be made of: stopped at, left out, or kept as dead letters."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from tests.harness.dead_letters import dead_letters, letters_of
 from tests.harness.pipeline import PipelineRig
-from tests.harness.servers.postgres import Database
 from waltap.errors import DecodeError
 
 
+pytestmark = pytest.mark.pipeline(
+    sql="CREATE TABLE n (id int PRIMARY KEY, v numeric(9,2))",
+    settings={"snapshot.mode": "no_data", "sink.type": "jsonl"},
+)
+
+
 @pytest.fixture
-def to_lines(database: Database, tmp_path: Path) -> PipelineRig:
-    database.execute("CREATE TABLE n (id int PRIMARY KEY, v numeric(9,2))")
-    settings = {
-        "snapshot.mode": "no_data",
-        "sink.type": "jsonl",
-        "sink.path": str(tmp_path / "events.jsonl"),
-    }
-    return PipelineRig(database, tmp_path, settings)
+def to_lines(pipeline: PipelineRig) -> PipelineRig:
+    pipeline.settings["sink.path"] = str(pipeline.folder / "events.jsonl")
+    return pipeline
 
 
 def _written(pipeline: PipelineRig) -> list[int]:
@@ -31,7 +30,6 @@ NAN = "INSERT INTO n VALUES (1, 1.5), (2, 'NaN'), (3, 2.5)"
 
 
 def test_a_value_that_cannot_be_converted_becomes_a_dead_letter(to_lines: PipelineRig) -> None:
-    assert to_lines.database is not None
     to_lines.settings |= {"event.converting.failure.handling.mode": "dead_letter"}
     to_lines.catch_up()
     to_lines.database.execute(NAN)
@@ -51,7 +49,6 @@ def test_a_value_that_cannot_be_converted_becomes_a_dead_letter(to_lines: Pipeli
 def test_an_event_that_cannot_be_made_is_left_out_where_that_is_said(
     to_lines: PipelineRig, mode: str | None, tolerance: str
 ) -> None:
-    assert to_lines.database is not None
     to_lines.settings |= {
         "event.converting.failure.handling.mode": "fail",
         "event.processing.failure.handling.mode": mode,
@@ -66,7 +63,6 @@ def test_an_event_that_cannot_be_made_is_left_out_where_that_is_said(
 
 
 def test_by_default_it_stops_the_pipeline_and_is_named(to_lines: PipelineRig) -> None:
-    assert to_lines.database is not None
     to_lines.settings |= {"event.converting.failure.handling.mode": "fail"}
     to_lines.settings |= {"waltap.linger.ms": 3_600_000}  # one batch, however the rows are sent
     to_lines.catch_up()

@@ -1,9 +1,6 @@
 """Gaps: what is certified where positions are lost, and what `waltap repair` makes of it."""
 
-import json
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -202,18 +199,10 @@ def test_the_same_gap_is_kept_once_up_to_its_later_end(tmp_path: Path) -> None:
 
 
 def test_the_command(pipeline: PipelineRig, tmp_path: Path) -> None:
-    chosen = {**pipeline.settings, "waltap.state.dir": str(tmp_path / "state")}
-    lines = [f"{json.dumps(k)} = {json.dumps(v)}" for k, v in chosen.items() if k != "type"]
-    source = "\n".join(["[source]", 'type = "postgres"', *lines])
     out = tmp_path / "out.jsonl"
-    sink = f'[sink]\ntype = "jsonl"\npath = "{out}"\n'
-    (tmp_path / "p.toml").write_text(f'name = "p"\n{source}\n{sink}')
 
-    def waltap(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "waltap", *words, "p.toml"], cwd=tmp_path,
-            env={**os.environ, "COLUMNS": "160"}, capture_output=True, text=True, timeout=90, check=False,
-        )  # fmt: skip
+    def waltap(word: str) -> subprocess.CompletedProcess[str]:
+        return pipeline.command(word, **{"sink.type": "jsonl", "sink.path": str(out)})
 
     nothing = waltap("repair")
     assert (nothing.returncode, "has no gap" in nothing.stdout) == (0, True)

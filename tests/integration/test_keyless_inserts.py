@@ -2,7 +2,6 @@
 was made. The server looks for each publication in the catalogue as it was at every change."""
 
 import re
-from pathlib import Path
 
 import pytest
 from waltap_postgres.errors import InsertsPublicationGone, PublicationGone

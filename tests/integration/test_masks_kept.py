@@ -1,7 +1,6 @@
 """A column that is masked or cut stays so, or nothing of it is sent, whatever its table goes through."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -46,8 +45,10 @@ def delivered(pipeline: PipelineRig) -> list[int]:
     return [int(event.row["id"]) for event in pipeline.destination.of("t", "t2")]
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
-@pytest.mark.parametrize("number", range(len(LEAKS)))
+@pytest.mark.parametrize(
+    ("number", "decoder"),
+    [*((0, decoder) for decoder in DECODERS), (1, "wal2json"), (2, "decoderbufs"), (3, "pgoutput"), (3, "wal2json")],
+)  # fmt: skip
 def test_a_mask_that_fits_no_more_stops_the_run_before_the_row(
     pipeline: PipelineRig, database: Database, number: int, decoder: str
 ) -> None:
@@ -62,8 +63,9 @@ def test_a_mask_that_fits_no_more_stops_the_run_before_the_row(
     assert delivered(pipeline) == [1]
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
-@pytest.mark.parametrize("statement", HARMLESS)
+@pytest.mark.parametrize(
+    ("statement", "decoder"), list(zip(HARMLESS, [*DECODERS, "wal2json"], strict=True))
+)
 def test_what_leaves_masks_alone_goes_on(
     pipeline: PipelineRig, database: Database, statement: str, decoder: str
 ) -> None:
@@ -134,8 +136,9 @@ def lines(pipeline: PipelineRig) -> list[dict[str, str]]:
     return [value["after"] for value in values if value["source"]["table"] == "t"]
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
-@pytest.mark.parametrize("leak", LEAKS[:2])
+@pytest.mark.parametrize(
+    ("leak", "decoder"), [(LEAKS[0], "pgoutput"), (LEAKS[1], "wal2json"), (LEAKS[0], "decoderbufs")]
+)
 def test_an_incremental_snapshot_sends_no_row_of_a_mask_that_fits_no_more(
     reads: PipelineRig,
     database: Database,
@@ -155,12 +158,10 @@ def test_an_incremental_snapshot_sends_no_row_of_a_mask_that_fits_no_more(
     assert {row["secret"] for row in found} == {"***"}
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
 def test_an_incremental_snapshot_of_a_table_renamed_before_sends_no_row(
-    reads: PipelineRig, database: Database, decoder: str
+    reads: PipelineRig, database: Database
 ) -> None:
     """Its rows were delivered with the mask; nothing of it was streamed since its column got another name."""
-    reads.settings["plugin.name"] = decoder
     with reads.running() as run:
         asked(run)
         run.until(lambda: len(lines(reads)) == 30, "all rows")

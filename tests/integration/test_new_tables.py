@@ -50,9 +50,9 @@ def run(pipeline: PipelineRig, **settings: Any) -> list[tuple[str, str]]:
 
 
 def test_a_table_that_joins_a_filtered_publication_is_told_of_once(
-    old: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    old: Database, pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pipeline = PipelineRig(old, tmp_path, FILTERED)
+    pipeline.settings |= FILTERED
     assert run(pipeline) == []
     made(old)
     assert run(pipeline) == [("public.fresh", "incomplete")]
@@ -62,23 +62,27 @@ def test_a_table_that_joins_a_filtered_publication_is_told_of_once(
     assert pipeline.destination.ids("fresh") == [51]
 
 
-def test_its_rows_are_read_where_there_is_a_signal_table(old: Database, tmp_path: Path) -> None:
-    pipeline = PipelineRig(old, tmp_path, FILTERED | SIGNALS)
+@pytest.mark.parametrize("settings", [SNAPSHOT, SIGNALS], ids=["no signal table", "signal table"])
+def test_the_rows_of_a_table_that_joins_are_read(
+    old: Database, pipeline: PipelineRig, settings: dict[str, str]
+) -> None:
+    pipeline.settings |= FILTERED | settings
     run(pipeline)
     made(old)
     made(old, '"Odd.(name"')
     with pipeline.running() as there:
-        destination = pipeline.destination
+        destination, odd = pipeline.destination, "public.Odd.(name"
         old.execute("INSERT INTO fresh VALUES (51)")
         there.until(lambda: set(destination.ids("fresh")) == set(range(1, 52)), "the rows")
-        odd = "public.Odd.(name"
         there.until(lambda: len({e.row["id"] for e in destination.of(odd)}) == 50, "the others")
         assert sorted(there.notices.new_tables) == [(odd, "snapshot"), ("public.fresh", "snapshot")]
     assert run(pipeline) == []
 
 
-def test_a_table_that_was_dropped_and_made_again_is_new(old: Database, tmp_path: Path) -> None:
-    pipeline = PipelineRig(old, tmp_path, FILTERED | SIGNALS)
+def test_a_table_that_was_dropped_and_made_again_is_new(
+    old: Database, pipeline: PipelineRig
+) -> None:
+    pipeline.settings |= FILTERED | SIGNALS
     made(old)
     run(pipeline)
     old.execute("DROP TABLE fresh")
@@ -98,9 +102,9 @@ def test_a_table_that_was_dropped_and_made_again_is_new(old: Database, tmp_path:
     ],
 )
 def test_the_policy_and_the_publication_decide(
-    old: Database, tmp_path: Path, settings: dict[str, str], told: list[tuple[str, str]]
+    old: Database, pipeline: PipelineRig, settings: dict[str, str], told: list[tuple[str, str]]
 ) -> None:
-    pipeline = PipelineRig(old, tmp_path, FILTERED | settings)
+    pipeline.settings |= FILTERED | settings
     run(pipeline)
     made(old)
     assert run(pipeline) == told
@@ -109,10 +113,10 @@ def test_the_policy_and_the_publication_decide(
 
 
 def test_a_table_that_the_profile_captures_later_lacks_rows_whatever_the_publication(
-    old: Database, tmp_path: Path
+    old: Database, pipeline: PipelineRig
 ) -> None:
     settings = FILTERED | {"publication.autocreate.mode": "all_tables"}
-    pipeline = PipelineRig(old, tmp_path, settings)
+    pipeline.settings |= settings
     made(old)
     assert run(pipeline, **{"table.include.list": r"public\.old"}) == []
     told = run(pipeline, **{"table.include.list": r"public\.(old|fresh)"})
@@ -121,11 +125,11 @@ def test_a_table_that_the_profile_captures_later_lacks_rows_whatever_the_publica
 
 @pytest.mark.parametrize("policy", ["warn", "snapshot", "ignore"])
 def test_a_table_that_was_left_out_for_a_while_lacks_what_went(
-    old: Database, tmp_path: Path, policy: str, caplog: pytest.LogCaptureFixture
+    old: Database, pipeline: PipelineRig, policy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also where the starts without it read all that they capture. One that is new is told as such."""
     own = {"publication.autocreate.mode": "all_tables", "waltap.new.tables": policy}
-    pipeline = PipelineRig(old, tmp_path, FILTERED | own)
+    pipeline.settings |= FILTERED | own
     for name in ("fresh", "new"):
         made(old, name)
     run(pipeline, **{"table.include.list": r"public\.(old|fresh)"})
@@ -148,9 +152,9 @@ def test_a_table_that_was_left_out_for_a_while_lacks_what_went(
 
 @pytest.mark.parametrize(("mode", "event"), [("filtered", "uncaptured"), ("all_tables", "created")])
 def test_a_table_that_is_made_while_the_engine_runs_is_told_of(
-    old: Database, tmp_path: Path, mode: str, event: str
+    old: Database, pipeline: PipelineRig, mode: str, event: str
 ) -> None:
-    pipeline = PipelineRig(old, tmp_path, FILTERED | {"publication.autocreate.mode": mode})
+    pipeline.settings |= FILTERED | {"publication.autocreate.mode": mode}
     with pipeline.running() as there:
         made(old)
         there.until(lambda: there.notices.new_tables, "the news")
@@ -161,9 +165,9 @@ def test_a_table_that_is_made_while_the_engine_runs_is_told_of(
 
 @pytest.mark.parametrize("settings", [SNAPSHOT, SIGNALS], ids=["no signal table", "signal table"])
 def test_a_table_that_is_made_while_the_engine_runs_joins_at_once_with_its_rows(
-    old: Database, tmp_path: Path, settings: dict[str, str]
+    old: Database, pipeline: PipelineRig, settings: dict[str, str]
 ) -> None:
-    pipeline = PipelineRig(old, tmp_path, FILTERED | settings)
+    pipeline.settings |= FILTERED | settings
     destination = pipeline.destination
     with pipeline.running() as there:
         made(old)
@@ -180,10 +184,10 @@ def test_a_table_that_is_made_while_the_engine_runs_joins_at_once_with_its_rows(
 
 
 def test_a_table_that_may_not_be_added_joins_at_the_next_start(
-    old: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    old: Database, pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Somebody writes to it, and the lock that adding it takes is not had in time."""
-    pipeline = PipelineRig(old, tmp_path, FILTERED | SNAPSHOT | {"snapshot.lock.timeout.ms": 50})
+    pipeline.settings |= FILTERED | SNAPSHOT | {"snapshot.lock.timeout.ms": 50}
     with pipeline.running() as there, old.connect(autocommit=False) as writer:
         with old.connect(autocommit=False) as maker:
             maker.execute("CREATE TABLE fresh (id int PRIMARY KEY)")
@@ -245,19 +249,6 @@ def test_a_table_that_somebody_publishes_under_a_run_joins_with_the_rows_that_ar
     assert set(pipeline.destination.ids("fresh")) == set(wanted)
 
 
-def test_a_table_that_joins_is_read_without_a_signal_table(old: Database, tmp_path: Path) -> None:
-    pipeline = PipelineRig(old, tmp_path, FILTERED | SNAPSHOT)
-    run(pipeline)
-    made(old)
-    made(old, '"Odd.(name"')
-    with pipeline.running() as there:
-        destination, odd = pipeline.destination, "public.Odd.(name"
-        there.until(lambda: len(destination.ids("fresh", "r")) == 50, "the rows")
-        there.until(lambda: len({e.row["id"] for e in destination.of(odd)}) == 50, "the others")
-        assert sorted(there.notices.new_tables) == [(odd, "snapshot"), ("public.fresh", "snapshot")]
-    assert run(pipeline) == []
-
-
 TAKEN_OUT = {
     "taken out": "ALTER PUBLICATION {p} DROP TABLE fresh",
     "made anew": "DROP PUBLICATION {p}; CREATE PUBLICATION {p} FOR TABLE old, signals",
@@ -274,14 +265,16 @@ NARROWED_AND_WIDENED = {
 }
 
 
-@pytest.mark.parametrize("running", [False, True], ids=["down", "running"])
-@pytest.mark.parametrize("how", list(NARROWED_AND_WIDENED))
+@pytest.mark.parametrize(
+    ("how", "running"),
+    [("row filter", False), ("row filter", True), ("taken out", True), ("column list", False)],
+)
 def test_a_table_that_was_streamed_less_of_for_a_while_joins_again(
-    old: Database, tmp_path: Path, how: str, running: bool
+    old: Database, pipeline: PipelineRig, how: str, running: bool
 ) -> None:
     """Nothing is wrong when the start looks, and rows are missing all the same."""
     made(old)
-    pipeline = PipelineRig(old, tmp_path, FILTERED)
+    pipeline.settings |= FILTERED
     assert run(pipeline) == []
     change = NARROWED_AND_WIDENED[how].format(p=pipeline.slot)
     with old.connect(autocommit=True) as connection:
@@ -296,15 +289,16 @@ def test_a_table_that_was_streamed_less_of_for_a_while_joins_again(
     assert run(pipeline) == []
 
 
-@pytest.mark.parametrize("signals", [True, False], ids=["signals", "no signals"])
-@pytest.mark.parametrize("by_hand", TAKEN_OUT.values(), ids=TAKEN_OUT)
+@pytest.mark.parametrize(
+    ("how", "signals"), [("taken out", True), ("taken out", False), ("made anew", True)]
+)
 def test_a_table_that_was_taken_out_of_the_publication_joins_again(
-    old: Database, tmp_path: Path, signals: bool, by_hand: str
+    old: Database, pipeline: PipelineRig, how: str, signals: bool
 ) -> None:
-    pipeline = PipelineRig(old, tmp_path, FILTERED | (SIGNALS if signals else {}))
+    pipeline.settings |= FILTERED | (SIGNALS if signals else {})
     made(old)
     assert run(pipeline) == []
-    old.execute(by_hand.format(p=old.name))
+    old.execute(TAKEN_OUT[how].format(p=old.name))
     old.execute("INSERT INTO fresh VALUES (51)")
     with pipeline.running() as there:
         old.execute("INSERT INTO fresh VALUES (52)")
@@ -317,9 +311,9 @@ def test_a_table_that_was_taken_out_of_the_publication_joins_again(
 
 
 def test_what_was_taken_out_is_remembered_when_the_start_that_puts_it_in_fails(
-    old: Database, tmp_path: Path
+    old: Database, pipeline: PipelineRig
 ) -> None:
-    pipeline = PipelineRig(old, tmp_path, FILTERED)
+    pipeline.settings |= FILTERED
     made(old)
     assert run(pipeline) == []
     old.execute(f"ALTER PUBLICATION {old.name} DROP TABLE fresh; INSERT INTO fresh VALUES (51)")
@@ -333,9 +327,9 @@ def test_what_was_taken_out_is_remembered_when_the_start_that_puts_it_in_fails(
 
 
 def test_a_start_that_ends_between_snapshot_and_stream_knows_its_tables(
-    old: Database, tmp_path: Path
+    old: Database, pipeline: PipelineRig
 ) -> None:
-    pipeline = PipelineRig(old, tmp_path, FILTERED)
+    pipeline.settings |= FILTERED
     with pytest.raises(WaltapError), pipeline.running(**{"slot.stream.params": "no_such=1"}):
         pass
     assert pipeline.destination.ids("old", "r") == [1]
@@ -353,10 +347,10 @@ LESS = {
 
 @pytest.mark.parametrize(("what", "sql"), LESS.items(), ids=LESS)
 def test_a_publication_of_ours_that_was_made_to_publish_less_is_put_right(
-    old: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str, sql: str
+    old: Database, pipeline: PipelineRig, caplog: pytest.LogCaptureFixture, what: str, sql: str
 ) -> None:
     old.execute("CREATE TABLE fresh (id int PRIMARY KEY, v int); INSERT INTO fresh VALUES (1, 1)")
-    pipeline = PipelineRig(old, tmp_path, FILTERED | SIGNALS)
+    pipeline.settings |= FILTERED | SIGNALS
     assert run(pipeline) == []
     old.execute(f"ALTER PUBLICATION {old.name} {sql}")
     old.execute("UPDATE fresh SET v = 2; INSERT INTO fresh VALUES (51, 51)")
@@ -379,12 +373,12 @@ def test_a_publication_of_ours_that_was_made_to_publish_less_is_put_right(
 
 @pytest.mark.parametrize("sql", LESS.values(), ids=LESS)
 def test_a_publication_of_somebody_else_is_left_alone_with_a_warning_that_mends_it(
-    old: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture, sql: str
+    old: Database, pipeline: PipelineRig, caplog: pytest.LogCaptureFixture, sql: str
 ) -> None:
     old.execute("CREATE TABLE fresh (id int PRIMARY KEY, v int)")
     old.execute(f"CREATE PUBLICATION {old.name} FOR TABLE old, signals, fresh")
     old.execute(f"ALTER PUBLICATION {old.name} {sql}")
-    pipeline = PipelineRig(old, tmp_path, FILTERED | {"publication.autocreate.mode": "disabled"})
+    pipeline.settings |= FILTERED | {"publication.autocreate.mode": "disabled"}
     assert run(pipeline) == []
     (warned,) = (r.getMessage() for r in caplog.records if "less is published" in r.getMessage())
     for statement in warned[warned.index("ALTER PUBLICATION") :].split("; "):
@@ -405,12 +399,12 @@ def test_columns_and_operations_that_the_profile_leaves_out_need_not_be_publishe
     assert "less is published" not in caplog.text
 
 
-def test_partitions_come_as_the_profile_says(old: Database, tmp_path: Path) -> None:
+def test_partitions_come_as_the_profile_says(old: Database, pipeline: PipelineRig) -> None:
     old.execute(
         "CREATE TABLE fresh (id int PRIMARY KEY) PARTITION BY RANGE (id);"
         "CREATE TABLE fresh_1 PARTITION OF fresh FOR VALUES FROM (0) TO (1000)"
     )
-    pipeline = PipelineRig(old, tmp_path, FILTERED)
+    pipeline.settings |= FILTERED
     assert run(pipeline) == []
     old.execute(f"ALTER PUBLICATION {old.name} SET (publish_via_partition_root = true)")
     with pipeline.running() as there:
@@ -420,7 +414,7 @@ def test_partitions_come_as_the_profile_says(old: Database, tmp_path: Path) -> N
 
 
 def test_a_busy_stream_looks_for_new_tables_once_in_a_period(
-    old: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    old: Database, pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows that are gathered all the time put off what else an idle stream does, not this."""
     period = QUICK["status.update.interval.ms"] / 1000
@@ -432,7 +426,7 @@ def test_a_busy_stream_looks_for_new_tables_once_in_a_period(
         look(new_tables, connector)
 
     monkeypatch.setattr(NewTables, "look", counted)
-    pipeline = PipelineRig(old, tmp_path, {"waltap.linger.ms": 5000, "max.batch.size": 100_000})
+    pipeline.settings |= {"waltap.linger.ms": 5000, "max.batch.size": 100_000}
     with pipeline.running() as run, old.connect(autocommit=True) as writer:
         last = 1
 
@@ -453,12 +447,12 @@ def published_by_hand(database: Database, name: str) -> None:
 
 @pytest.mark.parametrize("back", [True, False], ids=["put back", "left out"])
 def test_a_table_taken_out_of_a_publication_under_a_run_is_a_gap(
-    old: Database, tmp_path: Path, back: bool
+    old: Database, pipeline: PipelineRig, back: bool
 ) -> None:
     old.execute("CREATE TABLE lost (id int PRIMARY KEY)")
     published_by_hand(old, "p")
     disabled = {"publication.autocreate.mode": "disabled", "publication.name": "p", **WARN}
-    pipeline = PipelineRig(old, tmp_path, disabled | QUICK)
+    pipeline.settings |= disabled | QUICK
     gaps = Gaps(pipeline.offset_file.parent)
     with pipeline.running() as there:
         old.execute("ALTER PUBLICATION p DROP TABLE lost")
@@ -588,11 +582,13 @@ def test_a_publication_that_was_not_there_for_a_moment_is_a_gap_where_the_server
     assert gap.tables == ("public.old",)
 
 
-def test_a_table_that_was_left_out_while_nobody_ran_is_a_gap(old: Database, tmp_path: Path) -> None:
+def test_a_table_that_was_left_out_while_nobody_ran_is_a_gap(
+    old: Database, pipeline: PipelineRig
+) -> None:
     old.execute("CREATE TABLE lost (id int PRIMARY KEY)")
     published_by_hand(old, "p")
     disabled = {"publication.autocreate.mode": "disabled", "publication.name": "p", **WARN}
-    pipeline = PipelineRig(old, tmp_path, disabled)
+    pipeline.settings |= disabled
     run(pipeline)
     old.execute("ALTER PUBLICATION p DROP TABLE lost; INSERT INTO lost VALUES (1)")
     for _ in range(2):  # one gap, however often it starts

@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waltap.errors import WaltapError
 
 from tests.harness.lake import Lake
 from tests.harness.pipeline import PipelineRig
-from tests.harness.servers.postgres import Cluster, Database
+from tests.harness.servers.postgres import Database
 
 
 @pytest.fixture
@@ -113,33 +112,3 @@ def test_generated_columns_are_as_the_publication_says(
     events = pipeline.destination.of("g")
     assert [event.op for event in events] == ["c", "u"]
     assert [event.row.get("d") for event in events] == (["2", "10"] if published else [None, None])
-
-
-def test_a_slot_that_was_invalidated_is_told_with_what_mends_it(
-    pipeline: PipelineRig, newest_server: Cluster
-) -> None:
-    database = pipeline.database
-    pipeline.catch_up()
-    newest_server.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'")
-    try:
-        newest_server.reload()
-        database.execute("INSERT INTO t VALUES (2)")
-        for _ in range(4):
-            newest_server.execute("SELECT pg_switch_wal()")
-            database.execute(
-                "INSERT INTO t SELECT g FROM generate_series(1000, 1001) g; DELETE FROM t WHERE id > 999"
-            )
-        newest_server.execute("CHECKPOINT")
-        ((status, reason),) = database.execute(
-            "SELECT wal_status, invalidation_reason FROM pg_replication_slots WHERE slot_name = %s",
-            pipeline.slot,
-        )
-        assert (status, reason) == ("lost", "wal_removed")
-        with pytest.raises(WaltapError, match=r"WT-2104.*waltap slot drop FILE"):
-            pipeline.catch_up()
-        pipeline.settings |= {"snapshot.mode": "when_needed"}
-        pipeline.catch_up()
-        assert pipeline.destination.ids("t", "r") == [1, 1, 2]
-    finally:
-        newest_server.execute("ALTER SYSTEM RESET max_slot_wal_keep_size")
-        newest_server.reload()

@@ -17,9 +17,10 @@ def _slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     one_message_at_a_time(monkeypatch)
 
 
-def test_changes_come_in_order_once_and_are_confirmed(database: Database, tmp_path: Path) -> None:
+def test_changes_come_in_order_once_and_are_confirmed(
+    database: Database, pipeline: PipelineRig
+) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    pipeline = PipelineRig(database, tmp_path)
     with pipeline.running() as run:
         database.execute("INSERT INTO t SELECT generate_series(1, 10)")
         run.until(lambda: len(pipeline.destination.ids("t")) == 10, "the first transaction")

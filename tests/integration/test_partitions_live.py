@@ -1,11 +1,8 @@
 """Partitions that come and go while a pipeline streams."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.harness.pipeline import PipelineRig
-from tests.harness.servers.postgres import Database
 
 PATIENCE_S = 60.0
 

@@ -4,9 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from waltap.cli.connection import connected
 from waltap.errors import WaltapError
-from waltap.pipeline.preflight import checks
 
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.jars import MissingProgram
@@ -42,11 +40,8 @@ def test_a_pooler_is_named_by_the_start_and_the_doctor(through: PipelineRig) -> 
         through.run()
     assert caught.value.code == "WT-2027", str(caught.value)
     assert "database.hostname" in caught.value.advice()
-    host, _ = through.host()
-    profile = through.profile(host)
     try:
-        with connected(profile, host) as (connector, stages):
-            found = [each.error for each in checks(stages, connector, locked=False) if each.error]
+        found = [each.error for each in through.doctor().values() if each.error]
     except WaltapError as error:
         found = [error]
     assert [each.code for each in found] == ["WT-2027"]

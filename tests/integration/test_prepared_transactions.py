@@ -41,8 +41,9 @@ def decide(database: Database, gid: str, how: str = "COMMIT") -> None:
     autocommit(database, f"{how} PREPARED '{database.name} {gid}'")
 
 
-@POLICIES
-@pytest.mark.parametrize("running", [True, False], ids=["running", "stopped"])
+@pytest.mark.parametrize(
+    ("policy", "running"), [("commit", True), ("prepare", True), ("prepare", False)]
+)
 def test_prepared_before_the_slot_decoded_two_phase(
     pipeline: PipelineRig, policy: str, running: bool
 ) -> None:
@@ -124,8 +125,7 @@ def test_prepared_while_the_slot_was_made(pipeline: PipelineRig, policy: str) ->
     assert pipeline.destination.ids("t", "c") == [4, 5]
 
 
-@POLICIES
-@pytest.mark.parametrize("streaming", ["off", "on"])
+@pytest.mark.parametrize(("policy", "streaming"), [("commit", "off"), ("prepare", "on")])
 def test_an_early_one_that_is_large_survives_a_sink_that_fails_inside_it(
     pipeline: PipelineRig, policy: str, streaming: str
 ) -> None:

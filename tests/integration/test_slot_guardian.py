@@ -241,7 +241,15 @@ def test_a_slot_that_the_server_gave_up_names_the_reason(pipeline: PipelineRig) 
     with pytest.raises(SlotInvalidated):
         pipeline.run()
     assert len(gaps(pipeline)) == 1  # the same one, not another
+    assert "waltap slot drop FILE" in told.value.advice()
+    kept = pipeline.offset_file.read_bytes()
+    pipeline.offset_file.unlink()
+    with pytest.raises(SlotInvalidated):  # also without an offset
+        pipeline.run()
+    pipeline.offset_file.write_bytes(kept)
     pipeline.catch_up(**{"snapshot.mode": "when_needed"})
+    status = "SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s"
+    assert database.execute(status, pipeline.slot) == [("reserved",)]
     (gap,) = gaps(pipeline)
     assert (gap.open, gap.by) == (False, "snapshot")
     assert gap.reread["public.t"].rows == 2

@@ -65,8 +65,10 @@ def shop(database: Database) -> Database:
     return database
 
 
-def test_two_processes_read_what_one_snapshot_shows(shop: Database, tmp_path: Path) -> None:
-    pipeline = PipelineRig(shop, tmp_path, {"snapshot.max.threads": 5})
+def test_two_processes_read_what_one_snapshot_shows(
+    shop: Database, pipeline: PipelineRig, tmp_path: Path
+) -> None:
+    pipeline.settings |= {"snapshot.max.threads": 5}
     with connected(pipeline) as connector:
         start = connector.prepare(None)
         shop.execute(

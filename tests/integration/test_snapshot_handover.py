@@ -1,14 +1,35 @@
-"""The hand-over from snapshot to stream on a real server: no row lost, none twice."""
+"""From snapshot to stream on a real server: no row lost, none twice. Rows are written while the snapshot is taken,
+beside a new slot and an older one."""
 
+import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import Any
 
 import pytest
+from waltap.decode.message import LogicalMessage
+from waltap.decode.relation import Relation
+from waltap.hookspecs import hookimpl
+from waltap.snapshot import Snapshotter, SnapshotStart
+from waltap.specs import SnapshotterSpec
+from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap_postgres.snapshot.transaction import ReadingTransaction
+from waltap_sinks.changelog import ChangeLog
+from waltap_spark.applier import Applier, ApplyOptions
+from waltap_spark.formats.choice import PARQUET, FormatChoice
+from waltap_spark.live import LiveTables
+from waltap_spark.modes import ModeRules
+from waltap_spark.output import Output
+from waltap_spark.session import prepare
 
 from tests.harness.pipeline import PipelineRig, until
-from tests.harness.servers.postgres import Database
+from tests.harness.servers.postgres import Cluster, Database
+
+DECODERS = ["pgoutput", "wal2json", "decoderbufs"]
+
+
+# --- under load ------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -26,9 +47,7 @@ def writers(database: Database, count: int = 3) -> Iterator[list[list[int]]]:
                 first = (number + 1) * 1_000_000 + turn * 10
                 ids = range(first, first + 1 + turn % 5)
                 with connection.cursor() as cursor:
-                    cursor.executemany(
-                        "INSERT INTO busy (id, v) VALUES (%s, 'new')", [(i,) for i in ids]
-                    )
+                    cursor.executemany("INSERT INTO busy VALUES (%s, 'new')", [(i,) for i in ids])
                     if turn % 3 == 0:
                         cursor.execute("UPDATE busy SET v = v || '+' WHERE id = %s", (first,))
                     if turn % 7 == 0 and turn > 7:
@@ -50,77 +69,296 @@ def writers(database: Database, count: int = 3) -> Iterator[list[list[int]]]:
             thread.join(90)
 
 
-def in_database(database: Database, table: str = "busy") -> dict[tuple[str], dict[str, str]]:
-    rows = database.execute(f"SELECT id::text, v FROM {table}")
-    return {(i,): {"id": i, "v": v} for i, v in rows}
-
-
-def assert_each_row_arrived_once(pipeline: PipelineRig) -> None:
-    """Every row came into being once for the destination: read by the snapshot, or as an insert."""
-    ids = pipeline.destination.ids("busy", "r", "c")
-    assert len(ids) == len(set(ids))
-    assert 3000 < len(pipeline.destination.ids("busy", "r")) < len(ids)
-
-
-@pytest.fixture
-def busy(database: Database) -> Database:
-    database.execute(
-        "CREATE TABLE busy (id int PRIMARY KEY, v text);"
-        "INSERT INTO busy SELECT g, 'old' FROM generate_series(1, 3000) g"
-    )
-    return database
-
-
-def test_rows_written_during_the_snapshot_arrive_once_with_a_new_slot(
-    busy: Database, tmp_path: Path
-) -> None:
-    pipeline = PipelineRig(busy, tmp_path, {"snapshot.fetch.size": 500})
-    with writers(busy) as inserted:
-        until(lambda: all(len(ids) > 20 for ids in inserted), "writers")
-        with pipeline.running() as run:
-            marks = [len(ids) + 50 for ids in inserted]
-            until(lambda: all(len(i) > m for i, m in zip(inserted, marks)), "more writes")
-            run.stop()
-    pipeline.catch_up()
-    assert pipeline.destination.table("busy") == in_database(busy)
-    assert_each_row_arrived_once(pipeline)
-
-
-@pytest.mark.parametrize("plugin", ["pgoutput", "wal2json", "decoderbufs"])
-def test_rows_written_during_a_snapshot_beside_an_older_slot_arrive_once(
-    busy: Database, tmp_path: Path, plugin: str
-) -> None:
-    settings = {"snapshot.fetch.size": 500, "plugin.name": plugin, "slot.adopt": "true"}
-    pipeline = PipelineRig(busy, tmp_path, settings)
-    busy.execute(f"CREATE PUBLICATION {pipeline.slot} FOR TABLE busy")
-    busy.execute(f"SELECT pg_create_logical_replication_slot('{pipeline.slot}', '{plugin}')")
-    with writers(busy) as inserted:
-        until(lambda: all(len(ids) > 50 for ids in inserted), "writers")
-        with pipeline.running() as run:
-            marks = [len(ids) + 50 for ids in inserted]
-            until(lambda: all(len(i) > m for i, m in zip(inserted, marks)), "more writes")
-            run.stop()
-    pipeline.catch_up()
-    assert pipeline.destination.table("busy") == in_database(busy)
-    assert_each_row_arrived_once(pipeline)
-    offset = pipeline.offset()
-    assert offset is not None
-    assert offset.sole.visible == ""  # the stream is behind all that the snapshot saw
-
-
-def test_a_snapshot_at_every_start_leaves_out_of_the_stream_what_it_has_read(
-    busy: Database, tmp_path: Path
-) -> None:
-    """The second start has a stored position and changes after it; its snapshot has read most of them."""
-    pipeline = PipelineRig(busy, tmp_path, {"snapshot.mode": "always"})
-    pipeline.catch_up()
-    pipeline.destination.events.clear()
-    with writers(busy) as inserted:
+@pytest.mark.pipeline(
+    sql="CREATE TABLE busy (id int PRIMARY KEY, v text);"
+    "INSERT INTO busy SELECT g, 'old' FROM generate_series(1, 3000) g",
+    settings={"snapshot.fetch.size": 500},
+)
+@pytest.mark.parametrize("way", ["new slot", "second start", *DECODERS])
+def test_rows_written_during_the_snapshot_arrive_once(pipeline: PipelineRig, way: str) -> None:
+    """At a second start there is a stored position, and the snapshot has read most changes behind it; a decoder's
+    name: beside a slot that somebody made before."""
+    database = pipeline.database
+    if way == "second start":
+        pipeline.settings["snapshot.mode"] = "always"
+        pipeline.catch_up()
+        pipeline.destination.events.clear()
+    elif way != "new slot":
+        pipeline.settings |= {"plugin.name": way, "slot.adopt": "true"}
+        database.execute(f"CREATE PUBLICATION {pipeline.slot} FOR TABLE busy")
+        database.execute(f"SELECT pg_create_logical_replication_slot('{pipeline.slot}', '{way}')")
+    with writers(database) as inserted:
         until(lambda: all(len(ids) > 100 for ids in inserted), "changes that wait")
         with pipeline.running() as run:
             marks = [len(ids) + 50 for ids in inserted]
             until(lambda: all(len(i) > m for i, m in zip(inserted, marks)), "more writes")
             run.stop()
     pipeline.catch_up(**{"snapshot.mode": "initial"})
-    assert pipeline.destination.table("busy") == in_database(busy)
-    assert_each_row_arrived_once(pipeline)
+    rows = database.execute("SELECT id::text, v FROM busy")
+    assert pipeline.destination.table("busy") == {(i,): {"id": i, "v": v} for i, v in rows}
+    ids = pipeline.destination.ids("busy", "r", "c")
+    assert len(ids) == len(set(ids)), "a row came into being twice"
+    assert 3000 < len(pipeline.destination.ids("busy", "r")) < len(ids)
+    offset = pipeline.offset()
+    assert offset is not None
+    assert offset.sole.visible == "", "the stream is behind all that the snapshot saw"
+
+
+# --- beside an older slot --------------------------------------------------------------------------------
+
+ONLY_T = {"snapshot.include.collection.list": r"public\.t"}
+
+
+def with_slot(pipeline: PipelineRig, **settings: Any) -> Database:
+    """Have somebody make the slot before the pipeline runs; return the database."""
+    pipeline.settings |= {"slot.adopt": True} | settings
+    plugin = str(settings.get("plugin.name", "pgoutput"))
+    pipeline.database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v int); CREATE TABLE other (id int PRIMARY KEY, v int);"
+        f"CREATE TABLE void (id int PRIMARY KEY, v int); CREATE PUBLICATION {pipeline.slot} FOR ALL TABLES"
+    )
+    pipeline.database.execute(
+        f"SELECT pg_create_logical_replication_slot('{pipeline.slot}', '{plugin}')"
+    )
+    return pipeline.database
+
+
+def told(pipeline: PipelineRig) -> list[str]:
+    """Return operation, table and key of each event."""
+    return [
+        f"{event.op} {event.table.removeprefix('public.')} {event.row.get('id', '')}".strip()
+        for event in pipeline.destination.of("t", "other", "void")
+    ]
+
+
+@pytest.mark.parametrize("plugin", DECODERS)
+def test_changes_of_tables_that_the_snapshot_does_not_read_arrive(
+    pipeline: PipelineRig, plugin: str
+) -> None:
+    database = with_slot(pipeline, **{"plugin.name": plugin}, **ONLY_T)
+    database.execute("INSERT INTO other VALUES (1, 1)")
+    database.execute("INSERT INTO t VALUES (1, 1)")
+    database.execute("INSERT INTO t VALUES (2, 1); INSERT INTO other VALUES (2, 1)")
+    pipeline.catch_up()
+    assert told(pipeline) == ["r t 1", "r t 2", "c other 1", "c other 2"]
+
+
+def test_what_is_of_no_table_that_was_read_arrives(pipeline: PipelineRig) -> None:
+    """A truncate for the other of two tables, and messages, in transactions or at once."""
+    database = with_slot(pipeline, **{"skipped.operations": "none"}, **ONLY_T)
+    database.execute("SELECT pg_logical_emit_message(false, 'app', 'at once')")
+    database.execute(
+        "INSERT INTO t VALUES (1, 1); INSERT INTO other VALUES (1, 1);"
+        "SELECT pg_logical_emit_message(true, 'app', 'within')"
+    )
+    database.execute("TRUNCATE t, other")
+    database.execute("INSERT INTO t VALUES (2, 1)")
+    database.execute("SELECT pg_logical_emit_message(true, 'app', 'alone')")
+    pipeline.catch_up()
+    assert told(pipeline) == ["r t 2", "c other 1", "t other"]
+    changes = (
+        change
+        for batch in pipeline.destination.batches
+        for part in batch.parts
+        if isinstance(part, TransactionPart)
+        for change in part.changes
+    )
+    messages = [change.content for change in changes if isinstance(change, LogicalMessage)]
+    assert messages == [b"at once", b"within", b"alone"]
+
+
+def test_the_metadata_of_a_transaction_counts_what_was_delivered_of_it(
+    pipeline: PipelineRig,
+) -> None:
+    file = pipeline.folder / "out.jsonl"
+    sink = {"sink.type": "jsonl", "sink.path": str(file), "provide.transaction.metadata": True}
+    with_slot(pipeline, **sink, **ONLY_T).execute(
+        "INSERT INTO t VALUES (1, 1), (2, 1); INSERT INTO other VALUES (1, 1); UPDATE t SET v = 2"
+    )
+    pipeline.catch_up()
+    values = [json.loads(line)["value"] for line in file.read_text().splitlines()]
+    (change,) = (v for v in values if v.get("source", {}).get("table") == "other")
+    place = change["transaction"]
+    assert (place["total_order"], place["data_collection_order"]) == (1, 1)
+    (end,) = (v for v in values if v.get("status") == "END" and v["event_count"])
+    assert end["id"].split(":")[0] == place["id"].split(":")[0]  # its number
+    assert end["event_count"] == 1
+    assert end["data_collections"] == [{"data_collection": "public.other", "event_count": 1}]
+
+
+def test_tables_that_were_read_and_empty_are_left_out_of_the_stream(pipeline: PipelineRig) -> None:
+    """Nor does what was under a table's name before it: those rows are not in it."""
+    database = with_slot(pipeline)
+    database.execute("INSERT INTO void VALUES (1, 1); DELETE FROM void")
+    database.execute("INSERT INTO t VALUES (1, 1)")
+    database.execute("DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY, v int)")
+    database.execute("INSERT INTO t VALUES (2, 2)")
+    pipeline.catch_up()
+    assert told(pipeline) == ["r t 2"]
+    database.execute("INSERT INTO void VALUES (3, 3)")
+    pipeline.catch_up()
+    assert told(pipeline) == ["r t 2", "c void 3"]
+
+
+def test_changes_of_a_table_that_the_snapshot_mode_skips_arrive(pipeline: PipelineRig) -> None:
+    class Skips(Snapshotter):
+        def reads(self, relation: Relation, start: SnapshotStart) -> bool:
+            return relation.table != "other"
+
+    class Plugin:
+        @hookimpl
+        def register_snapshotters(self) -> Iterable[SnapshotterSpec]:
+            return [SnapshotterSpec(name="skips", summary="A mode.", factory=lambda _: Skips())]
+
+    mode = {"snapshot.mode": "custom", "snapshot.mode.custom.name": "skips"}
+    with_slot(pipeline, **mode).execute("INSERT INTO other VALUES (1, 1); INSERT INTO t VALUES (1, 1)")  # fmt: skip
+    with pipeline.running(Plugin()) as run:
+        run.until(lambda: pipeline.destination.of("other"), "the change of the other table")
+    assert told(pipeline) == ["r t 1", "c other 1"]
+
+
+class Killed(BaseException):
+    """The process is gone: nothing of it runs any more."""
+
+
+@pytest.mark.parametrize("pieces", [0, 1, 2])
+def test_a_snapshot_that_goes_on_still_leaves_out_all_that_it_read(
+    pipeline: PipelineRig, pieces: int
+) -> None:
+    """Tables are read together: of those behind the first no row had come when it broke off."""
+    database = with_slot(pipeline)
+    pipeline.destination.resumes = True
+    database.execute("INSERT INTO t VALUES (1, 1); INSERT INTO other VALUES (1, 1)")
+    database.execute("UPDATE t SET v = 2; UPDATE other SET v = 2; INSERT INTO void VALUES (1, 1)")
+    seen = iter(range(pieces))
+
+    def stop(batch: Batch) -> None:
+        rows = any(isinstance(part, SnapshotRows) for part in batch.parts)
+        if rows and next(seen, None) is None:
+            raise Killed
+
+    pipeline.destination.before_write = stop
+    with pytest.raises(Killed):
+        pipeline.run()
+    pipeline.destination.before_write = lambda batch: None
+    database.execute("UPDATE t SET v = 3")
+    pipeline.catch_up()
+    assert [event for event in told(pipeline) if event[0] != "r"] in ([], ["u t 1"])
+    rows = {table: list(pipeline.destination.table(table).values()) for table in ("t", "other")}
+    assert rows == {"t": [{"id": "1", "v": "3"}], "other": [{"id": "1", "v": "2"}]}
+
+
+# --- where the rows of a snapshot beside an older slot lie: before all that they lack ---------------------------
+
+TWO_ROWS = "INSERT INTO t VALUES (1, 10), (2, 20)"
+CHANGE = "UPDATE t SET v = 21 WHERE id = 2"
+
+
+def snapshot_lsn(pipeline: PipelineRig) -> int:
+    """Return the LSN that all rows of the snapshot have."""
+    parts = (part for batch in pipeline.destination.batches for part in batch.parts)
+    (lsn,) = {part.lsn for part in parts if isinstance(part, SnapshotRows)}
+    assert lsn is not None
+    return lsn
+
+
+def end_of_wal(database: Database) -> int:
+    return int(database.execute("SELECT (pg_current_wal_lsn() - '0/0')::int8")[0][0])
+
+
+def change_behind_the_snapshot(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a row changed when the first reading transaction has its snapshot, before it reads a row."""
+    seen = ReadingTransaction.seen
+
+    def then_a_commit(transaction: ReadingTransaction) -> str:
+        found = seen(transaction)
+        database.execute(CHANGE)
+        return found
+
+    monkeypatch.setattr(ReadingTransaction, "seen", then_a_commit)
+
+
+def test_rows_come_before_a_change_that_their_snapshot_did_not_see(
+    pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = with_slot(pipeline)
+    database.execute(TWO_ROWS)
+    # the slot has it, and the snapshot sees it
+    database.execute("UPDATE t SET v = 11 WHERE id = 1")
+    before = end_of_wal(database)
+    change_behind_the_snapshot(database, monkeypatch)
+    pipeline.catch_up()  # it may end before the change, which was made after it began
+    pipeline.catch_up()
+    events = [(event.op, event.row["v"]) for event in pipeline.destination.of("t")]
+    assert sorted(events[:2]) == [("r", "11"), ("r", "20")]
+    assert events[2:] == [("u", "21")]
+    # not before what was there when the pipeline came: a destination may have that from an earlier one
+    assert before <= snapshot_lsn(pipeline) <= pipeline.destination.of("t")[-1].commit_lsn
+
+
+def test_rows_come_before_a_commit_that_was_written_and_not_yet_to_be_seen(
+    private_server: Cluster, tmp_path
+) -> None:
+    """A commit that waits for a standby is in the WAL, and streamed; no snapshot sees it."""
+    database = private_server.create_database("waits")
+    pipeline = PipelineRig(database, tmp_path)
+    with_slot(pipeline).execute(TWO_ROWS)
+    private_server.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+    private_server.reload()
+
+    def waits() -> bool:
+        return bool(database.execute("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))
+
+    writer = threading.Thread(target=database.execute, args=[CHANGE], daemon=True)
+    writer.start()
+    try:
+        until(waits, "the commit to wait for its standby")
+        # others write: the end of the WAL lies far behind the commit
+        with database.connect() as other:
+            other.execute("SET synchronous_commit = local")
+            other.execute("CREATE TABLE more AS SELECT g FROM generate_series(1, 100) g")
+        with pipeline.running():
+            until(lambda: pipeline.destination.of("t")[2:], "the change")
+            assert waits()
+    finally:
+        private_server.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        private_server.reload()
+        writer.join(60)
+    assert pipeline.destination.table("t")[("2",)] == {"id": "2", "v": "21"}
+    assert snapshot_lsn(pipeline) <= pipeline.destination.of("t")[-1].commit_lsn
+
+
+def test_a_transaction_that_is_merely_open_holds_no_position_back(pipeline: PipelineRig) -> None:
+    database = with_slot(pipeline)
+    database.execute(TWO_ROWS)
+    with database.connect(autocommit=False) as other:
+        other.execute(CHANGE)
+        before = end_of_wal(database)
+        with pipeline.running():
+            until(lambda: pipeline.destination.of("t")[1:], "the rows")
+            other.commit()
+            until(lambda: pipeline.destination.of("t")[2:], "the change")
+    assert before <= snapshot_lsn(pipeline) <= pipeline.destination.of("t")[-1].commit_lsn
+
+
+@pytest.mark.exhaustive
+def test_versions_in_spark_end_behind_their_beginning(
+    pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch, spark: Any
+) -> None:
+    folder = pipeline.folder
+    database = with_slot(pipeline, **{"sink.type": "changelog", "sink.path": str(folder / "log")})
+    database.execute(TWO_ROWS)
+    change_behind_the_snapshot(database, monkeypatch)
+    pipeline.catch_up()  # it may end before the change, which was made after it began
+    pipeline.catch_up()
+    log, output = ChangeLog(str(folder / "log")), Output(str(folder / "out"))
+    options = ApplyOptions(modes=ModeRules(modes=("scd2",)))
+    applier = Applier(prepare(spark), log, output, options, FormatChoice(PARQUET))
+    applier.open()
+    for manifest in log.manifests(applier.state.mark):  # the snapshot, then what follows it
+        applier.apply([manifest])
+    frame = LiveTables(spark, output).current("public.t")
+    assert frame.where("_to_lsn <= _from_lsn").collect() == []
+    found = {(row["id"], row["v"], row["_current"]) for row in frame.collect()}
+    applier.close()
+    assert found == {(1, 10, True), (2, 20, False), (2, 21, True)}

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,15 +54,16 @@ class Plugin:
         ]
 
 
-@pytest.fixture
-def shop(database: Database) -> Database:
-    """Three tables of five rows."""
-    for table in "abc":
-        database.execute(
-            f"CREATE TABLE {table} (id int PRIMARY KEY, v text);"
-            f"INSERT INTO {table} SELECT g, 'v' || g FROM generate_series(1, 5) g"
-        )
-    return database
+pytestmark = pytest.mark.pipeline(
+    sql="".join(
+        f"CREATE TABLE {table} (id int PRIMARY KEY, v text);"
+        f"INSERT INTO {table} SELECT g, 'v' || g FROM generate_series(1, 5) g;"
+        for table in "abc"
+    ),
+    settings=MODE,
+)
+plain = pytest.mark.pipeline(settings=dict.fromkeys(MODE))
+"""The mode is Debezium's ``initial``."""
 
 
 def run_once(
@@ -79,7 +79,7 @@ def run_once(
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_mode_skips_tables_and_reads_others_by_its_own_select(
-    shop: Database, tmp_path: Path, threads: int
+    pipeline: PipelineRig, threads: int
 ) -> None:
     class Chooses(Mine):
         def reads(self, relation: Relation, start: SnapshotStart) -> bool:
@@ -88,11 +88,11 @@ def test_a_mode_skips_tables_and_reads_others_by_its_own_select(
         def query(self, relation: Relation, start: SnapshotStart) -> str | None:
             return "SELECT v, id FROM c WHERE id > 3;" if relation.table == "c" else None
 
-    mode, pipeline = Chooses(shop), PipelineRig(shop, tmp_path, MODE)
+    mode = Chooses(pipeline.database)
     run_once(
         pipeline,
         Plugin(mine=mode),
-        lambda: shop.execute("INSERT INTO b VALUES (6, 'six')"),
+        lambda: pipeline.database.execute("INSERT INTO b VALUES (6, 'six')"),
         **{"snapshot.max.threads": threads},
     )
     read = pipeline.destination
@@ -102,7 +102,7 @@ def test_a_mode_skips_tables_and_reads_others_by_its_own_select(
     assert mode.heard == [("before", ["a", "c"]), ("after", True)]
 
 
-def test_a_mode_has_offset_slot_and_source_at_hand(shop: Database, tmp_path: Path) -> None:
+def test_a_mode_has_offset_slot_and_source_at_hand(pipeline: PipelineRig) -> None:
     """At the first start there is neither; at a later one both, and a snapshot of its own."""
 
     class Sees(Mine):
@@ -116,7 +116,7 @@ def test_a_mode_has_offset_slot_and_source_at_hand(shop: Database, tmp_path: Pat
             assert rows == 1
             return None
 
-    mode, pipeline = Sees(shop), PipelineRig(shop, tmp_path, MODE)
+    mode = Sees(pipeline.database)
     run_once(pipeline, Plugin(mine=mode))
     stored = pipeline.offset()
     assert stored is not None
@@ -131,14 +131,14 @@ def test_a_mode_has_offset_slot_and_source_at_hand(shop: Database, tmp_path: Pat
     assert not second.resumes
 
 
-def test_an_interrupted_snapshot_ends_too(shop: Database, tmp_path: Path) -> None:
+def test_an_interrupted_snapshot_ends_too(pipeline: PipelineRig) -> None:
     class Killed(BaseException):
         pass
 
     def die(_batch: Batch) -> None:
         raise Killed
 
-    mode, pipeline = Mine(shop), PipelineRig(shop, tmp_path, MODE)
+    mode = Mine(pipeline.database)
     pipeline.destination.before_write = die
     with pytest.raises(Killed):
         pipeline.run(Plugin(mine=mode))
@@ -146,19 +146,18 @@ def test_an_interrupted_snapshot_ends_too(shop: Database, tmp_path: Path) -> Non
 
 
 def test_a_mode_that_fails_behind_its_snapshot_changes_nothing(
-    shop: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Fails(Mine):
         def after(self, start: SnapshotStart, *, completed: bool) -> None:
             raise ValueError("behind")
 
-    pipeline = PipelineRig(shop, tmp_path, MODE)
-    run_once(pipeline, Plugin(mine=Fails(shop)))
+    run_once(pipeline, Plugin(mine=Fails(pipeline.database)))
     assert pipeline.destination.ids("a") == [1, 2, 3, 4, 5, 6]
     assert "the snapshot mode failed behind its snapshot: ValueError: behind" in caplog.text
 
 
-def test_a_mode_refuses_its_snapshot_before_a_row_is_read(shop: Database, tmp_path: Path) -> None:
+def test_a_mode_refuses_its_snapshot_before_a_row_is_read(pipeline: PipelineRig) -> None:
     class TooLarge(SnapshotError):
         code = "WT-4999"
         remedy = "Read it elsewhere."
@@ -167,9 +166,8 @@ def test_a_mode_refuses_its_snapshot_before_a_row_is_read(shop: Database, tmp_pa
         def before(self, relations: Sequence[Relation], start: SnapshotStart) -> None:
             raise TooLarge("no")
 
-    pipeline = PipelineRig(shop, tmp_path, MODE)
     with pytest.raises(TooLarge):
-        pipeline.run(Plugin(mine=Refuses(shop)))
+        pipeline.run(Plugin(mine=Refuses(pipeline.database)))
     assert pipeline.destination.events == []
 
 
@@ -197,7 +195,7 @@ class Watches(Mine):
     ],
 )
 def test_a_mode_locks_tables_as_it_likes(
-    shop: Database, tmp_path: Path, mode: str, expected: list[tuple[str, str]]
+    pipeline: PipelineRig, mode: str, expected: list[tuple[str, str]]
 ) -> None:
     class Locks(Watches):
         def lock(self, relation: Relation, start: SnapshotStart) -> str | None:
@@ -205,15 +203,13 @@ def test_a_mode_locks_tables_as_it_likes(
                 return None
             return f'LOCK TABLE "{relation.schema}"."{relation.table}" IN SHARE MODE'
 
-    own, pipeline = Locks(shop), PipelineRig(shop, tmp_path, MODE)
+    own = Locks(pipeline.database)
     run_once(pipeline, Plugin(mine=own), **{"snapshot.locking.mode": mode})
     assert own.locks == expected
     assert pipeline.destination.ids("b", "r") == [1, 2, 3, 4, 5]
 
 
-def test_an_own_isolation_counts_where_the_snapshot_is_not_the_slots(
-    shop: Database, tmp_path: Path
-) -> None:
+def test_an_own_isolation_counts_where_the_snapshot_is_not_the_slots(pipeline: PipelineRig) -> None:
     """A reader that sees what others commit while it reads tells it."""
 
     class Isolates(Mine):
@@ -224,18 +220,19 @@ def test_an_own_isolation_counts_where_the_snapshot_is_not_the_slots(
             assert not start.exported
             return "read_committed"
 
-    own, pipeline = Isolates(shop), PipelineRig(shop, tmp_path, MODE)
+    own = Isolates(pipeline.database)
 
     def write(batch: Batch) -> None:
         pipeline.destination.before_write = lambda batch: None
-        shop.execute("INSERT INTO c VALUES (100, 'later')")
+        pipeline.database.execute("INSERT INTO c VALUES (100, 'later')")
 
     pipeline.destination.before_write = write
     pipeline.run(Plugin(mine=own), **{"snapshot.fetch.size": 1})
     assert pipeline.destination.ids("c") == [1, 2, 3, 4, 5, 100]
 
 
-def test_queries_and_locks_may_be_those_of_other_plugins(shop: Database, tmp_path: Path) -> None:
+@plain
+def test_queries_and_locks_may_be_those_of_other_plugins(pipeline: PipelineRig) -> None:
     """The mode is Debezium's ``initial``; what the profile itself says of a table comes first."""
 
     class Queries(Mine):
@@ -250,10 +247,10 @@ def test_queries_and_locks_may_be_those_of_other_plugins(shop: Database, tmp_pat
             self.heard.append((relation.table, locks))
             return f"LOCK TABLE {relation.table} IN SHARE ROW EXCLUSIVE MODE"
 
-    locks, pipeline = Locks(shop), PipelineRig(shop, tmp_path)
+    locks = Locks(pipeline.database)
     run_once(
         pipeline,
-        Plugin(queries=Queries(shop), locks=locks),
+        Plugin(queries=Queries(pipeline.database), locks=locks),
         **{
             "snapshot.query.mode": "custom",
             "snapshot.query.mode.custom.name": "queries",
@@ -269,20 +266,19 @@ def test_queries_and_locks_may_be_those_of_other_plugins(shop: Database, tmp_pat
     assert [table for table, _ in locks.heard] == ["a", "b", "c"]
 
 
+@plain
 @pytest.mark.parametrize("what", ["query", "locking"])
-def test_a_plugin_that_nobody_names_is_asked_for(shop: Database, tmp_path: Path, what: str) -> None:
-    pipeline = PipelineRig(shop, tmp_path)
+def test_a_plugin_that_nobody_names_is_asked_for(pipeline: PipelineRig, what: str) -> None:
     with pytest.raises(ConfigurationError, match=f"snapshot.{what}.mode.custom.name"):
         pipeline.run(**{f"snapshot.{what}.mode": "custom"})
 
 
-def test_a_blocking_snapshot_is_read_by_the_modes_select(shop: Database, tmp_path: Path) -> None:
+def test_a_blocking_snapshot_is_read_by_the_modes_select(pipeline: PipelineRig) -> None:
     class Queries(Mine):
         def query(self, relation: Relation, start: SnapshotStart) -> str | None:
             return "SELECT * FROM c WHERE id < 3" if relation.table == "c" else None
 
-    pipeline = PipelineRig(shop, tmp_path, MODE)
-    with pipeline.running(Plugin(mine=Queries(shop))) as run:
+    with pipeline.running(Plugin(mine=Queries(pipeline.database))) as run:
         run.engine.signal(
             "execute-snapshot", {"type": "blocking", "data-collections": ["public.c"]}
         )
@@ -310,15 +306,13 @@ class Answers(Mine):
     ],
 )
 def test_a_wrong_answer_is_told_with_its_plugin_and_leaves_nothing(
-    shop: Database,
-    tmp_path: Path,
+    pipeline: PipelineRig,
     question: str,
     answer: object,
     error: type[Exception],
     words: str,
 ) -> None:
-    pipeline = PipelineRig(shop, tmp_path, MODE)
-    mode = Answers(shop, question, answer)
+    mode = Answers(pipeline.database, question, answer)
     if question == "isolation":
         mode.streams = lambda known: False  # type: ignore[method-assign]
     with pytest.raises(error) as caught:
@@ -327,29 +321,25 @@ def test_a_wrong_answer_is_told_with_its_plugin_and_leaves_nothing(
     assert pipeline.destination.events == []
 
 
+@plain
 def test_a_missing_select_of_the_profile_is_told(
-    shop: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pipeline = PipelineRig(shop, tmp_path, {"snapshot.select.statement.overrides": "public.a"})
+    pipeline.settings |= {"snapshot.select.statement.overrides": "public.a"}
     run_once(pipeline, Plugin())
     assert pipeline.destination.ids("a") == [1, 2, 3, 4, 5, 6]
     name = "snapshot.select.statement.overrides.public.a"
     assert f"there is no {name}: all rows of public.a are read" in caplog.text
 
 
-def test_a_lock_that_somebody_else_has_is_waited_for_so_long(
-    shop: Database, tmp_path: Path
-) -> None:
-    pipeline = PipelineRig(
-        shop,
-        tmp_path,
-        {
-            "snapshot.locking.mode": "shared",
-            "snapshot.lock.timeout.ms": 100,
-            "publication.autocreate.mode": "all_tables",
-        },
-    )
-    with shop.connect() as other:
+@plain
+def test_a_lock_that_somebody_else_has_is_waited_for_so_long(pipeline: PipelineRig) -> None:
+    pipeline.settings |= {
+        "snapshot.locking.mode": "shared",
+        "snapshot.lock.timeout.ms": 100,
+        "publication.autocreate.mode": "all_tables",
+    }
+    with pipeline.database.connect() as other:
         other.execute("BEGIN; LOCK TABLE b IN ACCESS EXCLUSIVE MODE")
         with pytest.raises(SnapshotLockRefused) as caught:
             pipeline.run()
@@ -357,6 +347,6 @@ def test_a_lock_that_somebody_else_has_is_waited_for_so_long(
     assert "lock timeout" in str(caught.value)
     assert "snapshot.lock.timeout.ms (100 now)" in str(caught.value)
     assert pipeline.destination.events == []
-    assert shop.slots() == {}
+    assert pipeline.database.slots() == {}
     run_once(pipeline, Plugin())
     assert pipeline.destination.ids("b") == [1, 2, 3, 4, 5]

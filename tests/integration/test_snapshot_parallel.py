@@ -5,7 +5,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,11 +94,11 @@ def rows(database: Database, table: str) -> dict[tuple[str], dict[str, Any]]:
 
 @pytest.mark.parametrize("slot", ["new", "old"])
 def test_eight_readers_under_load_see_one_moment(
-    bank: Database, tmp_path: Path, slot: str, monkeypatch: pytest.MonkeyPatch
+    bank: Database, pipeline: PipelineRig, slot: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bank's sum is the same at every moment, and of no two: money is moved just before each reader
     begins, and while they read. Beside an old slot there is no snapshot but their own."""
-    pipeline = PipelineRig(bank, tmp_path, {"snapshot.max.threads": 8, "snapshot.fetch.size": 500})
+    pipeline.settings |= {"snapshot.max.threads": 8, "snapshot.fetch.size": 500}
     if slot == "old":
         pipeline.settings |= {"slot.adopt": "true"}
         bank.execute(f'CREATE PUBLICATION "{pipeline.slot}" FOR ALL TABLES')
@@ -131,13 +130,13 @@ def test_eight_readers_under_load_see_one_moment(
         assert pipeline.destination.table(f"bank{number}") == rows(bank, f"bank{number}")
 
 
-def test_tables_come_one_after_the_other_and_whole(bank: Database, tmp_path: Path) -> None:
+def test_tables_come_one_after_the_other_and_whole(bank: Database, pipeline: PipelineRig) -> None:
     bank.execute("CREATE TABLE empty (id int PRIMARY KEY); ANALYZE")
     for number in range(150):
         bank.execute(f"CREATE TABLE small{number:03} (id int PRIMARY KEY)")
         bank.execute(f"INSERT INTO small{number:03} VALUES (1), (2)")
     settings = {"snapshot.max.threads": 4, "snapshot.max.threads.multiplier": 3}
-    pipeline = PipelineRig(bank, tmp_path, settings)
+    pipeline.settings |= settings
     with pipeline.running():
         pass
     read = pieces(pipeline.destination)
@@ -156,30 +155,32 @@ def test_tables_come_one_after_the_other_and_whole(bank: Database, tmp_path: Pat
     assert read[-1].last_marker == "last"
 
 
-@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(
-    ("order", "expected"),
+    ("order", "expected", "threads"),
     [
-        ("ascending", ["c", "a", "d", "b"]),
-        ("descending", ["b", "d", "a", "c"]),
-        ("disabled", ["a", "b", "c", "d"]),
+        ("ascending", ["c", "a", "d", "b"], 1),
+        ("ascending", ["c", "a", "d", "b"], 3),
+        ("descending", ["b", "d", "a", "c"], 3),
+        ("disabled", ["a", "b", "c", "d"], 1),
     ],
 )
 def test_tables_come_in_the_order_of_their_row_counts(
-    database: Database, tmp_path: Path, order: str, expected: list[str], threads: int
+    database: Database, pipeline: PipelineRig, order: str, expected: list[str], threads: int
 ) -> None:
     for table, count in {"a": 20, "b": 900, "c": 3, "d": 400}.items():
         database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY)")
         database.execute(f"INSERT INTO {table} SELECT generate_series(1, {count})")
     settings = {"snapshot.tables.order.by.row.count": order, "snapshot.max.threads": threads}
-    pipeline = PipelineRig(database, tmp_path, settings)
+    pipeline.settings |= settings
     with pipeline.running():
         pass
     found = [p.relation.table for p in pieces(pipeline.destination)]
     assert [table for table, _ in itertools.groupby(found)] == expected
 
 
-def test_a_table_that_is_cut_by_its_key_is_read_whole(database: Database, tmp_path: Path) -> None:
+def test_a_table_that_is_cut_by_its_key_is_read_whole(
+    database: Database, pipeline: PipelineRig
+) -> None:
     """Partitions read as their root lie in no one file. Its key is of two columns, one of them text."""
     database.execute(
         "CREATE TABLE p (k text, n int, v text, PRIMARY KEY (k, n)) PARTITION BY HASH (n);"
@@ -188,18 +189,18 @@ def test_a_table_that_is_cut_by_its_key_is_read_whole(database: Database, tmp_pa
         "INSERT INTO p SELECT chr(65 + g % 26) || '''\\', g, 'v' || g FROM generate_series(1, 3000) g"
     )
     settings = {"snapshot.max.threads": 4, "publish.via.partition.root": "true"}
-    pipeline = PipelineRig(database, tmp_path, settings)
+    pipeline.settings |= settings
     with pipeline.running():
         pass
     assert sorted(pipeline.destination.ids("p", "r", column="n")) == list(range(1, 3001))
     assert {p.chunk for p in pieces(pipeline.destination, "p")} == {0, 1, 2, 3}
 
 
-def test_ddl_waits_for_the_last_range_of_a_table(bank: Database, tmp_path: Path) -> None:
+def test_ddl_waits_for_the_last_range_of_a_table(bank: Database, pipeline: PipelineRig) -> None:
     """What empties a table comes before its first range or after its last, and never between."""
     waiting = threading.Thread(target=lambda: bank.execute("TRUNCATE bank0"))
     settings = {"snapshot.max.threads": 3, "snapshot.fetch.size": 100}
-    pipeline = PipelineRig(bank, tmp_path, settings | {"snapshot.max.threads.multiplier": 4})
+    pipeline.settings |= settings | {"snapshot.max.threads.multiplier": 4}
     with pipeline.running(When("progress", waiting.start, "public.bank0")) as run:
         run.until(
             lambda: pipeline.destination.of("bank0")[-1].op == "t", "the truncate", DEADLINE_S
@@ -211,9 +212,9 @@ def test_ddl_waits_for_the_last_range_of_a_table(bank: Database, tmp_path: Path)
 
 @pytest.mark.parametrize("statement", ["TRUNCATE bank1", "VACUUM FULL bank1", "DROP TABLE bank1"])
 def test_a_table_that_was_rewritten_before_is_read_in_a_later_snapshot(
-    bank: Database, tmp_path: Path, statement: str
+    bank: Database, pipeline: PipelineRig, statement: str
 ) -> None:
-    pipeline = PipelineRig(bank, tmp_path, {"snapshot.max.threads": 4})
+    pipeline.settings |= {"snapshot.max.threads": 4}
     with pipeline.running(When("started", lambda: bank.execute(statement))):
         pass
     left = ACCOUNTS if "VACUUM" in statement else 0
@@ -224,12 +225,12 @@ def test_a_table_that_was_rewritten_before_is_read_in_a_later_snapshot(
 
 
 def test_a_reader_that_is_cut_off_ends_the_others_and_the_snapshot_is_taken_again(
-    bank: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bank: Database, pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("CURRENT_BYTES", "AHEAD_BYTES"):  # no reader is done before its pieces are taken
         monkeypatch.setattr(parallel, name, 1)
     settings = {"snapshot.max.threads": 4, "snapshot.fetch.size": 50}
-    pipeline = PipelineRig(bank, tmp_path, settings)
+    pipeline.settings |= settings
 
     def cut() -> None:
         bank.execute(
@@ -246,8 +247,8 @@ def test_a_reader_that_is_cut_off_ends_the_others_and_the_snapshot_is_taken_agai
     assert pipeline.destination.table("bank2") == rows(bank, "bank2")
 
 
-def test_a_stop_ends_every_reader(bank: Database, tmp_path: Path) -> None:
-    pipeline = PipelineRig(bank, tmp_path, {"snapshot.max.threads": 8, "snapshot.fetch.size": 50})
+def test_a_stop_ends_every_reader(bank: Database, pipeline: PipelineRig) -> None:
+    pipeline.settings |= {"snapshot.max.threads": 8, "snapshot.fetch.size": 50}
     seen = threading.Event()
     with pipeline.running(When("progress", seen.set), ready=False) as run:
         assert seen.wait(DEADLINE_S)
@@ -258,10 +259,10 @@ def test_a_stop_ends_every_reader(bank: Database, tmp_path: Path) -> None:
 
 
 def test_an_isolation_that_lasts_for_one_statement_is_read_by_one(
-    bank: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    bank: Database, pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = {"snapshot.max.threads": 4, "snapshot.isolation.mode": "read_committed"}
-    pipeline = PipelineRig(bank, tmp_path, settings | {"snapshot.mode": "initial_only"})
+    pipeline.settings |= settings | {"snapshot.mode": "initial_only"}
     pipeline.run()
     assert sorted(pipeline.destination.ids("bank2", "r")) == list(range(ACCOUNTS))
     assert "snapshot.isolation.mode leaves nothing for several to share" in caplog.text

@@ -22,7 +22,7 @@ def pieces(pipeline: PipelineRig) -> list[tuple[str, int, str, str]]:
 
 
 def test_tables_are_read_whole_whatever_their_size_and_kind(
-    database: Database, tmp_path: Path
+    database: Database, pipeline: PipelineRig
 ) -> None:
     database.execute(
         "CREATE TABLE a_large (id int PRIMARY KEY, v text);"
@@ -35,9 +35,7 @@ def test_tables_are_read_whole_whatever_their_size_and_kind(
         'CREATE TABLE "Odd.Schema"."the ""table""" ("a b" int PRIMARY KEY, "select" text);'
         'INSERT INTO "Odd.Schema"."the ""table""" VALUES (7, NULL)'
     )
-    pipeline = PipelineRig(
-        database, tmp_path, {"snapshot.fetch.size": 1000, "publication.keyless.tables": "publish"}
-    )
+    pipeline.settings |= {"snapshot.fetch.size": 1000, "publication.keyless.tables": "publish"}
     pipeline.catch_up()
     assert pieces(pipeline) == [
         ('the "table"', 1, "first", "first"),
@@ -54,8 +52,7 @@ def test_tables_are_read_whole_whatever_their_size_and_kind(
     assert odd == [{"a b": "7", "select": None}]
 
 
-def test_a_database_without_tables_streams_at_once(database: Database, tmp_path: Path) -> None:
-    pipeline = PipelineRig(database, tmp_path)
+def test_a_database_without_tables_streams_at_once(pipeline: PipelineRig) -> None:
     run = pipeline.catch_up()
     assert [state for state, _ in run.notices.states] == [
         "checking", "snapshot", "streaming", "stopped",
@@ -81,10 +78,10 @@ INSERT INTO m SELECT g, 'x' FROM generate_series(50, 149) g;
     ],
 )
 def test_rows_of_a_partitioned_table_come_once_in_snapshot_and_stream(
-    database: Database, tmp_path: Path, root: str, tables: set[str]
+    database: Database, pipeline: PipelineRig, root: str, tables: set[str]
 ) -> None:
     database.execute(PARTITIONED)
-    pipeline = PipelineRig(database, tmp_path, {"publish.via.partition.root": root})
+    pipeline.settings |= {"publish.via.partition.root": root}
     pipeline.catch_up()
     database.execute("INSERT INTO m VALUES (1, 'new'), (200, 'new')")
     database.execute("UPDATE m SET id = 201 WHERE id = 2 OR id = 50")
@@ -104,13 +101,12 @@ def test_rows_of_a_partitioned_table_come_once_in_snapshot_and_stream(
 
 
 def test_rows_of_a_child_table_are_not_read_again_with_its_parent(
-    database: Database, tmp_path: Path
+    database: Database, pipeline: PipelineRig
 ) -> None:
     database.execute(
         "CREATE TABLE parent (id int PRIMARY KEY, v text); INSERT INTO parent VALUES (1, 'p');"
         "CREATE TABLE child (PRIMARY KEY (id)) INHERITS (parent); INSERT INTO child VALUES (2, 'c')"
     )
-    pipeline = PipelineRig(database, tmp_path)
     pipeline.catch_up()
     assert [(e.table, e.row["id"]) for e in pipeline.destination.events] == [
         ("public.child", "2"),
@@ -119,11 +115,10 @@ def test_rows_of_a_child_table_are_not_read_again_with_its_parent(
 
 
 def test_a_snapshot_holds_up_no_other_slot_and_no_other_writer(
-    database: Database, tmp_path: Path
+    database: Database, pipeline: PipelineRig
 ) -> None:
     """Nothing that the snapshot's transaction holds keeps the server waiting, however long it takes."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
-    pipeline = PipelineRig(database, tmp_path)
     reading, release = threading.Event(), threading.Event()
 
     def hold(_batch: Batch) -> None:
@@ -147,7 +142,7 @@ def test_a_snapshot_holds_up_no_other_slot_and_no_other_writer(
 
 
 def test_an_unreadable_table_is_refused_before_anything_is_made(
-    database: Database, tmp_path: Path
+    database: Database, pipeline: PipelineRig
 ) -> None:
     role = f"r_{database.name}"
     database.execute(
@@ -156,9 +151,11 @@ def test_an_unreadable_table_is_refused_before_anything_is_made(
         f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'x';"
         f"GRANT SELECT ON a TO {role}; GRANT SELECT ON s.c TO {role};"
     )
-    pipeline = PipelineRig(
-        database, tmp_path, {"database.user": role, "database.password": "x", "publication.autocreate.mode": "disabled"}
-    )  # fmt: skip
+    pipeline.settings |= {
+        "database.user": role,
+        "database.password": "x",
+        "publication.autocreate.mode": "disabled",
+    }
     database.execute(f"CREATE PUBLICATION {pipeline.slot} FOR ALL TABLES")
     try:
         with pytest.raises(TableUnreadable) as caught:
@@ -176,7 +173,7 @@ def test_an_unreadable_table_is_refused_before_anything_is_made(
 
 
 def test_rows_hidden_by_a_policy_fail_the_snapshot_instead_of_being_left_out(
-    database: Database, tmp_path: Path
+    database: Database, pipeline: PipelineRig
 ) -> None:
     role = f"r_{database.name}"
     database.execute(
@@ -185,9 +182,11 @@ def test_rows_hidden_by_a_policy_fail_the_snapshot_instead_of_being_left_out(
         "CREATE POLICY mine ON secret USING (owner = current_user);"
         f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'x'; GRANT SELECT ON secret TO {role};"
     )
-    pipeline = PipelineRig(
-        database, tmp_path, {"database.user": role, "database.password": "x", "publication.autocreate.mode": "disabled"}
-    )  # fmt: skip
+    pipeline.settings |= {
+        "database.user": role,
+        "database.password": "x",
+        "publication.autocreate.mode": "disabled",
+    }
     database.execute(f"CREATE PUBLICATION {pipeline.slot} FOR ALL TABLES")
     try:
         with pytest.raises(RowsHidden, match="policies hide rows of public.secret"):
@@ -198,21 +197,17 @@ def test_rows_hidden_by_a_policy_fail_the_snapshot_instead_of_being_left_out(
 
 
 def test_only_the_asked_for_tables_are_read_and_a_select_of_ones_own_is_used(
-    database: Database, tmp_path: Path
+    database: Database, pipeline: PipelineRig
 ) -> None:
     database.execute(
         "CREATE TABLE a (id int PRIMARY KEY, v text); INSERT INTO a VALUES (1, 'x'), (2, 'y');"
         "CREATE TABLE b (id int PRIMARY KEY); INSERT INTO b VALUES (5);"
     )
-    pipeline = PipelineRig(
-        database,
-        tmp_path,
-        {
-            "snapshot.include.collection.list": r"\Qpublic.a\E",
-            "snapshot.select.statement.overrides": "public.a",
-            "snapshot.select.statement.overrides.public.a": "SELECT v, id FROM a WHERE id > 1;",
-        },
-    )
+    pipeline.settings |= {
+        "snapshot.include.collection.list": r"\Qpublic.a\E",
+        "snapshot.select.statement.overrides": "public.a",
+        "snapshot.select.statement.overrides.public.a": "SELECT v, id FROM a WHERE id > 1;",
+    }
     pipeline.catch_up()
     database.execute("INSERT INTO b VALUES (6)")
     pipeline.catch_up()
@@ -223,14 +218,14 @@ def test_only_the_asked_for_tables_are_read_and_a_select_of_ones_own_is_used(
 
 
 def test_an_exact_number_of_rows_is_delivered_and_the_snapshot_is_taken_anew(
-    database: Database, tmp_path: Path
+    database: Database, pipeline: PipelineRig
 ) -> None:
     from waltap.pipeline import Limits
 
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 100)"
     )
-    pipeline = PipelineRig(database, tmp_path, {"snapshot.fetch.size": 30})
+    pipeline.settings |= {"snapshot.fetch.size": 30}
     pipeline.run(limits=Limits(max_records=42))
     assert pipeline.destination.ids("t") == list(range(1, 43))
     pipeline.destination.events.clear()
@@ -240,7 +235,7 @@ def test_an_exact_number_of_rows_is_delivered_and_the_snapshot_is_taken_anew(
 
 @pytest.mark.parametrize("size", [100, 30])
 def test_a_change_log_holds_every_row_whichever_tables_are_empty(
-    database: Database, tmp_path: Path, size: int
+    database: Database, pipeline: PipelineRig, tmp_path: Path, size: int
 ) -> None:
     """Also when the stream goes on, and when the snapshot is taken a second time."""
     from waltap_sinks.changelog import ChangeLog
@@ -253,7 +248,7 @@ def test_a_change_log_holds_every_row_whichever_tables_are_empty(
     )
     log = ChangeLog(str(tmp_path / "log"))
     settings = {"sink.type": "changelog", "sink.path": str(tmp_path / "log")}
-    pipeline = PipelineRig(database, tmp_path, settings | {"snapshot.fetch.size": size})
+    pipeline.settings |= settings | {"snapshot.fetch.size": size}
     pipeline.catch_up()
 
     def ids(table: str) -> list[int]:

@@ -11,10 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+from waltap.pipeline import Limits
 from waltap.transactions.transaction import Batch
 
 from tests.harness.pipeline import PipelineRig, Run, until
@@ -61,110 +61,79 @@ def stops(run: Run) -> None:
 # --- a stop -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tls", [False, True], ids=["socket", "libpq"])
-def test_a_stop_ends_a_copy_that_waits_for_a_lock(
-    pipeline: PipelineRig, tls: bool, monkeypatch: pytest.MonkeyPatch
+OVERRIDE = "snapshot.select.statement.overrides"
+SIGNAL_TABLE = {"signal.data.collection": "public.signals", "snapshot.mode": "no_data"}
+
+
+class Wait(NamedTuple):
+    """What others do, and keep doing, in a transaction; which of our connections then waits for what."""
+
+    others: str
+    role: str
+    settings: dict[str, Any] = {}
+    before: str = ""
+    begun: bool = False
+    event: str = "Lock"
+    libpq: bool = False
+
+
+COPY = Wait(
+    "SELECT pg_advisory_lock(77)", "snapshot",
+    {"snapshot.mode": "initial_only", OVERRIDE: "public.t",
+     f"{OVERRIDE}.public.t": "SELECT t.* FROM t, pg_advisory_lock(77) WHERE t.id > 0"},
+    before="INSERT INTO t VALUES (1)",
+)  # fmt: skip
+WAITS = {
+    "a copy": COPY,
+    "a copy through libpq": COPY._replace(libpq=True),
+    "a snapshot that waits for a table": Wait(
+        "LOCK TABLE t IN ACCESS EXCLUSIVE MODE", "snapshot", {"snapshot.mode": "initial_only"}
+    ),
+    "a SELECT of the snapshot": Wait(
+        "", "snapshot", {OVERRIDE: "public.t", f"{OVERRIDE}.public.t": "SELECT 1 AS id, 'x' AS v FROM pg_sleep(600)"},
+        event="Timeout",
+    ),
+    "CREATE PUBLICATION": Wait("LOCK TABLE t IN SHARE MODE", "catalogue"),
+    "ALTER PUBLICATION": Wait(
+        "LOCK TABLE u IN SHARE MODE", "catalogue", before="CREATE TABLE u (id int PRIMARY KEY)", begun=True
+    ),
+    "the slot in the making": Wait("INSERT INTO t VALUES (1)", "replication"),
+    "a watermark": Wait(
+        "LOCK TABLE signals IN SHARE MODE", "catalogue", SIGNAL_TABLE, begun=True,
+        before="INSERT INTO t SELECT generate_series(1, 10);"
+        """INSERT INTO signals VALUES ('a', 'execute-snapshot', '{"data-collections": ["public.t"]}')""",
+    ),
+    "a heartbeat's query": Wait(
+        "", "catalogue", {"heartbeat.interval.ms": 20, "heartbeat.action.query": "SELECT pg_sleep(600) FROM t"},
+        before="INSERT INTO t VALUES (1)", begun=True, event="Timeout",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.pipeline(
+    sql="CREATE TABLE signals (id text PRIMARY KEY, type text, data text)",
+    settings={"table.include.list": r"public\.(t|u|signals)"},
+)
+@pytest.mark.parametrize("what", WAITS)
+def test_a_stop_ends_what_waits_in_the_server(
+    pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    database = pipeline.database
-    if tls:  # the server has no certificate: the way through libpq is asked for
+    database, wait = pipeline.database, WAITS[what]
+    pipeline.settings |= wait.settings
+    if wait.libpq:  # the server has no certificate: the way through libpq is asked for
         monkeypatch.setattr("waltap_postgres.replication.transport._encrypted", lambda _: True)
-    settings = {
-        "snapshot.mode": "initial_only",
-        "snapshot.select.statement.overrides": "public.t",
-        "snapshot.select.statement.overrides.public.t": (
-            "SELECT t.* FROM t, pg_advisory_lock(77) WHERE t.id > 0"
-        ),
-    }
-    database.execute("INSERT INTO t VALUES (1)")
-    with database.connect() as locking:
-        locking.execute("SELECT pg_advisory_lock(77)")
-        with pipeline.running(ready=False, **settings) as run:
-            run.until(waits(database, "snapshot"), "the COPY to wait")
-            stops(run)
-
-
-def test_a_stop_ends_a_snapshot_that_waits_for_a_table(pipeline: PipelineRig) -> None:
-    database = pipeline.database
-    with database.connect() as locking:
-        locking.execute("BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
-        with pipeline.running(ready=False, **{"snapshot.mode": "initial_only"}) as run:
-            run.until(waits(database, "snapshot"), "the snapshot to wait")
-            stops(run)
-
-
-def test_a_stop_ends_a_publication_that_waits_for_a_lock(pipeline: PipelineRig) -> None:
-    database = pipeline.database
-    with database.connect() as locking:
-        locking.execute("BEGIN; LOCK TABLE t IN SHARE MODE")
+    if wait.begun:
+        pipeline.catch_up(**{"heartbeat.interval.ms": 0})
+    slots = database.slots()
+    if wait.before:
+        database.execute(wait.before)
+    with database.connect() as other:
+        other.execute(f"BEGIN; {wait.others}")
         with pipeline.running(ready=False) as run:
-            run.until(waits(database, "catalogue"), "CREATE PUBLICATION to wait")
+            run.until(waits(database, wait.role, event=wait.event), f"{what} to wait")
             stops(run)
-    assert database.slots() == {}
-
-
-def test_a_stop_ends_an_altered_publication_that_waits_for_a_lock(pipeline: PipelineRig) -> None:
-    database = pipeline.database
-    pipeline.catch_up()
-    database.execute("CREATE TABLE u (id int PRIMARY KEY)")
-    with database.connect() as locking:
-        locking.execute("BEGIN; LOCK TABLE u IN SHARE MODE")
-        with pipeline.running(ready=False) as run:
-            run.until(waits(database, "catalogue"), "ALTER PUBLICATION to wait")
-            stops(run)
-    pipeline.catch_up()
-
-
-def test_a_stop_ends_the_wait_for_a_slot(pipeline: PipelineRig) -> None:
-    database = pipeline.database
-    with database.connect() as writing:
-        writing.execute("BEGIN; INSERT INTO t VALUES (1)")
-        with pipeline.running(ready=False) as run:
-            run.until(waits(database, "replication"), "the slot to wait")
-            stops(run)
-    assert database.slots() == {}
-
-
-def test_a_stop_ends_a_select_of_the_snapshot_that_takes_long(pipeline: PipelineRig) -> None:
-    database = pipeline.database
-    name = "snapshot.select.statement.overrides"
-    settings = {
-        name: "public.t",
-        f"{name}.public.t": "SELECT 1 AS id, 'x' AS v FROM pg_sleep(600)",
-    }
-    with pipeline.running(ready=False, **settings) as run:
-        run.until(waits(database, "snapshot", event="Timeout"), "the SELECT")
-        stops(run)
-
-
-def test_a_stop_ends_a_heartbeat_query_that_takes_long(pipeline: PipelineRig) -> None:
-    database = pipeline.database
-    query = "SELECT pg_sleep(600) FROM t"  # at the first heartbeat, before the stream, t has no row
-    settings = {"heartbeat.interval.ms": 20, "heartbeat.action.query": query}
-    with pipeline.running(**settings) as run:
-        database.execute("INSERT INTO t VALUES (1)")
-        run.until(waits(database, "catalogue", event="Timeout"), "the query")
-        stops(run)
-    pipeline.catch_up()
-    assert pipeline.destination.ids("t", "c") == [1]
-
-
-def test_a_stop_ends_a_watermark_that_waits_for_a_lock(pipeline: PipelineRig) -> None:
-    database = pipeline.database
-    database.execute(
-        "CREATE TABLE signals (id text PRIMARY KEY, type text, data text);"
-        "INSERT INTO t SELECT generate_series(1, 10)"
-    )
-    settings = {"signal.data.collection": "public.signals", "snapshot.mode": "no_data"}
-    pipeline.catch_up(**settings)
-    database.execute(
-        "INSERT INTO signals VALUES ('a', 'execute-snapshot',"
-        """ '{"data-collections": ["public.t"]}')"""
-    )
-    with database.connect() as locking:
-        locking.execute("BEGIN; LOCK TABLE signals IN SHARE MODE")
-        with pipeline.running(**settings) as run:
-            run.until(waits(database, "catalogue"), "the watermark to wait")
-            stops(run)
+    assert wait.role == "snapshot" or database.slots() == slots
+    pipeline.run(limits=Limits(until_idle=0.1), **{"heartbeat.interval.ms": 0, f"{OVERRIDE}.public.t": "SELECT * FROM t"})  # fmt: skip
 
 
 def test_a_stop_ends_a_connection_to_a_black_hole(pipeline: PipelineRig) -> None:
@@ -241,18 +210,15 @@ def test_a_slot_is_dropped_whose_walsender_does_not_see_that_it_was_left(
     assert database.slots() == {}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["sigint", "sigterm"])
-def test_a_signal_ends_a_run_whose_reader_has_stopped(pipeline: PipelineRig, number: int) -> None:
+def test_a_signal_ends_a_run_whose_reader_has_stopped(pipeline: PipelineRig) -> None:
     """A pipe is full: the write waits in the kernel. Nothing of it was confirmed."""
     database, folder = pipeline.database, pipeline.folder
     pipeline.catch_up()
     database.execute("INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series(1, 5000) g")
-    chosen = {**pipeline.settings, "waltap.state.dir": str(folder / "state")}
-    text = "\n".join(f'"{k}" = "{v}"' for k, v in chosen.items() if k != "type")
-    (folder / "p.toml").write_text(f'[source]\ntype = "postgres"\n{text}\n[sink]\ntype = "jsonl"\n')
+    path = pipeline.file(**{"sink.type": "jsonl"})
     reading, writing = os.pipe()
     process = subprocess.Popen(
-        [sys.executable, "-m", "waltap", "run", "p.toml"],
+        [sys.executable, "-m", "waltap", "run", path],
         cwd=folder, stdout=writing, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
@@ -260,7 +226,7 @@ def test_a_signal_ends_a_run_whose_reader_has_stopped(pipeline: PipelineRig, num
             until(lambda: not select.select([], [writing], [], 0)[1], "the pipe to be full")
         finally:
             os.close(writing)
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=STOP_S)
         with os.fdopen(reading, "rb", closefd=False) as pipe:
             taken = [

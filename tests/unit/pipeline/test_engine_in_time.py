@@ -319,6 +319,16 @@ def test_so_many_seconds_also_while_it_waits_for_the_server(new: New) -> None:
     assert pipeline.clock.now == 100.0
 
 
+def test_so_many_seconds_also_in_a_snapshot(new: New) -> None:
+    pipeline = new()
+    pipeline.source.tables[ITEMS] = [(str(n), str(n), "x") for n in range(1, 1001)]
+    pipeline.source.read_s = 1.0
+    pipeline.run(max_seconds=4.5)
+    assert 4.5 <= pipeline.clock.now <= 5.5
+    assert pipeline.destination.durable == list(range(1, len(pipeline.destination.durable) + 1))
+    assert 0 < len(pipeline.destination.durable) < 1000
+
+
 def test_until_a_silence_counts_from_the_last_change(new: New) -> None:
     pipeline = new()
     for number in range(5):

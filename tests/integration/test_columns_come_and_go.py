@@ -1,0 +1,257 @@
+"""Columns and types that change while a table is captured: names that differ by case alone, columns that are left
+out, and labels and attributes, which the schema has from their first row on."""
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from pyarrow import dataset
+from waltap.capture.name_adjustment import field_namer
+from waltap_sinks.changelog import ChangeLog
+
+from tests.harness.json_lines import records
+from tests.harness.pipeline import PipelineRig
+
+
+def logged(folder: Path) -> list[dict[str, Any]]:
+    return [row for each in ChangeLog(str(folder)).rows("public", "t") for row in each.to_pylist()]
+
+
+# --- names -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.pipeline(
+    sql="""CREATE TABLE t (id int PRIMARY KEY, "ID" int, v text, "V" text); INSERT INTO t VALUES (0, 1, 'a', 'A')"""
+)
+@pytest.mark.parametrize("plugin", ["pgoutput", "wal2json", "decoderbufs"])
+def test_columns_that_differ_by_case_keep_their_values_apart(
+    pipeline: PipelineRig, tmp_path: Path, plugin: str
+) -> None:
+    """Debezium refuses such a table; they are columns of their own."""
+    pipeline.settings |= {"plugin.name": plugin, "topic.prefix": "x"}
+    pipeline.outlets = [
+        {"name": "lines", "type": "jsonl", "path": str(tmp_path / "lines")},
+        {"name": "log", "type": "changelog", "path": str(tmp_path / "log")},
+    ]
+    pipeline.catch_up()
+    for statement in (
+        "INSERT INTO t VALUES (1, 2, 'b', 'B')", 'UPDATE t SET "ID" = 5 WHERE id = 1',
+        "UPDATE t SET id = 7 WHERE id = 1", "DELETE FROM t WHERE id = 7",
+    ):  # fmt: skip
+        pipeline.database.execute(statement)
+    pipeline.catch_up()
+    found = [r for r in records(tmp_path / "lines") if r["value"]]
+    assert [(r["key"], r["value"]["op"], r["value"]["after"]) for r in found] == [
+        ({"id": 0}, "r", {"id": 0, "ID": 1, "v": "a", "V": "A"}),
+        ({"id": 1}, "c", {"id": 1, "ID": 2, "v": "b", "V": "B"}),
+        ({"id": 1}, "u", {"id": 1, "ID": 5, "v": "b", "V": "B"}),
+        ({"id": 1}, "d", None),
+        ({"id": 7}, "c", {"id": 7, "ID": 5, "v": "b", "V": "B"}),
+        ({"id": 7}, "d", None),
+    ]
+    rows = [(r["_op"], r["id"], r["ID"], r["V"]) for r in logged(tmp_path / "log")]
+    assert [row for row in rows if row[0] != "d"] == [
+        ("r", 0, 1, "A"), ("c", 1, 2, "B"), ("u", 1, 5, "B"), ("c", 7, 5, "B"),
+    ]  # fmt: skip
+
+
+@pytest.mark.pipeline(
+    sql="""CREATE TABLE t ("my-id" int PRIMARY KEY, "1st" text, "größe_" int); INSERT INTO t VALUES (1, 'a', 2)"""
+)
+@pytest.mark.parametrize("mode", ["none", "avro", "avro_unicode"])
+def test_every_sink_calls_columns_alike(pipeline: PipelineRig, tmp_path: Path, mode: str) -> None:
+    """field.name.adjustment.mode is for all: records, the change log, files and SQL targets."""
+    pipeline.settings["field.name.adjustment.mode"] = mode
+    pipeline.outlets = [
+        {"name": "lines", "type": "jsonl", "path": str(tmp_path / "lines")},
+        {"name": "log", "type": "changelog", "path": str(tmp_path / "log")},
+        {"name": "rows", "type": "sql", "url": f"sqlite:///{tmp_path / 'rows.db'}"},
+        {"name": "files", "type": "files", "path": str(tmp_path / "files"), "file.format": "parquet"},
+    ]  # fmt: skip
+    pipeline.catch_up()
+    pipeline.database.execute("""UPDATE t SET "my-id" = 2; UPDATE t SET "1st" = 'b'""")
+    pipeline.catch_up()
+    called = [field_namer(mode)(name) for name in ("my-id", "1st", "größe_")]
+    last = json.loads((tmp_path / "lines").read_text().splitlines()[-1])
+    assert last["key"] == {called[0]: 2}
+    assert last["value"]["after"] == dict(zip(called, (2, "b", 2), strict=True))
+    rows = [(r["_op"], *(r[name] for name in called)) for r in logged(tmp_path / "log")]
+    assert [row for row in rows if row[0] != "d"] == [
+        ("r", 1, "a", 2), ("c", 2, "a", 2), ("u", 2, "b", 2),
+    ]  # fmt: skip
+    with sqlite3.connect(tmp_path / "rows.db") as target:
+        found = target.execute("SELECT * FROM t")
+        assert [each[0] for each in found.description][:3] == called
+        assert [row[:3] for row in found] == [(2, "b", 2)]
+    for file in (tmp_path / "files").rglob("*.parquet"):
+        assert set(pq.read_schema(file).names) >= set(called)
+
+
+# --- columns that are left out ---------------------------------------------------------------------------
+
+CHANGES = """
+INSERT INTO t VALUES (1, 'SECRET', 'a', 'SECRET');
+ALTER TABLE t DROP s1;
+INSERT INTO t VALUES (2, 'b', 'SECRET');
+ALTER TABLE t DROP s2;
+INSERT INTO t VALUES (3, 'c');
+ALTER TABLE t ADD s3 text, ADD s4 text;
+INSERT INTO t VALUES (4, 'd', 'SECRET', 'SECRET');
+DELETE FROM t WHERE id = 1;
+ALTER TABLE t REPLICA IDENTITY FULL;
+DELETE FROM t WHERE id = 2;
+UPDATE t SET s3 = 'SECRET too' WHERE id = 3;
+"""
+
+
+@pytest.mark.pipeline(
+    sql="CREATE TABLE t (id int PRIMARY KEY, s1 text, v text, s2 text)",
+    settings={"column.exclude.list": r"public\.t\.s\d", "offset.flush.interval.ms": "60000"},
+)
+def test_columns_that_are_left_out_come_and_go_within_one_flush(
+    pipeline: PipelineRig, tmp_path: Path
+) -> None:
+    """What is kept stays what it is, in every sink that has columns."""
+    log, files, lake = (tmp_path / name for name in ("log", "files", "lake"))
+    pipeline.outlets = [
+        {"name": "log", "type": "changelog", "path": str(log)},
+        {"name": "files", "type": "files", "path": str(files), "file.format": "parquet"},
+        {"name": "lake", "type": "delta", "path": str(lake)},
+    ]
+    pipeline.catch_up()
+    for statement in CHANGES.strip().split("\n"):
+        pipeline.database.execute(statement)
+    pipeline.catch_up()
+    in_files = dataset.dataset(files / "table=public.t", partitioning="hive").to_table()
+    in_lake = DeltaTable(lake / "public" / "t").to_pyarrow_table()
+    puts = [("c", 1, "a"), ("c", 2, "b"), ("c", 3, "c"), ("c", 4, "d")]
+    for rows in (logged(log), in_files.to_pylist(), in_lake.to_pylist()):
+        kept = [(r["_op"], r["id"], r["v"] if r["_op"] != "d" else "") for r in rows]
+        assert sorted(kept) == sorted([*puts, ("d", 1, ""), ("d", 2, ""), ("u", 3, "c")])
+        assert "SECRET" not in str(rows)
+
+
+# --- labels and attributes -------------------------------------------------------------------------------
+
+MOOD = "CREATE TYPE mood AS ENUM ('sad', 'ok');"
+IN_LINES = {"sink.type": "jsonl", "topic.prefix": "x", "value.converter.schemas.enable": "true"}
+
+
+@pytest.fixture
+def lines(pipeline: PipelineRig, tmp_path: Path) -> Path:
+    """Have the pipeline write lines with schemas; return their file."""
+    pipeline.settings |= IN_LINES | {"sink.path": str(tmp_path / "out")}
+    return tmp_path / "out"
+
+
+def seen(out: Path) -> list[tuple[str, Any, Any]]:
+    """Return (operation, value, allowed labels or names of fields) of each event of the column ``m``."""
+    found = []
+    for value in (record["value"] for record in records(out)):
+        if value is None:
+            continue
+        (field,) = [f for f in value["schema"]["fields"][1]["fields"] if f["field"] == "m"]
+        row = value["payload"]["after"] or value["payload"]["before"]
+        if "fields" in field:
+            labels = [f["field"] for f in field["fields"]]
+        else:
+            labels = field.get("items", field)["parameters"]["allowed"]
+        found.append((value["payload"]["op"], row["m"], labels))
+    return found
+
+
+@pytest.mark.pipeline(sql=MOOD + "CREATE TABLE t (id int PRIMARY KEY, m mood)")
+@pytest.mark.parametrize("plugin", ["pgoutput", "wal2json", "decoderbufs"])
+def test_a_label_is_known_from_its_first_row_on(
+    pipeline: PipelineRig, lines: Path, plugin: str
+) -> None:
+    database = pipeline.database
+    with pipeline.running(**{"plugin.name": plugin}) as run:
+        database.execute("INSERT INTO t VALUES (1, 'ok')")
+        run.until(lambda: len(seen(lines)) == 1, "the first row")
+        database.execute("ALTER TYPE mood ADD VALUE 'glad'")
+        database.execute("INSERT INTO t VALUES (2, 'glad')")
+        database.execute("ALTER TYPE mood ADD VALUE 'mad' BEFORE 'sad'")
+        database.execute("UPDATE t SET m = 'mad' WHERE id = 1")
+        run.until(lambda: len(seen(lines)) == 3, "all rows")
+        database.execute("INSERT INTO t VALUES (3, 'sad')")
+        run.until(lambda: len(seen(lines)) == 4, "one more")
+    rows = seen(lines)
+    assert [row[:2] for row in rows] == [("c", "ok"), ("c", "glad"), ("u", "mad"), ("c", "sad")]
+    assert rows[0][2] == "sad,ok"
+    assert "glad" in rows[1][2].split(",")
+    assert {allowed for _, _, allowed in rows[2:]} == {"mad,sad,ok,glad"}
+
+
+@pytest.mark.pipeline(
+    sql=MOOD
+    + "CREATE DOMAIN moods AS mood[]; CREATE TABLE t (id int PRIMARY KEY, m mood[], d moods)"
+)
+@pytest.mark.parametrize("plugin", ["pgoutput", "wal2json"])
+def test_a_label_in_an_array_is_known_from_its_first_row_on(
+    pipeline: PipelineRig, lines: Path, plugin: str
+) -> None:
+    database = pipeline.database
+    with pipeline.running(**{"plugin.name": plugin}) as run:
+        database.execute("INSERT INTO t VALUES (1, '{ok,sad}')")
+        run.until(lambda: len(seen(lines)) == 1, "the first row")
+        database.execute("ALTER TYPE mood ADD VALUE 'so so' BEFORE 'ok'")
+        database.execute("INSERT INTO t VALUES (2, '{ok,\"so so\"}')")
+        run.until(lambda: len(seen(lines)) == 2, "the second row")
+        database.execute("ALTER TYPE mood ADD VALUE 'glad'")
+        database.execute("INSERT INTO t VALUES (3, NULL, '{glad}'), (4, '{}', NULL)")
+        run.until(lambda: len(seen(lines)) == 4, "all rows")
+    assert seen(lines) == [
+        ("c", ["ok", "sad"], "sad,ok"),
+        ("c", ["ok", "so so"], "sad,so so,ok"),
+        ("c", None, "sad,so so,ok,glad"),
+        ("c", [], "sad,so so,ok,glad"),
+    ]
+
+
+@pytest.mark.pipeline(sql=MOOD + "CREATE TABLE t (id int PRIMARY KEY, m mood)")
+def test_a_label_that_is_called_otherwise_by_now_is_written_as_it_was(
+    pipeline: PipelineRig, lines: Path
+) -> None:
+    """The type does not have it any more; asking again for each row would not help."""
+    pipeline.catch_up()
+    pipeline.database.execute(
+        "INSERT INTO t SELECT g, CASE g % 2 WHEN 1 THEN 'ok' ELSE 'sad' END::mood"
+        " FROM generate_series(1, 100) g"
+    )
+    pipeline.database.execute("ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'")
+    pipeline.catch_up()
+    assert [value for _, value, _ in seen(lines)] == ["ok", "sad"] * 50
+
+
+@pytest.mark.pipeline(
+    sql="CREATE TYPE size AS (w int); CREATE TYPE crate AS (label text, sizes size[]);"
+    "CREATE TABLE t (id int PRIMARY KEY, m crate)",
+    settings={"waltap.composite.types": "struct"},
+)
+def test_an_attribute_of_a_composite_type_is_known_from_its_first_row_on(
+    pipeline: PipelineRig, lines: Path
+) -> None:
+    """Also of a type within another, in an array; older values, and those without it, have null."""
+    database = pipeline.database
+    with pipeline.running() as run:
+        database.execute("INSERT INTO t VALUES (1, ('a', ARRAY[ROW(1)::size]))")
+        run.until(lambda: len(seen(lines)) == 1, "the first row")
+        database.execute("ALTER TYPE crate ADD ATTRIBUTE colour text")
+        database.execute("INSERT INTO t VALUES (2, ('b', '{}', 'red'))")
+        run.until(lambda: len(seen(lines)) == 2, "one with another attribute")
+        database.execute("ALTER TYPE size ADD ATTRIBUTE h int")
+        database.execute("UPDATE t SET m = ('c', ARRAY[ROW(1, 2)::size], NULL) WHERE id = 1")
+        database.execute("INSERT INTO t VALUES (3, ('d', NULL, 'blue'))")
+        run.until(lambda: len(seen(lines)) == 4, "all rows")
+    fields = ["label", "sizes", "colour"]
+    assert [(value, names) for _, value, names in seen(lines)] == [
+        ({"label": "a", "sizes": [{"w": 1}]}, fields[:2]),
+        ({"label": "b", "sizes": [], "colour": "red"}, fields),
+        ({"label": "c", "sizes": [{"w": 1, "h": 2}], "colour": None}, fields),
+        ({"label": "d", "sizes": None, "colour": "blue"}, fields),
+    ]

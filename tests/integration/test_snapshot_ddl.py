@@ -1,0 +1,316 @@
+"""DDL between the point of a snapshot and the reading of a table, on a real server: nothing is lost."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+import pytest
+from waltap.hookspecs import hookimpl
+from waltap.transactions.transaction import SnapshotRows
+from waltap_sinks.changelog import ChangeLog
+
+from tests.harness.pipeline import PipelineRig, until
+from tests.harness.servers.postgres import Database
+
+DECODERS = ["pgoutput", "wal2json", "decoderbufs"]
+TABLES = (
+    "CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1);"
+    "CREATE TABLE t (id int PRIMARY KEY, v int, u int);"
+    "INSERT INTO t SELECT g, g, -g FROM generate_series(1, 1000) g;"
+    "CREATE TABLE z (id int PRIMARY KEY); INSERT INTO z VALUES (1), (2)"
+)
+PARTITIONED = (
+    "CREATE TABLE m (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);"
+    "CREATE TABLE m_low PARTITION OF m FOR VALUES FROM (0) TO (100);"
+    "CREATE TABLE m_high PARTITION OF m FOR VALUES FROM (100) TO (1000);"
+    "CREATE TABLE m_more (id int PRIMARY KEY, v text);"
+    "INSERT INTO m SELECT g, '1' FROM generate_series(50, 149) g"
+)
+
+
+class AtStart:
+    """Runs each statement, once, between the point of the snapshot and the reading of tables."""
+
+    def __init__(self, database: Database, text: str, act: Callable[[], object] = bool) -> None:
+        self.database, self.statements, self.act = database, text.split(";"), act
+
+    @hookimpl
+    def on_snapshot(self, event: str) -> None:
+        if event == "started":
+            statements, self.statements = self.statements, []
+            with self.database.connect(autocommit=True) as connection:
+                for statement in filter(None, statements):
+                    connection.execute(statement.encode())
+            act, self.act = self.act, bool
+            act()
+
+
+def present(database: Database, table: str) -> dict[tuple[str], dict[str, Any]]:
+    """Return the rows that a table has now, by its first column, as text."""
+    with database.connect() as connection:
+        cursor = connection.execute(f"SELECT * FROM {table}".encode())
+        names = [column.name for column in cursor.description or ()]
+        types = ", ".join(f"{name}::text" for name in names)
+        found = connection.execute(f"SELECT {types} FROM {table}".encode()).fetchall()
+    return {(row[0],): dict(zip(names, row, strict=True)) for row in found}
+
+
+@pytest.mark.pipeline(sql=TABLES, settings={"snapshot.fetch.size": 300})
+@pytest.mark.parametrize(
+    ("statements", "decoder"),
+    [
+        pytest.param("ALTER TABLE t ALTER v TYPE bigint USING v::bigint * 10", "wal2json", id="another type"),
+        *(
+            pytest.param(
+                "ALTER TABLE t ALTER v TYPE bigint; UPDATE t SET v = v + 7 WHERE id < 20;"
+                "DELETE FROM t WHERE id = 30; INSERT INTO t VALUES (2001, 1)",
+                decoder,
+                id=f"another type, then changes-{decoder}",
+            )
+            for decoder in DECODERS
+        ),
+        pytest.param(
+            "UPDATE t SET v = 0 WHERE id = 3; INSERT INTO t VALUES (2002, 2);"
+            "ALTER TABLE t ADD w timestamptz DEFAULT clock_timestamp(); DELETE FROM t WHERE id = 4",
+            "pgoutput",
+            id="changes before and after",
+        ),
+        pytest.param("TRUNCATE t; INSERT INTO t VALUES (5, 50)", "decoderbufs", id="truncated and filled"),
+        pytest.param("VACUUM FULL t", "pgoutput", id="packed"),
+        pytest.param("CLUSTER t USING t_pkey", "wal2json", id="clustered"),
+        pytest.param("ALTER TABLE t SET UNLOGGED; ALTER TABLE t SET LOGGED", "pgoutput", id="unlogged for a moment"),
+        pytest.param("ALTER TABLE t DROP v", "decoderbufs", id="column dropped"),
+        pytest.param("ALTER TABLE t DROP v; ALTER TABLE t ADD v text DEFAULT 'new'", "pgoutput", id="column made anew"),
+    ],
+)  # fmt: skip
+def test_a_table_that_is_rewritten_before_it_is_read_arrives_whole(
+    pipeline: PipelineRig, statements: str, decoder: str
+) -> None:
+    database = pipeline.database
+    with pipeline.running(AtStart(database, statements), **{"plugin.name": decoder}):
+        database.execute("UPDATE t SET id = 3000 WHERE id = 5; DELETE FROM t WHERE id = 6")
+    pipeline.catch_up(**{"plugin.name": decoder})
+    assert pipeline.destination.table("t") == present(database, "t")
+    assert pipeline.destination.ids("z") == [1, 2]
+
+
+@pytest.mark.pipeline(sql=TABLES)
+@pytest.mark.parametrize(
+    ("statements", "together", "size"),
+    [
+        pytest.param("VACUUM FULL a", "t z a", 300, id="first"),
+        pytest.param("VACUUM FULL z", "a t z", 300, id="last"),
+        pytest.param("VACUUM FULL a; VACUUM FULL z", "t a z", 300, id="first and last"),
+        pytest.param("VACUUM FULL", "a t z", 300, id="every"),
+        pytest.param("TRUNCATE a", "t z -a", 300, id="first emptied"),
+        pytest.param("TRUNCATE a, t", "z -a -t", 300, id="first two emptied"),
+        pytest.param("DROP TABLE a", "t z -a", 300, id="first dropped"),
+        pytest.param("TRUNCATE z; VACUUM FULL a", "t a -z", 300, id="last emptied"),
+        pytest.param("VACUUM FULL a; VACUUM FULL z", "a t z", 1, id="each by itself"),
+        pytest.param("TRUNCATE a", "-a t z", 1, id="each by itself, first emptied"),
+        pytest.param("TRUNCATE z", "a t -z", 1, id="each by itself, last emptied"),
+    ],
+)
+def test_markers_tell_the_order_in_which_rows_are_delivered(
+    pipeline: PipelineRig, statements: str, together: str, size: int
+) -> None:
+    """``together``: the order of the tables where one group is read, a minus before one without rows.
+    In groups of their own they keep their place."""
+    pipeline.database.execute("DELETE FROM t WHERE id > 10; ANALYZE")
+    with pipeline.running(AtStart(pipeline.database, statements), **{"snapshot.fetch.size": size}):
+        pass
+    found: dict[str, list[str]] = {}
+    for batch in pipeline.destination.batches:
+        for part in batch.parts:
+            if isinstance(part, SnapshotRows):
+                middle = ["true"] * (len(part.rows) - 2)
+                shown = [part.first_marker, *middle, part.last_marker][: len(part.rows)]
+                found.setdefault(part.relation.table, []).extend(shown)
+    order = together.split()
+    ends = ["first_in_data_collection", "last_in_data_collection"]
+    expected = {name.lstrip("-"): [] if name[0] == "-" else list(ends) for name in order}
+    if order[0][0] != "-":
+        expected[order[0]][0] = "first"
+    full = [name for name in order if name[0] != "-"]
+    expected[full[-1]][1] = "last"
+    if "a" in full:  # one row: the earlier of the two, but for the very last
+        expected["a"] = ["last" if full[-1] == "a" else expected["a"][order[0] != "a"]]
+    assert list(found) == list(expected)
+    for table, markers in expected.items():
+        shown = found[table]
+        assert [*shown[:1], *shown[-1:]][: len(markers)] == markers
+        assert set(shown[1:-1]) <= {"true"}
+
+
+@pytest.mark.pipeline(sql=TABLES, settings={"snapshot.mode": "always"})
+def test_a_table_that_is_rewritten_beside_an_older_slot_arrives_whole(
+    pipeline: PipelineRig,
+) -> None:
+    database = pipeline.database
+    pipeline.catch_up()
+    pipeline.destination.events.clear()
+    database.execute("INSERT INTO t VALUES (1001, 1, 1); INSERT INTO z VALUES (3)")
+    text = (
+        "ALTER TABLE t ALTER v TYPE bigint; UPDATE t SET v = v + 7 WHERE id < 20;"
+        "DELETE FROM t WHERE id = 30; INSERT INTO t VALUES (2001, 1, 1)"
+    )
+    with pipeline.running(AtStart(database, text)):
+        pass
+    pipeline.catch_up()
+    assert pipeline.destination.table("t") == present(database, "t")
+
+
+@pytest.mark.pipeline(
+    sql="CREATE TABLE k (v int); INSERT INTO k SELECT generate_series(1, 100);"
+    "CREATE TABLE o (id int PRIMARY KEY)",
+    settings={"publication.keyless.tables": "publish"},
+)
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_rows_without_a_key_come_once_when_their_table_is_rewritten(
+    pipeline: PipelineRig, decoder: str
+) -> None:
+    """The stream leaves out what the later reading contains, and nothing else."""
+    pipeline.settings["plugin.name"] = decoder
+    text = (
+        "INSERT INTO k VALUES (101), (101); INSERT INTO o VALUES (1); ALTER TABLE k ALTER v TYPE bigint;"
+        "INSERT INTO k VALUES (102), (102); INSERT INTO o VALUES (2)"
+    )
+    with pipeline.running(AtStart(pipeline.database, text)):
+        pipeline.database.execute("INSERT INTO k VALUES (103), (103); INSERT INTO o VALUES (3)")
+    pipeline.catch_up()
+    found = Counter(pipeline.destination.ids("k", column="v"))
+    assert found == Counter({**dict.fromkeys(range(1, 101), 1), 101: 2, 102: 2, 103: 2})
+    assert pipeline.destination.ids("o", "c") == [1, 2, 3]
+
+
+@pytest.mark.pipeline(sql=TABLES)
+@pytest.mark.parametrize(
+    "statements",
+    [
+        pytest.param("ALTER TABLE t RENAME v TO w", id="column renamed"),
+        pytest.param(
+            "ALTER TABLE t RENAME v TO x; ALTER TABLE t RENAME u TO v; ALTER TABLE t RENAME x TO u",
+            id="columns swapped",
+        ),
+        pytest.param("ALTER TABLE t ADD w int DEFAULT 9", id="column added"),
+        pytest.param("ALTER TABLE t RENAME TO t2", id="table renamed"),
+        pytest.param("CREATE SCHEMA s; ALTER TABLE t SET SCHEMA s", id="table moved"),
+        pytest.param(
+            "CREATE TABLE n (LIKE t INCLUDING ALL); ALTER TABLE t RENAME TO t_old; ALTER TABLE n RENAME TO t",
+            id="table replaced",
+        ),
+        pytest.param("DROP TABLE t", id="table dropped"),
+    ],
+)
+def test_rows_are_read_on_under_the_names_that_the_snapshot_has(
+    pipeline: PipelineRig, statements: str, caplog
+) -> None:
+    with pipeline.running(AtStart(pipeline.database, statements)):
+        pass
+    read = [event.row for event in pipeline.destination.of("t") if event.op == "r"]
+    dropped = statements == "DROP TABLE t"
+    there = range(1, 1 if dropped else 1001)
+    assert read == [{"id": str(n), "v": str(n), "u": str(-n)} for n in there]
+    assert pipeline.destination.ids("z") == [1, 2]
+    assert ("public.t was dropped" in caplog.text) == dropped
+
+
+@pytest.mark.pipeline(sql=TABLES)
+def test_a_table_that_is_renamed_and_rewritten_has_the_snapshot_taken_anew(
+    pipeline: PipelineRig,
+) -> None:
+    text = "ALTER TABLE t RENAME TO t2; ALTER TABLE t2 ALTER v TYPE bigint"
+    with pipeline.running(AtStart(pipeline.database, text)) as run:
+        assert "reconnecting" in [state for state, _ in run.notices.states]
+    pipeline.catch_up()
+    assert pipeline.destination.table("t2") == present(pipeline.database, "t2")
+    assert list(pipeline.database.slots()) == [pipeline.slot]
+
+
+@pytest.mark.pipeline(sql=PARTITIONED, settings={"table.include.list": r"public\.m.*"})
+@pytest.mark.parametrize(
+    ("statements", "root"),
+    [
+        pytest.param("ALTER TABLE m ALTER v TYPE int USING v::int", True, id="all rewritten"),
+        pytest.param("VACUUM FULL m_low", False, id="one packed"),
+        pytest.param("TRUNCATE m_low; INSERT INTO m VALUES (7, 'again')", True, id="one truncated"),
+        pytest.param("TRUNCATE m_low; INSERT INTO m VALUES (7, 'a')", False, id="truncated by itself"),
+        pytest.param(
+            "INSERT INTO m_more VALUES (1001, 'before');"
+            "ALTER TABLE m ATTACH PARTITION m_more FOR VALUES FROM (1000) TO (2000)",
+            True,
+            id="one attached",
+        ),
+        pytest.param("ALTER TABLE m DETACH PARTITION m_low", True, id="one detached"),
+        pytest.param("ALTER TABLE m DETACH PARTITION m_low", False, id="detached by itself"),
+    ],
+)  # fmt: skip
+def test_partitions_that_are_rewritten_before_they_are_read_arrive_whole(
+    pipeline: PipelineRig, statements: str, root: bool
+) -> None:
+    pipeline.settings["publish.via.partition.root"] = root
+    with pipeline.running(AtStart(pipeline.database, statements)):
+        pass
+    pipeline.catch_up()
+    for table in ["m"] if root else ["m_low", "m_high", "m_more"]:
+        assert pipeline.destination.table(table) == present(pipeline.database, table)
+
+
+@pytest.mark.pipeline(sql=TABLES, settings={"sink.type": "changelog"})
+def test_the_change_log_has_the_rows_that_were_read_anew(pipeline: PipelineRig, tmp_path) -> None:
+    pipeline.settings["sink.path"] = str(tmp_path / "log")
+    text = "ALTER TABLE t ALTER v TYPE bigint USING v::bigint * 10"
+    with pipeline.running(AtStart(pipeline.database, text)):
+        pass
+    log = ChangeLog(str(tmp_path / "log"))
+    found = [row for part in log.rows("public", "t") for row in part.to_pylist()]
+    assert [(row["id"], row["v"]) for row in found] == [(n, n * 10) for n in range(1, 1001)]
+
+
+@pytest.mark.pipeline(sql=TABLES, settings={"snapshot.locking.mode": "shared"})
+def test_shared_locks_are_taken_before_there_is_a_snapshot(pipeline: PipelineRig) -> None:
+    """Who would rewrite a table waits until it has been read; whoever writes rows does not."""
+    database, refused = pipeline.database, []
+
+    def alter() -> None:
+        try:
+            database.execute("SET lock_timeout = '200ms'; ALTER TABLE t ALTER v TYPE bigint")
+        except psycopg.errors.LockNotAvailable as error:
+            refused.append(error)
+
+    with pipeline.running(AtStart(database, "INSERT INTO t VALUES (1001, 1, 1)", alter)):
+        database.execute("SET lock_timeout = '90s'; ALTER TABLE t ALTER v TYPE bigint")
+    assert refused
+    pipeline.catch_up()
+    assert pipeline.destination.table("t") == present(database, "t")
+
+
+@pytest.mark.pipeline(sql=TABLES, settings={"snapshot.locking.mode": "shared"})
+def test_shared_locks_are_given_up_for_a_transaction_that_the_slot_waits_for(
+    pipeline: PipelineRig,
+) -> None:
+    """It holds the slot up, and waits for our lock: neither could ever go on."""
+    database = pipeline.database
+    locked = (
+        "SELECT 1 FROM pg_locks JOIN pg_class c ON c.oid = relation JOIN pg_stat_activity a USING (pid)"
+        " WHERE relname = 't' AND application_name = 'waltap snapshot'"
+    )
+
+    def alter(connection: "psycopg.Connection[Any]") -> None:
+        with suppress(psycopg.Error):
+            connection.execute("ALTER TABLE t ALTER v TYPE bigint")
+            connection.commit()
+
+    with database.connect(autocommit=False) as writer:
+        writer.execute("INSERT INTO t VALUES (1001, 1, 1)")
+        with pipeline.running(ready=False) as run:
+            run.until(lambda: database.execute(locked), "the locks")
+            thread = threading.Thread(target=alter, args=(writer,), daemon=True)
+            thread.start()
+            until(lambda: not thread.is_alive(), "the ALTER TABLE")
+            run.until(lambda: run.engine.state == "streaming", "streaming")
+    pipeline.catch_up()
+    assert pipeline.destination.table("t") == present(database, "t")

@@ -1,0 +1,501 @@
+"""Where a start goes on, on a real server: slots and publications that went, moved, or belong to others, and offsets
+that do not fit. Nothing is ever passed over in silence, and no way out is advised that does not lead out."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+
+import msgspec
+import psycopg
+import pytest
+from waltap.amounts import size
+from waltap.errors import Retry, WaltapError
+from waltap.offsets.offset import Offset
+from waltap.pipeline import Limits
+from waltap.pipeline.repair import Repair
+from waltap.source.position import Position, lsn_text
+from waltap_postgres.errors import (
+    FailoverUnavailable,
+    OtherServer,
+    PositionAhead,
+    PositionGap,
+    PublicationDropped,
+    PublicationGone,
+    SlotActive,
+    SlotMissing,
+    SlotUnfit,
+)
+
+from tests.harness.pipeline import PipelineRig, until
+from tests.harness.servers.postgres import Cluster, Database
+
+CREATE_SLOT = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')"
+WHEN_NEEDED = {"snapshot.mode": "when_needed"}
+
+pytestmark = pytest.mark.pipeline(sql="CREATE TABLE t (id int PRIMARY KEY)")
+
+
+@pytest.fixture
+def behind(pipeline: PipelineRig) -> PipelineRig:
+    """Return a pipeline that has delivered row 1 and stopped; row 2 came since."""
+    pipeline.catch_up()
+    pipeline.database.execute("INSERT INTO t VALUES (1)")
+    pipeline.catch_up()
+    pipeline.database.execute("INSERT INTO t VALUES (2)")
+    return pipeline
+
+
+def stored(pipeline: PipelineRig) -> Offset:
+    offset = pipeline.offset()
+    assert offset is not None
+    return offset
+
+
+def change_offset(pipeline: PipelineRig, **fields: object) -> None:
+    changed = stored(pipeline).with_sole(**fields)
+    pipeline.offset_file.write_bytes(msgspec.json.encode(changed))
+
+
+def drop(pipeline: PipelineRig) -> None:
+    pipeline.database.execute("SELECT pg_drop_replication_slot(%s)", pipeline.slot)
+
+
+def make_anew(pipeline: PipelineRig) -> None:
+    drop(pipeline)
+    pipeline.database.execute(CREATE_SLOT, pipeline.slot)
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind", "code"),
+    [
+        pytest.param(drop, SlotMissing, "WT-2103", id="slot dropped"),
+        pytest.param(make_anew, PositionGap, "WT-6101", id="slot made anew"),
+        pytest.param(
+            lambda p: change_offset(p, system_id="6999999999999999999"),
+            OtherServer, "WT-6102", id="offset of another server",
+        ),
+        pytest.param(
+            lambda p: change_offset(p, position=Position(1 << 60)),
+            PositionAhead, "WT-6103", id="offset after the end of WAL",
+        ),
+    ],
+)  # fmt: skip
+def test_a_lost_position_is_an_error_that_moves_nothing_and_when_needed_a_new_snapshot(
+    behind: PipelineRig, damage: Callable[[PipelineRig], None], kind: type[WaltapError], code: str
+) -> None:
+    database, destination = behind.database, behind.destination
+    damage(behind)
+    query = "SELECT slot_name, confirmed_flush_lsn FROM pg_replication_slots WHERE database = current_database()"
+    before, slots = behind.offset(), database.execute(query)
+    with pytest.raises(kind) as caught:
+        behind.catch_up()
+    assert str(caught.value).startswith(code)
+    assert "snapshot.mode=when_needed" in caught.value.advice()
+    if kind is PositionGap:
+        gap = behind.slot_lsns()[0] - stored(behind).sole.position.end_lsn
+        assert f" {size(gap)} of WAL after the stored offset" in str(caught.value)
+    assert (behind.offset(), database.execute(query), destination.ids("t")) == (before, slots, [1])
+    database.execute("INSERT INTO t VALUES (3)")
+    with behind.running(**WHEN_NEEDED) as run:
+        database.execute("INSERT INTO t VALUES (4)")
+        run.until(lambda: 4 in destination.ids("t"), "the new row")
+    behind.catch_up()  # and all is well again
+    assert destination.ids("t", "r") == [1, 2, 3]
+    assert destination.ids("t", "c") == [1, 4]
+
+
+def test_a_slot_that_is_believed_is_gone_on_from(behind: PipelineRig) -> None:
+    make_anew(behind)
+    behind.database.execute("INSERT INTO t VALUES (3)")
+    behind.catch_up(**{"offset.mismatch.strategy": "trust_slot"})
+    assert behind.destination.ids("t") == [1, 3]
+
+
+def test_a_slot_that_is_before_the_offset_gives_no_row_twice(behind: PipelineRig) -> None:
+    """As after a crash of the server, which forgets what was confirmed since its last checkpoint."""
+    ((lsn,),) = behind.database.execute("SELECT (pg_current_wal_flush_lsn() - '0/0')::int8")
+    change_offset(behind, position=Position(int(lsn)))  # row 2 counts as delivered
+    assert behind.slot_lsns()[0] < int(lsn)
+    behind.database.execute("INSERT INTO t VALUES (3)")
+    behind.catch_up()
+    assert behind.destination.ids("t") == [1, 3]
+
+
+def test_manual_confirms_nothing_and_whoever_moves_the_slot_up_to_the_offset_loses_nothing(
+    pipeline: PipelineRig,
+) -> None:
+    database = pipeline.database
+    pipeline.settings["lsn.flush.mode"] = "manual"
+    pipeline.catch_up()
+    before = pipeline.slot_lsns()[0]
+    for number in (1, 2):
+        database.execute("INSERT INTO t VALUES (%s)", number)
+        pipeline.catch_up()
+        assert pipeline.slot_lsns()[0] == before
+    assert pipeline.destination.ids("t") == [1, 2]
+    position = stored(pipeline).sole.position.end_lsn
+    assert position > before
+    advance = "SELECT pg_replication_slot_advance(%s, %s::pg_lsn)"
+    database.execute(advance, pipeline.slot, lsn_text(position))
+    database.execute("INSERT INTO t VALUES (3)")
+    pipeline.catch_up()
+    assert pipeline.destination.ids("t") == [1, 2, 3]
+    database.execute("INSERT INTO t VALUES (4)")
+    ((end,),) = database.execute("SELECT pg_current_wal_lsn()::text")
+    database.execute(advance, pipeline.slot, end)
+    with pytest.raises(PositionGap):
+        pipeline.catch_up()
+
+
+# --- slots of others -------------------------------------------------------------------------------------
+
+
+def test_a_slot_of_another_plugin_is_refused_and_kept(pipeline: PipelineRig) -> None:
+    database = pipeline.database
+    database.execute("SELECT pg_create_logical_replication_slot(%s, 'test_decoding')", pipeline.slot)  # fmt: skip
+    for mode in ("initial", "no_data", "when_needed", "always"):
+        with pytest.raises(SlotUnfit, match="test_decoding.*wanted.*pgoutput") as caught:
+            pipeline.catch_up(**{"snapshot.mode": mode})
+        assert f"pg_drop_replication_slot('{pipeline.slot}')" in caught.value.advice()
+    assert list(database.slots()) == [pipeline.slot]
+    assert database.execute("SELECT count(*) FROM pg_publication") == [(0,)]
+
+
+def test_a_pipeline_whose_decoder_changed_is_told_both_ways_out(behind: PipelineRig) -> None:
+    with pytest.raises(SlotUnfit, match=r"plugin.name back.*lose what.*offsets clear FILE"):
+        behind.catch_up(**{"plugin.name": "wal2json"})
+    behind.catch_up()
+    assert behind.destination.ids("t", "c") == [1, 2]
+
+
+def test_a_slot_of_another_database_is_refused_and_kept(pipeline: PipelineRig) -> None:
+    other = pipeline.database.server.create_database(f"{pipeline.database.name}_b")
+    try:
+        other.execute(CREATE_SLOT, pipeline.slot)
+        with pytest.raises(SlotUnfit, match=other.name):
+            pipeline.catch_up(**WHEN_NEEDED)
+        assert list(other.slots()) == [pipeline.slot]
+    finally:
+        other.drop()
+
+
+@pytest.fixture
+def reader(behind: PipelineRig) -> Iterator[psycopg.pq.PGconn]:
+    """Return another consumer that reads the slot."""
+    connection = psycopg.pq.PGconn.connect(f"{behind.database.dsn}?replication=database".encode())
+    connection.exec_(
+        f"START_REPLICATION SLOT {behind.slot} LOGICAL 0/0"
+        f" (proto_version '1', publication_names '{behind.slot}')".encode()
+    )
+    yield connection
+    connection.finish()
+
+
+def test_a_slot_in_use_is_told_at_once_and_refused_when_patience_ends(
+    behind: PipelineRig, reader: psycopg.pq.PGconn, caplog
+) -> None:
+    before = behind.offset()
+    with pytest.raises(SlotActive):
+        behind.catch_up(**{"slot.max.retries": 0, "slot.retry.delay.ms": 60_000})
+    assert "waiting" not in caplog.text, "no retries mean no wait"
+    with pytest.raises(SlotActive) as caught:
+        behind.catch_up(**{"slot.max.retries": 2, "slot.retry.delay.ms": 1000})
+    assert caught.value.retry is Retry.RECONNECT  # exit status 3
+    assert f"pid {reader.backend_pid}" in str(caught.value)
+    warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    waiting = f"slot {behind.slot} is read by pid {reader.backend_pid}: waiting up to 2 s for it"
+    assert warnings.count(waiting) == 1
+    assert behind.offset() == before
+    (ends,) = re.findall(r"SELECT pg_terminate_backend\(\d+\)", caught.value.advice())
+    behind.database.execute(ends)
+    behind.catch_up()
+
+
+@pytest.mark.parametrize("what", ["the reader's end", "a stop"])
+def test_the_wait_for_a_slot_ends_at_once_with(
+    behind: PipelineRig, reader: psycopg.pq.PGconn, caplog, what: str
+) -> None:
+    """However long the wait between two tries is said to be."""
+    with behind.running(ready=False, **{"slot.retry.delay.ms": 60_000}) as run:
+        until(lambda: "is read by pid" in caplog.text, "the warning")
+        if what == "a stop":
+            run.stop()
+            assert run.notices.states[-1][0] == "stopped"
+        else:
+            reader.finish()
+            run.until(lambda: behind.destination.ids("t") == [1, 2], "the row", within=30)
+
+
+def test_the_end_of_max_seconds_ends_the_wait_for_a_slot(
+    behind: PipelineRig, reader: psycopg.pq.PGconn
+) -> None:
+    run = behind.run(limits=Limits(max_seconds=0.5), **{"slot.retry.delay.ms": 60_000})
+    assert run.notices.states[-1][0] == "stopped"
+
+
+@pytest.mark.parametrize("ends", ["a stop", "max_seconds"])
+def test_the_wait_for_open_transactions_ends_and_leaves_nothing_behind(
+    pipeline: PipelineRig, caplog, ends: str
+) -> None:
+    """A slot can be made only when all open transactions have ended: who holds it up is told."""
+    database = pipeline.database
+    with database.connect(autocommit=False) as open_transaction:
+        open_transaction.execute("CREATE TABLE forgotten (id int)")
+        pid = open_transaction.info.backend_pid
+        if ends == "a stop":
+            with pipeline.running(ready=False) as run:
+                until(lambda: f"pid {pid} of postgres since" in caplog.text, "the warning")
+                run.stop()
+        else:
+            run = pipeline.run(limits=Limits(max_seconds=0.5))
+        assert run.notices.states[-1][0] == "stopped"
+    until(lambda: database.slots() == {}, "the slot to be gone")
+    assert database.execute("SELECT count(*) FROM pg_publication") == [(0,)]
+    assert pipeline.offset() is None
+
+
+# --- publications ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["clear", "when_needed after the drop"])
+def test_a_publication_dropped_under_a_slot(behind: PipelineRig, way: str) -> None:
+    """The way out that the error names works, and loses no row's state."""
+    database = behind.database
+    behind.catch_up()
+    database.execute(f"DROP PUBLICATION {behind.slot}")
+    database.execute("INSERT INTO t VALUES (3)")
+    with pytest.raises(PublicationGone):
+        behind.catch_up()
+    database.execute(f"CREATE PUBLICATION {behind.slot} FOR ALL TABLES")  # which does not help
+    for _ in range(2):
+        with pytest.raises(PublicationGone, match=r"slot drop FILE.*offsets clear FILE.*Lost are"):
+            behind.catch_up()
+    commands = [("slot", "drop"), ("offsets", "clear")][: 2 if way == "clear" else 1]
+    for words in commands:
+        done = behind.command(*words, "--yes")
+        assert done.returncode == 0, done.stdout + done.stderr
+    behind.catch_up(**({} if way == "clear" else WHEN_NEEDED))
+    database.execute("INSERT INTO t VALUES (4)")
+    behind.catch_up()
+    assert behind.destination.ids("t") == [1, 2, 1, 2, 3, 4]
+
+
+def test_a_profile_that_names_another_publication_is_told_to_name_it_again(
+    behind: PipelineRig,
+) -> None:
+    with pytest.raises(PublicationGone, match=r"from while there was none.*publication\.name"):
+        behind.catch_up(**{"publication.name": f"{behind.slot}_2"})
+    behind.catch_up()
+    assert behind.destination.ids("t", "c") == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("when", "libpq"),
+    [("down", {}), ("streaming", {}), ("streaming", {"driver.gssencmode": "prefer"})],
+    ids=["down", "streaming", "streaming through libpq"],
+)
+def test_when_needed_starts_over_by_itself(
+    behind: PipelineRig, caplog, when: str, libpq: dict[str, str]
+) -> None:
+    database, destination = behind.database, behind.destination
+    behind.settings |= WHEN_NEEDED | libpq
+    change = f"DROP PUBLICATION {behind.slot}; INSERT INTO t VALUES (3); DELETE FROM t WHERE id = 1"
+    behind.catch_up()
+    if when == "down":
+        database.execute(change)
+    with behind.running() as run:
+        if when == "streaming":
+            database.execute(change)
+        run.until(lambda: destination.ids("t", "r") == [2, 3], "the new snapshot")
+        run.until(lambda: run.engine.state == "streaming", "streaming")
+        database.execute("INSERT INTO t VALUES (4)")
+        run.until(lambda: destination.ids("t", "c") == [1, 2, 4], "the change after it")
+        failures = [(e.code, retried) for e, retried in run.notices.failures]
+        assert failures == ([("WT-2117", True)] if when == "streaming" else [])
+    assert "Lost are the single changes since" in caplog.text
+    behind.catch_up()  # once is enough
+    assert destination.ids("t") == [1, 2, 2, 3, 4]
+
+
+def test_without_a_reconnect_the_next_start_does_it(behind: PipelineRig) -> None:
+    behind.settings |= WHEN_NEEDED | {"errors.max.retries": 0}
+    with pytest.raises(PublicationGone, match=r"snapshot\.mode=when_needed"):
+        with behind.running() as run:
+            behind.database.execute(f"DROP PUBLICATION {behind.slot}; INSERT INTO t VALUES (3)")
+            run.join()
+    behind.catch_up()
+    assert behind.destination.ids("t", "r") == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("mode", "remade"), [("disabled", False), ("filtered", True), ("all_tables", False)]
+)
+def test_an_adopted_slot_that_cannot_be_read_is_refused_before_a_snapshot(
+    pipeline: PipelineRig, mode: str, remade: bool
+) -> None:
+    """As a connector of Debezium leaves it: the slot, no offset of ours, and the publication gone."""
+    database, publication = pipeline.database, f"CREATE PUBLICATION {pipeline.slot} FOR TABLE t"
+    database.execute(publication)
+    database.execute(CREATE_SLOT, pipeline.slot)
+    database.execute(f"DROP PUBLICATION {pipeline.slot}")
+    database.execute("INSERT INTO t VALUES (2)")
+    if remade:
+        database.execute(publication)
+    pipeline.settings |= {"slot.adopt": True, "publication.autocreate.mode": mode}
+    for _ in range(2):
+        with pytest.raises(PublicationGone, match=r"slot drop FILE"):
+            pipeline.catch_up()
+    assert pipeline.destination.events == []
+    assert database.execute("SELECT count(*) FROM pg_publication") == [(int(remade),)]
+    assert pipeline.command("slot", "drop", "--yes").returncode == 0
+    if mode == "disabled":
+        database.execute(publication)
+    pipeline.catch_up()
+    database.execute("INSERT INTO t VALUES (3)")
+    pipeline.catch_up()
+    assert pipeline.destination.ids("t") == [2, 3]
+
+
+@pytest.mark.parametrize("mode", ["initial", "when_needed"])
+def test_an_adopted_slot_takes_one_snapshot(pipeline: PipelineRig, mode: str) -> None:
+    """Without changes behind it, it needs no older publication."""
+    pipeline.database.execute("INSERT INTO t VALUES (1)")
+    pipeline.database.execute(CREATE_SLOT, pipeline.slot)
+    pipeline.settings |= {"slot.adopt": True, "snapshot.mode": mode}
+    pipeline.catch_up()
+    pipeline.database.execute("INSERT INTO t VALUES (2)")
+    pipeline.catch_up()
+    assert pipeline.destination.ids("t") == [1, 2]
+
+
+def test_a_start_waits_for_a_locked_table_and_says_so(pipeline: PipelineRig) -> None:
+    """A table that somebody has locked when it is to join the publication."""
+    pipeline.settings |= {"publication.autocreate.mode": "filtered", "snapshot.lock.timeout.ms": 100}  # fmt: skip
+    with pipeline.database.connect() as other, pipeline.running(ready=False) as run:
+        other.execute("BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        run.until(lambda: "WT-2026" in str(run.engine.status().last_failure), "the reason")
+        other.execute("INSERT INTO t VALUES (1); COMMIT")
+        run.until(lambda: pipeline.destination.ids("t") == [1], "the row")
+
+
+# --- servers restored from a copy; WAL that is gone: test_slot_guardian.py ---------------------------------------------------------
+
+
+def repaired(pipeline: PipelineRig) -> set[str]:
+    host, _ = pipeline.host()
+    return set(Repair(pipeline.profile(host), host).run(lambda: 1_700_000_000_000))
+
+
+def test_a_server_restored_from_a_base_backup(private_server: Cluster, tmp_path) -> None:
+    database = private_server.create_database("shop")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    pipeline = PipelineRig(database, tmp_path)
+    pipeline.catch_up()
+    data, copy = private_server.folder / "data", private_server.folder / "copy"
+    private_server.stop()
+    shutil.copytree(data, copy)
+    private_server.start()
+    database.execute("INSERT INTO t SELECT generate_series(2, 20000)")
+    pipeline.catch_up()
+    private_server.stop()
+    for each in data.iterdir():
+        shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
+    owner = data.stat()
+    for each in copy.iterdir():
+        each.rename(data / each.name)
+    for each in (data / "pg_replslot").iterdir():  # a base backup has no slots
+        shutil.rmtree(each)
+    for each in data.rglob("*"):
+        shutil.chown(each, owner.st_uid, owner.st_gid)
+    private_server.start()
+    with pytest.raises(PositionAhead, match=r"run FILE --set snapshot\.mode=when_needed"):
+        pipeline.run()
+    with pytest.raises(PositionAhead, match=r"waltap repair FILE` cannot"):
+        repaired(pipeline)
+    told = pipeline.doctor()
+    assert told["start"].error.code == "WT-6103"
+    assert "repair FILE` reads" not in told["gaps"].remedy
+    pipeline.catch_up(**WHEN_NEEDED)
+    database.execute("INSERT INTO t VALUES (30000)")
+    pipeline.catch_up()
+    assert pipeline.destination.ids("t")[-1] == 30000
+
+
+def test_a_publication_that_was_dropped_is_a_gap_that_repair_closes(behind: PipelineRig) -> None:
+    behind.catch_up()
+    behind.database.execute(f"DROP PUBLICATION {behind.slot}")
+    behind.database.execute("INSERT INTO t VALUES (3)")
+    with pytest.raises(PublicationDropped, match="waltap repair FILE"):
+        behind.catch_up()
+    assert any((behind.offset_file.parent / "gaps").iterdir())
+    assert repaired(behind) == {"public.t"}
+    behind.database.execute("INSERT INTO t VALUES (4)")
+    behind.catch_up()
+    assert behind.destination.ids("t") == [1, 2, 1, 2, 3, 4]
+
+
+# --- streaming.delay.ms, xmin.fetch.interval.ms, slot.failover --------------------------------------------------
+
+
+def test_the_stream_waits_behind_a_snapshot_and_a_stop_ends_the_wait(pipeline: PipelineRig) -> None:
+    database = pipeline.database
+    database.execute("INSERT INTO t VALUES (1)")
+    pipeline.settings["streaming.delay.ms"] = 3_600_000
+
+    def snapshot_is_whole() -> bool:
+        offset = pipeline.offset()
+        return offset is not None and offset.snapshot is None
+
+    with pipeline.running(ready=False) as run:
+        run.until(snapshot_is_whole, "the end of the snapshot")
+        assert run.engine.state == "snapshot"
+        assert database.slots() == {pipeline.slot: False}
+    database.execute("INSERT INTO t VALUES (2)")
+    pipeline.catch_up()  # no snapshot: nothing to wait for
+    assert pipeline.destination.ids("t") == [1, 2]
+
+
+@pytest.mark.parametrize("interval", [0, 1])
+def test_source_xmin_is_the_catalog_xmin_of_the_slot(pipeline: PipelineRig, interval: int) -> None:
+    database, path = pipeline.database, pipeline.folder / "out.jsonl"
+    database.execute("INSERT INTO t VALUES (1)")
+    pipeline.settings |= {"sink.type": "jsonl", "sink.path": str(path), "xmin.fetch.interval.ms": interval}  # fmt: skip
+    pipeline.catch_up()
+    query = "SELECT catalog_xmin::text::int8 FROM pg_replication_slots WHERE slot_name = %s"
+    ((xmin,),) = database.execute(query, pipeline.slot)
+    database.execute("INSERT INTO t VALUES (2); DELETE FROM t WHERE id = 1")
+    pipeline.catch_up()
+    values = [json.loads(line)["value"] for line in path.read_text().splitlines()]
+    sources = {v["op"]: v["source"] for v in values if v}
+    assert sources["r"]["xmin"] is None
+    for op in ("c", "d"):
+        assert sources[op]["origin"] is None
+        assert sources[op]["xmin"] >= xmin if interval else sources[op]["xmin"] is None
+
+
+def test_a_server_that_copies_no_slots_is_refused_before_anything_is_made(
+    pipeline: PipelineRig,
+) -> None:
+    if pipeline.database.server.version >= 170000:
+        pytest.skip("this server copies slots")
+    with pytest.raises(FailoverUnavailable, match="copies no slots to standbys") as refused:
+        pipeline.catch_up(**{"slot.failover": True})
+    assert refused.value.code == "WT-2121"
+    assert pipeline.database.slots() == {}
+    assert pipeline.database.execute("SELECT FROM pg_publication") == []
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["from the start", "later"])
+def test_a_slot_is_marked_for_standbys(newest_database: Database, tmp_path, later: bool) -> None:
+    """A temporary one cannot be."""
+    newest_database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    pipeline = PipelineRig(newest_database, tmp_path, {"slot.failover": True})
+    with pytest.raises(FailoverUnavailable, match=r"slot\.temporary"):
+        pipeline.catch_up(**{"slot.temporary": True})
+    pipeline.catch_up(**({"slot.failover": False} if later else {}))
+    newest_database.execute("INSERT INTO t VALUES (1)")
+    pipeline.catch_up()
+    query = "SELECT failover FROM pg_replication_slots WHERE slot_name = %s"
+    assert newest_database.execute(query, pipeline.slot) == [(True,)]
+    assert pipeline.destination.ids("t") == [1]
