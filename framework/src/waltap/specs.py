@@ -162,6 +162,9 @@ class FormatSpec(Spec):
     converter_properties: "type[Properties] | None" = None
     """What one side declares, where that is not ``properties``: then ``factory`` makes records that have
     this format on all sides. The names follow ``key.converter.`` and its like in a profile."""
+    events_only: bool = False
+    """Writes no other values than change events: a profile with a `RecordTransformSpec` that makes others
+    of all of them is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +218,8 @@ class RecordTransformSpec(TransformSpec):
     refused (WT-3205). A profile may name a predicate beside it (``predicate``, ``negate``)."""
 
     factory: "Callable[[Any, RecordTransformContext], RecordTransform]"  # type: ignore[assignment]
+    ends_events: bool = False
+    """Makes other values of the change events that it is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@
 (``value.converter.schema.registry.url``), or, for all sides at once, by itself (``schema.registry.url``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
@@ -14,12 +14,12 @@ from pydantic import Field, ValidationError, create_model
 
 from waltap.config.layers import Setting
 from waltap.config.namespace import Findings, Namespace
-from waltap.config.profile import Component
+from waltap.config.profile import Component, TransformUse
 from waltap.config.property import Properties, declarations
 from waltap.config.selection import SelectionProperties
 from waltap.errors import Problem
 from waltap.format.conversion import SIDES, headed, joined
-from waltap.specs import FormatSpec, Spec
+from waltap.specs import FormatSpec, RecordTransformSpec, Spec
 
 if TYPE_CHECKING:
     from waltap.format.converter import Converter, ConverterContext
@@ -74,12 +74,14 @@ class Formats:
     ) -> None:
         self._find, self._component, self._flat, self._findings = find, component, flat, findings
         self._header = header
+        self._value: FormatSpec | None = None
 
     def chosen(
         self, choice: SelectionProperties, typed: Setting | None
     ) -> Component[FormatSpec] | None:
         """Return the format of a profile; None with problems. ``typed`` is ``[format] type``."""
         found = self._specs(choice, typed)
+        self._value = found[SIDES.index("value")]
         specs = tuple(spec for spec in found if spec is not None)
         if len(specs) < len(SIDES):
             for side, spec in zip(SIDES, found, strict=True):
@@ -100,6 +102,21 @@ class Formats:
         if any(part is None for part in parts):
             return None
         return _joined(*(part for part in parts if part is not None))
+
+    def refuse_others(self, uses: Iterable[TransformUse]) -> None:
+        """Note the transforms that make of every change event what the format of values does not write."""
+        if self._value is None or not self._value.events_only:
+            return
+        for use in uses:
+            spec = use.spec
+            if isinstance(spec, RecordTransformSpec) and spec.ends_events and use.predicate is None:
+                what = (
+                    f"the format {self._value.name} writes change events, and this makes others of them: "
+                    "leave it out, or use another value.converter"
+                )
+                self._findings.problems.append(
+                    Problem(f"transform {use.label}", what, value=spec.name)
+                )
 
     def _specs(self, choice: SelectionProperties, typed: Setting | None) -> list[FormatSpec | None]:
         """Return the format of each side, None for one that there is not."""

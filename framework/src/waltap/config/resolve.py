@@ -270,6 +270,7 @@ class _Resolver:
             "notification.enabled.channels",
         )
         uses, of_columns = self._steps()
+        formats.refuse_others(uses)
         self._topic_of_notifications(engine, capture)
         if self._host.implements("choose_password"):
             flat.claim("database.connection.factory.class")  # the plugin takes its place

@@ -71,6 +71,7 @@ def register_formats() -> Iterable[FormatSpec]:
             takes_events=True,
             takes_record_transforms=True,
             converter=_cloudevents,
+            events_only=True,
         ),
         FormatSpec(
             name="string",

@@ -57,6 +57,7 @@ DEBEZIUM = (
         ExtractNewRecordStateProperties,
         lambda properties, _context: ExtractNewRecordState(properties),
         older=("UnwrapFromEnvelope",),
+        ends_events=True,
     ),
     debezium_spec(
         "event-router",
@@ -64,6 +65,7 @@ DEBEZIUM = (
         "Makes the events of an outbox table records of their own, each for the topic of its aggregate.",
         EventRouterProperties,
         EventRouter,
+        ends_events=True,
     ),
     debezium_spec(
         "by-logical-table-router",

@@ -21,6 +21,7 @@ def debezium_spec(
     *,
     package: str = PACKAGE,
     older: tuple[str, ...] = (),
+    ends_events: bool = False,
 ) -> RecordTransformSpec:
     """Return the spec of the class ``java`` (``outbox.EventRouter``): it goes by ``name``, by the name of
     the class, and by its full name; ``older`` are classes that it was before."""
@@ -34,4 +35,5 @@ def debezium_spec(
         summary=summary,
         properties=properties,
         factory=factory,
+        ends_events=ends_events,
     )
