@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_verify import Destination, destination, duck, file, maria, postgres
+from tests.integration.test_verify import Destination, destination, postgres
 
-__all__ = ["destination", "duck", "file", "maria", "postgres"]
+__all__ = ["destination", "postgres"]
 
 KEYS = ["it''s", r"back\slash", "line\nend", "ü😀", "-- no; comment", "g", "h", "i", "j", "k", "l"]
 
