@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -110,6 +111,8 @@ class Shop:
                 [sys.executable, "-m", "waltap", *self._words(line, more)],
                 cwd=self.folder, env=os.environ | self.variables,
                 stdout=subprocess.PIPE, stderr=errors, text=True,
+                # a shell has what it starts in the background ignore Ctrl-C
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )  # fmt: skip
         try:
             if ready:

@@ -252,7 +252,7 @@ def test_tail_shows_changes_of_all_tables_and_leaves_nothing_behind(shop: Shop) 
     database = shop.database
     database.execute("CREATE TABLE keyless (a int, b text)")
     lines: list[str] = []
-    with shop.process(f"tail {database.dsn} --max-records 5") as process:
+    with shop.process(f"tail {database.dsn}") as process:
         until(lambda: database.execute(WHOLE), "the slot")
         for statement in (
             "INSERT INTO orders VALUES (50, 'it''s new', 1.25)",

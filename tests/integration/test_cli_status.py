@@ -66,21 +66,14 @@ def test_the_process_that_runs_a_pipeline_is_asked(shop: Shop, pipeline: Pipelin
 
 
 def test_watching_draws_until_interrupted(shop: Shop, pipeline: PipelineRig) -> None:
-    _ = shop.path
-    with pipeline.running():
-        with subprocess.Popen(
-            [sys.executable, "-m", "waltap", "top", ".", "--every", "0.2"],
-            cwd=shop.folder, stdout=subprocess.PIPE, text=True,
-            # a shell has what it starts in the background ignore Ctrl-C
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        ) as watching:  # fmt: skip
-            assert watching.stdout is not None
-            seen = 0
-            while seen < 3:
-                seen += "streaming" in watching.stdout.readline()
-            watching.send_signal(signal.SIGINT)
-            watching.stdout.read()
-            assert watching.wait(60) == 0
+    with pipeline.running(), shop.process("top . --every 0.2") as watching:
+        assert watching.stdout is not None
+        seen = 0
+        while seen < 3:
+            seen += "streaming" in watching.stdout.readline()
+        watching.send_signal(signal.SIGINT)
+        watching.stdout.read()
+        assert watching.wait(60) == 0
 
 
 def test_status_tells_offset_slot_lag_and_tables_that_are_new(shop: Shop) -> None:

@@ -122,18 +122,18 @@ def rendered(error: type[WaltapError]) -> str:
     return error.remedy.format_map(dict.fromkeys(fields_of(error.remedy), "…"))
 
 
+DECLARED = [each for _, _, model in components(HOST) for each in declarations(model)]
+SINGLE = {name for declaration in DECLARED for name in declaration.names}
+FAMILIES = {declaration.family for declaration in DECLARED if declaration.family is not None}
+
+
+@cache
 def known(name: str) -> bool:
-    if name in NO_PROPERTIES | OF_KAFKA:
+    if name in NO_PROPERTIES | OF_KAFKA | SINGLE:
         return True
     if name.startswith(CONSUMER):  # `waltap tail` hands them to the client, as a sink does its own
         return known(f"producer.{name.removeprefix(CONSUMER)}")
-    for _, _, model in components(HOST):
-        for declaration in declarations(model):
-            if name in declaration.names:
-                return True
-            if declaration.family is not None and declaration.family.fullmatch(name):
-                return True
-    return False
+    return any(family.fullmatch(name) for family in FAMILIES)
 
 
 def test_what_a_remedy_names_is_there() -> None:

@@ -129,6 +129,8 @@ def test_columns_and_operations_that_the_profile_leaves_out_or_masks_are_not_sho
     changes = [Insert(ORDERS, 1, ("geheim", "7", "1.50")), Truncate((ORDERS,), 1)]
     (line,) = shown(capfd, part(*changes), context=chosen)
     assert line == "INSERT   public.orders  id=7 note='*****'"
+    (line,) = shown(capfd, part(*changes), context=context(**{"skipped.operations": "t,d"}))
+    assert line == "INSERT   public.orders  id=7 note='geheim' total=1.50"
 
 
 def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatch) -> None:
