@@ -10,6 +10,7 @@ from confluent_kafka.admin import NewTopic
 
 from tests.differential.engines import peer_installed
 from tests.hunt.takeover import SETUP, Handovers, play
+from tests.harness import command
 from tests.harness.kafka import create, read_all
 from tests.harness.pipeline import until
 from tests.harness.servers.kafka import Kafka
@@ -172,6 +173,29 @@ def test_offsets_go_back_and_other_connectors_keep_theirs(shop: Shop) -> None:
     fresh = shop.folder / "fresh.dat"
     shop.exported(fresh)
     assert list(parse_java_map(fresh.read_bytes())) == [KEY]
+
+
+def test_a_file_of_a_worker_that_asks_for_exactly_once_needs_no_brokers(
+    database: Database, tmp_path: Path
+) -> None:
+    """Nor a sink; and where nobody answers, nothing is done, and the exit code says so."""
+    shop = Shop(database, tmp_path, **{"exactly.once.support": "required"})
+    document = json.loads(shop.file.read_text())
+    document["config"] = {k: v for k, v in document["config"].items() if "waltap.sink" not in k}
+    shop.file.write_text(json.dumps(document))
+    shop.path.write_bytes(java_map({KEY: json.dumps({"lsn": shop.now()}).encode()}))
+    taken = ("offsets", "import", shop.file, "--from-debezium", shop.path)
+    fresh = tmp_path / "fresh.dat"
+    given = ("offsets", "export", shop.file, "--to-debezium", fresh)
+    for words, done in (
+        (taken, lambda: list(tmp_path.rglob("offset.json"))),
+        (given, fresh.exists),
+    ):
+        unanswered = command.waltap(*words, cwd=tmp_path)
+        assert (unanswered.returncode, bool(done())) == (1, False), unanswered.stderr
+        assert "--yes" in unanswered.stderr
+        agreed = command.waltap(*words, "--yes", cwd=tmp_path)
+        assert (agreed.returncode, bool(done())) == (0, True), agreed.stderr
 
 
 def test_what_cannot_be_taken_over_is_refused_and_nothing_is_stored(shop: Shop) -> None:
