@@ -103,6 +103,7 @@ THINNED: Final = {
     "tests/integration/test_verify.py": "postgres",
     "tests/integration/test_sql_ignored.py": "postgres",
     "tests/integration/test_kafka_sink.py": "",
+    "tests/integration/test_object_store.py": "",
     "tests/integration/test_verify_lacking.py": "file",
     "tests/integration/test_surplus_named.py": "postgres",
 }
