@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from waltap.pipeline.relations import MaskLost
+from waltap.pipeline.relations import MaskLost, MaskUnfit
 
 from tests.harness.command import waltap
 from tests.harness.chunks import around_chunk
@@ -195,28 +195,98 @@ def asked(run: Run) -> None:
     assert run.engine.signal("execute-snapshot", data).result(90).taken
 
 
+ODD = (
+    "CREATE DOMAIN word AS varchar(9); CREATE EXTENSION citext;"
+    "CREATE TABLE odd (id int PRIMARY KEY, s text, w word, d jsonb, n int, a text[], c citext);"
+    """INSERT INTO odd VALUES (1, 'sesame', 'sesame', '{"a": "sesame"}', 4711, '{sesame}', 'sesame')"""
+)
+
+
 @pytest.mark.parametrize("mask", MASKS)
-def test_a_mask_of_what_is_no_text_is_told(
+def test_a_mask_of_what_is_no_text_is_refused(
     pipeline: PipelineRig, database: Database, caplog: pytest.LogCaptureFixture, mask: str
 ) -> None:
-    """Debezium masks texts alone, and so do we: not in silence."""
-    database.execute(
-        "CREATE DOMAIN word AS varchar(9); CREATE EXTENSION citext;"
-        "CREATE TABLE odd (id int PRIMARY KEY, s text, w word, d jsonb, n int, a text[], c citext);"
-        """INSERT INTO odd VALUES (1, 'sesame', 'sesame', '{"a": "sesame"}', 4711, '{sesame}', 'sesame')"""
+    """Debezium masks texts alone, and so do we: a profile does not deliver the others."""
+    database.execute(ODD)
+    pipeline.settings |= {mask: r"public\.odd\.[^i].*", "table.include.list": "public.odd"}
+    pipeline.settings |= {"sink.type": "jsonl", "sink.path": str(pipeline.folder / "lines")}
+    checks = {c["name"]: c for c in json.loads(pipeline.command("doctor", "--json").stdout)}
+    assert checks["masks of public.odd"]["verdict"] == "error"
+    with pytest.raises(MaskUnfit) as stopped:
+        pipeline.catch_up()
+    assert not database.execute(
+        "SELECT FROM pg_replication_slots WHERE slot_name = %s", pipeline.slot
     )
-    odd = {mask: r"public\.odd\.[^i].*", "table.include.list": "public.odd"}
-    pipeline.settings |= odd | {"sink.type": "jsonl", "sink.path": str(pipeline.folder / "lines")}
-    profile = pipeline.folder / "p.toml"
-    source = {"type": "postgres", **database.properties(), **odd}
-    settings = [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in source.items()]
-    profile.write_text("\n".join(["[source]", *settings, "[sink]", 'type = "null"']))
-    done = waltap("doctor", profile, "--json", cwd=pipeline.folder)
-    checks = {check["name"]: check for check in json.loads(done.stdout)}
-    pipeline.catch_up()
+    pipeline.catch_up(**{"waltap.unmatched.masks": "warn"})
     (line,) = (pipeline.folder / "lines").read_text().splitlines()
     row = json.loads(line)["value"]["after"]
     bare = {n for n, value in row.items() if "sesame" in str(value) or value == 4711}
     assert {"n", "a"} <= bare <= {"n", "a", "d", "c"}
-    for told in (checks["masks of public.odd"]["found"], caplog.text):
+    for told in (checks["masks of public.odd"]["found"], str(stopped.value), caplog.text):
         assert {name for name in row if f" {name} (" in f" {told}"} == bare
+    (pipeline.folder / "lines").unlink()
+    pipeline.settings["waltap.state.dir"] = str(pipeline.folder / "anew")
+    database.execute("SELECT pg_drop_replication_slot(%s)", pipeline.slot)
+    excluded = stopped.value.fields["columns"]
+    pipeline.catch_up(**{"column.exclude.list": excluded})
+    assert "4711" not in (pipeline.folder / "lines").read_text()
+
+
+def test_a_debezium_file_delivers_what_no_mask_can_change_with_a_warning(
+    pipeline: PipelineRig, database: Database
+) -> None:
+    database.execute(ODD)
+    settings = pipeline.settings | {MASKS[0]: r"public\.odd\.n", "table.include.list": "public.odd"}
+    file = pipeline.folder / "c.properties"
+    named = {
+        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+        "topic.prefix": "p",
+    }
+    named |= {k: v for k, v in settings.items() if k != "type" and not k.startswith("waltap.")}
+    file.write_text(
+        "".join(
+            f"{name}={str(value).replace(chr(92), chr(92) * 2)}\n" for name, value in named.items()
+        )
+    )
+    done = waltap("doctor", file, "--json", cwd=pipeline.folder)
+    checks = {check["name"]: check for check in json.loads(done.stdout)}
+    assert checks["masks of public.odd"]["verdict"] == "warning"
+    done = waltap(
+        "run",
+        file,
+        "--sink",
+        f"jsonl:{pipeline.folder}/lines",
+        "--until-idle",
+        "3",
+        cwd=pipeline.folder,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "delivered unmasked" in done.stderr
+    assert "4711" in (pipeline.folder / "lines").read_text()
+
+
+LATER = [
+    "CREATE TABLE t9 (id int PRIMARY KEY, secret jsonb); INSERT INTO t9 VALUES (2, '4711')",
+    "ALTER TABLE t RENAME secret TO s0; ALTER TABLE t ADD secret jsonb; INSERT INTO t VALUES (2, 'x', 'x', '4711')",
+    "ALTER TABLE w ADD secret int; INSERT INTO w VALUES (2, 4711)",
+    "ALTER TABLE t ALTER secret TYPE jsonb USING '1'; INSERT INTO t VALUES (2, '4711')",
+]
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("statement", LATER)
+def test_a_column_that_no_mask_can_change_and_that_comes_later_ends_the_run_before_the_row(
+    pipeline: PipelineRig, database: Database, statement: str, decoder: str
+) -> None:
+    database.execute("CREATE TABLE w (id int PRIMARY KEY); INSERT INTO w VALUES (1)")
+    pipeline.settings |= {MASKS[0]: SECRET, "plugin.name": decoder, "waltap.new.tables": "snapshot"}
+    pipeline.settings["publication.autocreate.mode"] = "all_tables"
+    pipeline.catch_up()
+    with pytest.raises((MaskUnfit, MaskLost)), pipeline.running() as run:
+        database.execute(statement)
+        run.until(lambda: run.error is not None, "the stop")
+    with pytest.raises((MaskUnfit, MaskLost)):
+        pipeline.catch_up()
+    assert {event.row["id"] for event in pipeline.destination.events} == {"1"}
+    pipeline.catch_up(**{"waltap.unmatched.masks": "warn"})
+    assert "4711" in str(pipeline.destination.events)

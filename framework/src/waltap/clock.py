@@ -10,7 +10,7 @@ from random import Random, SystemRandom
 from typing import Protocol
 from uuid import UUID
 
-__all__ = ["Chance", "Clock", "SystemClock", "new_identifier", "system_chance"]
+__all__ = ["Chance", "Clock", "SystemClock", "new_identifier", "processor_time", "system_chance"]
 
 LOOK_S = 0.05
 
@@ -55,6 +55,12 @@ class SystemClock:
                 return False
             time.sleep(min(left, LOOK_S))
         return True
+
+
+def processor_time() -> float:
+    """Return seconds that processors have worked for this thread. What bounds work by them does not end
+    sooner on a busy machine, where the thread waits for its turn."""
+    return time.thread_time()
 
 
 def system_chance() -> Random:

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 
 import pytest
+from waltap.clock import processor_time
 from waltap.signals.errors import SignalUnusable
 from waltap.signals.name_patterns import NamePatterns
 from waltap.signals.signal import Signal, SnapshotRequest, requests
@@ -141,7 +142,16 @@ def test_hostile_data_is_refused(data: str, says: str) -> None:
 def test_a_pattern_that_backtracks_for_ever_is_given_up() -> None:
     data = json.dumps({"data-collections": ["(o|oo)+$"]})
     with pytest.raises(SignalUnusable, match="take longer than"):
-        read(data, [("o" * 60, "!")], seconds=0.2)
+        read(data, [("o" * 60, "!")], clock=processor_time, seconds=0.2)
+
+
+def test_what_other_threads_work_takes_nothing_from_a_pattern() -> None:
+    """The regex package's own limit is over twice before the clock, which is of this thread, says so."""
+    clock = iter([0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0])
+    data = json.dumps({"data-collections": ["(o|oo)+$"]})
+    with pytest.raises(SignalUnusable, match="take longer than"):
+        read(data, [("o" * 60, "!")], clock=lambda: next(clock), seconds=0.05)
+    assert not list(clock)
 
 
 def test_patterns_together_have_one_limit() -> None:

@@ -338,8 +338,10 @@ class CaptureProperties(Properties):
     unmatched_masks: Literal["fail", "warn"] = declare(
         "waltap.unmatched.masks",
         default="fail",
-        summary="What a start does where a pattern of column.mask.* matches no column, and a run where a "
-        "masked or cut column gets another name: fail, as values to hide would be delivered; or warn.",
+        summary="What a start does where a pattern of column.mask.* matches no column, a start and a run "
+        "where one of column.mask.* or column.truncate.* matches a column that is no text, and a run "
+        "where a masked or cut column gets another name: fail, as values to hide would be delivered; or "
+        "warn.",
         reach=(),
     )
     schema_name_adjustment: Adjustment = declare(

@@ -318,8 +318,8 @@ class EngineProperties(Properties):
         default=1000,
         ge=1,
         advanced=True,
-        summary="How long the patterns of one signal may take to match table names; one that takes "
-        "longer is left out with a warning.",
+        summary="How long a processor may work to match the patterns of one signal with table names; one "
+        "that takes longer is left out with a warning.",
         unit="ms",
     )
     watermarking: Literal["insert_insert", "insert_delete"] = declare(

@@ -14,11 +14,11 @@ from waltap.events import Identities
 from waltap.host import Host
 from waltap.mapping.connect_schema import Kind
 from waltap.mapping.type_registry import TypeRegistry
-from waltap.source.connector import Connector
+from waltap.source.connector import Check, Connector
 from waltap.source.relation_memory import RelationMemory
 from waltap.specs import SourceTransformContext
 
-__all__ = ["MaskLost", "Relations"]
+__all__ = ["MaskLost", "MaskUnfit", "Relations"]
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,18 @@ class MaskLost(SourceError):
         "Let the pattern of the property fit the names of before and of now, {pattern}, and start again: "
         "changes of before may still come. Where values of the new column are for everybody, "
         "waltap.unmatched.masks=warn delivers them."
+    )
+
+
+class MaskUnfit(SourceError):
+    """A ``column.mask.*`` or ``column.truncate.*`` property fits a column of a type that it cannot change:
+    it makes other texts of texts. Nothing of the column was sent."""
+
+    code = "WT-2050"
+    retry = Retry.NEVER
+    remedy = (
+        "Leave these columns out: column.exclude.list = {columns}. Where their values are for everybody, "
+        "waltap.unmatched.masks=warn delivers them as they are."
     )
 
 
@@ -61,9 +73,12 @@ class Relations:
         types: TypeRegistry,
         forget_elsewhere: Callable[[int], None],
         memory: RelationMemory,
+        *,
+        debezium: bool,
     ) -> None:
         self._pipeline, self._host, self.capture, self.types = pipeline, host, capture, types
         self._forget_elsewhere, self._memory = forget_elsewhere, memory
+        self._bare_masks_fail = not debezium and capture.properties.unmatched_masks == "fail"
         memory.judge = self._keep_masks
         self.connector: Connector | None = None
         self._known: dict[int, dict[Relation, _Known]] = {}
@@ -77,7 +92,7 @@ class Relations:
         )
 
     def describe(self, relation: Relation) -> Relation:
-        """Complete a relation once per version. Raises: MaskLost."""
+        """Complete a relation once per version. Raises: MaskLost, MaskUnfit."""
         known = self._version(relation)
         if known.described is None:
             described = relation
@@ -85,6 +100,7 @@ class Relations:
                 assert self.connector is not None
                 described = self.connector.describe(relation)
             self._memory.check(described)
+            self._refuse_unmasked(described)
             known.described = described
             self.announced(described)
         return known.described
@@ -159,9 +175,10 @@ class Relations:
         return self.describe(relation)
 
     def announced(self, relation: Relation) -> None:
-        """Tell observers of a described relation that is new, or has another shape."""
+        """Tell observers of a described relation that is new, or has another shape. Raises: MaskUnfit."""
         before = self._last_seen.get(relation.name)
         if before is None or not before.same_shape(relation):
+            self._refuse_unmasked(relation)
             self._last_seen[relation.name] = relation
             self._host.notify("on_schema_change", pipeline=self._pipeline, old=before, new=relation)
             self._warn(relation)
@@ -180,12 +197,10 @@ class Relations:
                 relation.name, ", ".join(names),
                 extra={"pipeline": self._pipeline, "relation": relation.name},
             )  # fmt: skip
-        if bare := self.unmasked(relation):
+        if bare := self._unmasked(relation):
             log.warning(
-                "columns of %s are delivered unmasked, since masks and truncations are of text: %s",
-                relation.name, ", ".join(bare),
-                extra={"pipeline": self._pipeline, "relation": relation.name},
-            )  # fmt: skip
+                "%s", bare.problem, extra={"pipeline": self._pipeline, "relation": relation.name}
+            )
         told = set(self._warned)
         for warning in self.identity_warnings(relation):
             if warning not in told:
@@ -251,14 +266,35 @@ class Relations:
                 found.add(column.name)
         return found
 
-    def unmasked(self, relation: Relation) -> tuple[str, ...]:
-        """Return the columns of a described relation, with their types, that a mask or a truncation is for
-        and that are delivered as they are: it knows text alone."""
+    def mask_check(self, relation: Relation) -> Check | None:
+        """Return what a described relation has of columns that a mask or a truncation is for, and cannot
+        change."""
+        bare = self._unmasked(relation)
+        if bare is None:
+            return None
+        check = Check.failed(f"masks of {relation.name}", bare)
+        return check if self._bare_masks_fail else check.as_warning()
+
+    def _refuse_unmasked(self, relation: Relation) -> None:
+        if self._bare_masks_fail and self.capture.captures(relation.schema, relation.table):
+            bare = self._unmasked(relation)
+            if bare is not None:
+                raise bare
+
+    def _unmasked(self, relation: Relation) -> MaskUnfit | None:
         hidden, capture = self._hidden(relation), self.capture
-        return tuple(
-            f"{column.name} ({_type_name(column)})"
+        bare = [
+            column
             for column in (relation.columns[index] for index in capture.columns(relation))
             if column.name not in hidden and capture.meant_to_hide(relation, column)
+        ]
+        if not bare:
+            return None
+        types = ", ".join(f"{column.name} ({_type_name(column)})" for column in bare)
+        return MaskUnfit(
+            f"columns of {relation.name} would be delivered unmasked, since masks and truncations are of "
+            f"text: {types}",
+            columns=",".join(re.escape(f"{relation.name}.{column.name}") for column in bare),
         )
 
     def left_out(self, relation: Relation) -> tuple[str, ...]:

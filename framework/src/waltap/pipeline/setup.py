@@ -84,7 +84,13 @@ class Stages:
         self.types = TypeRegistry(host.types, self.capture.types, self._conversion)
         self.memory = RelationMemory(self.state_dir / RELATIONS)
         self.relations = Relations(
-            profile.name, host, self.capture, self.types, self._forget, self.memory
+            profile.name,
+            host,
+            self.capture,
+            self.types,
+            self._forget,
+            self.memory,
+            debezium=profile.debezium,
         )
         self.conversions = Conversions(
             [(use.label, use.spec.factory(use.properties)) for use in profile.converters],
@@ -169,7 +175,7 @@ class Stages:
             memory=self.memory,
             identity_warnings=self.relations.identity_warnings,
             left_out=self.relations.left_out,
-            unmasked=self.relations.unmasked,
+            mask_check=self.relations.mask_check,
             send_format=self.send_format,
             password=chosen_password(self.host),
             confirmable=confirmable,

@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Callable
 
-from waltap.clock import new_identifier
+from waltap.clock import new_identifier, processor_time
 from waltap.pipeline.blocking_snapshot import BlockingSnapshot
 from waltap.pipeline.delivery import Delivery, Part
 from waltap.pipeline.run import Run
@@ -191,7 +191,7 @@ def _watcher(
         text_of=stages.relations.text_of,
         keys=stages.capture.keys,
         identifying=lambda relation: stages.relations.identities.of(relation).identifying,
-        clock=run.clock.monotonic,
+        clock=processor_time,
         identifier=lambda: new_identifier(run.chance),
         match_s=engine.signal_match_timeout_ms / 1000,
         size=ChunkSize(engine.incremental_chunk_size, engine.incremental_chunk_target_ms / 1000),

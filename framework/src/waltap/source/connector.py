@@ -124,8 +124,8 @@ class ConnectorContext:
     holds what was described before; the connector opens it for its database, and puts in what it
     describes.
     ``identity_warnings`` gives what a user should know of a relation's replica identity, ``left_out`` the
-    columns of a described one that nothing delivers, since nothing maps their types, ``unmasked`` those
-    that are delivered as they are although a mask is for them. ``send_format``
+    columns of a described one that nothing delivers, since nothing maps their types, ``mask_check``
+    what is wrong where a mask is for one that it cannot change. ``send_format``
     is shown every relation that is described while values come in send format, and tells whether the
     next stream may ask for it. ``password`` gives that of the next connection where a plugin has a say
     (``choose_password``); None, or what is None: the profile's. ``confirmable`` gives, of the LSN that a
@@ -156,7 +156,7 @@ class ConnectorContext:
     memory: RelationMemory = field(default_factory=RelationMemory)
     identity_warnings: "Callable[[Relation], list[IdentityWarning]]" = lambda _relation: []
     left_out: "Callable[[Relation], tuple[str, ...]]" = lambda _relation: ()
-    unmasked: "Callable[[Relation], tuple[str, ...]]" = lambda _relation: ()
+    mask_check: "Callable[[Relation], Check | None]" = lambda _relation: None
     send_format: SendFormat = field(default_factory=SendFormat)
     password: Password | None = None
     confirmable: Callable[[int], int] = lambda lsn: lsn

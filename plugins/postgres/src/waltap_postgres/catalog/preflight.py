@@ -401,17 +401,8 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         return check if fatal else check.as_warning()
 
     def _unmasked(self) -> list[Check]:
-        return [
-            Check(
-                name=f"masks of {table.relation.name}",
-                verdict="warning",
-                found=f"{', '.join(names)}: delivered as it is, since masks and truncations are of text",
-                remedy="column.exclude.list leaves columns out; a converter or a transform makes other "
-                "values of them",
-            )
-            for table in self.captured
-            if (names := self.context.unmasked(table.relation))
-        ]
+        checks = (self.context.mask_check(table.relation) for table in self.captured)
+        return [check for check in checks if check is not None]
 
     def _left_out(self) -> list[Check]:
         included = (
