@@ -1,7 +1,4 @@
-"""One workload on a real server, read through every decoder: equal changes, but for what is declared.
-
-The slots are read through SQL functions, whose payloads are those of START_REPLICATION.
-"""
+"""One workload on a real server, read through every decoder: equal changes, but for what is declared."""
 
 import re
 import struct
@@ -28,6 +25,7 @@ from waltap_decoders.plugin import register_decoders
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.properties import PostgresProperties
 
+from tests.harness.decoder_slots import VARIANTS, DecoderSlots
 from tests.harness.servers.postgres import Database
 
 WORKLOAD = Path(__file__).parent.parent / "workloads" / "decoders.sql"
@@ -51,25 +49,6 @@ CREATE SCHEMA "Odd Schema";
 CREATE TABLE "Odd Schema"."Odd ""T.a,b" ("ID" int PRIMARY KEY, "sp ace" text, "q""uote" mood);
 CREATE PUBLICATION p FOR ALL TABLES;
 """
-PINNED = {
-    "DateStyle": "ISO",
-    "IntervalStyle": "postgres",
-    "TimeZone": "UTC",
-    "bytea_output": "hex",
-    "extra_float_digits": "3",
-    "lc_monetary": "C",
-    "logical_decoding_work_mem": "64kB",
-}
-SPECS = {spec.name: spec for spec in register_decoders()}
-VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
-    "pgoutput text": ("pgoutput", {}),
-    "pgoutput binary": ("pgoutput", {"pgoutput.binary": True}),
-    "pgoutput streaming": ("pgoutput", {"pgoutput.streaming": "on"}),
-    "wal2json format 2": ("wal2json", {}),
-    "wal2json format 1": ("wal2json", {"wal2json.format-version": "1"}),
-    "wal2json chunks": ("wal2json_streaming", SPECS["wal2json_streaming"].forced_options),
-    "decoderbufs": ("decoderbufs", {}),
-}
 
 
 @dataclass
@@ -81,54 +60,20 @@ class Reading:
     kinds: set[str]
 
 
-class Rig:
+class Rig(DecoderSlots):
     """A database with the workload done, and its slots."""
 
     def __init__(self, database: Database, folder: Path) -> None:
-        self.connection = database.connect()
+        super().__init__(database, [SETUP])
         self.folder = folder
-        self.name = database.name
-        for name, value in PINNED.items():
-            self.connection.execute(f"SELECT set_config('{name}', '{value}', false)")
-        self.connection.execute(SETUP)
-        for plugin in ("pgoutput", "wal2json", "decoderbufs"):
-            self.connection.execute(
-                "SELECT pg_create_logical_replication_slot(%s, %s)", [self.slot(plugin), plugin]
-            )
-        self.version = self.connection.info.server_version
-        properties = PostgresProperties.model_validate({"database.dbname": database.name})
-        self.catalogue = PostgresCatalogue(self.connection, properties)
         with database.connect() as writer:
             for statement in re.split(r";\n", WORKLOAD.read_text(encoding="utf-8")):
                 for part in statement.split("; "):
                     writer.execute(part.encode())
 
-    def slot(self, plugin: str) -> str:
-        return f"{self.name}_{plugin}"
-
-    def decoder(self, variant: str) -> Decoder:
-        name, options = VARIANTS[variant]
-        context = DecoderContext(
-            server=ServerInfo(version_num=self.version),
-            catalogue=self.catalogue,
-            publications=("p",),
-            options=options,
-        )
-        return SPECS[name].factory(context)
-
-    def frames(self, decoder: Decoder, plugin: str) -> list[tuple[int, bytes]]:
-        options = [text for pair in decoder.start_options().items() for text in pair]
-        rows = self.connection.execute(
-            "SELECT lsn::text, data FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL"
-            + ", %s" * len(options)
-            + ")",
-            [self.slot(plugin), *options],
-        ).fetchall()
-        return [(parse_lsn(lsn), bytes(data)) for lsn, data in rows]
-
     def read(self, variant: str, *, feed: int = 100) -> Reading:
         decoder = self.decoder(variant)
-        frames = self.frames(decoder, SPECS[VARIANTS[variant][0]].output_plugin)
+        frames = self.frames(variant, decoder)
         assembler = Assembler(START, None, self.folder / variant, 4096)
         found = Reading([], decoder.capabilities, set())
         changes: list[tuple[Any, ...]] = []
@@ -203,11 +148,11 @@ def carried(
 
 
 def test_every_decoder_tells_the_same_changes_but_for_what_it_declares(rig: Rig) -> None:
-    text = rig.read("pgoutput text")
+    text = rig.read("pgoutput")
     assert len(text.transactions) > 25
     assert {change[0] for t in text.transactions for change in t} == {"I", "U", "D", "T", "M"}
     for variant in VARIANTS:
-        if variant not in ("pgoutput text", "pgoutput binary"):
+        if variant not in ("pgoutput", "pgoutput binary"):
             reading = rig.read(variant)
             wanted = carried(text.transactions, reading.capabilities)
             for found, expected in zip(reading.transactions, wanted, strict=False):
@@ -221,12 +166,12 @@ def test_streaming_streams_and_savepoints_inside_it_are_exact(rig: Rig) -> None:
     large = max(reading.transactions, key=len)
     assert len(large) == 1500 + 1000 + 500
     assert {change[2][1] for change in large if change[0] == "I"}.isdisjoint({"lost", "never"})
-    assert large == max(rig.read("pgoutput text").transactions, key=len)
+    assert large == max(rig.read("pgoutput").transactions, key=len)
 
 
 def test_binary_rows_are_what_the_server_makes_of_them(rig: Rig) -> None:
     """Binary values go back to the server by COPY, which must print what the text decoder said."""
-    text = rig.read("pgoutput text").transactions
+    text = rig.read("pgoutput").transactions
     binary = rig.read("pgoutput binary").transactions
     assert [[change[:2] for change in t] for t in binary] == [
         [change[:2] for change in t] for t in text

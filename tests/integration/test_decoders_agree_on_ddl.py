@@ -9,22 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from waltap.decode import ABSENT, Decoder, DecoderContext, Delete, Insert, ServerInfo, Update
-from waltap_decoders.plugin import register_decoders
-from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.properties import PostgresProperties
+from waltap.decode import ABSENT, Decoder, Delete, Insert, Update
 
+from tests.harness.decoder_slots import DecoderSlots
 from tests.harness.servers.postgres import Database
 
-SPECS = {spec.name: spec for spec in register_decoders()}
-VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
-    "pgoutput": ("pgoutput", {}),
-    "wal2json 2": ("wal2json", {}),
-    "wal2json 1": ("wal2json", {"wal2json.format-version": "1"}),
-    "wal2json chunks": ("wal2json_streaming", SPECS["wal2json_streaming"].forced_options),
-    "decoderbufs": ("decoderbufs", {}),
-}
-OTHERS = [name for name in VARIANTS if name != "pgoutput"]
+OTHERS = ["wal2json 2", "wal2json 1", "wal2json chunks", "decoderbufs"]
 SETUP = (
     "CREATE TABLE t (id int PRIMARY KEY, a int, b text, c text NOT NULL DEFAULT 'd')",
     "ALTER TABLE t ALTER b SET STORAGE EXTERNAL, ALTER c SET STORAGE EXTERNAL",
@@ -35,53 +25,20 @@ LONG = "repeat('long', 2000)"
 Row = tuple[str, str, dict[str, Any], dict[str, Any], str]
 
 
-class Streams:
+class Streams(DecoderSlots):
     """A slot per decoder, each read when asked for."""
 
     def __init__(self, database: Database) -> None:
-        self.connection = database.connect(options="-c timezone=UTC -c datestyle=ISO")
-        self.name = database.name
-        self.run(*SETUP)
-        for number, (name, _) in enumerate(VARIANTS.values()):
-            plugin = SPECS[name].output_plugin
-            self.run(
-                f"SELECT pg_create_logical_replication_slot('{self._slot(number)}', '{plugin}')"
-            )
-        properties = PostgresProperties.model_validate({"database.dbname": database.name})
-        self.catalogue = PostgresCatalogue(self.connection, properties)
+        super().__init__(database, SETUP)
         self.decoders: dict[str, Decoder] = {}
-
-    def _slot(self, number: int) -> str:
-        return f"{self.name}_{number}"
-
-    def run(self, *statements: str) -> None:
-        for statement in statements:
-            self.connection.execute(statement.encode())
 
     def restart(self) -> None:
         self.decoders.clear()
 
     def rows(self, variant: str) -> list[Row]:
         """Return what came since the last call."""
-        name, options = VARIANTS[variant]
-        decoder = self.decoders.get(variant)
-        if decoder is None:
-            decoder = self.decoders[variant] = SPECS[name].factory(
-                DecoderContext(
-                    server=ServerInfo(version_num=self.connection.info.server_version),
-                    catalogue=self.catalogue,
-                    publications=("p",),
-                    options=options,
-                )
-            )
-        asked = [text for pair in decoder.start_options().items() for text in pair]
-        frames = self.connection.execute(
-            "SELECT (lsn - '0/0')::int8, data FROM pg_logical_slot_get_binary_changes(%s, NULL, NULL"
-            + ", %s" * len(asked)
-            + ")",
-            [self._slot(list(VARIANTS).index(variant)), *asked],
-        ).fetchall()
-        messages = decoder.feed([(lsn, bytes(data)) for lsn, data in frames])
+        decoder = self.decoders.setdefault(variant, self.decoder(variant))
+        messages = decoder.feed(self.frames(variant, decoder, "get"))
         return [told(m) for m in messages if isinstance(m, Insert | Update | Delete)]
 
     def agreed(self) -> list[Row]:
