@@ -2,15 +2,17 @@
 
 import contextlib
 import json
+from pathlib import Path
 
-from tests.integration.test_preflight import Shop, shop  # noqa: F401 - a fixture
-from tests.harness.command import waltap
 from tests.harness.servers.mariadb import MariaDb
+from tests.harness.servers.postgres import Database
+from tests.harness.shop import Shop
 
 
 def test_what_a_target_does_not_hold_is_told_before_the_run_with_what_ends_it(
-    shop: Shop, mariadb: MariaDb
+    database: Database, tmp_path: Path, mariadb: MariaDb
 ) -> None:
+    shop = Shop(tmp_path, database)
     name = f"held_{shop.database.name}"
     mariadb.execute(f"CREATE DATABASE {name}")
     shop.database.execute(
@@ -21,8 +23,7 @@ def test_what_a_target_does_not_hold_is_told_before_the_run_with_what_ends_it(
     shop.sink = {"type": "sql", "url": mariadb.url(name)}
 
     def told(command: str, verdict: str) -> list[dict[str, str]]:
-        done = waltap(command, shop.path, "--json", cwd=shop.folder)
-        found = json.loads(done.stdout)
+        found = json.loads(shop.waltap(f"{command} FILE --json").stdout)
         checks = found["problems"] if command == "plan" else found
         return [c for c in checks if c["name"].startswith("target") and c["verdict"] == verdict]
 
@@ -44,11 +45,10 @@ def test_what_a_target_does_not_hold_is_told_before_the_run_with_what_ends_it(
         with contextlib.closing(mariadb.connect(name)) as connection:
             connection.cursor().execute(statement)
             connection.commit()
-    found = json.loads(waltap("doctor", shop.path, "--json", cwd=shop.folder).stdout)
+    found = json.loads(shop.waltap("doctor FILE --json").stdout)
     left = {c["name"]: c["verdict"] for c in found if c["name"].startswith("target")}
     assert "error" not in left.values()
     assert left.get("target words", "ok") == "ok"
     shop.database.execute("INSERT INTO words VALUES ('k', 'K', '\U0001f600')")
-    done = shop.run()
-    assert done.returncode == 0, done.stderr
+    shop.run()
     mariadb.execute(f"DROP DATABASE {name}")
