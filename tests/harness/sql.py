@@ -18,6 +18,7 @@ import pytest
 
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, context, relation
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.mariadb import MariaDb
 from tests.harness.servers.postgres import Database
 from waltap_sinks.sql import SqlProperties, SqlSink
@@ -38,6 +39,7 @@ __all__ = [
     "maria",
     "micros",
     "model",
+    "pipeline",
     "place",
     "postgres",
     "some_of_everything",
@@ -236,3 +238,19 @@ _WAITING = {
 def waiting(place: Place) -> int:
     """Return how many sessions of the sink wait for a lock."""
     return int(place.execute(_WAITING[place.kind])[0][0])
+
+
+def pipeline(database: Database, folder: Path, **settings: object) -> PipelineRig:
+    """Return one whose target is the schema ``replica`` of the source's own database."""
+    return PipelineRig(
+        database,
+        folder,
+        {
+            "schema.include.list": "public",
+            "sink.type": "sql",
+            "sink.url": database.dsn,
+            "sink.table.name.format": "replica.{table}",
+            "sink.position.table": "replica.waltap_position",
+            **settings,
+        },
+    )

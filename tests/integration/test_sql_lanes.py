@@ -9,10 +9,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.integration.test_sql_history import Annals, told
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, context
 from tests.harness.pipeline import until
+from tests.harness.sql_history import Annals, told
 from tests.harness.sql import PEOPLE, VISITS, Place, copy_of, model, waiting
 from tests.harness.servers.postgres import Database
 from waltap.errors import ConfigurationError, SinkError
@@ -59,7 +59,7 @@ def test_random_work_leads_to_the_rows_and_versions_of_the_source(
     source, annals = Model(), Annals()
     more = {"apply_connections": 3, "history_mode": "beside"}
     sink, used = place.opened(tmp_path, **more), 0
-    for _ in range(8):
+    for _ in range(12):
         crosses = chance.random() < 0.3
         parts = []
         count = chance.choice((3, 12, 30))
@@ -69,14 +69,13 @@ def test_random_work_leads_to_the_rows_and_versions_of_the_source(
         for part in parts:
             annals.take(part)
         sink.write(batch(*parts))
+        used += lanes_used(sink)
         if chance.random() < 0.3:
-            used += lanes_used(sink)
             sink.close()
             sink = place.sink(tmp_path, **more)
             assert sink.open() == Position(parts[-1].end_lsn)
             sink.write(batch(*map(copy_of, parts)))
     assert sink.flush() == Position(parts[-1].end_lsn)
-    used += lanes_used(sink)
     sink.close()
     assert used > 0
     assert place.rows("people", "id", "name", "note") == model(source.rows["public.people"])

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
+from tests.harness.sql import pipeline
 from waltap_sinks.sql.errors import SqlRefused
 
 EVERY_TYPE = """
@@ -29,22 +29,6 @@ INSERT INTO kinds VALUES
   'cat:1 dog:2', 'odd'),
  (2, %s);
 """ % ", ".join(["NULL"] * 39)
-
-
-def pipeline(database: Database, folder: Path, **settings: object) -> PipelineRig:
-    """Return one whose target is the schema ``replica`` of the source's own database."""
-    return PipelineRig(
-        database,
-        folder,
-        {
-            "schema.include.list": "public",
-            "sink.type": "sql",
-            "sink.url": database.dsn,
-            "sink.table.name.format": "replica.{table}",
-            "sink.position.table": "replica.waltap_position",
-            **settings,
-        },
-    )
 
 
 def assert_equal(database: Database, *tables: str) -> None:
