@@ -19,15 +19,6 @@ BYTES = st.binary(max_size=60) | st.lists(
 ).map(b"".join)
 
 
-@given(TABLES.filter(bool))
-def test_columns_have_what_the_server_wrote(rows: list[tuple[str | None, ...]]) -> None:
-    data = written(rows)
-    block = copy_block(data, len(rows[0]), len(rows))
-    assert block is None or list(block) == rows
-    plain = not any("\ufeff" in (v or "") or "\x01" in (v or "") for row in rows for v in row)
-    assert block is not None or not plain
-
-
 @given(BYTES, st.integers(0, 4))
 def test_any_bytes_give_what_the_reader_of_rows_gives_or_nothing(data: bytes, width: int) -> None:
     block = copy_block(data, width, data.count(b"\n"))
