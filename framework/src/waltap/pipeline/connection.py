@@ -114,7 +114,7 @@ class Connection:
         }
         behind = msgspec.structs.replace(stored, partitions=partitions)
         with self._gaps_noted(connector, behind):
-            require_held(self._run.profile.sink.spec.name, stored.held, found)
+            require_held(self._run.profile.sink.spec.name, stored.held, found, connector.slot)
 
     def _not_streamed(
         self, connector: Connector, offset: Offset | None, error: WaltapError, names: Sequence[str]

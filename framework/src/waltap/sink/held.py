@@ -1,9 +1,10 @@
 """Whether a destination still has what its sink made durable there."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from waltap.errors import SinkError
 from waltap.source.position import Position, lsn_text
+from waltap.source.slot_status import SlotStatus
 
 __all__ = ["DestinationBehind", "require_held"]
 
@@ -21,21 +22,26 @@ class DestinationBehind(SinkError):
 
 
 def require_held(
-    sink: str, recorded: Mapping[str, Position], found: Mapping[str, Position]
+    sink: str,
+    recorded: Mapping[str, Position],
+    found: Mapping[str, Position],
+    slot: Callable[[], SlotStatus | None] = lambda: None,
 ) -> None:
     """See that a sink has, in each partition, what it had: ``recorded`` is what `Sink.held` returned when
-    the offset was stored, ``found`` what `Sink.open` returns. Raises: DestinationBehind."""
+    the offset was stored, ``found`` what `Sink.open` returns. Where ``slot`` has confirmed no more than
+    the sink has, it can stream the rest again. Raises: DestinationBehind."""
     for partition, had in recorded.items():
         has = found.get(partition)
         if has is not None and has >= had:
             continue
         ends, replay = "has no position of this pipeline", ""  # no slot goes back to the beginning
         if has is not None:
-            ends = f"ends at {has}"
-            replay = (
-                "; where the slot still has the WAL, "
-                f"`waltap offsets set FILE {lsn_text(has.end_lsn)}` and a start stream the changes again"
-            )
+            ends, status = f"ends at {has}", slot()
+            if status is not None and status.confirmed_lsn <= has.end_lsn:
+                replay = (
+                    f"; or stream the changes again by `waltap offsets set FILE {lsn_text(has.end_lsn)}` "
+                    "and a start: the slot still has the WAL"
+                )
         raise DestinationBehind(
             f"the destination of the sink {sink} {ends}, and had everything up to {had}",
             replay=replay,
