@@ -307,10 +307,17 @@ def test_an_encoding_that_nobody_converts_is_refused(
     try:
         other.execute("CREATE TABLE t (id int PRIMARY KEY)")
         if refused:
-            assert pipeline.doctor(**{"plugin.name": plugin})["encoding"].error.code == "WT-2119"
+            other.execute(
+                "SELECT pg_create_logical_replication_slot(%s, %s)", pipeline.slot, plugin
+            )
+            former = {"plugin.name": plugin, "slot.adopt": True}
+            assert pipeline.doctor(**former)["encoding"].error.code == "WT-2119"
             with pytest.raises(WaltapError) as caught:
-                pipeline.run(**{"plugin.name": plugin})
+                pipeline.run(**former)
             assert caught.value.code == "WT-2119"
+            for words in ("slot", "drop"), ("offsets", "clear"):
+                done = pipeline.command(*words, "FILE", "--yes", **former)
+                assert done.returncode == 0, done.stderr
             plugin = "pgoutput"
         pipeline.catch_up(**{"plugin.name": plugin})
     finally:

@@ -14,7 +14,7 @@ from waltap.errors import WaltapError
 from waltap_postgres.catalog.server_checks import output_plugin
 
 from tests.harness.pipeline import PipelineRig, until
-from tests.harness.servers.postgres import Cluster, Database
+from tests.harness.servers.postgres import Cluster, Database, queries
 
 T = "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)"
 ROLE = "CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'x';"
@@ -312,11 +312,27 @@ def test_no_free_slot_or_walsender_is_told(shop: Database, tmp_path, what: str) 
         shop.execute("SELECT pg_create_logical_replication_slot('taken', 'pgoutput')")
     try:
         error = refusal(PipelineRig(shop, tmp_path))
+        (named,) = {value for row in shop.execute(*queries(error.advice())) for value in row} & {"taken", "walsender"}  # fmt: skip
     finally:
         other.finish()
     expected = {"slot": ("WT-2007", 1, "max_replication_slots"), "walsender": ("WT-2010", 3, "max_wal_senders")}[what]  # fmt: skip
     assert (error.code, exit_code(error)) == expected[:2]
     assert expected[2] in error.advice()
+    assert named == {"slot": "taken", "walsender": "walsender"}[what]
+
+
+def test_a_transaction_that_keeps_a_slot_from_being_made_is_told(
+    shop: Database, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waltap_postgres.replication.slot.CREATE_DEADLINE_S", 0.5)
+    pipeline = PipelineRig(shop, tmp_path)
+    with shop.connect(autocommit=False) as writer:
+        writer.execute("INSERT INTO t VALUES (77)")
+        error = refusal(pipeline)
+        (query,) = queries(error.advice())
+        assert error.code == "WT-2108"
+        assert writer.info.backend_pid in {pid for pid, *_ in shop.execute(query)}
+    pipeline.catch_up()
 
 
 def test_wal_level_below_logical_is_told(shop: Database, cluster: Cluster, tmp_path) -> None:

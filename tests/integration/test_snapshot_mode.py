@@ -18,7 +18,7 @@ from waltap_postgres.snapshot.errors import (
 )
 
 from tests.harness.pipeline import PipelineRig
-from tests.harness.servers.postgres import Database
+from tests.harness.servers.postgres import Database, queries
 
 MODE = {"snapshot.mode": "custom", "snapshot.mode.custom.name": "mine"}
 
@@ -343,6 +343,10 @@ def test_a_lock_that_somebody_else_has_is_waited_for_so_long(pipeline: PipelineR
         other.execute("BEGIN; LOCK TABLE b IN ACCESS EXCLUSIVE MODE")
         with pytest.raises(SnapshotLockRefused) as caught:
             pipeline.run()
+        (query,) = queries(caught.value.advice())
+        assert (other.info.backend_pid, "AccessExclusiveLock") in {
+            (pid, mode) for pid, _, mode in shop.execute(query)
+        }
         other.execute("ROLLBACK")
     assert "lock timeout" in str(caught.value)
     assert "snapshot.lock.timeout.ms (100 now)" in str(caught.value)

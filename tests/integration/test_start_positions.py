@@ -28,7 +28,7 @@ from waltap_postgres.errors import (
 )
 
 from tests.harness.pipeline import PipelineRig, until
-from tests.harness.servers.postgres import Cluster, Database
+from tests.harness.servers.postgres import Cluster, Database, queries
 
 CREATE_SLOT = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')"
 WHEN_NEEDED = {"snapshot.mode": "when_needed"}
@@ -369,12 +369,15 @@ def test_an_adopted_slot_takes_one_snapshot(pipeline: PipelineRig, mode: str) ->
     assert pipeline.destination.ids("t") == [1, 2]
 
 
-def test_a_start_waits_for_a_locked_table_and_says_so(pipeline: PipelineRig) -> None:
-    """A table that somebody has locked when it is to join the publication."""
+@pytest.mark.parametrize("mode", ["ACCESS EXCLUSIVE", "SHARE"])
+def test_a_start_waits_for_a_locked_table_and_says_so(pipeline: PipelineRig, mode: str) -> None:
+    """A table that somebody has locked when it is to join the publication; the advice finds who."""
     pipeline.settings |= {"publication.autocreate.mode": "filtered", "snapshot.lock.timeout.ms": 100}  # fmt: skip
     with pipeline.database.connect() as other, pipeline.running(ready=False) as run:
-        other.execute("BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        other.execute(f"BEGIN; LOCK TABLE t IN {mode} MODE".encode())
         run.until(lambda: "WT-2026" in str(run.engine.status().last_failure), "the reason")
+        (query,) = queries(run.notices.failures[0][0].advice())
+        assert other.info.backend_pid in {pid for pid, _ in pipeline.database.execute(query)}
         other.execute("INSERT INTO t VALUES (1); COMMIT")
         run.until(lambda: pipeline.destination.ids("t") == [1], "the row")
 

@@ -131,6 +131,11 @@ class Server:
         return Database(self, name)
 
 
+def queries(advice: str) -> list[str]:
+    """Return the SELECTs that an advice prints."""
+    return re.findall(r"SELECT .*?(?=[.;](?: |$)| tells |$)", advice)
+
+
 class Database:
     """A database of one test; `drop` takes its slots with it."""
 

@@ -471,7 +471,8 @@ class TableLocked(QueryFailed):
     code = "WT-2024"
     remedy = (
         "Let whoever holds the lock end: SELECT pid, query FROM pg_stat_activity WHERE pid = ANY("
-        "SELECT pid FROM pg_locks WHERE mode = 'AccessExclusiveLock'). Then try again."
+        "SELECT pid FROM pg_locks WHERE locktype = 'relation' AND mode NOT IN ('AccessShareLock', "
+        "'RowShareLock')). Then try again."
     )
 
 
@@ -481,7 +482,8 @@ class PublicationLocked(ConnectionLost):
     code = "WT-2026"
     remedy = (
         "waltap tries again by itself. Let whoever holds the lock end: SELECT pid, query FROM "
-        "pg_stat_activity WHERE pid = ANY(SELECT pid FROM pg_locks WHERE mode = 'AccessExclusiveLock'). "
+        "pg_stat_activity WHERE pid = ANY(SELECT pid FROM pg_locks WHERE locktype = 'relation' AND mode "
+        "NOT IN ('AccessShareLock', 'RowShareLock')). "
         "snapshot.lock.timeout.ms ({timeout_ms} now) is the longest wait each time."
     )
 
