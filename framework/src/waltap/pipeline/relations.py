@@ -26,6 +26,9 @@ DESCRIPTIONS_KEPT = 8
 """Versions of one relation whose description is kept: more than encoders keep plans of
 (`waltap.events.plans`), so that compiling a version again asks nobody about it again."""
 
+LAST_SEEN_KEPT = 10_000
+"""Names whose last shape is kept: a table of more of them counts as new when its shape changes."""
+
 
 class MaskLost(SourceError):
     """A column that was masked or cut has another name by now, or its table or type has changed, so that
@@ -179,6 +182,8 @@ class Relations:
         before = self._last_seen.get(relation.name)
         if before is None or not before.same_shape(relation):
             self._refuse_unmasked(relation)
+            if before is None and len(self._last_seen) == LAST_SEEN_KEPT:
+                del self._last_seen[next(iter(self._last_seen))]
             self._last_seen[relation.name] = relation
             self._host.notify("on_schema_change", pipeline=self._pipeline, old=before, new=relation)
             self._warn(relation)

@@ -24,7 +24,11 @@ from waltap_decoders.row_facts import (
     numbers_then,
 )
 
-__all__ = ["Layout", "NamedRelations"]
+__all__ = ["UNKNOWN_KEPT", "Layout", "NamedRelations"]
+
+UNKNOWN_KEPT = 256
+"""Tables that are kept without an OID: they were gone when the catalogue was asked, so that nobody can be
+asked whether they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,8 @@ class NamedRelations:
         self._standings = context.standings
         self._captured: dict[tuple[str, str], bool] = {}
         self._current: dict[tuple[str, str], _Version] = {}
+        self._unknown: dict[tuple[str, str], None] = {}
+        """Names of tables without an OID, the oldest first."""
         self._former: set[int] = set()
         """OIDs of tables whose name another has by now: they may be gone, too."""
         self._views: list[tuple[str, str]] = []
@@ -131,11 +137,15 @@ class NamedRelations:
                 del self._unsettled[oid]
             due |= settled
         gone = [v.relation for v in self._current.values() if v.shown.oid in due] if due else []
+        if len(self._unknown) > UNKNOWN_KEPT and 0 not in due:
+            oldest = list(self._unknown)[: UNKNOWN_KEPT // 2]
+            gone += [self._current[name].relation for name in oldest]
         self._former -= due
         for relation in gone:
             name = relation.schema, relation.table
             del self._current[name]
             self._captured.pop(name, None)
+            self._unknown.pop(name, None)
         if due:
             self._grown()
         return gone
@@ -318,6 +328,9 @@ class NamedRelations:
                 self._former.add(current.shown.oid)
             current = _Version(shown, relation, self.epoch)
             self._current[schema, table] = current
+            self._unknown.pop((schema, table), None)
+            if not shown.oid:
+                self._unknown[schema, table] = None
             self._former.discard(shown.oid)
             self._grown()
         return current.relation
