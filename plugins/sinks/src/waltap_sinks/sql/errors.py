@@ -19,7 +19,9 @@ SinkError
 ├── SqlHistoryColumnTaken  WT-5716   a table has a column of the name that its history has one of
 ├── SqlColumnNameTaken     WT-5717   two columns of a table have names that are one in the target
 ├── SqlTableGone           WT-5718   a table or column that had rows is not there any more
-└── SqlChangeIgnored       WT-5719   the target took a change and did nothing: policies, triggers, rules
+├── SqlChangeIgnored       WT-5719   the target took a change and did nothing: policies, triggers, rules
+├── SqlPositionChanged     WT-5720   the row of this pipeline is not the one that was committed last
+└── SqlKeyUnfit            WT-5721   the target's type cannot hold a value of a key
 """
 
 from waltap.errors import Retry, SinkError
@@ -36,7 +38,9 @@ __all__ = [
     "SqlFailed",
     "SqlFenced",
     "SqlHistoryColumnTaken",
+    "SqlKeyUnfit",
     "SqlNameTaken",
+    "SqlPositionChanged",
     "SqlReadOnly",
     "SqlRefused",
     "SqlTableGone",
@@ -98,6 +102,18 @@ class SqlValueUnfit(SinkError):
     remedy = (
         "Widen the column of {table} (ALTER TABLE), or set schema.evolution = basic where it is "
         "none, and start again: delivery goes on with the transaction that commits at {position}."
+    )
+
+
+class SqlKeyUnfit(SinkError):
+    """The target's type of a key column cannot hold a value of the source: an infinite date, ``NaN``.
+    In another column it is null; a row that is known by null is never found again."""
+
+    code = "WT-5721"
+    remedy = (
+        "Set waltap.arrow.misfit = string where the column is a date, a time or a numeric, and have the "
+        "target's table made anew; or give the table a key at the source that has no such values; or "
+        "leave the table out with table.exclude.list = {source}. Nothing of this change was confirmed."
     )
 
 

@@ -23,7 +23,7 @@ from waltap_sinks.sql.errors import (
 from waltap_sinks.sql.generic import GenericTarget, escaped
 from waltap_sinks.sql.shape import ShapeColumn, TableName
 from waltap_sinks.sql.target import Bound, Described, ExistingColumn, Obstacle, chunks
-from waltap_sinks.sql.typed import arrow_type, json_text
+from waltap_sinks.sql.typed import arrow_type, finite, json_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -192,6 +192,8 @@ class MysqlTarget(GenericTarget):
 
         if pat.is_timestamp(kind):
             return _naive
+        if pat.is_floating(kind):
+            return finite
         return json_text(kind)
 
     def moment(self, ts: int) -> object:
@@ -256,6 +258,8 @@ class MysqlTarget(GenericTarget):
         if not isinstance(error, pymysql.MySQLError):
             return None
         number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+        if isinstance(error, pymysql.ProgrammingError) and not number:
+            return SqlValueUnfit  # the driver's own refusal, before it asked the server
         if isinstance(error, pymysql.IntegrityError) or number in {
             1062,
             1452,

@@ -1,6 +1,7 @@
 """SQLite as target: one file, one writer."""
 
 import datetime as dt
+import math
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +128,8 @@ class SqliteTarget(GenericTarget):
             return _moment
         if pat.is_date(kind) or pat.is_time(kind):
             return dt.date.isoformat if pat.is_date(kind) else dt.time.isoformat
+        if pat.is_floating(kind):
+            return _number
         return json_text(kind)
 
     def moment(self, ts: int) -> object:
@@ -156,6 +159,10 @@ class SqliteTarget(GenericTarget):
         if isinstance(error, (sqlite3.InterfaceError, OverflowError)):
             return SqlValueUnfit
         return None
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value  # as SQLite does
 
 
 def _moment(value: dt.datetime) -> str:

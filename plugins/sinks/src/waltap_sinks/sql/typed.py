@@ -3,21 +3,24 @@
 import datetime as dt
 import json
 import logging
+import math
+import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from waltap.arrow.tuples import RelationCodec
-from waltap.decode.tuple_image import Tuple
+from waltap.decode.tuple_image import Missing, Tuple
 from waltap.mapping.type_mapping import TypeMapper
 from waltap.transactions.row_block import RowBlock
+from waltap_sinks.sql.errors import SqlKeyUnfit
 from waltap_sinks.sql.shape import ShapeColumn, TableShape
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["TypedRows", "arrow_type", "json_text"]
+__all__ = ["TypedRows", "arrow_type", "finite", "json_text"]
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +35,8 @@ def arrow_type(column: ShapeColumn) -> "pa.DataType":
 
 class TypedRows:
     """Makes values of tuples, for each shape. ``adapt`` says what becomes of the values of an Arrow type,
-    None: they stay. What does not fit its type is null (``waltap.arrow.misfit``); that is told once."""
+    None: they stay. What does not fit its type is null (``waltap.arrow.misfit``); that is told once. In a
+    key it raises SqlKeyUnfit, from every method."""
 
     def __init__(
         self, types: TypeMapper, adapt: "Callable[[pa.DataType], Callable[[Any], Any] | None]"
@@ -67,6 +71,10 @@ class TypedRows:
                     column, shape.source, reason, count,
                 )  # fmt: skip
         codec.misfits = {}
+        for key in shape.key:
+            array = made.column(key.column.name)
+            if array.null_count:
+                _require_held(shape, key, [row[key.index] for row in rows], array.to_pylist())
         return made
 
     def columns(
@@ -74,9 +82,14 @@ class TypedRows:
     ) -> list[list[Any]]:
         """Return the values of ``columns``, a list for each."""
         batch = self.batch(shape, rows)
-        return [
-            self._values(batch.column(column.column.name), arrow_type(column)) for column in columns
-        ]
+        found = []
+        for column in columns:
+            array = batch.column(column.column.name)
+            values = self._values(shape, column, array)
+            if column.key:
+                _require_held(shape, column, array.to_pylist(), values)
+            found.append(values)
+        return found
 
     def keys(self, shape: TableShape, keys: Sequence[Any]) -> list[list[Any]]:
         """Return the values of the key's columns, of what `TableShape.key_of` gave."""
@@ -85,15 +98,43 @@ class TypedRows:
             texts: Any = shape.values(column, values)
             assert column.mapping is not None
             array = texts if column.mapping.arrow is None else column.mapping.arrow.column(texts)
-            found.append(self._values(array, arrow_type(column)))
+            made = self._values(shape, column, array)
+            _require_held(shape, column, texts, made)
+            found.append(made)
         return found
 
-    def _values(self, array: Any, kind: "pa.DataType") -> list[Any]:
+    def _values(self, shape: TableShape, column: ShapeColumn, array: Any) -> list[Any]:
         values: list[Any] = array.to_pylist() if hasattr(array, "to_pylist") else list(array)
-        adapt = self._adapt(kind)
+        adapt = self._adapt(arrow_type(column))
         if adapt is None:
             return values
-        return [None if value is None else adapt(value) for value in values]
+        made = [None if value is None else adapt(value) for value in values]
+        told = f"{shape.source}.{column.column.name}", "not held"
+        if told not in self._told and made.count(None) > values.count(None):
+            self._told.add(told)
+            log.warning(
+                "column %s of %s: the target has no NaN or infinity; null is written for such values",
+                column.column.name, shape.source,
+            )  # fmt: skip
+        return made
+
+
+def finite(value: float) -> float | None:
+    """Return a number, None where it is none or infinite."""
+    return value if math.isfinite(value) else None
+
+
+def _require_held(
+    shape: TableShape, column: ShapeColumn, given: Sequence[object], made: Sequence[object]
+) -> None:
+    """See that no value of a key has become null. Raises: SqlKeyUnfit."""
+    for before, now in zip(given, made, strict=True):
+        if now is None and before is not None and not isinstance(before, Missing):
+            raise SqlKeyUnfit(
+                f"the target's table {shape.name} cannot hold a value of {column.column.name}, which "
+                f"rows of {shape.source} are known by",
+                source=re.escape(shape.source),
+            )
 
 
 def json_text(kind: "pa.DataType") -> Callable[[Any], str] | None:
