@@ -83,7 +83,7 @@ NAMED: Final[dict[str, list[Step]]] = {
     ],
     "a table that is made anew under its name, and files made few": [
         FILLED, Apply(2),
-        Commit((Recreate(2), Update(2), Insert(3))),
+        Commit((Update(1), Recreate(2), Update(2), Insert(3))),
         Apply(5), Reopen(tends=True),
         Commit((Delete(2), Insert(1), Update(3))),
     ],

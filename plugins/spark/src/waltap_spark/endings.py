@@ -2,7 +2,7 @@
 when another table takes its name."""
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from waltap.files.store import Store
 from waltap_spark.expression import column_of
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = ["ending"]
+
+BEHIND_NOTHING: Final = -3
+"""A number before those of all changes and rows of a snapshot."""
 
 
 def ending(
@@ -29,13 +32,15 @@ def ending(
     snapshot does that found none. ``at_us``: a time (µs since 1970), where nobody knows that one."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-    position = None
+    position, seq = None, BEHIND_NOTHING
     if rows is not None:
         position = rows.selectExpr(
-            "min(struct(_commit_lsn, cast(unix_micros(_commit_ts) as bigint) as at)) as first"
+            "min(struct(_commit_lsn, _seq, cast(unix_micros(_commit_ts) as bigint) as at)) as first"
         ).first()
     if position is not None and position["first"] is not None:
-        lsn, at = position["first"]["_commit_lsn"], position["first"]["at"]
+        lsn, first, at = position["first"]
+        if first > 0:  # the transaction changed the table of before, too: those changes end with it
+            seq = first - 1
     else:
         lsn, ts = group.at or ((group.until or step.mark).end_lsn, None)
         at = at_us if ts is None else ts
@@ -44,7 +49,7 @@ def ending(
     frame = step.spark.range(1).selectExpr(
         "'t' as _op",
         f"{lsn}L as _commit_lsn",
-        "-3 as _seq",
+        f"{seq} as _seq",
         "cast(0 as byte) as _sub",
         f"{lsn}L as _lsn",
         f"timestamp_micros({at}) as _commit_ts",
