@@ -146,3 +146,39 @@ def test_a_target_restored_under_a_running_engine_is_noticed(
     assert has(1, 2)
     (gap,) = Gaps(pipeline.offset_file.parent).open()
     assert (gap.code, gap.tables) == (DestinationBehind.code, ("public.t",))
+
+
+FOLDERS: dict[str, tuple[dict[str, str], tuple[str, str]]] = {
+    "files": ({"sink.type": "files", "sink.path": "{}/out"}, ("WT-5127", "WT-5127")),
+    "changelog": ({"sink.type": "changelog", "sink.path": "{}/out"}, ("WT-5109", "WT-5107")),
+    "delta": ({"sink.type": "delta", "sink.path": "{}/out"}, ("WT-5003", "WT-5003")),
+    "duckdb": ({"sink.type": "sql", "sink.url": "duckdb:///{}/out/x.db"}, ("WT-5003", "WT-5003")),
+}
+
+
+@pytest.mark.parametrize("emptied", [False, True], ids=["older", "emptied"])
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_an_older_or_emptied_folder_ends_the_run(
+    database: Database, tmp_path: Path, kind: str, *, emptied: bool
+) -> None:
+    settings, codes = FOLDERS[kind]
+    out, copy = tmp_path / "out", tmp_path / "copy"
+    out.mkdir()
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    pipeline = PipelineRig(
+        database, tmp_path, {name: value.format(tmp_path) for name, value in settings.items()}
+    )
+    pipeline.catch_up()
+    shutil.copytree(out, copy)
+    database.execute("INSERT INTO t VALUES (2)")
+    pipeline.catch_up()
+    shutil.rmtree(out)
+    if emptied:
+        out.mkdir()
+    else:
+        shutil.copytree(copy, out)
+    database.execute("INSERT INTO t VALUES (3)")
+    for _ in range(2):  # the next start has not forgotten it
+        with pytest.raises(SinkError) as lost:
+            pipeline.catch_up()
+        assert lost.value.code == codes[emptied]
