@@ -28,7 +28,7 @@ from tests.harness.servers.postgres import Cluster, server_programs
 import waltap
 from benchmarks.machine import stamp
 from benchmarks.report import RESULTS
-from waltap.guardian.forecast import WINDOW_S, Reading, forecast
+from waltap.guardian.forecast import WINDOW_S, SlotReading, forecast
 from waltap.hookspecs import hookimpl
 from waltap.sink.sink import Sink, SinkCapabilities
 from waltap.specs import SinkSpec
@@ -128,11 +128,11 @@ def measure(rate: Rate, budget: int, seconds: float) -> tuple[float, list[Sample
 
 def imagine(rate: Rate, budget: int, seconds: float) -> tuple[float, list[Sample]]:
     """Return the same of a load that comes just as it is planned."""
-    readings: list[Reading] = []
+    readings: list[SlotReading] = []
     samples: list[Sample] = []
     now, written, next_sample = 0.0, 0.0, SAMPLE_S
     while written < budget and now < seconds * LONGEST:
-        readings.append(Reading(at_s=now, server_lsn=round(written), restart_lsn=0))
+        readings.append(SlotReading(at_s=now, server_lsn=round(written), restart_lsn=0))
         del readings[: -round(WINDOW_S / LOOK_S)]
         if now >= next_sample:
             next_sample += SAMPLE_S

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from waltap.capture.capture import Capture, CaptureProperties
+from waltap.capture.capture import CaptureProperties, CaptureRules
 from waltap.decode.message import Change, Delete, Insert, OldTuple, Update
 from waltap.decode.relation import Column, DataType, Relation
 from waltap.decode.tuple_image import ABSENT, Tuple
-from waltap.format.converted import ConvertedFormat, Converters
+from waltap.format.converted import ConvertedFormat, RecordConverters
 from waltap.format.converter import ConverterContext, Side
 from waltap.format.format import Format, FormatContext
 from waltap.json.format import JsonFormat
@@ -106,7 +106,7 @@ def format_context(properties: Mapping[str, str] = MappingProxyType({})) -> Form
     return FormatContext(
         describe=lambda given: given,
         identity=lambda given: IDENTITIES[given.identity](given),
-        capture=Capture(capture),
+        capture=CaptureRules(capture),
         database="bench",
         run_id="11111111-2222-3333-4444-555555555555",
         mapper=lambda options: TypeRegistry(TYPE_SPECS, options),
@@ -129,7 +129,7 @@ def avro_format() -> ConvertedFormat:
         return Unregistered(AvroProperties.model_validate(given), ConverterContext(side=name))
 
     key, value = side("key"), side("value")
-    return ConvertedFormat(Converters(key=key, value=value, header=value), format_context())
+    return ConvertedFormat(RecordConverters(key=key, value=value, header=value), format_context())
 
 
 def parts(changes: Sequence[Change], per_transaction: int) -> list[Part]:

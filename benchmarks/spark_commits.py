@@ -27,9 +27,9 @@ from tests.harness.servers.postgres import Cluster
 
 from benchmarks.scale import WAIT_S, Run
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_spark.applier import Applier
+from waltap_spark.applier import OutputApplier
 from waltap_spark.formats.choice import FormatChoice
-from waltap_spark.output import Output
+from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare, start_session
 
 EACH = 5
@@ -52,8 +52,8 @@ class Lake:
         self.sink = ChangeLogSink(settings, context(folder, resumes=True))
         self.sink.open()
         self.log = ChangeLog(str(folder / "log"))
-        self.output = Output(str(folder / "out"))
-        self.applier = Applier(prepare(spark), self.log, self.output, choice=choice)
+        self.output = SparkOutput(str(folder / "out"))
+        self.applier = OutputApplier(prepare(spark), self.log, self.output, choice=choice)
         self.applier.open()
 
     def flush(self) -> None:
@@ -144,7 +144,7 @@ def latency(options: argparse.Namespace, folder: Path) -> None:
         run.start()
         try:
             place = folder / "run" / "output" / "tables"
-            _told(**_follow(options, database, Output(str(place)), place))
+            _told(**_follow(options, database, SparkOutput(str(place)), place))
             run.stop()
         finally:
             run.kill()
@@ -160,7 +160,7 @@ def growth(options: argparse.Namespace, folder: Path) -> None:
 
 
 def _follow(
-    options: argparse.Namespace, database: Any, output: Output, place: Path
+    options: argparse.Namespace, database: Any, output: SparkOutput, place: Path
 ) -> dict[str, Any]:
     committed: deque[tuple[int, float]] = deque()
     written: list[float] = []

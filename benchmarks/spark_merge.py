@@ -39,10 +39,10 @@ from waltap.json.lines import JsonLines
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_spark.applier import Applier, ApplyOptions
+from waltap_spark.applier import ApplyOptions, OutputApplier
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.modes import ModeRules
-from waltap_spark.output import Output
+from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare, start_session
 
 PER_TRANSACTION = 1000
@@ -172,10 +172,10 @@ class Ours:
         if history:
             self.name += " and history"
             self.folder = work.folder / f"ours-{choice.name}-history"
-        self.output = Output(str(self.folder))
+        self.output = SparkOutput(str(self.folder))
         modes = ModeRules(history=("keep" if history else "none",))
         options = ApplyOptions(modes=modes)
-        self.applier = Applier(prepare(spark), work.log, self.output, options, choice)
+        self.applier = OutputApplier(prepare(spark), work.log, self.output, options, choice)
         self.applier.open()
         self._reader = prepare(spark)
         self._left = list(work.log.manifests(self.applier.state.mark))
@@ -195,8 +195,8 @@ class Ours:
     def reopen(self, options: ApplyOptions) -> None:
         """Apply as another driver would, with ``options``."""
         self.applier.close()
-        self.output = Output(str(self.folder))
-        self.applier = Applier(
+        self.output = SparkOutput(str(self.folder))
+        self.applier = OutputApplier(
             prepare(self._spark), self._work.log, self.output, options, self._choice
         )
         self.applier.open()

@@ -26,7 +26,7 @@ from tests.harness.servers.postgres import Cluster, Database, server_programs
 from benchmarks.dataset import TABLE, fill, make_tables
 from benchmarks.machine import stamp
 from benchmarks.report import RESULTS
-from waltap_spark.output import Output
+from waltap_spark.output import SparkOutput
 
 READERS = ("engine", "executors")
 STAMPED = re.compile(
@@ -72,7 +72,7 @@ def run(
         subprocess.run(command, stdout=out, stderr=out, check=True)
     took = time.monotonic() - began
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    state = Output(str(folder / "lake" / "tables")).state()
+    state = SparkOutput(str(folder / "lake" / "tables")).state()
     assert state is not None, (folder / "run.log").read_text()
     rows = sum(part.rows for part in state.tables[TABLE].base)
     assert rows == options.rows, f"{rows} rows in the table, {options.rows} in the source"

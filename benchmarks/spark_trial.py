@@ -33,7 +33,7 @@ from tests.harness.versions import versions
 from benchmarks.trial_load import Load, Table, tables_of
 from waltap_sinks.changelog import ChangeLog
 from waltap_spark.live import LiveTables
-from waltap_spark.output import Output
+from waltap_spark.output import SparkOutput
 
 WAIT_S = 900.0
 COMPARED = ("id", "v", "large", "price", "day")
@@ -164,7 +164,7 @@ class Judge:
         self._database, self._options = database, options
         self._lake, self._spark = pipeline.lake, spark
         self._log = ChangeLog(str(self._lake / "changelog"))
-        self._tables = LiveTables(spark, Output(str(self._lake / "tables")))
+        self._tables = LiveTables(spark, SparkOutput(str(self._lake / "tables")))
 
     def verdict(self) -> list[str]:
         """Return what is wrong."""
@@ -260,7 +260,7 @@ def verified(database: Database, lake: Path, options: argparse.Namespace) -> lis
 
 
 def judged(
-    database: Database, pipeline: Pipeline, options: argparse.Namespace, output: Output
+    database: Database, pipeline: Pipeline, options: argparse.Namespace, output: SparkOutput
 ) -> tuple[list[str], dict[str, int]]:
     """Return what is wrong, and figures."""
     from waltap_spark.formats.choice import choice_of
@@ -295,7 +295,7 @@ def play(database: Database, folder: Path, options: argparse.Namespace) -> list[
     pipeline = Pipeline(database, folder, options)
     chance = random.Random(options.seed + 1)
     victims = (*VICTIMS, "executor") if "cluster" in options.master else VICTIMS
-    output = Output(str(pipeline.lake / "tables"))
+    output = SparkOutput(str(pipeline.lake / "tables"))
     began = time.monotonic()
     pipeline.start()
     try:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.harness.changelog import Database, batch, context, relation
 
-from waltap.files.store import Store
+from waltap.files.store import FileStore
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.plan import plan
 from waltap_spark.small_sets import rows_of, stored_types, write_rows
@@ -48,7 +48,7 @@ def measured(columns: int, rows: int, folder: Path) -> dict[str, float]:
     sink.close()
     log = ChangeLog(str(folder / "log"))
     group = plan(log.manifests(), {})[table.name].groups[0]
-    out = Store(str(folder / "out"))
+    out = FileStore(str(folder / "out"))
     began = time.process_time()
     names = list(stored_types(log.store, group.segments[0]))
     size = write_rows(out, "set.parquet", rows_of(log.store, group, names))

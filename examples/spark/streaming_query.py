@@ -9,14 +9,14 @@ import sys
 
 from pyspark.sql import SparkSession
 from waltap_sinks.changelog import ChangeLog
-from waltap_spark.applier import Applier
-from waltap_spark.output import Output
+from waltap_spark.applier import OutputApplier
+from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare
 from waltap_spark.streaming import start_query
 
-log, output = ChangeLog(sys.argv[1]), Output(sys.argv[2])
+log, output = ChangeLog(sys.argv[1]), SparkOutput(sys.argv[2])
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-applier = Applier(prepare(spark), log, output)
+applier = OutputApplier(prepare(spark), log, output)
 applier.open()
 try:
     # available_now: apply what there is, then end, as a scheduler wants it; leave it out to go on

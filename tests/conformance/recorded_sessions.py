@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from waltap.decode import DecoderContext, ServerInfo
-from waltap_testing.recording import Recording, load_recordings
+from waltap_testing.recording import FrameRecording, load_recordings
 
 from tests.harness.captures import NOT_JSON, RecordedCatalogue, sessions
 
@@ -58,7 +58,7 @@ Captures that were made with other options than the decoder asks for are left ou
 """
 
 
-def recordings(decoder: str) -> list[Recording]:
+def recordings(decoder: str) -> list[FrameRecording]:
     """Return the recorded sessions of ``decoder``, with their meaning where it was written down."""
     path = MEANT / f"{decoder}.jsonl"
     meant = {recording.name: recording for recording in load_recordings(path)}
@@ -71,7 +71,7 @@ def recordings(decoder: str) -> list[Recording]:
             name = f"{capture} {scenario}"
             told = meant.pop(name, None)
             found.append(
-                Recording(
+                FrameRecording(
                     name=name,
                     frames=tuple(frames),
                     means=None if told is None else told.means,

@@ -9,16 +9,16 @@ import pytest
 
 from tests.harness.lakes import catalog_settings, delta_rows, iceberg_rows, in_order
 from waltap_lake.plugin import register_sinks
-from waltap_lake.properties import DeltaProperties, IcebergProperties
-from waltap_testing.sink_suite import Delivered, SinkRig, SinkSuite
+from waltap_lake.properties import DeltaLakeProperties, IcebergLakeProperties
+from waltap_testing.sink_suite import DeliveredChange, SinkRig, SinkSuite
 
 SPECS = {spec.name: spec for spec in register_sinks()}
 TABLES = ("items", "notes", "kinds")
 
 
-def delivered(table: str, rows: pa.Table) -> list[Delivered]:
+def delivered(table: str, rows: pa.Table) -> list[DeliveredChange]:
     return [
-        Delivered(
+        DeliveredChange(
             f"public.{table}",
             str(row["_op"]),
             {name: value for name, value in row.items() if not name.startswith("_")},
@@ -46,13 +46,13 @@ class TestDelta(SinkSuite):
         def make(folder: Path) -> SinkRig:
             lake = folder / "lake"
 
-            def read_back() -> list[Delivered]:
+            def read_back() -> list[DeliveredChange]:
                 there = [table for table in TABLES if (lake / "public" / table).is_dir()]
                 return [d for t in there for d in delivered(t, delta_rows(lake / "public" / t))]
 
             return SinkRig(
                 SPECS["delta"],
-                DeltaProperties(path=str(lake)),
+                DeltaLakeProperties(path=str(lake)),
                 read_back,
                 forks=False,  # delta-rs has threads of its own; tests/fault kills it for real
                 asks=True,
@@ -68,14 +68,14 @@ class TestIceberg(SinkSuite):
         def make(folder: Path) -> SinkRig:
             settings = catalog_settings(folder)
 
-            def read_back() -> list[Delivered]:
+            def read_back() -> list[DeliveredChange]:
                 found = [(table, iceberg_rows(folder, f"public.{table}")) for table in TABLES]
                 return [d for t, rows in found if rows is not None for d in delivered(t, rows)]
 
             given = {f"catalog.{name}": value for name, value in settings.items()}
             return SinkRig(
                 SPECS["iceberg"],
-                IcebergProperties.model_validate({"catalog.NAME": given}),
+                IcebergLakeProperties.model_validate({"catalog.NAME": given}),
                 read_back,
                 asks=True,
                 outage=lambda: refusing(folder / "warehouse"),

@@ -15,14 +15,14 @@ from waltap.mapping import (
     ColumnMapping,
     DataType,
     Field,
-    Kind,
+    ConnectKind,
     Schema,
     TypeSpec,
     converted,
     simple_type,
     types_named,
 )
-from waltap.snapshot.snapshotter import Known, Snapshotter
+from waltap.snapshot.snapshotter import SnapshotFacts, Snapshotter
 from waltap.specs import SnapshotterSpec
 from waltap_postgres.identity import DefaultIdentity, FullIdentity, NothingIdentity
 from waltap_testing import TypeRig, TypeSuite
@@ -197,9 +197,9 @@ class SaysThatItRecovers(Initial):
 @MODES.found_by("test_every_answer_is_a_bool_or_a_snapshot_error", KeyError)
 class PartialPredicate(Initial):
     def takes_snapshot(self, known):
-        return {Known(offset=False, snapshot_incomplete=False, position_available=True): True}[
-            known
-        ]
+        return {
+            SnapshotFacts(offset=False, snapshot_incomplete=False, position_available=True): True
+        }[known]
 
 
 @MODES.found_by("test_every_table_is_read_or_not")
@@ -263,7 +263,9 @@ TYPES = Faults()
 SEMVER = DataType(oid=16_500, schema="public", name="semver")
 PARTS = ("major", "minor", "patch")
 SCHEMA = Schema(
-    kind=Kind.STRUCT, name="semver", fields=tuple(Field(n, Schema(kind=Kind.INT32)) for n in PARTS)
+    kind=ConnectKind.STRUCT,
+    name="semver",
+    fields=tuple(Field(n, Schema(kind=ConnectKind.INT32)) for n in PARTS),
 )
 ZERO = dict.fromkeys(PARTS, 0)
 
@@ -318,7 +320,7 @@ def json_says_another():
 
 @TYPES.found_by("test_values_fit_the_schema")
 def schema_says_text():
-    return spec(schema=Schema(kind=Kind.STRING))
+    return spec(schema=Schema(kind=ConnectKind.STRING))
 
 
 def in_arrow(read):

@@ -18,7 +18,7 @@ from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkCapabilities
 from waltap.source.position import Position, Positions
 from waltap.specs import SinkSpec
-from waltap_testing.sink_suite import Delivered, SinkRig, SinkSuite
+from waltap_testing.sink_suite import DeliveredChange, SinkRig, SinkSuite
 
 
 FAULTS = Faults()
@@ -364,7 +364,7 @@ class Rows(Sink):
         tables = json.loads(path.read_text())[0] if path.exists() else {}
         for topic, table in tables.items():
             for row in table.values():
-                yield Delivered(topic.removeprefix("server."), "r", row)
+                yield DeliveredChange(topic.removeprefix("server."), "r", row)
 
 
 @FAULTS.found_by("test_everything_flushed_is_there_once_and_in_order")

@@ -9,7 +9,7 @@ from tests.harness.planted_faults import Faults, FindsFaults
 from waltap.decode.message import Insert
 from waltap.format.record_transform import RecordUnfit
 from waltap.json.event_format import EventTransformFailed
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import Field, ConnectKind, Schema
 from waltap.source.position import Position
 from waltap.specs import EventTransformSpec, RecordTransformSpec, TransformSpec
 from waltap.transactions.transaction import TransactionPart
@@ -172,7 +172,7 @@ class TestPlantedEventTransforms(FindsFaults):
 # --- of records ---
 
 RECORDS = Faults()
-EXTRA = Field("extra", Schema(kind=Kind.STRING))
+EXTRA = Field("extra", Schema(kind=ConnectKind.STRING))
 
 
 def longer(schema):

@@ -14,9 +14,9 @@ import waltap_sinks.plugin
 import waltap_spark.plugin
 import waltap_streams.plugin
 from waltap.format.record import Record
-from waltap_testing.sink_suite import Delivered, SinkRig, SinkSuite
+from waltap_testing.sink_suite import DeliveredChange, SinkRig, SinkSuite
 from waltap_sinks.http.properties import HttpProperties
-from waltap.files.store import Store
+from waltap.files.store import FileStore
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties
 from waltap_sinks.changelog.table_version import LOG_COLUMNS
 from waltap_sinks.files.properties import FilesProperties
@@ -73,13 +73,13 @@ class TestJsonLines(SinkSuite):
 
 def changes(path):
     """Return the changes of a change log, as its readers see them."""
-    log = ChangeLog(Store(str(path)))
+    log = ChangeLog(FileStore(str(path)))
     found = []
     for table in ("items", "notes", "kinds"):
         for part in log.rows("public", table):
             for row in part.to_pylist():
                 values = {name: row[name] for name in row if not name.startswith("_")}
-                found.append(Delivered(f"public.{table}", row["_op"], values))
+                found.append(DeliveredChange(f"public.{table}", row["_op"], values))
     return found
 
 
@@ -115,7 +115,7 @@ def rows_of_files(folder):
         table = path.parent.parent.name.removeprefix("table=public.")
         for row in parquet.ParquetFile(path).read().to_pylist():
             values = {name: value for name, value in row.items() if name not in LOG_COLUMNS}
-            found.append(Delivered(f"public.{table}", row["_op"], values))
+            found.append(DeliveredChange(f"public.{table}", row["_op"], values))
     return found
 
 

@@ -18,7 +18,7 @@ from tests.harness.servers.postgres import Database
 from tests.harness.sql import Place, in_duckdb, in_mariadb, in_postgresql, in_sqlite
 from waltap_sinks.plugin import register_sinks
 from waltap_sinks.sql import SqlProperties
-from waltap_testing.sink_suite import Delivered, SinkRig, SinkSuite
+from waltap_testing.sink_suite import DeliveredChange, SinkRig, SinkSuite
 
 SPEC = next(spec for spec in register_sinks() if spec.name == "sql")
 TABLES = ("items", "notes", "kinds")
@@ -45,7 +45,7 @@ def rig(place: Place, schema: str = "", **more: Any) -> SinkRig:
     """Return a rig whose tables are in ``schema``, where one is given."""
     prefix = f"{schema}." if schema else ""
 
-    def read_back() -> list[Delivered]:
+    def read_back() -> list[DeliveredChange]:
         found = []
         with contextlib.closing(place.connect()) as connection:
             for table in TABLES:
@@ -57,7 +57,7 @@ def rig(place: Place, schema: str = "", **more: Any) -> SinkRig:
                     continue
                 names = [column[0] for column in cursor.description]
                 found += [
-                    Delivered(f"public.{table}", "r", dict(zip(names, row, strict=True)))
+                    DeliveredChange(f"public.{table}", "r", dict(zip(names, row, strict=True)))
                     for row in cursor.fetchall()
                 ]
         return found

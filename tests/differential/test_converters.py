@@ -17,8 +17,8 @@ from tests.harness.servers.jars import MissingProgram
 from tests.harness.servers.registry import Registry
 from waltap.errors import ConfigurationError
 from waltap.format.converter import ConverterContext
-from waltap.format.unfit import Unfit
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.format.unfit import SchemaMismatch
+from waltap.mapping.connect_schema import Field, ConnectKind, Schema
 from waltap_formats.avro.binary import avro_writer
 from waltap_formats.avro.schema import avro_schema
 from waltap_formats.cloudevents.converter import CloudEventsConverter
@@ -152,7 +152,7 @@ def read_schema(given: dict[str, Any]) -> Schema:
     fields = tuple(Field(each["field"], read_schema(each)) for each in given.get("fields", ()))
     default = given.get("default")
     return Schema(
-        kind=Kind(given["type"]),
+        kind=ConnectKind(given["type"]),
         optional=given.get("optional", False),
         name=given.get("name"),
         version=given.get("version"),
@@ -210,7 +210,7 @@ def test_protobuf_of_every_type_is_what_confluents_converter_writes(typed: Any) 
     for (name, record, options), answer in zip(records, answers, strict=True):
         if answer.data is None:
             refused += 1
-            with pytest.raises((Unfit, ConfigurationError)):
+            with pytest.raises((SchemaMismatch, ConfigurationError)):
                 protobuf(record.value_schema, options, record.value)
             continue
         data, text = protobuf(record.value_schema, options, record.value)
@@ -284,7 +284,7 @@ def test_protobuf_of_other_shapes_is_what_confluents_converter_writes() -> None:
     for (schema, payload, options), answer in zip(cases, answers, strict=True):
         value = b64decode(payload) if schema["type"] == "bytes" else payload
         if answer.data is None:
-            with pytest.raises((Unfit, ConfigurationError)):
+            with pytest.raises((SchemaMismatch, ConfigurationError)):
                 protobuf(read_schema(schema), options, value)
             continue
         taken += 1
@@ -367,11 +367,11 @@ def connect(schema: Schema, value: Any) -> Any:
     if value is None:
         return None
     match schema.kind:
-        case Kind.BYTES:
+        case ConnectKind.BYTES:
             return b64decode(value)
-        case Kind.STRUCT:
+        case ConnectKind.STRUCT:
             return {f.name: connect(f.schema, value[f.name]) for f in schema.fields}
-        case Kind.ARRAY:
+        case ConnectKind.ARRAY:
             assert schema.items is not None
             return [connect(schema.items, each) for each in value]
     return value
@@ -400,7 +400,7 @@ def test_what_debezium_recorded_is_avro_and_protobuf_as_confluents_converters_wr
         schema = read_schema(both["schema"])
         value = connect(schema, both["payload"])
         if answer.data is None:
-            with pytest.raises((Unfit, ConfigurationError)):
+            with pytest.raises((SchemaMismatch, ConfigurationError)):
                 avro(schema, value) if question.converter == AVRO else protobuf(schema, {}, value)
             continue
         assert answer.schema is not None

@@ -11,10 +11,10 @@ import pytest
 
 from tests.differential.transforms import Question, ask, written
 from tests.harness.change_records import PIPELINE, change_records, outbox_records, transform
-from waltap.capture.capture import Capture, CaptureProperties
+from waltap.capture.capture import CaptureRules, CaptureProperties
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordTransformContext
-from waltap.mapping.connect_schema import Kind
+from waltap.mapping.connect_schema import ConnectKind
 from waltap_transforms.debezium import DEBEZIUM as DEBEZIUM_SPECS
 from waltap_transforms.debezium.event_router import EventRouter, EventRouterProperties
 from waltap_transforms.debezium.logical_table_router import (
@@ -278,7 +278,7 @@ def hashable(record: ConnectRecord) -> bool:
         return True
     kinds = {field.name: field.schema for field in schema.fields[0].schema.fields}
     return not any(
-        (each.kind is Kind.BYTES and each.name is None) or each.kind is Kind.STRUCT
+        (each.kind is ConnectKind.BYTES and each.name is None) or each.kind is ConnectKind.STRUCT
         for each in kinds.values()
     )
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.harness.pipeline import until
 from tests.harness.servers.postgres import Database
-from waltap.dead_letters.letter import Letter
+from waltap.dead_letters.letter import DeadLetter
 from waltap.dead_letters.store import LetterStore
 
 SEED = int(os.environ.get("WALTAP_TEST_SEED") or time.time_ns() % 1_000_000)
@@ -69,7 +69,7 @@ class Trial:
             text=True,
         )
 
-    def letters(self) -> list[Letter]:
+    def letters(self) -> list[DeadLetter]:
         return LetterStore(self.folder / ".waltap" / "p" / "dead-letters").letters()
 
     def delivered(self) -> int:

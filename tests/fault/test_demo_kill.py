@@ -13,9 +13,9 @@ import pytest
 from waltap_demo.engine_process import EngineProcess, write_profile
 from waltap_demo.flights import TABLES, load
 from waltap_demo.operations import day_of_operations, night_run
-from waltap_demo.replay import Progress, Replay
+from waltap_demo.replay import ReplayProgress, OperationReplay
 from waltap_spark.live import LiveTables
-from waltap_spark.output import Output
+from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare
 from waltap_spark.verify import compare
 
@@ -64,7 +64,7 @@ def test_every_table_is_equal_after_kills(spark: Any, database: Any, tmp_path: P
     try:
         engine.wait_until(engine.ready_file.exists, 240, "the snapshot", quiet)
         events = day_of_operations(data)
-        replay = Replay(connection, Progress(lake), Silent())
+        replay = OperationReplay(connection, ReplayProgress(lake), Silent())
         player = threading.Thread(target=replay.play, args=(events, 4.0 * (len(VICTIMS) + 1)))
         player.start()
         for victim in VICTIMS:
@@ -81,7 +81,7 @@ def test_every_table_is_equal_after_kills(spark: Any, database: Any, tmp_path: P
             else:
                 kill_spark(engine)
         player.join()
-        night = Replay(connection, Progress(lake), Silent())
+        night = OperationReplay(connection, ReplayProgress(lake), Silent())
         night.play(night_run(DAY), 0)
         engine.wait_until(
             lambda: replay.caught_up() and night.caught_up(), 600, "catching up", quiet
@@ -91,7 +91,7 @@ def test_every_table_is_equal_after_kills(spark: Any, database: Any, tmp_path: P
         with contextlib.suppress(Exception):
             engine.kill()
         _wait_for_spark_to_end(lake)
-    tables = LiveTables(prepare(spark), Output(str(lake / "tables")))
+    tables = LiveTables(prepare(spark), SparkOutput(str(lake / "tables")))
     found = compare(connection, tables, [f"public.{name}" for name in TABLES])
     connection.close()
     assert [each for each in found if not each.equal] == []

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from pyarrow import dataset, fs
-from waltap.files import FilesAway, StorageProperties, Store
+from waltap.files import FilesAway, StorageProperties, FileStore
 from waltap_sinks.changelog import ChangeLog
 
 from tests.harness.pipeline import until
@@ -105,7 +105,7 @@ class Trial:
     def log(self) -> list[int]:
         """Return the ids in the change log, by its own reader."""
         storage = StorageProperties.model_validate(self.s3.properties())
-        log = ChangeLog(Store(f"s3://{self.bucket}/log", storage))
+        log = ChangeLog(FileStore(f"s3://{self.bucket}/log", storage))
         return sorted(n for rows in log.rows("public", "t") for n in rows["id"].to_pylist())
 
 

@@ -12,13 +12,13 @@ from waltap.source.position import parse_lsn
 from waltap_testing.recording import frames_of_slot
 from waltap_testing.walsender import (
     READS,
-    Confirmed,
-    Cut,
-    Forward,
-    Half,
-    Keepalive,
-    Pieces,
-    Script,
+    AwaitConfirmed,
+    CutConnection,
+    QueryForwarder,
+    SendHalf,
+    SendKeepalive,
+    SendPieces,
+    StreamScript,
     ServerError,
     XLogData,
 )
@@ -71,7 +71,7 @@ def stage(database: Database, tmp_path):
 @pytest.fixture
 def scripted(stage, walsender):
     """Return a factory of walsenders whose catalogue is the real server's."""
-    with Forward(stage.database.dsn) as catalogue:
+    with QueryForwarder(stage.database.dsn) as catalogue:
         yield lambda *scripts, **options: walsender(
             *scripts, answers={READS: catalogue}, database=stage.database.name, **options
         )
@@ -82,8 +82,8 @@ ALL = [*range(1, 6), *range(11, 16), *range(21, 26)]
 
 def test_frames_that_arrive_in_pieces_are_delivered(stage, scripted):
     """As a slow network delivers them: 1, 2 or 7 bytes at a time."""
-    pieces = [Pieces(frame, (1, 2, 7), gap=0.001) for frame in stage.frames]
-    server = scripted([*pieces, Confirmed(stage.end), Keepalive(stage.end)])
+    pieces = [SendPieces(frame, (1, 2, 7), gap=0.001) for frame in stage.frames]
+    server = scripted([*pieces, AwaitConfirmed(stage.end), SendKeepalive(stage.end)])
     ran, ids = stage.run(server, "--max-records", "15")
     assert ran.returncode == 0, ran.stderr
     assert ids == ALL
@@ -95,13 +95,13 @@ def test_a_cut_in_the_middle_of_a_transaction_loses_and_doubles_nothing(stage, s
     middle = stage.first_commit + 4
     broken = [
         *stage.frames[:middle],
-        Confirmed(stage.first_end),
-        Half(stage.frames[middle], 17),
-        Cut(),
+        AwaitConfirmed(stage.first_end),
+        SendHalf(stage.frames[middle], 17),
+        CutConnection(),
     ]
     begin, *rest = stage.frames[stage.first_commit + 1 :]
     relation = stage.frames[1]  # a new session announces it anew
-    server = scripted(broken, [begin, relation, *rest, Confirmed(stage.end)])
+    server = scripted(broken, [begin, relation, *rest, AwaitConfirmed(stage.end)])
     ran, ids = stage.run(server, "--max-records", "15")
     assert ran.returncode == 0, ran.stderr
     assert ids == ALL
@@ -110,12 +110,14 @@ def test_a_cut_in_the_middle_of_a_transaction_loses_and_doubles_nothing(stage, s
     assert parse_lsn(starts[1].split("LOGICAL ")[1].split()[0]) == stage.first_end
 
 
-@pytest.mark.parametrize("cut", [Cut(), Cut(reset=True)], ids=["closed", "reset"])
+@pytest.mark.parametrize(
+    "cut", [CutConnection(), CutConnection(reset=True)], ids=["closed", "reset"]
+)
 def test_what_was_delivered_and_not_confirmed_comes_again_and_is_not_doubled(stage, scripted, cut):
     """The server sends the first transaction again, as after a crash of its own."""
     server = scripted(
-        [*stage.frames[: stage.first_commit + 1], Confirmed(stage.first_end), cut],
-        [*stage.frames, Confirmed(stage.end)],
+        [*stage.frames[: stage.first_commit + 1], AwaitConfirmed(stage.first_end), cut],
+        [*stage.frames, AwaitConfirmed(stage.end)],
     )
     ran, ids = stage.run(server, "--max-records", "15")
     assert ran.returncode == 0, ran.stderr
@@ -125,9 +127,9 @@ def test_what_was_delivered_and_not_confirmed_comes_again_and_is_not_doubled(sta
 def test_a_keepalive_that_asks_is_answered_at_once(stage, scripted):
     server = scripted(
         [
-            Keepalive(stage.frames[0].lsn, reply=True),
+            SendKeepalive(stage.frames[0].lsn, reply=True),
             *stage.frames,
-            Confirmed(stage.end),
+            AwaitConfirmed(stage.end),
         ]
     )
     ran, ids = stage.run(server, "--max-records", "15")
@@ -139,8 +141,8 @@ def test_a_keepalive_that_asks_is_answered_at_once(stage, scripted):
 def test_a_keepalive_beyond_an_open_transaction_is_not_confirmed(stage, scripted):
     """What of it was delivered is remembered: when it comes whole, the rest is added."""
     server = scripted(
-        [*stage.frames[: stage.first_commit - 1], Keepalive(stage.end + 0x1000)],
-        [*stage.frames, Confirmed(stage.end)],
+        [*stage.frames[: stage.first_commit - 1], SendKeepalive(stage.end + 0x1000)],
+        [*stage.frames, AwaitConfirmed(stage.end)],
     )
     ran, ids = stage.run(server, "--max-seconds", "20")
     assert ran.returncode == 0, ran.stderr
@@ -168,9 +170,9 @@ def test_an_error_of_the_plugin_ends_the_run_with_its_text(stage, scripted):
 
 def test_a_slot_that_is_active_elsewhere_is_tried_again(stage, walsender):
     active = ServerError("55006", f'replication slot "{stage.slot}" is active for PID 4712')
-    with Forward(stage.database.dsn) as catalogue:
+    with QueryForwarder(stage.database.dsn) as catalogue:
         server = walsender(
-            Script((*stage.frames, Confirmed(stage.end)), matches="LOGICAL"),
+            StreamScript((*stage.frames, AwaitConfirmed(stage.end)), matches="LOGICAL"),
             answers={"^START_REPLICATION": [active, active, None], READS: catalogue},
             database=stage.database.name,
         )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.live import LiveTables
-from waltap_spark.output import Output
+from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare
 
 from tests.harness.changelog import Database, batch, context, relation
@@ -45,7 +45,7 @@ def until(condition: Any, seconds: float = 300.0) -> None:
 @pytest.mark.timeout(1500)
 def test_a_killed_driver_goes_on_from_its_last_commit(spark: Any, tmp_path: Path) -> None:
     chance = random.Random(20130101)
-    db, output = Database(), Output(str(tmp_path / "out"))
+    db, output = Database(), SparkOutput(str(tmp_path / "out"))
     log = ChangeLogSink(ChangeLogProperties(path=str(tmp_path / "log")), context(tmp_path))
     log.open()
 

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import pytest
 from waltap_spark.live import LiveTables
-from waltap_spark.output import Output
+from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare
 
 from tests.harness.servers.delta import spark_jars
@@ -134,7 +134,7 @@ class Bank:
         ((end,),) = self.database.execute("SELECT pg_current_wal_lsn()")
         self.until(lambda: self.confirmed(end), "end of the changes")
         self.stop()
-        tables = LiveTables(prepare(spark()), Output(str(self.folder / "lake" / "tables")))
+        tables = LiveTables(prepare(spark()), SparkOutput(str(self.folder / "lake" / "tables")))
         for table, columns in (("accounts", "id, balance"), ("large", "id, v"), ("ticks", "n, v")):
             rows = tables.current(f"public.{table}").selectExpr(*columns.split(", ")).collect()
             there = self.database.execute(f"SELECT {columns} FROM {table}")

@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka.admin import NewTopic
 from waltap_spark.kafka import KafkaTopics
 from waltap_spark.live import LiveTables
-from waltap_spark.output import Output
+from waltap_spark.output import SparkOutput
 
 from tests.harness.kafka import create
 from tests.harness.topics import Reader, event, produce
@@ -53,7 +53,7 @@ def test_a_driver_killed_between_rows_and_offsets_takes_each_change_once(
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-    state = Output(str(tmp_path / "out")).state()
+    state = SparkOutput(str(tmp_path / "out")).state()
     assert state is not None
     assert state.rows_applied == 2 * PORTION
     chosen: Any = {**given, "topics": (topic,)}
@@ -64,7 +64,9 @@ def test_a_driver_killed_between_rows_and_offsets_takes_each_change_once(
         assert last.mark > state.mark
     assert reader.pull() == 2 * (EACH - 2 * PORTION)
     assert reader.pull() == 0
-    history = LiveTables(reader.spark, Output(str(tmp_path / "out"))).changes("inventory.items")
+    history = LiveTables(reader.spark, SparkOutput(str(tmp_path / "out"))).changes(
+        "inventory.items"
+    )
     seen = sorted((row["id"], row["v"]) for row in history.select("id", "v").collect())
     assert seen == sorted((p + 2 * (n % 15), n) for p in (0, 1) for n in range(EACH))
     newest = {p + 2 * (n % 15): n for p in (0, 1) for n in range(EACH)}

@@ -14,11 +14,11 @@ from typing import Any
 
 import psycopg
 from waltap_sinks.changelog import ChangeLog
-from waltap_spark.applier import Applier, ApplyOptions
+from waltap_spark.applier import OutputApplier, ApplyOptions
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.live import LiveTables, open_tables
 from waltap_spark.modes import ModeRules
-from waltap_spark.output import Output
+from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare
 from waltap_spark.verify import compare
 
@@ -84,10 +84,10 @@ def _running(database: Database, folder: Path, spark: Any, table_format: str) ->
         },
     )
     reader = ChangeLog(log)
-    applier = Applier(
+    applier = OutputApplier(
         prepare(spark),
         reader,
-        Output(str(output)),
+        SparkOutput(str(output)),
         ApplyOptions(modes=ModeRules(modes=MODES)),
         FormatChoice(table_format),
     )

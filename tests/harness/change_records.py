@@ -6,17 +6,17 @@ from typing import Any
 
 import msgspec
 
-from waltap.capture.capture import Capture, CaptureProperties
+from waltap.capture.capture import CaptureRules, CaptureProperties
 from waltap.format.connect_record import ConnectHeader, ConnectRecord
 from waltap.format.record_transform import RecordTransformContext
 from waltap.mapping import envelope
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import Field, ConnectKind, Schema
 from waltap_transforms.debezium import DEBEZIUM
 
 __all__ = ["PIPELINE", "change_records", "outbox_records", "structures", "transform"]
 
 PIPELINE = RecordTransformContext(
-    label="t", capture=Capture(CaptureProperties.model_validate({"topic.prefix": "server"}))
+    label="t", capture=CaptureRules(CaptureProperties.model_validate({"topic.prefix": "server"}))
 )
 """What transforms know of a pipeline."""
 
@@ -26,19 +26,22 @@ MESSAGE = envelope.message_value_schema("postgresql", SOURCE, binary=True)
 MESSAGE_KEY = envelope.message_key_schema("postgresql")
 
 _KINDS: tuple[tuple[Schema, tuple[Any, ...]], ...] = (
-    (Schema(kind=Kind.INT16), (0, -1, 32767)),
-    (Schema(kind=Kind.INT32), (0, 7, -2147483648)),
-    (Schema(kind=Kind.INT64), (0, 9007199254740993, -9223372036854775808)),
-    (Schema(kind=Kind.FLOAT32), (0.5, -1.25, 3.0)),
-    (Schema(kind=Kind.FLOAT64), (0.1, -1e300, 2.0)),
-    (Schema(kind=Kind.BOOLEAN), (True, False)),
-    (Schema(kind=Kind.STRING), ("", "some", "Ä\n\U0001f600", "  ")),
-    (Schema(kind=Kind.BYTES), (b"", b"\x00\xff", b"{}")),
-    (Schema(kind=Kind.STRING, name="io.debezium.data.Json", version=1), ("{}", '{"a": [1]}')),
-    (Schema(kind=Kind.STRING, name="io.debezium.data.Uuid", version=1), ("a-b",)),
+    (Schema(kind=ConnectKind.INT16), (0, -1, 32767)),
+    (Schema(kind=ConnectKind.INT32), (0, 7, -2147483648)),
+    (Schema(kind=ConnectKind.INT64), (0, 9007199254740993, -9223372036854775808)),
+    (Schema(kind=ConnectKind.FLOAT32), (0.5, -1.25, 3.0)),
+    (Schema(kind=ConnectKind.FLOAT64), (0.1, -1e300, 2.0)),
+    (Schema(kind=ConnectKind.BOOLEAN), (True, False)),
+    (Schema(kind=ConnectKind.STRING), ("", "some", "Ä\n\U0001f600", "  ")),
+    (Schema(kind=ConnectKind.BYTES), (b"", b"\x00\xff", b"{}")),
+    (
+        Schema(kind=ConnectKind.STRING, name="io.debezium.data.Json", version=1),
+        ("{}", '{"a": [1]}'),
+    ),
+    (Schema(kind=ConnectKind.STRING, name="io.debezium.data.Uuid", version=1), ("a-b",)),
     (
         Schema(
-            kind=Kind.BYTES,
+            kind=ConnectKind.BYTES,
             name="org.apache.kafka.connect.data.Decimal",
             version=1,
             parameters=(("scale", "2"), ("connect.decimal.precision", "9")),
@@ -46,13 +49,19 @@ _KINDS: tuple[tuple[Schema, tuple[Any, ...]], ...] = (
         (b"\x00", b"\x04\xd2", b"\xff"),
     ),
     (
-        Schema(kind=Kind.INT64, name="io.debezium.time.MicroTimestamp", version=1),
+        Schema(kind=ConnectKind.INT64, name="io.debezium.time.MicroTimestamp", version=1),
         (0, -1, 1767225601123456, 1774751400000000, -62135596800000001),
     ),
-    (Schema(kind=Kind.INT64, name="io.debezium.time.Timestamp", version=1), (0, 1767225601123)),
-    (Schema(kind=Kind.INT64, name="io.debezium.time.NanoTimestamp", version=1), (0, 10**18 + 7)),
     (
-        Schema(kind=Kind.STRING, name="io.debezium.time.ZonedTimestamp", version=1),
+        Schema(kind=ConnectKind.INT64, name="io.debezium.time.Timestamp", version=1),
+        (0, 1767225601123),
+    ),
+    (
+        Schema(kind=ConnectKind.INT64, name="io.debezium.time.NanoTimestamp", version=1),
+        (0, 10**18 + 7),
+    ),
+    (
+        Schema(kind=ConnectKind.STRING, name="io.debezium.time.ZonedTimestamp", version=1),
         (
             "2026-01-01T00:00:00.123456Z",
             "1970-07-01T12:00:00Z",
@@ -62,28 +71,28 @@ _KINDS: tuple[tuple[Schema, tuple[Any, ...]], ...] = (
             "-0044-03-15T12:00:00Z",
         ),
     ),
-    (Schema(kind=Kind.INT32, name="io.debezium.time.Date", version=1), (0, 20454)),
+    (Schema(kind=ConnectKind.INT32, name="io.debezium.time.Date", version=1), (0, 20454)),
     (
-        Schema(kind=Kind.ARRAY, items=Schema(kind=Kind.INT32, optional=True)),
+        Schema(kind=ConnectKind.ARRAY, items=Schema(kind=ConnectKind.INT32, optional=True)),
         ([], [1, None, 3]),
     ),
     (
         Schema(
-            kind=Kind.MAP,
-            keys=Schema(kind=Kind.STRING),
-            values=Schema(kind=Kind.STRING, optional=True),
+            kind=ConnectKind.MAP,
+            keys=Schema(kind=ConnectKind.STRING),
+            values=Schema(kind=ConnectKind.STRING, optional=True),
         ),
         ({}, {"a": "b", "c": None}),
     ),
     (
         Schema(
-            kind=Kind.STRUCT,
+            kind=ConnectKind.STRUCT,
             name="io.debezium.data.geometry.Geometry",
             version=1,
             doc="Geometry",
             fields=(
-                Field("wkb", Schema(kind=Kind.BYTES)),
-                Field("srid", Schema(kind=Kind.INT32, optional=True)),
+                Field("wkb", Schema(kind=ConnectKind.BYTES)),
+                Field("srid", Schema(kind=ConnectKind.INT32, optional=True)),
             ),
         ),
         tuple(
@@ -100,35 +109,35 @@ _KINDS: tuple[tuple[Schema, tuple[Any, ...]], ...] = (
     ),
     (
         Schema(
-            kind=Kind.ARRAY,
+            kind=ConnectKind.ARRAY,
             name="io.debezium.data.DoubleVector",
             version=1,
-            items=Schema(kind=Kind.FLOAT64),
+            items=Schema(kind=ConnectKind.FLOAT64),
         ),
         ([], [1.0, -2.5e-7, 1e10]),
     ),
     (
         Schema(
-            kind=Kind.ARRAY,
+            kind=ConnectKind.ARRAY,
             name="io.debezium.data.FloatVector",
             version=1,
-            items=Schema(kind=Kind.FLOAT32),
+            items=Schema(kind=ConnectKind.FLOAT32),
         ),
         ([0.5, 3.0, 1.0e10],),
     ),
     (
         Schema(
-            kind=Kind.STRUCT,
+            kind=ConnectKind.STRUCT,
             name="io.debezium.data.SparseDoubleVector",
             version=1,
             fields=(
-                Field("dimensions", Schema(kind=Kind.INT16)),
+                Field("dimensions", Schema(kind=ConnectKind.INT16)),
                 Field(
                     "vector",
                     Schema(
-                        kind=Kind.MAP,
-                        keys=Schema(kind=Kind.INT16),
-                        values=Schema(kind=Kind.FLOAT64),
+                        kind=ConnectKind.MAP,
+                        keys=Schema(kind=ConnectKind.INT16),
+                        values=Schema(kind=ConnectKind.FLOAT64),
                     ),
                 ),
             ),
@@ -136,15 +145,15 @@ _KINDS: tuple[tuple[Schema, tuple[Any, ...]], ...] = (
         ({"dimensions": 25, "vector": {2: 1.0, 11: 0.5}},),
     ),
     (
-        Schema(kind=Kind.STRING, name="io.debezium.time.ZonedTime", version=1),
+        Schema(kind=ConnectKind.STRING, name="io.debezium.time.ZonedTime", version=1),
         ("10:00:00Z", "23:30:00.5Z"),
     ),
     (
-        Schema(kind=Kind.INT64, name="org.apache.kafka.connect.data.Timestamp", version=1),
+        Schema(kind=ConnectKind.INT64, name="org.apache.kafka.connect.data.Timestamp", version=1),
         (0, 1774751400000),
     ),
 )
-STRUCTURED = (Kind.ARRAY, Kind.MAP, Kind.STRUCT)
+STRUCTURED = (ConnectKind.ARRAY, ConnectKind.MAP, ConnectKind.STRUCT)
 
 
 def structures(name: str, columns: Sequence[Field]) -> Schema:
@@ -199,34 +208,39 @@ def outbox_records(seed: int, count: int) -> list[ConnectRecord]:
 def _payload(chance: random.Random, row: Schema) -> str | bytes | None:
     schema = next(field.schema for field in row.fields if field.name == "payload")
     payload = chance.choice(PAYLOADS if schema.optional else PAYLOADS[1:])
-    if schema.kind is Kind.BYTES and payload is not None:
+    if schema.kind is ConnectKind.BYTES and payload is not None:
         return payload.encode()
     return payload
 
 
 def _outbox(chance: random.Random) -> tuple[Schema, Schema]:
-    payload = chance.choice([Schema(kind=Kind.STRING), Schema(kind=Kind.STRING), _KINDS[8][0]])
+    payload = chance.choice(
+        [Schema(kind=ConnectKind.STRING), Schema(kind=ConnectKind.STRING), _KINDS[8][0]]
+    )
     if chance.random() < 0.2:
-        payload = Schema(kind=Kind.BYTES)
+        payload = Schema(kind=ConnectKind.BYTES)
     optional = chance.random() < 0.7
     unit = chance.choice(["Timestamp", "MicroTimestamp", "NanoTimestamp"])
     at = Schema(
-        kind=Kind.INT64, name=f"io.debezium.time.{unit}", version=1, optional=chance.random() < 0.5
+        kind=ConnectKind.INT64,
+        name=f"io.debezium.time.{unit}",
+        version=1,
+        optional=chance.random() < 0.5,
     )
     columns = [
-        Field("id", Schema(kind=Kind.STRING, name="io.debezium.data.Uuid", version=1)),
-        Field("aggregatetype", Schema(kind=Kind.STRING)),
+        Field("id", Schema(kind=ConnectKind.STRING, name="io.debezium.data.Uuid", version=1)),
+        Field("aggregatetype", Schema(kind=ConnectKind.STRING)),
         Field("aggregateid", _text(chance)),
-        Field("kind", Schema(kind=Kind.STRING)),
+        Field("kind", Schema(kind=ConnectKind.STRING)),
         Field("payload", msgspec.structs.replace(payload, optional=optional)),
         Field("at", at),
-        Field("n", Schema(kind=Kind.INT32)),
+        Field("n", Schema(kind=ConnectKind.INT32)),
     ]
     return envelope.key_schema("server.shop.outbox.Key", columns[:1]), structures("outbox", columns)
 
 
 def _table(chance: random.Random, name: str) -> tuple[str, Schema | None, Schema]:
-    columns = [Field("id", Schema(kind=Kind.INT32)), Field("kind", _text(chance))]
+    columns = [Field("id", Schema(kind=ConnectKind.INT32)), Field("kind", _text(chance))]
     for number in range(chance.randint(0, 8)):
         columns.append(Field(f"c{number}", _column(chance, *chance.choice(_KINDS))))
     keys = chance.choice([columns[:1], columns[:1], columns[:2], []])
@@ -235,7 +249,7 @@ def _table(chance: random.Random, name: str) -> tuple[str, Schema | None, Schema
 
 
 def _text(chance: random.Random) -> Schema:
-    return _column(chance, Schema(kind=Kind.STRING), ("a", "b"))
+    return _column(chance, Schema(kind=ConnectKind.STRING), ("a", "b"))
 
 
 def _column(chance: random.Random, schema: Schema, values: tuple[Any, ...]) -> Schema:
@@ -328,7 +342,9 @@ def _headers(chance: random.Random, row: Schema) -> tuple[ConnectHeader, ...]:
     if chance.random() < 0.4:
         names = [field.name for field in row.fields if chance.random() < 0.3]
         schema = Schema(
-            kind=Kind.ARRAY, optional=True, items=Schema(kind=Kind.STRING, optional=True)
+            kind=ConnectKind.ARRAY,
+            optional=True,
+            items=Schema(kind=ConnectKind.STRING, optional=True),
         )
         headers.append(("Dropped", schema, names))
     return tuple(headers)

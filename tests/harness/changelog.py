@@ -16,7 +16,7 @@ from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
 from waltap_sinks.changelog.table_version import LOG_COLUMNS
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.sink.sink import SinkContext
-from waltap.source.coverage import Coverage
+from waltap.source.coverage import PublicationCompleteness
 from waltap.source.position import Position
 
 TYPES = {
@@ -108,7 +108,7 @@ def context(folder: Path, *, resumes: bool = False, **more: Any) -> SinkContext:
     )
 
 
-ALL: Final = Coverage(others="all", goes_on=True)
+ALL: Final = PublicationCompleteness(others="all", goes_on=True)
 """What a source says of which no change is missing."""
 
 

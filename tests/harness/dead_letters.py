@@ -6,13 +6,13 @@ from typing import Any
 
 from tests.harness.command import waltap
 from tests.harness.pipeline import PipelineRig
-from waltap.dead_letters.letter import Letter
+from waltap.dead_letters.letter import DeadLetter
 from waltap.dead_letters.store import LetterStore
 
 KEEP = {"errors.tolerance": "dead_letter"}
 
 
-def letters_of(pipeline: PipelineRig) -> list[Letter]:
+def letters_of(pipeline: PipelineRig) -> list[DeadLetter]:
     return LetterStore(pipeline.offset_file.parent / "dead-letters").letters()
 
 

@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors import PySparkException
 from waltap_spark import applier, retries
 from waltap_spark.formats import merging
-from waltap_spark.formats.work import Work
+from waltap_spark.formats.work import TableWriter
 from waltap_spark.live import LiveTables
 
 from tests.harness.changelog import relation
@@ -29,7 +29,7 @@ def steps_that_fail_are_taken_once(rig: Rig) -> None:
         rig.db.update(PEOPLE, ["1"], name="c", unsent=["note"])
         rig.commit()
         with patch.context() as failing:
-            failing.setattr(Work, "merge", _fails)
+            failing.setattr(TableWriter, "merge", _fails)
             rig.apply()
         assert "a task is lost" in rig.output.table("people").failed
         rig.apply()

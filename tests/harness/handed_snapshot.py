@@ -11,11 +11,11 @@ from waltap.snapshot import SnapshotChunk
 from waltap.source.connector import MadeByRun
 from waltap.transactions.transaction import Batch, SnapshotRows
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_spark.applier import Applier, ApplyOptions
+from waltap_spark.applier import OutputApplier, ApplyOptions
 from waltap_spark.formats.choice import PARQUET, FormatChoice
-from waltap_spark.handed import Handed, TableChunks
+from waltap_spark.handed import Handed, AssignedSplits
 from waltap_spark.live import LiveTables
-from waltap_spark.output import Output
+from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare
 
 from tests.harness.pipeline import PipelineRig
@@ -37,9 +37,9 @@ class HandedSnapshots:
         self.folder, self.spark = folder, prepare(spark)
         spark.conf.set("spark.sql.timeType.enabled", "true")  # plans are checked in any session
         self.options, self.choice = ApplyOptions(**options), FormatChoice(table_format)
-        self.log, self.output = ChangeLog(str(folder / "log")), Output(str(folder / "out"))
+        self.log, self.output = ChangeLog(str(folder / "log")), SparkOutput(str(folder / "out"))
         self._there: dict[str, Handed] = {}
-        self._applier: Applier | None = None
+        self._applier: OutputApplier | None = None
 
     @contextlib.contextmanager
     def engine(self, name: str) -> Iterator[Mapping[str, list[SnapshotChunk]]]:
@@ -61,7 +61,7 @@ class HandedSnapshots:
             tables: dict[str, list[SnapshotChunk]] = {}
             for chunk in connector.chunks(start):
                 tables.setdefault(chunk.relation.name, []).append(chunk)
-            self._there[name] = {n: TableChunks.of(each, context) for n, each in tables.items()}
+            self._there[name] = {n: AssignedSplits.of(each, context) for n, each in tables.items()}
             sink.open()
             position = start.offset.sole.position
             for number, chunks in enumerate(tables.values()):
@@ -90,7 +90,7 @@ class HandedSnapshots:
         if self._applier is not None:
             self._applier.close()
         told = self.options, self.choice, self._there.get
-        self._applier = Applier(self.spark, self.log, self.output, *told)
+        self._applier = OutputApplier(self.spark, self.log, self.output, *told)
         self._applier.open()
         self._applier.apply(list(self.log.manifests(self._applier.state.mark)))
 

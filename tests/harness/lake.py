@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from waltap_sinks.changelog import ChangeLog
-from waltap_spark.applier import Applier, ApplyOptions
+from waltap_spark.applier import OutputApplier, ApplyOptions
 from waltap_spark.formats.choice import PARQUET, FormatChoice
 from waltap_spark.live import LiveTables
-from waltap_spark.output import Output
+from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare
 
 from tests.harness.servers.postgres import Database
@@ -73,8 +73,8 @@ class Lake:
 
     def apply(self) -> LiveTables:
         """Apply the change log; return the tables."""
-        log, output = ChangeLog(str(self.folder / "log")), Output(str(self.folder / "out"))
-        applier = Applier(self.spark, log, output, self._options, self._choice)
+        log, output = ChangeLog(str(self.folder / "log")), SparkOutput(str(self.folder / "out"))
+        applier = OutputApplier(self.spark, log, output, self._options, self._choice)
         applier.open()
         applier.apply(list(log.manifests(applier.state.mark)))
         applier.close()

@@ -15,12 +15,12 @@ from waltap.source.connector import Connector, ConnectorContext
 from waltap.specs import ConnectorSpec
 from waltap.config.property import declare
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.catalog.preflight import Preflight
+from waltap_postgres.catalog.preflight import PreflightChecks
 from waltap_postgres.connector import PostgresConnector
-from waltap_postgres.dialect import Dialect
+from waltap_postgres.dialect import PostgresDialect
 from waltap_postgres.errors import ErrorMeanings, SlotMissing
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.slot import Slots
+from waltap_postgres.replication.slot import SlotAdmin
 from waltap_postgres.server_identity import ServerIdentity
 
 from tests.harness.servers.postgres import Database
@@ -82,7 +82,7 @@ class LesserIdentity(ServerIdentity):
         )
 
 
-class LesserSlots(Slots):
+class LesserSlots(SlotAdmin):
     def create_sql(self, name: str, plugin: str, *, two_phase: bool) -> str:
         return f'CREATE_REPLICATION_SLOT "{name}" LOGICAL "{plugin}" NOEXPORT_SNAPSHOT'
 
@@ -101,12 +101,12 @@ class LesserProperties(PostgresProperties):
     )
 
 
-class LesserPreflight(Preflight):
+class LesserPreflight(PreflightChecks):
     def of_server(self, checks):
         return [check for check in checks if check.name != "wal_level"]
 
 
-LESSER = Dialect(
+LESSER = PostgresDialect(
     name="a lesser server",
     catalogue=LesserCatalogue,
     identity=LesserIdentity,

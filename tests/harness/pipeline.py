@@ -21,7 +21,7 @@ from waltap.config.layers import read_tables
 from waltap.config.resolve import resolve
 from waltap.decode.message import Delete, Insert, LogicalMessage, Truncate, Update
 from waltap.decode.relation import Relation
-from waltap.decode.tuple_image import Missing, Tuple
+from waltap.decode.tuple_image import MissingValue, Tuple
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.hookspecs import hookimpl
 from waltap.host import Host
@@ -29,7 +29,7 @@ from waltap.offsets.offset import Offset
 from waltap.pipeline import Engine, Limits
 from waltap.pipeline.preflight import checks
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
-from waltap.source.connector import Check
+from waltap.source.connector import PreflightCheck
 from waltap.source.position import Position, parse_lsn
 from waltap.specs import SinkSpec
 
@@ -124,10 +124,10 @@ class Destination:
             before = rows.pop(place, {})
             if event.op == "d":
                 continue
-            if event.old and not any(isinstance(event.old[n], Missing) for n in names):
+            if event.old and not any(isinstance(event.old[n], MissingValue) for n in names):
                 before = rows.pop(tuple(event.old[name] for name in names), before)
             rows[place] = {
-                name: before.get(name, value) if isinstance(value, Missing) else value
+                name: before.get(name, value) if isinstance(value, MissingValue) else value
                 for name, value in event.row.items()
             }
         return rows
@@ -287,7 +287,7 @@ class PipelineRig:
         tables |= {"sinks": self.outlets} if self.outlets else {"sink": {"type": "kept"} | sink}
         return resolve(read_tables(tables | self.tables), host)
 
-    def doctor(self, **settings: Any) -> dict[str, Check]:
+    def doctor(self, **settings: Any) -> dict[str, PreflightCheck]:
         """Return the checks that fail or warn, by name, as ``waltap doctor`` makes them."""
         host, _ = self.host()
         profile = self.profile(host, **settings)

@@ -11,7 +11,7 @@ from google.protobuf import (
     wrappers_pb2,
 )
 
-from waltap_formats.protobuf.schema import WRAPPERS, Message
+from waltap_formats.protobuf.schema import WRAPPERS, MessageType
 from waltap_formats.protobuf.text import read_text
 
 __all__ = ["protobuf_reader"]
@@ -68,7 +68,7 @@ def _primitive(kind: str) -> Any:
     return getattr(FIELD, f"TYPE_{kind.upper()}") if kind in WRAPPERS else None
 
 
-def _define(made: Any, message: Message) -> None:
+def _define(made: Any, message: MessageType) -> None:
     made.name = message.name
     for member in message.members:
         label = FIELD.LABEL_REPEATED if member.label == "repeated" else FIELD.LABEL_OPTIONAL

@@ -7,7 +7,7 @@ from waltap.decode.relation import Relation
 from waltap_spark.errors import HistoryNotKept
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
-from waltap_spark.shared_targets import Places
+from waltap_spark.shared_targets import TargetMappings
 
 from tests.harness.changelog import relation
 from tests.harness.spark import Rig
@@ -16,7 +16,7 @@ from tests.harness.versions import text, versions
 __all__ = ["COLUMNS", "INTO", "KINDS", "RULES", "anything", "check", "of", "run"]
 
 COLUMNS = [("id", "int4"), ("name", "text"), ("note", "text")]
-INTO = Places((r"t(\d)\.(.*):all.$2@tenant $1",))
+INTO = TargetMappings((r"t(\d)\.(.*):all.$2@tenant $1",))
 RULES = ModeRules(
     modes=(r"all\.versions:scd2", r"all\.logged:append", "scd1"),
     deletes=(r"all\.soft:soft", "hard"),

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from waltap.decode.relation import Relation
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_spark.applier import Applier, ApplyOptions
+from waltap_spark.applier import OutputApplier, ApplyOptions
 from waltap_spark.formats.choice import PARQUET, FormatChoice
 from waltap_spark.live import LiveTables
-from waltap_spark.output import Output
+from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare
 
 from tests.harness.changelog import ALL, Database, batch, context
@@ -36,10 +36,10 @@ class Rig:
         self.sink.open()
         self.sink.begins(ALL)
         self.log = ChangeLog(str(folder / "log"))
-        self.output = Output(str(folder / "out"))
+        self.output = SparkOutput(str(folder / "out"))
         named = isinstance(table_format, str)
         self.choice = FormatChoice(table_format or PARQUET) if named else table_format
-        self.applier = Applier(self.spark, self.log, self.output, self.options, self.choice)
+        self.applier = OutputApplier(self.spark, self.log, self.output, self.options, self.choice)
         self.applier.open()
 
     def commit(self) -> None:
@@ -64,9 +64,9 @@ class Rig:
     def reopen(self, **options: Any) -> None:
         """A new driver process, as far as the files can tell."""
         self.applier.close()
-        self.output = Output(str(self.folder / "out"))
+        self.output = SparkOutput(str(self.folder / "out"))
         options_now = ApplyOptions(**options) if options else self.options
-        self.applier = Applier(self.spark, self.log, self.output, options_now, self.choice)
+        self.applier = OutputApplier(self.spark, self.log, self.output, options_now, self.choice)
         self.applier.open()
 
     def apply_and_die(self) -> None:

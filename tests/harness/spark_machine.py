@@ -18,14 +18,14 @@ import msgspec
 import pytest
 from waltap.decode.relation import Relation
 from waltap.snapshot.progress import SnapshotProgress
-from waltap.source.coverage import Coverage
+from waltap.source.coverage import PublicationCompleteness
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
 from waltap_spark.live import LiveTables
 from waltap_spark.maintenance import maintain
 from waltap_spark.modes import ModeRules
-from waltap_spark.output import Output
+from waltap_spark.output import SparkOutput
 
 from tests.harness.changelog import ALL, batch, context, in_parts, relation
 from tests.harness.spark import Died, Rig
@@ -340,7 +340,7 @@ class Machine:
             for row in [row for row in self.held("bare") if row[0] == key]:
                 self.db.delete(self.table("bare"), row)
                 self._note("bare", ("d", key))
-        self.rig.sink.begins(Coverage())
+        self.rig.sink.begins(PublicationCompleteness())
         self._put(key, action.word, "after the gap")
 
     # --- columns --------------------------------------------------------------------------------------
@@ -600,7 +600,7 @@ class Machine:
         """Have another driver."""
         if step.tends:
             self.rig.applier.close()
-            list(maintain(self.rig.spark, Output(self.rig.output.location), grace_s=0.0))
+            list(maintain(self.rig.spark, SparkOutput(self.rig.output.location), grace_s=0.0))
         self.rig.reopen()
 
     # --- what the tables hold ---------------------------------------------------------------------------

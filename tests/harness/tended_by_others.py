@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from waltap_spark import resting
 from waltap_spark.live import LiveTables
-from waltap_spark.output import Target
+from waltap_spark.output import TargetTable
 
 from tests.harness.changelog import relation
 from tests.harness.spark import Rig
@@ -15,7 +15,7 @@ QUIET = relation("public.quiet", COLUMNS)
 TOUCHED = relation("public.touched", COLUMNS)
 
 
-def targets(rig: Rig, name: str) -> dict[str, Target]:
+def targets(rig: Rig, name: str) -> dict[str, TargetTable]:
     held = rig.output.table(name).held
     assert held is not None
     return held.targets

@@ -6,11 +6,11 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from waltap_spark.applier import Applier
+from waltap_spark.applier import OutputApplier
 from waltap_spark.formats.choice import PARQUET, FormatChoice
 from waltap_spark.kafka import KafkaFeed, KafkaTopics
 from waltap_spark.live import LiveTables
-from waltap_spark.output import Output
+from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare
 
 from tests.harness.servers.kafka import Kafka
@@ -34,8 +34,8 @@ class Reader:
         """Take and apply what there is; return the rows."""
         rows = 0
         with self.feed() as feed:
-            output = Output(str(self.folder / "out"))
-            applier = Applier(self.spark, feed.log, output, choice=self.choice)
+            output = SparkOutput(str(self.folder / "out"))
+            applier = OutputApplier(self.spark, feed.log, output, choice=self.choice)
             applier.open()
             try:
                 while found := feed.pull():
@@ -46,7 +46,7 @@ class Reader:
         return rows
 
     def frame(self, table: str, schema: str = "inventory") -> Any:
-        tables = LiveTables(self.spark, Output(str(self.folder / "out")))
+        tables = LiveTables(self.spark, SparkOutput(str(self.folder / "out")))
         return tables.current(f"{schema}.{table}")
 
     def rows(

@@ -18,13 +18,13 @@ from tests.harness.topics import Reader
 def main(folder: Path, topics: KafkaTopics) -> None:
     """Follow ``topics`` until killed."""
     from tests.harness.servers.spark_kafka import spark_jars
-    from waltap_spark.applier import Applier
-    from waltap_spark.output import Output
+    from waltap_spark.applier import OutputApplier
+    from waltap_spark.output import SparkOutput
 
     session = small_session(spark_jars=spark_jars(), spark_sql_shuffle_partitions="1")
     reader = Reader(session, folder, topics)
     with reader.feed() as feed:
-        applier = Applier(reader.spark, feed.log, Output(str(folder / "out")))
+        applier = OutputApplier(reader.spark, feed.log, SparkOutput(str(folder / "out")))
         applier.open()
         assert feed.pull()
         applier.apply(list(feed.log.manifests(applier.state.mark)))

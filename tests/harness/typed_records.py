@@ -8,12 +8,12 @@ import msgspec
 import psycopg
 
 from tests.harness.typed_values import LITERALS, both_once
-from waltap.capture.capture import Capture, CaptureProperties
+from waltap.capture.capture import CaptureRules, CaptureProperties
 from waltap.decode.message import Delete, Insert, OldTuple
 from waltap.decode.relation import Column, Relation
 from waltap.decode.tuple_image import UNCHANGED
 from waltap.format.connect_record import ConnectRecord
-from waltap.format.converted import ConvertedFormat, Converters
+from waltap.format.converted import ConvertedFormat, RecordConverters
 from waltap.format.converter import ConverterContext
 from waltap.format.format import FormatContext
 from waltap.json.converter import JsonConverter, JsonConverterProperties
@@ -43,7 +43,7 @@ def context(**capture: object) -> FormatContext:
     return FormatContext(
         describe=lambda relation: relation,
         identity=identity_kept(),
-        capture=Capture(properties),
+        capture=CaptureRules(properties),
         database="shop",
         run_id="00000000-0000-4000-8000-000000000000",
         mapper=mapper,
@@ -54,7 +54,7 @@ def records_of(
     relation: Relation, rows: list[tuple[Any, ...]], **capture: object
 ) -> list[ConnectRecord]:
     """Return a create of each row, and the delete of the first."""
-    plain = Converters(key=_JSON, value=_JSON, header=_JSON)
+    plain = RecordConverters(key=_JSON, value=_JSON, header=_JSON)
     made = ConvertedFormat(plain, replace(context(**capture)))
     changes: list[Any] = [Insert(relation, 16 + n, row) for n, row in enumerate(rows)]
     changes.append(Delete(relation, 90, rows[0], OldTuple.FULL))

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.harness.yboutput_slot import Slot
 from tests.harness.servers import output_plugin
 from tests.harness.servers.postgres import Cluster, Database
-from waltap_testing.recording import Recording, load_recordings, save_recordings
+from waltap_testing.recording import FrameRecording, load_recordings, save_recordings
 
 __all__ = ["WAYS", "record", "recorded"]
 
@@ -27,12 +27,12 @@ WAYS: dict[str, tuple[bool, dict[str, str], dict[str, object]]] = {
 """Name → old generation, options of the plugin, options of the decoder."""
 
 
-def recorded() -> dict[str, Recording]:
+def recorded() -> dict[str, FrameRecording]:
     """Return the recordings by name: a way of `WAYS`, a colon and a part of the workload."""
     return {recording.name: recording for recording in load_recordings(RECORDINGS)}
 
 
-def record(database: Database) -> list[Recording]:
+def record(database: Database) -> list[FrameRecording]:
     """Run the workload on an empty database that knows yboutput; return what its slot sends."""
     text = (FOLDER / "workload.sql").read_text(encoding="utf-8")
     _, *parts = re.split(r"^-- @(\w+)\n", text, flags=re.M)
@@ -49,7 +49,7 @@ def record(database: Database) -> list[Recording]:
         for way, (old_generation, options, decoder_options) in WAYS.items():
             frames = slot.frames(old_generation=old_generation, **options)
             found.append(
-                Recording(
+                FrameRecording(
                     name=f"{way}: {part}",
                     frames=frames,
                     options=decoder_options,

@@ -6,8 +6,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 from waltap_sinks.changelog import ChangeLog
 from waltap_spark import open_tables
-from waltap_spark.applier import Applier
-from waltap_spark.output import Output
+from waltap_spark.applier import OutputApplier
+from waltap_spark.output import SparkOutput
 from waltap_spark.session import REQUIRED, prepare
 
 
@@ -32,7 +32,7 @@ assert all(session.conf.get(name) == value for name, value in REQUIRED.items())
 assert spark.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo", "the user's stays as it is"
 
 log = ChangeLog(changelog)
-applier = Applier(session, log, Output(location))
+applier = OutputApplier(session, log, SparkOutput(location))
 applier.open()
 applier.apply(list(log.manifests(applier.state.mark)))
 applier.close()

@@ -7,7 +7,7 @@ from tests.harness.servers.postgres import Database
 from waltap.decode.relation import Column
 from waltap.source.relation_memory import RelationMemory
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.catalog.description import Descriptions
+from waltap_postgres.catalog.description import RelationDescriber
 from waltap_postgres.properties import PostgresProperties
 
 OUTPUT = "-c timezone=UTC -c datestyle=ISO -c bytea_output=hex"
@@ -21,7 +21,7 @@ def columns(database: Database, table: str, seen: list[str] | None = None) -> di
         assert relation is not None
         if seen is not None:
             wire = tuple(Column(name=name, type_oid=23) for name in seen)
-            relation = Descriptions(catalogue, RelationMemory()).describe(
+            relation = RelationDescriber(catalogue, RelationMemory()).describe(
                 msgspec.structs.replace(relation, columns=wire, primary_key=None)
             )
     return {column.name: column for column in relation.columns}

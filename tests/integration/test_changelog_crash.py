@@ -11,7 +11,7 @@ import pytest
 from waltap.decode.message import Insert
 from waltap.transactions.transaction import Batch, TransactionPart
 from waltap.source.position import START, Position
-from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink, Store
+from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink, FileStore
 
 from tests.harness.changelog import Database, batch, context, in_parts, relation, replay
 
@@ -57,7 +57,7 @@ class Engine:
         self.stored: Position | None = None
         self.snapshot_done = False
 
-    def run(self, store: Store) -> None:
+    def run(self, store: FileStore) -> None:
         settings = ChangeLogProperties(path=str(self.path), chunk_rows=2, memory_bytes=0)
         sink = ChangeLogSink(
             settings, context(self.path, resumes=self.stored is not None), store=store
@@ -122,8 +122,8 @@ def workload() -> tuple[Database, list[TransactionPart], dict[str, list[Any]]]:
     return at_snapshot, stream, database.rows
 
 
-def store(path: Path, crash_at: int) -> tuple[Store, CrashingFilesystem]:
-    made = Store(str(path))
+def store(path: Path, crash_at: int) -> tuple[FileStore, CrashingFilesystem]:
+    made = FileStore(str(path))
     faulty = CrashingFilesystem(made._fs, crash_at)
     made._fs = faulty
     return made, faulty
@@ -206,7 +206,7 @@ def test_a_failed_flush_keeps_nothing_and_delivery_starts_again(tmp_path: Path) 
     at_snapshot, stream, expected = workload()
     path = tmp_path / "log"
     engine = Engine(path, at_snapshot, stream)
-    made = Store(str(path))
+    made = FileStore(str(path))
     real = made._fs
     failing: list[int] = [0]
 
@@ -248,7 +248,7 @@ def test_all_that_a_manifest_names_is_durable_before_it_appears(
 
     monkeypatch.setattr(os, "fsync", noting)
     path = tmp_path / "log"
-    made = Store(str(path))
+    made = FileStore(str(path))
     published: list[set[str]] = []
 
     class Watched:

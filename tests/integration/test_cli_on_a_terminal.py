@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from waltap.monitor.server import Monitor
+from waltap.monitor.server import MonitorServer
 
 from tests.harness.pipeline import PipelineRig, Run
 from tests.harness.servers.postgres import Database
@@ -133,7 +133,7 @@ def test_every_command_prints_names_as_text_and_so_do_labels(
         shown += said
     assert "evil" in shown
     run = Run(PipelineRig(database, tmp_path / "rig"), limits=None, settings={})
-    with Monitor(run.engine, "127.0.0.1:0", None) as monitor, run:
+    with MonitorServer(run.engine, "127.0.0.1:0", None) as monitor, run:
         run.until(lambda: run.engine.state == "streaming", "streaming")
         with urllib.request.urlopen(f"http://127.0.0.1:{monitor.port}/metrics") as answer:  # noqa: S310 - our own
             text = answer.read().decode()

@@ -13,7 +13,7 @@ from tests.harness.servers.postgres import Database
 
 PLUGIN = """
 from waltap.hookspecs import hookimpl
-from waltap.mapping import Conversion, Kind, Schema
+from waltap.mapping import ColumnConversion, ConnectKind, Schema
 from waltap.config import Properties, declare
 from waltap.specs import ColumnConverterSpec
 
@@ -33,11 +33,11 @@ def strict(text):
 
 def made(properties):
     ways = {
-        "string": (Kind.STRING, lambda text: None if text is None else "<" + strict(text) + ">"),
-        "null": (Kind.STRING, lambda text: "nothing" if text is None else text),
-        "int32": (Kind.INT32, lambda text: None if text is None else len(text)),
-        "bytes": (Kind.BYTES, lambda text: None if text is None else text.encode()),
-        "wrong": (Kind.INT32, lambda text: text),
+        "string": (ConnectKind.STRING, lambda text: None if text is None else "<" + strict(text) + ">"),
+        "null": (ConnectKind.STRING, lambda text: "nothing" if text is None else text),
+        "int32": (ConnectKind.INT32, lambda text: None if text is None else len(text)),
+        "bytes": (ConnectKind.BYTES, lambda text: None if text is None else text.encode()),
+        "wrong": (ConnectKind.INT32, lambda text: text),
     }
     kind, convert = ways[properties.kind]
     schema = Schema(kind=kind, optional=True, name="acme." + kind.name.title(), parameters=(("a", "b"),))
@@ -45,7 +45,7 @@ def made(properties):
     def converter(relation, column):
         if properties.column != f"{relation.name}.{column.name}":
             return None
-        return Conversion(schema=schema, values=lambda texts: [convert(text) for text in texts])
+        return ColumnConversion(schema=schema, values=lambda texts: [convert(text) for text in texts])
 
     return converter
 

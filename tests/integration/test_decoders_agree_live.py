@@ -19,7 +19,7 @@ from waltap.decode import (
     Truncate,
     Update,
 )
-from waltap.transactions.assembly import Assembler
+from waltap.transactions.assembly import TransactionAssembler
 from waltap.source.position import START, Position, parse_lsn
 from waltap_decoders.plugin import register_decoders
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
@@ -74,7 +74,7 @@ class Rig(DecoderSlots):
     def read(self, variant: str, *, feed: int = 100) -> Reading:
         decoder = self.decoder(variant)
         frames = self.frames(variant, decoder)
-        assembler = Assembler(START, None, self.folder / variant, 4096)
+        assembler = TransactionAssembler(START, None, self.folder / variant, 4096)
         found = Reading([], decoder.capabilities, set())
         changes: list[tuple[Any, ...]] = []
         position = Position(0)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from waltap.errors import SinkError
 from waltap.source.position import parse_lsn
-from waltap_sinks.changelog import ChangeLog, Store
+from waltap_sinks.changelog import ChangeLog, FileStore
 from waltap_sinks.changelog.errors import ChangeLogGone
 from waltap.sink.jsonl import LinesFileCut
 
@@ -198,7 +198,9 @@ def test_a_change_log_that_is_taken_away_stops_the_pipeline_until_it_is_back(
     shutil.rmtree(log, ignore_errors=True)  # a start that is refused makes none
     aside.rename(log)
     pipeline.catch_up(**settings)
-    rows = [row for t in ChangeLog(Store(str(log))).rows("public", "t") for row in t.to_pylist()]
+    rows = [
+        row for t in ChangeLog(FileStore(str(log))).rows("public", "t") for row in t.to_pylist()
+    ]
     assert [row["id"] for row in rows] == [1, 2]
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from waltap.errors import SinkError
-from waltap.offsets.gaps import Gaps
-from waltap.pipeline.repair import Repair
+from waltap.offsets.gaps import GapCertificates
+from waltap.pipeline.repair import GapRepair
 from waltap.sink.held import DestinationBehind
 from waltap_sinks.sql.errors import SqlTableGone
 
@@ -94,10 +94,10 @@ def test_what_was_lost_is_noticed_and_repaired(
     for _ in range(2):  # the next start has not forgotten it
         with pytest.raises(kind):
             pipeline.catch_up()
-    (gap,) = Gaps(pipeline.offset_file.parent).open()
+    (gap,) = GapCertificates(pipeline.offset_file.parent).open()
     assert (gap.code, gap.tables) == (kind.code, ("public.t",))
     host, _ = pipeline.host()
-    reread = Repair(pipeline.profile(host), host).run(lambda: 0)
+    reread = GapRepair(pipeline.profile(host), host).run(lambda: 0)
     assert reread["public.t"].rows == 11 or reread["public.t"].compared
     assert target.execute("SELECT id, v FROM t ORDER BY id") == [
         (row[0], row[1]) for row in database.execute("SELECT id, v FROM t ORDER BY id")
@@ -144,7 +144,7 @@ def test_a_target_restored_under_a_running_engine_is_noticed(
             database.execute("INSERT INTO t VALUES (%s)", number)
         run.until(lambda: run.error is not None, "the end of the run", 30)
     assert has(1, 2)
-    (gap,) = Gaps(pipeline.offset_file.parent).open()
+    (gap,) = GapCertificates(pipeline.offset_file.parent).open()
     assert (gap.code, gap.tables) == (DestinationBehind.code, ("public.t",))
 
 

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from waltap.offsets.gaps import Gap, GapEnd, Gaps, GapsUnusable, Reread
+from waltap.offsets.gaps import CaptureGap, GapEnd, GapCertificates, GapsUnusable, RereadTable
 from waltap.pipeline.lock import PipelineRunning
-from waltap.pipeline.repair import Repair, RepairIncomplete
+from waltap.pipeline.repair import GapRepair, RepairIncomplete
 from waltap.source.position import parse_lsn
 from waltap_postgres.errors import PositionGap, SlotMissing
 
@@ -27,8 +27,8 @@ def pipeline(database: Database, tmp_path: Path) -> Iterator[PipelineRig]:
     yield made
 
 
-def gaps(pipeline: PipelineRig) -> Gaps:
-    return Gaps(pipeline.folder / "state" / "p")
+def gaps(pipeline: PipelineRig) -> GapCertificates:
+    return GapCertificates(pipeline.folder / "state" / "p")
 
 
 def lose(pipeline: PipelineRig) -> None:
@@ -39,9 +39,9 @@ def lose(pipeline: PipelineRig) -> None:
     )
 
 
-def repaired(pipeline: PipelineRig) -> dict[str, Reread]:
+def repaired(pipeline: PipelineRig) -> dict[str, RereadTable]:
     host, _ = pipeline.host()
-    return Repair(pipeline.profile(host), host).run(lambda: 1_700_000_000_000)
+    return GapRepair(pipeline.profile(host), host).run(lambda: 1_700_000_000_000)
 
 
 def rows(pipeline: PipelineRig, table: str) -> dict[int, str]:
@@ -176,7 +176,7 @@ def test_only_what_differs_at_a_destination_that_can_be_read_is_read_anew(
 
 
 def test_a_damaged_certificate_is_told_of(tmp_path: Path) -> None:
-    found = Gaps(tmp_path)
+    found = GapCertificates(tmp_path)
     found.folder.mkdir()
     (found.folder / "gap-1.json").write_text("{")
     with pytest.raises(GapsUnusable, match=r"gap-1\.json"):
@@ -184,14 +184,14 @@ def test_a_damaged_certificate_is_told_of(tmp_path: Path) -> None:
 
 
 def test_the_same_gap_is_kept_once_up_to_its_later_end(tmp_path: Path) -> None:
-    def gap(identifier: str, end: str, *tables: str) -> Gap:
+    def gap(identifier: str, end: str, *tables: str) -> CaptureGap:
         ends = [GapEnd(lsn=lsn, timeline=1, system_id="7") for lsn in ("0/10", end)]
-        return Gap(
+        return CaptureGap(
             identifier=identifier, pipeline="p", database="d", slot="s", code="WT-2103", why="gone",
             begin=ends[0], end=ends[1], found="now", tables=tables,
         )  # fmt: skip
 
-    found = Gaps(tmp_path)
+    found = GapCertificates(tmp_path)
     found.note(gap("1", "0/20", "public.a"))
     found.note(gap("2", "0/30", "public.b"))
     (kept,) = found.all()

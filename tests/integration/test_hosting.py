@@ -9,7 +9,7 @@ import pytest
 from waltap.cli.connection import connected
 from waltap.errors import WaltapError
 from waltap.pipeline.preflight import checks
-from waltap.source.connector import Check
+from waltap.source.connector import PreflightCheck
 
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.own_server import own_server
@@ -35,7 +35,9 @@ def shop(cluster: Cluster) -> Database:
     return made
 
 
-def looked(shop: Database, folder: Path, **settings: Any) -> tuple[dict[str, Check], list[str]]:
+def looked(
+    shop: Database, folder: Path, **settings: Any
+) -> tuple[dict[str, PreflightCheck], list[str]]:
     """Return the checks of `waltap doctor` by name, and what `waltap plan` says that others must do."""
     given = {name.replace("__", "."): value for name, value in settings.items()}
     given = {"database.user": ROLE, "publication.autocreate.mode": "disabled", **given}

@@ -11,7 +11,7 @@ from tests.harness.kafka import create, read_all
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
-from waltap.errors import Retry, SinkError
+from waltap.errors import RetryVerdict, SinkError
 from waltap_kafka.errors import KafkaRefused, KafkaTopicMissing, KafkaUnreachable
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
@@ -121,7 +121,7 @@ def test_a_broker_that_refuses_ends_the_run_and_moves_nothing(
         }
     with pytest.raises(wanted) as refused:
         made.catch_up(**more)
-    assert refused.value.retry is Retry.NEVER
+    assert refused.value.retry is RetryVerdict.NEVER
     after = made.offset()
     assert before is not None
     assert after is not None

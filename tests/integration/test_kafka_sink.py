@@ -28,7 +28,7 @@ from tests.harness.kafka import create, partitions, read_all
 from tests.harness.servers.jars import jars
 from tests.harness.servers.kafka import COORDINATES, Kafka
 from tests.harness.servers.requirement import missing
-from waltap.errors import ConfigurationError, Retry, SinkError
+from waltap.errors import ConfigurationError, RetryVerdict, SinkError
 from waltap.format.record import Record
 from waltap.sink import RecordsRefused
 from waltap.sink.refusal import leave_out
@@ -216,7 +216,7 @@ def test_a_missing_topic_is_an_error_where_none_is_to_be_made(
     made = opened(topic__creation__enable="false")
     with pytest.raises(KafkaTopicMissing, match=topic) as missed:
         made.write(batch(1, Record(topic, b"k", b"v")))
-    assert missed.value.retry is Retry.NEVER
+    assert missed.value.retry is RetryVerdict.NEVER
     assert made.flush() is None
     assert partitions(kafka.bootstrap, topic) == 0
 
@@ -449,7 +449,7 @@ def test_a_record_that_is_too_large_stops_the_run_otherwise(
     with pytest.raises(KafkaRecordTooLarge, match=topic) as large:
         made.write(batch(2, Record(topic, b"2", bytes(50_000))))
         made.flush()
-    assert large.value.retry is Retry.NEVER
+    assert large.value.retry is RetryVerdict.NEVER
     with pytest.raises(KafkaRecordTooLarge):
         made.flush()
 
@@ -547,7 +547,7 @@ def test_a_second_instance_ends_the_first(
     assert second.flush() == Positions({"": Position(3)})
     with pytest.raises(KafkaFenced) as fenced:
         first.flush()
-    assert fenced.value.retry is Retry.NEVER
+    assert fenced.value.retry is RetryVerdict.NEVER
     assert [m.key() for m in read_all(kafka.bootstrap, topic)] == [b"1", b"3"]
 
 

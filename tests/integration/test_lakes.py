@@ -13,7 +13,7 @@ from tests.harness.lakes import catalog_settings, delta_rows, iceberg_rows, in_o
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.child import free_ports
 from tests.harness.servers.postgres import Database
-from waltap.errors import Retry, SinkError
+from waltap.errors import RetryVerdict, SinkError
 from waltap.sink.sink import Sink
 from waltap.source.position import Position
 from waltap_lake.errors import (
@@ -25,7 +25,7 @@ from waltap_lake.errors import (
     LakeUnavailable,
 )
 from waltap_lake.plugin import register_sinks
-from waltap_lake.properties import DeltaProperties, IcebergProperties
+from waltap_lake.properties import DeltaLakeProperties, IcebergLakeProperties
 
 SPECS = {spec.name: spec for spec in register_sinks()}
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
@@ -43,10 +43,10 @@ class Lake:
     def sink(self, *, resumes: bool = True, **more: Any) -> Sink:
         given: Any
         if self.kind == "delta":
-            given = DeltaProperties.model_validate({"path": str(self.folder / "lake"), **more})
+            given = DeltaLakeProperties.model_validate({"path": str(self.folder / "lake"), **more})
         else:
             names = {f"catalog.{n}": value for n, value in catalog_settings(self.folder).items()}
-            given = IcebergProperties.model_validate({"catalog.NAME": names, **more})
+            given = IcebergLakeProperties.model_validate({"catalog.NAME": names, **more})
         return SPECS[self.kind].factory(given, context(self.folder, resumes=resumes))
 
     def settings(self) -> dict[str, str]:
@@ -258,17 +258,17 @@ def test_a_snapshot_that_goes_on_without_its_start_is_refused(lake: Lake) -> Non
 
 def test_a_folder_that_cannot_be_made_is_told_at_the_check_and_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    given = DeltaProperties(path=str(tmp_path / "file" / "lake"))
+    given = DeltaLakeProperties(path=str(tmp_path / "file" / "lake"))
     sink = SPECS["delta"].factory(given, context(tmp_path))
     for call in (sink.check, sink.open):
         with pytest.raises(LakeUnavailable) as found:
             call()
-        assert found.value.retry is Retry.RECONNECT
+        assert found.value.retry is RetryVerdict.RECONNECT
 
 
 def iceberg_of(folder: Path, **settings: str) -> Sink:
     names = {f"catalog.{name}": value for name, value in settings.items()}
-    given = IcebergProperties.model_validate({"catalog.NAME": names})
+    given = IcebergLakeProperties.model_validate({"catalog.NAME": names})
     return SPECS["iceberg"].factory(given, context(folder))
 
 

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from waltap.errors import ConfigurationError
 from waltap.monitor.metrics import METRICS
-from waltap.monitor.server import Monitor
+from waltap.monitor.server import MonitorServer
 
 from tests.harness.pipeline import PipelineRig, Run
 from tests.harness.servers.postgres import Database
@@ -27,18 +27,22 @@ pytestmark = pytest.mark.pipeline(
 
 
 @pytest.fixture
-def seen(pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Run, Monitor]]:
+def seen(
+    pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Run, MonitorServer]]:
     """A pipeline that streams, and its monitor."""
     monkeypatch.setattr("waltap.monitor.server.WAIT_S", 90.0)  # for the engine, on a busy machine
     run = Run(pipeline, limits=None, settings={})
-    with Monitor(run.engine, "127.0.0.1:0", None) as monitor:
+    with MonitorServer(run.engine, "127.0.0.1:0", None) as monitor:
         run.host.register(monitor.exposition, "metrics")
         with run:
             run.until(lambda: run.engine.state == "streaming", "streaming")
             yield run, monitor
 
 
-def ask(monitor: Monitor, path: str, body: object = None, **headers: str) -> tuple[int, bytes]:
+def ask(
+    monitor: MonitorServer, path: str, body: object = None, **headers: str
+) -> tuple[int, bytes]:
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
     data = None if body is None else text
     if data is not None:
@@ -52,7 +56,7 @@ def ask(monitor: Monitor, path: str, body: object = None, **headers: str) -> tup
         return error.code, error.read()
 
 
-def samples(monitor: Monitor) -> dict[tuple[str, ...], float]:
+def samples(monitor: MonitorServer) -> dict[tuple[str, ...], float]:
     status, text = ask(monitor, "/metrics")
     assert status == 200
     return {
@@ -65,7 +69,9 @@ def samples(monitor: Monitor) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_prometheus_reads_what_happened(pipeline: PipelineRig, seen: tuple[Run, Monitor]) -> None:
+def test_prometheus_reads_what_happened(
+    pipeline: PipelineRig, seen: tuple[Run, MonitorServer]
+) -> None:
     run, monitor = seen
     pipeline.database.psql(
         "INSERT INTO t VALUES (3, 'x'), (4, 'y'); UPDATE t SET v = 'z' WHERE id = 3;"
@@ -102,7 +108,7 @@ def test_prometheus_reads_what_happened(pipeline: PipelineRig, seen: tuple[Run, 
 
 
 def test_a_browser_gets_a_page_that_needs_nothing_from_elsewhere(
-    seen: tuple[Run, Monitor],
+    seen: tuple[Run, MonitorServer],
 ) -> None:
     _, monitor = seen
     status, page = ask(monitor, "/")
@@ -118,7 +124,7 @@ def test_a_browser_gets_a_page_that_needs_nothing_from_elsewhere(
     assert document["captured_tables"] == ["public.t", "public.u"]
 
 
-def test_probes_and_strangers(seen: tuple[Run, Monitor]) -> None:
+def test_probes_and_strangers(seen: tuple[Run, MonitorServer]) -> None:
     run, monitor = seen
     assert ask(monitor, "/healthz")[0] == ask(monitor, "/readyz")[0] == 200
     assert ask(monitor, "/nothing")[0] == 404
@@ -126,7 +132,7 @@ def test_probes_and_strangers(seen: tuple[Run, Monitor]) -> None:
     assert ask(monitor, "/readyz")[0] == 503
 
 
-def test_a_signal_is_given(seen: tuple[Run, Monitor]) -> None:
+def test_a_signal_is_given(seen: tuple[Run, MonitorServer]) -> None:
     run, monitor = seen
     kept = run.pipeline.offset_file.parent / "http-token"
     signal = {"type": "log", "data": {"message": "at {}"}}
@@ -149,4 +155,4 @@ def test_a_signal_is_given(seen: tuple[Run, Monitor]) -> None:
 def test_without_a_token_other_machines_are_not_served(pipeline: PipelineRig) -> None:
     run = Run(pipeline, limits=None, settings={})
     with pytest.raises(ConfigurationError, match=r"waltap\.http\.token"):
-        Monitor(run.engine, "0.0.0.0:0", None)
+        MonitorServer(run.engine, "0.0.0.0:0", None)

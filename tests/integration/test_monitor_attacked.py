@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from waltap.monitor import listener
-from waltap.monitor.server import Monitor
+from waltap.monitor.server import MonitorServer
 
 from tests.harness.pipeline import PipelineRig, Run, until
 
@@ -23,18 +23,18 @@ NOWHERE = {"database.hostname": "127.0.0.1", "database.dbname": "none", "databas
 
 
 @pytest.fixture(scope="module")
-def monitor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitor]:
+def monitor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MonitorServer]:
     """The page of a pipeline that was not started: what it takes of signals is in its inbox."""
     folder = tmp_path_factory.mktemp("attacked")
     run = Run(PipelineRig(None, folder, NOWHERE), limits=None, settings={})
     token = folder / "state/p/http-token"
     token.parent.mkdir(parents=True)
     token.write_text(TOKEN)
-    with Monitor(run.engine, "127.0.0.1:0", None) as made:
+    with MonitorServer(run.engine, "127.0.0.1:0", None) as made:
         yield made
 
 
-def sent(monitor: Monitor, data: bytes, *, ends: bool = True) -> bytes:
+def sent(monitor: MonitorServer, data: bytes, *, ends: bool = True) -> bytes:
     """Return everything that is answered to ``data`` until the connection is closed by the other side."""
     with socket.create_connection(("127.0.0.1", monitor.port), timeout=90) as link:
         with contextlib.suppress(OSError):  # it may have answered, and closed, before all was sent
@@ -52,14 +52,14 @@ def sent(monitor: Monitor, data: bytes, *, ends: bool = True) -> bytes:
             found += piece
 
 
-def waiting(monitor: Monitor) -> int:
+def waiting(monitor: MonitorServer) -> int:
     """Return how many connections take no more of an answer."""
     assert monitor._listener is not None
     links = list(monitor._listener._reading)
     return len(links) - len(select.select([], links, [], 0)[1])
 
 
-def taken(monitor: Monitor) -> int:
+def taken(monitor: MonitorServer) -> int:
     """Return how many signals the engine was given since it was asked last."""
     inbox, found = monitor._engine._run.channels.inbox, 0
     while inbox.take() is not None:
@@ -74,7 +74,9 @@ def post(*headers: bytes, body: bytes = SIGNAL, host: bytes = HERE, kind: bytes 
     )
 
 
-def test_the_plain_request_is_taken(monitor: Monitor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plain_request_is_taken(
+    monitor: MonitorServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The other tests of this module prove nothing where this one fails."""
     monkeypatch.setattr("waltap.monitor.server.WAIT_S", 0.05)
     assert b" 202 " in sent(monitor, post())
@@ -104,7 +106,7 @@ def test_the_plain_request_is_taken(monitor: Monitor, monkeypatch: pytest.Monkey
         (b"POST //evil.test/api/signal HTTP/1.1\r\n" + post().split(b"\r\n", 1)[1], 404),
     ],
 )
-def test_requests_that_others_make(monitor: Monitor, request_: bytes, status: int) -> None:
+def test_requests_that_others_make(monitor: MonitorServer, request_: bytes, status: int) -> None:
     assert sent(monitor, request_).split()[1] == str(status).encode()
     assert taken(monitor) == 0
 
@@ -130,7 +132,7 @@ def test_requests_that_others_make(monitor: Monitor, request_: bytes, status: in
     ],
 )
 @pytest.mark.parametrize("method", [b"GET", b"POST"])
-def test_no_request_hides_in_another(monitor: Monitor, method: bytes, headers: bytes) -> None:
+def test_no_request_hides_in_another(monitor: MonitorServer, method: bytes, headers: bytes) -> None:
     """What two readers could cut differently ends the connection: what follows is not looked at."""
     first = method + b" /api/signal HTTP/1.1\r\n" + HERE + JSON + headers + b"\r\n"
     answer = sent(monitor, first + b"0\r\n\r\n" + HIDDEN)
@@ -139,14 +141,14 @@ def test_no_request_hides_in_another(monitor: Monitor, method: bytes, headers: b
     assert taken(monitor) == 0
 
 
-def test_get_has_no_body(monitor: Monitor) -> None:
+def test_get_has_no_body(monitor: MonitorServer) -> None:
     head = b"GET /healthz HTTP/1.1\r\n" + HERE
     answer = sent(monitor, head + b"Content-Length: %d\r\n\r\n" % len(HIDDEN) + HIDDEN)
     assert answer.split()[1] == b"400"
     assert taken(monitor) == 0
 
 
-def test_too_much_is_not_read(monitor: Monitor) -> None:
+def test_too_much_is_not_read(monitor: MonitorServer) -> None:
     long = b"POST /api/signal HTTP/1.1\r\n" + HERE + JSON + b"Content-Length: 1048577\r\n\r\n"
     assert sent(monitor, long, ends=False).split()[1] == b"413"
     assert sent(monitor, b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n").split()[1] == b"414"
@@ -155,7 +157,7 @@ def test_too_much_is_not_read(monitor: Monitor) -> None:
 
 
 def test_who_sends_byte_by_byte_is_cut_off(
-    monitor: Monitor, monkeypatch: pytest.MonkeyPatch
+    monitor: MonitorServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However often something comes: a request as a whole has its time."""
     monkeypatch.setattr(listener, "REQUEST_S", 0.2)
@@ -175,7 +177,7 @@ def test_who_sends_byte_by_byte_is_cut_off(
     assert b" 200 " in sent(monitor, b"GET /metrics HTTP/1.1\r\n" + HERE + b"\r\n")
 
 
-def test_connections_that_wait_give_way_to_others(monitor: Monitor) -> None:
+def test_connections_that_wait_give_way_to_others(monitor: MonitorServer) -> None:
     """Idle ones, and ones that send a request byte by byte: a probe is answered at once all the same."""
     links = []
     try:
@@ -197,7 +199,7 @@ def test_connections_that_wait_give_way_to_others(monitor: Monitor) -> None:
             link.close()
 
 
-def test_connections_that_read_no_answer_give_way_to_others(monitor: Monitor) -> None:
+def test_connections_that_read_no_answer_give_way_to_others(monitor: MonitorServer) -> None:
     """Each asks for more than fits between it and the monitor, whose write then waits for it."""
     links = []
     try:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from waltap.errors import WaltapError
-from waltap.offsets.gaps import Gaps
+from waltap.offsets.gaps import GapCertificates
 from waltap.pipeline.new_tables import NewTables, TablesNotStreamed
 from waltap.source.connector import Connector
 
@@ -453,7 +453,7 @@ def test_a_table_taken_out_of_a_publication_under_a_run_is_a_gap(
     published_by_hand(old, "p")
     disabled = {"publication.autocreate.mode": "disabled", "publication.name": "p", **WARN}
     pipeline.settings |= disabled | QUICK
-    gaps = Gaps(pipeline.offset_file.parent)
+    gaps = GapCertificates(pipeline.offset_file.parent)
     with pipeline.running() as there:
         old.execute("ALTER PUBLICATION p DROP TABLE lost")
         old.execute("INSERT INTO lost SELECT generate_series(1, 5)")
@@ -506,7 +506,7 @@ def test_what_was_sent_less_for_a_moment_is_a_gap(old: Database, tmp_path: Path,
     disabled = {"publication.autocreate.mode": "disabled", "publication.name": "p", **WARN}
     named = {"table.include.list": r"public\.(old|lost)"}
     pipeline = PipelineRig(old, tmp_path, disabled | named | QUICK)
-    gaps = Gaps(pipeline.offset_file.parent)
+    gaps = GapCertificates(pipeline.offset_file.parent)
     with pipeline.running() as there:
         old.execute(away)
         moved = {"in another schema": "s.lost", "another name": "x"}.get(case, "lost")
@@ -521,7 +521,7 @@ def test_operations_left_out_for_a_moment_of_a_publication_of_ours_are_a_gap(
     old: Database, tmp_path: Path
 ) -> None:
     pipeline = PipelineRig(old, tmp_path, FILTERED | QUICK)
-    gaps = Gaps(pipeline.offset_file.parent)
+    gaps = GapCertificates(pipeline.offset_file.parent)
     with pipeline.running() as there:
         ((name,),) = old.execute("SELECT quote_ident(pubname) FROM pg_publication")
         old.execute(f"ALTER PUBLICATION {name} SET (publish = 'delete')")
@@ -555,7 +555,7 @@ def test_what_leaves_nothing_out_is_no_gap(old: Database, tmp_path: Path, publis
     disabled = {"publication.autocreate.mode": "disabled", "publication.name": "p", **WARN}
     pipeline = PipelineRig(old, tmp_path, disabled)
     run(pipeline)
-    gaps = Gaps(pipeline.offset_file.parent)
+    gaps = GapCertificates(pipeline.offset_file.parent)
     for line in LEFT_OUT_NOTHING.strip().splitlines():
         with old.connect(autocommit=True) as client:
             for statement in line.split(";"):
@@ -572,7 +572,7 @@ def test_a_publication_that_was_not_there_for_a_moment_is_a_gap_where_the_server
     )
     disabled = {"publication.autocreate.mode": "disabled", "publication.name": "p", **WARN}
     pipeline = PipelineRig(newest_database, tmp_path, disabled | QUICK)
-    gaps = Gaps(pipeline.offset_file.parent)
+    gaps = GapCertificates(pipeline.offset_file.parent)
     with pipeline.running() as there:
         newest_database.execute("DROP PUBLICATION p")
         newest_database.execute("INSERT INTO old VALUES (7)")
@@ -593,5 +593,5 @@ def test_a_table_that_was_left_out_while_nobody_ran_is_a_gap(
     old.execute("ALTER PUBLICATION p DROP TABLE lost; INSERT INTO lost VALUES (1)")
     for _ in range(2):  # one gap, however often it starts
         run(pipeline)
-    (gap,) = Gaps(pipeline.offset_file.parent).open()
+    (gap,) = GapCertificates(pipeline.offset_file.parent).open()
     assert gap.tables == ("public.lost",)

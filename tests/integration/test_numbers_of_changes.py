@@ -22,7 +22,7 @@ from waltap.transactions.transaction import Batch, TransactionPart
 from waltap.transforms.applied import transformed
 from waltap.transforms.filter import FilterProperties, changes_filter
 from waltap_lake.plugin import register_sinks
-from waltap_lake.properties import DeltaProperties
+from waltap_lake.properties import DeltaLakeProperties
 from waltap_sinks.changelog.properties import ChangeLogProperties
 from waltap_sinks.changelog.sink import ChangeLogSink
 from waltap_sinks.files.properties import FilesProperties
@@ -54,7 +54,7 @@ def _files(folder: Path) -> tuple[Sink, Callable[[], Numbers]]:
 
 def _delta(folder: Path) -> tuple[Sink, Callable[[], Numbers]]:
     spec = next(spec for spec in register_sinks() if spec.name == "delta")
-    given: Any = DeltaProperties.model_validate({"path": str(folder / "lake")})
+    given: Any = DeltaLakeProperties.model_validate({"path": str(folder / "lake")})
     made = spec.factory(given, context(folder))
     return made, lambda: _named(delta_rows(folder / "lake" / "public" / "people").to_pylist())
 

@@ -21,7 +21,7 @@ from waltap.files import (
     FilesInUse,
     FilesUnavailable,
     StorageProperties,
-    Store,
+    FileStore,
 )
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.files.commit import parse
@@ -98,7 +98,7 @@ def committed_ids(s3: S3Server, bucket: str) -> list[int]:
 def logged_ids(s3: S3Server, bucket: str) -> list[int]:
     """Return the ids of the rows of the change log, by its own reader."""
     storage = StorageProperties.model_validate(s3.properties())
-    log = ChangeLog(Store(f"s3://{bucket}/orders", storage))
+    log = ChangeLog(FileStore(f"s3://{bucket}/orders", storage))
     return [n for rows in log.rows("public", "t") for n in rows["id"].to_pylist()]
 
 
@@ -178,7 +178,7 @@ def test_the_environment_may_say_where_the_store_is(
 ) -> None:
     given = s3.properties()
     monkeypatch.setenv("AWS_ENDPOINT_URL", str(given.pop("storage.endpoint")))
-    store = Store(f"s3://{bucket}/here", StorageProperties.model_validate(given))
+    store = FileStore(f"s3://{bucket}/here", StorageProperties.model_validate(given))
     store.publish("one", b"found")
     assert store.read("one") == b"found"
 
@@ -202,7 +202,7 @@ def test_small_reads_are_tried_again_where_a_refusal_is_longer_than_what_was_ask
     s3: S3Server, bucket: str, door: S3Door
 ) -> None:
     given = {**s3.properties(url=door.url), "storage.max.attempts": 12}
-    store = Store(f"s3://{bucket}/small", StorageProperties.model_validate(given))
+    store = FileStore(f"s3://{bucket}/small", StorageProperties.model_validate(given))
     with store.create("few") as stream:
         stream.write(b"few bytes")
     with store.create("rows") as stream:
@@ -391,7 +391,7 @@ def test_one_process_of_a_machine_writes_a_place(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     storage = StorageProperties.model_validate(s3.properties())
     first, second, beside = (
-        Store(f"s3://{bucket}/{name}", storage) for name in ("one", "one/", "other")
+        FileStore(f"s3://{bucket}/{name}", storage) for name in ("one", "one/", "other")
     )
     first.lock(".lock")
     beside.lock(".lock")

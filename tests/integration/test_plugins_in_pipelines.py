@@ -8,7 +8,7 @@ from waltap.cli.connection import connected
 from waltap.hookspecs import hookimpl
 from waltap.pipeline.preflight import checks
 from waltap.sink import Sink, SinkCapabilities
-from waltap.source import Check, CheckContext, Connector
+from waltap.source import PreflightCheck, CheckContext, Connector
 from waltap.specs import CheckSpec, SinkSpec
 
 from tests.harness.pipeline import PipelineRig
@@ -23,7 +23,7 @@ from waltap.hookspecs import hookimpl
 from waltap.offsets.memory_store import MemoryOffsetStore
 from waltap.sink.sink import Sink, SinkCapabilities
 from waltap.snapshot.snapshotter import Snapshotter
-from waltap.source.connector import Check
+from waltap.source.connector import PreflightCheck
 from waltap.specs import (
     CheckSpec, DecoderSpec, FormatSpec, OffsetStoreSpec, SinkSpec, SnapshotterSpec,
     TopicNamingSpec, TransformSpec,
@@ -202,10 +202,12 @@ class Looks:
     def register_checks(self):
         return [CheckSpec(name="looks", summary="Looks.", factory=self.look)]
 
-    def look(self, context: CheckContext) -> list[Check]:
+    def look(self, context: CheckContext) -> list[PreflightCheck]:
         self.contexts.append(context)
         ((name,),) = context.connector.query("SELECT current_database() WHERE %s", (True,))
-        return [Check(name="looks", verdict="warning", found=f"{name} was seen", remedy="none")]
+        return [
+            PreflightCheck(name="looks", verdict="warning", found=f"{name} was seen", remedy="none")
+        ]
 
     @hookimpl
     def register_sinks(self):
@@ -228,7 +230,7 @@ class KeepsRows(Sink):
         pass
 
 
-def found(pipeline: PipelineRig, plugin: Looks, **settings: object) -> dict[str, Check]:
+def found(pipeline: PipelineRig, plugin: Looks, **settings: object) -> dict[str, PreflightCheck]:
     host, _ = pipeline.host(plugin)
     with connected(pipeline.profile(host, **settings), host) as (connector, stages):
         return {each.name: each for each in checks(stages, connector, locked=False)}

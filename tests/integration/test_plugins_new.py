@@ -14,27 +14,27 @@ import pytest
 
 from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
-from waltap.cli.plugins_new import Kind, generate
+from waltap.cli.plugins_new import TemplateKind, generate
 from waltap.errors import ConfigurationError
 from waltap.host import Host
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "plugins"
 MADE = {
-    Kind.SINK: "lines",
-    Kind.TRANSFORM: "stars",
-    Kind.RECORD_TRANSFORM: "site",
-    Kind.FORMAT: "flat",
-    Kind.OFFSET_STORE: "sqlite",
-    Kind.SIGNAL_ACTION: "mark",
-    Kind.SIGNAL_CHANNEL: "inbox",
-    Kind.NOTIFICATION_CHANNEL: "notification-file",
-    Kind.TYPE: "semver",
-    Kind.CONVERTER: "isbn",
-    Kind.SNAPSHOTTER: "resnapshot",
-    Kind.REPLICA_IDENTITY: "whole-row",
-    Kind.TOPIC_NAMING: "by-schema",
-    Kind.CHECK: "wal-limit",
-    Kind.COMMAND: "count",
+    TemplateKind.SINK: "lines",
+    TemplateKind.TRANSFORM: "stars",
+    TemplateKind.RECORD_TRANSFORM: "site",
+    TemplateKind.FORMAT: "flat",
+    TemplateKind.OFFSET_STORE: "sqlite",
+    TemplateKind.SIGNAL_ACTION: "mark",
+    TemplateKind.SIGNAL_CHANNEL: "inbox",
+    TemplateKind.NOTIFICATION_CHANNEL: "notification-file",
+    TemplateKind.TYPE: "semver",
+    TemplateKind.CONVERTER: "isbn",
+    TemplateKind.SNAPSHOTTER: "resnapshot",
+    TemplateKind.REPLICA_IDENTITY: "whole-row",
+    TemplateKind.TOPIC_NAMING: "by-schema",
+    TemplateKind.CHECK: "wal-limit",
+    TemplateKind.COMMAND: "count",
 }
 """The examples that are what the command makes, under these names; the decoder is one of its own."""
 
@@ -58,7 +58,7 @@ def packages(python, tmp_path_factory):
     """Return the folders of one package per kind, all installed: copies of the examples."""
     into = tmp_path_factory.mktemp("packages")
     sources = {kind.value: EXAMPLES / f"waltap-{name}" for kind, name in MADE.items()}
-    sources["decoder"] = generate("made-decoder", Kind.DECODER, into)
+    sources["decoder"] = generate("made-decoder", TemplateKind.DECODER, into)
     sources["example decoder"] = EXAMPLES / "waltap-testdecoding"
     sources["example sink"] = EXAMPLES / "waltap-sink-example"
     copies = {}
@@ -78,7 +78,7 @@ def run(command, code=0, **options):
     return ran.stdout + (ran.stderr if code else "")
 
 
-@pytest.mark.parametrize("kind", [*(kind.value for kind in Kind), "example decoder"])
+@pytest.mark.parametrize("kind", [*(kind.value for kind in TemplateKind), "example decoder"])
 def test_the_tests_of_a_package_pass_as_made(packages, python, kind):
     out = run(
         [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error"], cwd=packages[kind]
@@ -121,7 +121,7 @@ def test_a_package_of_somebody_elses_is_used_from_a_profile(
     assert "sink.paht is not known; given: y; did you mean sink.path?" in refused
 
 
-@pytest.mark.parametrize("kind", list(Kind), ids=lambda kind: kind.value)
+@pytest.mark.parametrize("kind", list(TemplateKind), ids=lambda kind: kind.value)
 def test_an_example_is_what_the_command_makes(tmp_path, kind):
     """Fixed in the template, then: waltap plugins new NAME --kind KIND --into examples/plugins."""
     made = generate(MADE.get(kind, "acme"), kind, tmp_path)
@@ -129,7 +129,7 @@ def test_an_example_is_what_the_command_makes(tmp_path, kind):
     for path in texts.values():
         assert "{{" not in path.read_text(), path
         assert path.suffix != ".tmpl"
-    if kind is Kind.DECODER:
+    if kind is TemplateKind.DECODER:
         return
     example = EXAMPLES / made.name
     for file, path in texts.items():
@@ -146,16 +146,16 @@ def test_the_command_says_what_to_do_next(tmp_path):
     assert "waltap-acme" in out
     assert "pytest" in out
     assert (tmp_path / "waltap-acme" / "src" / "waltap_acme" / "plugin.py").exists()
-    assert {*MADE, Kind.DECODER} == set(Kind), "there is an example of every kind"
+    assert {*MADE, TemplateKind.DECODER} == set(TemplateKind), "there is an example of every kind"
 
 
 def test_a_name_that_cannot_be_one_is_refused_and_a_folder_that_is_there_is_left_alone(tmp_path):
     for name in ("Acme", "acme_1", "-acme", "acme-", "../acme", "", "1acme"):
         with pytest.raises(ConfigurationError, match="cannot be a plugin's name"):
-            generate(name, Kind.SINK, tmp_path)
+            generate(name, TemplateKind.SINK, tmp_path)
     assert list(tmp_path.iterdir()) == []
     kept = tmp_path / "waltap-acme"
     kept.mkdir()
     with pytest.raises(ConfigurationError, match="exists already"):
-        generate("acme", Kind.SINK, tmp_path)
+        generate("acme", TemplateKind.SINK, tmp_path)
     assert list(kept.iterdir()) == []

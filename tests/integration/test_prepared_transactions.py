@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from waltap.errors import Retry, SinkError
+from waltap.errors import RetryVerdict, SinkError
 from waltap.transactions.transaction import Batch, TransactionPart
 
 from tests.harness.pipeline import PipelineRig
@@ -145,7 +145,7 @@ def test_an_early_one_that_is_large_survives_a_sink_that_fails_inside_it(
 
     class Shaken(SinkError):
         code = "WT-5902"
-        retry = Retry.RECONNECT
+        retry = RetryVerdict.RECONNECT
 
     def fail(_batch: Batch) -> None:
         if len(pipeline.destination.events) >= 5000 and not failed.is_set():

@@ -7,16 +7,16 @@ from pathlib import Path
 import msgspec
 import pytest
 from waltap.pipeline import Engine, Limits
-from waltap.recording.connector import Recording
+from waltap.recording.connector import RecordingHead
 from waltap.recording.errors import RecordingDamaged, RecordingUnfit
 from waltap.recording.file import (
-    Answer,
+    RecordedAnswer,
     Entry,
-    Frames,
-    Header,
-    Mark,
+    RecordedFrames,
+    RecordingHeader,
+    RecordingMark,
     RecordingWriter,
-    Server,
+    RecordedServer,
     entries,
 )
 from waltap.recording.profiles import recording, replaying
@@ -50,13 +50,13 @@ INSERT INTO a VALUES (1, '{"k": 1}');
 """
 
 
-HEADER = Header(
+HEADER = RecordingHeader(
     identifier="recording_1",
     version="0",
     decoder="pgoutput",
     options={},
     publications=(),
-    server=Server(
+    server=RecordedServer(
         version_num=150000,
         version="",
         flavour="postgresql",
@@ -91,7 +91,7 @@ def replayed(pipeline: PipelineRig, path: Path, folder: Path) -> list[Event]:
     """Return what the same profile delivers of the recording."""
     destination = pipeline.destination = Destination()
     host, _ = pipeline.host()
-    made = Recording(path)
+    made = RecordingHead(path)
     profile = replaying(pipeline.profile(host), made, host, folder)
     Engine(profile, host, limits=Limits(until_lsn=made.end)).run()
     return destination.events
@@ -170,9 +170,9 @@ def test_damage_never_becomes_other_rows(tmp_path: Path) -> None:
         writer.put(HEADER)
         for number in range(20):
             row = bytes((number * 37 + i * i) % 251 for i in range(40))
-            writer.put(Frames([(number, row)]))
-            writer.put(Answer("question", b"key", f"value {number}".encode()))
-            writer.put(Mark(number))
+            writer.put(RecordedFrames([(number, row)]))
+            writer.put(RecordedAnswer("question", b"key", f"value {number}".encode()))
+            writer.put(RecordingMark(number))
     written, data = list(entries(path)), path.read_bytes()
     assert len(written) == 61
     stopped = 0

@@ -16,11 +16,11 @@ from tests.harness.pipeline import PipelineRig, until
 from tests.harness.registry_proxy import door
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.registry import Registry
-from waltap.errors import ConfigurationError, Retry
+from waltap.errors import ConfigurationError, RetryVerdict
 from waltap.format.converter import ConverterContext
 from waltap.format.record import Record
 from waltap.hookspecs import hookimpl
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import Field, ConnectKind, Schema
 from waltap.sink.sink import Sink, SinkCapabilities
 from waltap.source.connector import StopRequested
 from waltap.source.position import parse_lsn
@@ -41,11 +41,11 @@ PATIENT = {
     "schema.registry.retry.timeout.ms": 0,
     "schema.registry.request.timeout.ms": 90_000,  # of a busy machine
 }
-ID = Field("id", Schema(kind=Kind.INT32))
+ID = Field("id", Schema(kind=ConnectKind.INT32))
 
 
 def row(name: str, *more: Field) -> Schema:
-    return Schema(kind=Kind.STRUCT, name=name, fields=(ID, *more))
+    return Schema(kind=ConnectKind.STRUCT, name=name, fields=(ID, *more))
 
 
 def converter(
@@ -123,14 +123,14 @@ def test_an_incompatible_schema_is_refused_by_subject_version_and_difference(
     allow(registry, subject, "BACKWARD")
     with pytest.raises(SchemaIncompatible) as refused:
         converter(registry.url).encoder(
-            "incompatible", row("a.Value", Field("colour", Schema(kind=Kind.STRING)))
+            "incompatible", row("a.Value", Field("colour", Schema(kind=ConnectKind.STRING)))
         )
-    assert refused.value.retry is Retry.NEVER
+    assert refused.value.retry is RetryVerdict.NEVER
     text = str(refused.value)
     assert f"{subject} is not compatible with version 1: the field colour is new without" in text
     allow(registry, subject, "NONE")  # the remedy
     converter(registry.url).encoder(
-        "incompatible", row("a.Value", Field("colour", Schema(kind=Kind.STRING)))
+        "incompatible", row("a.Value", Field("colour", Schema(kind=ConnectKind.STRING)))
     )
 
 
@@ -144,7 +144,7 @@ def test_protobuf_that_is_not_compatible_is_refused_with_its_difference(
         return made.encoder("proto", row("my-shop.a.Value", *more))({"id": 1, "price": b"\x05"})
 
     price = Schema(
-        kind=Kind.BYTES,
+        kind=ConnectKind.BYTES,
         optional=True,
         name="org.apache.kafka.connect.data.Decimal",
         parameters=(("scale", "2"), ("connect.decimal.precision", "8")),
@@ -154,7 +154,7 @@ def test_protobuf_that_is_not_compatible_is_refused_with_its_difference(
     assert first[5:] == b"\x00\x08\x01\x12\x07\x0a\x01\x05\x10\x01\x18\x02"
     allow(registry, "proto-value", "BACKWARD")
     with pytest.raises(SchemaIncompatible) as refused:
-        encode(Field("price", Schema(kind=Kind.STRING)))
+        encode(Field("price", Schema(kind=ConnectKind.STRING)))
     told = "proto-value is not compatible with version 1: the field Value.price was "
     assert f"{told}confluent.type.Decimal and is string" in str(refused.value)
 
@@ -179,7 +179,7 @@ def test_a_registry_that_is_away_is_asked_again(registry: Registry) -> None:
     with nobody() as url:
         with pytest.raises(RegistryAway) as away:
             written(url, "away")
-        assert away.value.retry is Retry.RECONNECT
+        assert away.value.retry is RetryVerdict.RECONNECT
         assert url in str(away.value)
         assert written(f"{url},{registry.url}", "away")  # the second address answers
 
@@ -214,7 +214,7 @@ def test_who_has_the_login_comes_in_and_nobody_else(
         assert shut.passed
         with pytest.raises(RegistryLogin, match="door-value") as refused:
             written(shut.url, "door", **{"basic.auth.user.info": "joe:not-this"})
-        assert refused.value.retry is Retry.NEVER
+        assert refused.value.retry is RetryVerdict.NEVER
         assert "not-this" not in str(refused.value)
 
 

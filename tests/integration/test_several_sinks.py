@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from waltap.errors import ConfigurationError, Retry, SinkError
+from waltap.errors import ConfigurationError, RetryVerdict, SinkError
 from waltap.pipeline.fan_out import OutletPausedTooLong
-from waltap_sinks.changelog import ChangeLog, Store
+from waltap_sinks.changelog import ChangeLog, FileStore
 
 from tests.harness.command import waltap
 from tests.harness.json_lines import records
@@ -20,7 +20,7 @@ class Unwell(SinkError):
 
 class Shaken(SinkError):
     code = "WT-5902"
-    retry = Retry.SAME_BATCH
+    retry = RetryVerdict.SAME_BATCH
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_each_sink_has_its_filter_format_and_place(database: Database, tmp_path:
     assert {each["value"]["source"]["table"] for each in some} == {"a"}
     assert [each["value"]["payload"]["source"]["table"] for each in every] == ["a", "b", "a", "b"]
     assert [each["value"]["after"]["id"] for each in some] == [1, 2]
-    log = ChangeLog(Store(str(tmp_path / "lake")))
+    log = ChangeLog(FileStore(str(tmp_path / "lake")))
     for table in ("a", "b"):
         rows = [row for part in log.rows("public", table) for row in part.to_pylist()]
         assert [row["id"] for row in rows] == [1, 2]

@@ -11,7 +11,7 @@ import pytest
 from waltap.guardian.errors import SlotGivenUp
 from waltap.guardian.health import SlotHealth
 from waltap.notifications.notification import Notification
-from waltap.offsets.gaps import Gap, Gaps
+from waltap.offsets.gaps import CaptureGap, GapCertificates
 from waltap.source.position import parse_lsn
 from waltap_postgres.errors import SlotInvalidated
 
@@ -88,8 +88,8 @@ class Watched:
         self.run.until(lambda: self.run.engine.status().slot and condition(self.health), what)
 
 
-def gaps(pipeline: PipelineRig) -> list[Gap]:
-    return Gaps(pipeline.folder / "state" / "p").all()
+def gaps(pipeline: PipelineRig) -> list[CaptureGap]:
+    return GapCertificates(pipeline.folder / "state" / "p").all()
 
 
 def wal_end(database: Database) -> int:
@@ -305,4 +305,4 @@ def test_a_certificate_reads_as_json(pipeline: PipelineRig, tmp_path: Path) -> N
     (path,) = (tmp_path / "state" / "p" / "gaps").glob("*.json")
     document = json.loads(path.read_text())
     assert document["code"] == "WT-2103"
-    assert msgspec.json.decode(path.read_bytes(), type=Gap).open
+    assert msgspec.json.decode(path.read_bytes(), type=CaptureGap).open

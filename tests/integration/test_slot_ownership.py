@@ -17,10 +17,10 @@ import pytest
 import waltap as package
 from waltap.cli.connection import connected
 from waltap.errors import WaltapError
-from waltap.offsets.belongings import Belonging
+from waltap.offsets.belongings import OwnedObject
 from waltap.offsets.offset import Offset, PartitionOffset
-from waltap.pipeline.delivery import Delivery
-from waltap.pipeline.setup import Stages
+from waltap.pipeline.delivery import SinkWriter
+from waltap.pipeline.setup import PipelineStages
 from waltap.pipeline.slot_owners import orphan_slots
 from waltap.source.connector import Connector
 from waltap.source.position import Position
@@ -217,7 +217,7 @@ def test_a_slot_of_ours_is_known_without_an_offset_or_a_list(pipeline: PipelineR
     listed = pipeline.offset_file.parent / "belongings.json"
     listed.unlink()
     pipeline.catch_up()
-    slot = msgspec.json.decode(listed.read_bytes(), type=list[Belonging])[0]
+    slot = msgspec.json.decode(listed.read_bytes(), type=list[OwnedObject])[0]
     assert (slot.kind, slot.name, slot.made) == ("slot", pipeline.slot, True)
     pipeline.offset_file.unlink()
     pipeline.database.execute("INSERT INTO t VALUES (2)")
@@ -270,7 +270,7 @@ def other(pipeline: PipelineRig) -> Iterator[PipelineRig]:
     return made
 
 
-def orphans(connector: Connector, stages: Stages) -> list[str]:
+def orphans(connector: Connector, stages: PipelineStages) -> list[str]:
     return [each.name for each in orphan_slots(stages.profile, connector, stages.store)]
 
 
@@ -301,14 +301,14 @@ def test_a_slot_that_was_made_just_now_is_no_orphan(
     pipeline: PipelineRig, other: PipelineRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The slot is there, the offset that names it is not stored yet."""
-    made, release, store, (host, _) = Event(), Event(), Delivery.store, pipeline.host()
+    made, release, store, (host, _) = Event(), Event(), SinkWriter.store, pipeline.host()
 
-    def held(delivery: Delivery, *arguments: Any) -> None:
+    def held(delivery: SinkWriter, *arguments: Any) -> None:
         made.set()
         assert release.wait(WAIT_S)
         store(delivery, *arguments)
 
-    monkeypatch.setattr(Delivery, "store", held)
+    monkeypatch.setattr(SinkWriter, "store", held)
     with (
         connected(pipeline.profile(host), host) as (connector, stages),
         other.running(ready=False) as run,
@@ -318,4 +318,4 @@ def test_a_slot_that_was_made_just_now_is_no_orphan(
             assert orphans(connector, stages) == []
         finally:
             release.set()
-        monkeypatch.setattr(Delivery, "store", store)
+        monkeypatch.setattr(SinkWriter, "store", store)

@@ -16,11 +16,11 @@ from waltap.specs import SnapshotterSpec
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_postgres.snapshot.transaction import ReadingTransaction
 from waltap_sinks.changelog import ChangeLog
-from waltap_spark.applier import Applier, ApplyOptions
+from waltap_spark.applier import OutputApplier, ApplyOptions
 from waltap_spark.formats.choice import PARQUET, FormatChoice
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
-from waltap_spark.output import Output
+from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare
 
 from tests.harness.pipeline import PipelineRig, until
@@ -351,9 +351,9 @@ def test_versions_in_spark_end_behind_their_beginning(
     change_behind_the_snapshot(database, monkeypatch)
     pipeline.catch_up()  # it may end before the change, which was made after it began
     pipeline.catch_up()
-    log, output = ChangeLog(str(folder / "log")), Output(str(folder / "out"))
+    log, output = ChangeLog(str(folder / "log")), SparkOutput(str(folder / "out"))
     options = ApplyOptions(modes=ModeRules(modes=("scd2",)))
-    applier = Applier(prepare(spark), log, output, options, FormatChoice(PARQUET))
+    applier = OutputApplier(prepare(spark), log, output, options, FormatChoice(PARQUET))
     applier.open()
     for manifest in log.manifests(applier.state.mark):  # the snapshot, then what follows it
         applier.apply([manifest])

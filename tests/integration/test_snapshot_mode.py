@@ -8,7 +8,7 @@ import pytest
 from waltap.decode.relation import Relation
 from waltap.errors import ConfigurationError, SnapshotError
 from waltap.hookspecs import hookimpl
-from waltap.snapshot import Known, Snapshotter, SnapshotStart
+from waltap.snapshot import SnapshotFacts, Snapshotter, SnapshotStart
 from waltap.specs import SnapshotterSpec
 from waltap.transactions.transaction import Batch
 from waltap_postgres.snapshot.errors import (
@@ -106,7 +106,7 @@ def test_a_mode_has_offset_slot_and_source_at_hand(pipeline: PipelineRig) -> Non
     """At the first start there is neither; at a later one both, and a snapshot of its own."""
 
     class Sees(Mine):
-        def takes_snapshot(self, known: Known) -> bool:
+        def takes_snapshot(self, known: SnapshotFacts) -> bool:
             return True
 
         def query(self, relation: Relation, start: SnapshotStart) -> str | None:
@@ -213,7 +213,7 @@ def test_an_own_isolation_counts_where_the_snapshot_is_not_the_slots(pipeline: P
     """A reader that sees what others commit while it reads tells it."""
 
     class Isolates(Mine):
-        def streams(self, known: Known) -> bool:
+        def streams(self, known: SnapshotFacts) -> bool:
             return False
 
         def isolation(self, start: SnapshotStart) -> str | None:

@@ -14,7 +14,7 @@ from waltap.mapping.type_registry import TypeRegistry
 from waltap_postgres.types import TYPE_SPECS
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.changelog.manifest import NOTHING
-from waltap_spark.applier import Applier, ApplyOptions
+from waltap_spark.applier import OutputApplier, ApplyOptions
 from waltap_spark.errors import (
     OutputDamaged,
     OutputInUse,
@@ -22,9 +22,9 @@ from waltap_spark.errors import (
     TableUnknown,
     TablesStandStill,
 )
-from waltap_spark.follower import Follower
+from waltap_spark.follower import LogFollower
 from waltap_spark.live import LiveTables
-from waltap_spark.output import Output
+from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare
 
 from tests.harness.changelog import Database, batch, context, relation
@@ -188,7 +188,7 @@ def test_a_type_that_does_not_fit_is_refused_or_becomes_text(rig: Rig) -> None:
     assert "type.change = string" in standing.failed, "the last words are there"
     assert standing.mark is not None
     assert standing.mark < rig.applier.state.mark
-    follower = Follower(rig.log, rig.applier)
+    follower = LogFollower(rig.log, rig.applier)
     with pytest.raises(TablesStandStill, match=r"public\.odd: WT-5205"):
         follower.follow(lambda: True)
     rig.reopen(type_change="string")
@@ -197,7 +197,7 @@ def test_a_type_that_does_not_fit_is_refused_or_becomes_text(rig: Rig) -> None:
     assert rig.current(text) == [("1", "5"), ("2", "five"), ("3", "six")]
     assert rig.output.table("odd").failed == ""
     assert LiveTables(rig.spark, rig.output).changes("odd").count() == 3
-    Follower(rig.log, rig.applier).follow(lambda: True)
+    LogFollower(rig.log, rig.applier).follow(lambda: True)
 
 
 def test_numbers_beyond_38_digits_stop_nothing(spark: Any, tmp_path: Path) -> None:
@@ -443,7 +443,7 @@ def test_an_unknown_table_is_named_with_those_there_are(rig: Rig) -> None:
 
 
 def test_one_applier_at_a_time(rig: Rig) -> None:
-    other = Applier(rig.spark, rig.log, Output(str(rig.folder / "out")))
+    other = OutputApplier(rig.spark, rig.log, SparkOutput(str(rig.folder / "out")))
     with pytest.raises(OutputInUse, match="process"):
         other.open()
 
@@ -454,7 +454,7 @@ def test_an_output_belongs_to_one_change_log(rig: Rig) -> None:
     rig.apply()
     rig.applier.close()
     with pytest.raises(OutputMismatch):
-        Applier(rig.spark, ChangeLog(str(rig.folder / "other")), rig.output).open()
+        OutputApplier(rig.spark, ChangeLog(str(rig.folder / "other")), rig.output).open()
 
 
 def test_a_damaged_commit_is_named(rig: Rig) -> None:

@@ -11,7 +11,7 @@ from tests.harness.spark import Rig
 from tests.integration.test_spark_resume import resume, said
 from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogRetired
 from waltap_spark import small_sets
-from waltap_spark.follower import Follower
+from waltap_spark.follower import LogFollower
 from waltap_spark.formats.choice import PARQUET
 
 
@@ -139,7 +139,7 @@ def test_all_tables_stop_before_a_manifest_that_is_damaged(rig: Rig) -> None:
     manifests = list(rig.log.manifests())
     (rig.folder / "log" / manifests[-1].path).write_bytes(b"{")
     with pytest.raises(ChangeLogDamaged, match="is not a manifest"):
-        Follower(rig.log, rig.applier).catch_up()
+        LogFollower(rig.log, rig.applier).catch_up()
     assert rig.applier.state.mark == manifests[-2].mark
     assert [row[0] for row in rig.current(EVENTS)] == ["a", "b"]
 
@@ -157,7 +157,7 @@ def test_no_table_goes_on_where_the_log_does_not_reach_back_to_it(rig: Rig, how:
     for _snapshot in range(2):
         told = rf"WT-5106 .*back to {manifests[1].mark} only, not to {manifests[0].mark}\."
         with pytest.raises(ChangeLogRetired, match=rf"{told}.*another sink\.path"):
-            Follower(rig.log, rig.applier).catch_up()
+            LogFollower(rig.log, rig.applier).catch_up()
         assert rig.applier.state.number == number
         assert [rig.current(table) for table in (PEOPLE, EVENTS)] == before
         for part in rig.db.snapshot(PEOPLE, EVENTS):
@@ -165,7 +165,7 @@ def test_no_table_goes_on_where_the_log_does_not_reach_back_to_it(rig: Rig, how:
         rig.sink.flush()
     for path, data in kept.items():
         path.write_bytes(data)
-    Follower(rig.log, rig.applier).catch_up()
+    LogFollower(rig.log, rig.applier).catch_up()
     rig.check(PEOPLE, EVENTS)
 
 

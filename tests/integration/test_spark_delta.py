@@ -13,13 +13,13 @@ from pyspark.errors import PySparkException
 
 from waltap_spark import applier, resting, retries
 from waltap_spark.adoption import adopt
-from waltap_spark.applier import Applier
+from waltap_spark.applier import OutputApplier
 from waltap_spark.errors import FormatDiffers, VersionGone
-from waltap_spark.follower import FollowOptions, Follower
+from waltap_spark.follower import FollowOptions, LogFollower
 from waltap_spark.formats import merging
-from waltap_spark.formats.work import Work
+from waltap_spark.formats.work import TableWriter
 from waltap_spark.live import LiveTables
-from waltap_spark.output import Output
+from waltap_spark.output import SparkOutput
 from waltap_spark.session import FEW_ROWS
 
 from tests.integration.test_spark_applier import PEOPLE
@@ -98,7 +98,7 @@ def test_a_commit_that_was_begun_is_owed_by_tables_that_get_another_log(rig: Rig
     rig.commit()
     rig.apply_and_die()
     rig.applier.close()
-    adopt(Output(rig.output.location), rig.log)
+    adopt(SparkOutput(rig.output.location), rig.log)
     rig.db.insert(PEOPLE, ["3", "c", None])
     rig.commit()
     rig.reopen()
@@ -169,7 +169,7 @@ def test_an_attempt_that_is_made_again_may_be_longer_than_what_a_young_driver_ta
     rig.apply_and_die()
     rig.db.update(PEOPLE, ["1"], name="last")
     rig.commit()
-    Follower(rig.log, rig.applier, FollowOptions(batch_rows=1)).catch_up()
+    LogFollower(rig.log, rig.applier, FollowOptions(batch_rows=1)).catch_up()
     assert rig.applier.state.number == 3, (
         "what was begun is one commit, and what came since another"
     )
@@ -183,13 +183,13 @@ def test_a_table_that_was_tried_in_a_commit_that_failed_is_tried_again_with_it(
     """What was written of it then is found again: a later try would take more rows for the same step."""
     fails = iter([True, False, True])
 
-    def merge(work: Work, settled: Any, original: Any = Work.merge) -> None:
+    def merge(work: TableWriter, settled: Any, original: Any = TableWriter.merge) -> None:
         if work._table.table == PEOPLE.table and next(fails, False):
             raise PySparkException("out of order")
         original(work, settled)
 
     monkeypatch.setattr(retries, "RETRY_S", 3600.0)
-    monkeypatch.setattr(Work, "merge", merge)
+    monkeypatch.setattr(TableWriter, "merge", merge)
     monkeypatch.setattr(rig.applier._format, "puts", lambda _spark: False)
     for table in (PEOPLE, LEFT):
         rig.db.insert(table, ["1", "1", None])
@@ -228,7 +228,7 @@ def test_a_try_that_fails_early_forgets_no_step_of_those_before(
         rig.commit()
 
     def merge_fails(times: Iterator[bool]) -> Any:
-        def merge(work: Work, settled: Any, original: Any = Work.merge) -> None:
+        def merge(work: TableWriter, settled: Any, original: Any = TableWriter.merge) -> None:
             if work._table.table == PEOPLE.table and next(times, False):
                 raise PySparkException("out of order")
             original(work, settled)
@@ -246,7 +246,7 @@ def test_a_try_that_fails_early_forgets_no_step_of_those_before(
         update(name)
         with monkeypatch.context() as patch:
             patch.setattr(rig.applier._format, "puts", lambda _spark: False)
-            patch.setattr(Work, "merge", merge_fails(iter(times)))
+            patch.setattr(TableWriter, "merge", merge_fails(iter(times)))
             if dies and name == "3":
                 rig.apply_and_die()
             else:
@@ -454,4 +454,4 @@ def test_a_table_that_somebody_else_wrote_stands_still_and_compaction_does_not_m
     rig.check(PEOPLE, LEFT)
     rig.applier.close()
     with pytest.raises(FormatDiffers, match="delta, not in parquet"):
-        Applier(rig.spark, rig.log, rig.output).open()
+        OutputApplier(rig.spark, rig.log, rig.output).open()

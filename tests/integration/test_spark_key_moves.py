@@ -215,7 +215,7 @@ def test_few_rows_of_many_bytes_are_left_to_spark_and_so_is_what_goes_wrong_whic
 ) -> None:
     read: list[int] = []
 
-    class Counted(few_changes._Few):
+    class Counted(few_changes._InMemoryRows):
         def __init__(self, table: Any, changes: Any, rows: Any, base: Any) -> None:
             read.append(rows.num_rows)
             if len(read) > 1:

@@ -11,7 +11,7 @@ from waltap_spark.formats import merging
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.live import LiveTables
 from waltap_spark.maintenance import maintain, take
-from waltap_spark.output import Intent, Output
+from waltap_spark.output import CommitIntent, SparkOutput
 
 from tests.harness.changelog import relation
 from tests.harness.spark import Rig
@@ -36,9 +36,9 @@ def test_maintenance_makes_few_files_and_changes_no_row(
         rig.commit()
         rig.apply()
     with pytest.raises(OutputInUse, match="WT-5203"):
-        take(Output(rig.output.location))
+        take(SparkOutput(rig.output.location))
     rig.applier.close()
-    (told,) = maintain(rig.spark, Output(rig.output.location), grace_s=0.0)
+    (told,) = maintain(rig.spark, SparkOutput(rig.output.location), grace_s=0.0)
     assert (told.table, told.skipped) == (LEFT.name, "")
     if table_format == "parquet":
         assert rig.output.table(LEFT.name).pending == ()
@@ -55,9 +55,11 @@ def test_maintenance_makes_few_files_and_changes_no_row(
     assert tables.at(datetime.now(UTC)).current(LEFT.name).count() == 4
     rig.applier.close()
     state = rig.applier.state
-    rig.output.intend(Intent(number=state.number + 1, mark=state.mark, identity=state.identity))
+    rig.output.intend(
+        CommitIntent(number=state.number + 1, mark=state.mark, identity=state.identity)
+    )
     with pytest.raises(CommitBegun, match="WT-5247"):
-        next(maintain(rig.spark, Output(rig.output.location)))
+        next(maintain(rig.spark, SparkOutput(rig.output.location)))
     rig.sink.close()
 
 

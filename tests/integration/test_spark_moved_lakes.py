@@ -8,11 +8,11 @@ import pytest
 from typer.testing import CliRunner
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.changelog.errors import ChangeLogOlder, ChangeLogRetired
-from waltap_spark.applier import Applier
+from waltap_spark.applier import OutputApplier
 from waltap_spark.commands import application
 from waltap_spark.errors import OutputMismatch
 from waltap_spark.live import LiveTables
-from waltap_spark.output import Output
+from waltap_spark.output import SparkOutput
 
 from tests.harness.changelog import Database, batch, context, relation
 from tests.harness.spark import Rig
@@ -41,11 +41,11 @@ def moved(lake: Rig) -> Path:
 
 
 def goes_on(lake: Rig, log: str, output: str) -> None:
-    applier = Applier(lake.spark, ChangeLog(log), Output(output))
+    applier = OutputApplier(lake.spark, ChangeLog(log), SparkOutput(output))
     applier.open()
     applier.apply(list(ChangeLog(log).manifests(applier.state.mark)))
     applier.close()
-    rows = LiveTables(lake.spark, Output(output)).current("people").collect()
+    rows = LiveTables(lake.spark, SparkOutput(output)).current("people").collect()
     assert sorted((str(row[0]), row[1]) for row in rows) == sorted(lake.db.rows[PEOPLE.name])
 
 
@@ -61,7 +61,7 @@ def of_an_earlier_version(folder: Path) -> None:
 def test_a_lake_that_was_moved_goes_on(lake: Rig) -> None:
     there = moved(lake)
     goes_on(lake, f"{there}/log/", f"{there}/out/")
-    state = Output(f"{there}/out").state()
+    state = SparkOutput(f"{there}/out").state()
     assert state is not None
     assert state.changelog == f"{there}/log/"
 
@@ -73,7 +73,7 @@ def test_another_log_in_the_place_of_the_old_one_is_refused(lake: Rig) -> None:
     )
     sink.open()
     sink.close()
-    applier = Applier(lake.spark, ChangeLog(str(lake.folder / "log")), lake.output)
+    applier = OutputApplier(lake.spark, ChangeLog(str(lake.folder / "log")), lake.output)
     with pytest.raises(OutputMismatch, match="WT-5206"):
         applier.open()
     applier.close()
@@ -98,7 +98,7 @@ def test_tables_of_an_earlier_version_take_the_id_where_they_lie(lake: Rig) -> N
 def test_tables_of_an_earlier_version_that_were_moved_are_adopted(lake: Rig) -> None:
     of_an_earlier_version(lake.folder)
     there = moved(lake)
-    applier = Applier(lake.spark, ChangeLog(f"{there}/log"), Output(f"{there}/out"))
+    applier = OutputApplier(lake.spark, ChangeLog(f"{there}/log"), SparkOutput(f"{there}/out"))
     with pytest.raises(OutputMismatch, match=r"`waltap spark adopt .*/moved/out --changelog"):
         applier.open()
     applier.close()

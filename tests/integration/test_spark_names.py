@@ -10,7 +10,7 @@ from waltap_spark import small_sets
 from waltap_spark.column_names import ColumnNames
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
-from waltap_spark.shared_targets import Places
+from waltap_spark.shared_targets import TargetMappings
 
 from tests.harness.changelog import relation
 from tests.harness.spark import Rig
@@ -101,7 +101,7 @@ def test_columns_may_be_called_as_any_that_is_made_beside_them(
     names: tuple[str, ...],
 ) -> None:
     monkeypatch.setattr("waltap_spark.few.FEW", few)
-    places = Places((r"(one|two)\.shared:public.shared",))
+    places = TargetMappings((r"(one|two)\.shared:public.shared",))
     rig = Rig(tmp_path, delta, table_format, modes=MODES, places=places)
     key, large, numbers = *MADE[:2], range(1, len(MADE) + 1)
     columns = [(key, "int4"), *((name, "text") for name in MADE[1:])]

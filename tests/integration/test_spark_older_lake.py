@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from waltap_sinks.changelog import ChangeLog
-from waltap_spark.applier import Applier, ApplyOptions
+from waltap_spark.applier import OutputApplier, ApplyOptions
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
-from waltap_spark.output import Output
-from waltap_spark.resumption import Requests
+from waltap_spark.output import SparkOutput
+from waltap_spark.resumption import ResumeRequests
 from waltap_spark.session import prepare
 
 LAKE = Path(__file__).parents[1] / "golden" / "lakes" / "whole-commits.tar.gz"
@@ -23,7 +23,7 @@ PEOPLE = sorted((n, f"n{n}" if n == 12 else "changed", "x") for n in range(1, 13
 def test_it_is_read_and_goes_on(spark: Any, tmp_path: Path) -> None:
     with tarfile.open(LAKE) as archive:
         archive.extractall(tmp_path, filter="data")
-    session, output = prepare(spark), Output(str(tmp_path / "out"))
+    session, output = prepare(spark), SparkOutput(str(tmp_path / "out"))
 
     def rows(name: str) -> list[tuple[Any, ...]]:
         return sorted(tuple(row) for row in LiveTables(session, output).current(name).collect())
@@ -34,11 +34,11 @@ def test_it_is_read_and_goes_on(spark: Any, tmp_path: Path) -> None:
     options = ApplyOptions(
         fold_rows=0, merge_sets=2, grace_s=0.0, modes=ModeRules(modes=("public[.]past:scd2",))
     )
-    applier = Applier(session, log, output, options)
+    applier = OutputApplier(session, log, output, options)
     before = applier.open()
     assert before.version == 2
     assert before.garbage, "as the older version kept it"
-    Requests(output).ask(output.table("odd"), "text")
+    ResumeRequests(output).ask(output.table("odd"), "text")
     applier.apply(list(log.manifests(before.mark)))
     applier.maintain()
     for _each in ("as it is", "opened again"):
@@ -51,7 +51,7 @@ def test_it_is_read_and_goes_on(spark: Any, tmp_path: Path) -> None:
         assert len(versions) == 12 + 11
         assert tables.changes("people").count() == 12 + 11 + 1
         applier.close()
-        applier = Applier(session, log, output, options)
+        applier = OutputApplier(session, log, output, options)
         applier.open()
     state = applier.state
     applier.close()

@@ -8,10 +8,10 @@ import pytest
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, SnapshotRows
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_spark.applier import Applier, ApplyOptions
+from waltap_spark.applier import OutputApplier, ApplyOptions
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.live import LiveTables
-from waltap_spark.output import Output
+from waltap_spark.output import SparkOutput
 
 from tests.harness.changelog import ALL, Database, batch, context, relation
 
@@ -56,14 +56,14 @@ class Read:
         return sorted(tuple(row) for row in found.current(self.table.name).collect())
 
     def doubts(self) -> tuple[str, ...]:
-        state = Output(str(self.folder / "out")).state()
+        state = SparkOutput(str(self.folder / "out")).state()
         assert state is not None
         return state.tables[self.table.name].stale
 
-    def apply(self) -> Output:
-        log, output = ChangeLog(str(self.folder / "log")), Output(str(self.folder / "out"))
+    def apply(self) -> SparkOutput:
+        log, output = ChangeLog(str(self.folder / "log")), SparkOutput(str(self.folder / "out"))
         options = ApplyOptions(fold_sets=1)
-        applier = Applier(self.spark, log, output, options, self.choice)
+        applier = OutputApplier(self.spark, log, output, options, self.choice)
         applier.open()
         applier.apply(list(log.manifests(applier.state.mark)))
         applier.maintain()

@@ -17,7 +17,7 @@ from waltap_sinks.changelog.errors import ChangeLogMissing
 from waltap_spark import driver
 from waltap_spark.commands import application
 from waltap_spark.errors import OutputInUse
-from waltap_spark.output import Output
+from waltap_spark.output import SparkOutput
 from waltap_spark.properties import SparkProperties
 from waltap_spark.settings import apply_options, pairs_of, follow_options, properties_of
 from waltap_spark.sink import SparkSink
@@ -121,7 +121,7 @@ def test_jars_that_are_missing_end_a_run_before_anything_is_made(
 def test_a_jvm_that_does_not_start_is_told_with_its_last_words(
     tmp_path: Path, setting: str, told: str
 ) -> None:
-    tables = Output(str(tmp_path / "out"))
+    tables = SparkOutput(str(tmp_path / "out"))
     state = tables.open("log", "id")
     tables.commit(msgspec.structs.replace(state, number=1))
     tables.close()
@@ -171,7 +171,7 @@ def test_a_successor_waits_as_long_as_the_other_lives_and_goes_on_when_it_is_gon
     monkeypatch.setattr(driver, "TELL_S", 0.0)
     (tmp_path / "log" / "manifests").mkdir(parents=True)
     other = hold(tmp_path / "out")
-    tables, log = Output(str(tmp_path / "out")), ChangeLog(str(tmp_path / "log"))
+    tables, log = SparkOutput(str(tmp_path / "out")), ChangeLog(str(tmp_path / "log"))
     taking = threading.Thread(target=driver._take, args=(tables, log, lambda: False, 0.0))
     with caplog.at_level("INFO"):
         taking.start()
@@ -187,7 +187,7 @@ def test_a_successor_waits_as_long_as_the_other_lives_and_goes_on_when_it_is_gon
 def test_a_successor_that_is_told_to_end_says_who_has_the_tables(tmp_path: Path) -> None:
     (tmp_path / "log" / "manifests").mkdir(parents=True)
     other = hold(tmp_path / "out")
-    tables, log = Output(str(tmp_path / "out")), ChangeLog(str(tmp_path / "log"))
+    tables, log = SparkOutput(str(tmp_path / "out")), ChangeLog(str(tmp_path / "log"))
     with pytest.raises(OutputInUse, match=str(other.pid)):
         driver._take(tables, log, lambda: True, 0.0)
     other.communicate()
@@ -230,7 +230,7 @@ def test_a_start_that_is_refused_does_not_wait_for_spark(
     assert child is not None
     assert child.poll() is None, "the log has something to apply"
     assert child.wait(400) == 0
-    state = Output(str(tmp_path / "lake" / "tables")).state()
+    state = SparkOutput(str(tmp_path / "lake" / "tables")).state()
     assert state is not None
     assert state.rows_applied == 1
 

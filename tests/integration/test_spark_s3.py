@@ -34,10 +34,10 @@ READ = """
 import json, sys
 import pyspark
 from waltap_sinks.changelog import ChangeLog
-from waltap_spark.applier import Applier
+from waltap_spark.applier import OutputApplier
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.live import open_tables
-from waltap_spark.output import Output
+from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare, start_session
 from waltap_spark.streaming import start_query
 
@@ -45,7 +45,7 @@ changelog, tables, streamed, checkpoint, conf, kind, named = sys.argv[1:]
 choice = FormatChoice(kind, json.loads(named))
 settings = choice.settings(pyspark.__version__, json.loads(conf))
 spark = start_session("s3", master="local[2]", settings=settings)
-applier = Applier(spark, ChangeLog(changelog), Output(streamed), None, choice)
+applier = OutputApplier(spark, ChangeLog(changelog), SparkOutput(streamed), None, choice)
 applier.open()
 query = start_query(spark, ChangeLog(changelog), applier, checkpoint, available_now=True)
 query.awaitTermination()

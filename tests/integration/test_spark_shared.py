@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.live import LiveTables
-from waltap_spark.shared_targets import Places
+from waltap_spark.shared_targets import TargetMappings
 
 from tests.harness.changelog import relation
 from tests.harness.shared_outputs import write_one_target
@@ -40,7 +40,7 @@ def test_pipelines_share_targets_of_a_catalogue(
 def test_a_table_that_a_rule_gave_no_name_has_the_place_that_a_mended_one_gives(
     spark: Any, tmp_path: Path
 ) -> None:
-    rig = Rig(tmp_path, spark, places=Places((r"t(\d)?\.(.*):all.$2@$1",)))
+    rig = Rig(tmp_path, spark, places=TargetMappings((r"t(\d)?\.(.*):all.$2@$1",)))
     table = relation("t.orders", [("id", "int4")])
     rig.db.insert(table, ["1"])
     rig.commit()
@@ -48,7 +48,7 @@ def test_a_table_that_a_rule_gave_no_name_has_the_place_that_a_mended_one_gives(
     failed = rig.output.table("t.orders").failed
     assert "WT-5261" in failed
     assert "t.orders no name" in failed
-    rig.reopen(places=Places((r"t\.(.*):all.$1@only",)))
+    rig.reopen(places=TargetMappings((r"t\.(.*):all.$1@only",)))
     rig.db.insert(table, ["2"])
     rig.commit()
     rig.apply()

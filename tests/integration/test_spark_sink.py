@@ -10,10 +10,10 @@ import pytest
 from pyarrow.parquet import ParquetFile
 from waltap.source.position import Position
 from waltap_sinks.changelog import ChangeLog, segment
-from waltap_spark.applier import Applier
+from waltap_spark.applier import OutputApplier
 from waltap_spark.errors import ApplierFailed, JavaMissing, JvmEnded
 from waltap_spark.live import LiveTables
-from waltap_spark.output import Output
+from waltap_spark.output import SparkOutput
 from waltap_spark.properties import SparkProperties
 from waltap_spark.session import REQUIRED, prepare
 from waltap_spark.sink import SparkSink, changelog_of, tables_of
@@ -37,7 +37,7 @@ def sink(folder: Path, memory: str = "512m", **properties: Any) -> SparkSink:
 
 def of_another_log(folder: Path) -> None:
     """Let the tables be made from another change log, which no driver gets over."""
-    output = Output(tables_of(str(folder / "lake")))
+    output = SparkOutput(tables_of(str(folder / "lake")))
     output.commit(msgspec.structs.replace(output.open("elsewhere"), number=1))
     output.close()
 
@@ -54,7 +54,7 @@ def test_close_waits_until_spark_has_applied_everything(
         assert made.flush() == Position(part.end_lsn)
     made.close()
     made.close()
-    tables = LiveTables(prepare(spark), Output(tables_of(str(tmp_path / "lake"))))
+    tables = LiveTables(prepare(spark), SparkOutput(tables_of(str(tmp_path / "lake"))))
     assert tables.current("odd").count() == 3
     again = sink(tmp_path, applier="none")
     assert again.open() == Position(part.end_lsn)
@@ -129,7 +129,7 @@ def test_long_rows_need_no_memory_for_all_of_them(spark: Any, java: Path, tmp_pa
     written = ParquetFile(changes).metadata
     groups = [written.row_group(n).total_byte_size for n in range(written.num_row_groups)]
     assert max(groups) < 40 << 20
-    tables = LiveTables(prepare(spark), Output(tables_of(str(tmp_path / "lake"))))
+    tables = LiveTables(prepare(spark), SparkOutput(tables_of(str(tmp_path / "lake"))))
     assert [tables.current(name).count() for name in ("odd", "wide")] == [1, 300]
 
 
@@ -146,13 +146,13 @@ def test_a_driver_without_memory_is_told_of_and_leaves_no_half_of_a_table(
             made.flush()
             time.sleep(0.05)
     made.close()
-    output = Output(tables_of(str(tmp_path / "lake")))
+    output = SparkOutput(tables_of(str(tmp_path / "lake")))
     assert (state := output.state()) is None or "public.wide" not in state.tables
     output.close()
     with_more = sink(tmp_path, memory="2g")
     with_more.open()
     with_more.close()
-    tables = LiveTables(prepare(spark), Output(tables_of(str(tmp_path / "lake"))))
+    tables = LiveTables(prepare(spark), SparkOutput(tables_of(str(tmp_path / "lake"))))
     assert [tables.current(name).count() for name in ("odd", "wide")] == [1, 300]
 
 

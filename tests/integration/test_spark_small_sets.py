@@ -9,7 +9,7 @@ from pyarrow import parquet
 
 from tests.integration.test_spark_applier import EVENTS, PEOPLE
 from tests.harness.spark import Rig
-from waltap.files.store import Store
+from waltap.files.store import FileStore
 from waltap_spark import small_sets
 from waltap_spark.live import LiveTables
 from waltap_spark.output import FILE
@@ -34,7 +34,7 @@ def test_types_are_those_that_spark_infers(spark: Any, tmp_path: Path) -> None:
     rows = pa.table({name: pa.array([None], kind) for name, kind in KINDS.items()})
     parquet.write_table(rows, tmp_path / "every.parquet")
     inferred = types_of(prepare(spark).read.parquet(str(tmp_path / "every.parquet")).schema)
-    assert stored_types(Store(str(tmp_path)), "every.parquet") == inferred
+    assert stored_types(FileStore(str(tmp_path)), "every.parquet") == inferred
 
 
 @pytest.mark.parametrize("most", [0, 20_000], ids=["spark", "alone"])

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from waltap_sinks.changelog.manifest import Mark
+from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark import applier, retries
-from waltap_spark.formats.work import Work
+from waltap_spark.formats.work import TableWriter
 from waltap_spark.live import LiveTables
-from waltap_spark.plan import TablePlan
+from waltap_spark.plan import TableTask
 
 from tests.harness.changelog import relation
 from tests.harness.spark import Rig
@@ -75,7 +75,7 @@ def test_steps_of_fewer_changes_are_not_taken_for_those_of_more(
 ) -> None:
     """Where a table that stands still lost sight of how far it had been tried."""
 
-    def forgotten(plan: TablePlan, had: Any, *, every: bool) -> tuple[Mark, ...]:
+    def forgotten(plan: TableTask, had: Any, *, every: bool) -> tuple[LogPosition, ...]:
         return ()
 
     def fails(*_arguments: Any) -> None:
@@ -86,8 +86,8 @@ def test_steps_of_fewer_changes_are_not_taken_for_those_of_more(
         rig.db.update(WITH, ["1"], name=name)
         rig.commit()
         with monkeypatch.context() as patch:
-            patch.setattr(TablePlan, "ends", forgotten)
-            patch.setattr(Work, "merge", fails)
+            patch.setattr(TableTask, "ends", forgotten)
+            patch.setattr(TableWriter, "merge", fails)
             rig.apply()
     failed = rig.output.table("people").failed
     assert "WT-5267" in failed

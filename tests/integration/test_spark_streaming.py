@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_spark.applier import Applier, ApplyOptions
+from waltap_spark.applier import OutputApplier, ApplyOptions
 from waltap_spark.errors import TablesStandStill
-from waltap_spark.follower import Follower, FollowOptions
+from waltap_spark.follower import LogFollower, FollowOptions
 from waltap_spark.live import LiveTables
-from waltap_spark.output import Output
+from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare
 from waltap_spark.streaming import start_query
 
@@ -27,8 +27,8 @@ class Rig:
             ChangeLogProperties(path=str(folder / "log")), context(folder, resumes=True)
         )
         self.sink.open()
-        self.log, self.output = ChangeLog(str(folder / "log")), Output(str(folder / "out"))
-        self.applier = Applier(self.spark, self.log, self.output)
+        self.log, self.output = ChangeLog(str(folder / "log")), SparkOutput(str(folder / "out"))
+        self.applier = OutputApplier(self.spark, self.log, self.output)
         self.applier.open()
 
     def work(self, count: int) -> None:
@@ -60,7 +60,7 @@ def rig(spark: Any, tmp_path: Path) -> Any:
 
 def test_a_follower_applies_what_there_is_when_it_is_told_to_stop(rig: Rig) -> None:
     answers = [False, False, True]
-    follower = Follower(rig.log, rig.applier, FollowOptions(trigger_ms=10))
+    follower = LogFollower(rig.log, rig.applier, FollowOptions(trigger_ms=10))
 
     def stopping() -> bool:
         rig.work(2)
@@ -74,7 +74,7 @@ def test_a_follower_applies_what_there_is_when_it_is_told_to_stop(rig: Rig) -> N
 
 def test_a_commit_takes_no_more_rows_than_allowed(rig: Rig) -> None:
     rig.work(6)  # of two rows each
-    Follower(rig.log, rig.applier, FollowOptions(batch_rows=4)).catch_up()
+    LogFollower(rig.log, rig.applier, FollowOptions(batch_rows=4)).catch_up()
     assert rig.applier.state.number == 3
     rig.check()
 
@@ -113,8 +113,8 @@ def test_manifests_that_spark_did_not_give_are_read_from_the_log(rig: Rig, tmp_p
     )
     assert query.awaitTermination(180)
     rig.applier.close()
-    rig.output = Output(str(tmp_path / "fresh"))
-    rig.applier = Applier(rig.spark, rig.log, rig.output)
+    rig.output = SparkOutput(str(tmp_path / "fresh"))
+    rig.applier = OutputApplier(rig.spark, rig.log, rig.output)
     rig.applier.open()
     rig.work(1)
     query = start_query(
@@ -129,7 +129,7 @@ def test_a_run_to_the_end_fails_while_tables_stand_still(rig: Rig, tmp_path: Pat
     number = relation("public.odd", [("id", "int4"), ("v", "int4")])
     text = relation("public.odd", [("id", "int4"), ("v", "text")])
 
-    def run(applier: Applier) -> None:
+    def run(applier: OutputApplier) -> None:
         query = start_query(rig.spark, rig.log, applier, str(tmp_path / "one"), available_now=True)
         assert query.awaitTermination(180)
 
@@ -149,7 +149,7 @@ def test_a_run_to_the_end_fails_while_tables_stand_still(rig: Rig, tmp_path: Pat
     rig.check_rows()
     rig.applier.close()
     options = ApplyOptions(type_change="string")
-    rig.applier = Applier(rig.spark, rig.log, Output(str(tmp_path / "out")), options)
+    rig.applier = OutputApplier(rig.spark, rig.log, SparkOutput(str(tmp_path / "out")), options)
     rig.applier.open()
     run(rig.applier)
     rig.check_rows()

@@ -10,15 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from waltap.files.store import Store
+from waltap.files.store import FileStore
 from waltap_sinks.changelog.manifest import Segment
 from waltap_spark import few, superseded
 from waltap_spark.beside import GONE
-from waltap_spark.formats.table_format import Brought
+from waltap_spark.formats.table_format import GroupRows
 from waltap_spark.log_rows import logged, with_epoch
-from waltap_spark.modes import Mode
+from waltap_spark.modes import TableMode
 from waltap_spark.output import TableState
-from waltap_spark.plan import Group
+from waltap_spark.plan import SegmentGroup
 from waltap_spark.schema import struct_of
 from waltap_spark.session import make_active, prepare
 from waltap_spark.small_sets import stored_types
@@ -53,8 +53,8 @@ class Segments:
         *,
         dictionaries: bool = False,
     ) -> None:
-        self.store, schema = Store(str(folder)), pa.schema([*own, *LOG])
-        self.group = Group("f", EPOCH, key, (), oid=0)
+        self.store, schema = FileStore(str(folder)), pa.schema([*own, *LOG])
+        self.group = SegmentGroup("f", EPOCH, key, (), oid=0)
         for number, rows in enumerate(parts):
             path = f"{number}.parquet"
             listed = [(*own_values, op, *place, 0, THEN, 1, None) for own_values, op, place in rows]
@@ -71,12 +71,12 @@ class Segments:
         types = stored_types(self.store, "0.parquet")
         self.table = TableState(
             schema="public", table="many", key=key, columns=types, versions={"f": types},
-            kept_as=Mode(extra=("_seq",)),
+            kept_as=TableMode(extra=("_seq",)),
         )  # fmt: skip
 
-    def brought(self, spark: Any) -> Brought:
+    def brought(self, spark: Any) -> GroupRows:
         types = self.table.versions["f"]
-        return Brought(
+        return GroupRows(
             group=self.group,
             read=lambda: with_epoch(logged(spark, self.store, self.group, types), EPOCH),
             files=self.store,

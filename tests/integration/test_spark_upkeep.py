@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from waltap_spark.formats import FormatContext, Step, parquet
+from waltap_spark.formats import TableFormatContext, CommitContext, parquet
 from waltap_spark.formats.parquet import ParquetFormat
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
-from waltap_spark.output import Output, TableState
+from waltap_spark.output import SparkOutput, TableState
 from waltap_spark.session import prepare
-from waltap_spark.upkeep import Upkeep
+from waltap_spark.upkeep import CompactionWorker
 
 from tests.harness.changelog import relation
 from tests.harness.spark import Rig
@@ -126,7 +126,7 @@ class Endless(ParquetFormat):
 
     begun: ClassVar[threading.Event] = threading.Event()
 
-    def maintain(self, step: Step, table: TableState) -> TableState:
+    def maintain(self, step: CommitContext, table: TableState) -> TableState:
         self.begun.set()
         step.spark.range(10**14).selectExpr("sum(id % 7)").collect()
         return table
@@ -137,9 +137,9 @@ def test_an_end_cancels_what_is_being_folded(spark: Any, tmp_path: Path) -> None
     rig.db.insert(OTHERS, ["1", "new"])
     rig.commit()
     rig.apply()
-    output = Output(str(tmp_path / "out"))
-    context = FormatContext(output=output, options=rig.options, identity=lambda: "")
-    upkeep = Upkeep(lambda: prepare(spark), output, Endless(context))
+    output = SparkOutput(str(tmp_path / "out"))
+    context = TableFormatContext(output=output, options=rig.options, identity=lambda: "")
+    upkeep = CompactionWorker(lambda: prepare(spark), output, Endless(context))
     upkeep.look(rig.applier.state)
     upkeep.start()
     assert Endless.begun.wait(WAIT_S)

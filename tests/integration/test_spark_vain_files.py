@@ -10,7 +10,7 @@ from waltap.mapping.type_mapping import TypeOptions
 from waltap.mapping.type_registry import TypeRegistry
 from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
 from waltap_spark import applier, retries, small_sets
-from waltap_spark.applier import Applier
+from waltap_spark.applier import OutputApplier
 from waltap_spark.errors import RowsAwaited
 from waltap_spark.formats.choice import PARQUET
 from waltap_spark.formats.parquet import ParquetFormat
@@ -67,14 +67,14 @@ def test_a_commit_that_cannot_be_made_takes_the_files_of_all_tables_away(
 ) -> None:
     rig.db.insert(NUMBER, ["1", "5"])
     rig.commit()
-    original = Applier._attempt
+    original = OutputApplier._attempt
 
-    def attempt(self: Applier, *arguments: Any) -> Any:
+    def attempt(self: OutputApplier, *arguments: Any) -> Any:
         original(self, *arguments)
         raise RowsAwaited("nobody has them", changelog="", nobody=False)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Applier, "_attempt", attempt)
+        patch.setattr(OutputApplier, "_attempt", attempt)
         with pytest.raises(RowsAwaited):
             rig.apply()
     assert rig.folders() == set()

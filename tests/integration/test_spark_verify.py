@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_spark.applier import Applier
+from waltap_spark.applier import OutputApplier
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
-from waltap_spark.output import Output
+from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare
-from waltap_sinks.comparison import Comparison, comparison_table
+from waltap_sinks.comparison import TableDifferences, comparison_table
 from waltap_sinks.comparison.commands import told
-from waltap_sinks.comparison.lacking import Captured
+from waltap_sinks.comparison.lacking import CaptureScope
 from waltap_spark.verify import compare, lacking
 
 from tests.harness.busy_lake import looks_right_while_it_runs
@@ -70,7 +70,7 @@ ROWS = [
 
 def compared(
     folder: Path, spark: Any, database: Any, source: list[Any], then: str = "SELECT"
-) -> Comparison:
+) -> TableDifferences:
     """Put ROWS into Spark and ``source`` into PostgreSQL, where ``then`` is run; compare."""
     model = Model()
     model.insert(TABLE, *ROWS)
@@ -79,9 +79,9 @@ def compared(
     log.write(batch(model.commit()))
     log.flush()
     log.close()
-    session, output = prepare(spark), Output(str(folder / "out"))
+    session, output = prepare(spark), SparkOutput(str(folder / "out"))
     reader = ChangeLog(str(folder / "log"))
-    applier = Applier(session, reader, output)
+    applier = OutputApplier(session, reader, output)
     applier.open()
     applier.apply(list(reader.manifests()))
     applier.close()
@@ -252,7 +252,7 @@ def test_captured_tables_that_spark_lacks_are_a_difference(
     rig.commit()
     rig.apply()
     tables = LiveTables(rig.spark, rig.output)
-    captured = Captured(captures=lambda _schema, table: table != "other")
+    captured = CaptureScope(captures=lambda _schema, table: table != "other")
     with database.connect(autocommit=True) as connection:
         compared = compare(connection, tables, captured=captured)
         without = compare(connection, tables, without=["public.unseen"], captured=captured)

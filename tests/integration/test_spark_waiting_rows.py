@@ -9,12 +9,12 @@ import pytest
 from waltap.decode.relation import Relation
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark import elsewhere
-from waltap_spark.applier import Applier, ApplyOptions
+from waltap_spark.applier import OutputApplier, ApplyOptions
 from waltap_spark.formats.choice import FormatChoice
-from waltap_spark.formats.work import Work
-from waltap_spark.handed import Handed, TableChunks
+from waltap_spark.formats.work import TableWriter
+from waltap_spark.handed import Handed, AssignedSplits
 from waltap_spark.live import LiveTables
-from waltap_spark.output import Output
+from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare
 
 from tests.harness.changelog import context, relation
@@ -46,14 +46,14 @@ class Tables:
     ) -> None:
         """Hand ``content`` over, a row a chunk, and say so in the log; what was handed before is gone."""
         chunks = [Chunk(table, n, len(content), [row]) for n, row in enumerate(content)]
-        self.handed = {name: {table.name: TableChunks.of(chunks, context(self.folder))}}
+        self.handed = {name: {table.name: AssignedSplits.of(chunks, context(self.folder))}}
         self.sink.write(rows(name, table=table))
         self.sink.flush()
 
     def apply(self) -> None:
         """Apply all there is by a driver of its own."""
-        log, output = ChangeLog(str(self.folder / "log")), Output(str(self.folder / "out"))
-        applier = Applier(
+        log, output = ChangeLog(str(self.folder / "log")), SparkOutput(str(self.folder / "out"))
+        applier = OutputApplier(
             prepare(self.spark), log, output, ApplyOptions(parallel=1), FormatChoice(self.kind),
             self.handed.get,
         )  # fmt: skip
@@ -76,7 +76,7 @@ class Tables:
 
     def read(self, what: str) -> list[tuple[str, ...]]:
         """Return the rows, or the history."""
-        tables = LiveTables(self.spark, Output(str(self.folder / "out")))
+        tables = LiveTables(self.spark, SparkOutput(str(self.folder / "out")))
         found = getattr(tables, what)(ITEMS.name).selectExpr("cast(id as string)", "v")
         return sorted(map(tuple, found.collect()))
 
@@ -95,7 +95,7 @@ def test_a_step_that_was_taken_keeps_its_rows_when_driver_and_engine_die(
 def die_between_two_steps(tables: Tables) -> None:
     """The history has the first snapshot's rows, the table has none yet: both go on with these."""
     tables.hand_over("one", OLD)
-    tables.apply_and_die(Work, "overwrite")
+    tables.apply_and_die(TableWriter, "overwrite")
     assert tables.waiting
     tables.sink.close()
     tables.reopen()
@@ -113,14 +113,14 @@ def test_rows_of_which_some_are_missing_are_read_again(
     """A driver that dies when they are written and not yet durable, and an engine that lives."""
     tables = Tables(tmp_path, delta)
     tables.hand_over("one", OLD)
-    tables.apply_and_die(Output, "sync")
+    tables.apply_and_die(SparkOutput, "sync")
     before = set(tables.waiting)
     assert before
     assert not list((tmp_path / "out").rglob("_delta_log")), (
         "no step is taken before they are there"
     )
     with monkeypatch.context() as patch:
-        patch.setattr(elsewhere.Elsewhere, "settle", lambda _self: None)
+        patch.setattr(elsewhere.ExternalSnapshots, "settle", lambda _self: None)
         tables.apply()
     assert tables.waiting
     assert not before & set(tables.waiting), "they were written anew"
@@ -143,6 +143,6 @@ def test_a_snapshot_that_is_lost_before_its_rows_are_there_leaves_nothing(
     tables.hand_over("two", [("5000000000", "new", "7")], wider)
     tables.apply()
     assert tables.read("current") == tables.read("changes") == [("5000000000", "new")]
-    more = LiveTables(delta, Output(str(tmp_path / "out"))).current(ITEMS.name).select("more")
+    more = LiveTables(delta, SparkOutput(str(tmp_path / "out"))).current(ITEMS.name).select("more")
     assert [row[0] for row in more.collect()] == [7]
     tables.sink.close()

@@ -21,7 +21,7 @@ from waltap.transactions.transaction import TransactionPart
 from waltap_sinks.sql import SqlSink
 from waltap_sinks.sql.errors import SqlCommitUnknown
 from waltap_sinks.sql.lanes import slices_of
-from waltap_sinks.sql.shapes import Shapes
+from waltap_sinks.sql.shapes import TargetShapes
 
 SERVERS = pytest.mark.parametrize("place", ["postgres", "maria"], indirect=True)
 
@@ -200,7 +200,7 @@ def test_later_slices_wait_for_those_before_them(
 
 def test_slices_share_no_row(tmp_path: Path, file: Place) -> None:
     sink = file.sink(tmp_path)
-    shapes = Shapes(context(tmp_path).events, sink._properties, schemas=False)
+    shapes = TargetShapes(context(tmp_path).events, sink._properties, schemas=False)
     source = Model()
     first, second, third = parts_of(source, 3)
     assert slices_of([first, second, third], shapes, 3) == [[first], [second], [third]]

@@ -19,7 +19,7 @@ from tests.harness.servers.mariadb import MariaDb
 from tests.harness.servers.postgres import Cluster, Database
 from tests.harness.sql import PEOPLE, Place, failure, waiting
 from tests.hunt.proxy import Proxy
-from waltap.errors import ConfigurationError, Retry, SinkError
+from waltap.errors import ConfigurationError, RetryVerdict, SinkError
 from waltap.sink.refusal import RecordsRefused
 from waltap.source.position import Position, lsn_text
 from waltap_sinks.sql import SqlSink
@@ -217,7 +217,7 @@ def test_a_lock_that_somebody_holds_costs_nothing(place: Place, tmp_path: Path) 
         other.cursor().execute(HELD[place.kind])
         with pytest.raises(SqlConflict) as found:
             target.write(batch(part))
-        assert found.value.retry is Retry.SAME_BATCH
+        assert found.value.retry is RetryVerdict.SAME_BATCH
         other.commit()
     target.write(batch(part))
     assert target.flush() == Position(part.end_lsn)
@@ -239,7 +239,7 @@ def test_a_lock_met_within_a_large_transaction_delivers_all_of_it_again(
         other.execute("UPDATE people SET note = 'theirs' WHERE id = 2")
         with pytest.raises(SqlConflictMidway) as found:
             target.write(batch(two))
-        assert found.value.retry is Retry.RECONNECT
+        assert found.value.retry is RetryVerdict.RECONNECT
     target.close()
     assert postgres.rows("people", "name") == [("a",), ("b",)]
 
@@ -277,7 +277,7 @@ def test_a_deadlock_is_undone_and_the_batch_goes_in_again(place: Place, tmp_path
         other.commit()
     assert isinstance(failures[0], SqlConflict), failures[0]
     assert "eadlock" in str(failures[0])
-    assert failures[0].retry is Retry.SAME_BATCH
+    assert failures[0].retry is RetryVerdict.SAME_BATCH
     sink.write(batch(part))
     assert sink.flush() == Position(part.end_lsn)
     assert place.rows("people", "name", "note") == [("b", None)]
@@ -334,11 +334,11 @@ def test_a_lock_that_a_large_batch_meets_costs_nothing(
         if asked == "write":
             with pytest.raises(SqlConflict) as found:
                 target.write(batch(second))
-            assert found.value.retry is Retry.SAME_BATCH
+            assert found.value.retry is RetryVerdict.SAME_BATCH
         else:
             with pytest.raises(SqlConflictMidway) as found:
                 target.flush()
-            assert found.value.retry is Retry.RECONNECT
+            assert found.value.retry is RetryVerdict.RECONNECT
         other.commit()
     if asked == "write":
         target.write(batch(second))
@@ -446,7 +446,7 @@ def test_a_commit_whose_answer_is_lost_does_not_come_again(
     part = source.commit()
     lost = failure(sink, part)
     assert isinstance(lost, SqlCommitUnknown), lost
-    assert lost.retry is Retry.RECONNECT
+    assert lost.retry is RetryVerdict.RECONNECT
     sink.close()
     proxy.close()
     again = maria.sink(tmp_path)
@@ -591,7 +591,7 @@ def test_a_connection_that_the_server_ends_is_made_again(place: Place, tmp_path:
     second = source.commit()
     with pytest.raises(SqlUnreachable) as found:
         target.write(batch(second))
-    assert found.value.retry is Retry.RECONNECT
+    assert found.value.retry is RetryVerdict.RECONNECT
     target.close()
     target = place.sink(tmp_path)
     assert target.open() == Position(first.end_lsn)
@@ -679,7 +679,7 @@ def test_a_target_that_is_read_only_is_told(place: Place, tmp_path: Path) -> Non
     part = source.commit()
     with pytest.raises(SqlReadOnly, match=r"(?i)read.?only") as found:
         target.write(batch(part))
-    assert found.value.retry is Retry.RECONNECT
+    assert found.value.retry is RetryVerdict.RECONNECT
     target.close()
     if place.kind == "postgresql":
         ((name,),) = place.execute("SELECT current_database()")
@@ -710,5 +710,5 @@ def test_a_disk_that_is_full_is_waited_for(
     source.update(PEOPLE, ["1"], name="x")
     with pytest.raises(SqlUnreachable, match="could not extend file") as found:
         target.write(batch(source.commit()))
-    assert found.value.retry is Retry.RECONNECT
+    assert found.value.retry is RetryVerdict.RECONNECT
     target.close()

@@ -16,7 +16,7 @@ from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
 from tests.harness.sql import pipeline
 from waltap.cli.application import application
-from waltap_sinks.comparison import Comparison
+from waltap_sinks.comparison import TableDifferences
 from waltap_sinks.comparison.compare import compare
 from waltap_sinks.sql import SqlProperties
 from waltap_sinks.sql.readable import open_readable
@@ -30,7 +30,9 @@ INSERT INTO bag VALUES (1, '{}'), (1, '{}');
 """
 
 
-def results(database: Database, *without: str, patience_s: float = 0.0) -> dict[str, Comparison]:
+def results(
+    database: Database, *without: str, patience_s: float = 0.0
+) -> dict[str, TableDifferences]:
     properties = SqlProperties.model_validate(
         {"url": database.dsn, "position.table": "replica.waltap_position"}
     )

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.catalog.standings import BURST, CHECKS_PER_S, Standings
+from waltap_postgres.catalog.standings import BURST, CHECKS_PER_S, NameResolutionCache
 from waltap_postgres.properties import PostgresProperties
 
 from tests.harness.servers.postgres import Database
@@ -33,7 +33,7 @@ class Asked(PostgresCatalogue):
 class Rig:
     def __init__(self, database: Database) -> None:
         self.database, self.catalogue, self.now = database, Asked(database), 0.0
-        self.standings = Standings(self.catalogue, lambda xid: None, lambda: self.now)
+        self.standings = NameResolutionCache(self.catalogue, lambda xid: None, lambda: self.now)
         for n in range(TABLES):
             database.execute(f"CREATE TABLE t{n} (id int PRIMARY KEY)")
 

@@ -10,10 +10,10 @@ import msgspec
 import psycopg
 import pytest
 from waltap.amounts import size
-from waltap.errors import Retry, WaltapError
+from waltap.errors import RetryVerdict, WaltapError
 from waltap.offsets.offset import Offset
 from waltap.pipeline import Limits
-from waltap.pipeline.repair import Repair
+from waltap.pipeline.repair import GapRepair
 from waltap.source.position import Position, lsn_text
 from waltap_postgres.errors import (
     FailoverUnavailable,
@@ -201,7 +201,7 @@ def test_a_slot_in_use_is_told_at_once_and_refused_when_patience_ends(
     assert "waiting" not in caplog.text, "no retries mean no wait"
     with pytest.raises(SlotActive) as caught:
         behind.catch_up(**{"slot.max.retries": 2, "slot.retry.delay.ms": 1000})
-    assert caught.value.retry is Retry.RECONNECT  # exit status 3
+    assert caught.value.retry is RetryVerdict.RECONNECT  # exit status 3
     assert f"pid {reader.backend_pid}" in str(caught.value)
     warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     waiting = f"slot {behind.slot} is read by pid {reader.backend_pid}: waiting up to 2 s for it"
@@ -387,7 +387,7 @@ def test_a_start_waits_for_a_locked_table_and_says_so(pipeline: PipelineRig, mod
 
 def repaired(pipeline: PipelineRig) -> set[str]:
     host, _ = pipeline.host()
-    return set(Repair(pipeline.profile(host), host).run(lambda: 1_700_000_000_000))
+    return set(GapRepair(pipeline.profile(host), host).run(lambda: 1_700_000_000_000))
 
 
 def test_a_server_restored_from_a_base_backup(private_server: Cluster, tmp_path) -> None:

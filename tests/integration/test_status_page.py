@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from waltap.monitor.server import Monitor
+from waltap.monitor.server import MonitorServer
 
 from tests.harness.pipeline import PipelineRig, Run, until
 from tests.harness.servers.browser import browser
@@ -47,7 +47,7 @@ def chromium() -> Iterator[Any]:
 
 
 @pytest.fixture
-def seen(database: Database, tmp_path: Any) -> Iterator[tuple[Run, Monitor]]:
+def seen(database: Database, tmp_path: Any) -> Iterator[tuple[Run, MonitorServer]]:
     """A pipeline that streams tables with names that mean something in HTML, and its monitor."""
     name = EVIL.replace("'", "''").replace('"', '""')
     database.psql(
@@ -56,7 +56,7 @@ def seen(database: Database, tmp_path: Any) -> Iterator[tuple[Run, Monitor]]:
         f'INSERT INTO "{name}" SELECT generate_series(1, 3)'
     )
     run = Run(PipelineRig(database, tmp_path), limits=None, settings={})
-    with Monitor(run.engine, "127.0.0.1:0", None) as monitor:
+    with MonitorServer(run.engine, "127.0.0.1:0", None) as monitor:
         run.host.register(monitor.exposition, "metrics")
         with run:
             run.until(lambda: run.engine.state == "streaming", "streaming")
@@ -66,7 +66,7 @@ def seen(database: Database, tmp_path: Any) -> Iterator[tuple[Run, Monitor]]:
 class Visit:
     """A page that is open; ``said`` is what its console said, ``asked`` where it sent requests."""
 
-    def __init__(self, chromium: Any, monitor: Monitor, **view: Any) -> None:
+    def __init__(self, chromium: Any, monitor: MonitorServer, **view: Any) -> None:
         self.context = chromium.new_context(**view)
         self.page = self.context.new_page()
         self.page.set_default_timeout(WAIT_MS)
@@ -97,7 +97,7 @@ class Visit:
 
 
 def test_it_follows_what_happens_and_shows_names_as_they_are(
-    chromium: Any, seen: tuple[Run, Monitor]
+    chromium: Any, seen: tuple[Run, MonitorServer]
 ) -> None:
     run, monitor = seen
     database = run.pipeline.database
@@ -131,7 +131,7 @@ def test_it_follows_what_happens_and_shows_names_as_they_are(
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [375, 1280])
 def test_it_is_legible_everywhere(
-    chromium: Any, seen: tuple[Run, Monitor], width: int, scheme: str
+    chromium: Any, seen: tuple[Run, MonitorServer], width: int, scheme: str
 ) -> None:
     _, monitor = seen
     view = {"viewport": {"width": width, "height": 740}, "color_scheme": scheme}
@@ -145,7 +145,7 @@ def test_it_is_legible_everywhere(
     visit.close()
 
 
-def test_the_keyboard_reaches_everything(chromium: Any, seen: tuple[Run, Monitor]) -> None:
+def test_the_keyboard_reaches_everything(chromium: Any, seen: tuple[Run, MonitorServer]) -> None:
     _, monitor = seen
     visit = Visit(chromium, monitor)
     reached, count = set(), visit.page.evaluate(REACHABLE)
@@ -166,7 +166,9 @@ def test_the_keyboard_reaches_everything(chromium: Any, seen: tuple[Run, Monitor
     visit.close()
 
 
-def test_a_page_of_somebody_else_reaches_nothing(chromium: Any, seen: tuple[Run, Monitor]) -> None:
+def test_a_page_of_somebody_else_reaches_nothing(
+    chromium: Any, seen: tuple[Run, MonitorServer]
+) -> None:
     """Requests of its scripts, and a form that needs none."""
     run, monitor = seen
     page = chromium.new_page()

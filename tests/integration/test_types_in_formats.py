@@ -18,18 +18,18 @@ from tests.harness.typed_records import (
     typed_records,
 )
 from tests.harness.typed_values import typed  # noqa: F401 - a fixture
-from waltap.format.converted import ConvertedFormat, Converters
+from waltap.format.converted import ConvertedFormat, RecordConverters
 from waltap.format.converter import ConverterContext, ValueUnfit
 from waltap.format.record import Record
-from waltap.format.unfit import Unfit
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.format.unfit import SchemaMismatch
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap_formats.avro.binary import avro_writer
 from waltap_formats.avro.converter import AvroConverter
 from waltap_formats.avro.properties import AvroProperties
 from waltap_formats.avro.schema import avro_schema, is_map
 from waltap_formats.json_schema.converter import JsonSchemaConverter
 from waltap_formats.json_schema.properties import JsonSchemaProperties
-from waltap_formats.protobuf.binary import Presence, message_writer
+from waltap_formats.protobuf.binary import NullPresence, message_writer
 from waltap_formats.protobuf.schema import message_file
 
 
@@ -40,18 +40,18 @@ def plain(schema: Schema, value: object) -> object:
     if value is None:
         return None
     match schema.kind:
-        case Kind.STRUCT:
+        case ConnectKind.STRUCT:
             return {f.name: plain(f.schema, value.get(f.name)) for f in schema.fields}
-        case Kind.ARRAY:
+        case ConnectKind.ARRAY:
             return [plain(schema.items, each) for each in value]
-        case Kind.MAP if is_map(schema):
+        case ConnectKind.MAP if is_map(schema):
             return {key: plain(schema.values, each) for key, each in value.items()}
-        case Kind.MAP:
+        case ConnectKind.MAP:
             return [
                 {"key": plain(schema.keys, key), "value": plain(schema.values, each)}
                 for key, each in value.items()
             ]
-        case Kind.STRING:
+        case ConnectKind.STRING:
             return value.encode("utf-8", "replace").decode()
     return value
 
@@ -104,13 +104,13 @@ def as_protobuf(schema: Schema, value: object, presence: str) -> object:
         digits = len(str(abs(int.from_bytes(value, "big", signed=True))))
         return {"value": value, "precision": digits, "scale": int(dict(schema.parameters)["scale"])}
     match schema.kind:
-        case Kind.STRUCT:
+        case ConnectKind.STRUCT:
             found = {f.name: member(f.schema, value.get(f.name), presence) for f in schema.fields}
             return {name: each for name, each in found.items() if each is not None}
-        case Kind.ARRAY:
+        case ConnectKind.ARRAY:
             of = member if presence == "wrappers" else as_protobuf
             return [of(schema.items, each, presence) for each in value]
-        case Kind.MAP:
+        case ConnectKind.MAP:
             pairs = [
                 (("key", schema.keys, k), ("value", schema.values, v)) for k, v in value.items()
             ]
@@ -119,7 +119,7 @@ def as_protobuf(schema: Schema, value: object, presence: str) -> object:
                 {n: found for n, s, each in pair if (found := member(s, each, inner)) is not None}
                 for pair in pairs
             ]
-        case Kind.STRING:
+        case ConnectKind.STRING:
             return value.encode("utf-8", "replace").decode()
     return value
 
@@ -127,9 +127,9 @@ def as_protobuf(schema: Schema, value: object, presence: str) -> object:
 def member(schema: Schema, value: object, presence: str) -> object:
     """Return what is read of a field: None where the reader sees that it is not there."""
     made = as_protobuf(schema, value, presence)
-    if schema.kind in {Kind.ARRAY, Kind.MAP}:
+    if schema.kind in {ConnectKind.ARRAY, ConnectKind.MAP}:
         return made or []
-    if schema.kind is Kind.STRUCT or schema.name == "org.apache.kafka.connect.data.Decimal":
+    if schema.kind is ConnectKind.STRUCT or schema.name == "org.apache.kafka.connect.data.Decimal":
         return made
     if not schema.optional or presence == "nothing":
         return ZERO[schema.kind] if made is None else made
@@ -138,14 +138,22 @@ def member(schema: Schema, value: object, presence: str) -> object:
     return {"value": made}
 
 
-ZERO = {Kind.STRING: "", Kind.BYTES: b"", Kind.BOOLEAN: False, Kind.FLOAT32: 0.0, Kind.FLOAT64: 0.0}
-ZERO |= dict.fromkeys((Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64), 0)
+ZERO = {
+    ConnectKind.STRING: "",
+    ConnectKind.BYTES: b"",
+    ConnectKind.BOOLEAN: False,
+    ConnectKind.FLOAT32: 0.0,
+    ConnectKind.FLOAT64: 0.0,
+}
+ZERO |= dict.fromkeys(
+    (ConnectKind.INT8, ConnectKind.INT16, ConnectKind.INT32, ConnectKind.INT64), 0
+)
 
 
 @pytest.mark.parametrize("presence", PRESENCE)
 def test_protobuf_is_read_back_by_googles_library(typed, presence: str) -> None:
     count, readers = 0, {}
-    how = Presence(**PRESENCE[presence])
+    how = NullPresence(**PRESENCE[presence])
     for name, records in typed_records(typed):
         for record in records:
             schema = record.value_schema
@@ -156,7 +164,7 @@ def test_protobuf_is_read_back_by_googles_library(typed, presence: str) -> None:
                 readers[text] = protobuf_reader(text)
             try:
                 data = message_writer(schema, how)(record.value)
-            except Unfit as reason:
+            except SchemaMismatch as reason:
                 assert "no null inside of an array" in str(reason), name
                 continue
             found = readers[text](data)
@@ -224,7 +232,7 @@ def test_rows_written_straight_are_those_written_from_values(
     """Many rows: columns of numbers are written at once."""
 
     def rendered(converter, part) -> list[Record]:
-        converters = Converters(key=converter, value=converter, header=converter)
+        converters = RecordConverters(key=converter, value=converter, header=converter)
         context_ = context(**{"extended.headers.enabled": False})
         return ConvertedFormat(converters, context_).render([part], NOW)
 

@@ -17,7 +17,7 @@ from waltap.decode import (
     StreamStart,
     StreamStop,
 )
-from waltap.transactions.assembly import Assembler
+from waltap.transactions.assembly import TransactionAssembler
 from waltap.transactions.transaction import TransactionPart
 from waltap.source.position import START, Position
 
@@ -130,7 +130,7 @@ def deliver(
     messages: list[Message], sizes: list[int], resume: Position, memory: int
 ) -> list[TransactionPart]:
     with tempfile.TemporaryDirectory() as folder:
-        subject = Assembler(resume, None, Path(folder), memory)
+        subject = TransactionAssembler(resume, None, Path(folder), memory)
         parts, at, turn = [], 0, 0
         while at < len(messages):
             size = sizes[turn % len(sizes)]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.property.test_copy_buffer import answer
 from tests.property.test_copy_text import written
-from waltap.capture.capture import Capture
+from waltap.capture.capture import CaptureRules
 from waltap.capture.properties import CaptureProperties
 from waltap.decode.relation import Column, DataType, Relation
 from waltap.format.format import FormatContext
@@ -150,7 +150,7 @@ def json_format(modes: dict[str, str], *, schemas: bool) -> JsonFormat:
         else:
             given_ones[family] = {name: value}
     properties = CaptureProperties.model_validate(given_ones)
-    capture = Capture(properties)
+    capture = CaptureRules(properties)
     context = FormatContext(
         describe=lambda relation: relation,
         identity=identity_kept(),

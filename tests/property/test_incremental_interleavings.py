@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from waltap.decode import Insert
 from waltap.decode.message import Change, Delete, OldTuple, Update
 from waltap.decode.relation import Column, Relation
-from waltap.decode.tuple_image import ABSENT, UNCHANGED, Missing, Tuple
+from waltap.decode.tuple_image import ABSENT, UNCHANGED, MissingValue, Tuple
 from waltap.signals.signal import SnapshotRequest
 from waltap.snapshot.chunk_size import ChunkSize
-from waltap.snapshot.chunk_source import Chunk
+from waltap.snapshot.chunk_source import ReadChunk
 from waltap.snapshot.incremental import IncrementalSnapshots
-from waltap.snapshot.incremental_state import State
+from waltap.snapshot.incremental_state import IncrementalState
 from waltap.transactions.transaction import SnapshotRows, TransactionPart
 
 KEYS = "abcdefghij"
@@ -117,7 +117,7 @@ class Server:
     def table(self, _request: SnapshotRequest) -> Relation | None:
         return T
 
-    def maximum(self, _request: SnapshotRequest, _relation: Relation, _key: object) -> Chunk:
+    def maximum(self, _request: SnapshotRequest, _relation: Relation, _key: object) -> ReadChunk:
         return self._read(self.visible, sorted(self.states[self.visible])[-1:])
 
     def chunk(
@@ -130,7 +130,7 @@ class Server:
         maximum: Tuple,
         limit: int,
         order: Sequence[int] = (),
-    ) -> Chunk:
+    ) -> ReadChunk:
         assert not order
         seen, low = self.visible, "" if after is None else str(after[0])
         keys = [key for key in sorted(self.states[seen]) if low < key <= str(maximum[0])]
@@ -142,13 +142,13 @@ class Server:
         _relation: Relation,
         _key: tuple[int, ...],
         keys: Sequence[Tuple],
-    ) -> Chunk:
+    ) -> ReadChunk:
         rows = self.states[self.visible]
         return self._read(self.visible, [str(key) for (key,) in keys if key in rows])
 
-    def _read(self, seen: int, keys: list[str]) -> Chunk:
+    def _read(self, seen: int, keys: list[str]) -> ReadChunk:
         rows = [self.states[seen][key] for key in keys]
-        return Chunk(rows, lambda xid: xid <= seen, seen * STEP if self.positions else None)
+        return ReadChunk(rows, lambda xid: xid <= seen, seen * STEP if self.positions else None)
 
     def watermark(self, identifier: str, kind: str, data: str) -> None:
         self.commit([Insert(SIGNALS, self.end + 1, (identifier, kind, data))], self.states[-1])
@@ -190,7 +190,8 @@ class Consumer:
         self.newest[key] = max(version, newest)
         known = before or self.rows.get(key, row)
         self.rows[key] = tuple(
-            old if isinstance(new, Missing) else new for new, old in zip(row, known, strict=True)
+            old if isinstance(new, MissingValue) else new
+            for new, old in zip(row, known, strict=True)
         )
 
 
@@ -223,7 +224,7 @@ def test_every_row_arrives_and_nothing_is_older_than_what_was_delivered(
         server.write([("update", KEYS[number], "z")])
     identifiers = itertools.count()
 
-    def made(state: State) -> IncrementalSnapshots:
+    def made(state: IncrementalState) -> IncrementalSnapshots:
         return IncrementalSnapshots(
             server,
             None if positions else ("public", "signals"),
@@ -249,7 +250,9 @@ def test_every_row_arrives_and_nothing_is_older_than_what_was_delivered(
         if snapshots.waiting:
             snapshots.resume(0)
 
-    snapshots = made(State(queue=[SnapshotRequest(schema="public", table="t", signal="s")]))
+    snapshots = made(
+        IncrementalState(queue=[SnapshotRequest(schema="public", table="t", signal="s")])
+    )
     snapshots.resume(0)
     for step, argument in steps:
         if step == "write":
@@ -266,7 +269,7 @@ def test_every_row_arrives_and_nothing_is_older_than_what_was_delivered(
             )
             snapshots.read_at_once(0)
         else:
-            snapshots = made(State.restored(snapshots.stored))
+            snapshots = made(IncrementalState.restored(snapshots.stored))
             snapshots.resume(0)
     for _ in range(200):
         state = snapshots.state

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import given
 from hypothesis import strategies as st
-from waltap_spark.origins import Event, Origins
+from waltap_spark.origins import LogEvent, ValueSources
 
 HELD = frozenset({"large"})
 Place = tuple[int, int, int, int]
@@ -25,7 +25,7 @@ class Source:
     """A table of the source, key → value of the column, that tells what it does as a change log does."""
 
     rows: dict[int, int] = field(default_factory=dict)
-    events: list[Event] = field(default_factory=list)
+    events: list[LogEvent] = field(default_factory=list)
     brought: dict[tuple[Place, int], int] = field(default_factory=dict)
     moved: dict[Place, int] = field(default_factory=dict)
     """The values that rows had when they got a new key, and which were not sent."""
@@ -65,11 +65,11 @@ class Source:
             value = self._value() if sends else left[key]
             left[key] = value
             arrival = (1, lsn, seq + number, 1)
-            self.events.append(Event((1, lsn, seq + number, 0), key, "d"))
+            self.events.append(LogEvent((1, lsn, seq + number, 0), key, "d"))
             if not sends:
                 self.moved[arrival] = value
             self.brought[arrival, to] = value
-            self.events.append(Event(arrival, to, "c", frozenset() if sends else HELD))
+            self.events.append(LogEvent(arrival, to, "c", frozenset() if sends else HELD))
         for key, _to in moves:
             del self.rows[key]
         self.rows |= {to: left[key] for key, to in moves}
@@ -81,7 +81,7 @@ class Source:
     def _tell(self, place: Place, key: int, op: str, *, held: bool) -> None:
         if op != "d":
             self.brought[place, key] = self.rows[key]
-        self.events.append(Event(place, key, op, HELD if held else frozenset()))
+        self.events.append(LogEvent(place, key, op, HELD if held else frozenset()))
 
 
 @given(TRANSACTIONS, st.integers(0, 6), st.booleans())
@@ -96,10 +96,10 @@ def test_the_value_of_a_moved_row_is_the_one_it_had(
     for number, actions in enumerate(transactions):
         source.does(number + 10, actions)
 
-    def there(asked: Sequence[Event]) -> set[int]:
+    def there(asked: Sequence[LogEvent]) -> set[int]:
         return {event.key for event in asked if event.key in base}
 
-    origins = Origins(reversed(source.events), crossed=source.crossed, standing=there)
+    origins = ValueSources(reversed(source.events), crossed=source.crossed, standing=there)
     found = {}
     for origin in origins.of("large"):
         key = origin.leaving.key

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from waltap.guardian.forecast import WINDOW_S
-from waltap.guardian.pace import SHORTER_S, TREND_S, Pace, pace
+from waltap.guardian.pace import SHORTER_S, TREND_S, WalGrowth, pace
 
 RATES = st.floats(1e3, 1e9)
 STEPS = st.sampled_from((1, 2, 5, 10))
 SOONEST_S = int(SHORTER_S[0])
 
 
-def of_load(rate: Callable[[float], float], seconds: int, step: int = 10) -> Pace:
+def of_load(rate: Callable[[float], float], seconds: int, step: int = 10) -> WalGrowth:
     """The pace of what a load of so many bytes a second, told second by second, has written."""
     total, counts = 1 << 40, []
     for second in range(seconds + 1):
@@ -55,7 +55,7 @@ def test_a_shorter_window_and_a_trend_only_ever_shorten_the_time(
 def test_more_left_is_more_time_and_what_comes_until_then_is_what_is_left(
     rate: float, gain: float, known: float, one: int, other: int
 ) -> None:
-    told = Pace(rate=rate, gain=gain, known_s=known)
+    told = WalGrowth(rate=rate, gain=gain, known_s=known)
     soon, late = (told.seconds_until(left) for left in sorted((one, other)))
     if rate <= 0:
         assert late in (0.0, None)
@@ -121,7 +121,7 @@ def test_the_teeth_of_a_saw_are_no_growth(rate: float, tooth: int, seconds: int)
 
 
 def test_nothing_is_said_of_one_reading() -> None:
-    assert pace([7.0], [100]) == Pace()
-    assert Pace().seconds_until(1) is None
-    assert Pace().seconds_until(0) == 0
+    assert pace([7.0], [100]) == WalGrowth()
+    assert WalGrowth().seconds_until(1) is None
+    assert WalGrowth().seconds_until(0) == 0
     assert math.isclose(pace([0.0, 500.0], [0, 1000]).rate, 2)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from waltap.guardian.budget import budget_bytes, octets
-from waltap.guardian.forecast import WINDOW_S, Reading, forecast, tightest
-from waltap.guardian.thresholds import SLACK, Thresholds
+from waltap.guardian.forecast import WINDOW_S, SlotReading, forecast, tightest
+from waltap.guardian.thresholds import SLACK, WalThresholds
 
 SIZES = st.integers(0, 1 << 50)
 SHARES = st.floats(0.01, 1.0)
@@ -13,11 +13,11 @@ SHARES = st.floats(0.01, 1.0)
 
 def steady(
     written: int, released: int, seconds: int, step: int, **more: int | None
-) -> list[Reading]:
+) -> list[SlotReading]:
     """A server that writes and a slot that lets go at steady rates, in bytes a second."""
     base = 1 << 40
     return [
-        Reading(
+        SlotReading(
             at_s=float(at),
             server_lsn=base + written * at,
             restart_lsn=base - 1000 + released * at,
@@ -68,7 +68,7 @@ def test_a_stall_is_never_the_better_case(
         at, server = at + seconds, server + written
         restart = min(server, restart + released)
         readings.append(
-            Reading(
+            SlotReading(
                 at_s=at, server_lsn=server, restart_lsn=restart, safe_bytes=safe, free_bytes=free
             )
         )
@@ -89,7 +89,7 @@ def test_a_stall_is_never_the_better_case(
 def test_what_is_kept_comes_no_sooner_than_what_is_written() -> None:
     """A slot that let go of much, and then of less and less: what it keeps seems to grow ever faster."""
     readings = [
-        Reading(
+        SlotReading(
             at_s=float(at), server_lsn=(1 << 40) + 1000 * at, restart_lsn=(1 << 40) - 10 * at * at
         )
         for at in range(0, 601, 10)
@@ -113,10 +113,10 @@ def test_less_left_is_never_more_time(one: int, other: int) -> None:
 def test_rates_are_those_of_the_window() -> None:
     """A day of silence before a burst does not hide the burst."""
     quiet = [
-        Reading(at_s=float(at), server_lsn=1000, restart_lsn=0) for at in range(0, 80_000, 1000)
+        SlotReading(at_s=float(at), server_lsn=1000, restart_lsn=0) for at in range(0, 80_000, 1000)
     ]
     burst = [
-        Reading(at_s=80_000.0 + at, server_lsn=1000 + 100 * at, restart_lsn=0)
+        SlotReading(at_s=80_000.0 + at, server_lsn=1000 + 100 * at, restart_lsn=0)
         for at in range(0, int(WINDOW_S) + 1, 10)
     ]
     told = forecast([*quiet, *burst], burst[-1].retained_bytes + 1000)
@@ -124,11 +124,11 @@ def test_rates_are_those_of_the_window() -> None:
 
 
 def test_the_tightest_limit_counts() -> None:
-    reading = Reading(at_s=0, server_lsn=1000, restart_lsn=400, safe_bytes=300, free_bytes=200)
+    reading = SlotReading(at_s=0, server_lsn=1000, restart_lsn=400, safe_bytes=300, free_bytes=200)
     assert [tightest(reading, budget).kind for budget in (None, 700, 900)] == [  # type: ignore[union-attr]
         "disk", "budget", "disk",
     ]  # fmt: skip
-    lost = Reading(at_s=0, server_lsn=1000, restart_lsn=400, safe_bytes=-50)
+    lost = SlotReading(at_s=0, server_lsn=1000, restart_lsn=400, safe_bytes=-50)
     limit = tightest(lost, None)
     assert limit is not None
     assert (limit.left, limit.used) == (0, 1.0)
@@ -138,7 +138,7 @@ def test_the_tightest_limit_counts() -> None:
 def test_each_threshold_is_told_once_until_it_was_left(
     warn_at: list[float], act_at: float, shares: list[float]
 ) -> None:
-    thresholds, told = Thresholds(warn_at, act_at), set[float]()
+    thresholds, told = WalThresholds(warn_at, act_at), set[float]()
     for used in shares:
         crossing = thresholds.look(used)
         above = {each for each in (*warn_at, act_at) if used >= each}

@@ -33,8 +33,8 @@ from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.live import LiveTables, open_tables
 from waltap_spark.maintenance import maintain
 from waltap_spark.modes import ModeRules
-from waltap_spark.output import Output
-from waltap_spark.resumption import Requests
+from waltap_spark.output import SparkOutput
+from waltap_spark.resumption import ResumeRequests
 from waltap_spark.verify import compare
 
 LEFT = relation("public.left", [("id", "int4"), ("amount", "int8"), ("note", "text")])
@@ -110,7 +110,7 @@ def test_readers_see_one_cut_while_it_runs_and_a_table_that_cannot_follow_stands
     )
     assert asked.exit_code == 0, asked.output
     monkeypatch.setattr("waltap_spark.resumption.LOOK_S", 0.0)
-    rig.applier._requests = Requests(rig.output)  # looks at once
+    rig.applier._requests = ResumeRequests(rig.output)  # looks at once
     rig.apply()
     assert rig.output.table("odd").failed == ""
     assert rig.current(TEXT) == [("1", "5"), ("3", "word"), ("4", "word")]
@@ -140,7 +140,7 @@ def test_maintenance_makes_few_files_and_who_reads_an_older_version_goes_on(rig:
     end, _rows = rig.db.history[1]
     reader = tables.at(end).current(LEFT.name).orderBy("id")
     rig.applier.close()
-    (told,) = maintain(rig.spark, Output(rig.output.location), grace_s=0.0)
+    (told,) = maintain(rig.spark, SparkOutput(rig.output.location), grace_s=0.0)
     assert told.skipped == ""
     assert told.after < told.before
     assert [tuple(row) for row in reader.collect()] == [(1, 0, "n"), (2, 5, "n")]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.types import StructField, StructType, TimestampNTZType, TimestampType
-from waltap_sinks.changelog import Store
+from waltap_sinks.changelog import FileStore
 from waltap_spark.schema import arrow_schema
 from waltap_spark.small_sets import stored_types
 
@@ -21,5 +21,5 @@ def test_timestamps_of_few_rows_have_a_zone_where_the_source_has_one(tmp_path: P
     moments = pa.array([0], pa.timestamp("us"))
     rows = pa.table({"local": moments, "at": moments.cast(pa.timestamp("us", "UTC"))})
     pq.write_table(rows, tmp_path / "few.parquet")
-    found = stored_types(Store(str(tmp_path)), "few.parquet")
+    found = stored_types(FileStore(str(tmp_path)), "few.parquet")
     assert found == {"local": '"timestamp_ntz"', "at": '"timestamp"'}

@@ -16,7 +16,7 @@ from waltap.decode.message import Begin, Commit
 from waltap.errors import SourceError
 from waltap.hookspecs import hookimpl
 from waltap.offsets.offset import Offset, PartitionOffset
-from waltap.source.connector import ChangeStream, Check, Connector, Start
+from waltap.source.connector import ChangeStream, PreflightCheck, Connector, StartPosition
 from waltap.source.position import START
 from waltap.specs import ConnectorSpec
 
@@ -49,8 +49,8 @@ class JournalConnector(Connector):
     def check(self, offset):
         """What `prepare` would refuse is an error here: `waltap doctor` prints it."""
         if self._path.exists():
-            return [Check(name="journal", verdict="ok", found=str(self._path))]
-        return [Check.failed("journal", JournalMissing(f"{self._path} is not there"))]
+            return [PreflightCheck(name="journal", verdict="ok", found=str(self._path))]
+        return [PreflightCheck.failed("journal", JournalMissing(f"{self._path} is not there"))]
 
     def prepare(self, offset):
         """Go on from the stored offset; without one, from the beginning."""
@@ -63,7 +63,7 @@ class JournalConnector(Connector):
                 timeline=1,
             )
             offset = Offset.of(partition)
-        return Start(snapshot=False, stream=True, offset=offset)
+        return StartPosition(snapshot=False, stream=True, offset=offset)
 
     def snapshot(self, start):
         return iter(())  # the journal has everything from its beginning

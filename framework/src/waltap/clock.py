@@ -10,7 +10,14 @@ from random import Random, SystemRandom
 from typing import Protocol
 from uuid import UUID
 
-__all__ = ["Chance", "Clock", "SystemClock", "new_identifier", "processor_time", "system_chance"]
+__all__ = [
+    "Clock",
+    "RandomSource",
+    "SystemClock",
+    "new_identifier",
+    "processor_time",
+    "system_chance",
+]
 
 LOOK_S = 0.05
 
@@ -29,7 +36,7 @@ class Clock(Protocol):
         often enough for people who wait for a program's end."""
 
 
-class Chance(Protocol):
+class RandomSource(Protocol):
     """Where chance comes from; `random.Random` with a seed gives the same again."""
 
     def uniform(self, a: float, b: float) -> float:
@@ -68,6 +75,6 @@ def system_chance() -> Random:
     return SystemRandom()
 
 
-def new_identifier(chance: Chance) -> str:
+def new_identifier(chance: RandomSource) -> str:
     """Return a random UUID (version 4)."""
     return str(UUID(int=chance.getrandbits(128), version=4))

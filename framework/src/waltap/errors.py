@@ -30,9 +30,9 @@ __all__ = [
     "DecodeError",
     "OffsetError",
     "PluginError",
-    "Problem",
+    "PropertyProblem",
     "RecordError",
-    "Retry",
+    "RetryVerdict",
     "SinkError",
     "SnapshotError",
     "SourceError",
@@ -53,7 +53,7 @@ NOT_UTF8 = (
 """What to do about text that cannot be decoded."""
 
 
-class Retry(enum.Enum):
+class RetryVerdict(enum.Enum):
     """What the engine may do after an error."""
 
     NEVER = "never"
@@ -68,7 +68,7 @@ class WaltapError(Exception):
     """
 
     code: ClassVar[str] = "WT-9000"
-    retry: ClassVar[Retry] = Retry.NEVER
+    retry: ClassVar[RetryVerdict] = RetryVerdict.NEVER
     remedy: ClassVar[str] = "This is a bug in waltap: please report it with the lines above."
     loses: ClassVar[bool] = False
     """Whether changes cannot be had from the source any more: a gap (`waltap.offsets.gaps`)."""
@@ -109,7 +109,7 @@ class SystemRefused(WaltapError):
         return None
 
 
-class Problem:
+class PropertyProblem:
     """One thing wrong in a profile: property, value given, what is allowed, nearest known name.
 
     ``property`` is what the user wrote, ``native`` the same in a profile of waltap's, where it differs.
@@ -150,7 +150,7 @@ class ConfigurationError(WaltapError):
         "Correct what is named above; `waltap explain FILE` shows every property with its meaning."
     )
 
-    def __init__(self, problems: list[Problem], *, origin: str = "profile") -> None:
+    def __init__(self, problems: list[PropertyProblem], *, origin: str = "profile") -> None:
         lines = "".join(f"\n  - {problem}" for problem in problems)
         noun = "problem" if len(problems) == 1 else "problems"
         super().__init__(f"{origin} has {len(problems)} {noun}:{lines}\n", origin=origin)
@@ -181,7 +181,7 @@ class ConnectionLost(SourceError):
     """The connection to the database broke or could not be made; the position is kept."""
 
     code = "WT-2001"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = (
         "A run that had connected goes on by itself when it can connect again; else check that the server "
         "is up and reachable."

@@ -15,7 +15,7 @@ from typing import Any
 __all__ = ["define", "sources"]
 
 
-class _Source:
+class _GeneratedModule:
     """One generated module. It lives in the globals of its functions."""
 
     __slots__ = ("__weakref__", "_packed", "name")
@@ -28,7 +28,7 @@ class _Source:
         return zlib.decompress(self._packed).decode()
 
 
-_ALIVE: "weakref.WeakValueDictionary[str, _Source]" = weakref.WeakValueDictionary()
+_ALIVE: "weakref.WeakValueDictionary[str, _GeneratedModule]" = weakref.WeakValueDictionary()
 _NUMBERS = itertools.count(1)
 
 
@@ -40,7 +40,7 @@ def define(text: str, title: str, names: dict[str, Any]) -> dict[str, Any]:
     inside literals.
     """
     name = f"waltap {title} #{next(_NUMBERS)}"
-    source = _Source(name, text)
+    source = _GeneratedModule(name, text)
     names["__waltap_source__"] = source
     _ALIVE[name] = source
     # an entry of one element is read when it is asked for; names in <> never are

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from waltap.decode.relation import Relation
     from waltap.offsets.connect_offsets import ConnectOffsets
     from waltap.reading.stored_record import RecordDecoder, RecordStream
-    from waltap.sink.comparison import Compared
+    from waltap.sink.comparison import TableComparison
     from waltap.source.position import Positions
     from waltap.specs import (
         CheckSpec,
@@ -206,7 +206,7 @@ def choose_record_decoder(settings: "Mapping[str, str]") -> "RecordDecoder | Non
 @hookspec(firstresult=True)
 def choose_comparison(
     profile: "Profile", tables: "Sequence[str]", patience_s: float
-) -> "Mapping[str, Compared] | None":
+) -> "Mapping[str, TableComparison] | None":
     """Compare ``tables`` (schema.table) of the profile's destination with the source, while both may be
     written; what is on its way is waited for, at most ``patience_s``.
 

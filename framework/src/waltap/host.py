@@ -44,7 +44,6 @@ from waltap.specs import (
     ConnectorSpec,
     DecoderSpec,
     FormatSpec,
-    Kind,
     NotificationChannelSpec,
     OffsetStoreSpec,
     PredicateSpec,
@@ -54,6 +53,7 @@ from waltap.specs import (
     SinkSpec,
     SnapshotterSpec,
     Spec,
+    SpecKind,
     TableFormatSpec,
     TopicNamingSpec,
     TransformSpec,
@@ -61,9 +61,9 @@ from waltap.specs import (
 )
 
 __all__ = [
-    "Health",
     "Host",
-    "Plugin",
+    "PluginHealth",
+    "PluginInfo",
     "nearest",
 ]
 
@@ -78,7 +78,7 @@ S = TypeVar("S", bound=Spec | TypeSpec)
 # --- plugins -------------------------------------------------------------------------------------
 
 
-class Health(enum.Enum):
+class PluginHealth(enum.Enum):
     """Whether a plugin can be used, and if not, why."""
 
     OK = "ok"
@@ -91,14 +91,14 @@ class Health(enum.Enum):
 
 
 @dataclass(slots=True)
-class Plugin:
+class PluginInfo:
     """One plugin as ``waltap plugins`` shows it. ``provides``: kind (attribute) → names."""
 
     name: str
     distribution: str
     version: str
     module: str
-    health: Health = Health.OK
+    health: PluginHealth = PluginHealth.OK
     error: PluginError | None = None
     provides: dict[str, tuple[str, ...]] = field(default_factory=dict)
     hooks: tuple[str, ...] = ()
@@ -111,14 +111,14 @@ class Plugin:
     def __str__(self) -> str:
         return f"{self.distribution} {self.version}".strip()
 
-    def fail(self, health: Health, error: PluginError) -> None:
+    def fail(self, health: PluginHealth, error: PluginError) -> None:
         """Record why this plugin cannot be used; the first reason stays."""
-        if self.health is Health.OK:
+        if self.health is PluginHealth.OK:
             self.health, self.error = health, error
 
 
 @dataclass(slots=True)
-class _Registry:
+class _SpecRegistry:
     """What all plugins contribute of one kind."""
 
     specs: dict[str, Any] = field(default_factory=dict)
@@ -146,8 +146,8 @@ class Host:
     def __init__(self, *, discover: bool = True, only: Collection[str] | None = None) -> None:
         self._manager = pluggy.PluginManager("waltap")
         self._manager.add_hookspecs(hookspecs)
-        self._plugins: dict[str, Plugin] = {}
-        self._registries: dict[str, _Registry] = {}
+        self._plugins: dict[str, PluginInfo] = {}
+        self._registries: dict[str, _SpecRegistry] = {}
         self._notices: dict[str, Callable[[dict[str, Any]], None]] = {}
         self._complained: set[tuple[str, str]] = set()
         if discover:
@@ -263,7 +263,7 @@ class Host:
             raise self._missing(KIND_OF[kind], name, registry)
         return spec
 
-    def plugins(self) -> list[Plugin]:
+    def plugins(self) -> list[PluginInfo]:
         """Return every plugin, with all it provides, sorted by distribution and name."""
         for kind in KINDS:
             self._registry(kind)
@@ -345,7 +345,7 @@ class Host:
 
         Raises: PluginError (WT-11xx) when it cannot be used; the host is then as before.
         """
-        entry = Plugin(name, IN_PROCESS, "", getattr(plugin, "__name__", type(plugin).__name__))
+        entry = PluginInfo(name, IN_PROCESS, "", getattr(plugin, "__name__", type(plugin).__name__))
         if entry.identifier in self._plugins:
             raise DuplicateName(
                 f"a plugin called {name!r} is registered already", first=name, second=name
@@ -384,12 +384,12 @@ class Host:
             own = point.dist is not None and point.dist.name == "waltap"
             distribution = point.dist.name if point.dist is not None else "unknown"
             version = point.dist.version if point.dist is not None else ""
-            entry = Plugin(point.name, distribution, version, point.value)
+            entry = PluginInfo(point.name, distribution, version, point.value)
             if entry.identifier in self._plugins:
                 continue  # one distribution found twice on sys.path: the first one is imported
             seen |= {point.name, distribution}
             if only is not None and not own and not only & {point.name, distribution}:
-                entry.health = Health.NOT_LOADED
+                entry.health = PluginHealth.NOT_LOADED
                 self._plugins[entry.identifier] = entry
                 continue
             try:
@@ -400,7 +400,7 @@ class Host:
                     distribution=distribution,
                 )
                 error.__cause__ = cause
-                entry.fail(Health.IMPORT_FAILED, error)
+                entry.fail(PluginHealth.IMPORT_FAILED, error)
                 self._plugins[entry.identifier] = entry
                 continue
             self._admit(entry, module)
@@ -411,7 +411,7 @@ class Host:
                 known=seen,
             )
 
-    def _admit(self, entry: Plugin, plugin: object) -> None:
+    def _admit(self, entry: PluginInfo, plugin: object) -> None:
         """Register ``plugin`` with pluggy, or record in ``entry`` why it cannot be."""
         self._plugins[entry.identifier] = entry
         self._forget()
@@ -422,18 +422,20 @@ class Host:
                 f"this waltap has {hookspecs.API_VERSION}",
                 distribution=entry.distribution,
             )
-            entry.fail(Health.WRONG_API, error)
+            entry.fail(PluginHealth.WRONG_API, error)
             return
         fault = self._pluggy_register(entry, plugin)
         if fault is not None:
-            entry.fail(Health.MISSPELT_HOOK, MisspeltHook(fault, distribution=entry.distribution))
+            entry.fail(
+                PluginHealth.MISSPELT_HOOK, MisspeltHook(fault, distribution=entry.distribution)
+            )
             with contextlib.suppress(ValueError):
                 self._manager.unregister(name=entry.identifier)
             return
         callers = self._manager.get_hookcallers(plugin) or []
         entry.hooks = tuple(sorted(caller.name for caller in callers))
 
-    def _pluggy_register(self, entry: Plugin, plugin: object) -> str | None:
+    def _pluggy_register(self, entry: PluginInfo, plugin: object) -> str | None:
         """Return what is wrong with the plugin's hooks, None when nothing is."""
         who = f"plugin {entry.name!r} of {entry}"
         known = [
@@ -468,12 +470,12 @@ class Host:
     def _specs(self, kind: type[S]) -> Mapping[str, S]:
         return MappingProxyType(self._registry(KIND_OF[kind]).specs)
 
-    def _registry(self, kind: Kind) -> _Registry:
+    def _registry(self, kind: SpecKind) -> _SpecRegistry:
         """Return what there is of ``kind``; the hooks are called on first use."""
         registry = self._registries.get(kind.attribute)
         if registry is None:
-            registry = self._registries[kind.attribute] = _Registry()
-            owners: dict[str, tuple[Plugin, Spec | TypeSpec]] = {}
+            registry = self._registries[kind.attribute] = _SpecRegistry()
+            owners: dict[str, tuple[PluginInfo, Spec | TypeSpec]] = {}
             for plugin, specs in self._contributions(kind):
                 for spec in specs:
                     for name in (spec.name, *getattr(spec, "aliases", ())):
@@ -489,7 +491,7 @@ class Host:
                 registry.by_any_name.pop(name, None)
         return registry
 
-    def _contributions(self, kind: Kind) -> Iterator[tuple[Plugin, list[Any]]]:
+    def _contributions(self, kind: SpecKind) -> Iterator[tuple[PluginInfo, list[Any]]]:
         caller: pluggy.HookCaller = getattr(self._manager.hook, kind.hook)
         for implementation in caller.get_hookimpls():
             plugin = self._plugins[implementation.plugin_name]
@@ -501,7 +503,7 @@ class Host:
                     distribution=plugin.distribution,
                 )
                 error.__cause__ = cause
-                plugin.fail(Health.HOOK_RAISED, error)
+                plugin.fail(PluginHealth.HOOK_RAISED, error)
                 continue
             wrong = next((spec for spec in specs if not isinstance(spec, kind.spec)), None)
             if wrong is not None:
@@ -511,12 +513,16 @@ class Host:
                     hook=kind.hook,
                     expected=kind.spec.__name__,
                 )
-                plugin.fail(Health.HOOK_RAISED, fault)
+                plugin.fail(PluginHealth.HOOK_RAISED, fault)
                 continue
             yield plugin, specs
 
     def _clash(
-        self, kind: Kind, name: str, between: tuple[Plugin, Plugin], registry: _Registry
+        self,
+        kind: SpecKind,
+        name: str,
+        between: tuple[PluginInfo, PluginInfo],
+        registry: _SpecRegistry,
     ) -> None:
         first, second = between
         error = DuplicateName(
@@ -525,17 +531,17 @@ class Host:
             second=second.distribution if second.distribution != IN_PROCESS else second.name,
         )
         registry.clashes[name] = error
-        first.fail(Health.NAME_CLASH, error)
-        second.fail(Health.NAME_CLASH, error)
+        first.fail(PluginHealth.NAME_CLASH, error)
+        second.fail(PluginHealth.NAME_CLASH, error)
 
-    def _missing(self, kind: Kind, name: str, registry: _Registry) -> SpecMissing:
+    def _missing(self, kind: SpecKind, name: str, registry: _SpecRegistry) -> SpecMissing:
         extra = extra_for(kind.attribute, name)
         excuses = [
             f"{plugin.error.problem}, and might have it"
             for plugin in self._plugins.values()
             if plugin.error is not None
         ]
-        resting = [p.name for p in self._plugins.values() if p.health is Health.NOT_LOADED]
+        resting = [p.name for p in self._plugins.values() if p.health is PluginHealth.NOT_LOADED]
         if resting:
             excuses.append(f"WALTAP_PLUGINS keeps out {', '.join(sorted(resting))}")
         if extra is not None and not excuses:
@@ -587,7 +593,7 @@ def _ignore(_arguments: dict[str, Any]) -> None:
     """Tell nobody."""
 
 
-def _who(plugin: Plugin) -> str:
+def _who(plugin: PluginInfo) -> str:
     return f"{plugin.name} ({plugin})" if plugin.distribution == IN_PROCESS else str(plugin)
 
 

@@ -87,7 +87,7 @@ def register_transforms() -> Iterable[TransformSpec]:
     """Contribute filter, route, reselect-columns and fields."""
     from waltap.transforms.fields import FieldsProperties, fields_changer
     from waltap.transforms.filter import FilterProperties, changes_filter
-    from waltap.transforms.reselect import Reselect, ReselectProperties
+    from waltap.transforms.reselect import ColumnReselector, ReselectProperties
     from waltap.transforms.route import RouteProperties, table_router
 
     return [
@@ -112,7 +112,7 @@ def register_transforms() -> Iterable[TransformSpec]:
             summary="Reads values back that the server did not send.",
             properties=ReselectProperties,
             keeps_all=True,
-            factory=Reselect,
+            factory=ColumnReselector,
         ),
         EventTransformSpec(
             name="fields",

@@ -11,7 +11,7 @@ from typing import Any
 __all__ = ["spare_pandas"]
 
 
-class _Hidden:
+class _PandasBlocker:
     """Finds no pandas, for the thread that made it."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ def spare_pandas() -> None:
 
     if "pandas" in sys.modules:
         return
-    hidden: Any = _Hidden()
+    hidden: Any = _PandasBlocker()
     sys.meta_path.insert(0, hidden)
     try:
         pa.array([])

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from waltap.capture.capture import Capture
+    from waltap.capture.capture import CaptureRules
     from waltap.config.property import Properties
     from waltap.decode.decoder import Decoder, DecoderCapabilities, DecoderContext
     from waltap.decode.relation import Column, DataType, Relation
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from waltap.offsets.offset import OffsetStore
     from waltap.signals.actions import SignalCall
     from waltap.signals.channel import SignalChannel
-    from waltap.sink.readable import Readable
+    from waltap.sink.readable import VerificationSource
     from waltap.sink.sink import Sink, SinkContext
     from waltap.snapshot.snapshotter import Snapshotter
-    from waltap.source.connector import Check, Connector
-    from waltap.source.lease import Lease, LeaseContext
+    from waltap.source.connector import Connector, PreflightCheck
+    from waltap.source.lease import LeaderLease, LeaseContext
     from waltap.source.slot_watch import SlotWatch, SlotWatchContext
     from waltap.transactions.transaction import Batch
 
@@ -49,7 +49,6 @@ __all__ = [
     "DecoderSpec",
     "EventTransformSpec",
     "FormatSpec",
-    "Kind",
     "NotificationChannelSpec",
     "OffsetStoreSpec",
     "PredicateSpec",
@@ -62,6 +61,7 @@ __all__ = [
     "SourceTransformContext",
     "SourceTransformSpec",
     "Spec",
+    "SpecKind",
     "TableFormatSpec",
     "TopicNamingSpec",
     "TransformSpec",
@@ -93,7 +93,7 @@ class ConnectorSpec(Spec):
     another kind speak the same protocol."""
     form: "Callable[[Any, str], EventForm] | None" = None
     """Gives, of the validated properties and the decoder's name, the form of events; None: Debezium's."""
-    lease: "Callable[[Any, LeaseContext], Lease] | None" = None
+    lease: "Callable[[Any, LeaseContext], LeaderLease] | None" = None
     """Makes this process's end of the pipeline's lease (``waltap.standby``) from the validated properties;
     None: the source keeps no lease."""
     slot_watch: "Callable[[Any, SlotWatchContext], SlotWatch] | None" = None
@@ -196,7 +196,7 @@ class SourceTransformContext:
     """
 
     label: str
-    capture: "Capture"
+    capture: "CaptureRules"
     describe: "Callable[[Relation], Relation]"
     identity: "Callable[[Relation], ReplicaIdentity]"
     rows_now: "Callable[[Relation, Sequence[str], Sequence[str], Sequence[Tuple]], list[Tuple]]"
@@ -264,7 +264,7 @@ class SinkSpec(Spec):
     factory: "Callable[[Any, SinkContext], Sink]"
     shorthand: str = "path"
     exactly_once: bool | tuple[str, str] = False
-    readable: "Callable[[Any, str], Readable] | None" = None
+    readable: "Callable[[Any, str], VerificationSource] | None" = None
     keeps: "Callable[[Any, str], str] | None" = None
 
 
@@ -324,7 +324,7 @@ class CheckSpec(Spec):
     which is connected, and the stored offset.
     """
 
-    factory: "Callable[[Any], list[Check]]"
+    factory: "Callable[[Any], list[PreflightCheck]]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,7 +335,7 @@ class CommandSpec(Spec):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class SpecKind:
     """One kind of capability: the host's attribute, the hook that contributes it, its spec."""
 
     attribute: str
@@ -344,8 +344,8 @@ class Kind:
     spec: type[Spec] | type[TypeSpec]
 
 
-KINDS: tuple[Kind, ...] = tuple(
-    Kind(attribute, noun, f"register_{attribute}", spec)
+KINDS: tuple[SpecKind, ...] = tuple(
+    SpecKind(attribute, noun, f"register_{attribute}", spec)
     for attribute, noun, spec in (
         ("connectors", "connector", ConnectorSpec),
         ("decoders", "decoder", DecoderSpec),
@@ -367,4 +367,4 @@ KINDS: tuple[Kind, ...] = tuple(
         ("commands", "command", CommandSpec),
     )
 )
-KIND_OF: dict[object, Kind] = {kind.spec: kind for kind in KINDS}
+KIND_OF: dict[object, SpecKind] = {kind.spec: kind for kind in KINDS}

@@ -9,7 +9,7 @@ from typing import Any
 from tests.differential.connect_transforms.form import written_record
 from tests.differential.connect_transforms.judge import Question
 from waltap.format.connect_record import ConnectRecord
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import Field, ConnectKind, Schema
 
 __all__ = ["CLASSES", "questions"]
 
@@ -60,20 +60,22 @@ class Maker:
         """Return a schema of a field."""
         chance = self.chance
         kinds = [
-            kind for kind in Kind if depth < 2 or kind not in (Kind.STRUCT, Kind.ARRAY, Kind.MAP)
+            kind
+            for kind in ConnectKind
+            if depth < 2 or kind not in (ConnectKind.STRUCT, ConnectKind.ARRAY, ConnectKind.MAP)
         ]
-        kind = chance.choice([*kinds, Kind.STRING, Kind.INT32, Kind.INT64])
+        kind = chance.choice([*kinds, ConnectKind.STRING, ConnectKind.INT32, ConnectKind.INT64])
         given: dict[str, Any] = {"kind": kind, "optional": chance.random() < 0.5}
-        if kind is Kind.STRUCT:
+        if kind is ConnectKind.STRUCT:
             given["fields"] = self.fields(depth + 1)
-        elif kind is Kind.ARRAY:
+        elif kind is ConnectKind.ARRAY:
             given["items"] = self.schema(depth + 1)
-        elif kind is Kind.MAP:
-            given |= {"keys": Schema(kind=Kind.STRING), "values": self.schema(depth + 1)}
-        by_kind: dict[Kind, list[tuple[str, tuple[tuple[str, str], ...]]]] = {
-            Kind.INT32: [("Date", ()), ("Time", ())],
-            Kind.INT64: [("Timestamp", ())],
-            Kind.BYTES: [("Decimal", (("scale", str(chance.choice((0, 2, 5)))),))],
+        elif kind is ConnectKind.MAP:
+            given |= {"keys": Schema(kind=ConnectKind.STRING), "values": self.schema(depth + 1)}
+        by_kind: dict[ConnectKind, list[tuple[str, tuple[tuple[str, str], ...]]]] = {
+            ConnectKind.INT32: [("Date", ()), ("Time", ())],
+            ConnectKind.INT64: [("Timestamp", ())],
+            ConnectKind.BYTES: [("Decimal", (("scale", str(chance.choice((0, 2, 5)))),))],
         }
         logical = by_kind.get(kind)
         if logical and chance.random() < 0.4:
@@ -84,7 +86,11 @@ class Maker:
         if chance.random() < 0.1:
             given["doc"] = "of a column"
         made = Schema(**given)
-        if chance.random() < 0.25 and kind not in (Kind.STRUCT, Kind.ARRAY, Kind.MAP):
+        if chance.random() < 0.25 and kind not in (
+            ConnectKind.STRUCT,
+            ConnectKind.ARRAY,
+            ConnectKind.MAP,
+        ):
             return Schema(**given, default=self.some(made))
         return made
 
@@ -103,37 +109,39 @@ class Maker:
         """Return a value of ``schema`` that is not null."""
         chance = self.chance
         match schema.kind:
-            case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64:
+            case ConnectKind.INT8 | ConnectKind.INT16 | ConnectKind.INT32 | ConnectKind.INT64:
                 if schema.name == f"{DATA}Date":
                     return chance.choice((0, 1, 20_454, -1, -719_162, -141_428))
                 if schema.name == f"{DATA}Time":
                     return chance.choice((0, 1, 86_399_999, 45_000_000))
                 if schema.name == f"{DATA}Timestamp":
                     return chance.choice(MILLIS)
-                bits = {Kind.INT8: 8, Kind.INT16: 16, Kind.INT32: 32}.get(schema.kind, 64)
+                bits = {ConnectKind.INT8: 8, ConnectKind.INT16: 16, ConnectKind.INT32: 32}.get(
+                    schema.kind, 64
+                )
                 number = chance.choice((*WHOLE, *MILLIS))
                 half = 1 << (bits - 1)
                 return (number + half) % (2 * half) - half
-            case Kind.FLOAT32:
+            case ConnectKind.FLOAT32:
                 (one,) = struct.unpack(">f", struct.pack(">f", min(chance.choice(REAL), 3e38)))
                 return one
-            case Kind.FLOAT64:
+            case ConnectKind.FLOAT64:
                 return chance.choice(REAL)
-            case Kind.BOOLEAN:
+            case ConnectKind.BOOLEAN:
                 return chance.random() < 0.5
-            case Kind.STRING:
+            case ConnectKind.STRING:
                 return chance.choice((*WORDS, *TIMES))
-            case Kind.BYTES:
+            case ConnectKind.BYTES:
                 return chance.choice((b"\0", b"\x01", b"\xff\x38", b"\x7f" * 9, b"\x30\x39"))
-            case Kind.ARRAY:
+            case ConnectKind.ARRAY:
                 assert schema.items is not None
                 return [self.value(schema.items) for _ in range(chance.randint(0, 2))]
-            case Kind.MAP:
+            case ConnectKind.MAP:
                 assert schema.values is not None
                 return {
                     word: self.value(schema.values) for word in ("k", "l")[: chance.randint(0, 2)]
                 }
-            case Kind.STRUCT:
+            case ConnectKind.STRUCT:
                 return {field.name: self.value(field.schema) for field in schema.fields}
 
     def plain(self, depth: int = 0) -> Any:
@@ -168,7 +176,7 @@ class Maker:
             return schema, self.value(schema)
         named = self.chance.random() < 0.5
         made = Schema(
-            kind=Kind.STRUCT,
+            kind=ConnectKind.STRUCT,
             name="t.Value" if named else None,
             version=1 if named else None,
             fields=self.fields(0),

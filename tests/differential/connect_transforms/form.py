@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.differential.transforms import record_text
 from waltap.format.connect_record import ConnectRecord
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import Field, ConnectKind, Schema
 
 __all__ = ["read_record", "written_record"]
 
@@ -38,7 +38,7 @@ def _read(data: Any) -> tuple[Schema | None, Any]:
 
 
 def _schema(given: dict[str, Any]) -> Schema:
-    kind = Kind(given["type"])
+    kind = ConnectKind(given["type"])
     plain = Schema(
         kind=kind,
         optional=given.get("optional", False),
@@ -64,17 +64,17 @@ def _value(schema: Schema, given: Any) -> Any:
     if given is None:
         return None
     match schema.kind:
-        case Kind.BYTES:
+        case ConnectKind.BYTES:
             return b64decode(given)
-        case Kind.FLOAT32 | Kind.FLOAT64:
+        case ConnectKind.FLOAT32 | ConnectKind.FLOAT64:
             return float(given)
-        case Kind.ARRAY:
+        case ConnectKind.ARRAY:
             assert schema.items is not None
             return [_value(schema.items, each) for each in given]
-        case Kind.MAP:
+        case ConnectKind.MAP:
             assert schema.values is not None
             return {name: _value(schema.values, each) for name, each in given.items()}
-        case Kind.STRUCT:
+        case ConnectKind.STRUCT:
             return {f.name: _value(f.schema, given.get(f.name)) for f in schema.fields}
         case _:
             return given

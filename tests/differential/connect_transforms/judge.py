@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.differential.connect_transforms.form import read_record, written_record
 from tests.differential.transforms import asked
-from waltap.capture.capture import Capture, CaptureProperties
+from waltap.capture.capture import CaptureRules, CaptureProperties
 from waltap.format.record_transform import RecordTransformContext, RecordUnfit
 from waltap.host import Host
 from waltap.specs import RecordTransformSpec, TransformSpec
@@ -37,7 +37,7 @@ def ours(question: Question) -> Answer:
     """Return what our transform of the class's name answers."""
     spec = HOST.find(TransformSpec, question["class"])
     assert isinstance(spec, RecordTransformSpec), question["class"]
-    capture = Capture(CaptureProperties.model_validate({"topic.prefix": "t"}))
+    capture = CaptureRules(CaptureProperties.model_validate({"topic.prefix": "t"}))
     context = RecordTransformContext(label=spec.name, capture=capture)
     try:
         properties = None

@@ -506,7 +506,7 @@ class _Link:
             self._far.sendall(data)
             raise OSError("that was all")
         for each in self._messages.feed(data):
-            if isinstance(each, protocol.Startup):
+            if isinstance(each, protocol.StartupMessage):
                 self._startup(each)
                 continue
             kind, body = each
@@ -521,7 +521,7 @@ class _Link:
             else:
                 self._forward(kind, body)
 
-    def _startup(self, startup: protocol.Startup) -> None:
+    def _startup(self, startup: protocol.StartupMessage) -> None:
         if startup.code in (80877103, 80877104):
             self._near.sendall(b"N")
             return

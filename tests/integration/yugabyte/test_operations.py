@@ -9,7 +9,7 @@ from pathlib import Path
 import re
 import pytest
 from waltap.errors import WaltapError
-from waltap_postgres.connection import Session, watch
+from waltap_postgres.connection import PostgresSession, watch
 from waltap_postgres.errors import OtherConnector, PositionGap
 from waltap_yugabyte.errors import ChangeRefused, NotYugabyte
 from waltap_yugabyte.properties import YugabyteProperties
@@ -73,7 +73,7 @@ def test_connections_are_spread_over_the_hosts_that_are_named(pipeline: Yugabyte
         properties = YugabyteProperties.model_validate(given | chosen)
         before = len(server.nodes)
         for _ in range(times):
-            with closing(Session(properties, role="test", watch=watch(properties))):
+            with closing(PostgresSession(properties, role="test", watch=watch(properties))):
                 found = server.nodes[before:]
             if set(found) == {server.port, other}:
                 break

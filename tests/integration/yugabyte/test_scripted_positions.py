@@ -14,13 +14,13 @@ from waltap.source.position import parse_lsn
 from waltap_testing.walsender import (
     READS,
     Answer,
-    Confirmed,
-    Cut,
-    Forward,
-    Keepalive,
-    Query,
+    AwaitConfirmed,
+    CutConnection,
+    QueryForwarder,
+    SendKeepalive,
+    ReceivedQuery,
     ServerError,
-    Walsender,
+    ScriptedWalsender,
     XLogData,
 )
 
@@ -83,7 +83,7 @@ class Stage:
 
     # --- the engine ---
 
-    def run(self, server: Walsender, *options: str, **settings: Any) -> Any:
+    def run(self, server: ScriptedWalsender, *options: str, **settings: Any) -> Any:
         form = {"yb.event.form": "cells", "offset.flush.interval.ms": 0}
         return run_scripted(
             "yugabyte", self.database, self.slot, server.port, self.folder, *options,
@@ -104,13 +104,13 @@ def stage(yb_database: Database, tmp_path: Path) -> Stage:
 
 @pytest.fixture
 def scripted(
-    stage: Stage, walsender: Callable[..., Walsender]
-) -> Iterator[Callable[..., Walsender]]:
+    stage: Stage, walsender: Callable[..., ScriptedWalsender]
+) -> Iterator[Callable[..., ScriptedWalsender]]:
     """Return a factory of walsenders whose catalogue is the double's."""
     dsn = f"{stage.database.dsn}?options={SETTINGS.replace(' ', '%20').replace('=', '%3D')}"
-    with Forward(dsn) as catalogue:
+    with QueryForwarder(dsn) as catalogue:
 
-        def answer(query: Query) -> Answer:
+        def answer(query: ReceivedQuery) -> Answer:
             return catalogue(dataclasses.replace(query, text=through_double(query.text)))
 
         yield lambda *scripts, **options: walsender(
@@ -118,20 +118,20 @@ def scripted(
         )
 
 
-def starts(server: Walsender) -> list[int]:
+def starts(server: ScriptedWalsender) -> list[int]:
     """Return the positions that were asked for."""
     asked = [query for query in server.queries if query.startswith("START_REPLICATION")]
     return [parse_lsn(query.split("LOGICAL ")[1].split()[0]) for query in asked]
 
 
 def test_scenario_23_numbers_and_no_duplicate_after_a_reconnect(
-    stage: Stage, scripted: Callable[..., Walsender]
+    stage: Stage, scripted: Callable[..., ScriptedWalsender]
 ) -> None:
     first = stage.transaction(2, 2, [stage.insert(3, 1, "a", 10)], between=[stage.relation()])
     second = stage.transaction(5, 3, [stage.insert(6, 2, "b", 20)], between=[stage.relation()])
     server = scripted(
-        [*first, Confirmed(5, WAIT_S), second[0], Cut()],
-        [*second, Confirmed(8, WAIT_S)],
+        [*first, AwaitConfirmed(5, WAIT_S), second[0], CutConnection()],
+        [*second, AwaitConfirmed(8, WAIT_S)],
     )
     ran = stage.run(server, "--max-records", "2")
     assert ran.returncode == 0, ran.stderr
@@ -142,13 +142,14 @@ def test_scenario_23_numbers_and_no_duplicate_after_a_reconnect(
 
 
 def test_scenario_23_what_comes_again_is_left_out(
-    stage: Stage, scripted: Callable[..., Walsender]
+    stage: Stage, scripted: Callable[..., ScriptedWalsender]
 ) -> None:
     """The acknowledgement was lost with the link: the server sends the first transaction again."""
     first = stage.transaction(2, 2, [stage.insert(3, 1, "a", 10)], between=[stage.relation()])
     second = stage.transaction(5, 3, [stage.insert(6, 2, "b", 20)])
     server = scripted(
-        [*first, Confirmed(5, WAIT_S), Cut()], [*first, *second, Confirmed(8, WAIT_S)]
+        [*first, AwaitConfirmed(5, WAIT_S), CutConnection()],
+        [*first, *second, AwaitConfirmed(8, WAIT_S)],
     )
     ran = stage.run(server, "--max-records", "2")
     assert ran.returncode == 0, ran.stderr
@@ -156,13 +157,13 @@ def test_scenario_23_what_comes_again_is_left_out(
 
 
 def test_scenario_24_a_transaction_that_comes_whole_is_taken_up_inside(
-    stage: Stage, scripted: Callable[..., Walsender]
+    stage: Stage, scripted: Callable[..., ScriptedWalsender]
 ) -> None:
     """The run ends inside a transaction of 6 to 8; the next one gets it whole."""
     rows = [stage.insert(6, 1, "a", 1), stage.insert(7, 2, "b", 2)]
     whole = stage.transaction(5, 3, rows, between=[stage.relation()])
     stage.state(confirmed=5)
-    server = scripted([*whole[:3]], [*whole, Confirmed(9, WAIT_S)])
+    server = scripted([*whole[:3]], [*whole, AwaitConfirmed(9, WAIT_S)])
     ran = stage.run(server, "--max-records", "1")
     assert ran.returncode == 0, ran.stderr
     assert stage.ids() == [1]
@@ -172,7 +173,7 @@ def test_scenario_24_a_transaction_that_comes_whole_is_taken_up_inside(
     assert stage.ids() == [1, 2]
 
 
-def test_scenario_25_commit_times(stage: Stage, scripted: Callable[..., Walsender]) -> None:
+def test_scenario_25_commit_times(stage: Stage, scripted: Callable[..., ScriptedWalsender]) -> None:
     """All records of a transaction have one LSN; what is acknowledged lies before the last commit."""
     stage.state(confirmed=2, lsn_type="HYBRID_TIME")
     times = [parse_lsn(text) for text in ("62D63024/0", "62D63025/5462E000", "62D63026/1000")]
@@ -185,8 +186,14 @@ def test_scenario_25_commit_times(stage: Stage, scripted: Callable[..., Walsende
 
     middle = at(1, 2, 3, 4)
     server = scripted(
-        [*at(0, 1), *middle[:4], Cut()],  # a cut between rows
-        [*at(0, 1), *middle, Confirmed(times[0], WAIT_S), *at(2, 5), Confirmed(times[1], WAIT_S)],
+        [*at(0, 1), *middle[:4], CutConnection()],  # a cut between rows
+        [
+            *at(0, 1),
+            *middle,
+            AwaitConfirmed(times[0], WAIT_S),
+            *at(2, 5),
+            AwaitConfirmed(times[1], WAIT_S),
+        ],
         [*middle, *at(2, 5)],
     )
     ran = stage.run(server, "--max-records", "5")
@@ -204,16 +211,25 @@ def test_scenario_25_commit_times(stage: Stage, scripted: Callable[..., Walsende
 
 
 def test_scenario_33_origins_and_keepalives_with_the_highest_position(
-    stage: Stage, scripted: Callable[..., Walsender]
+    stage: Stage, scripted: Callable[..., ScriptedWalsender]
 ) -> None:
     origin = XLogData(wire.origin(9, "elsewhere"), 3)
     first = stage.transaction(
         2, 2, [stage.insert(3, 1, "a", 10)], between=[origin, stage.relation()]
     )
     second = stage.transaction(5, 3, [stage.insert(6, 2, "b", 20)])
-    high = [Keepalive(FLUSHED), Keepalive(FLUSHED, reply=True)]
+    high = [SendKeepalive(FLUSHED), SendKeepalive(FLUSHED, reply=True)]
     server = scripted(
-        [*high, *first, *high, Confirmed(5, WAIT_S), *high, *second, *high, Confirmed(8, WAIT_S)]
+        [
+            *high,
+            *first,
+            *high,
+            AwaitConfirmed(5, WAIT_S),
+            *high,
+            *second,
+            *high,
+            AwaitConfirmed(8, WAIT_S),
+        ]
     )
     ran = stage.run(server, "--max-records", "2", **{"status.update.interval.ms": 20})
     assert ran.returncode == 0, ran.stderr
@@ -221,7 +237,9 @@ def test_scenario_33_origins_and_keepalives_with_the_highest_position(
     assert {update.flushed for update in server.feedback} <= {2, 5, 8}
 
 
-def test_scenario_34_the_trace_of_ddl(stage: Stage, scripted: Callable[..., Walsender]) -> None:
+def test_scenario_34_the_trace_of_ddl(
+    stage: Stage, scripted: Callable[..., ScriptedWalsender]
+) -> None:
     """Commits as YugabyteDB's own test has them; a relation is announced at its next change alone."""
     t, t2 = stage.oid, stage.other
     steps = [
@@ -241,7 +259,7 @@ def test_scenario_34_the_trace_of_ddl(stage: Stage, scripted: Callable[..., Wals
     assert [f"0/{commit:X}" for commit in commits] == [
         "0/6", "0/A", "0/D", "0/10", "0/13", "0/16", "0/19",
     ]  # fmt: skip
-    server = scripted([*frames, Confirmed(commits[-1] + 1, WAIT_S)])
+    server = scripted([*frames, AwaitConfirmed(commits[-1] + 1, WAIT_S)])
     ran = stage.run(server, "--max-records", "10")
     assert ran.returncode == 0, ran.stderr
     rows = [v["after"] for v in stage.values() if v["source"]["table"] == "t"]
@@ -253,7 +271,7 @@ def test_scenario_34_the_trace_of_ddl(stage: Stage, scripted: Callable[..., Wals
 
 
 def test_errors_of_a_stream_that_pass_are_tried_again_and_final_ones_are_not(
-    stage: Stage, scripted: Callable[..., Walsender]
+    stage: Stage, scripted: Callable[..., ScriptedWalsender]
 ) -> None:
     first = stage.transaction(2, 2, [stage.insert(3, 1, "a", 10)], between=[stage.relation()])
     passing = "Catalog Version Mismatch: A DDL occurred while processing this query. Try again."
@@ -261,7 +279,7 @@ def test_errors_of_a_stream_that_pass_are_tried_again_and_final_ones_are_not(
     server = scripted(
         [ServerError("XX000", passing)],
         [ServerError("57P01", "terminating connection", severity="FATAL")],
-        [*first, Confirmed(5, WAIT_S), final],
+        [*first, AwaitConfirmed(5, WAIT_S), final],
     )
     ran = stage.run(server, **{"errors.max.retries": 3})
     assert ran.returncode != 0

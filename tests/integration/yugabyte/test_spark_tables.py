@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from waltap_sinks.changelog import ChangeLog
-from waltap_spark.applier import Applier, ApplyOptions
+from waltap_spark.applier import OutputApplier, ApplyOptions
 from waltap_spark.live import LiveTables
-from waltap_spark.output import Output
+from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare
 
 from tests.harness.pipeline import PipelineRig
@@ -33,8 +33,8 @@ WORKLOAD = (
 
 def spark_rows(spark: Any, folder: Path, log: Path) -> list[tuple[Any, ...]]:
     """Apply a change log and return the table ``t`` as Spark has it."""
-    output, changes = Output(str(folder)), ChangeLog(str(log))
-    applier = Applier(prepare(spark), changes, output, ApplyOptions())
+    output, changes = SparkOutput(str(folder)), ChangeLog(str(log))
+    applier = OutputApplier(prepare(spark), changes, output, ApplyOptions())
     applier.open()
     try:
         applier.apply(list(changes.manifests(applier.state.mark)))

@@ -4,12 +4,12 @@ import pytest
 from pydantic import ValidationError
 
 from tests.unit.json.rig import split_properties, table
-from waltap.capture.capture import Capture, CaptureProperties
+from waltap.capture.capture import CaptureRules, CaptureProperties
 from waltap.capture.naming_strategies import TOPIC_NAMING
 
 
-def capture(**properties: str) -> Capture:
-    return Capture(split_properties({"topic.prefix": "t", **properties})[0])
+def capture(**properties: str) -> CaptureRules:
+    return CaptureRules(split_properties({"topic.prefix": "t", **properties})[0])
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,9 @@ def test_defaults_are_debeziums() -> None:
     assert found.tombstones
     assert found.skipped_operations == ("t",)
     assert found.unavailable_value_placeholder == "__debezium_unavailable_value"
-    assert Capture(found).types.unavailable_value_placeholder == b"__debezium_unavailable_value"
+    assert (
+        CaptureRules(found).types.unavailable_value_placeholder == b"__debezium_unavailable_value"
+    )
 
 
 def topics(name: str, **properties: str) -> list[str]:
@@ -157,7 +159,7 @@ def topics(name: str, **properties: str) -> list[str]:
     naming = next(spec for spec in TOPIC_NAMING if name in (spec.name, *spec.aliases)).factory(
         given
     )
-    found = Capture(given, naming)
+    found = CaptureRules(given, naming)
     return [found.topic("s_1", "a"), found.topic("my schema", "ünï")]
 
 

@@ -10,7 +10,7 @@ from waltap.decode.message import Delete, Insert, OldTuple, Update
 from waltap.decode.relation import Column, DataType, TypeKind
 from waltap.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.capture.column_transform import ColumnTransforms, java_serialised, truncated
-from waltap.mapping.connect_schema import Kind
+from waltap.mapping.connect_schema import ConnectKind
 from waltap.capture.name_adjustment import field_namer, schema_namer
 from waltap.capture.source_type import source_type
 
@@ -94,12 +94,12 @@ def test_propagated_source_type_never_takes_the_mask_away() -> None:
         }
     )
     transforms = ColumnTransforms.of(properties)
-    found = transforms.column("public.t", column("v text"), Kind.STRING)
+    found = transforms.column("public.t", column("v text"), ConnectKind.STRING)
     assert found is not None
     assert found.value is not None
     assert dict(found.parameters)["masked"] == "true"
     assert dict(found.parameters)["__debezium.source.column.type"] == "TEXT"
-    other = transforms.column("public.t", column("w text"), Kind.STRING)
+    other = transforms.column("public.t", column("w text"), ConnectKind.STRING)
     assert other is not None
     assert other.value is None
 

@@ -16,9 +16,9 @@ import pytest
 
 from tests.harness.changelog import context
 from tests.unit.json.rig import COMMIT_TS, NOW, Server, json_format, split_properties, table
-from waltap.capture.capture import Capture
+from waltap.capture.capture import CaptureRules
 from waltap.capture.properties import CaptureProperties
-from waltap.config.property import Declaration, declarations
+from waltap.config.property import PropertyDeclaration, declarations
 from waltap.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.decode.tuple_image import UNCHANGED
 from waltap.mapping.type_registry import TypeRegistry
@@ -101,7 +101,7 @@ def parts() -> list[TransactionPart | SnapshotRows | Heartbeat]:
     return [*server.parts, Heartbeat(ts=COMMIT_TS // 1000)]
 
 
-def captured(capture: Capture) -> list[Any]:
+def captured(capture: CaptureRules) -> list[Any]:
     """Return `parts` as decoders hand them on: without changes of tables that are not captured."""
 
     def mine(relation: Relation) -> bool:
@@ -137,7 +137,7 @@ def records(properties: Mapping[str, str]) -> object:
     topic = settings.notification_topic
     try:
         return [
-            *made.render(captured(Capture(settings, naming)), NOW),
+            *made.render(captured(CaptureRules(settings, naming)), NOW),
             *(made.notifications([NOTICE], topic) if topic else ()),
         ]
     except Exception as error:
@@ -148,7 +148,7 @@ def rows(properties: Mapping[str, str]) -> object:
     """Return the columns and rows that the change log has of the workload, or what making them raises."""
     given = {"topic.prefix": "t", **properties}
     settings = split_properties(given)[0]
-    capture = Capture(settings, strategy(given, settings))
+    capture = CaptureRules(settings, strategy(given, settings))
     types = TypeRegistry(TYPE_SPECS, capture.types)
     known = dataclasses.replace(context(Path()), types=types, capture=capture)
     versions: dict[int, TableVersion] = {}
@@ -251,7 +251,7 @@ def before(settings: frozenset[tuple[str, str]]) -> tuple[object, object]:
 
 
 @pytest.mark.parametrize("declaration", declarations(CaptureProperties), ids=lambda each: each.name)
-def test_a_property_changes_what_it_declares_to_reach(declaration: Declaration) -> None:
+def test_a_property_changes_what_it_declares_to_reach(declaration: PropertyDeclaration) -> None:
     value = OTHERWISE[declaration.name]
     settings, other = ({}, value) if isinstance(value, str) else value
     family = declaration.family is not None

@@ -17,7 +17,7 @@ from waltap.errors import (
     ConfigurationError,
     ConnectionLost,
     OffsetError,
-    Problem,
+    PropertyProblem,
     SinkError,
     SourceError,
     WaltapError,
@@ -124,7 +124,7 @@ def test_a_command_that_gets_no_yes_does_nothing_and_fails() -> None:
 
 def test_the_exit_code_tells_what_a_later_try_may_mend() -> None:
     errors: dict[WaltapError, int] = {
-        ConfigurationError([Problem("a", "b")]): 2,
+        ConfigurationError([PropertyProblem("a", "b")]): 2,
         SpecMissing("no sink", known=()): 2,
         ConnectionLost("gone"): 3,
         SourceError("refused"): 1,
@@ -163,8 +163,8 @@ def test_an_error_shows_code_what_cause_and_remedy(capsys: Captured) -> None:
 
 def test_problems_of_a_profile_are_a_list_and_each_source_has_its_help(capsys: Captured) -> None:
     problems = [
-        Problem("slot.nam", "is not known", value="[x]", nearest="slot.name"),
-        Problem("a", "is wrong", allowed="b, c"),
+        PropertyProblem("slot.nam", "is not known", value="[x]", nearest="slot.name"),
+        PropertyProblem("a", "is wrong", allowed="b, c"),
     ]
     show(ConfigurationError(problems, origin="p.toml"))
     assert text(capsys).splitlines() == [
@@ -175,7 +175,7 @@ def test_problems_of_a_profile_are_a_list_and_each_source_has_its_help(capsys: C
         "",
         "Correct what is named above; `waltap explain FILE` shows every property with its meaning.",
     ]
-    show(ConfigurationError([Problem("--set", "is not NAME=VALUE")], origin=COMMAND_LINE))
+    show(ConfigurationError([PropertyProblem("--set", "is not NAME=VALUE")], origin=COMMAND_LINE))
     help_ = "Correct what is named above; --help behind the command shows what it takes."
     assert text(capsys).splitlines()[-1] == help_
 

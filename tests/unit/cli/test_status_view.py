@@ -12,12 +12,12 @@ from waltap.cli.fleet import members, report
 from waltap.amounts import ago, full_in, size
 from waltap.cli.status_view import overview, run_view
 from waltap.host import Host
-from waltap.pipeline.counts import TableProgress
-from waltap.pipeline.status import Failure, PartitionStatus, SchemaChange, Status
+from waltap.pipeline.counts import SnapshotTableProgress
+from waltap.pipeline.status import RecentFailure, PartitionStatus, SchemaChange, PipelineStatus
 from waltap.pipeline.status_document import status_document
 from waltap.pipeline.status_html import status_html
 from waltap.pipeline.table_counts import TableStatus
-from waltap.sink.onward import Onward, OnwardTable
+from waltap.sink.onward import DownstreamProgress, OnwardTable
 from waltap.source.position import Position
 
 AT = 1_000_000_000
@@ -29,7 +29,7 @@ def document(name: str, **changes: Any) -> dict[str, Any]:
         name="", received_lsn=0x300, written=position, durable=position, confirmed_lsn=0x100,
         server_lsn=0x400, lag_bytes=0x300, lag_ms=65_000,
     )  # fmt: skip
-    status = Status(
+    status = PipelineStatus(
         pipeline=name, at_ms=AT, started_ms=AT - 7_200_000, state="streaming",
         state_since_ms=AT - 90_000, partitions=(part,), events=1234, transactions=7,
         events_per_second=((3, 10.0), (60, 5.0)), captured_tables=("public.a", "public.b[x]"),
@@ -44,7 +44,7 @@ def test_a_notebook_shows_sizes_for_people() -> None:
         name="", received_lsn=0x300, written=position, durable=position, confirmed_lsn=0x100,
         server_lsn=0x400, lag_bytes=195_673_608, lag_ms=0,
     )  # fmt: skip
-    status = Status(
+    status = PipelineStatus(
         pipeline="p",
         at_ms=AT,
         started_ms=AT,
@@ -66,13 +66,15 @@ def line(name: str, run: dict[str, Any] | None, problem: str = "") -> dict[str, 
 
 
 def test_a_run_tells_where_it_is_and_what_went_wrong() -> None:
-    failure = Failure(at_ms=AT - 5000, code="WT-2001", problem="the link [broke]", retried=True)
+    failure = RecentFailure(
+        at_ms=AT - 5000, code="WT-2001", problem="the link [broke]", retried=True
+    )
     tables = (
-        TableProgress(table="public.big", rows=500, estimate=1000),
-        TableProgress(table="public.a", rows=3, estimate=3, complete=True),
+        SnapshotTableProgress(table="public.big", rows=500, estimate=1000),
+        SnapshotTableProgress(table="public.a", rows=3, estimate=3, complete=True),
     )
     failure = dataclasses.replace(failure, remedy="Mend it.", times=3)
-    spark = Onward(
+    spark = DownstreamProgress(
         stage="spark", lsn=0x80, lag_bytes=0x80, current=False, committed_ms=AT - 30_000,
         tables=(OnwardTable(table="public.a", lsn=0x70, failed="no [key]"),),
     )  # fmt: skip

@@ -10,7 +10,7 @@ from waltap.decode.message import Delete, Insert, LogicalMessage, OldTuple, Trun
 from waltap.decode.relation import Column, DataType, Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
-from waltap.capture.capture import Capture
+from waltap.capture.capture import CaptureRules
 from waltap.capture.properties import CaptureProperties
 from waltap.format.record import Record
 from waltap.sink.sink import ReaderGone, SinkContext
@@ -112,7 +112,7 @@ def test_rows_of_a_snapshot_are_shown_too_and_heartbeats_are_not(
 
 
 def context(**properties: object) -> SinkContext:
-    capture = Capture(CaptureProperties.model_validate({"topic.prefix": "p", **properties}))
+    capture = CaptureRules(CaptureProperties.model_validate({"topic.prefix": "p", **properties}))
     return SinkContext(pipeline="p", state_dir=Path(), capture=capture)
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from waltap.cli.profile_source import any_sink
 from waltap.config.layers import read_debezium
-from waltap.config.resolve import Resolution, examine, survey
-from waltap.errors import Problem
+from waltap.config.resolve import ResolvedProfile, examine, survey
+from waltap.errors import PropertyProblem
 from waltap.host import Host
 
 HOST = Host()
@@ -21,11 +21,11 @@ JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required usernam
 AVRO = "io.confluent.connect.avro.AvroConverter"
 
 
-def examined(given: dict[str, str], sink: str | None = None) -> Resolution:
+def examined(given: dict[str, str], sink: str | None = None) -> ResolvedProfile:
     return examine(read_debezium(CONNECTOR | given, "c.properties"), HOST, sink=sink)
 
 
-def problems(given: dict[str, str], sink: str | None = None) -> list[Problem]:
+def problems(given: dict[str, str], sink: str | None = None) -> list[PropertyProblem]:
     return list(survey(read_debezium(CONNECTOR | given, "c.properties"), HOST, sink=sink).problems)
 
 

@@ -8,12 +8,18 @@ from typing import Literal
 
 import pytest
 from pydantic import ValidationError
-from waltap.config.debezium_names import KNOWN_NAMES, MAPPED, OLD_NAMES, OLD_VALUES, Treatment
+from waltap.config.debezium_names import (
+    KNOWN_NAMES,
+    MAPPED,
+    OLD_NAMES,
+    OLD_VALUES,
+    PropertyTreatment,
+)
 from waltap.config.debezium_names import known
 from waltap.config.layers import load, read_debezium
 from waltap.config.property import Properties, declarations, declare
-from waltap.config.resolve import Resolution, examine
-from waltap.errors import ConfigurationError, Problem
+from waltap.config.resolve import ResolvedProfile, examine
+from waltap.errors import ConfigurationError, PropertyProblem
 from waltap.host import Host
 from waltap.reference.debezium import debezium_page
 from waltap.reference.properties import components, properties_page
@@ -56,7 +62,7 @@ MAPPED_NAMES = {
 POSTGRES = "io.debezium.connector.postgresql.PostgresConnector"
 
 
-def examined(given: dict[str, str]) -> Resolution:
+def examined(given: dict[str, str]) -> ResolvedProfile:
     values = {
         "connector.class": POSTGRES,
         "topic.prefix": "t",
@@ -68,7 +74,7 @@ def examined(given: dict[str, str]) -> Resolution:
     return examine(read_debezium(values, "c.properties"), HOST)
 
 
-def refused(given: dict[str, str]) -> Problem:
+def refused(given: dict[str, str]) -> PropertyProblem:
     with pytest.raises(ConfigurationError) as error:
         examined(given)
     (problem,) = error.value.problems
@@ -138,7 +144,7 @@ OF_FAMILIES = (
 
 
 def test_what_has_no_effect_is_accepted_at_any_value_and_noted() -> None:
-    ignored = [n for n, e in KNOWN_NAMES.items() if e.treatment is Treatment.IGNORED]
+    ignored = [n for n, e in KNOWN_NAMES.items() if e.treatment is PropertyTreatment.IGNORED]
     for name in (*ignored, *OF_FAMILIES):
         for value in ("1", "some.Thing"):
             resolution = examined({name: value})
@@ -148,7 +154,7 @@ def test_what_has_no_effect_is_accepted_at_any_value_and_noted() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [n for n, e in KNOWN_NAMES.items() if e.treatment is Treatment.DEFAULT_ONLY]
+    "name", [n for n, e in KNOWN_NAMES.items() if e.treatment is PropertyTreatment.DEFAULT_ONLY]
 )
 def test_a_value_that_would_change_what_users_get_is_refused_with_a_reason(name: str) -> None:
     entry = KNOWN_NAMES[name]

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from waltap.config.layers import load, read_debezium
-from waltap.config.resolve import Resolution, examine, survey
-from waltap.errors import ConfigurationError, Problem
+from waltap.config.resolve import ResolvedProfile, examine, survey
+from waltap.errors import ConfigurationError, PropertyProblem
 from waltap.host import Host
 
 HOST = Host()
@@ -33,11 +33,11 @@ TUTORIAL: dict[str, str] = dict(line.split("=", 1) for line in SERVER.split())  
 NO_SINK = {n: v for n, v in TUTORIAL.items() if not n.startswith("debezium.sink")}
 
 
-def examined(values: dict[str, str], **options: str) -> Resolution:
+def examined(values: dict[str, str], **options: str) -> ResolvedProfile:
     return examine(read_debezium(values, "application.properties"), HOST, **options)
 
 
-def problems(more: dict[str, str]) -> list[Problem]:
+def problems(more: dict[str, str]) -> list[PropertyProblem]:
     raw = read_debezium(TUTORIAL | more, "application.properties")
     return list(survey(raw, HOST).problems)
 

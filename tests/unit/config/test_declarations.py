@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from waltap.config.layers import read_tables
-from waltap.config.property import Declaration, declarations
+from waltap.config.property import PropertyDeclaration, declarations
 from waltap.config.resolve import examine, survey
 from waltap.errors import ConfigurationError
 from waltap.host import Host
@@ -16,7 +16,7 @@ SOURCE = {"type": "postgres", "database.dbname": "d"}
 ALWAYS = ("Pipeline", "Engine", "Capture", "Connector `postgres`", "Decoder `pgoutput`")
 
 
-def cases() -> Iterator[tuple[str, Declaration]]:
+def cases() -> Iterator[tuple[str, PropertyDeclaration]]:
     """Give every property that is one of a closed set, or has a type or bounds, with where it is written."""
     for heading, _, model in components(HOST):
         kind, _, name = heading.replace("`", "").partition(" ")
@@ -27,7 +27,7 @@ def cases() -> Iterator[tuple[str, Declaration]]:
                 yield (name if kind == "Sink" else ""), declaration
 
 
-def bad_values(declaration: Declaration) -> list[Any]:
+def bad_values(declaration: PropertyDeclaration) -> list[Any]:
     """Return values that the type or a bound of the property excludes."""
     if declaration.choices:
         return ["no-such-choice"]

@@ -7,7 +7,7 @@ import pytest
 
 from waltap.capture.java_regex import NameMatcher
 from waltap.config.layers import read_tables
-from waltap.config.name_patterns import Names, spoken, unmatched
+from waltap.config.name_patterns import CatalogNames, spoken, unmatched
 from waltap.config.resolve import resolve
 from waltap.host import Host
 
@@ -59,7 +59,7 @@ def test_names_of_databases_may_have_any_letters() -> None:
 
 
 def test_names_tell_what_matches() -> None:
-    names = Names([("public", "users", "id", "int4"), ("app", "empty", None, None)])
+    names = CatalogNames([("public", "users", "id", "int4"), ("app", "empty", None, None)])
     assert names.match("schemas", "app")
     assert names.match("tables", r"app\.e.*")
     assert names.match("columns", r"PUBLIC\.users\.id")
@@ -73,7 +73,7 @@ def idle(tables: dict[str, Any], *columns: str) -> set[str]:
     source = {"type": "postgres", "database.dbname": "shop"}
     profile = resolve(read_tables({"name": "p", "source": source, **tables}), Host())
     topics = [f"shop.{each.rpartition('.')[0]}" for each in columns]
-    known = Names(((*each.split("."), "text") for each in columns), topics, topics)  # type: ignore[misc]
+    known = CatalogNames(((*each.split("."), "text") for each in columns), topics, topics)  # type: ignore[misc]
     return {each.pattern for each in unmatched(profile, lambda: known)}
 
 
@@ -200,7 +200,7 @@ def test_a_profile_without_patterns_asks_the_source_for_no_names(kind: str) -> N
     tables = {"name": "p", "source": source, "sink": {"type": kind, **sinks[kind]}}
     profile = resolve(read_tables(tables), Host())
 
-    def names() -> Names:
+    def names() -> CatalogNames:
         raise AssertionError("asked")
 
     assert list(unmatched(profile, names)) == []

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import pytest
 import waltap.plugin
-from waltap.config.debezium_names import KNOWN_NAMES, OLD_NAMES, OLD_VALUES, Treatment
+from waltap.config.debezium_names import KNOWN_NAMES, OLD_NAMES, OLD_VALUES, PropertyTreatment
 from waltap.config.layers import RawProfile, read_debezium, read_tables
 from waltap.config.property import CommaList, Properties, declare, declare_family
 from waltap.config.secrecy import looks_secret
-from waltap.config.resolve import Resolution, examine, resolve, survey
+from waltap.config.resolve import ResolvedProfile, examine, resolve, survey
 from waltap.decode.decoder import DecoderCapabilities
 from waltap.errors import ConfigurationError
 from waltap.hookspecs import hookimpl
@@ -165,7 +165,7 @@ def problems(raw: RawProfile, host: Host, **arguments: Any) -> list[str]:
     return [str(problem) for problem in error.value.problems]
 
 
-def explained(resolution: Resolution) -> dict[str, tuple[str, str]]:
+def explained(resolution: ResolvedProfile) -> dict[str, tuple[str, str]]:
     return {e.name: (e.value, e.origin) for e in resolution.explained}
 
 

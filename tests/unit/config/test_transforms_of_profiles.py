@@ -4,7 +4,7 @@ import pytest
 
 from waltap.config.layers import read_debezium, read_tables
 from waltap.config.profile import TransformUse
-from waltap.config.resolve import Survey, resolve, survey
+from waltap.config.resolve import ProfileValidation, resolve, survey
 from waltap.host import Host
 
 HOST = Host()
@@ -27,7 +27,7 @@ def pairs(text: str) -> dict[str, str]:
     return dict(each.split("=", 1) for each in text.split())  # type: ignore[misc]
 
 
-def found(text: str) -> Survey:
+def found(text: str) -> ProfileValidation:
     return survey(read_debezium(CONNECTOR | pairs(text)), HOST)
 
 

@@ -18,14 +18,16 @@ from waltap.control.errors import ControlSocketUnusable, PipelineNotRunning
 from waltap.control.protocol import SignalRequest, StatusRequest
 from waltap.control.server import ControlSocket
 from waltap.offsets.state_folder import CONTROL, own_files
-from waltap.pipeline.control import Control
+from waltap.pipeline.control import ControlServer
 from waltap.pipeline.replaying import ReplayDesk
 from waltap.pipeline.lock import PipelineLock
-from waltap.pipeline.status import Status
+from waltap.pipeline.status import PipelineStatus
 from waltap.signals.inbox import SignalAnswer
 from waltap.signals.signal import Signal
 
-STATUS = Status(pipeline="p", at_ms=9, started_ms=1, state="streaming", state_since_ms=2, events=7)
+STATUS = PipelineStatus(
+    pipeline="p", at_ms=9, started_ms=1, state="streaming", state_since_ms=2, events=7
+)
 LOG = SignalRequest(kind="log", identifier="a-1", data={"message": "here"}, wait_ms=60_000)
 
 
@@ -45,7 +47,7 @@ class Engine:
         return future
 
     def socket(self, folder: Path, *, longest: int = 10_000) -> ControlSocket:
-        control = Control(self.give, lambda: STATUS, lambda: "made-1", self.replays.put)
+        control = ControlServer(self.give, lambda: STATUS, lambda: "made-1", self.replays.put)
         return ControlSocket(folder / CONTROL, control.answer, longest=longest)
 
 
@@ -183,7 +185,7 @@ import os, signal, sys
 from pathlib import Path
 from waltap.control.server import ControlSocket
 from waltap.pipeline.lock import PipelineLock
-from waltap.pipeline.status import Status
+from waltap.pipeline.status import PipelineStatus
 folder = Path(sys.argv[1])
 with PipelineLock(folder), ControlSocket(folder / "control.sock", lambda line: line, longest=99):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -8,8 +8,8 @@ import pytest
 
 from waltap.dead_letters.store import LetterStore
 from waltap.decode.message import Insert
-from waltap.errors import Retry, SinkError
-from waltap.sink import Batch, RecordsRefused, Refused
+from waltap.errors import RetryVerdict, SinkError
+from waltap.sink import Batch, RecordsRefused, RefusedEvent
 from waltap.transactions.transaction import SnapshotRows, TransactionPart
 from waltap_testing.simulation import SimulatedPipeline
 from waltap_testing.workload import ITEMS
@@ -22,7 +22,7 @@ class TooLong(SinkError):
 
 class Away(SinkError):
     code = "WT-5998"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = "Wait."
 
 
@@ -53,13 +53,13 @@ def refusing(*serials: int) -> Callable[[Batch], None]:
         for part in batch.parts:
             if isinstance(part, TransactionPart):
                 refused += [
-                    Refused(change=c, error=TooLong("too long", column="name"))
+                    RefusedEvent(change=c, error=TooLong("too long", column="name"))
                     for c in part.changes
                     if isinstance(c, Insert) and int(str(c.new[1])) in serials
                 ]
             elif isinstance(part, SnapshotRows):
                 refused += [
-                    Refused(rows=part, index=n, error=TooLong("too long", column="name"))
+                    RefusedEvent(rows=part, index=n, error=TooLong("too long", column="name"))
                     for n, row in enumerate(part.rows)
                     if int(str(row[1])) in serials
                 ]

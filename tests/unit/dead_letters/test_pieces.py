@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltap.dead_letters.pieces import Part, Where, alone, every_event, failing, less
+from waltap.dead_letters.pieces import Part, BatchLocation, alone, every_event, failing, less
 from waltap.decode.message import Insert
 from waltap.errors import RecordError
 from waltap.source.position import START
@@ -96,7 +96,7 @@ def test_one_bad_event_takes_few_tries(size: int, bad: int) -> None:
         if bad in serials([part]):
             raise RecordError("that one")
 
-    assert list(failing([transaction(size, 0, 0x100)], attempt)) == [Where(0, bad)]
+    assert list(failing([transaction(size, 0, 0x100)], attempt)) == [BatchLocation(0, bad)]
     assert tries <= 2 * size.bit_length() + 1
 
 
@@ -105,7 +105,9 @@ def test_the_search_may_end_with_the_first() -> None:
         if {3, 8} & set(serials([part])):
             raise RecordError("one of two")
 
-    assert list(failing([transaction(10, 0, 0x100)], attempt, first_only=True)) == [Where(0, 3)]
+    assert list(failing([transaction(10, 0, 0x100)], attempt, first_only=True)) == [
+        BatchLocation(0, 3)
+    ]
 
 
 def test_what_was_left_out_before_counts_in_the_index() -> None:

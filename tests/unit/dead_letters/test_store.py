@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltap.dead_letters.change_form import change_form, of_form
-from waltap.dead_letters.letter import Letter, Place, letter_of, record_form, record_of
+from waltap.dead_letters.letter import DeadLetter, EventLocation, letter_of, record_form, record_of
 from waltap.dead_letters.store import DeadLettersUnusable, LetterStore
 from waltap.decode.message import Change, Delete, Insert, LogicalMessage, OldTuple, Truncate, Update
 from waltap.decode.tuple_image import ABSENT, UNCHANGED
@@ -23,8 +23,8 @@ VALUES = st.tuples(
 )
 
 
-def letter(index: int, sink: str = "", **more: object) -> Letter:
-    place = Place(commit_lsn=0x1A0, index=index)
+def letter(index: int, sink: str = "", **more: object) -> DeadLetter:
+    place = EventLocation(commit_lsn=0x1A0, index=index)
     return letter_of(sink, place, SinkError("too long"), 1_000, **more)  # type: ignore[arg-type]
 
 
@@ -116,7 +116,7 @@ def test_a_change_comes_back_as_it_was(new: tuple, old: tuple, kind: OldTuple) -
     ]
     for change in changes:
         form = change_form(change, part)
-        made = letter_of("", Place(commit_lsn=1), SinkError("no"), 1, change=form)
+        made = letter_of("", EventLocation(commit_lsn=1), SinkError("no"), 1, change=form)
         (found,) = _stored(made)
         assert found.change is not None
         back = of_form(found.change)
@@ -130,10 +130,10 @@ def test_a_change_comes_back_as_it_was(new: tuple, old: tuple, kind: OldTuple) -
                 assert one == other
 
 
-def _stored(made: Letter) -> list[Letter]:
+def _stored(made: DeadLetter) -> list[DeadLetter]:
     import msgspec
 
-    return [msgspec.json.decode(msgspec.json.encode(made), type=Letter)]
+    return [msgspec.json.decode(msgspec.json.encode(made), type=DeadLetter)]
 
 
 @given(st.none() | st.binary(), st.none() | st.binary(), st.binary())

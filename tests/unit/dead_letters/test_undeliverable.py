@@ -5,10 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from waltap.dead_letters.desk import Desk
-from waltap.dead_letters.handling import Handling, Policy
+from waltap.dead_letters.desk import DeadLetterQueue
+from waltap.dead_letters.handling import FailureHandling, FailurePolicy
 from waltap.dead_letters.store import LetterStore
-from waltap.dead_letters.undeliverable import Undeliverable
+from waltap.dead_letters.undeliverable import PoisonEventHandler
 from waltap.decode.message import Insert
 from waltap.errors import RecordError
 from waltap.format.record import Record
@@ -45,9 +45,9 @@ def batch(*parts: TransactionPart) -> Batch:
 
 
 @pytest.mark.parametrize("bad", [{3}, {7}, {4, 5}, {3, 4, 5, 6, 7}])
-@pytest.mark.parametrize("policy", [Handling.SKIP, Handling.DEAD_LETTER])
+@pytest.mark.parametrize("policy", [FailureHandling.SKIP, FailureHandling.DEAD_LETTER])
 def test_what_is_made_again_is_counted_once(
-    tmp_path: Path, policy: Handling, bad: set[int]
+    tmp_path: Path, policy: FailureHandling, bad: set[int]
 ) -> None:
     """In the middle of a transaction, too: its first part was counted with the batch before."""
     whole = TransactionPart(
@@ -60,8 +60,12 @@ def test_what_is_made_again_is_counted_once(
     )
     first, rest = whole.split(3)
     make = Counted(bad)
-    desk = Desk(LetterStore(tmp_path), VirtualClock(), describe=lambda r: r, form=lambda: None)
-    undeliverable = Undeliverable(Policy(events=policy, records=policy), "", make.order, desk)
+    desk = DeadLetterQueue(
+        LetterStore(tmp_path), VirtualClock(), describe=lambda r: r, form=lambda: None
+    )
+    undeliverable = PoisonEventHandler(
+        FailurePolicy(events=policy, records=policy), "", make.order, desk
+    )
     undeliverable.made(batch(first), make)
     made = undeliverable.made(batch(rest), make)
     kept = 5 - len(bad)

@@ -1,7 +1,7 @@
 """pgoutput over a session: options, relations and their versions, streams, what is left out."""
 
 import pytest
-from waltap.config.property import Declaration, declarations
+from waltap.config.property import PropertyDeclaration, declarations
 from waltap.decode import ABSENT, UNCHANGED, Insert, OldTuple, RelationSeen, Skipped, Update
 from waltap.errors import ConfigurationError
 from waltap_decoders.pgoutput import PgOutputProperties

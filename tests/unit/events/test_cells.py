@@ -12,10 +12,10 @@ import pytest
 from tests.harness.captures import context as decoder_context
 from tests.harness.yboutput_recording import recorded
 from tests.unit.json.rig import NOW, json_format, split_properties
-from waltap.capture.capture import Capture
+from waltap.capture.capture import CaptureRules
 from waltap.decode.message import Change, Delete, Insert, Update
 from waltap.decode.relation import DataType, Relation, TypeKind
-from waltap.events import PLAIN, VALUE_AND_SET, CellShape, Identities
+from waltap.events import PLAIN, VALUE_AND_SET, CellShape, ReplicaIdentities
 from waltap.format.format import FormatContext
 from waltap.json.format import JsonFormat
 from waltap.mapping.type_registry import TypeRegistry
@@ -61,13 +61,13 @@ def rendered(part: str, table: str, cell: CellShape, *required: str, schemas: bo
         f"{part}.converter.schemas.enable": str(schemas).lower() for part in ("key", "value")
     }
     capture, form = split_properties({"topic.prefix": "t", **enabled})
-    identities = Identities((*POSTGRES, *YUGABYTE))
+    identities = ReplicaIdentities((*POSTGRES, *YUGABYTE))
     render = JsonFormat(
         form,
         FormatContext(
             describe=lambda relation: described(relation, *required),
             identity=lambda relation: identities.of(described(relation)),
-            capture=Capture(capture),
+            capture=CaptureRules(capture),
             database="yugabyte",
             run_id="11111111-2222-3333-4444-555555555555",
             mapper=lambda options: TypeRegistry(TYPE_SPECS, options),

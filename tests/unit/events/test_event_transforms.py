@@ -7,9 +7,9 @@ import pytest
 
 from tests.unit.json.rig import NOW, Server, json_format, table
 from waltap.decode.tuple_image import UNCHANGED
-from waltap.events import Event, EventTransform
+from waltap.events import ChangeEvent, EventTransform
 from waltap.json.event_format import EventTransformFailed, JsonEventFormat
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 
 ITEMS = table("items", "id int4 not null", "name text", "price float8", "large text", identity="f")
 BARE = {"key.converter.schemas.enable": "false", "value.converter.schemas.enable": "false"}
@@ -40,7 +40,7 @@ def values(transform: EventTransform, **properties: str):
 def test_events_are_typed_and_in_order() -> None:
     seen: list[tuple[object, ...]] = []
 
-    def look(events: list[Event]) -> list[Event]:
+    def look(events: list[ChangeEvent]) -> list[ChangeEvent]:
         for e in events:
             row = e.after if e.after is not None else e.before
             seen.append((e.op, e.tombstone, dict(e.key), None if row is None else dict(row)))
@@ -64,7 +64,7 @@ def test_events_are_typed_and_in_order() -> None:
 def test_masked_values_are_masked_for_transforms_too() -> None:
     seen: list[object] = []
 
-    def look(events: list[Event]) -> list[Event]:
+    def look(events: list[ChangeEvent]) -> list[ChangeEvent]:
         seen.extend(e.after["name"] for e in events if e.after is not None)
         return events
 
@@ -73,7 +73,7 @@ def test_masked_values_are_masked_for_transforms_too() -> None:
 
 
 def test_fields_are_replaced_renamed_added_and_dropped() -> None:
-    def change(events: list[Event]) -> list[Event]:
+    def change(events: list[ChangeEvent]) -> list[ChangeEvent]:
         for event in events:
             if event.after is not None:
                 event.after["name"] = str(event.after["name"]).upper()
@@ -88,11 +88,11 @@ def test_fields_are_replaced_renamed_added_and_dropped() -> None:
 
 
 def test_the_schema_follows_the_fields() -> None:
-    def change(events: list[Event]) -> list[Event]:
+    def change(events: list[ChangeEvent]) -> list[ChangeEvent]:
         for event in events:
             if event.after is not None:
                 event.after.rename("price", "cost")
-                event.after.put("tag", 7, Schema(kind=Kind.INT16, name="tag"))
+                event.after.put("tag", 7, Schema(kind=ConnectKind.INT16, name="tag"))
             if event.key is not None:
                 event.key.rename("id", "item")
         return events
@@ -109,7 +109,7 @@ def test_the_schema_follows_the_fields() -> None:
 
 
 def test_events_may_be_dropped_sent_elsewhere_and_get_headers() -> None:
-    def change(events: list[Event]) -> list[Event]:
+    def change(events: list[ChangeEvent]) -> list[ChangeEvent]:
         for event in events:
             event.topic += ".copy"
             event.headers.append(("op", event.op))
@@ -137,7 +137,7 @@ def test_a_transform_that_breaks_its_contract_is_named(transform, what) -> None:
 
 
 def test_a_value_that_cannot_be_written_is_told() -> None:
-    def change(events: list[Event]) -> list[Event]:
+    def change(events: list[ChangeEvent]) -> list[ChangeEvent]:
         events[0].after["name"] = 5
         return events
 

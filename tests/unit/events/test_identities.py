@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from waltap.decode import Relation
-from waltap.events import Identities
+from waltap.events import ReplicaIdentities
 from waltap.events.identities import IdentityAmbiguous, IdentityUnknown
 from waltap_postgres.identity import REPLICA_IDENTITIES, DefaultIdentity, FullIdentity
 
@@ -15,21 +15,21 @@ MINE = replace(FULL, name="mine", factory=DefaultIdentity)
 
 
 def test_the_servers_letter_decides():
-    assert isinstance(Identities(REPLICA_IDENTITIES).of(TABLE), FullIdentity)
+    assert isinstance(ReplicaIdentities(REPLICA_IDENTITIES).of(TABLE), FullIdentity)
 
 
 def test_a_letter_that_two_claim_is_nobodys():
     """Whichever plugin was found last would have decided what old rows mean."""
     for specs in ([*REPLICA_IDENTITIES, MINE], [MINE, *REPLICA_IDENTITIES]):
         with pytest.raises(IdentityAmbiguous, match="'f' is claimed by full and mine"):
-            Identities(specs).of(TABLE)
+            ReplicaIdentities(specs).of(TABLE)
 
 
 def test_a_plugins_choice_decides_among_them():
-    found = Identities([*REPLICA_IDENTITIES, MINE], lambda _relation: "mine").of(TABLE)
+    found = ReplicaIdentities([*REPLICA_IDENTITIES, MINE], lambda _relation: "mine").of(TABLE)
     assert isinstance(found, DefaultIdentity)
 
 
 def test_a_letter_that_nobody_claims_is_unknown():
     with pytest.raises(IdentityUnknown):
-        Identities([]).of(TABLE)
+        ReplicaIdentities([]).of(TABLE)

@@ -3,11 +3,11 @@
 import pytest
 
 from tests.unit.json.rig import IDENTITIES, split_properties, table
-from waltap.capture.capture import Capture
+from waltap.capture.capture import CaptureRules
 from waltap.decode.message import Delete, OldTuple, Update
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED
-from waltap.events import EventContext, EventPlan, Plans
+from waltap.events import EventContext, EventPlan, EventPlans
 from waltap.mapping.type_registry import TypeRegistry
 from waltap_postgres.types import TYPE_SPECS
 
@@ -17,7 +17,7 @@ def context(**properties: str) -> EventContext:
     return EventContext(
         describe=lambda relation: relation,
         identity=lambda relation: IDENTITIES[relation.identity](relation),
-        capture=Capture(split_properties(given)[0]),
+        capture=CaptureRules(split_properties(given)[0]),
         mapper=TypeRegistry(TYPE_SPECS),
     )
 
@@ -93,7 +93,7 @@ def test_masks_leave_keys_and_what_was_not_sent() -> None:
 
 def test_a_relation_announced_again_keeps_what_was_made_of_it() -> None:
     built: list[EventPlan] = []
-    plans = Plans(context(), lambda made: built.append(made) or len(built))
+    plans = EventPlans(context(), lambda made: built.append(made) or len(built))
     again = table("a", "id int4 not null", "v text", "w text")
     wider = table("a", "id int4 not null", "v text", "w text", "x text")
     assert [plans.of(each) for each in (BY_KEY, again, BY_KEY, wider, again)] == [1, 1, 1, 2, 1]
@@ -102,5 +102,5 @@ def test_a_relation_announced_again_keeps_what_was_made_of_it() -> None:
 
 
 def test_a_table_that_is_not_captured_has_no_plan() -> None:
-    plans = Plans(context(**{"table.exclude.list": r"public\.a"}), lambda made: made)
+    plans = EventPlans(context(**{"table.exclude.list": r"public\.a"}), lambda made: made)
     assert plans.of(BY_KEY) is None

@@ -3,14 +3,14 @@
 import pickle
 from pathlib import Path
 
-from waltap.files import Store
+from waltap.files import FileStore
 
 
 def test_a_store_goes_to_another_process(tmp_path: Path) -> None:
     """Tasks of Spark read by one."""
-    store = Store(str(tmp_path))
+    store = FileStore(str(tmp_path))
     store.publish("one", b"first")
-    found: Store = pickle.loads(pickle.dumps(store))
+    found: FileStore = pickle.loads(pickle.dumps(store))
     assert found.read("one") == b"first"
     found.publish("two", b"second")
     assert store.read("two") == b"second"

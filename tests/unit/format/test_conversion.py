@@ -11,14 +11,14 @@ from tests.harness.typed_records import NOW, UnregisteredAvro, context
 from waltap.decode.message import Insert, OldTuple, Update
 from waltap.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.decode.tuple_image import UNCHANGED
-from waltap.format.converted import ConvertedFormat, Converters
+from waltap.format.converted import ConvertedFormat, RecordConverters
 from waltap.format.converter import ConverterContext
 from waltap.format.record import Record
-from waltap.mapping.connect_schema import Field, Kind, Schema
-from waltap.mapping.conversion import Conversion, carried, conversion_mapping
+from waltap.mapping.connect_schema import Field, ConnectKind, Schema
+from waltap.mapping.conversion import ColumnConversion, carried, conversion_mapping
 from waltap.mapping.type_mapping import TypeOptions
 from waltap.mapping.type_registry import TypeRegistry
-from waltap.pipeline.conversions import ConverterFailed, Conversions
+from waltap.pipeline.conversions import ConverterFailed, ColumnConversions
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, TransactionPart
 from waltap_formats.avro.converter import AvroConverter
@@ -27,26 +27,30 @@ from waltap_testing.installed import installed_types
 from waltap_testing.workload import ITEMS
 
 STRUCT = Schema(
-    kind=Kind.STRUCT,
+    kind=ConnectKind.STRUCT,
     name="Struct",
     fields=(
-        Field("data", Schema(kind=Kind.BYTES, optional=True)),
-        Field("size", Schema(kind=Kind.FLOAT64)),
+        Field("data", Schema(kind=ConnectKind.BYTES, optional=True)),
+        Field("size", Schema(kind=ConnectKind.FLOAT64)),
     ),
 )
 VALUES: list[tuple[Schema, Any]] = [
-    (Schema(kind=Kind.STRING), 'é "x"'),
-    (Schema(kind=Kind.BYTES), b"\x00\xff"),
-    (Schema(kind=Kind.BOOLEAN), True),
-    (Schema(kind=Kind.INT8), -128),
-    (Schema(kind=Kind.INT16), 300),
-    (Schema(kind=Kind.INT32), 2**31 - 1),
-    (Schema(kind=Kind.INT64), -(2**63)),
-    (Schema(kind=Kind.FLOAT32), 0.5),
-    (Schema(kind=Kind.FLOAT64), float("inf")),
-    (Schema(kind=Kind.ARRAY, items=Schema(kind=Kind.BYTES)), [b"a", b""]),
+    (Schema(kind=ConnectKind.STRING), 'é "x"'),
+    (Schema(kind=ConnectKind.BYTES), b"\x00\xff"),
+    (Schema(kind=ConnectKind.BOOLEAN), True),
+    (Schema(kind=ConnectKind.INT8), -128),
+    (Schema(kind=ConnectKind.INT16), 300),
+    (Schema(kind=ConnectKind.INT32), 2**31 - 1),
+    (Schema(kind=ConnectKind.INT64), -(2**63)),
+    (Schema(kind=ConnectKind.FLOAT32), 0.5),
+    (Schema(kind=ConnectKind.FLOAT64), float("inf")),
+    (Schema(kind=ConnectKind.ARRAY, items=Schema(kind=ConnectKind.BYTES)), [b"a", b""]),
     (
-        Schema(kind=Kind.MAP, keys=Schema(kind=Kind.STRING), values=Schema(kind=Kind.INT32)),
+        Schema(
+            kind=ConnectKind.MAP,
+            keys=Schema(kind=ConnectKind.STRING),
+            values=Schema(kind=ConnectKind.INT32),
+        ),
         {"a": 1},
     ),
     (STRUCT, {"data": b"x", "size": 2.5}),
@@ -58,7 +62,7 @@ LABELS = DataType(
 
 @pytest.mark.parametrize(("schema", "value"), VALUES, ids=[s.kind.value for s, _ in VALUES])
 def test_a_value_comes_back_as_it_was(schema: Schema, value: Any) -> None:
-    mapping = conversion_mapping(Conversion(schema=schema, values=list), TypeOptions())
+    mapping = conversion_mapping(ColumnConversion(schema=schema, values=list), TypeOptions())
     text = carried(schema, value)
     assert text is not None
     assert mapping.to_connect(text) == value
@@ -68,15 +72,15 @@ def test_a_value_comes_back_as_it_was(schema: Schema, value: Any) -> None:
 @pytest.mark.parametrize(
     ("schema", "value"),
     [
-        (Schema(kind=Kind.INT8), 128),
-        (Schema(kind=Kind.INT32), True),
-        (Schema(kind=Kind.INT32), "1"),
-        (Schema(kind=Kind.STRING), b"x"),
-        (Schema(kind=Kind.STRING), "\ud800"),
-        (Schema(kind=Kind.STRING), None),
+        (Schema(kind=ConnectKind.INT8), 128),
+        (Schema(kind=ConnectKind.INT32), True),
+        (Schema(kind=ConnectKind.INT32), "1"),
+        (Schema(kind=ConnectKind.STRING), b"x"),
+        (Schema(kind=ConnectKind.STRING), "\ud800"),
+        (Schema(kind=ConnectKind.STRING), None),
         (STRUCT, {"data": b"x"}),
         (STRUCT, {"size": 1.0, "more": 2}),
-        (Schema(kind=Kind.ARRAY, items=Schema(kind=Kind.BYTES)), ["x"]),
+        (Schema(kind=ConnectKind.ARRAY, items=Schema(kind=ConnectKind.BYTES)), ["x"]),
     ],
 )
 def test_what_is_no_value_of_the_schema_is_told(schema: Schema, value: Any) -> None:
@@ -89,12 +93,14 @@ def with_enum() -> Relation:
     return msgspec.structs.replace(ITEMS, columns=(ITEMS.columns[0], mood))
 
 
-def converting(conversion: Conversion, mode: str = "warn") -> tuple[Conversions, Any]:
-    def of_mood(_relation: Relation, column: Column) -> Conversion | None:
+def converting(conversion: ColumnConversion, mode: str = "warn") -> tuple[ColumnConversions, Any]:
+    def of_mood(_relation: Relation, column: Column) -> ColumnConversion | None:
         return conversion if column.name == "mood" else None
 
     made = context(**{"event.converting.failure.handling.mode": mode})
-    conversions = Conversions([("acme", of_mood)], made.capture, made.describe, lambda _: None)
+    conversions = ColumnConversions(
+        [("acme", of_mood)], made.capture, made.describe, lambda _: None
+    )
     types = replace(
         made,
         mapper=lambda options: TypeRegistry(installed_types(), options, conversions.of),
@@ -112,7 +118,7 @@ def part_of(changes: Sequence[Any]) -> TransactionPart:
 @pytest.mark.parametrize(("schema", "value"), VALUES, ids=[s.kind.value for s, _ in VALUES])
 def test_avros_quick_rows_are_those_of_its_general_way(schema: Schema, value: Any) -> None:
     optional = msgspec.structs.replace(schema, optional=True)
-    conversion = Conversion(
+    conversion = ColumnConversion(
         schema=optional, values=lambda texts: [t if t is None else value for t in texts]
     )
     conversions, made = converting(conversion)
@@ -123,7 +129,7 @@ def test_avros_quick_rows_are_those_of_its_general_way(schema: Schema, value: An
 
     def rendered(*, straight: bool) -> list[Record]:
         avro = UnregisteredAvro(straight=straight)
-        form = ConvertedFormat(Converters(key=avro, value=avro, header=avro), made)
+        form = ConvertedFormat(RecordConverters(key=avro, value=avro, header=avro), made)
         return list(form.render(batch.parts, NOW))
 
     assert rendered(straight=True) == rendered(straight=False)
@@ -131,8 +137,10 @@ def test_avros_quick_rows_are_those_of_its_general_way(schema: Schema, value: An
 
 def test_old_keys_have_no_value_in_other_columns() -> None:
     """The server sends NULL for them: what a converter makes of NULL is not there."""
-    schema = Schema(kind=Kind.STRING, optional=True)
-    conversions, _ = converting(Conversion(schema=schema, values=lambda texts: ["x"] * len(texts)))
+    schema = Schema(kind=ConnectKind.STRING, optional=True)
+    conversions, _ = converting(
+        ColumnConversion(schema=schema, values=lambda texts: ["x"] * len(texts))
+    )
     relation = with_enum()
     changes = [
         Update(relation, 16, ("2", None), ("1", None), OldTuple.KEY),
@@ -148,8 +156,8 @@ def test_old_keys_have_no_value_in_other_columns() -> None:
 
 
 def test_too_few_values_and_wrong_answers_name_converter_and_column() -> None:
-    schema = Schema(kind=Kind.STRING, optional=True)
-    conversions, _ = converting(Conversion(schema=schema, values=lambda _texts: []), "fail")
+    schema = Schema(kind=ConnectKind.STRING, optional=True)
+    conversions, _ = converting(ColumnConversion(schema=schema, values=lambda _texts: []), "fail")
     batch = Batch(
         parts=[part_of([Insert(with_enum(), 16, ("1", "calm"))])], position=Position(99), events=1
     )

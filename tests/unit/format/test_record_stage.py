@@ -9,14 +9,14 @@ from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_stage import RecordStage, RecordStep, RecordTransformFailed
 from waltap.format.record_transform import RecordUnfit
 from waltap.json.record_format import json_record_format
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.notifications.notification import Notification
 from waltap.source.connector import StopRequested
 from waltap.transactions.transaction import Heartbeat
 from waltap.transforms.predicates import PREDICATES
 
 BY_NAME = {spec.name: spec for spec in PREDICATES}
-TEXT = Schema(kind=Kind.STRING)
+TEXT = Schema(kind=ConnectKind.STRING)
 
 
 def record(

@@ -1,7 +1,7 @@
 """What is made of schemas is made once for each object, and bounded."""
 
 from waltap.format.schema_memory import SchemaMemory
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 
 
 def test_each_schema_is_asked_for_once_and_equal_ones_apart() -> None:
@@ -12,7 +12,7 @@ def test_each_schema_is_asked_for_once_and_equal_ones_apart() -> None:
         return len(made)
 
     memory = SchemaMemory(make, most=2)
-    one, other = Schema(kind=Kind.INT8), Schema(kind=Kind.INT8)
+    one, other = Schema(kind=ConnectKind.INT8), Schema(kind=ConnectKind.INT8)
     assert [memory.of(s) for s in (one, other, one, other)] == [1, 2, 1, 2]
-    assert memory.of(Schema(kind=Kind.INT16)) == 3
+    assert memory.of(Schema(kind=ConnectKind.INT16)) == 3
     assert memory.of(one) == 4, "it was full, and is made anew"

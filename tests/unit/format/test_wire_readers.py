@@ -10,10 +10,10 @@ import fastavro
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from waltap.reading.document import Documents
+from waltap.reading.document import DocumentReader
 from waltap_formats.avro.reader import avro_reader
 from waltap_formats.protobuf.reader import protobuf_reader
-from waltap_formats.wire import Unreadable
+from waltap_formats.wire import WireUnreadable
 
 AVRO: dict[str, Any] = {
     "type": "record", "name": "Node", "namespace": "a.b", "fields": [
@@ -125,7 +125,7 @@ def test_avro_refers_to_other_schemas() -> None:
     schema = {"type": "record", "name": "R", "namespace": "a.b",
               "fields": [{"name": "far", "type": ["null", "Far"]}]}  # fmt: skip
     assert avro_reader(schema, known)(b"\x02\x06") == {"far": {"id": 3}}
-    with pytest.raises(Unreadable, match="no type Far"):
+    with pytest.raises(WireUnreadable, match="no type Far"):
         avro_reader(schema)
 
 
@@ -142,7 +142,7 @@ def test_the_place_of_a_message_is_read() -> None:
     read = protobuf_reader(PROTO, [OTHER])
     assert read(b"\x02\x02\x08\x07") == {"id": 7}
     assert read(b"\x04\x00\x00\x08\x07") == {"depth": -4}
-    with pytest.raises(Unreadable, match="no message"):
+    with pytest.raises(WireUnreadable, match="no message"):
         read(b"\x02\x08")
 
 
@@ -168,12 +168,12 @@ def test_damage_is_unreadable_and_nothing_else(form: str) -> None:
 
 def test_values_that_are_nested_without_end_are_told() -> None:
     schema = {"type": "record", "name": "N", "fields": [{"name": "n", "type": ["null", "N"]}]}
-    with pytest.raises((Unreadable, RecursionError)):
+    with pytest.raises((WireUnreadable, RecursionError)):
         avro_reader(schema)(b"\x02" * 100_000)
 
 
 def test_any_bytes_are_a_document() -> None:
-    documents, chance = Documents(None), random.Random(11)
+    documents, chance = DocumentReader(None), random.Random(11)
     for size in range(400):
         data = chance.randbytes(size)
         assert documents.of(data).form in ("bytes", "text", "json")

@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from waltap.errors import PluginError
 from waltap.hookspecs import hookimpl
-from waltap.host import Health, Host, Plugin
+from waltap.host import PluginHealth, Host, PluginInfo
 from waltap.specs import KINDS
 from waltap.plugin_errors import (
     DuplicateName,
@@ -64,7 +64,7 @@ def sink_source(name: str, aliases: str = "") -> str:
     return SINK.format(name=name, aliases=aliases)
 
 
-def plugin_of(host: Host, distribution: str) -> Plugin:
+def plugin_of(host: Host, distribution: str) -> PluginInfo:
     (found,) = [p for p in host.plugins() if p.distribution == distribution]
     return found
 
@@ -94,7 +94,7 @@ def test_an_installed_plugin_is_listed_with_distribution_version_and_what_it_pro
     install("acme-sinks", sink_source("acme", '"acme2",'), version="2.5")
     host = Host()
     plugin = plugin_of(host, "acme-sinks")
-    assert (plugin.version, plugin.health, plugin.error) == ("2.5", Health.OK, None)
+    assert (plugin.version, plugin.health, plugin.error) == ("2.5", PluginHealth.OK, None)
     assert plugin.provides["sinks"] == ("acme",)
     assert plugin.hooks == ("register_sinks",)
     assert host.sinks["acme"] is host.find(SinkSpec, "acme2")
@@ -119,55 +119,55 @@ HOOK = "from waltap.hookspecs import hookimpl\n@hookimpl\n"
 FAULTS = [
     (
         "import not_there_at_all",
-        Health.IMPORT_FAILED,
+        PluginHealth.IMPORT_FAILED,
         ImportFailed,
         "WT-1105 … acme 1.0 … ModuleNotFoundError … not_there_at_all … pip install",
     ),
     (
         "raise SystemError('broken at import')",
-        Health.IMPORT_FAILED,
+        PluginHealth.IMPORT_FAILED,
         ImportFailed,
         "WT-1105 … SystemError: broken at import",
     ),
     (
         "WALTAP_API = 99",
-        Health.WRONG_API,
+        PluginHealth.WRONG_API,
         WrongApiVersion,
         "WT-1104 … wants plugin interface 99 … has 1 … --upgrade acme",
     ),
     (
         f"{HOOK}def register_sink():\n    return []",
-        Health.MISSPELT_HOOK,
+        PluginHealth.MISSPELT_HOOK,
         MisspeltHook,
         "WT-1106 … register_sink … did you mean register_sinks?",
     ),
     (
         f"{HOOK}def on_state(pipeline, colour):\n    pass",
-        Health.MISSPELT_HOOK,
+        PluginHealth.MISSPELT_HOOK,
         MisspeltHook,
         "WT-1106 … on_state … colour",
     ),
     (
         "def register_sinks():\n    return []",
-        Health.MISSPELT_HOOK,
+        PluginHealth.MISSPELT_HOOK,
         MisspeltHook,
         "WT-1106 … register_sinks without @hookimpl",
     ),
     (
         f"{HOOK}def register_sinks():\n    raise RuntimeError('no luck')",
-        Health.HOOK_RAISED,
+        PluginHealth.HOOK_RAISED,
         HookRaised,
         "WT-1103 … register_sinks of acme 1.0 raised RuntimeError: no luck",
     ),
     (
         f"{HOOK}def register_sinks():\n    yield None.name",
-        Health.HOOK_RAISED,
+        PluginHealth.HOOK_RAISED,
         HookRaised,
         "WT-1103 … AttributeError",
     ),
     (
         f"{HOOK}def register_sinks():\n    return ['jsonl']",
-        Health.HOOK_RAISED,
+        PluginHealth.HOOK_RAISED,
         WrongSpec,
         "WT-1107 … returned a str … iterable of SinkSpec",
     ),
@@ -176,7 +176,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(("source", "health", "error", "words"), FAULTS)
 def test_a_faulty_plugin_is_reported_and_fatal_only_for_what_it_might_have(
-    install: Install, source: str, health: Health, error: type[PluginError], words: str
+    install: Install, source: str, health: PluginHealth, error: type[PluginError], words: str
 ) -> None:
     install("acme", source)
     host = Host()
@@ -203,7 +203,9 @@ def test_one_name_from_two_distributions_names_both_and_spares_the_rest(install:
     assert "WT-1102" in text
     assert "acme-one 1.0" in text
     assert "acme-two 3.1" in text
-    assert {plugin_of(host, d).health for d in ("acme-one", "acme-two")} == {Health.NAME_CLASH}
+    assert {plugin_of(host, d).health for d in ("acme-one", "acme-two")} == {
+        PluginHealth.NAME_CLASH
+    }
 
 
 def test_an_alias_clashes_with_a_name_too(install: Install) -> None:
@@ -232,8 +234,8 @@ def test_waltap_plugins_limits_which_load_but_never_the_framework(
     monkeypatch.setenv("WALTAP_PLUGINS", "postgres, acme-sinks")
     host = Host()
     assert "acme" in host.sinks
-    assert plugin_of(host, "waltap").health is Health.OK
-    assert plugin_of(host, "rest").health is Health.NOT_LOADED
+    assert plugin_of(host, "waltap").health is PluginHealth.OK
+    assert plugin_of(host, "rest").health is PluginHealth.NOT_LOADED
     with pytest.raises(SpecMissing, match=r"WALTAP_PLUGINS keeps out .*rest"):
         host.find(SinkSpec, "other")
 
@@ -315,7 +317,7 @@ def test_a_plugin_that_cannot_be_registered_leaves_the_host_as_it_was(
     with pytest.raises(error):
         host.register(plugin, "second")
     assert list(host.sinks) == ["taken"]
-    assert [(p.name, p.health) for p in host.plugins()] == [("first", Health.OK)]
+    assert [(p.name, p.health) for p in host.plugins()] == [("first", PluginHealth.OK)]
 
 
 def test_a_plugin_name_can_be_registered_once() -> None:

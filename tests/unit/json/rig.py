@@ -21,7 +21,7 @@ from waltap.decode.message import (
 from waltap.decode.relation import Column, DataType, Relation
 from waltap.decode.tuple_image import ABSENT, Tuple
 from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
-from waltap.capture.capture import Capture, CaptureProperties
+from waltap.capture.capture import CaptureRules, CaptureProperties
 from waltap.format.format import Format, FormatContext
 from waltap.format.record_stage import RecordStep
 from waltap.json.format import JsonFormat
@@ -257,7 +257,7 @@ def format_context(
     return FormatContext(
         describe=lambda relation: relation,
         identity=lambda relation: IDENTITIES[relation.identity](relation),
-        capture=Capture(split_properties(given)[0], naming),
+        capture=CaptureRules(split_properties(given)[0], naming),
         database=given.get("database.dbname", "shop"),
         run_id="11111111-2222-3333-4444-555555555555",
         mapper=lambda options: TypeRegistry(TYPE_SPECS, options),

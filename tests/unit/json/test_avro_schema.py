@@ -3,14 +3,14 @@
 import pytest
 
 from waltap.errors import ConfigurationError
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import Field, ConnectKind, Schema
 from waltap_formats.avro.schema import avro_schema
 
-NUMBER = Schema(kind=Kind.INT32)
+NUMBER = Schema(kind=ConnectKind.INT32)
 
 
 def struct(name: str | None, *fields: Field) -> Schema:
-    return Schema(kind=Kind.STRUCT, name=name, fields=fields or (Field("id", NUMBER),))
+    return Schema(kind=ConnectKind.STRUCT, name=name, fields=fields or (Field("id", NUMBER),))
 
 
 def test_a_namespace_may_hold_anything() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from waltap.format.converter import ConverterContext
 from waltap.json.converter import DECIMAL, JsonConverter, JsonConverterProperties
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import Field, ConnectKind, Schema
 
 
 def written(schema: Schema, value: object, **given: object) -> str:
@@ -27,7 +27,7 @@ def written(schema: Schema, value: object, **given: object) -> str:
     ],
 )
 def test_a_decimal_as_a_number_keeps_all_its_digits(unscaled, scale, text) -> None:
-    schema = Schema(kind=Kind.BYTES, name=DECIMAL, parameters=(("scale", str(scale)),))
+    schema = Schema(kind=ConnectKind.BYTES, name=DECIMAL, parameters=(("scale", str(scale)),))
     value = unscaled.to_bytes(20, "big", signed=True)
     assert written(schema, value, **{"decimal.format": "NUMERIC"}) == text
 
@@ -35,26 +35,34 @@ def test_a_decimal_as_a_number_keeps_all_its_digits(unscaled, scale, text) -> No
 def test_a_field_may_be_called_anything() -> None:
     names = ["", "a'b", 'q"', "{x}", "\\", "\n", "{{", "ž", "%s"]
     schema = Schema(
-        kind=Kind.STRUCT,
-        fields=tuple(Field(name, Schema(kind=Kind.INT32)) for name in names),
+        kind=ConnectKind.STRUCT,
+        fields=tuple(Field(name, Schema(kind=ConnectKind.INT32)) for name in names),
     )
 
     assert json.loads(written(schema, dict.fromkeys(names, 7))) == dict.fromkeys(names, 7)
-    assert written(Schema(kind=Kind.STRUCT), {}) == "{}"
+    assert written(Schema(kind=ConnectKind.STRUCT), {}) == "{}"
 
 
 @pytest.mark.parametrize(
-    ("kind", "value"), [(Kind.INT32, "7"), (Kind.STRING, 7), (Kind.INT64, 1.5), (Kind.STRING, b"x")]
+    ("kind", "value"),
+    [
+        (ConnectKind.INT32, "7"),
+        (ConnectKind.STRING, 7),
+        (ConnectKind.INT64, 1.5),
+        (ConnectKind.STRING, b"x"),
+    ],
 )
 def test_a_value_of_another_type_is_no_value(kind, value) -> None:
-    schema = Schema(kind=Kind.STRUCT, fields=(Field("a", Schema(kind=kind)),))
+    schema = Schema(kind=ConnectKind.STRUCT, fields=(Field("a", Schema(kind=kind)),))
     with pytest.raises((TypeError, ValueError)):
         written(schema, {"a": value})
 
 
-@pytest.mark.parametrize("kind", [Kind.INT32, Kind.STRING, Kind.BOOLEAN, Kind.FLOAT64])
+@pytest.mark.parametrize(
+    "kind", [ConnectKind.INT32, ConnectKind.STRING, ConnectKind.BOOLEAN, ConnectKind.FLOAT64]
+)
 def test_null_in_a_required_field_names_the_field(kind) -> None:
-    schema = Schema(kind=Kind.STRUCT, fields=(Field("a", Schema(kind=kind)),))
+    schema = Schema(kind=ConnectKind.STRUCT, fields=(Field("a", Schema(kind=kind)),))
     for row in ({}, {"a": None}):
         with pytest.raises(ValueError, match="the field a is required"):
             written(schema, row)

@@ -1,23 +1,23 @@
 """JSON Schemas of Connect schemas: what Confluent's converter makes of the same."""
 
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import Field, ConnectKind, Schema
 from waltap_formats.json_schema.schema import json_schema
 
 
 def test_a_row_is_an_object_with_places_names_and_defaults() -> None:
     row = Schema(
-        kind=Kind.STRUCT,
+        kind=ConnectKind.STRUCT,
         optional=True,
         name="s.public.t.Value",
         fields=(
-            Field("id", Schema(kind=Kind.INT64, default=0)),
+            Field("id", Schema(kind=ConnectKind.INT64, default=0)),
             Field("price", Schema(
-                kind=Kind.BYTES, optional=True, name="org.apache.kafka.connect.data.Decimal",
+                kind=ConnectKind.BYTES, optional=True, name="org.apache.kafka.connect.data.Decimal",
                 version=1, parameters=(("scale", "2"),), doc="of a piece",
             )),
         ),
     )  # fmt: skip
-    assert json_schema(Schema(kind=Kind.STRUCT, fields=(Field("after", row),))) == {
+    assert json_schema(Schema(kind=ConnectKind.STRUCT, fields=(Field("after", row),))) == {
         "type": "object",
         "properties": {
             "after": {
@@ -57,9 +57,9 @@ def test_a_row_is_an_object_with_places_names_and_defaults() -> None:
 
 
 def test_maps_are_objects_or_arrays_of_entries() -> None:
-    text = Schema(kind=Kind.STRING)
-    by_name = Schema(kind=Kind.MAP, keys=text, values=text)
-    by_number = Schema(kind=Kind.MAP, keys=Schema(kind=Kind.INT16), values=text)
+    text = Schema(kind=ConnectKind.STRING)
+    by_name = Schema(kind=ConnectKind.MAP, keys=text, values=text)
+    by_number = Schema(kind=ConnectKind.MAP, keys=Schema(kind=ConnectKind.INT16), values=text)
     assert json_schema(by_name) == {
         "type": "object",
         "additionalProperties": {"type": "string"},
@@ -75,5 +75,5 @@ def test_maps_are_objects_or_arrays_of_entries() -> None:
 
 
 def test_decimals_are_numbers_where_they_are_written_so() -> None:
-    decimal = Schema(kind=Kind.BYTES, name="org.apache.kafka.connect.data.Decimal")
+    decimal = Schema(kind=ConnectKind.BYTES, name="org.apache.kafka.connect.data.Decimal")
     assert json_schema(decimal, numeric=True)["type"] == "number"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from waltap.errors import ConfigurationError
-from waltap.monitor.access import Access, is_loopback, kept_token
+from waltap.monitor.access import RequestAccess, is_loopback, kept_token
 from waltap.monitor.server import address_of
 
 HERE = {"host": "127.0.0.1:8083"}
@@ -44,7 +44,7 @@ def test_a_page_elsewhere_reaches_nothing(
     method: str, headers: dict[str, str], status: int | None
 ) -> None:
     """Nor does another user of this machine change anything."""
-    access = Access("127.0.0.1", lambda: "hidden-77", open_reads=True)
+    access = RequestAccess("127.0.0.1", lambda: "hidden-77", open_reads=True)
     refusal = access.refusal(method, headers, None, open_to_all=False)
     assert (refusal and refusal[0]) == status
 
@@ -62,7 +62,7 @@ def test_a_page_elsewhere_reaches_nothing(
 def test_beyond_this_machine_a_token_is_needed(
     headers: dict[str, str], token: str | None, status: int | None
 ) -> None:
-    access = Access("0.0.0.0", lambda: "hidden-77", open_reads=False)
+    access = RequestAccess("0.0.0.0", lambda: "hidden-77", open_reads=False)
     asked = {"host": "db.example.com:8083"} | headers
     refusal = access.refusal("GET", asked, token, open_to_all=False)
     assert (refusal and refusal[0]) == status
@@ -77,7 +77,7 @@ def test_the_token_of_the_state_folder_is_its_owners_and_stays(tmp_path: Path) -
     assert path.stat().st_mode & 0o777 == 0o600
     path.write_text("\n")  # a full disk
     assert len(kept_token(path)) >= 32
-    access = Access("127.0.0.1", lambda: "", open_reads=True)
+    access = RequestAccess("127.0.0.1", lambda: "", open_reads=True)
     for headers in (HERE | JSON, HERE | JSON | {"authorization": "Bearer "}):
         refusal = access.refusal("POST", headers, "", open_to_all=True)
         assert (refusal and refusal[0]) == 401

@@ -4,15 +4,15 @@ from collections import Counter
 
 import pytest
 from waltap.monitor.metrics import METRICS
-from waltap.pipeline.counts import TableProgress
-from waltap.pipeline.status import Status
+from waltap.pipeline.counts import SnapshotTableProgress
+from waltap.pipeline.status import PipelineStatus
 from waltap.pipeline.table_counts import TableStatus
-from waltap.sink.onward import Onward, OnwardTable
+from waltap.sink.onward import DownstreamProgress, OnwardTable
 
 TABLES = 500
 
 
-def status(most: int) -> Status:
+def status(most: int) -> PipelineStatus:
     def table(number: int) -> TableStatus:
         return TableStatus(
             table=f"t{number}", creates=number, updates=1, deletes=1, truncates=1, reads=1,
@@ -21,14 +21,14 @@ def status(most: int) -> Status:
 
     stopped = OnwardTable(table="t7", lsn=1, failed="broken")
     onward = tuple(OnwardTable(table=f"t{n}", lsn=1) for n in range(TABLES) if n != 7)
-    return Status(
+    return PipelineStatus(
         pipeline="p", at_ms=1, started_ms=1, state="streaming", state_since_ms=1,
         tables=tuple(map(table, range(TABLES))),
         snapshot=tuple(
-            TableProgress(table=f"t{n}", rows=n, estimate=n, complete=n != 3) for n in range(TABLES)
+            SnapshotTableProgress(table=f"t{n}", rows=n, estimate=n, complete=n != 3) for n in range(TABLES)
         ),
         onward=(
-            Onward(
+            DownstreamProgress(
                 stage="spark", lsn=1, lag_bytes=0, current=True, committed_ms=1, applied_ms=1,
                 tables=(stopped, *onward), problem="",
             ),

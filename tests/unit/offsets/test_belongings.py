@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 from waltap.errors import ConnectionLost, SourceError
 from waltap.offsets.belongings import (
-    Belonging,
-    Belongings,
+    OwnedObject,
+    OwnedObjects,
     BelongingsUnreadable,
     BelongingsUnwritable,
 )
 
-SLOT = Belonging(kind="slot", name="s", system_id="1", database="d")
-PUBLICATION = Belonging(kind="publication", name="s", system_id="1", database="d")
+SLOT = OwnedObject(kind="slot", name="s", system_id="1", database="d")
+PUBLICATION = OwnedObject(kind="publication", name="s", system_id="1", database="d")
 
 
 @pytest.fixture
@@ -21,20 +21,20 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_entries_outlive_the_process_and_are_told_apart_by_their_place(path: Path) -> None:
-    Belongings(path).keep(SLOT, PUBLICATION)
-    found = Belongings(path)
+    OwnedObjects(path).keep(SLOT, PUBLICATION)
+    found = OwnedObjects(path)
     assert found.all() == [PUBLICATION, SLOT]
     assert found.find(*SLOT.place) == SLOT
     assert found.find("slot", "s", "2", "d") is None
     assert found.find("slot", "s", "1", "other") is None
     found.forget([SLOT])
-    assert Belongings(path).all() == [PUBLICATION]
+    assert OwnedObjects(path).all() == [PUBLICATION]
 
 
 def test_an_entry_is_there_before_the_block_that_makes_the_thing(path: Path) -> None:
-    with Belongings(path).making(SLOT):
-        assert Belongings(path).all() == [SLOT]
-    assert Belongings(path).all() == [SLOT]
+    with OwnedObjects(path).making(SLOT):
+        assert OwnedObjects(path).all() == [SLOT]
+    assert OwnedObjects(path).all() == [SLOT]
 
 
 @pytest.mark.parametrize(
@@ -43,17 +43,17 @@ def test_an_entry_is_there_before_the_block_that_makes_the_thing(path: Path) -> 
 def test_what_could_not_be_made_is_forgotten_unless_nobody_knows(
     path: Path, error: SourceError, *, stays: bool
 ) -> None:
-    with pytest.raises(SourceError), Belongings(path).making(SLOT):
+    with pytest.raises(SourceError), OwnedObjects(path).making(SLOT):
         raise error
-    assert Belongings(path).all() == ([SLOT] if stays else [])
+    assert OwnedObjects(path).all() == ([SLOT] if stays else [])
 
 
 def test_nothing_is_written_when_nothing_changes(path: Path) -> None:
-    Belongings(path).forget([SLOT])
+    OwnedObjects(path).forget([SLOT])
     assert not path.exists()
-    Belongings(path).keep(SLOT)
+    OwnedObjects(path).keep(SLOT)
     before = path.stat().st_ino
-    again = Belongings(path)
+    again = OwnedObjects(path)
     again.keep(SLOT)
     again.forget([PUBLICATION])
     assert path.stat().st_ino == before
@@ -64,10 +64,10 @@ def test_a_damaged_file_is_an_error_that_names_it(path: Path, text: bytes) -> No
     path.parent.mkdir()
     path.write_bytes(text)
     with pytest.raises(BelongingsUnreadable, match="belongings.json"):
-        Belongings(path).all()
+        OwnedObjects(path).all()
 
 
 def test_a_file_that_cannot_be_written_is_an_error_that_names_it(path: Path) -> None:
     path.with_suffix(".json.new").mkdir(parents=True)
     with pytest.raises(BelongingsUnwritable, match="belongings.json"):
-        Belongings(path).keep(SLOT)
+        OwnedObjects(path).keep(SLOT)

@@ -15,7 +15,7 @@ from waltap.offsets.offset import (
     encoded,
 )
 from waltap.source.position import Position
-from waltap_testing.crash import Child, Kill, in_child
+from waltap_testing.crash import CrashChild, KillPoint, in_child
 from waltap_testing.offset_store_suite import FULL, TWO
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "offset-1.json"
@@ -59,10 +59,10 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new_offset(tmp_path: Path) ->
         path = tmp_path / f"{step}.json"
         FileOffsetStore(path).store(offset(1))
 
-        def action(_child: Child, path: Path = path) -> None:
+        def action(_child: CrashChild, path: Path = path) -> None:
             FileOffsetStore(path).store(offset(2))
 
-        outcome = in_child(action, Kill(step=step))
+        outcome = in_child(action, KillPoint(step=step))
         found = FileOffsetStore(path).load()
         assert found is not None
         seen.add(found.sole.position.end_lsn)
@@ -76,7 +76,7 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new_offset(tmp_path: Path) ->
 def test_the_new_offset_is_on_disk_before_it_takes_the_place_of_the_old(
     store: FileOffsetStore,
 ) -> None:
-    outcome = in_child(lambda _child: store.store(offset(2)), Kill())
+    outcome = in_child(lambda _child: store.store(offset(2)), KillPoint())
     assert outcome.error is None
     order = [step for step in outcome.steps if step in {"os.fsync", "os.rename"}]
     assert order == ["os.fsync", "os.rename", "os.fsync"]
@@ -122,7 +122,7 @@ def test_a_full_disk_keeps_the_old_offset(store: FileOffsetStore) -> None:
 
     store.store(offset(1))
 
-    def action(child: Child) -> None:
+    def action(child: CrashChild) -> None:
         import signal
 
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -133,7 +133,7 @@ def test_a_full_disk_keeps_the_old_offset(store: FileOffsetStore) -> None:
             limit_file_size(None)
             child.report(error.code)
 
-    outcome = in_child(action, Kill())
+    outcome = in_child(action, KillPoint())
     assert outcome.reports == ["WT-6002"]
     assert store.load() == offset(1)
     assert os.listdir(store.path.parent) in (

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from waltap.offsets.outlet_positions import OutletPositions, OutletPositionsUnreadable, Reached
+from waltap.offsets.outlet_positions import OutletPositions, OutletPositionsUnreadable, SinkProgress
 from waltap.source.position import Position, Positions
 
 AHEAD = {
-    "fast": Reached(positions={"": Position(200)}),
-    "slow": Reached(positions={"": Position(100)}),
+    "fast": SinkProgress(positions={"": Position(200)}),
+    "slow": SinkProgress(positions={"": Position(100)}),
 }
 
 

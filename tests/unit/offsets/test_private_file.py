@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from waltap.files.store import Store
+from waltap.files.store import FileStore
 from waltap.offsets.durable_file import replace_durably
 from waltap.offsets.private_file import close_to_others, private, private_folder
 from waltap.pipeline.lock import PipelineLock
-from waltap.recording.file import Mark, RecordingWriter
+from waltap.recording.file import RecordingMark, RecordingWriter
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def test_what_is_made_is_private_with_the_folders_that_were_missing(tmp_path: Pa
     os.close(private(tmp_path / "a/b/c/file", os.O_WRONLY | os.O_CREAT))
     replace_durably(tmp_path / "a/d/offset.json", b"{}")
     with RecordingWriter(tmp_path / "a/monday.recording") as recording:
-        recording.put(Mark(1))
+        recording.put(RecordingMark(1))
     assert open_to_others(tmp_path / "a") == []
     assert tmp_path.stat().st_mode & 0o777 == 0o755
 
@@ -70,7 +70,7 @@ def test_files_in_a_private_folder_are_private_and_elsewhere_the_umask_decides(
     tmp_path: Path, mode: int
 ) -> None:
     (tmp_path / "state").mkdir(mode)
-    store = Store(str(tmp_path / "state/spool"), None)
+    store = FileStore(str(tmp_path / "state/spool"), None)
     store.lock("lock")
     store.publish("manifests/1", b"1")
     store.put("data/1", b"1")

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from waltap.pipeline.backoff import Backoff
+from waltap.pipeline.backoff import RetryBackoff
 
 
 def waits(retries: int, ceiling: float, tries: int) -> list[float]:
@@ -12,7 +12,7 @@ def waits(retries: int, ceiling: float, tries: int) -> list[float]:
         seen.append(seconds)
         return True
 
-    backoff = Backoff(wait, retries=retries, ceiling_s=ceiling, chance=Random(1))
+    backoff = RetryBackoff(wait, retries=retries, ceiling_s=ceiling, chance=Random(1))
     for _ in range(tries):
         if not backoff.wait():
             break
@@ -37,7 +37,9 @@ def test_without_end_the_wait_stays_finite() -> None:
 
 def test_success_starts_anew() -> None:
     seen: list[float] = []
-    backoff = Backoff(lambda s: not seen.append(s), retries=2, ceiling_s=10.0, chance=Random(1))
+    backoff = RetryBackoff(
+        lambda s: not seen.append(s), retries=2, ceiling_s=10.0, chance=Random(1)
+    )
     assert backoff.wait()
     assert backoff.wait()
     assert backoff.spent
@@ -48,4 +50,6 @@ def test_success_starts_anew() -> None:
 
 
 def test_a_stop_ends_the_wait() -> None:
-    assert not Backoff(lambda _seconds: False, retries=-1, ceiling_s=1.0, chance=Random(1)).wait()
+    assert not RetryBackoff(
+        lambda _seconds: False, retries=-1, ceiling_s=1.0, chance=Random(1)
+    ).wait()

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from waltap.dead_letters.desk import Desk
-from waltap.dead_letters.handling import Policy
+from waltap.dead_letters.desk import DeadLetterQueue
+from waltap.dead_letters.handling import FailurePolicy
 from waltap.dead_letters.store import LetterStore
-from waltap.dead_letters.undeliverable import Undeliverable
+from waltap.dead_letters.undeliverable import PoisonEventHandler
 from waltap.decode.message import Message
 from waltap.errors import OffsetError, SinkError
 from waltap.format.format import Format
@@ -16,25 +16,25 @@ from waltap.format.record import Record
 from waltap.host import Host
 from waltap.offsets.memory_store import MemoryOffsetStore
 from waltap.offsets.offset import Offset, PartitionOffset
-from waltap.pipeline.backoff import Backoff
-from waltap.pipeline.confirmation import Confirmation
+from waltap.pipeline.backoff import RetryBackoff
+from waltap.pipeline.confirmation import SlotAdvancer
 from waltap.pipeline.connection import OnePartitionOnly
-from waltap.pipeline.counts import Counts
-from waltap.pipeline.delivery import Delivery, Part
-from waltap.pipeline.lane import Lane
+from waltap.pipeline.counts import RunCounters
+from waltap.pipeline.delivery import SinkWriter, Part
+from waltap.pipeline.lane import PartitionReader
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.connector import ChangeStream
 from waltap.source.position import SOLE, Position, Positions
-from waltap.transactions.assembly import Assembler
+from waltap.transactions.assembly import TransactionAssembler
 from waltap.transactions.order import TransactionCounts, TransactionOrder
 from waltap.transactions.transaction import Batch, TransactionPart
-from waltap_testing.simulation import Destination, SimulatedPipeline, VirtualClock
+from waltap_testing.simulation import SimulatedDestination, SimulatedPipeline, VirtualClock
 from waltap_testing.simulation.destination import sink_of
-from waltap_testing.workload import ITEMS, Workload
+from waltap_testing.workload import ITEMS, ScriptedWorkload
 
 
 def transactions(count: int) -> list[TransactionPart]:
-    workload = Workload()
+    workload = ScriptedWorkload()
     for number in range(1, count + 1):
         workload.insert(ITEMS, number, "x")
         workload.commit()
@@ -52,18 +52,18 @@ class Rig:
         render: Format | None = None,
     ) -> None:
         self.clock = VirtualClock()
-        self.destination, self.store = Destination(self.clock), MemoryOffsetStore()
+        self.destination, self.store = SimulatedDestination(self.clock), MemoryOffsetStore()
         slot = PartitionOffset(
             position=Position(0x10), slot="s", database="d", system_id="7", timeline=1
         )
         order = order or TransactionOrder()
-        desk = Desk(
+        desk = DeadLetterQueue(
             LetterStore(Path("unused")), self.clock, describe=lambda r: r, form=lambda: None
         )
         made = sink_of(self.destination).factory(
             None, SinkContext(pipeline="p", state_dir=Path("unused"))
         )
-        self.delivery = Delivery(
+        self.delivery = SinkWriter(
             pipeline="p",
             sink=sink or made,
             store=self.store,
@@ -71,11 +71,11 @@ class Rig:
             transforms=(),
             host=Host(discover=False),
             offset=Offset(partitions=dict.fromkeys(partitions or (SOLE,), slot)),
-            retries=Backoff(lambda _s: False, retries=0, ceiling_s=0.0, chance=None),  # type: ignore[arg-type]
+            retries=RetryBackoff(lambda _s: False, retries=0, ceiling_s=0.0, chance=None),  # type: ignore[arg-type]
             clock=self.clock,
-            counts=Counts(),
+            counts=RunCounters(),
             order=order,
-            undeliverable=Undeliverable(Policy(), "", order, desk),
+            undeliverable=PoisonEventHandler(FailurePolicy(), "", order, desk),
         )
 
     @property
@@ -192,7 +192,7 @@ class CountsChanges(Format):
 
 
 def test_counts_of_a_transaction_are_stored_with_the_position_that_is_durable() -> None:
-    workload, order = Workload(), TransactionOrder()
+    workload, order = ScriptedWorkload(), TransactionOrder()
     for number in range(6):
         workload.insert(ITEMS, number, "x")
     workload.commit()
@@ -353,10 +353,12 @@ def test_what_the_owner_held_back_is_told_to_each_partition_whichever_is_further
     pipeline.confirmable = lambda lsn: min(lsn, held)
     streams = {"b": Told(), "a": Told()}
     lanes = [
-        Lane(name, stream, Assembler(Position(0x10), None, tmp_path / name, 1 << 20))
+        PartitionReader(
+            name, stream, TransactionAssembler(Position(0x10), None, tmp_path / name, 1 << 20)
+        )
         for name, stream in streams.items()
     ]
-    confirmation = Confirmation(pipeline.engine()._run, lanes, rig.delivery)
+    confirmation = SlotAdvancer(pipeline.engine()._run, lanes, rig.delivery)
     rig.delivery.write([parts[3]], partition="b")
     rig.delivery.write([parts[0]], partition="a")
     confirmation.flush_now()
@@ -368,11 +370,13 @@ def test_what_the_owner_held_back_is_told_to_each_partition_whichever_is_further
     assert streams["a"].lsns == [0x20, parts[0].end_lsn]
 
 
-def idle_confirmation(rig: Rig, folder: Path) -> tuple[Confirmation, Told]:
+def idle_confirmation(rig: Rig, folder: Path) -> tuple[SlotAdvancer, Told]:
     """Return a confirmation of one stream whose server has read far ahead."""
     stream = Told(idle=0x999_0000_0000)
-    lane = Lane(SOLE, stream, Assembler(Position(0x10), None, folder, 1 << 20))
-    return Confirmation(SimulatedPipeline(folder).engine()._run, [lane], rig.delivery), stream
+    lane = PartitionReader(
+        SOLE, stream, TransactionAssembler(Position(0x10), None, folder, 1 << 20)
+    )
+    return SlotAdvancer(SimulatedPipeline(folder).engine()._run, [lane], rig.delivery), stream
 
 
 def test_nothing_idle_is_confirmed_while_a_batch_waits_for_its_flush(tmp_path: Path) -> None:

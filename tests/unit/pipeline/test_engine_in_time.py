@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from waltap.errors import ConnectionLost, Retry, SinkError
+from waltap.errors import ConnectionLost, RetryVerdict, SinkError
 from waltap.sink.held import DestinationBehind
 from waltap.source.position import Positions
 from waltap_testing.simulation import SimulatedPipeline
@@ -26,13 +26,13 @@ def new(tmp_path: Path) -> New:
 
 class Refused(SinkError):
     code = "WT-5999"
-    retry = Retry.SAME_BATCH
+    retry = RetryVerdict.SAME_BATCH
     remedy = "Wait."
 
 
 class LinkOfSinkLost(SinkError):
     code = "WT-5998"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = "Wait."
 
 

@@ -3,7 +3,7 @@
 from waltap.decode.message import Insert
 from waltap.decode.relation import Relation
 from waltap.transactions.transaction import TransactionPart
-from waltap.pipeline.gathering import Gathering
+from waltap.pipeline.gathering import PartBatcher
 
 RELATION = Relation(oid=1, schema="public", table="t", columns=())
 
@@ -16,7 +16,7 @@ def part(count: int, *, complete: bool = True) -> TransactionPart:
 
 
 def test_without_linger_everything_is_due_at_once() -> None:
-    gathered = Gathering(0.0, 100)
+    gathered = PartBatcher(0.0, 100)
     assert not gathered.due(5.0)
     gathered.add([part(1)], 5.0)
     assert gathered.due(5.0)
@@ -25,7 +25,7 @@ def test_without_linger_everything_is_due_at_once() -> None:
 
 
 def test_the_wait_counts_from_the_first_part() -> None:
-    gathered = Gathering(1.0, 100)
+    gathered = PartBatcher(1.0, 100)
     gathered.add([part(1)], 5.0)
     gathered.add([part(1)], 5.9)
     assert not gathered.due(5.99)
@@ -38,7 +38,7 @@ def test_the_wait_counts_from_the_first_part() -> None:
 
 
 def test_a_full_batch_waits_no_longer() -> None:
-    gathered = Gathering(60.0, 100)
+    gathered = PartBatcher(60.0, 100)
     gathered.add([part(60)], 0.0)
     assert not gathered.due(0.0)
     gathered.add([part(40)], 0.0)
@@ -49,11 +49,11 @@ def test_a_full_batch_waits_no_longer() -> None:
 
 
 def test_nothing_gathered_means_the_longest_wait() -> None:
-    assert Gathering(1.0, 10).wait(0.25, 99.0) == 0.25
+    assert PartBatcher(1.0, 10).wait(0.25, 99.0) == 0.25
 
 
 def test_what_came_of_a_transaction_waits_for_its_end_where_that_is_wanted() -> None:
-    gathered = Gathering(0.0, 100, whole=True)
+    gathered = PartBatcher(0.0, 100, whole=True)
     gathered.add([part(1), part(2), part(3, complete=False)], 5.0)
     assert gathered.due(5.0)
     assert [len(each.changes) for each in gathered.take()] == [1, 2]
@@ -70,7 +70,7 @@ def test_what_came_of_a_transaction_waits_for_its_end_where_that_is_wanted() -> 
 
 
 def test_a_transaction_that_fills_a_batch_does_not_wait_for_its_end() -> None:
-    gathered = Gathering(0.0, 100, whole=True)
+    gathered = PartBatcher(0.0, 100, whole=True)
     gathered.add([part(1), part(60, complete=False)], 5.0)
     assert [len(each.changes) for each in gathered.take()] == [1]
     gathered.add([part(40, complete=False)], 5.0)
@@ -80,7 +80,7 @@ def test_a_transaction_that_fills_a_batch_does_not_wait_for_its_end() -> None:
 
 
 def test_whole_transactions_linger_too() -> None:
-    gathered = Gathering(1.0, 100, whole=True)
+    gathered = PartBatcher(1.0, 100, whole=True)
     gathered.add([part(1, complete=False)], 0.0)
     gathered.add([part(1)], 5.0)
     assert not gathered.due(5.9)

@@ -2,7 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from waltap.pipeline.merging import Merge
+from waltap.pipeline.merging import PartitionMerge
 from waltap.transactions.transaction import TransactionPart
 
 
@@ -24,7 +24,7 @@ def lsns(taken: list[tuple[str, list[TransactionPart]]]) -> list[int]:
 
 
 def test_nothing_goes_on_before_every_partition_was_heard() -> None:
-    merge = Merge(["a", "b"], quiet_s=1.0, most=100, now=0.0)
+    merge = PartitionMerge(["a", "b"], quiet_s=1.0, most=100, now=0.0)
     merge.add("a", [part(10), part(30)], 0.0)
     assert merge.take(0.5) == []
     merge.add("b", [part(20)], 0.5)
@@ -35,7 +35,7 @@ def test_nothing_goes_on_before_every_partition_was_heard() -> None:
 
 
 def test_parts_of_one_transaction_stay_together() -> None:
-    merge = Merge(["a", "b"], quiet_s=1.0, most=100, now=0.0)
+    merge = PartitionMerge(["a", "b"], quiet_s=1.0, most=100, now=0.0)
     merge.add("a", [part(10, complete=False)], 0.0)
     merge.add("b", [part(9), part(20)], 0.0)
     assert lsns(merge.take(0.0)) == [9, 10]
@@ -46,7 +46,7 @@ def test_parts_of_one_transaction_stay_together() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 50)), max_size=30))
 def test_all_comes_out_in_the_order_of_commits(found: list[tuple[str, int]]) -> None:
-    merge = Merge(["a", "b"], quiet_s=1.0, most=100, now=0.0)
+    merge = PartitionMerge(["a", "b"], quiet_s=1.0, most=100, now=0.0)
     for name in "ab":
         merge.add(name, [part(lsn) for each, lsn in sorted(found) if each == name], 0.0)
     assert lsns(merge.take(2.0)) == sorted(lsn for _, lsn in found)

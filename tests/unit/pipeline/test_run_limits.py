@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from waltap.decode.message import Insert
 from waltap.decode.relation import Relation
 from waltap.transactions.transaction import TransactionPart
-from waltap.pipeline.limits import Silence, batches, cut
+from waltap.pipeline.limits import IdleDetector, batches, cut
 from waltap.source.position import Position
 
 RELATION = Relation(oid=1, schema="public", table="t", columns=())
@@ -124,14 +124,14 @@ def test_a_cut_between_transactions_is_behind_the_first_that_has_so_many_changes
 
 class TestSilence:
     def test_it_counts_from_the_last_change(self) -> None:
-        silence = Silence(2.0, 0, now=10.0)
+        silence = IdleDetector(2.0, 0, now=10.0)
         assert not silence.lasted(11.9, 0)
         silence.broken(11.9)
         assert not silence.lasted(13.8, 0)
         assert silence.lasted(13.9, 0)
 
     def test_progress_towards_the_target_breaks_it(self) -> None:
-        silence = Silence(1.0, 1000, now=0.0)
+        silence = IdleDetector(1.0, 1000, now=0.0)
         for second, read in enumerate((100, 200, 300), start=1):
             assert not silence.lasted(second + 0.9, read)
         assert not silence.caught_up
@@ -140,11 +140,11 @@ class TestSilence:
         assert silence.lasted(6.0, 1000)
 
     def test_a_server_that_never_gets_there_is_given_up_after_patience(self) -> None:
-        silence = Silence(1.0, 1000, now=0.0)
+        silence = IdleDetector(1.0, 1000, now=0.0)
         assert not silence.lasted(30.0, 0)
         assert silence.lasted(31.0, 0)
 
     @pytest.mark.parametrize("target", [0, 5])
     def test_without_a_target_ahead_silence_alone_counts(self, target: int) -> None:
-        silence = Silence(0.0, target, now=0.0)
+        silence = IdleDetector(0.0, target, now=0.0)
         assert silence.lasted(0.0, 5)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from waltap.config.profile import TransformUse
-from waltap.errors import Retry, SinkError
-from waltap.pipeline.counts import Meter
-from waltap.pipeline.status import Status
+from waltap.errors import RetryVerdict, SinkError
+from waltap.pipeline.counts import EventRate
+from waltap.pipeline.status import PipelineStatus
 from waltap.plugin import register_transforms
 from waltap.source.position import Position
 from waltap.transforms.filter import FilterProperties
@@ -23,7 +23,7 @@ def pipeline(tmp_path: Path) -> SimulatedPipeline:
 
 def watched(
     pipeline: SimulatedPipeline, *instants: float, stop_at: float, **limits: float
-) -> tuple[Status, ...]:
+) -> tuple[PipelineStatus, ...]:
     """Run, and return the status at some instants, and at the end."""
     engine, seen = pipeline.engine(**limits), []
     for instant in instants:
@@ -89,7 +89,7 @@ def test_lag_in_time_is_how_old_a_change_was_when_it_was_taken(
 
 class Gone(SinkError):
     code = "WT-5998"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = "Wait."
 
 
@@ -119,7 +119,7 @@ def test_lag_in_time_grows_while_a_sink_refuses_what_it_has_not_taken(
 
 def test_a_sink_that_is_tried_again_and_again_holds_a_write(pipeline: SimulatedPipeline) -> None:
     class Busy(Gone):
-        retry = Retry.SAME_BATCH
+        retry = RetryVerdict.SAME_BATCH
 
     def busy(_batch: object) -> None:
         raise Busy("busy")
@@ -170,7 +170,7 @@ def test_a_snapshot_shows_table_by_table(pipeline: SimulatedPipeline) -> None:
 def test_failures_and_tries_are_counted(pipeline: SimulatedPipeline) -> None:
     class Busy(SinkError):
         code = "WT-5999"
-        retry = Retry.SAME_BATCH
+        retry = RetryVerdict.SAME_BATCH
         remedy = "Wait."
 
     left = [1, 2, 3]
@@ -247,7 +247,7 @@ def test_any_thread_may_ask_at_any_time(pipeline: SimulatedPipeline) -> None:
 
 
 def test_a_rate_is_that_of_whole_seconds_that_have_passed() -> None:
-    meter = Meter()
+    meter = EventRate()
     assert meter.per_second(100.0, 10) == 0.0
     for second in range(20):
         meter.add(100.25 + second, 50)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from waltap_postgres.errors import ConditionRefused
-from waltap_postgres.snapshot.condition import Judge, parse_tree
+from waltap_postgres.snapshot.condition import ConditionCheck, parse_tree
 
 OID = 16390
 
@@ -77,8 +77,8 @@ class Server:
             return [(16500, "checked")] if "16500" in sql else []
         return [(oid, *rest) for oid, rest in FUNCTIONS.items() if str(oid) in sql]
 
-    def judge(self) -> Judge:
-        return Judge("public", "t", OID, self.parse, self.ask)
+    def judge(self) -> ConditionCheck:
+        return ConditionCheck("public", "t", OID, self.parse, self.ask)
 
 
 @pytest.mark.parametrize(

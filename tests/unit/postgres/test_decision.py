@@ -5,11 +5,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from waltap.errors import Retry, WaltapError
+from waltap.errors import RetryVerdict, WaltapError
 from waltap.host import Host
 from waltap.offsets.offset import Offset, PartitionOffset, SnapshotProgress
 from waltap.source.position import Position
-from waltap_postgres.decision import Decision, Situation, decide
+from waltap_postgres.decision import StartupPlan, StartupState, decide
 from waltap_postgres.errors import (
     PositionGap,
     SlotMissing,
@@ -17,9 +17,9 @@ from waltap_postgres.errors import (
     SlotSynchronized,
     SlotUnfit,
 )
-from waltap_postgres.replication.slot import Slot
+from waltap_postgres.replication.slot import ReplicationSlot
 
-SLOT = Slot(
+SLOT = ReplicationSlot(
     name="s",
     plugin="pgoutput",
     database="shop",
@@ -43,10 +43,10 @@ GONE = SlotMissing("replication slot 's' does not exist any more", position="0/6
 GAP = PositionGap("slot 's' stands after the stored offset")
 
 
-def decided(mode: str = "initial", **facts: Any) -> Decision:
+def decided(mode: str = "initial", **facts: Any) -> StartupPlan:
     snapshotter = MODES[mode].factory(None)
     chosen = {"offset": None, "slot": None, "plugin": "pgoutput", "database": "shop"} | facts
-    return decide(Situation(snapshotter=snapshotter, **chosen))
+    return decide(StartupState(snapshotter=snapshotter, **chosen))
 
 
 def test_nothing_yet_makes_a_slot_and_takes_a_snapshot() -> None:
@@ -125,7 +125,7 @@ def test_a_slot_that_a_standby_copies_is_waited_for() -> None:
     copied = msgspec.structs.replace(SLOT, synchronized=True)
     with pytest.raises(SlotSynchronized) as waits:
         decided(slot=copied, offset=WHOLE, of_database=True)
-    assert waits.value.retry is Retry.RECONNECT
+    assert waits.value.retry is RetryVerdict.RECONNECT
 
 
 @pytest.mark.parametrize(("lost", "slot"), [(GONE, None), (GAP, SLOT)])
@@ -156,6 +156,6 @@ def test_every_situation_is_decided_or_refused_and_always_the_same() -> None:
                     outcomes.append(type(error))
             assert outcomes[0] == outcomes[1]
             found = outcomes[0]
-            if isinstance(found, Decision) and found.stream:
+            if isinstance(found, StartupPlan) and found.stream:
                 assert found.anew or found.slot is not None  # there is something to stream from
                 assert not (found.lost and not found.recovers and not found.anew)

@@ -1,7 +1,7 @@
 """What the server's refusals mean, in the words of every version from 10 to 18."""
 
 import pytest
-from waltap.errors import ConnectionLost, Retry, WaltapError
+from waltap.errors import ConnectionLost, RetryVerdict, WaltapError
 from waltap_postgres.connection import unreachable
 from waltap_postgres.errors import (
     AuthenticationRefused,
@@ -72,7 +72,7 @@ def test_what_the_server_says_is_understood(
     )
     assert type(error) is kind
     assert text in str(error)  # the server's words, and a remedy whose fields are all there
-    assert (error.retry is Retry.RECONNECT) is issubclass(
+    assert (error.retry is RetryVerdict.RECONNECT) is issubclass(
         kind, ConnectionLost | SlotActive | SlotSynchronized | ConnectionsUsedUp
     )
 
@@ -155,7 +155,7 @@ def test_what_lets_a_role_in_depends_on_what_keeps_it_out(said: str, sql: str) -
 def test_a_publication_missing_in_the_catalogue_of_the_change_is_gone() -> None:
     error = MEANINGS.of_stream("42704", 'publication "p" does not exist', slot="s", publication="p")
     assert type(error) is PublicationGone
-    assert error.retry is Retry.NEVER
+    assert error.retry is RetryVerdict.NEVER
 
 
 def test_a_server_that_stumbles_over_its_catalogue_while_decoding_is_asked_again() -> None:
@@ -164,4 +164,4 @@ def test_a_server_that_stumbles_over_its_catalogue_while_decoding_is_asked_again
     error = MEANINGS.of_stream("XX000", text, slot="s", publication="p")
     assert type(error) is ConnectionLost
     other = MEANINGS.of_stream("XX000", "cache lookup failed for type 7", slot="s", publication="p")
-    assert other.retry is Retry.NEVER
+    assert other.retry is RetryVerdict.NEVER

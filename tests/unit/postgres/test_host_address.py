@@ -7,7 +7,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 from waltap_postgres.host_address import with_addresses
-from waltap_postgres.waiting import Watch
+from waltap_postgres.waiting import ServerWaits
 
 ADDRESSES = {"one": ["10.0.0.1"], "two": ["10.0.0.2", "::2"]}
 
@@ -34,7 +34,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_names_become_addresses(given: str, host: str, hostaddr: str, port: str) -> None:
-    found = conninfo_to_dict(with_addresses(f"{given} dbname=d", Watch()))
+    found = conninfo_to_dict(with_addresses(f"{given} dbname=d", ServerWaits()))
     assert found == {"host": host, "hostaddr": hostaddr, "port": port, "dbname": "d"}
 
 
@@ -42,11 +42,11 @@ def test_names_become_addresses(given: str, host: str, hostaddr: str, port: str)
     "given", ["host=10.1.1.1", "host=::1", "host=/tmp", "host=gone hostaddr=10.1.1.1", "dbname=d"]
 )
 def test_what_is_no_name_stays(given: str) -> None:
-    assert with_addresses(given, Watch()) == given
+    assert with_addresses(given, ServerWaits()) == given
 
 
 def test_a_name_without_address_is_an_error() -> None:
     with pytest.raises(
         psycopg.OperationalError, match="failed to resolve host 'gone': .*not known"
     ):
-        with_addresses("host=gone", Watch())
+        with_addresses("host=gone", ServerWaits())

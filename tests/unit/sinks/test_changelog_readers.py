@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from waltap.files.store import Store
+from waltap.files.store import FileStore
 from typer.testing import CliRunner
 from waltap_sinks.changelog import NOTHING, ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.changelog.commands import application
@@ -29,7 +29,7 @@ def log(tmp_path: Path) -> ChangeLog:
     return ChangeLog(str(path))
 
 
-class GrowingStore(Store):
+class GrowingStore(FileStore):
     """A folder that is written to while it is listed: the first listing of manifests lacks the one before
     the last, as a listing of the system may."""
 

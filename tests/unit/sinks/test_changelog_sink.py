@@ -11,7 +11,7 @@ import pytest
 from waltap.transactions.transaction import Batch, SnapshotRows
 from waltap.source.position import Position
 from waltap.files import FilesInUse
-from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink, Store
+from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink, FileStore
 from waltap_sinks.changelog.errors import (
     ChangeLogDamaged,
     ChangeLogOlder,
@@ -471,7 +471,7 @@ def test_any_filesystem_will_do(tmp_path: Path) -> None:
 
 def test_a_filesystem_that_is_no_local_disk_holds_a_log(tmp_path: Path) -> None:
     """Arrow's filesystem in memory: no locks, no synchronising, nothing but its interface."""
-    store = Store("mock:///log")
+    store = FileStore("mock:///log")
     settings = ChangeLogProperties(path="mock:///log")
     log = ChangeLogSink(settings, context(tmp_path, resumes=True), store=store)
     db = Database()
@@ -587,7 +587,7 @@ def test_sweep_leaves_what_an_open_transaction_has_written_under_an_older_mark(
     tmp_path: Path, location: str
 ) -> None:
     """It began before the newest manifest; a bucket has no lock that would tell of its writer."""
-    store = Store(location or str(tmp_path / "log"))
+    store = FileStore(location or str(tmp_path / "log"))
     settings = ChangeLogProperties(
         path=location or str(tmp_path / "log"), **{"memory.max.bytes": 1}
     )
@@ -600,7 +600,7 @@ def test_sweep_leaves_what_an_open_transaction_has_written_under_an_older_mark(
     log.write(batch(whole))
     log.write(batch(first))
     log.flush()
-    reader = ChangeLog(store if location else Store(str(tmp_path / "log")))
+    reader = ChangeLog(store if location else FileStore(str(tmp_path / "log")))
     with nullcontext() if location else pytest.raises(FilesInUse):
         assert reader.sweep(before="99991231T00") == 0
     log.write(batch(last))

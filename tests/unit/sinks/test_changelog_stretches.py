@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waltap.capture.capture import Capture, CaptureProperties
+from waltap.capture.capture import CaptureRules, CaptureProperties
 from waltap.sink.sink import SinkContext
-from waltap.source.coverage import Coverage
+from waltap.source.coverage import PublicationCompleteness
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, SnapshotRows
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
@@ -26,7 +26,11 @@ class Log:
         self.folder, self.db, self.keys = folder, Database(), 0
 
     def run(
-        self, coverage: Coverage | None = ALL, *tables: Any, resumes: bool = True, **more: Any
+        self,
+        coverage: PublicationCompleteness | None = ALL,
+        *tables: Any,
+        resumes: bool = True,
+        **more: Any,
     ) -> None:
         """Start, and deliver a transaction with a row of each table."""
         self.sink = self.opened(context(self.folder, resumes=resumes, **{"whole": True, **more}))
@@ -57,15 +61,15 @@ def log(tmp_path: Path) -> Log:
     return Log(tmp_path)
 
 
-def without_people() -> Capture:
+def without_people() -> CaptureRules:
     given = {"topic.prefix": "server", "table.exclude.list": "public.people"}
-    return Capture(CaptureProperties.model_validate(given))
+    return CaptureRules(CaptureProperties.model_validate(given))
 
 
 HOLES: dict[str, Callable[[Log], None]] = {
     "a position is lost": lambda log: log.run(replace(ALL, goes_on=False)),
     "the publication is another": lambda log: log.run(replace(ALL, others="less")),
-    "nobody knows what comes": lambda log: log.run(Coverage()),
+    "nobody knows what comes": lambda log: log.run(PublicationCompleteness()),
     "something filters": lambda log: log.run(None, whole=False),
     "the table is left out": lambda log: log.run(ALL, capture=without_people()),
     "another history begins": lambda log: log.run(ALL, resumes=False),
@@ -101,8 +105,12 @@ def test_other_tables_go_on_where_one_is_left_out(log: Log) -> None:
     assert len(set(log.stretches())) == 2
 
 
-@pytest.mark.parametrize("said", [Coverage(), Coverage(tables={("public", "people"): ""})])
-def test_nothing_is_promised_that_the_source_does_not(log: Log, said: Coverage) -> None:
+@pytest.mark.parametrize(
+    "said", [PublicationCompleteness(), PublicationCompleteness(tables={("public", "people"): ""})]
+)
+def test_nothing_is_promised_that_the_source_does_not(
+    log: Log, said: PublicationCompleteness
+) -> None:
     log.run(replace(said, goes_on=True), PEOPLE)
     log.run(replace(said, goes_on=True), PEOPLE)
     assert log.stretches() == ["", ""]

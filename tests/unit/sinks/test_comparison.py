@@ -11,7 +11,7 @@ from waltap.config.layers import read_tables
 from waltap.config.resolve import resolve
 from waltap.host import Host
 from waltap_sinks.comparison.commands import dsn_of
-from waltap_sinks.comparison.found import Comparison, comparison_table
+from waltap_sinks.comparison.found import TableDifferences, comparison_table
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_it_has_the_password_that_a_run_has(
 
 
 def test_a_table_is_named_as_it_is_called() -> None:
-    found = Comparison(
+    found = TableDifferences(
         table="public.[b] x", source_rows=1, target_rows=1, source_hash="1", target_hash="1"
     )
     said = io.StringIO()

@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from waltap.sink.sink import SinkContext
 from waltap.source.position import SOLE, Position, Positions
-from waltap_kafka.failure import Failures
+from waltap_kafka.failure import KafkaFailures
 from waltap_kafka.transaction import KafkaTransactions
 
 
@@ -19,7 +19,7 @@ def begun(
         {"bootstrap.servers": "unused", "test.mock.num.brokers": 1, "transactional.id": "t"}
     )
     producer.init_transactions(60)
-    failures = Failures(
+    failures = KafkaFailures(
         servers="unused", transactional_id="t", position_topic="positions", creates_topics=True
     )
     context = SinkContext(pipeline="p", state_dir=folder, may_write=may_write)

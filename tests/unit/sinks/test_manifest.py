@@ -12,7 +12,7 @@ from waltap_sinks.changelog.manifest import (
     VERSION,
     ColumnEntry,
     Manifest,
-    Mark,
+    LogPosition,
     Segment,
     SnapshotPart,
     TableEntry,
@@ -45,7 +45,7 @@ def entry(name: str = "t", generation: int | None = None, complete: bool = False
 def manifest(*tables: TableEntry, snapshot: SnapshotPart | None = None) -> Manifest:
     return Manifest(
         version=VERSION,
-        mark=Mark(1, 5, 0),
+        mark=LogPosition(1, 5, 0),
         previous=NOTHING,
         bucket="20261120T091",
         rows=1,
@@ -102,14 +102,14 @@ STEPS = st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_si
 @given(STEPS)
 def test_names_of_an_epoch_sort_in_the_order_of_the_log(steps: list[tuple[int, bool]]) -> None:
     """A step moves the LSN on, or stays at it with the next ordinal, as the sink does."""
-    marks = [Mark(1, 0, 0)]
+    marks = [LogPosition(1, 0, 0)]
     names = [manifest_name(NOTHING, marks[0])]
     for distance, _again in steps:
         last = marks[-1]
         mark = (
-            Mark(1, last.end_lsn + distance, 0)
+            LogPosition(1, last.end_lsn + distance, 0)
             if distance
-            else Mark(1, last.end_lsn, last.ordinal + 1)
+            else LogPosition(1, last.end_lsn, last.ordinal + 1)
         )
         names.append(manifest_name(last, mark))
         marks.append(mark)

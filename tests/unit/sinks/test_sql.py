@@ -16,14 +16,14 @@ from tests.harness.changelog import batch, context, relation
 from tests.harness.sql import PEOPLE, VISITS, Place, copy_of, file, model, some_of_everything
 from waltap.decode.tuple_image import UNCHANGED
 from waltap.source.position import Position
-from waltap_sinks.sql.books import Books
-from waltap_sinks.sql.fold import Fold
-from waltap_sinks.sql.history import History
+from waltap_sinks.sql.books import SinkMetadata
+from waltap_sinks.sql.fold import NetChanges
+from waltap_sinks.sql.history import HistoryWriter
 from waltap_sinks.sql.kinds import target_of
 from waltap_sinks.sql.properties import SqlProperties
-from waltap_sinks.sql.shape import TableName, TableShape
-from waltap_sinks.sql.shapes import Shapes
-from waltap_sinks.sql.tables import Tables
+from waltap_sinks.sql.shape import TargetName, TargetShape
+from waltap_sinks.sql.shapes import TargetShapes
+from waltap_sinks.sql.tables import TargetTables
 
 Rows = dict[Any, tuple[Any, ...]]
 KEYS = st.integers(1, 3)
@@ -56,8 +56,8 @@ def courses(draw: st.DrawFn) -> tuple[Rows, list[tuple[Any, ...]]]:
     return start, changes
 
 
-def apply(fold: Fold, target: Rows) -> None:
-    """Write what was folded, in the order that `Fold` states."""
+def apply(fold: NetChanges, target: Rows) -> None:
+    """Write what was folded, in the order that `NetChanges` states."""
     for key in fold.gone:
         target.pop(key, None)
     for key, row in fold.puts.items():
@@ -79,7 +79,7 @@ def test_folded_changes_leave_the_rows_of_the_source(
     course: tuple[Rows, list[tuple[Any, ...]]],
 ) -> None:
     start, changes = course
-    fold: Fold = Fold(SimpleNamespace(key_of=itemgetter(0)))  # type: ignore[arg-type]
+    fold: NetChanges = NetChanges(SimpleNamespace(key_of=itemgetter(0)))  # type: ignore[arg-type]
     target, source = dict(start), dict(start)
     for change in changes:
         if change[0] == "insert":
@@ -108,13 +108,15 @@ def made(tmp_path: Path) -> Any:
     sink_context = context(tmp_path)
     assert sink_context.types is not None
     target = target_of(properties, sink_context)
-    tables = Tables(target, Books(target, TableName(None, "p"), "test"), properties)
-    shapes = Shapes(sink_context.events, properties, schemas=target.schemas)
-    history = History(target, tables, shapes, sink_context.types, properties, lambda _table: None)
+    tables = TargetTables(target, SinkMetadata(target, TargetName(None, "p"), "test"), properties)
+    shapes = TargetShapes(sink_context.events, properties, schemas=target.schemas)
+    history = HistoryWriter(
+        target, tables, shapes, sink_context.types, properties, lambda _table: None
+    )
     return SimpleNamespace(shapes=shapes, history=history)
 
 
-def names(shape: TableShape | None) -> list[str]:
+def names(shape: TargetShape | None) -> list[str]:
     assert shape is not None
     return [column.name for column in shape.columns]
 

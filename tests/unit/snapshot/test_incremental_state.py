@@ -2,7 +2,7 @@
 
 import msgspec
 from waltap.signals.signal import SnapshotRequest
-from waltap.snapshot.incremental_state import ChunkState, State
+from waltap.snapshot.incremental_state import ChunkState, IncrementalState
 
 ORDERS = SnapshotRequest(schema="public", table="orders", signal="ad-hoc")
 ITEMS = SnapshotRequest(schema="public", table="items", signal="ad-hoc")
@@ -22,7 +22,7 @@ UNTIL_0_1 = {
 
 
 def test_what_was_stored_before_chunks_had_names_is_read() -> None:
-    state = State.restored(UNTIL_0_1)
+    state = IncrementalState.restored(UNTIL_0_1)
     assert state.queue == [ORDERS, ITEMS]
     assert state.chunks == {"public.orders": ChunkState(["1024"], ["5000"])}
     assert state.head == ChunkState(["1024"], ["5000"])
@@ -30,22 +30,22 @@ def test_what_was_stored_before_chunks_had_names_is_read() -> None:
 
 
 def test_what_was_stored_between_two_tables_has_no_chunk() -> None:
-    state = State.restored(UNTIL_0_1 | {"last_key": None, "maximum": None})
+    state = IncrementalState.restored(UNTIL_0_1 | {"last_key": None, "maximum": None})
     assert (state.chunks, state.head) == ({}, ChunkState())
-    assert State.restored({}) == State()
+    assert IncrementalState.restored({}) == IncrementalState()
 
 
 def test_what_is_stored_is_restored() -> None:
-    state = State(queue=[ORDERS, ITEMS])
+    state = IncrementalState(queue=[ORDERS, ITEMS])
     state.bounded(["9"])
     state.reached(["5"])
     stored = msgspec.to_builtins(state)
-    assert State.restored(stored) == state
+    assert IncrementalState.restored(stored) == state
     assert state.head == ChunkState(["5"], ["9"])
 
 
 def test_the_next_table_begins_anew() -> None:
-    state = State(queue=[ORDERS, ITEMS])
+    state = IncrementalState(queue=[ORDERS, ITEMS])
     state.bounded(["9"])
     state.forget_head()
     state.queue = state.queue[1:]

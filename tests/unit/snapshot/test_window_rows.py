@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from waltap.decode.message import Change, Delete, Insert, OldTuple, Truncate, Update
 from waltap.decode.relation import Column, Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
-from waltap.snapshot.window import Window
+from waltap.snapshot.window import SnapshotWindow
 from waltap_postgres.identity import REPLICA_IDENTITIES
 
 
@@ -26,7 +26,7 @@ ROWS: list[Tuple] = [("1", "a", "x"), ("2", "b", "y"), ("3", "c", "z")]
 
 def after(*changes: Change, of: Relation = T, rows: list[Tuple] = ROWS) -> list[Tuple]:
     key = IDENTITIES[of.identity](of).identifying
-    window = Window("w", of, list(rows), key)
+    window = SnapshotWindow("w", of, list(rows), key)
     for change in changes:
         window.see(change)
     return window.rows()
@@ -89,7 +89,7 @@ def test_columns_are_known_by_name_over_versions_of_the_table() -> None:
 
 
 def test_values_in_send_format_are_compared_as_text() -> None:
-    window = Window("w", T, list(ROWS), (0,), lambda column: lambda value: value.decode())
+    window = SnapshotWindow("w", T, list(ROWS), (0,), lambda column: lambda value: value.decode())
     window.see(Update(T, 1, (b"2", b"n", b"n")))
     assert window.rows() == [ROWS[0], ROWS[2]]
 
@@ -165,7 +165,7 @@ def test_a_consumer_that_takes_changes_and_then_the_chunk_has_the_table(
             stream.append(Update(T, number, (t, v, UNCHANGED), (k, ABSENT, ABSENT), OldTuple.KEY))
     if chunk is None:
         chunk = list(table.values())
-    window, seen = Window("w", T, chunk, (0,)), [c for c in stream if c.lsn >= read_at]
+    window, seen = SnapshotWindow("w", T, chunk, (0,)), [c for c in stream if c.lsn >= read_at]
     has: dict[str, Tuple] = {}
     for change in stream:
         if change in seen:

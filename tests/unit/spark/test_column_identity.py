@@ -7,13 +7,13 @@ import pytest
 from waltap_sinks.changelog.manifest import ColumnEntry
 from waltap_spark.column_identity import file_column, identify, renames
 from waltap_spark.output import BasePart, TableState
-from waltap_spark.plan import Group
+from waltap_spark.plan import SegmentGroup
 from waltap_spark.settle import widened
 
 
-def group(*columns: tuple[str, int], **more: Any) -> Group:
+def group(*columns: tuple[str, int], **more: Any) -> SegmentGroup:
     entries = tuple(ColumnEntry(name=n, type="int4", arrow="int32", number=i) for n, i in columns)
-    return Group("f", 1, ("id",), entries, oid=7, streamed=True, **more)
+    return SegmentGroup("f", 1, ("id",), entries, oid=7, streamed=True, **more)
 
 
 def table(**more: Any) -> TableState:
@@ -74,7 +74,7 @@ def test_rows_from_before_a_column_have_its_default_where_they_are_filled(
     monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
     entries = group(("id", 1), ("v", 2), ("n", 3)).columns
     added = (*entries[:2], msgspec.structs.replace(entries[2], missing="7"))
-    grown = Group("f", 1, ("id",), added, oid=7, streamed=True)
+    grown = SegmentGroup("f", 1, ("id",), added, oid=7, streamed=True)
     found = identify(table(), grown).table
     (part,) = found.base
     found = msgspec.structs.replace(found, columns=dict.fromkeys(("id", "v", "n"), '"integer"'))

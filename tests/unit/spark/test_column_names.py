@@ -6,7 +6,7 @@ from waltap.errors import ConfigurationError
 from waltap_sinks.changelog.manifest import ColumnEntry
 from waltap_spark.column_names import ColumnNames, checked_renames
 from waltap_spark.errors import NamesClash
-from waltap_spark.plan import Group
+from waltap_spark.plan import SegmentGroup
 from waltap_spark.settings import apply_options, properties_of
 
 
@@ -31,9 +31,9 @@ def test_renames_come_before_styles_and_styles_are_by_table() -> None:
     assert ColumnNames().of("a.b", "OrderID") == "OrderID"
 
 
-def group(*names: str) -> Group:
+def group(*names: str) -> SegmentGroup:
     entries = tuple(ColumnEntry(name=each, type="text", arrow="string") for each in names)
-    return Group("f", 1, (names[0],), entries, oid=1, unchanged=dict.fromkeys(names[1:]))
+    return SegmentGroup("f", 1, (names[0],), entries, oid=1, unchanged=dict.fromkeys(names[1:]))
 
 
 def test_a_group_has_new_names_and_a_schema_of_its_own_once() -> None:

@@ -6,10 +6,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from waltap_sinks.changelog.manifest import Mark
+from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark.commit_files import COMMITS, KEPT, STEPS, changed, difference
 from waltap_spark.errors import OutputDamaged
-from waltap_spark.output import BasePart, ChangeSet, Output, OutputState, Staged, TableState
+from waltap_spark.output import (
+    BasePart,
+    ChangeSet,
+    SparkOutput,
+    OutputState,
+    StagedSegment,
+    TableState,
+)
 
 
 def random_table(chance: random.Random, before: TableState) -> TableState:
@@ -31,10 +38,10 @@ def random_table(chance: random.Random, before: TableState) -> TableState:
             before,
             columns={**before.columns, number: '"long"'},
             streamed=None if before.streamed else ("a", "b"),
-            mark=None if before.mark else Mark(1, 2, 3),
+            mark=None if before.mark else LogPosition(1, 2, 3),
         )
     if kind == 4:
-        wait = Staged(generation=1, path=number, fingerprint="f", rows=1, key=("a",))
+        wait = StagedSegment(generation=1, path=number, fingerprint="f", rows=1, key=("a",))
         return msgspec.structs.replace(before, staged=(*before.staged, wait))
     return msgspec.structs.replace(
         before, changes=(*before.changes, one), pending=(*before.pending, one)
@@ -53,8 +60,8 @@ def test_a_difference_leads_from_one_to_the_other() -> None:
         table = then
 
 
-def commits(folder: Path, count: int) -> tuple[Output, list[OutputState]]:
-    output, chance = Output(str(folder)), random.Random(4711)
+def commits(folder: Path, count: int) -> tuple[SparkOutput, list[OutputState]]:
+    output, chance = SparkOutput(str(folder)), random.Random(4711)
     state = output.open("log", "id")
     states = []
     for number in range(1, count + 1):
@@ -66,7 +73,7 @@ def commits(folder: Path, count: int) -> tuple[Output, list[OutputState]]:
         if number % 9 == 0:
             tables.pop(next(iter(tables)))
         state = msgspec.structs.replace(
-            state, number=number, mark=Mark(1, number, 0), tables=tables, rows_applied=number
+            state, number=number, mark=LogPosition(1, number, 0), tables=tables, rows_applied=number
         )
         output.commit(state)
         states.append(state)
@@ -79,7 +86,7 @@ def test_the_newest_commit_and_those_that_are_kept_are_read_as_they_were_written
     tmp_path: Path, count: int
 ) -> None:
     written, states = commits(tmp_path, count)
-    found = Output(str(tmp_path))
+    found = SparkOutput(str(tmp_path))
     assert found.state() == states[-1]
     assert found.kept_states() == states[-10:]
     assert len(list((tmp_path / COMMITS).iterdir())) <= 10 + STEPS
@@ -88,13 +95,13 @@ def test_the_newest_commit_and_those_that_are_kept_are_read_as_they_were_written
 def test_a_successor_goes_on_from_the_last_commit(tmp_path: Path) -> None:
     output, states = commits(tmp_path, 5)
     for number in (6, 7):
-        output = Output(str(tmp_path))
+        output = SparkOutput(str(tmp_path))
         state = output.open("log", "id")
         assert state == states[-1]
         states.append(msgspec.structs.replace(state, number=number))
         output.commit(states[-1])
         output.close()
-    assert Output(str(tmp_path)).kept_states() == states
+    assert SparkOutput(str(tmp_path)).kept_states() == states
 
 
 def test_the_file_that_is_damaged_or_missing_is_named_and_without_it_the_tables_go_on(
@@ -112,14 +119,14 @@ def test_the_file_that_is_damaged_or_missing_is_named_and_without_it_the_tables_
         output.state()
     for number in (4, 5):  # as the remedy says
         (tmp_path / COMMITS / f"{number:012d}-000000000001.json").unlink()
-    assert Output(str(tmp_path)).state() == states[1]
+    assert SparkOutput(str(tmp_path)).state() == states[1]
 
 
 def test_commits_that_a_driver_removes_while_somebody_reads_them_are_looked_for_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _written, states = commits(tmp_path, 3)
-    reader, writer = Output(str(tmp_path)), Output(str(tmp_path))
+    reader, writer = SparkOutput(str(tmp_path)), SparkOutput(str(tmp_path))
     state, listed = writer.open("log", "id"), reader.store.names
 
     def overtaken(folder: str) -> list[str]:
@@ -139,7 +146,7 @@ def test_commits_that_a_driver_removes_while_somebody_reads_them_are_looked_for_
 
 def test_what_a_commit_writes_does_not_grow_with_the_history(tmp_path: Path) -> None:
     """Nor with the tables that it does not touch."""
-    output = Output(str(tmp_path))
+    output = SparkOutput(str(tmp_path))
     state = output.open("log", "id")
     tables = {f"s.{n}": TableState(schema="s", table=str(n)) for n in range(50)}
     sizes = []

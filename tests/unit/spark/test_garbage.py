@@ -5,22 +5,24 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from waltap_sinks.changelog.manifest import Mark
+from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark.garbage import FOLDER
-from waltap_spark.output import ChangeSet, Output, OutputState, TableState
+from waltap_spark.output import ChangeSet, SparkOutput, OutputState, TableState
 
 SET = "tables/s/t/changes/one"
 
 
-def opened(folder: Path) -> tuple[Output, OutputState]:
+def opened(folder: Path) -> tuple[SparkOutput, OutputState]:
     """An output whose first commit names a set."""
-    output = Output(str(folder))
+    output = SparkOutput(str(folder))
     state = output.open("log", "id")
     output.store.put(f"{SET}/part.parquet", b"rows")
     table = TableState(
         schema="s", table="t", changes=(ChangeSet(path=SET, fingerprint="f", rows=1),)
     )
-    state = msgspec.structs.replace(state, number=1, mark=Mark(1, 1, 0), tables={"s.t": table})
+    state = msgspec.structs.replace(
+        state, number=1, mark=LogPosition(1, 1, 0), tables={"s.t": table}
+    )
     output.commit(state)
     return output, state
 
@@ -45,7 +47,7 @@ def test_what_a_commit_dropped_goes(tmp_path: Path, again: bool) -> None:
     output.commit(msgspec.structs.replace(state, number=2, tables={}))
     if again:
         output.close()
-        output = Output(str(tmp_path))
+        output = SparkOutput(str(tmp_path))
         output.open("log", "id")
     assert output.collect(3600.0) == 0
     assert output.collect(0.0) == 1
@@ -59,7 +61,7 @@ def test_what_no_commit_names_goes_at_the_start(tmp_path: Path, local: bool) -> 
     output, _ = opened(tmp_path)
     output.close()
     earlier, next_one = (f"tables/s/t/changes/{number:012d}-attempt-0" for number in (1, 2))
-    again = Output(str(tmp_path))
+    again = SparkOutput(str(tmp_path))
     again.store.local = local
     for path in (earlier, next_one):
         again.store.put(f"{path}/part.parquet", b"rows")
@@ -76,7 +78,7 @@ def test_what_a_driver_collects_while_somebody_reads_is_left_out(
     output, state = opened(tmp_path)
     output.garbage.note(2, {SET})
     output.commit(msgspec.structs.replace(state, number=2, tables={}))
-    reader = Output(str(tmp_path))
+    reader = SparkOutput(str(tmp_path))
     listed = reader.store.names
 
     def overtaken(folder: str) -> list[str]:

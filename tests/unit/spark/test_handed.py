@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.changelog.errors import RowsElsewhere
-from waltap_spark.handed import NO_MORE, Inbox, TableChunks, packed
-from waltap_spark.pace import Pace
+from waltap_spark.handed import NO_MORE, DriverInput, AssignedSplits, packed
+from waltap_spark.pace import AdaptiveBatchSize
 from waltap_spark.plan import plan
 from waltap_spark.properties import SparkProperties
 
@@ -28,10 +28,10 @@ def sink(tmp_path: Path) -> Iterator[ChangeLogSink]:
 def test_a_process_gets_what_is_written_to_it_whole_and_learns_of_the_end(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     chunks = [Chunk(ITEMS, number, 2) for number in range(2)]
-    tables = {ITEMS.name: TableChunks.of(chunks, context(tmp_path))}
+    tables = {ITEMS.name: AssignedSplits.of(chunks, context(tmp_path))}
     with open(reading, "rb") as inner, open(writing, "wb") as outer:  # noqa: PTH123 - of a pipe
-        inbox = Inbox(inner)
-        data = packed("one", {**tables, "large": TableChunks(count=1, pickled=bytes(3 << 20))})
+        inbox = DriverInput(inner)
+        data = packed("one", {**tables, "large": AssignedSplits(count=1, pickled=bytes(3 << 20))})
         outer.write(data[:20])
         outer.flush()
         assert inbox.of("one") is None
@@ -59,7 +59,7 @@ def test_a_process_ends_that_cannot_read_what_it_is_given(
 ) -> None:
     reading, writing = os.pipe()
     with open(reading, "rb") as inner, open(writing, "wb") as outer:  # noqa: PTH123 - of a pipe
-        inbox = Inbox(inner)
+        inbox = DriverInput(inner)
         outer.write((4).to_bytes(8, "big") + b"what")
         outer.flush()
         until(inbox.gone, "the end")
@@ -75,7 +75,7 @@ def test_a_table_that_tasks_read_is_one_group_and_one_commit(
     sink.flush()
     manifests = list(ChangeLog(str(tmp_path / "log")).manifests())
     assert [manifest.version for manifest in manifests] == [2, 1]
-    assert [len(part) for part in Pace(5.0, 1000).portions(manifests)] == [1, 1]
+    assert [len(part) for part in AdaptiveBatchSize(5.0, 1000).portions(manifests)] == [1, 1]
     handed, read = plan(manifests, {})[ITEMS.name].groups
     assert (handed.elsewhere, handed.replaces, handed.rows) == ("one", True, 0)
     assert len(handed.segments) == 1, "it tells the columns"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from waltap_spark.source.hosted import HostedEngine
 from waltap_spark.source.profiles import SpoolTask
-from waltap_spark.source.rows import Limits
+from waltap_spark.source.rows import RowLimits
 from waltap_spark.source.tasks import LogTask
 
 LAKE = "s3://lake/shop"
@@ -40,7 +40,7 @@ def test_a_change_log_that_the_profile_tells_how_to_reach_is_the_spool_and_shows
     """Also in what goes to tasks; another spool is reached as the environment says."""
     file = profile(tmp_path, **{"type": "changelog", "path": LAKE, name: value})
     host = HostedEngine(file)
-    task = pickle.loads(pickle.dumps(SpoolTask(host, LogTask([], Limits()))))
+    task = pickle.loads(pickle.dumps(SpoolTask(host, LogTask([], RowLimits()))))
     assert (host.location, host.own) == (LAKE, True)
     assert task.storage.model_dump(by_alias=True)[name] == value
     assert "sesame" not in f"{host.storage!r} {task.__dict__}"

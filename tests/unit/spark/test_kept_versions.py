@@ -2,16 +2,18 @@
 
 import math
 
-from waltap_spark.formats.kept_versions import Version, needed_since
-from waltap_spark.formats.notes import Note
+from waltap_spark.formats.kept_versions import TableVersionInfo, needed_since
+from waltap_spark.formats.notes import CommitNote
 
 
-def version(number: int, output: str = "", table: str = "t", stands: int = -1) -> Version:
-    note = Note(waltap=output, step=1, table=table, stands=stands) if output else None
-    return Version(number, number * 1000, note)
+def version(number: int, output: str = "", table: str = "t", stands: int = -1) -> TableVersionInfo:
+    note = CommitNote(waltap=output, step=1, table=table, stands=stands) if output else None
+    return TableVersionInfo(number, number * 1000, note)
 
 
-def since(*versions: Version, named: tuple[int, ...] = (), silent_ms: float = 0.0) -> float:
+def since(
+    *versions: TableVersionInfo, named: tuple[int, ...] = (), silent_ms: float = 0.0
+) -> float:
     return needed_since(reversed(versions), named, "own", silent_ms)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from waltap.errors import ConfigurationError
-from waltap_spark.modes import PLAIN, Mode, ModeRules, row_columns, row_key, said, unfit
+from waltap_spark.modes import PLAIN, TableMode, ModeRules, row_columns, row_key, said, unfit
 from waltap_spark.output import TableState
 from waltap_spark.plugin import _keeps
 from waltap_spark.settings import apply_options, pairs_of, properties_of
@@ -15,10 +15,10 @@ RULES = ModeRules(
 
 
 def test_the_first_pattern_that_matches_a_whole_name_counts_in_any_case() -> None:
-    assert RULES.of("public.audit_2025") == Mode(name="append")
-    assert RULES.of("public.orders") == Mode(name="scd2")
+    assert RULES.of("public.audit_2025") == TableMode(name="append")
+    assert RULES.of("public.orders") == TableMode(name="scd2")
     assert RULES.of("public.orders_old") == PLAIN
-    assert RULES.of("public.people") == Mode(deletes="soft")
+    assert RULES.of("public.people") == TableMode(deletes="soft")
 
 
 def test_a_profile_and_a_driver_say_the_same() -> None:
@@ -27,7 +27,9 @@ def test_a_profile_and_a_driver_say_the_same() -> None:
     made = properties_of(pairs, "lake")
     again = properties_of(pairs_of(made), "lake")
     rules = apply_options(again).modes
-    assert rules.of("public.o") == Mode(name="scd2", deletes="soft", extra=("_xid", "_commit_ts"))
+    assert rules.of("public.o") == TableMode(
+        name="scd2", deletes="soft", extra=("_xid", "_commit_ts")
+    )
     assert _keeps(again, "public.o") == "scd2, deletes soft, with _xid, _commit_ts"
     assert _keeps(again, "public.x") == "append"
 
@@ -57,20 +59,22 @@ def test_only_rows_that_a_key_identifies_go_without_a_history() -> None:
     for deletes in ("soft", "kept"):
         rules = ModeRules(deletes=(deletes,), history=("none",))
         assert "rows of the past" in unfit(rules.of("public.t"), ("id",), {"id": ""})
-    assert ModeRules(modes=("append",), history=("none",)).of("public.t") == Mode(name="append")
+    assert ModeRules(modes=("append",), history=("none",)).of("public.t") == TableMode(
+        name="append"
+    )
 
 
 def test_versions_are_rows_by_the_position_they_begin_at() -> None:
     table = TableState(
-        schema="s", table="t", key=("id",), columns={"id": '"long"'}, kept_as=Mode(name="scd2")
+        schema="s", table="t", key=("id",), columns={"id": '"long"'}, kept_as=TableMode(name="scd2")
     )
     assert row_key(table) == ("id", "_from_epoch", "_from_lsn")
     assert [*row_columns(table)][:3] == ["id", "_valid_from", "_valid_to"]
 
 
 def test_tables_without_key_and_names_that_clash_are_named() -> None:
-    soft = Mode(deletes="soft")
+    soft = TableMode(deletes="soft")
     assert "no key" in unfit(soft, (), {"a": ""})
     assert "_DELETED_at" in unfit(soft, ("id",), {"id": "", "_DELETED_at": ""})
-    assert unfit(soft, ("id",), {"id": ""}) == unfit(Mode(name="append"), (), {"a": ""}) == ""
+    assert unfit(soft, ("id",), {"id": ""}) == unfit(TableMode(name="append"), (), {"a": ""}) == ""
     assert said(soft) == "scd1, deletes soft"

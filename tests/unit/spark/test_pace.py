@@ -1,8 +1,8 @@
 """A commit takes what fits into the time that it is given."""
 
 from waltap_sinks.changelog import Manifest
-from waltap_sinks.changelog.manifest import NOTHING, Mark, TableEntry
-from waltap_spark.pace import ENTRY, LEAST, SCHEMA, Pace
+from waltap_sinks.changelog.manifest import NOTHING, LogPosition, TableEntry
+from waltap_spark.pace import ENTRY, LEAST, SCHEMA, AdaptiveBatchSize
 
 TABLE = TableEntry(
     schema="s", table="t", oid=1, identity="d", key=(), fingerprint="f", columns=(), rows=1
@@ -10,7 +10,7 @@ TABLE = TableEntry(
 
 
 def manifest(number: int, rows: int, tables: int = 0) -> Manifest:
-    mark = Mark(1, number, 0)
+    mark = LogPosition(1, number, 0)
     return Manifest(
         version=1, mark=mark, previous=NOTHING, bucket="b", rows=rows, tables=(TABLE,) * tables
     )
@@ -18,14 +18,14 @@ def manifest(number: int, rows: int, tables: int = 0) -> Manifest:
 
 def test_portions_keep_order_and_take_a_large_manifest_alone() -> None:
     steps = [manifest(number, rows) for number, rows in enumerate((3, 3, 3, 100, 1))]
-    parts = Pace(5.0, 6).portions(steps)
+    parts = AdaptiveBatchSize(5.0, 6).portions(steps)
     assert [[step.rows for step in part] for part in parts] == [[3, 3], [3], [100], [1]]
-    assert list(Pace(5.0, 6).portions([])) == []
+    assert list(AdaptiveBatchSize(5.0, 6).portions([])) == []
 
 
 def test_a_slow_machine_takes_commits_that_fit_its_time() -> None:
     steps = [manifest(number, 50_000) for number in range(40)]
-    pace, seconds, sizes = Pace(5.0, 5_000_000), [], []
+    pace, seconds, sizes = AdaptiveBatchSize(5.0, 5_000_000), [], []
     for part in pace.portions(steps):
         rows = sum(step.rows for step in part)
         sizes.append(rows)
@@ -38,7 +38,7 @@ def test_a_slow_machine_takes_commits_that_fit_its_time() -> None:
 
 def test_what_goes_fast_grows_up_to_the_bound_of_rows() -> None:
     steps = [manifest(number, 100_000) for number in range(200)]
-    pace, sizes = Pace(5.0, 3_000_000), []
+    pace, sizes = AdaptiveBatchSize(5.0, 3_000_000), []
     for part in pace.portions(steps):
         sizes.append(sum(step.rows for step in part))
         pace.took(sizes[-1] / 2_000_000)
@@ -48,13 +48,13 @@ def test_what_goes_fast_grows_up_to_the_bound_of_rows() -> None:
 
 def test_many_tables_count_for_more_than_their_rows() -> None:
     steps = [manifest(number, 300, tables=300) for number in range(20)]
-    pace = Pace(5.0, 5_000_000)
+    pace = AdaptiveBatchSize(5.0, 5_000_000)
     pace.limit = 3 * (300 + 300 * ENTRY)
     assert {len(part) for part in pace.portions(steps)} == {3, 2}
 
 
 def test_a_small_commit_that_was_slow_by_chance_does_not_stop_everything() -> None:
-    pace = Pace(5.0, 5_000_000)
+    pace = AdaptiveBatchSize(5.0, 5_000_000)
     for _ in range(9):
         for part in pace.portions([manifest(1, 1)]):
             assert part
@@ -65,13 +65,13 @@ def test_a_small_commit_that_was_slow_by_chance_does_not_stop_everything() -> No
 def test_the_first_commit_is_small_whatever_waits() -> None:
     """A driver that is killed every half minute gets somewhere, and tries no more each time."""
     steps = [manifest(number, 300, tables=20) for number in range(1_000)]
-    first = next(iter(Pace(5.0, 5_000_000).portions(steps)))
+    first = next(iter(AdaptiveBatchSize(5.0, 5_000_000).portions(steps)))
     assert 1 < len(first) < 50
 
 
 def test_a_commit_that_costs_much_as_such_takes_more_and_keeps_up() -> None:
     """Twenty tables for eight seconds, whatever they have; each second brings a manifest of all of them."""
-    pace, clock, done, slowest = Pace(5.0, 5_000_000), 200.0, 0, 0.0
+    pace, clock, done, slowest = AdaptiveBatchSize(5.0, 5_000_000), 200.0, 0, 0.0
     lags = []
     for _ in range(40):
         waiting = [manifest(number, 300, tables=20) for number in range(done, int(clock))]
@@ -86,7 +86,7 @@ def test_a_commit_that_costs_much_as_such_takes_more_and_keeps_up() -> None:
 
 def test_a_cost_that_grows_faster_than_the_rows_makes_commits_smaller() -> None:
     steps = [manifest(number, 10_000) for number in range(400)]
-    pace, seconds = Pace(5.0, 5_000_000), []
+    pace, seconds = AdaptiveBatchSize(5.0, 5_000_000), []
     for part in pace.portions(steps):
         weight = sum(step.rows for step in part)
         seconds.append((weight / 100_000) ** 2)
@@ -100,7 +100,7 @@ def test_other_schemas_count_for_more_than_their_rows() -> None:
     def step(number: int, fingerprint: str) -> Manifest:
         return replace(manifest(number, 1), tables=(replace(TABLE, fingerprint=fingerprint),))
 
-    pace = Pace(5.0, 5_000_000)
+    pace = AdaptiveBatchSize(5.0, 5_000_000)
     pace.limit = 2 * SCHEMA + 9 * (ENTRY + 1)
     same = [step(number, "one") for number in range(9)]
     assert len(list(pace.portions(same))) == 1
@@ -112,7 +112,7 @@ def test_nothing_is_learnt_from_tables_that_tasks_read_of_the_source() -> None:
     """Minutes for a manifest without rows say nothing of what a commit of changes costs."""
     from msgspec.structs import replace
 
-    pace, clock = Pace(5.0, 5_000_000), []
+    pace, clock = AdaptiveBatchSize(5.0, 5_000_000), []
     read = [
         replace(manifest(number, 0), tables=(replace(TABLE, elsewhere="a"),)) for number in (1, 2)
     ]

@@ -7,13 +7,13 @@ from waltap_sinks.changelog.manifest import (
     NOTHING,
     VERSION,
     Manifest,
-    Mark,
+    LogPosition,
     Segment,
     SnapshotPart,
     TableEntry,
 )
 from waltap_spark.output import BasePart, TableState
-from waltap_spark.plan import Group, doubles, plan
+from waltap_spark.plan import SegmentGroup, doubles, plan
 
 
 def entry(path: str, table: str = "t", fingerprint: str = "f", **more: Any) -> TableEntry:
@@ -39,7 +39,7 @@ def manifest(
     snapshot = None if ends is None else SnapshotPart(generation=ends, lsn=1, complete=True)
     return Manifest(
         version=VERSION,
-        mark=Mark(epoch, 1, 0),
+        mark=LogPosition(epoch, 1, 0),
         previous=NOTHING,
         bucket="b",
         rows=rows,
@@ -129,7 +129,7 @@ def test_rows_without_a_key_that_are_read_again_are_doubted_where_there_may_be_o
 ) -> None:
     parts = (BasePart(path="b", rows=stored, columns={}, epoch=1, ids={}),) if stored else ()
     table = TableState(schema="s", table="t", oid=1, base=parts)
-    group = Group(fingerprint="f", epoch=1, key=(), columns=(), oid=oid)
+    group = SegmentGroup(fingerprint="f", epoch=1, key=(), columns=(), oid=oid)
     group.operations.update(operations)
     group.span = (1, 2)
     assert bool(doubles(table, group)) == doubted

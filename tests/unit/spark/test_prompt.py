@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from waltap_spark.prompt import Completion, Prompt
+from waltap_spark.prompt import SqlCompletion, SqlPrompt
 
 COLUMNS = {"orders": ["id", "made", "`odd name`"], "orders_changes": ["_op", "id"], "`a b`": ["x"]}
 
@@ -34,7 +34,7 @@ COLUMNS = {"orders": ["id", "made", "`odd name`"], "orders_changes": ["_op", "id
 def test_words_are_completed_by_what_the_statement_names(
     begun: str, statement: str, words: list[str]
 ) -> None:
-    assert Completion(COLUMNS).words(begun, statement) == words
+    assert SqlCompletion(COLUMNS).words(begun, statement) == words
 
 
 def test_statements_end_with_a_semicolon_or_an_empty_line_and_errors_do_not_end_the_prompt(
@@ -54,7 +54,7 @@ def test_statements_end_with_a_semicolon_or_an_empty_line_and_errors_do_not_end_
         said.append(str(error))
         return True
 
-    Prompt(run, lambda: COLUMNS, said.append, refused).loop(tmp_path / "state/history")
+    SqlPrompt(run, lambda: COLUMNS, said.append, refused).loop(tmp_path / "state/history")
     assert ran == ["SELECT 1", "SELECT\n  2", "SELECT 3"]
     assert said[1:] == [
         "no such thing", "orders\norders_changes\n`a b`", "id\nmade\n`odd name`", "there is no view none; \\d lists them",
@@ -70,7 +70,7 @@ def test_an_error_that_is_none_of_the_statement_ends_the_prompt(
         raise ConnectionError("Spark is gone")
 
     with pytest.raises(ConnectionError):
-        Prompt(run, dict, lambda _line: None, lambda _error: False).loop(tmp_path / "history")
+        SqlPrompt(run, dict, lambda _line: None, lambda _error: False).loop(tmp_path / "history")
 
 
 def test_views_that_cannot_be_listed_do_not_end_the_prompt(
@@ -86,15 +86,15 @@ def test_views_that_cannot_be_listed_do_not_end_the_prompt(
         said.append(str(error))
         return True
 
-    Prompt(said.append, columns, said.append, refused).loop(tmp_path / "history")
+    SqlPrompt(said.append, columns, said.append, refused).loop(tmp_path / "history")
     assert said[1:] == ["a file is gone", "SELECT 1"]
 
 
 PROGRAM = """
 import pathlib, sys
-from waltap_spark.prompt import Prompt
+from waltap_spark.prompt import SqlPrompt
 columns = {"purchases": ["id", "total"], "customers": ["name"]}
-Prompt(lambda s: print("ran", s), lambda: columns, print, lambda e: False).loop(pathlib.Path(sys.argv[1]))
+SqlPrompt(lambda s: print("ran", s), lambda: columns, print, lambda e: False).loop(pathlib.Path(sys.argv[1]))
 """
 
 

@@ -7,10 +7,10 @@ from typing import Any, cast
 import pytest
 from waltap_sinks.changelog.manifest import NOTHING
 from waltap_spark import resting
-from waltap_spark.formats import Step, TableFormat
+from waltap_spark.formats import CommitContext, TableFormat
 from waltap_spark.output import OutputState, TableState
-from waltap_spark.resting import Resting
-from waltap_spark.session import Suited
+from waltap_spark.resting import IdleTables
+from waltap_spark.session import SizedSession
 
 
 class Looks:
@@ -19,7 +19,9 @@ class Looks:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def rested(self, _step: Step, tables: Mapping[str, TableState]) -> Mapping[str, TableState]:
+    def rested(
+        self, _step: CommitContext, tables: Mapping[str, TableState]
+    ) -> Mapping[str, TableState]:
         self.asked += tables
         return {name: each for name, each in tables.items() if name.endswith("3")}
 
@@ -44,9 +46,9 @@ def test_what_takes_long_is_looked_at_in_turns_and_not_again_before_the_rest_is_
     tables = {name: TableState(schema="public", table=name) for name in names}
     looks = Looks()
     state = cast(OutputState, type("State", (), {"number": 1, "mark": NOTHING, "tables": tables}))
-    rests = Resting(cast(TableFormat, looks))
-    spark = SimpleQueue[Suited]()
-    spark.put(Suited(cast(Any, Session())))
+    rests = IdleTables(cast(TableFormat, looks))
+    spark = SimpleQueue[SizedSession]()
+    spark.put(SizedSession(cast(Any, Session())))
     assert list(rests.found(spark, state)) == ["t3"]
     assert looks.asked == names[:10]
     del tables["t12"]

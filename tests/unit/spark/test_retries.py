@@ -3,13 +3,13 @@
 import pytest
 
 from waltap_spark import retries
-from waltap_spark.retries import MOST, RETRY_S, TRY_S, Retries
+from waltap_spark.retries import MOST, RETRY_S, TRY_S, TableRetries
 
 
 def test_a_try_that_takes_long_is_made_as_much_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(retries.time, "monotonic", lambda: now[0])
-    known = Retries()
+    known = TableRetries()
     assert known.due("t")
     for spent, pause in (
         (0.5, RETRY_S),

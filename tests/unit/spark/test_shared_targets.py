@@ -4,31 +4,31 @@ import pytest
 
 from waltap.errors import ConfigurationError
 from waltap_spark.errors import NameTaken, SourcesDiffer
-from waltap_spark.output import Held, TableState, Target
+from waltap_spark.output import StoredTable, TableState, TargetTable
 from waltap_spark.settings import apply_options, properties_of
-from waltap_spark.places import Place
+from waltap_spark.places import TargetMapping
 from waltap_spark.shared_targets import (
-    Places,
-    Shapes,
+    TargetMappings,
+    SharedShapes,
     checked_places,
     require_place,
     sharers,
     union_columns,
 )
-from waltap_spark.targets import Claims
+from waltap_spark.targets import NameClaims
 
 INT, LONG, TEXT = '"integer"', '"long"', '"string"'
 RULES = (r"t_(\w+)\.(.*):all.$2@$1", r"shard\d\.(orders):all.$1")
 
 
 def source(schema: str, **columns: str) -> TableState:
-    place = Places(RULES).of(schema, "orders")
+    place = TargetMappings(RULES).of(schema, "orders")
     return TableState(schema=schema, table="orders", columns=columns, place=place)
 
 
 def test_the_first_rule_that_matches_says_where_a_table_is_and_which_source() -> None:
-    places = Places(RULES, "tenant")
-    assert places.of("t_acme", "orders") == Place(
+    places = TargetMappings(RULES, "tenant")
+    assert places.of("t_acme", "orders") == TargetMapping(
         schema="all", table="orders", source="acme", column="tenant"
     )
     found = places.of("shard7", "orders")
@@ -50,7 +50,7 @@ def test_a_rule_that_gives_no_place_is_refused(rule: str) -> None:
 def test_the_profile_says_both_and_no_name_that_tables_have_for_something_else() -> None:
     made = properties_of([r"source.into=t_(\w+)\.(.*):all.$2@$1", "source.column=tenant"], "/out")
     place = apply_options(made).places.of("t_a", "orders")
-    assert place == Place(schema="all", table="orders", source="a", column="tenant")
+    assert place == TargetMapping(schema="all", table="orders", source="a", column="tenant")
     with pytest.raises(ConfigurationError, match=r"_commit_LSN"):
         properties_of(["source.column=_commit_LSN"], "/out")
 
@@ -58,7 +58,7 @@ def test_the_profile_says_both_and_no_name_that_tables_have_for_something_else()
 def test_a_type_that_does_not_fit_with_the_others_stops_that_source_alone() -> None:
     first, second = source("t_a", id=INT, n=INT), source("t_b", id=LONG, more=TEXT)
     assert union_columns([first, second]) == {"id": LONG, "n": INT, "more": TEXT}
-    shapes = Shapes(lambda: {first.name: first})
+    shapes = SharedShapes(lambda: {first.name: first})
     shapes.required(second)
     with pytest.raises(SourcesDiffer, match=r"column n of t_c\.orders.* is string, and integer"):
         shapes.required(source("t_c", id=INT, n=TEXT))
@@ -67,7 +67,7 @@ def test_a_type_that_does_not_fit_with_the_others_stops_that_source_alone() -> N
         shapes.required(TableState(schema="x", table="y", columns={"id": INT}, place=first.place))
     with pytest.raises(SourcesDiffer, match=r"all\.orders is called as the target"):
         shapes.required(TableState(schema="all", table="orders", columns={"id": INT}))
-    alone = Shapes(
+    alone = SharedShapes(
         lambda: {"all.orders": TableState(schema="all", table="orders", columns={"id": INT})}
     )
     with pytest.raises(SourcesDiffer, match=r"which is a table by itself"):
@@ -79,7 +79,7 @@ def test_a_type_that_does_not_fit_with_the_others_stops_that_source_alone() -> N
 
 def test_a_column_that_every_source_dropped_comes_back_with_any_type() -> None:
     with_n = [source(schema, id=INT, n=INT) for schema in ("t_a", "t_b")]
-    shapes = Shapes(lambda: {each.name: each for each in with_n})
+    shapes = SharedShapes(lambda: {each.name: each for each in with_n})
     shapes.required(source("t_a", id=INT))
     with pytest.raises(SourcesDiffer, match=r"column n of t_a\.orders"):
         shapes.required(source("t_a", id=INT, n=TEXT))
@@ -94,20 +94,24 @@ def test_a_column_that_every_source_dropped_comes_back_with_any_type() -> None:
 
 def test_a_pattern_may_have_what_stands_before_a_source() -> None:
     checked_places([r"t\.a@b:all.c", r"t\.a@b:all.c@d"])
-    assert Places((r"t\.a@b:all.c",)).of("t", "a@b") == Place(schema="all", table="c", source="t")
+    assert TargetMappings((r"t\.a@b:all.c",)).of("t", "a@b") == TargetMapping(
+        schema="all", table="c", source="t"
+    )
 
 
 def test_a_name_may_have_a_dot_that_a_rule_puts_into_another() -> None:
-    places = Places((r"(.*)\.(\w+):$1.$2@$2",))
-    assert places.of("a.b", "orders") == Place(schema="a.b", table="orders", source="orders")
+    places = TargetMappings((r"(.*)\.(\w+):$1.$2@$2",))
+    assert places.of("a.b", "orders") == TargetMapping(
+        schema="a.b", table="orders", source="orders"
+    )
     checked_places([r"(.*)\.(\w+):all\.$2"])
-    place = Places((r"(.*)\.(\w+):all\.$2",)).of("t", "orders")
-    assert place == Place(schema="all", table="orders", source="t")
+    place = TargetMappings((r"(.*)\.(\w+):all\.$2",)).of("t", "orders")
+    assert place == TargetMapping(schema="all", table="orders", source="t")
 
 
 @pytest.mark.parametrize("into", ["all.$2@$1", "all.$1", "$1.$2"])
 def test_a_group_that_matches_nothing_gives_no_name(into: str) -> None:
-    places = Places((rf"t(\d)?\.(.*):{into}",))
+    places = TargetMappings((rf"t(\d)?\.(.*):{into}",))
     named = places.of("t1", "orders")
     require_place(TableState(schema="t1", table="orders", place=named), places, ["id"])
     place = places.of("t", "orders")
@@ -116,12 +120,12 @@ def test_a_group_that_matches_nothing_gives_no_name(into: str) -> None:
 
 
 def test_a_place_is_given_once_and_its_column_is_nobody_elses() -> None:
-    places = Places(RULES)
+    places = TargetMappings(RULES)
     require_place(source("t_a"), places, ["id"])
     with pytest.raises(
         SourcesDiffer, match=r"was made source a of all\.orders.*by itself"
     ) as refused:
-        require_place(source("t_a"), Places(), ["id"])
+        require_place(source("t_a"), TargetMappings(), ["id"])
     assert "put back the rule under which it was made (source.into, source.column)" in str(
         refused.value.advice()
     )
@@ -130,10 +134,10 @@ def test_a_place_is_given_once_and_its_column_is_nobody_elses() -> None:
 
 
 def test_sources_share_a_name_with_other_sources_and_with_nobody_else() -> None:
-    held = Held(targets={"current": Target(at="c.all.orders")})
+    held = StoredTable(targets={"current": TargetTable(at="c.all.orders")})
     first = source("t_a", id=INT)
     tables = {first.name: TableState(schema="t_a", table="orders", held=held, place=first.place)}
-    claims = Claims(lambda: tables)
+    claims = NameClaims(lambda: tables)
     claims.take("t_b.orders", ["c.all.orders"], tells_case=True, source="b")
     with pytest.raises(NameTaken, match=r"that is t_a\.orders's already"):
         claims.take("other.orders", ["c.all.orders"], tells_case=True, source="a")

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 from pyspark.sql.types import StringType, StructField, StructType
-from waltap.files.store import Store
-from waltap_sinks.changelog import Mark
+from waltap.files.store import FileStore
+from waltap_sinks.changelog import LogPosition
 from waltap_spark.schema import struct_of
 from waltap_spark.source.catalogue import arrow_types
 from waltap_spark.source.errors import ColumnsGrew, ValuesUnfit
-from waltap_spark.source.rows import Limits, SegmentRows, batches
+from waltap_spark.source.rows import RowLimits, SegmentRows, batches
 
 from tests.harness.changelog import relation
 from tests.harness.source_log import Frame, SourceLog
@@ -149,7 +149,7 @@ def test_values_from_before_a_type_that_does_not_hold_them_are_told_of(log: Sour
     assert [row["value"] for row in log.frame(startingPosition=str(_second(log))).rows()] == [2]
 
 
-def _second(log: SourceLog) -> Mark:
+def _second(log: SourceLog) -> LogPosition:
     return next(iter(log.log.manifests())).mark
 
 
@@ -177,7 +177,7 @@ def test_times_and_wide_decimals_are_text_wherever_they_are(tmp_path: Path) -> N
     segment = SegmentRows(
         path="segment.parquet", rows=2, table="p.t", epoch=1, generation=None, called=called
     )
-    (part,) = batches(Store(str(tmp_path)), [segment], struct, Limits(), many=False)
+    (part,) = batches(FileStore(str(tmp_path)), [segment], struct, RowLimits(), many=False)
     assert part.to_pylist() == [
         {
             "hours": {"opens": "08:30:00.000000", "seats": 4},

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink, Mark
+from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink, LogPosition
 from waltap_spark.source.catalogue import source_struct
 from waltap_spark.source.errors import SourceOption
-from waltap_spark.source.options import Bound, parse_options
+from waltap_spark.source.options import LogBoundary, parse_options
 
 from tests.harness.changelog import Database, batch, context, relation
 
@@ -41,11 +41,11 @@ def test_what_is_wrong_is_named(given: dict[str, str], told: str) -> None:
 
 def test_positions_are_words_lsns_marks_and_times() -> None:
     found = parse_options({**GOOD, "STARTINGPOSITION": "1/2A", "endingTime": "1970-01-01T00:00:01"})
-    assert found.start == Bound(lsn=(1 << 32) + 0x2A)
-    assert found.end == Bound(time=1_000_000)
-    marked = parse_options({**GOOD, "startingPosition": str(Mark(2, 16, 3))})
-    assert marked.start == Bound(mark=Mark(2, 16, 3))
-    assert parse_options(GOOD).end == Bound("latest")
+    assert found.start == LogBoundary(lsn=(1 << 32) + 0x2A)
+    assert found.end == LogBoundary(time=1_000_000)
+    marked = parse_options({**GOOD, "startingPosition": str(LogPosition(2, 16, 3))})
+    assert marked.start == LogBoundary(mark=LogPosition(2, 16, 3))
+    assert parse_options(GOOD).end == LogBoundary("latest")
 
 
 def test_profiles_are_files_with_commas_between() -> None:

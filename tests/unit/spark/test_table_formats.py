@@ -9,16 +9,16 @@ from waltap.host import Host
 from waltap.specs import TableFormatSpec
 from waltap_spark.errors import FormatNotReady, FormatUnknown, FormatUnsupported
 from waltap_spark.expression import namespace_of
-from waltap_spark.formats import FormatContext
+from waltap_spark.formats import TableFormatContext
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.formats.delta import DeltaFormat
 from waltap_spark.formats.iceberg import IcebergFormat, each_step_once
-from waltap_spark.formats.notes import Note
-from waltap_spark.formats.stepwise import Commit
+from waltap_spark.formats.notes import CommitNote
+from waltap_spark.formats.stepwise import TableCommit
 from waltap_spark.formats.parquet import ParquetFormat
 from waltap_spark.options import ApplyOptions
-from waltap_spark.output import Output, TableState
-from waltap_spark.properties import DeltaProperties, IcebergProperties
+from waltap_spark.output import SparkOutput, TableState
+from waltap_spark.properties import DeltaTableProperties, IcebergTableProperties
 
 PACKAGES = {"spark.jars.packages": "io.delta:delta-spark_4.2_2.13:4.4.0"}
 
@@ -64,8 +64,8 @@ def test_a_pyspark_without_a_release_of_delta_is_refused_with_the_table(pyspark:
 
 
 def delta(folder: str = "/lake", catalog: str = "") -> DeltaFormat:
-    context = FormatContext(output=Output(folder), options=ApplyOptions(), identity=str)
-    return DeltaFormat(DeltaProperties(catalog=catalog), context)
+    context = TableFormatContext(output=SparkOutput(folder), options=ApplyOptions(), identity=str)
+    return DeltaFormat(DeltaTableProperties(catalog=catalog), context)
 
 
 def test_a_table_is_known_by_its_path_or_by_its_name_in_the_catalogue() -> None:
@@ -127,8 +127,8 @@ def test_a_session_gets_what_iceberg_needs_beside_delta_and_its_catalogues() -> 
 
 
 def iceberg(catalog: str = "") -> IcebergFormat:
-    context = FormatContext(output=Output("/lake"), options=ApplyOptions(), identity=str)
-    return IcebergFormat(IcebergProperties(catalog=catalog), context)
+    context = TableFormatContext(output=SparkOutput("/lake"), options=ApplyOptions(), identity=str)
+    return IcebergFormat(IcebergTableProperties(catalog=catalog), context)
 
 
 def test_an_iceberg_table_is_a_folder_of_our_catalogue_or_a_name_in_another() -> None:
@@ -174,8 +174,12 @@ def test_columns_that_iceberg_promotes(old: str, new: str, widens: bool) -> None
 
 
 def test_a_step_that_was_taken_twice_is_somebody_elses() -> None:
-    note = Note(waltap="me", step=3)
-    commits = [Commit(7, "append", note), Commit(8, "append", note), Commit(9, "append", None)]
+    note = CommitNote(waltap="me", step=3)
+    commits = [
+        TableCommit(7, "append", note),
+        TableCommit(8, "append", note),
+        TableCommit(9, "append", None),
+    ]
     once = each_step_once(commits)
     assert [each.note for each in once] == [note, None, None]
     assert once[1].operation == "step 3 once more"

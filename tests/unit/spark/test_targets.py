@@ -5,8 +5,15 @@ import pytest
 from waltap.errors import ConfigurationError
 from waltap_spark.errors import FormatLimit, NameTaken
 from waltap_spark.formats.choice import FormatChoice
-from waltap_spark.output import Held, TableState, Target
-from waltap_spark.targets import Claims, Division, Layout, checked_divisions, checked_names, named
+from waltap_spark.output import StoredTable, TableState, TargetTable
+from waltap_spark.targets import (
+    NameClaims,
+    PartitionField,
+    FileLayout,
+    checked_divisions,
+    checked_names,
+    named,
+)
 
 RULES = (r"public\.(.*)_changes:$1_log", r"crm\.Orders:raw.orders_upper", r"odd\..*:$0")
 
@@ -33,13 +40,13 @@ def test_a_rule_that_gives_no_name_is_refused(rule: str) -> None:
 
 def holding(name: str, *targets: str) -> TableState:
     schema, _, table = name.partition(".")
-    held = Held(targets={str(n): Target(at=at) for n, at in enumerate(targets)})
+    held = StoredTable(targets={str(n): TargetTable(at=at) for n, at in enumerate(targets)})
     return TableState(schema=schema, table=table, held=held)
 
 
 def test_a_name_is_one_tables_and_all_of_a_tables_names_are_taken_or_none() -> None:
     tables = {"p.a": holding("p.a", "c.p.a", "c.p.a_changes")}
-    claims = Claims(lambda: tables)
+    claims = NameClaims(lambda: tables)
     claims.take("p.a", ["c.p.a", "c.p.a_changes"], tells_case=True)
     with pytest.raises(NameTaken, match=r"p\.a's already") as told:
         claims.take("p.a_changes", ["c.p.x", "c.p.a_changes"], tells_case=True)
@@ -55,18 +62,18 @@ def test_a_name_is_one_tables_and_all_of_a_tables_names_are_taken_or_none() -> N
 def test_divisions_are_columns_or_transforms_of_them() -> None:
     rules = r"p\.a:region,days(we ird), bucket(16, id);.*/changes:_op"
     checked_divisions(rules, transforms=True)
-    layout = Layout.of("p.a", rules, r"p\..*:region,id")
+    layout = FileLayout.of("p.a", rules, r"p\..*:region,id")
     assert layout.partition == (
-        Division("region"),
-        Division("we ird", "days"),
-        Division("id", "bucket", 16),
+        PartitionField("region"),
+        PartitionField("we ird", "days"),
+        PartitionField("id", "bucket", 16),
     )
     assert [each.sql for each in layout.partition] == [
         "`region`", "days(`we ird`)", "bucket(16, `id`)",
     ]  # fmt: skip
     assert layout.cluster == ("region", "id")
-    assert Layout.of("p.a/changes", rules, "").partition == (Division("_op"),)
-    assert Layout.of("p.b", rules, "") == Layout()
+    assert FileLayout.of("p.a/changes", rules, "").partition == (PartitionField("_op"),)
+    assert FileLayout.of("p.b", rules, "") == FileLayout()
     layout.require("p.a", ["region", "we ird", "id", "more"])
     with pytest.raises(FormatLimit, match=r"divided by we ird, which it does not have"):
         layout.require("p.a", ["region", "id"])

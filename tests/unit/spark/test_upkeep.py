@@ -3,7 +3,7 @@
 import msgspec
 
 from waltap_spark.output import BasePart, ChangeSet, TableState
-from waltap_spark.upkeep import Kept, grafted
+from waltap_spark.upkeep import CompactionResult, grafted
 
 
 def sets(*names: str) -> tuple[ChangeSet, ...]:
@@ -33,7 +33,11 @@ FOLDED = msgspec.structs.replace(BEFORE, base=base("b2"), pending=())
 
 def test_changes_that_came_while_it_was_folded_stay_pending() -> None:
     now = table(base("b"), sets("1", "2", "3"))
-    assert paths(grafted(now, Kept(BEFORE, FOLDED))) == [["b2"], ["3"], ["0", "1", "2", "3"]]
+    assert paths(grafted(now, CompactionResult(BEFORE, FOLDED))) == [
+        ["b2"],
+        ["3"],
+        ["0", "1", "2", "3"],
+    ]
 
 
 def test_a_fold_of_a_table_that_got_another_base_or_key_counts_no_more() -> None:
@@ -44,14 +48,14 @@ def test_a_fold_of_a_table_that_got_another_base_or_key_counts_no_more() -> None
         table(base("b"), sets("3")),
         table(base("b"), sets("1", "2"), key=("other",)),
     ):
-        assert grafted(now, Kept(BEFORE, FOLDED)) is None
+        assert grafted(now, CompactionResult(BEFORE, FOLDED)) is None
 
 
 def test_merged_sets_stand_where_those_were_that_they_were_made_of() -> None:
     before = table(base("b"), sets("1", "2", "3"))
     merged = table(base("b"), sets("m", "3"))
     now = table(base("b"), sets("1", "2", "3", "4"))
-    assert paths(grafted(now, Kept(before, merged))) == [
+    assert paths(grafted(now, CompactionResult(before, merged))) == [
         ["b"],
         ["m", "3", "4"],
         ["0", "m", "3", "4"],
@@ -64,7 +68,7 @@ def test_a_base_that_grew_by_added_rows_keeps_them() -> None:
     now = msgspec.structs.replace(
         before, base=base("1", "2", "3"), changes=sets("1", "2", "3"), columns={"more": '"long"'}
     )
-    found = grafted(now, Kept(before, after))
+    found = grafted(now, CompactionResult(before, after))
     assert paths(found) == [["m", "3"], [], ["m", "3"]]
     assert found is not None
     assert found.columns == {"more": '"long"'}

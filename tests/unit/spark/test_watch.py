@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.applied import AppliedSoFar
 from waltap_spark.commands import application
-from waltap_spark.output import Output, OutputState, TableState
-from waltap_spark.watch import TableProgress, Watch
+from waltap_spark.output import SparkOutput, OutputState, TableState
+from waltap_spark.watch import TableLag, OutputMonitor
 
 from tests.harness.changelog import COMMIT_TS, Database, batch, context, relation
 
@@ -28,7 +28,7 @@ class Lake:
         )
         self.sink.open()
         self.log = ChangeLog(f"{self.path}/changelog")
-        self.output = Output(f"{self.path}/tables")
+        self.output = SparkOutput(f"{self.path}/tables")
         self.state: OutputState = self.output.open(f"{self.path}/changelog")
         self.next = 1
 
@@ -81,14 +81,14 @@ def test_each_commit_has_its_rows_and_each_table_what_waits(lake: Lake) -> None:
     lake.flush(items=2)
     lake.commit()
     lake.flush(orders=5)
-    found = Watch(lake.output).look(lake.now(after_s=7))
+    found = OutputMonitor(lake.output).look(lake.now(after_s=7))
     assert [(each.number, each.rows) for each in found.batches] == [
         (1, {"public.orders": 4, "public.items": 1}),
         (2, {"public.items": 2}),
     ]
     assert [each.late_ms for each in found.batches] == [1501, 1501]
     items, orders = found.tables
-    assert items == TableProgress(table="public.items", waiting_rows=0, lag_ms=0)
+    assert items == TableLag(table="public.items", waiting_rows=0, lag_ms=0)
     assert (orders.table, orders.waiting_rows, orders.lag_ms) == ("public.orders", 5, 7000)
 
 
@@ -97,7 +97,7 @@ def test_a_table_that_stands_still_gets_nothing_and_all_waits(lake: Lake) -> Non
     lake.commit()
     lake.flush(orders=2, items=4)
     lake.commit(items="its type changed")
-    found = Watch(lake.output).look(lake.now())
+    found = OutputMonitor(lake.output).look(lake.now())
     assert found.batches[-1].rows == {"public.orders": 2}
     assert [(each.waiting_rows, each.failed) for each in found.tables] == [
         (4, "its type changed"),
@@ -114,7 +114,7 @@ def test_rows_whose_manifests_were_retired_are_unknown_and_later_ones_are_not(la
     first = lake.log.first()
     assert first is not None
     lake.log.retire(first.mark, "99991231T235")
-    found = Watch(lake.output).look(lake.now())
+    found = OutputMonitor(lake.output).look(lake.now())
     assert [each.rows for each in found.batches] == [None, {"public.items": 3}]
 
 
@@ -145,7 +145,7 @@ def test_what_waits_for_a_table_that_stands_still_is_counted_on(
     lake.commit()
     lake.flush(items=1)
     lake.commit(items="a type")
-    watch = Watch(lake.output)
+    watch = OutputMonitor(lake.output)
     read: list[object] = []
     manifests = ChangeLog.manifests
 
@@ -157,7 +157,7 @@ def test_what_waits_for_a_table_that_stands_still_is_counted_on(
     for rows in range(1, 4):
         lake.flush(items=rows, orders=1)
         now = lake.now(after_s=3)
-        assert watch.look(now).tables == Watch(lake.output).look(now).tables
+        assert watch.look(now).tables == OutputMonitor(lake.output).look(now).tables
         with monkeypatch.context() as patch:
             patch.setattr(ChangeLog, "manifests", counted)
             read.clear()

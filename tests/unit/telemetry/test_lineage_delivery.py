@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 import pytest
 from waltap.decode.relation import Relation
-from waltap.telemetry.lineage_delivery import Delivery, Happening
+from waltap.telemetry.lineage_delivery import LineageSender, LineageEvent
 
 from tests.harness.pipeline import until
 
@@ -23,30 +23,30 @@ class Server:
         self.there, self.refused = there, threading.Event()
         self.taken: list[tuple[str, list[str]]] = []
 
-    def take(self, happening: Happening, shapes: Collection[Relation]) -> None:
+    def take(self, happening: LineageEvent, shapes: Collection[Relation]) -> None:
         if not self.there:
             self.refused.set()
             raise ConnectionError
         self.taken.append((happening.kind, [each.table for each in shapes]))
 
 
-def change_often(delivery: Delivery) -> None:
+def change_often(delivery: LineageSender) -> None:
     """A run of ten thousand schema changes."""
-    delivery.put(Happening(kind="START"))
+    delivery.put(LineageEvent(kind="START"))
     for number in range(10_000):
         delivery.shape(relation(number % TABLES))
-        delivery.put(Happening(kind="RUNNING"))
+        delivery.put(LineageEvent(kind="RUNNING"))
 
 
 def test_an_outage_takes_no_more_room_the_longer_it_lasts_and_nothing_is_lost() -> None:
     server = Server(there=False)
-    with Delivery(server.take, retry_s=0.01) as delivery:
+    with LineageSender(server.take, retry_s=0.01) as delivery:
         change_often(delivery)
         assert server.refused.wait(30)
         assert [each.kind for each in delivery.waiting] == ["START", "RUNNING"]
         server.there = True
         until(lambda: not delivery.waiting, "what waits to arrive")
-        delivery.put(Happening(kind="COMPLETE"))
+        delivery.put(LineageEvent(kind="COMPLETE"))
     kinds = [kind for kind, _ in server.taken]
     assert (kinds[0], kinds[-1]) == ("START", "COMPLETE")
     named = [name for _, names in server.taken for name in names]
@@ -55,9 +55,9 @@ def test_an_outage_takes_no_more_room_the_longer_it_lasts_and_nothing_is_lost() 
 
 def test_what_never_arrived_is_counted_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
     server = Server(there=False)
-    with Delivery(server.take) as delivery:
+    with LineageSender(server.take) as delivery:
         change_often(delivery)
-        delivery.put(Happening(kind="COMPLETE"))
+        delivery.put(LineageEvent(kind="COMPLETE"))
     assert len(delivery.waiting) == 3
     assert server.taken == []
     told = [each.getMessage() for each in caplog.records]
@@ -69,15 +69,15 @@ def test_what_never_arrived_is_counted_at_the_end(caplog: pytest.LogCaptureFixtu
 
 def test_shapes_go_with_the_next_event_and_with_no_other() -> None:
     server = Server(there=True)
-    with Delivery(server.take) as delivery:
-        delivery.put(Happening(kind="START"))
+    with LineageSender(server.take) as delivery:
+        delivery.put(LineageEvent(kind="START"))
         until(lambda: not delivery.waiting, "the start")
-        delivery.put(Happening(kind="RUNNING"))
+        delivery.put(LineageEvent(kind="RUNNING"))
         until(lambda: not delivery.waiting, "nothing to tell")
         delivery.shape(relation(1))
-        delivery.put(Happening(kind="RUNNING"))
+        delivery.put(LineageEvent(kind="RUNNING"))
         until(lambda: not delivery.waiting, "the table")
-        delivery.put(Happening(kind="COMPLETE"))
+        delivery.put(LineageEvent(kind="COMPLETE"))
     assert server.taken == [("START", []), ("RUNNING", ["t1"]), ("COMPLETE", [])]
 
 
@@ -86,7 +86,7 @@ def test_a_table_that_is_new_while_an_event_is_on_its_way_is_told_at_once(lost: 
     taken: list[tuple[str, list[str]]] = []
     on_its_way, may_arrive = threading.Event(), threading.Event()
 
-    def send(happening: Happening, shapes: Collection[Relation]) -> None:
+    def send(happening: LineageEvent, shapes: Collection[Relation]) -> None:
         if not on_its_way.is_set():
             on_its_way.set()
             assert may_arrive.wait(30)
@@ -94,13 +94,13 @@ def test_a_table_that_is_new_while_an_event_is_on_its_way_is_told_at_once(lost: 
                 raise ConnectionError
         taken.append((happening.kind, [each.table for each in shapes]))
 
-    with Delivery(send, retry_s=0.01) as delivery:
+    with LineageSender(send, retry_s=0.01) as delivery:
         delivery.shape(relation(1))
-        delivery.put(Happening(kind="RUNNING"))
+        delivery.put(LineageEvent(kind="RUNNING"))
         assert on_its_way.wait(30)
         delivery.shape(relation(2))
         for _ in range(3):
-            delivery.put(Happening(kind="RUNNING"))
+            delivery.put(LineageEvent(kind="RUNNING"))
         assert [each.kind for each in delivery.waiting] == ["RUNNING", "RUNNING"]
         may_arrive.set()
         until(lambda: not delivery.waiting, "what waits to arrive")

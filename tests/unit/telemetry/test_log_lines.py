@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from waltap.errors import ConnectionLost
 from waltap.host import Host
-from waltap.pipeline.status import PartitionStatus, Status
+from waltap.pipeline.status import PartitionStatus, PipelineStatus
 from waltap.source.position import Position
 from waltap.telemetry import lifecycle
 from waltap.telemetry.lifecycle import LifeCycleLog
@@ -15,7 +15,7 @@ from waltap.telemetry.log import FIELDS, as_text, configure
 from waltap.transactions.transaction import Batch
 
 
-def status(end_lsn: int, **counted: int) -> Status:
+def status(end_lsn: int, **counted: int) -> PipelineStatus:
     """What an engine tells 90 s after its start, with ``end_lsn`` written."""
     at = Position(end_lsn)
     partition = PartitionStatus(
@@ -28,7 +28,7 @@ def status(end_lsn: int, **counted: int) -> Status:
         lag_bytes=None,
         lag_ms=None,
     )
-    return Status(
+    return PipelineStatus(
         pipeline="p",
         at_ms=90_000,
         started_ms=0,

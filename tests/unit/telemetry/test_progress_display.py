@@ -7,22 +7,22 @@ import re
 import pytest
 from rich.console import Console
 from waltap.host import Host
-from waltap.pipeline.counts import TableProgress
-from waltap.pipeline.status import Status
+from waltap.pipeline.counts import SnapshotTableProgress
+from waltap.pipeline.status import PipelineStatus
 from waltap.telemetry.progress import ProgressDisplay
 
 
-NONE = Status(pipeline="p", at_ms=0, started_ms=0, state="checking", state_since_ms=0)
+NONE = PipelineStatus(pipeline="p", at_ms=0, started_ms=0, state="checking", state_since_ms=0)
 
 
-def of_table(name: str, rows: int, estimate: int) -> Status:
+def of_table(name: str, rows: int, estimate: int) -> PipelineStatus:
     return dataclasses.replace(
-        NONE, snapshot=(TableProgress(table=name, rows=rows, estimate=estimate),)
+        NONE, snapshot=(SnapshotTableProgress(table=name, rows=rows, estimate=estimate),)
     )
 
 
 @pytest.fixture
-def status() -> list[Status]:
+def status() -> list[PipelineStatus]:
     """What the engine answers: the last one."""
     return [NONE]
 
@@ -33,7 +33,7 @@ def screen() -> io.StringIO:
 
 
 @pytest.fixture
-def host(screen: io.StringIO, status: list[Status]) -> Host:
+def host(screen: io.StringIO, status: list[PipelineStatus]) -> Host:
     console = Console(file=screen, force_terminal=True, width=120, no_color=True)
     display = ProgressDisplay(console, lambda: status[-1])
     made = Host(discover=False)
@@ -62,7 +62,7 @@ def snapshot(host: Host, event: str, table: str, rows: int, total: int | None) -
 
 
 def test_a_table_shows_rows_estimate_and_then_the_count(
-    host: Host, screen: io.StringIO, status: list[Status]
+    host: Host, screen: io.StringIO, status: list[PipelineStatus]
 ) -> None:
     snapshot(host, "table_started", "public.big", 0, 2000)
     status.append(of_table("public.big", 1500, 2000))
@@ -74,7 +74,7 @@ def test_a_table_shows_rows_estimate_and_then_the_count(
 
 
 def test_an_estimate_that_was_too_low_grows(
-    host: Host, screen: io.StringIO, status: list[Status]
+    host: Host, screen: io.StringIO, status: list[PipelineStatus]
 ) -> None:
     snapshot(host, "table_started", "public.t", 0, 10)
     status.append(of_table("public.t", 500, 10))
@@ -83,7 +83,7 @@ def test_an_estimate_that_was_too_low_grows(
 
 
 def test_streamed_changes_are_counted_and_snapshot_rows_are_not(
-    host: Host, screen: io.StringIO, status: list[Status]
+    host: Host, screen: io.StringIO, status: list[PipelineStatus]
 ) -> None:
     host.notify("on_state", pipeline="p", state="streaming", detail="0/1")
     last = dataclasses.replace(NONE, state="stopped", events=1041, snapshot_rows=999)
@@ -109,7 +109,7 @@ def test_an_empty_table_leaves_no_line(host: Host, screen: io.StringIO) -> None:
 
 @pytest.mark.parametrize("rows", [0, 42])
 def test_the_rate_is_that_of_the_status_but_for_one_of_snapshot_rows(
-    host: Host, screen: io.StringIO, status: list[Status], rows: int
+    host: Host, screen: io.StringIO, status: list[PipelineStatus], rows: int
 ) -> None:
     host.notify("on_state", pipeline="p", state="streaming", detail="0/1")
     rates = ((3, 1234.0), (10, 5.0))

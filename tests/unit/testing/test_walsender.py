@@ -11,21 +11,21 @@ import pytest
 from psycopg import pq
 
 from waltap_testing.walsender import (
-    Confirmed,
+    AwaitConfirmed,
     CopyDone,
     CopyOut,
-    Cut,
-    Half,
-    Heard,
-    Keepalive,
-    Pause,
-    Pieces,
-    Raw,
-    Rows,
-    Script,
+    CutConnection,
+    SendHalf,
+    AwaitFeedback,
+    SendKeepalive,
+    PauseSeconds,
+    SendPieces,
+    SendRaw,
+    RowsAnswer,
+    StreamScript,
     ScriptFailed,
     ServerError,
-    Walsender,
+    ScriptedWalsender,
     XLogData,
     load_capture,
 )
@@ -130,7 +130,7 @@ def test_a_given_answer_comes_first_and_several_come_in_turn(walsender):
     server = walsender(
         answers={
             "^CREATE_REPLICATION_SLOT": [ServerError("42710", "already exists"), None],
-            "from pg_class": Rows(["relname", ("oid", 26)], [["t", "16384"], [None, "1"]]),
+            "from pg_class": RowsAnswer(["relname", ("oid", 26)], [["t", "16384"], [None, "1"]]),
         }
     )
     connection = connect(server)
@@ -149,11 +149,11 @@ def test_frames_arrive_in_order_and_every_status_update_is_noted(walsender):
     server = walsender(
         [
             XLogData(b"begin", lsn=0x100),
-            Keepalive(0x180, reply=True),
-            Heard(),
+            SendKeepalive(0x180, reply=True),
+            AwaitFeedback(),
             XLogData(b"commit", lsn=0x200, wal_end=0x208),
-            Confirmed(0x200),
-            Raw(b"kaput"),
+            AwaitConfirmed(0x200),
+            SendRaw(b"kaput"),
         ]
     )
     connection = stream(server)
@@ -177,7 +177,7 @@ def test_frames_arrive_in_order_and_every_status_update_is_noted(walsender):
 
 
 def test_the_same_script_gives_the_same_bytes(walsender):
-    script = [XLogData(b"x" * 300, lsn=0x100), Keepalive(0x100)]
+    script = [XLogData(b"x" * 300, lsn=0x100), SendKeepalive(0x100)]
     server = walsender(script, script)
     received = []
     for _ in range(2):
@@ -189,17 +189,19 @@ def test_the_same_script_gives_the_same_bytes(walsender):
 
 
 def test_a_frame_in_pieces_is_one_frame_to_libpq(walsender):
-    server = walsender([Pieces(XLogData(b"payload", lsn=1), sizes=(1, 3, 6, 17))])
+    server = walsender([SendPieces(XLogData(b"payload", lsn=1), sizes=(1, 3, 6, 17))])
     connection = stream(server)
     (frame,) = frames(connection, 1)
     assert frame[25:] == b"payload"
     connection.finish()
 
 
-@pytest.mark.parametrize("cut", [Cut(), Cut(reset=True)], ids=["closed", "reset"])
+@pytest.mark.parametrize(
+    "cut", [CutConnection(), CutConnection(reset=True)], ids=["closed", "reset"]
+)
 def test_half_a_frame_and_a_cut_is_a_broken_connection(walsender, cut):
     server = walsender(
-        [XLogData(b"whole", lsn=1), Heard(), Half(XLogData(b"torn", lsn=2), 20), cut]
+        [XLogData(b"whole", lsn=1), AwaitFeedback(), SendHalf(XLogData(b"torn", lsn=2), 20), cut]
     )
     connection = stream(server)
     assert frames(connection, 1)[0][25:] == b"whole"
@@ -212,7 +214,7 @@ def test_half_a_frame_and_a_cut_is_a_broken_connection(walsender, cut):
 def test_an_error_in_the_stream_has_its_sqlstate_and_the_connection_lives(walsender):
     context = 'slot "s", output plugin "pgoutput", in the change callback'
     error = ServerError("42704", 'publication "p" does not exist', context=context)
-    server = walsender([Keepalive(1), error])
+    server = walsender([SendKeepalive(1), error])
     connection = stream(server)
     assert len(frames(connection, 2)) == 1
     failed = results(connection)[-1]
@@ -225,7 +227,7 @@ def test_an_error_in_the_stream_has_its_sqlstate_and_the_connection_lives(walsen
 
 def test_a_fatal_error_closes_the_connection(walsender):
     text = "terminating connection due to administrator command"
-    server = walsender([Keepalive(1), ServerError("57P01", text, severity="FATAL")])
+    server = walsender([SendKeepalive(1), ServerError("57P01", text, severity="FATAL")])
     connection = stream(server)
     assert len(frames(connection, 2)) == 1
     with pytest.raises(psycopg.OperationalError, match="administrator command"):
@@ -234,7 +236,7 @@ def test_a_fatal_error_closes_the_connection(walsender):
 
 
 def test_the_client_may_end_the_stream(walsender):
-    server = walsender([Keepalive(1), Pause(30)])
+    server = walsender([SendKeepalive(1), PauseSeconds(30)])
     connection = stream(server)
     frames(connection, 1)
     connection.put_copy_end()
@@ -246,7 +248,7 @@ def test_the_client_may_end_the_stream(walsender):
 
 
 def test_the_server_may_end_the_stream(walsender):
-    server = walsender([Keepalive(1), CopyDone()])
+    server = walsender([SendKeepalive(1), CopyDone()])
     connection = stream(server)
     assert len(frames(connection, 2)) == 1
     assert result(connection).status == pq.ExecStatus.COPY_IN
@@ -266,7 +268,7 @@ def test_connections_can_be_refused(walsender):
 
 def test_start_replication_can_be_refused_and_then_allowed(walsender):
     active = ServerError("55006", 'replication slot "s" is active for PID 7')
-    server = walsender([Keepalive(1)], answers={"^START_REPLICATION": [active, None]})
+    server = walsender([SendKeepalive(1)], answers={"^START_REPLICATION": [active, None]})
     connection = connect(server)
     refused = connection.exec_(START)
     assert refused.error_field(pq.DiagnosticField.SQLSTATE) == b"55006"
@@ -283,7 +285,7 @@ def test_a_stream_without_a_script_is_an_error_not_a_hang(walsender):
 def test_a_confirmation_that_never_comes_fails_the_test():
     with (
         pytest.raises(ScriptFailed, match="0x200 was never confirmed"),
-        Walsender([Keepalive(1), Confirmed(0x200, within=0.1)]) as server,
+        ScriptedWalsender([SendKeepalive(1), AwaitConfirmed(0x200, within=0.1)]) as server,
     ):
         connection = stream(server)
         frames(connection, 1)
@@ -295,7 +297,7 @@ def test_a_confirmation_that_never_comes_fails_the_test():
 def test_a_start_position_other_than_the_scripts_fails_the_test():
     with (
         pytest.raises(ScriptFailed, match="expects"),
-        Walsender(Script((Keepalive(1),), matches="LOGICAL 16/10 ")) as server,
+        ScriptedWalsender(StreamScript((SendKeepalive(1),), matches="LOGICAL 16/10 ")) as server,
     ):
         connection = connect(server)
         assert connection.exec_(START).status == pq.ExecStatus.FATAL_ERROR
@@ -305,7 +307,7 @@ def test_a_start_position_other_than_the_scripts_fails_the_test():
 def test_a_malformed_status_update_fails_the_test():
     with (
         pytest.raises(ScriptFailed, match="33 bytes, must be 34"),
-        Walsender([Keepalive(1)]) as server,
+        ScriptedWalsender([SendKeepalive(1)]) as server,
     ):
         connection = stream(server)
         connection.put_copy_data(b"r" + bytes(32))
@@ -321,7 +323,7 @@ def test_what_is_waited_for_has_a_deadline(walsender):
 
 
 def test_ordinary_connections_may_bind_parameters_and_copy(walsender):
-    rows = Rows([("relname", 19), ("n", 23)], [["t", "1"]])
+    rows = RowsAnswer([("relname", 19), ("n", 23)], [["t", "1"]])
     copied = CopyOut([b"1\tone\n", b"2\t\\N\n"], columns=2)
     server = walsender(answers={"FROM pg_class": rows, "^COPY": copied})
     with psycopg.connect(server.dsn) as connection:

@@ -34,7 +34,11 @@ from waltap.decode import (
     Update,
 )
 from waltap.errors import DecodeError
-from waltap.transactions.assembly import Assembler, PreparedTransactionLost, TwoPhasePolicy
+from waltap.transactions.assembly import (
+    TransactionAssembler,
+    PreparedTransactionLost,
+    TwoPhasePolicy,
+)
 from waltap.transactions.parts import PART_CHANGES
 from waltap.transactions.spill import CHUNK_CHANGES, SpillFailed
 from waltap.transactions.transaction import TransactionPart
@@ -64,7 +68,7 @@ def numbers(parts: Iterable[TransactionPart]) -> list[int]:
     return [int(c.new[0]) for part in parts for c in part.changes if isinstance(c, Insert)]
 
 
-MADE: list[Assembler] = []
+MADE: list[TransactionAssembler] = []
 
 
 @pytest.fixture(autouse=True)
@@ -82,12 +86,12 @@ def assembler(
     previous: int | None = None,
     memory: int = 1 << 20,
     **options: str,
-) -> Assembler:
-    MADE.append(Assembler(resume, previous, folder, memory, **options))
+) -> TransactionAssembler:
+    MADE.append(TransactionAssembler(resume, previous, folder, memory, **options))
     return MADE[-1]
 
 
-def drained(subject: Assembler, messages: Iterable[Message]) -> list[TransactionPart]:
+def drained(subject: TransactionAssembler, messages: Iterable[Message]) -> list[TransactionPart]:
     parts = subject.feed(list(messages))
     while subject.backlog:
         parts += subject.feed(())
@@ -594,7 +598,7 @@ def test_what_was_begun_at_prepare_goes_on_at_prepare(tmp_path: Path) -> None:
 def test_a_rollback_of_what_was_delivered_is_told(tmp_path: Path, policy: TwoPhasePolicy) -> None:
     delivered_at_prepare(tmp_path)
     told: list[str] = []
-    subject = Assembler(
+    subject = TransactionAssembler(
         Position(51), None, tmp_path, 1, two_phase=policy, warn=lambda text, gid: told.append(gid)
     )
     assert subject.feed([RollbackPrepared(0, 7, 51, 101, 0, 0, "g")]) == []
@@ -606,7 +610,7 @@ def test_a_rollback_of_what_was_delivered_is_told(tmp_path: Path, policy: TwoPha
 
 def test_a_commit_of_which_nothing_is_known_is_told_under_prepare(tmp_path: Path) -> None:
     told: list[str] = []
-    subject = Assembler(
+    subject = TransactionAssembler(
         Position(51),
         None,
         tmp_path,

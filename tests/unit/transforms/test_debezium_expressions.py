@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from tests.harness.change_records import change_records
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordUnfit
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import Field, ConnectKind, Schema
 from waltap_transforms.debezium.expression import cel_expression, compiled, members
 from waltap_transforms.debezium.scripting import (
     ContentBasedRouter,
@@ -19,35 +19,35 @@ from waltap_transforms.debezium.scripting import (
 )
 
 DECIMAL = Schema(
-    kind=Kind.BYTES,
+    kind=ConnectKind.BYTES,
     optional=True,
     name="org.apache.kafka.connect.data.Decimal",
     parameters=(("scale", "2"),),
 )
 ROW = Schema(
-    kind=Kind.STRUCT,
+    kind=ConnectKind.STRUCT,
     name="s.t.Value",
     fields=(
-        Field("id", Schema(kind=Kind.INT32)),
-        Field("name", Schema(kind=Kind.STRING, optional=True)),
+        Field("id", Schema(kind=ConnectKind.INT32)),
+        Field("name", Schema(kind=ConnectKind.STRING, optional=True)),
         Field("amount", DECIMAL),
     ),
 )
 EVENT = Schema(
-    kind=Kind.STRUCT,
+    kind=ConnectKind.STRUCT,
     name="s.t.Envelope",
     version=2,
     fields=(
         Field("before", msgspec.structs.replace(ROW, optional=True)),
         Field("after", msgspec.structs.replace(ROW, optional=True)),
-        Field("op", Schema(kind=Kind.STRING)),
+        Field("op", Schema(kind=ConnectKind.STRING)),
     ),
 )
 
 
 def event(**row: Any) -> ConnectRecord:
     value = {"before": None, "after": {"id": 2, "name": "bolt", **row}, "op": "c"}
-    header = ("color", Schema(kind=Kind.STRING), "red")
+    header = ("color", Schema(kind=ConnectKind.STRING), "red")
     return ConnectRecord("s.t", ROW, {"id": 2}, EVENT, value, (header,))
 
 

@@ -6,23 +6,23 @@ import msgspec
 import pytest
 from tests.harness.change_records import PIPELINE, change_records, outbox_records, transform
 from pydantic import ValidationError
-from waltap.capture.capture import Capture, CaptureProperties
+from waltap.capture.capture import CaptureRules, CaptureProperties
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordTransformContext, RecordUnfit
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import Field, ConnectKind, Schema
 from waltap_transforms.debezium import DEBEZIUM
 from waltap_transforms.debezium.json_payload import JsonPayload, NotExpanded
 from typing import Any
 import msgspec
 import pytest
 from pydantic import ValidationError
-from waltap.capture.capture import Capture, CaptureProperties
+from waltap.capture.capture import CaptureRules, CaptureProperties
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordTransformContext, RecordUnfit
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import Field, ConnectKind, Schema
 from waltap_transforms.debezium import DEBEZIUM
 from waltap_transforms.debezium.wkb import swapped, with_srid, without_srid
-from waltap_transforms.debezium.zone import Zone, moved_time, moved_timestamp
+from waltap_transforms.debezium.zone import NamedZone, moved_time, moved_timestamp
 from collections.abc import Iterator
 from typing import Any
 import msgspec
@@ -31,10 +31,10 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from waltap.capture.capture import Capture, CaptureProperties
+from waltap.capture.capture import CaptureRules, CaptureProperties
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordTransformContext, RecordUnfit
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import Field, ConnectKind, Schema
 from waltap_transforms.debezium import DEBEZIUM
 
 
@@ -140,7 +140,7 @@ def test_a_payload_that_has_no_schema_stays_text_with_the_schema_of_text(payload
     record = outbox(payload=payload)
     (event,) = transform("event-router", table__expand__json__payload="true")([record])
     assert event.value == payload
-    assert event.value_schema.kind is Kind.STRING
+    assert event.value_schema.kind is ConnectKind.STRING
 
 
 def test_documents_of_one_shape_have_one_schema() -> None:
@@ -149,12 +149,12 @@ def test_documents_of_one_shape_have_one_schema() -> None:
     other, _ = payloads.expanded('{"a": [{"b": 2}, {"b": 3}], "c": "", "d": null}', "payload")
     assert one is other
     assert value == {"a": [{"b": 1}], "c": "x"}
-    assert one.fields[1] == Field("c", Schema(kind=Kind.STRING, optional=True))
+    assert one.fields[1] == Field("c", Schema(kind=ConnectKind.STRING, optional=True))
     with pytest.raises(NotExpanded):
         payloads.expanded("12", "payload")
 
 
-TEXT = Schema(kind=Kind.STRING)
+TEXT = Schema(kind=ConnectKind.STRING)
 
 
 def message(content: bytes | None, **more: Any) -> ConnectRecord:
@@ -249,7 +249,7 @@ def test_a_schema_that_does_not_tell_its_type_is_refused() -> None:
 
 def test_schema_changes_are_left_out_by_their_type() -> None:
     def change(*types: str) -> ConnectRecord:
-        schema = Schema(kind=Kind.STRUCT, name="io.debezium.connector.x.SchemaChangeValue")
+        schema = Schema(kind=ConnectKind.STRUCT, name="io.debezium.connector.x.SchemaChangeValue")
         return ConnectRecord(
             "t", None, None, schema, {"tableChanges": [{"type": t} for t in types]}
         )
@@ -269,7 +269,7 @@ def test_schema_changes_are_left_out_by_their_type() -> None:
 
 def test_a_header_goes_into_no_scalar_and_no_value_without_fields() -> None:
     given = {"headers": "a", "operation": "move"}
-    row = Schema(kind=Kind.STRUCT, fields=(Field("n", TEXT),))
+    row = Schema(kind=ConnectKind.STRUCT, fields=(Field("n", TEXT),))
     record = ConnectRecord("t", None, None, row, {"n": "x"}, (("a", TEXT, "v"),))
     with pytest.raises(RecordUnfit, match="n is string: it can have no field x"):
         transform("header-to-value", fields="n.x", **given)([record])
@@ -299,16 +299,19 @@ def test_geometries_inside_of_geometries_are_swapped_in_their_own_byte_order() -
 @pytest.mark.parametrize("text", ["infinity", "", "2026-01-01", "2026-01-01T00:00:00"])
 def test_what_is_no_timestamp_is_refused(text: str) -> None:
     with pytest.raises(RecordUnfit):
-        moved_timestamp(text, Zone("UTC"))
+        moved_timestamp(text, NamedZone("UTC"))
     with pytest.raises(RecordUnfit):
         moved_time(text, 0)
 
 
 def test_times_far_away_and_in_gaps() -> None:
-    zone = Zone("Europe/Vienna")
+    zone = NamedZone("Europe/Vienna")
     assert moved_timestamp("2026-07-01T00:00:00.100Z", zone) == "2026-07-01T02:00:00.1+02:00"
     assert moved_timestamp("+294276-12-31T23:59:59Z", zone) == "+294277-01-01T00:59:59+01:00"
-    assert moved_timestamp("-4712-01-01T00:00:00Z", Zone("-00:30")) == "-4713-12-31T23:30:00-00:30"
+    assert (
+        moved_timestamp("-4712-01-01T00:00:00Z", NamedZone("-00:30"))
+        == "-4713-12-31T23:30:00-00:30"
+    )
     assert moved_time("00:30:00Z", -3600) == "23:30:00-01:00"
 
 
@@ -321,7 +324,7 @@ def traced(context: str | None) -> ConnectRecord:
     record = next(each for each in outbox_records(1, 20) if each.value["op"] == "c")
     assert record.value_schema is not None
     row = record.value_schema.fields[1].schema
-    column = Field("tracingspancontext", Schema(kind=Kind.STRING, optional=True))
+    column = Field("tracingspancontext", Schema(kind=ConnectKind.STRING, optional=True))
     row = msgspec.structs.replace(row, fields=(*row.fields, column))
     fields = tuple(
         Field(field.name, row) if field.name in ("before", "after") else field
@@ -380,7 +383,7 @@ def test_an_outbox_traces_only_what_has_a_context_unless_told(spans: InMemorySpa
 
 
 def test_a_header_of_before_is_replaced(spans: InMemorySpanExporter) -> None:
-    old = ("traceparent", Schema(kind=Kind.STRING), "old")
+    old = ("traceparent", Schema(kind=ConnectKind.STRING), "old")
     record = msgspec.structs.replace(traced(SPAN_CONTEXT), headers=(old,))
     (found,) = transform("activate-tracing-span", tracing__operation__name="read")([record])
     assert [name for name, _, _ in found.headers].count("traceparent") == 1

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.types.columns import MOOD, column, data_type, mapping
 from waltap.decode.relation import Column, DataType, TypeKind
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.json.schema import schema_json, schema_object
 from waltap.mapping.type_mapping import ColumnMapping, TypeMapper, TypeOptions
 from waltap.specs import TypeSpec
@@ -257,7 +257,7 @@ def test_unknown_types_are_left_out_unless_asked_for(name: str) -> None:
     assert TypeRegistry(installed_types()).column(column(name)) is None
     found = mapping(name, options={"include_unknown_datatypes": True})
     kind = found.schema.items.kind if found.schema.items else found.schema.kind
-    assert kind is Kind.BYTES
+    assert kind is ConnectKind.BYTES
 
 
 def test_name_is_null_while_debezium_streams() -> None:
@@ -301,7 +301,11 @@ def test_array_of_a_domain_is_of_unknown_elements() -> None:
 
 def test_column_without_catalogue_is_mapped_by_oid() -> None:
     registry = TypeRegistry(installed_types())
-    for oid, kind in ((23, Kind.INT32), (1184, Kind.STRING), (1007, Kind.ARRAY)):
+    for oid, kind in (
+        (23, ConnectKind.INT32),
+        (1184, ConnectKind.STRING),
+        (1007, ConnectKind.ARRAY),
+    ):
         found = registry.column(Column(name="x", type_oid=oid))
         assert found is not None
         assert found.schema.kind is kind
@@ -324,7 +328,7 @@ def test_mapping_is_made_once_per_column() -> None:
 def test_plugin_adds_and_overrides_rows_of_the_table() -> None:
     def build(found: Column, mapper: TypeMapper) -> ColumnMapping:
         form = ValueForm(
-            schema=Schema(kind=Kind.STRING, name="shop.Colour"),
+            schema=Schema(kind=ConnectKind.STRING, name="shop.Colour"),
             to_json=lambda text: f'"#{text}"',
             to_connect=lambda text: f"#{text}",
             zero="",

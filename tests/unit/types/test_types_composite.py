@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.unit.types.columns import data_type, json_of, mapping
 from waltap.arrow.misfit import ArrowMisfit
 from waltap.decode.relation import DataType, TypeKind
-from waltap.mapping.connect_schema import Kind
+from waltap.mapping.connect_schema import ConnectKind
 from waltap_postgres.types.composite import parse_record
 from waltap_postgres.types.unknown import _field_text
 
@@ -40,7 +40,7 @@ def test_other_text_is_refused(text: str) -> None:
 
 def test_composites_are_structs_also_in_each_other_and_in_arrays() -> None:
     found = mapping(OUTER, options=STRUCT)
-    assert found.schema.kind is Kind.STRUCT
+    assert found.schema.kind is ConnectKind.STRUCT
     told = {"i": {"odd na.me": 'a,\\"b"', "n": [1, None]}, "d": 19782, "q": "'fat'"}
     told["i"] = found.to_connect(VALUE)["i"]  # type: ignore[index]
     assert found.to_connect(VALUE) == told

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from waltap.host import Host
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import Field, ConnectKind, Schema
 from waltap.mapping.type_reference import schema_text, types_page
 from waltap_testing.installed import installed_types
 
@@ -28,12 +28,15 @@ def test_every_family_is_claimed_by_itself_and_has_samples(spec: object) -> None
 
 
 def test_schema_is_told_in_one_line() -> None:
-    number = Schema(kind=Kind.INT32, name="n.Day", parameters=(("a", "1"), ("b", "2")))
+    number = Schema(kind=ConnectKind.INT32, name="n.Day", parameters=(("a", "1"), ("b", "2")))
     schema = Schema(
-        kind=Kind.STRUCT,
+        kind=ConnectKind.STRUCT,
         fields=(
-            Field("x", Schema(kind=Kind.ARRAY, items=number)),
-            Field("m", Schema(kind=Kind.MAP, keys=Schema(kind=Kind.STRING), values=number)),
+            Field("x", Schema(kind=ConnectKind.ARRAY, items=number)),
+            Field(
+                "m",
+                Schema(kind=ConnectKind.MAP, keys=Schema(kind=ConnectKind.STRING), values=number),
+            ),
         ),
     )
     day = "int32 n.Day (a=1, b=2)"

@@ -1,7 +1,7 @@
 """What YugabyteDB says of itself, and what its errors mean."""
 
 import pytest
-from waltap.errors import ConnectionLost, Retry, SourceError
+from waltap.errors import ConnectionLost, RetryVerdict, SourceError
 from waltap_postgres.errors import PublicationGone, SlotInvalidated
 from waltap_yugabyte.errors import (
     ChangeRefused,
@@ -52,4 +52,4 @@ def test_errors_of_a_stream(sqlstate: str, words: str, meaning: type[SourceError
     found = YugabyteMeanings().of_stream(sqlstate, words, **FACTS)
     assert type(found) is meaning
     passes = issubclass(meaning, ConnectionLost)
-    assert (found.retry is Retry.RECONNECT) == passes
+    assert (found.retry is RetryVerdict.RECONNECT) == passes

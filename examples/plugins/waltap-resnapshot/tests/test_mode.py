@@ -3,13 +3,13 @@
 import pytest
 
 from waltap.decode import Column, Relation
-from waltap.snapshot import Known, SnapshotStart
+from waltap.snapshot import SnapshotFacts, SnapshotStart
 from waltap_testing import SnapshotterRig, SnapshotterSuite
 from waltap_resnapshot.mode import Resnapshot
 from waltap_resnapshot.plugin import register_snapshotters
 
 (SPEC,) = register_snapshotters()
-KNOWN = Known(offset=False, snapshot_incomplete=False, position_available=True)
+KNOWN = SnapshotFacts(offset=False, snapshot_incomplete=False, position_available=True)
 START = SnapshotStart(known=KNOWN)
 
 

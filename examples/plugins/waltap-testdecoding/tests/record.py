@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 from rig import CONTEXT, SPEC
 
-from waltap_testing.recording import Recording, frames_of_slot, meant_by, save_recordings
+from waltap_testing.recording import FrameRecording, frames_of_slot, meant_by, save_recordings
 
 HERE = Path(__file__).parent
 OPTIONS = SPEC.factory(CONTEXT).start_options()
@@ -36,7 +36,7 @@ def main(dsn: str) -> None:
             if name != "setup":
                 means = meant_by(SPEC.factory(CONTEXT), frames)
                 recordings.append(
-                    Recording(name=name, frames=frames, means=means, version_num=version)
+                    FrameRecording(name=name, frames=frames, means=means, version_num=version)
                 )
     save_recordings(HERE / "recordings.jsonl", recordings)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from waltap.arrow.column import strings
 from waltap.arrow.misfit import ArrowMalformed, ArrowMisfit, named
 from waltap.decode.relation import Column, Relation
-from waltap.decode.tuple_image import UNCHANGED, Missing, Tuple
+from waltap.decode.tuple_image import UNCHANGED, MissingValue, Tuple
 from waltap.mapping.type_mapping import ArrowMapping, ColumnMapping, TypeMapper
 from waltap.transactions.row_block import RowBlock, texts_of
 
@@ -44,9 +44,9 @@ class _ColumnCodec:
     def array(self, values: Sequence[Any]) -> "pa.Array":
         """Return the column's values as an array of the field's type."""
         kinds = set(map(type, values))
-        if Missing in kinds:
-            values = [None if value.__class__ is Missing else value for value in values]
-            kinds.discard(Missing)
+        if MissingValue in kinds:
+            values = [None if value.__class__ is MissingValue else value for value in values]
+            kinds.discard(MissingValue)
         if bytes not in kinds:
             return self.arrow.column(values)
         if self.arrow.binary is not None and kinds <= {bytes, _NONE}:

@@ -6,7 +6,7 @@ from waltap.public_names import on_first_use
 
 if TYPE_CHECKING:
     from waltap.capture.capture import (
-        Capture,
+        CaptureRules,
     )
     from waltap.capture.properties import (
         CaptureProperties,
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "Capture",
     "CaptureProperties",
+    "CaptureRules",
     "TopicNaming",
 ]
 
@@ -25,7 +25,7 @@ if not TYPE_CHECKING:
     __getattr__ = on_first_use(
         __name__,
         {
-            "waltap.capture.capture": ("Capture",),
+            "waltap.capture.capture": ("CaptureRules",),
             "waltap.capture.properties": ("CaptureProperties",),
             "waltap.capture.topic_naming": ("TopicNaming",),
         },

@@ -9,10 +9,10 @@ from waltap.capture.name_adjustment import field_namer, sanitised_topic, schema_
 from waltap.capture.properties import KEY_ENTRY, CaptureProperties
 from waltap.capture.topic_naming import TopicNaming, joined, sanitising, with_schema
 from waltap.decode.relation import Column, Relation
-from waltap.mapping.connect_schema import Kind
+from waltap.mapping.connect_schema import ConnectKind
 from waltap.mapping.type_mapping import TypeOptions
 
-__all__ = ["Capture", "CaptureProperties"]
+__all__ = ["CaptureProperties", "CaptureRules"]
 
 _BUILTIN_SCHEMAS = re.compile(r"pg_catalog|information_schema|pg_toast.*|pg_temp.*", re.IGNORECASE)
 ANSWERS_KEPT = 20_000
@@ -35,7 +35,7 @@ def _listed(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str], b
     return _always
 
 
-class Capture:
+class CaptureRules:
     """Which tables, columns, keys and messages events are made of, and what they are called.
 
     ``properties`` are those it was made from; ``types`` the modes of the type table;
@@ -107,7 +107,7 @@ class Capture:
         return tuple(found)
 
     def transform(
-        self, relation: Relation, column: Column, kind: Kind, *, listed: bool = False
+        self, relation: Relation, column: Column, kind: ConnectKind, *, listed: bool = False
     ) -> ColumnTransform | None:
         """Return what happens to values of ``column``, or None."""
         return self._transforms.column(relation.name, column, kind, listed=listed)

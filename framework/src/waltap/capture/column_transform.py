@@ -18,7 +18,7 @@ from waltap.capture.column_family import HASH, digest_name, number_in, split_pat
 from waltap.capture.java_regex import NameMatcher
 from waltap.capture.source_type import SourceType, is_text, source_type
 from waltap.decode.relation import Column
-from waltap.mapping.connect_schema import Kind
+from waltap.mapping.connect_schema import ConnectKind
 
 if TYPE_CHECKING:
     from waltap.capture.properties import CaptureProperties
@@ -101,7 +101,7 @@ def _hash(algorithm: str, salt: bytes, *, java: bool, length: int) -> Callable[[
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class _ColumnRule:
     """One property of the families: which columns, and what is made of a column."""
 
     matches: NameMatcher
@@ -114,7 +114,7 @@ class _Rule:
 class ColumnTransforms:
     """The transforms of a configuration, looked up once per column of a relation version."""
 
-    rules: list[_Rule] = field(default_factory=list)
+    rules: list[_ColumnRule] = field(default_factory=list)
 
     @classmethod
     def of(cls, properties: "CaptureProperties") -> "ColumnTransforms":
@@ -129,7 +129,9 @@ class ColumnTransforms:
             (properties.datatype_source_type, True),
         ):
             if listed:
-                rule = _Rule(NameMatcher(listed), _propagation, by_type=by_type, propagates=True)
+                rule = _ColumnRule(
+                    NameMatcher(listed), _propagation, by_type=by_type, propagates=True
+                )
                 out.rules.append(rule)
         for family in (properties.column_hash, properties.column_hash_v2):
             for name, patterns in family.items():
@@ -139,10 +141,10 @@ class ColumnTransforms:
     def _add(
         self, patterns: str, build: Callable[[Column, SourceType], ColumnTransform | None]
     ) -> None:
-        self.rules.append(_Rule(NameMatcher(split_patterns(patterns)), build))
+        self.rules.append(_ColumnRule(NameMatcher(split_patterns(patterns)), build))
 
     def column(
-        self, table: str, column: Column, kind: Kind, *, listed: bool = False
+        self, table: str, column: Column, kind: ConnectKind, *, listed: bool = False
     ) -> ColumnTransform | None:
         """Return what happens to ``column`` of ``table`` (schema.table), or None.
 
@@ -180,7 +182,7 @@ class ColumnTransforms:
         return any(not rule.propagates and rule.matches(name) for rule in self.rules)
 
 
-_TRANSFORMED = (Kind.STRING, Kind.BYTES)
+_TRANSFORMED = (ConnectKind.STRING, ConnectKind.BYTES)
 
 
 def _truncation(units: int) -> Callable[[Column, SourceType], ColumnTransform | None]:

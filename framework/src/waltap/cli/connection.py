@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
     from waltap.host import Host
-    from waltap.pipeline.setup import Stages
+    from waltap.pipeline.setup import PipelineStages
     from waltap.source.connector import Connector
 
 __all__ = ["connected"]
 
 
 @contextmanager
-def connected(profile: "Profile", host: "Host") -> "Iterator[tuple[Connector, Stages]]":
+def connected(profile: "Profile", host: "Host") -> "Iterator[tuple[Connector, PipelineStages]]":
     """Connect to the profile's database; nothing is changed there. Raises: WaltapError."""
     from waltap.pipeline.setup import build
     from waltap.source.connector import MadeByRun

@@ -11,13 +11,13 @@ import typer
 from waltap.cli.profile_source import FileArgument, SetOption, at_rest, overrides, read
 from waltap.cli.question import confirm
 from waltap.cli.screen import echo
-from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
+from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 from waltap.printable import printable
 
 if TYPE_CHECKING:
-    from waltap.dead_letters.letter import Letter
+    from waltap.dead_letters.letter import DeadLetter
     from waltap.dead_letters.store import LetterStore
-    from waltap.pipeline.setup import Stages
+    from waltap.pipeline.setup import PipelineStages
 
 __all__ = ["command"]
 
@@ -145,13 +145,13 @@ def _store(file: str, set_: list[str] | None) -> "LetterStore":
     return LetterStore(profile.engine.state_dir / profile.name / DEAD_LETTERS)
 
 
-def _chosen(store: "LetterStore", ids: Sequence[str] | None) -> "list[Letter]":
+def _chosen(store: "LetterStore", ids: Sequence[str] | None) -> "list[DeadLetter]":
     """Return the letters of these ids. Raises: ConfigurationError where there is none of one."""
     letters = store.letters()
     unknown = set(ids or ()) - {each.id for each in letters}
     if unknown:
         problems = [
-            Problem(
+            PropertyProblem(
                 "ID", "is no letter", value=each, allowed="what `waltap dead-letters list` shows"
             )
             for each in sorted(unknown)
@@ -160,7 +160,7 @@ def _chosen(store: "LetterStore", ids: Sequence[str] | None) -> "list[Letter]":
     return [each for each in letters if not ids or each.id in ids]
 
 
-def _stages(file: str, set_: list[str] | None) -> "Stages":
+def _stages(file: str, set_: list[str] | None) -> "PipelineStages":
     from waltap.config.resolve import resolve
     from waltap.host import Host
     from waltap.pipeline.setup import build
@@ -172,7 +172,7 @@ def _stages(file: str, set_: list[str] | None) -> "Stages":
 def _replayed(
     file: str,
     set_: list[str] | None,
-    letters: "Sequence[Letter]",
+    letters: "Sequence[DeadLetter]",
     *,
     again: bool,
     anew: bool,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from waltap.cli.screen import echo
-from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
+from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 
 __all__ = ["command"]
 
@@ -44,7 +44,7 @@ def write(
             why = (
                 cause.strerror if isinstance(cause, OSError) else "this is not the name of a folder"
             )
-            problem = Problem("--folder", f"cannot be used: {why}", value=str(folder))
+            problem = PropertyProblem("--folder", f"cannot be used: {why}", value=str(folder))
             raise ConfigurationError([problem], origin=COMMAND_LINE) from cause
     for path in stale:
         echo(f"stale: {path}" if check else f"wrote {path}")

@@ -16,7 +16,7 @@ from waltap.cli.profile_source import (
 from waltap.cli.screen import echo
 
 if TYPE_CHECKING:
-    from waltap.source.connector import Check
+    from waltap.source.connector import PreflightCheck
 
 __all__ = ["command"]
 
@@ -42,7 +42,7 @@ def command(
         raise typer.Exit(1)
 
 
-def _checks(source: str, sink: str | None, set_: list[str] | None) -> "list[Check]":
+def _checks(source: str, sink: str | None, set_: list[str] | None) -> "list[PreflightCheck]":
     from waltap.cli.connection import connected
     from waltap.config.resolve import resolve
     from waltap.host import Host
@@ -54,7 +54,7 @@ def _checks(source: str, sink: str | None, set_: list[str] | None) -> "list[Chec
         return checks(stages, connector, locked=False)
 
 
-def _document(check: "Check") -> dict[str, str]:
+def _document(check: "PreflightCheck") -> dict[str, str]:
     document = {
         "name": check.name,
         "verdict": check.verdict,
@@ -64,7 +64,7 @@ def _document(check: "Check") -> dict[str, str]:
     return document if check.error is None else {**document, "code": check.error.code}
 
 
-def _print(checks: "list[Check]") -> None:
+def _print(checks: "list[PreflightCheck]") -> None:
     from rich import box
     from rich.markup import escape
     from rich.table import Table

@@ -12,7 +12,7 @@ from waltap.cli.screen import echo
 from waltap.offsets.state_folder import BELONGINGS, DEAD_LETTERS
 
 if TYPE_CHECKING:
-    from waltap.offsets.belongings import Belonging
+    from waltap.offsets.belongings import OwnedObject
 
 __all__ = ["command"]
 
@@ -61,7 +61,7 @@ WHOSE = {BELONGINGS: "which tells of them", DEAD_LETTERS: "which nothing else ha
 
 
 def _show(
-    known: "list[Belonging]", elsewhere: "list[Belonging]", files: list[Path], folder: Path
+    known: "list[OwnedObject]", elsewhere: "list[OwnedObject]", files: list[Path], folder: Path
 ) -> None:
     from waltap.offsets.state_folder import LOCK
 

@@ -17,9 +17,9 @@ from waltap.cli.profile_source import (
 from waltap.cli.screen import echo
 
 if TYPE_CHECKING:
-    from waltap.config.namespace import Explained
+    from waltap.config.namespace import ExplainedProperty
     from waltap.config.profile import Profile
-    from waltap.config.resolve import Survey
+    from waltap.config.resolve import ProfileValidation
 
 __all__ = ["command"]
 
@@ -83,7 +83,7 @@ def command(
         echo("No sink is given: waltap run needs [sink] or --sink NAME:VALUE.", err=True)
 
 
-def _print(found: "Survey", rows: "list[Explained]") -> None:
+def _print(found: "ProfileValidation", rows: "list[ExplainedProperty]") -> None:
     from rich import box
     from rich.markup import escape
     from rich.table import Table
@@ -117,7 +117,7 @@ def _print_code(profile: "Profile", table: str) -> None:
     """Print what decoder and format generate for a table, as Python that can be read by itself."""
     from waltap.cli.connection import connected
     from waltap.decode.relation_name import name_parts
-    from waltap.errors import ConfigurationError, Problem
+    from waltap.errors import ConfigurationError, PropertyProblem
     from waltap.generated import sources
     from waltap.host import Host
 
@@ -127,7 +127,7 @@ def _print_code(profile: "Profile", table: str) -> None:
         if relation is None:
             raise ConfigurationError(
                 [
-                    Problem(
+                    PropertyProblem(
                         "--code",
                         f"finds no table {table!r}",
                         allowed="schema.table, e.g. public.orders",

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING
 from waltap.cli.screen import notices
 from waltap.config.environment import tracebacks
 from waltap.config.secrecy import redacted
-from waltap.errors import ConfigurationError, PluginError, Problem, Retry, WaltapError
+from waltap.errors import (
+    ConfigurationError,
+    PluginError,
+    PropertyProblem,
+    RetryVerdict,
+    WaltapError,
+)
 from waltap.printable import printable
 
 if TYPE_CHECKING:
@@ -19,7 +25,7 @@ def exit_code(error: WaltapError) -> int:
     """Return 2 for bad configuration, 3 for what a later try may fix, 1 for the rest."""
     if isinstance(error, ConfigurationError | PluginError):
         return 2
-    return 1 if error.retry is Retry.NEVER else 3
+    return 1 if error.retry is RetryVerdict.NEVER else 3
 
 
 def show(error: WaltapError) -> None:
@@ -56,7 +62,7 @@ def show_bug(error: Exception) -> None:
     _print(error, f"{WaltapError.code} bug", body)
 
 
-def _append_problem(body: "Text", problem: Problem) -> None:
+def _append_problem(body: "Text", problem: PropertyProblem) -> None:
     body.append("  • ")
     body.append(problem.property, style="bold")
     if problem.native:

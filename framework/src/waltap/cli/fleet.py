@@ -12,7 +12,7 @@ from waltap.offsets.state_folder import LOCK, OFFSET
 if TYPE_CHECKING:
     from waltap.host import Host
 
-__all__ = ["Member", "members", "profiles", "report"]
+__all__ = ["PipelineInfo", "members", "profiles", "report"]
 
 PROFILES = (".toml", ".properties", ".json")
 SOURCE = re.compile(r"^\s*\[source\]|connector\.class|^\s*debezium\.source\.", re.MULTILINE)
@@ -20,7 +20,7 @@ SOURCE = re.compile(r"^\s*\[source\]|connector\.class|^\s*debezium\.source\.", r
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class PipelineInfo:
     """One pipeline. ``origin`` is its profile, or its state folder; ``state_dir`` is None where the
     profile cannot be read, and ``problem`` says why."""
 
@@ -30,20 +30,20 @@ class Member:
     problem: str = ""
 
 
-def members(folder: Path, host: "Host", set_: list[str] | None = None) -> list[Member]:
+def members(folder: Path, host: "Host", set_: list[str] | None = None) -> list[PipelineInfo]:
     """Return the pipelines of a folder, by name: those of the profiles in it; where there are none, those
     that keep their state there."""
     found = [_of_profile(path, host, set_) for path in sorted(profiles(folder))]
     if not found:
         found = [
-            Member(name=path.name, origin=path, state_dir=path)
+            PipelineInfo(name=path.name, origin=path, state_dir=path)
             for path in sorted(folder.iterdir())
             if path.is_dir() and ((path / LOCK).exists() or (path / OFFSET).exists())
         ]
     return sorted(found, key=lambda each: each.name)
 
 
-def report(member: Member) -> dict[str, Any]:
+def report(member: PipelineInfo) -> dict[str, Any]:
     """Return what is known of a pipeline without asking its database: ``run`` is the status that the
     process which runs it gives, None where none does."""
     from waltap.control.errors import PipelineNotRunning
@@ -87,7 +87,7 @@ def profiles(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _of_profile(path: Path, host: "Host", set_: list[str] | None) -> Member:
+def _of_profile(path: Path, host: "Host", set_: list[str] | None) -> PipelineInfo:
     from waltap.cli.profile_source import overrides, read
     from waltap.config.resolve import resolve
 
@@ -95,9 +95,9 @@ def _of_profile(path: Path, host: "Host", set_: list[str] | None) -> Member:
         raw = read(str(path))
         profile = resolve(raw, host, overrides=overrides(raw, set_), at_rest=True)
     except WaltapError as error:
-        return Member(name=path.stem, origin=path, state_dir=None, problem=error.problem)
+        return PipelineInfo(name=path.stem, origin=path, state_dir=None, problem=error.problem)
     state = profile.engine.state_dir / profile.name
-    return Member(name=profile.name, origin=path, state_dir=state)
+    return PipelineInfo(name=profile.name, origin=path, state_dir=state)
 
 
 def _stored_ms(state_dir: Path) -> int | None:

@@ -11,10 +11,10 @@ from waltap.cli.profile_source import read
 from waltap.cli.question import answered
 from waltap.cli.screen import echo
 from waltap.config.secrecy import looks_secret
-from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
+from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 
 if TYPE_CHECKING:
-    from waltap.config.property import Declaration, Properties
+    from waltap.config.property import Properties, PropertyDeclaration
     from waltap.host import Host
     from waltap.specs import ConnectorSpec, SinkSpec
 
@@ -58,7 +58,7 @@ def command(
     from waltap.specs import ConnectorSpec, SinkSpec
 
     if file.exists() and not force:
-        problem = Problem(str(file), "exists already", allowed="another name, or --force")
+        problem = PropertyProblem(str(file), "exists already", allowed="another name, or --force")
         raise ConfigurationError([problem], origin=COMMAND_LINE)
     host = Host()
     uri = dsn or answered(
@@ -66,7 +66,9 @@ def command(
     )
     raw = read(uri)
     if "source" not in raw.types:
-        problem = Problem("--dsn", "names no database", allowed="postgres://user@host:port/db")
+        problem = PropertyProblem(
+            "--dsn", "names no database", allowed="postgres://user@host:port/db"
+        )
         raise ConfigurationError([problem], origin=COMMAND_LINE)
     source = {name: setting.value for name, setting in raw.settings.items()}
     connector = host.find(ConnectorSpec, str(raw.types["source"].value))
@@ -83,7 +85,7 @@ def command(
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as cause:
-        problem = Problem(str(file), f"cannot be written: {cause.strerror}")
+        problem = PropertyProblem(str(file), f"cannot be written: {cause.strerror}")
         raise ConfigurationError([problem], origin=COMMAND_LINE) from cause
     echo(f"wrote {file}")
     for name, variable in variables.items():
@@ -160,7 +162,7 @@ def _section(
     return lines
 
 
-def _default(declaration: "Declaration", pipeline: str) -> object:
+def _default(declaration: "PropertyDeclaration", pipeline: str) -> object:
     """Return the default that a profile of our own has, "" for none."""
     if declaration.secret:
         return "${env:NAME}"
@@ -169,7 +171,7 @@ def _default(declaration: "Declaration", pipeline: str) -> object:
     return "" if value is None else value
 
 
-def _comment(declaration: "Declaration") -> list[str]:
+def _comment(declaration: "PropertyDeclaration") -> list[str]:
     """Return summary, unit and allowed values as comment lines."""
     import textwrap
 

@@ -19,12 +19,18 @@ from waltap.cli.profile_source import (
 )
 from waltap.cli.question import confirm
 from waltap.cli.screen import echo
-from waltap.errors import COMMAND_LINE, ConfigurationError, OffsetError, Problem, WaltapError
+from waltap.errors import (
+    COMMAND_LINE,
+    ConfigurationError,
+    OffsetError,
+    PropertyProblem,
+    WaltapError,
+)
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
     from waltap.offsets.offset import Offset
-    from waltap.pipeline.setup import Stages
+    from waltap.pipeline.setup import PipelineStages
 
 __all__ = ["command"]
 
@@ -78,7 +84,7 @@ def set_position(
     try:
         position = Position(parse_lsn(lsn))
     except ValueError as cause:
-        problem = Problem("LSN", "cannot be read", value=lsn, allowed="e.g. 16/B374D848")
+        problem = PropertyProblem("LSN", "cannot be read", value=lsn, allowed="e.g. 16/B374D848")
         raise ConfigurationError([problem], origin=COMMAND_LINE) from cause
     profile, stages = _with_sink(file, set_)
     with PipelineLock(stages.state_dir):
@@ -88,7 +94,9 @@ def set_position(
             raise NothingStored(f"no offset is stored for {profile.name}")
         if len(offset.partitions) > 1:
             names = ", ".join(offset.partitions)
-            problem = Problem("LSN", f"is of one slot, and the pipeline reads several: {names}")
+            problem = PropertyProblem(
+                "LSN", f"is of one slot, and the pipeline reads several: {names}"
+            )
             raise ConfigurationError([problem], origin=COMMAND_LINE)
         distance = position.end_lsn - offset.sole.position.end_lsn
         effect = (
@@ -135,7 +143,7 @@ def clear(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
 
 
 def _what_it_comes_to(
-    profile: "Profile", stages: "Stages", moved: "Offset", *, back: bool
+    profile: "Profile", stages: "PipelineStages", moved: "Offset", *, back: bool
 ) -> Iterator[str]:
     """Yield what would keep the next start from going on at ``moved``, as far as can be known."""
     from waltap.cli.connection import connected
@@ -156,12 +164,12 @@ def _what_it_comes_to(
         yield f"the next start will refuse this position ({lost.code}): {lost.problem}"
 
 
-def _keep_slot(stages: "Stages", offset: "Offset") -> None:
+def _keep_slot(stages: "PipelineStages", offset: "Offset") -> None:
     """Remember whose slot it is when the offset, which told so, goes."""
-    from waltap.offsets.belongings import Belonging
+    from waltap.offsets.belongings import OwnedObject
 
     for each in offset.partitions.values():
-        entry = Belonging(
+        entry = OwnedObject(
             kind="slot",
             name=each.slot,
             system_id=each.system_id,
@@ -172,14 +180,14 @@ def _keep_slot(stages: "Stages", offset: "Offset") -> None:
             stages.belongings.keep(entry)
 
 
-def _at_rest(file: str, set_: list[str] | None) -> "tuple[Profile, Stages]":
+def _at_rest(file: str, set_: list[str] | None) -> "tuple[Profile, PipelineStages]":
     from waltap.pipeline.setup import build
 
     profile, host = at_rest(file, set_)
     return profile, build(profile, host, run_id="")
 
 
-def _with_sink(file: str, set_: list[str] | None) -> "tuple[Profile, Stages]":
+def _with_sink(file: str, set_: list[str] | None) -> "tuple[Profile, PipelineStages]":
     """Return the stages with the sink, which has a say in the position."""
     from waltap.config.resolve import resolve
     from waltap.host import Host

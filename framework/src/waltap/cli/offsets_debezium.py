@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from waltap.host import Host
     from waltap.offsets.debezium import ConnectOffsets, OffsetMap
     from waltap.offsets.offset import Offset
-    from waltap.pipeline.setup import Stages
+    from waltap.pipeline.setup import PipelineStages
     from waltap.source.connector import Connector
     from waltap.source.position import Position
 
@@ -116,7 +116,9 @@ def export_to(
         echo(f"{profile.name}: {to_debezium} has {key.decode()}: Debezium {told(offset)}")
 
 
-def _stages(file: str, set_: list[str] | None) -> "tuple[Profile, Host, Stages, str | None]":
+def _stages(
+    file: str, set_: list[str] | None
+) -> "tuple[Profile, Host, PipelineStages, str | None]":
     """Return the profile with its sink, which has a say, and the connector's name in its file."""
     from waltap.config.resolve import resolve
     from waltap.host import Host
@@ -132,7 +134,7 @@ def _stages(file: str, set_: list[str] | None) -> "tuple[Profile, Host, Stages, 
 
 
 def _taken(
-    source: "Connector", profile: "Profile", there: "OffsetMap", stages: "Stages"
+    source: "Connector", profile: "Profile", there: "OffsetMap", stages: "PipelineStages"
 ) -> "Offset":
     """Return the offset with which this pipeline goes on. Raises: WaltapError, where it cannot."""
     import msgspec
@@ -198,7 +200,7 @@ def _refuse_reader(source: "Connector") -> None:
         raise DebeziumStillReads(what, slot=slot.name, reader=slot.reader)
 
 
-def _notes(stages: "Stages", there: "OffsetMap") -> "Iterator[str]":
+def _notes(stages: "PipelineStages", there: "OffsetMap") -> "Iterator[str]":
     """Yield what else follows from going on there."""
     if there.signals:
         yield (
@@ -211,7 +213,7 @@ def _notes(stages: "Stages", there: "OffsetMap") -> "Iterator[str]":
         )
 
 
-def _with_sinks_position(stages: "Stages", offset: "Offset") -> "Offset":
+def _with_sinks_position(stages: "PipelineStages", offset: "Offset") -> "Offset":
     """Return the offset with what the sink itself keeps, where that is later. Raises: SinkError."""
     from waltap.pipeline.connection import newest
 
@@ -230,7 +232,7 @@ def _key_there(
 
     Raises: ConfigurationError, where the connector's name is not known.
     """
-    from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
+    from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
     from waltap.offsets.debezium import DebeziumOffsetMissing, RecordKey, chosen
 
     server, entries = profile.capture.topic_prefix, place.read()
@@ -241,7 +243,7 @@ def _key_there(
             continue
     name = connector or own
     if name is None:
-        problem = Problem(
+        problem = PropertyProblem(
             "--connector",
             f"is not given, and no offset of topic.prefix {server} is there that would tell",
             allowed="`name` of the connector that is to go on",

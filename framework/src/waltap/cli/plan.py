@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from waltap.mapping.type_registry import TypeRegistry
     from waltap.offsets.offset import Offset
-    from waltap.pipeline.setup import Stages
-    from waltap.source.connector import Check, Connector
+    from waltap.pipeline.setup import PipelineStages
+    from waltap.source.connector import Connector, PreflightCheck
     from waltap.source.setup_plan import PlannedTable, SetupPlan
 
 __all__ = ["command"]
@@ -116,13 +116,13 @@ def _columns(table: "PlannedTable", types: "TypeRegistry") -> Iterator[tuple[str
             yield column.name, of_type, schema_text(mapping.schema), str(arrow.type())
 
 
-def _before(table: "PlannedTable", stages: "Stages") -> str:
+def _before(table: "PlannedTable", stages: "PipelineStages") -> str:
     """Say what events of updates and deletes tell of the row as it was."""
     identity = stages.relations.identity(table.relation)
     return f"{identity.name.upper()}: {identity.before}"
 
 
-def _kept(table: "PlannedTable", stages: "Stages") -> str:
+def _kept(table: "PlannedTable", stages: "PipelineStages") -> str:
     """Say what the sinks make of a table, "" where they make the same of all."""
     profile = stages.profile
     sinks = [outlet.sink for outlet in profile.outlets] or [profile.sink]
@@ -133,7 +133,7 @@ def _kept(table: "PlannedTable", stages: "Stages") -> str:
 
 
 def _document(
-    plan: "SetupPlan", found: "list[Check]", stages: "Stages", rate: int
+    plan: "SetupPlan", found: "list[PreflightCheck]", stages: "PipelineStages", rate: int
 ) -> dict[str, Any]:
     rows = sum(table.rows or 0 for table in plan.tables if table.read)
     return {
@@ -165,7 +165,12 @@ def _document(
 
 
 def _print(
-    plan: "SetupPlan", found: "list[Check]", stages: "Stages", rate: int, *, types_too: bool
+    plan: "SetupPlan",
+    found: "list[PreflightCheck]",
+    stages: "PipelineStages",
+    rate: int,
+    *,
+    types_too: bool,
 ) -> None:
     from rich import box
     from rich.table import Table

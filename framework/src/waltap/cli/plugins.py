@@ -9,7 +9,7 @@ from waltap.cli.plugins_new import new
 from waltap.cli.screen import echo
 
 if TYPE_CHECKING:
-    from waltap.host import Plugin
+    from waltap.host import PluginInfo
 
 __all__ = ["command"]
 
@@ -37,7 +37,7 @@ def list_plugins(
     _print(plugins)
 
 
-def _document(plugin: "Plugin") -> dict[str, Any]:
+def _document(plugin: "PluginInfo") -> dict[str, Any]:
     return {
         "name": plugin.name,
         "distribution": plugin.distribution,
@@ -50,15 +50,15 @@ def _document(plugin: "Plugin") -> dict[str, Any]:
     }
 
 
-def _print(plugins: "list[Plugin]") -> None:
+def _print(plugins: "list[PluginInfo]") -> None:
     from rich import box
     from rich.table import Table
 
     from waltap.cli.screen import answers
-    from waltap.host import Health
+    from waltap.host import PluginHealth
 
     table = Table("plugin", "distribution", "version", "health", "provides", box=box.SIMPLE_HEAD)
-    colours = {Health.OK: "green", Health.NOT_LOADED: "dim"}
+    colours = {PluginHealth.OK: "green", PluginHealth.NOT_LOADED: "dim"}
     for plugin in plugins:
         provides = [
             f"{kind.replace('_', ' ')}: {', '.join(names)}"

@@ -11,9 +11,9 @@ import typer
 
 from waltap import __version__
 from waltap.cli.screen import echo
-from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
+from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 
-__all__ = ["Kind", "generate", "new"]
+__all__ = ["TemplateKind", "generate", "new"]
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 PREFIX = "waltap-"
@@ -23,7 +23,7 @@ FOLDERS = {"src": "src/{package}", "test": "tests"}
 """Folder of a template → folder of the package that is made."""
 
 
-class Kind(enum.Enum):
+class TemplateKind(enum.Enum):
     """The kinds of plugin that there is a template for: all but connectors, which are no page of code,
     and predicates, which are a line."""
 
@@ -46,28 +46,36 @@ class Kind(enum.Enum):
 
 
 ADVICE = {
-    Kind.DECODER: "`decoder.py` reads lines of JSON from an output plugin that does not exist: "
+    TemplateKind.DECODER: "`decoder.py` reads lines of JSON from an output plugin that does not exist: "
     "replace them by those of yours, and `tests/recordings.jsonl` by frames recorded from a server.",
-    Kind.SINK: "`sink.py` appends to a file: replace the file by your destination, and `read_back` "
+    TemplateKind.SINK: "`sink.py` appends to a file: replace the file by your destination, and "
+    "`read_back` "
     "in the tests by another way of reading it.",
-    Kind.TRANSFORM: "`transform.py` writes stars over columns: replace that by what you need.",
-    Kind.RECORD_TRANSFORM: "`transform.py` adds a field to values: replace that by what you need.",
-    Kind.FORMAT: "`format.py` writes flat JSON: replace it by your format, and `parse` in the tests "
+    TemplateKind.TRANSFORM: "`transform.py` writes stars over columns: replace that by what you need.",
+    TemplateKind.RECORD_TRANSFORM: "`transform.py` adds a field to values: replace that by what you need.",
+    TemplateKind.FORMAT: "`format.py` writes flat JSON: replace it by your format, and `parse` in "
+    "the tests "
     "by another library's reader of it. The tests need `waltap-postgres`.",
-    Kind.OFFSET_STORE: "`store.py` keeps offsets in SQLite: replace it by your database.",
-    Kind.SIGNAL_ACTION: "`action.py` sends a notification: replace that by what your signal asks for.",
-    Kind.SIGNAL_CHANNEL: "`channel.py` reads a file: replace it by where your signals come from.",
-    Kind.NOTIFICATION_CHANNEL: "`channel.py` appends to a file: replace it by your messenger.",
-    Kind.TYPE: "`mapping.py` reads versions like 1.2.3: replace `SCHEMA`, `parse` and `arrow` by those of "
+    TemplateKind.OFFSET_STORE: "`store.py` keeps offsets in SQLite: replace it by your database.",
+    TemplateKind.SIGNAL_ACTION: "`action.py` sends a notification: replace that by what your "
+    "signal asks for.",
+    TemplateKind.SIGNAL_CHANNEL: "`channel.py` reads a file: replace it by where your signals come from.",
+    TemplateKind.NOTIFICATION_CHANNEL: "`channel.py` appends to a file: replace it by your messenger.",
+    TemplateKind.TYPE: "`mapping.py` reads versions like 1.2.3: replace `SCHEMA`, `parse` and "
+    "`arrow` by those of "
     "your type, and the values in the tests by what your server prints.",
-    Kind.CONVERTER: "`converter.py` reads book numbers: replace that by what your columns are to become.",
-    Kind.SNAPSHOTTER: "`mode.py` reads tables when the position is lost, and leaves out archives and "
+    TemplateKind.CONVERTER: "`converter.py` reads book numbers: replace that by what your columns "
+    "are to become.",
+    TemplateKind.SNAPSHOTTER: "`mode.py` reads tables when the position is lost, and leaves out "
+    "archives and "
     "rows marked as deleted: replace that by your rule, and write its truth table into the tests first.",
-    Kind.REPLICA_IDENTITY: "`identity.py` takes old tuples for whole rows: replace that by what your "
+    TemplateKind.REPLICA_IDENTITY: "`identity.py` takes old tuples for whole rows: replace that "
+    "by what your "
     "server sends, and the letter in `plugin.py` by its own.",
-    Kind.TOPIC_NAMING: "`naming.py` gives each schema one topic: replace that by your rule.",
-    Kind.CHECK: "`check.py` looks at a setting of the server: replace it by what a start of yours needs.",
-    Kind.COMMAND: "`command.py` counts what plugins provide: replace it by your command.",
+    TemplateKind.TOPIC_NAMING: "`naming.py` gives each schema one topic: replace that by your rule.",
+    TemplateKind.CHECK: "`check.py` looks at a setting of the server: replace it by what a start "
+    "of yours needs.",
+    TemplateKind.COMMAND: "`command.py` counts what plugins provide: replace it by your command.",
 }
 
 
@@ -75,7 +83,7 @@ def new(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Name of the plugin, e.g. acme or waltap-acme.")
     ],
-    kind: Annotated[Kind, typer.Option("--kind", help="What the plugin provides.")],
+    kind: Annotated[TemplateKind, typer.Option("--kind", help="What the plugin provides.")],
     into: Annotated[
         Path, typer.Option("--into", metavar="DIR", help="Folder to make the package's folder in.")
     ] = Path(),
@@ -86,18 +94,22 @@ def new(
     echo(f"Next: cd {folder} && pip install -e '.[test]' && pytest && waltap plugins")
 
 
-def generate(name: str, kind: Kind, into: Path) -> Path:
+def generate(name: str, kind: TemplateKind, into: Path) -> Path:
     """Write the package and return its folder.
 
     Raises: ConfigurationError for a name that cannot be one, or a folder that is there already.
     """
     if not NAME.fullmatch(name):
         allowed = "lower-case letters and digits, parts joined by -"
-        raise _refused(Problem("NAME", "cannot be a plugin's name", value=name, allowed=allowed))
+        raise _refused(
+            PropertyProblem("NAME", "cannot be a plugin's name", value=name, allowed=allowed)
+        )
     bare = name.removeprefix(PREFIX)
     folder = into / f"{PREFIX}{bare}"
     if folder.exists():
-        raise _refused(Problem(str(folder), "exists already", allowed="another name, or --into"))
+        raise _refused(
+            PropertyProblem(str(folder), "exists already", allowed="another name, or --into")
+        )
     words = {
         "name": bare,
         "distribution": f"{PREFIX}{bare}",
@@ -114,7 +126,7 @@ def generate(name: str, kind: Kind, into: Path) -> Path:
         for source in (templates / "every", templates / kind.value):
             _write(source, folder, words)
     except OSError as cause:
-        problem = Problem(str(folder), f"cannot be written: {cause.strerror}")
+        problem = PropertyProblem(str(folder), f"cannot be written: {cause.strerror}")
         raise _refused(problem) from cause
     return folder
 
@@ -131,5 +143,5 @@ def _write(source: Traversable, target: Path, words: dict[str, str]) -> None:
             (target / entry.name.removesuffix(SUFFIX)).write_text(text, encoding="utf-8")
 
 
-def _refused(problem: Problem) -> ConfigurationError:
+def _refused(problem: PropertyProblem) -> ConfigurationError:
     return ConfigurationError([problem], origin=COMMAND_LINE)

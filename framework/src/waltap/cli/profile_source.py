@@ -9,7 +9,7 @@ import typer
 
 from waltap.config.connect_worker import ASKING
 from waltap.config.secrecy import HIDDEN, looks_secret, redacted
-from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
+from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 
 if TYPE_CHECKING:
     from waltap.config.layers import RawProfile
@@ -67,7 +67,7 @@ def read(source: str) -> "RawProfile":
         table, origin = _from_uri(source)
         return read_tables({"source": table}, origin=origin)
     if KEY_VALUE.search(source) and not Path(source).exists():
-        problem = Problem("DSN", "is given as key=value pairs", allowed=URI_FORM)
+        problem = PropertyProblem("DSN", "is given as key=value pairs", allowed=URI_FORM)
         raise ConfigurationError([problem], origin=COMMAND_LINE)
     return load(Path(source))
 
@@ -101,7 +101,7 @@ def overrides(raw: "RawProfile", given: list[str] | None) -> dict[str, str]:
         name, equals, value = entry.partition("=")
         if not equals or not name.strip():
             shown = HIDDEN if looks_secret(name) else redacted(name)
-            raw.problems.append(Problem("--set", "is not NAME=VALUE", value=shown))
+            raw.problems.append(PropertyProblem("--set", "is not NAME=VALUE", value=shown))
         else:
             values[name.strip()] = value
     return values
@@ -118,7 +118,7 @@ def _from_uri(uri: str) -> tuple[dict[str, object], str]:
         asked = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError:
         what = "cannot be read; characters such as / ? # @ : in a password are written %2F %3F …"
-        problem = Problem("DSN", what, allowed=URI_FORM)
+        problem = PropertyProblem("DSN", what, allowed=URI_FORM)
         raise ConfigurationError([problem], origin=COMMAND_LINE) from None
     table: dict[str, object] = {"type": parts.scheme}
     given = {

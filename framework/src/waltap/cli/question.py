@@ -5,7 +5,7 @@ import sys
 import typer
 
 from waltap.cli.screen import echo
-from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
+from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 
 __all__ = ["answered", "confirm"]
 
@@ -17,7 +17,7 @@ def answered(option: str, question: str, *, default: str) -> str:
     except typer.Abort:
         if sys.stdin.isatty():
             raise
-    problem = Problem(
+    problem = PropertyProblem(
         option, "is not given, and standard input has no answer", allowed=f"such as {default}"
     )
     raise ConfigurationError([problem], origin=COMMAND_LINE)

@@ -83,11 +83,11 @@ def command(
 
 
 def _writer(path: Path) -> "RecordingWriter":
-    from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
+    from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
     from waltap.recording.file import RecordingWriter
 
     try:
         return RecordingWriter(path)
     except OSError as cause:
-        problem = Problem(str(path), f"cannot be written: {cause.strerror}")
+        problem = PropertyProblem(str(path), f"cannot be written: {cause.strerror}")
         raise ConfigurationError([problem], origin=COMMAND_LINE) from cause

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from waltap.config.profile import Profile
     from waltap.pipeline import Engine
 
-__all__ = ["START_ANEW", "Reloading", "reloaded_by_signal"]
+__all__ = ["START_ANEW", "ProfileReloader", "reloaded_by_signal"]
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ START_ANEW = 4
 """Exit code of a run that ended since a changed profile needs a new start."""
 
 
-class Reloading:
+class ProfileReloader:
     """Reads the profile of ``engine`` again with ``load``, and has run and log (``obey``) go by it.
 
     ``exits``: the run ends cleanly where something changed that only a new start brings; ``start_anew``
@@ -73,7 +73,7 @@ class Reloading:
 
 
 @contextmanager
-def reloaded_by_signal(reloading: Reloading, stop: Callable[[], None]) -> Iterator[None]:
+def reloaded_by_signal(reloading: ProfileReloader, stop: Callable[[], None]) -> Iterator[None]:
     """Read again on SIGHUP while the block lasts, in a thread of its own.
 
     A terminal that goes away sends the same signal: then the run ends cleanly (``stop``), unless whoever

@@ -23,7 +23,7 @@ def command(file: FileArgument, sink: SinkOption = None, set_: SetOption = None)
     from waltap.clock import SystemClock
     from waltap.config.resolve import resolve
     from waltap.host import Host
-    from waltap.pipeline.repair import Repair
+    from waltap.pipeline.repair import GapRepair
 
     raw, host = read(file), Host()
     from waltap.cli.log_output import telemetry
@@ -33,7 +33,7 @@ def command(file: FileArgument, sink: SinkOption = None, set_: SetOption = None)
         if not _lost(profile, host):
             echo(f"{profile.name} has no gap")
             return
-        repair = Repair(profile, host)
+        repair = GapRepair(profile, host)
         show(repair.engine)
         clock = SystemClock()
         with stopped_by_signals(repair.engine):
@@ -47,10 +47,10 @@ def command(file: FileArgument, sink: SinkOption = None, set_: SetOption = None)
 def _lost(profile: "Profile", host: "Host") -> bool:
     """Tell whether a gap is open, or the stored position cannot be had. Raises: WaltapError."""
     from waltap.cli.connection import connected
-    from waltap.offsets.gaps import Gaps
+    from waltap.offsets.gaps import GapCertificates
     from waltap.pipeline.onlooker import asked_of_the_stored_offset
 
-    if Gaps(profile.engine.state_dir / profile.name).open():
+    if GapCertificates(profile.engine.state_dir / profile.name).open():
         return True
     with connected(profile, host) as (connector, stages):
         error = asked_of_the_stored_offset(

@@ -11,7 +11,7 @@ from waltap.cli.run import MaxRecords, MaxSeconds, limits_of, stopped_by_signals
 
 if TYPE_CHECKING:
     from waltap.config.layers import RawProfile
-    from waltap.recording.connector import Recording
+    from waltap.recording.connector import RecordingHead
 
 __all__ = ["command"]
 
@@ -42,10 +42,10 @@ def command(
     from waltap.config.resolve import resolve
     from waltap.host import Host
     from waltap.pipeline import Engine
-    from waltap.recording.connector import Recording
+    from waltap.recording.connector import RecordingHead
     from waltap.recording.profiles import replaying
 
-    made, host = Recording(recording), Host()
+    made, host = RecordingHead(recording), Host()
     raw = _bare(made) if profile is None else read(profile)
     limits = replace(limits_of(None, None, max_records, max_seconds), until_lsn=made.end)
     from waltap.cli.log_output import telemetry
@@ -58,7 +58,7 @@ def command(
             engine.run()
 
 
-def _bare(made: "Recording") -> "RawProfile":
+def _bare(made: "RecordingHead") -> "RawProfile":
     """Return a profile that says nothing but where the recording is."""
     from waltap.config.layers import read_tables
 

@@ -116,7 +116,7 @@ def command(
         of_one = {"--sink": sink, "--http": http, "--ready-file": ready_file}
         raise typer.Exit(_all(Path(file), arguments, set_ or [], of_one, log_file))
     from waltap.cli.log_output import telemetry
-    from waltap.cli.reloading import START_ANEW, Reloading, reloaded_by_signal
+    from waltap.cli.reloading import START_ANEW, ProfileReloader, reloaded_by_signal
     from waltap.config.resolve import resolve
     from waltap.host import Host
     from waltap.pipeline import Engine
@@ -132,7 +132,7 @@ def command(
     with telemetry(host) as show:
         engine = Engine(load(), host, limits=limits, ready_file=ready_file)
         show(engine)
-        reloading = Reloading(engine, load, show.obey, exits=exit_on_change)
+        reloading = ProfileReloader(engine, load, show.obey, exits=exit_on_change)
         from waltap.telemetry.observers import observed
 
         again = reloaded_by_signal(reloading, engine.stop)
@@ -155,14 +155,14 @@ def epilog() -> str:
 
 def _given() -> list[str]:
     """Return the settings of standard input. Raises: ConfigurationError."""
-    from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
+    from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 
     try:
         given = json.load(sys.stdin)
     except ValueError:
         given = None
     if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
-        problem = Problem("--set-from-stdin", "takes a JSON list of NAME=VALUE")
+        problem = PropertyProblem("--set-from-stdin", "takes a JSON list of NAME=VALUE")
         raise ConfigurationError([problem], origin=COMMAND_LINE)
     return given
 
@@ -181,18 +181,20 @@ def _all(
     from waltap.cli.fleet import profiles
     from waltap.cli.log_output import telemetry
     from waltap.cli.supervisor import Supervisor, told_by_signals
-    from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
+    from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
     from waltap.host import Host
 
     problems = [
-        Problem(name, "is of one pipeline: set it in its profile")
+        PropertyProblem(name, "is of one pipeline: set it in its profile")
         for name, value in of_one.items()
         if value is not None
     ]
     if not folder.is_dir():
-        problems.append(Problem("--all", "is not given a folder", value=str(folder)))
+        problems.append(PropertyProblem("--all", "is not given a folder", value=str(folder)))
     elif not any(profiles(folder)):
-        problems.append(Problem("--all", "finds no profile in the folder", value=str(folder)))
+        problems.append(
+            PropertyProblem("--all", "finds no profile in the folder", value=str(folder))
+        )
     if problems:
         raise ConfigurationError(problems, origin=COMMAND_LINE)
     supervisor = Supervisor(lambda: sorted(profiles(folder)), arguments, settings)
@@ -209,14 +211,14 @@ def limits_of(
     max_seconds: float | None,
 ) -> Any:
     """Return the `Limits` of a run. Raises: ConfigurationError when the LSN is none."""
-    from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
+    from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
     from waltap.pipeline import Limits
     from waltap.source.position import parse_lsn
 
     try:
         lsn = None if until_lsn is None else parse_lsn(until_lsn)
     except ValueError as cause:
-        problem = Problem(
+        problem = PropertyProblem(
             "--until-lsn", "is not an LSN", value=until_lsn, allowed="e.g. 16/B374D848"
         )
         raise ConfigurationError([problem], origin=COMMAND_LINE) from cause

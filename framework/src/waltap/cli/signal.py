@@ -8,7 +8,7 @@ from waltap.cli.profile_source import FileArgument, SetOption, any_sink, overrid
 from waltap.cli.screen import echo
 
 if TYPE_CHECKING:
-    from waltap.control.protocol import Answer
+    from waltap.control.protocol import ControlAnswer
 
 __all__ = ["command"]
 
@@ -60,7 +60,7 @@ def command(
         raise typer.Exit(1)
 
 
-def _line(name: str, kind: str, answer: "Answer") -> str:
+def _line(name: str, kind: str, answer: "ControlAnswer") -> str:
     signal = f"{name}: signal {answer.identifier} ({kind})"
     if answer.taken:
         return f"{signal} is acted on"

@@ -9,7 +9,7 @@ import typer
 
 from waltap.amounts import size
 from waltap.cli.connection import connected
-from waltap.cli.fleet import Member, members, report
+from waltap.cli.fleet import PipelineInfo, members, report
 from waltap.cli.profile_source import SetOption, at_rest
 from waltap.cli.screen import answers, echo
 from waltap.cli.status_view import overview, run_view
@@ -56,7 +56,7 @@ def command(
         return
     profile, host = at_rest(place, set_)
     state_dir = profile.engine.state_dir / profile.name
-    member = Member(name=profile.name, origin=Path(place), state_dir=state_dir)
+    member = PipelineInfo(name=profile.name, origin=Path(place), state_dir=state_dir)
     if watch:
         draw_until_interrupted(lambda: _view(report(member)), WATCH_S)
         return

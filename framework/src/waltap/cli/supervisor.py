@@ -33,7 +33,7 @@ SETTINGS_FROM_STDIN = "--set-from-stdin"
 
 
 @dataclass(slots=True)
-class _Child:
+class _SupervisedProcess:
     """A profile and the process that runs it, None between two."""
 
     path: Path
@@ -57,7 +57,7 @@ class Supervisor:
     clock: Clock = field(default_factory=SystemClock)
     stopping: bool = False
     reading: bool = True
-    _children: dict[Path, _Child] = field(default_factory=dict)
+    _children: dict[Path, _SupervisedProcess] = field(default_factory=dict)
 
     def stop(self) -> None:
         """Have every pipeline end cleanly. Called by signal handlers, too."""
@@ -96,14 +96,14 @@ class Supervisor:
         for path, content in there.items():
             known = self._children.get(path)
             if known is None:
-                self._children[path] = _Child(path, content)
+                self._children[path] = _SupervisedProcess(path, content)
             elif known.process is not None:
                 known.content = content
                 known.process.send_signal(signal.SIGHUP)
             elif known.content != content or known.code == FAULTY:
                 known.content, known.due = content, 0.0
 
-    def _look_at(self, child: _Child) -> None:
+    def _look_at(self, child: _SupervisedProcess) -> None:
         now = self.clock.monotonic()
         if child.process is None:
             if child.due is not None and now >= child.due:
@@ -146,7 +146,7 @@ class Supervisor:
             pipe.write(json.dumps(list(self.settings)).encode())
         return process
 
-    def _end(self, children: Iterable[_Child]) -> None:
+    def _end(self, children: Iterable[_SupervisedProcess]) -> None:
         """End processes cleanly, all at once, and wait for them."""
         running = [child for child in children if child.process is not None]
         for child in running:

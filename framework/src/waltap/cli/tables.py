@@ -10,13 +10,13 @@ import typer
 from waltap.cli.connection import connected
 from waltap.cli.profile_source import FileArgument, SetOption, at_rest
 from waltap.cli.screen import echo
-from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
+from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 from waltap.printable import printable
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
-    from waltap.pipeline.setup import Stages
-    from waltap.snapshot.incremental_state import State
+    from waltap.pipeline.setup import PipelineStages
+    from waltap.snapshot.incremental_state import IncrementalState
     from waltap.source.connector import Connector
 
 __all__ = ["command"]
@@ -87,7 +87,7 @@ def _parsed(names: list[str]) -> list[Place]:
 
     places = {name: schema_and_table(name) for name in names}
     problems = [
-        Problem("NAME", "is no name of a table", value=name, allowed="schema.table")
+        PropertyProblem("NAME", "is no name of a table", value=name, allowed="schema.table")
         for name, place in places.items()
         if place is None
     ]
@@ -96,25 +96,25 @@ def _parsed(names: list[str]) -> list[Place]:
     return [place for place in places.values() if place is not None]
 
 
-def _places(names: list[str], connector: "Connector", stages: "Stages") -> list[Place]:
+def _places(names: list[str], connector: "Connector", stages: "PipelineStages") -> list[Place]:
     """Return the tables, which there are and the profile captures. Raises: ConfigurationError."""
     places, there = _parsed(names), set(connector.existing_tables().values())
     problems = []
     for schema, table in places:
         name = f"{schema}.{table}"
         if (schema, table) not in there:
-            problems.append(Problem("NAME", "there is no such table", value=name))
+            problems.append(PropertyProblem("NAME", "there is no such table", value=name))
         elif not stages.capture.captures(schema, table):
             allowed = (
                 "a table that the profile captures: change table.include.list, and start again"
             )
-            problems.append(Problem("NAME", "is not captured", value=name, allowed=allowed))
+            problems.append(PropertyProblem("NAME", "is not captured", value=name, allowed=allowed))
     if problems:
         raise ConfigurationError(problems, origin=COMMAND_LINE)
     return places
 
 
-def _read(profile: "Profile", stages: "Stages", places: list[Place]) -> None:
+def _read(profile: "Profile", stages: "PipelineStages", places: list[Place]) -> None:
     """Have the rows read, by the running pipeline or at the next start."""
     if _asked(profile, "execute-snapshot", places):
         return
@@ -133,7 +133,7 @@ def _read(profile: "Profile", stages: "Stages", places: list[Place]) -> None:
     echo(f"{profile.name}: the pipeline does not run; its next start reads the rows")
 
 
-def _forget(profile: "Profile", stages: "Stages", places: list[Place]) -> None:
+def _forget(profile: "Profile", stages: "PipelineStages", places: list[Place]) -> None:
     """End what reads tables that are no longer streamed."""
     if _asked(profile, "stop-snapshot", places):
         return
@@ -155,20 +155,20 @@ def _asked(profile: "Profile", kind: str, places: list[Place]) -> bool:
 
 
 @contextmanager
-def _stored_queue(stages: "Stages") -> "Iterator[State | None]":
+def _stored_queue(stages: "PipelineStages") -> "Iterator[IncrementalState | None]":
     """Give the stored state of incremental snapshots, and store what it has become; None without an
     offset. Raises: PipelineRunning."""
     import msgspec
 
     from waltap.pipeline.lock import PipelineLock
-    from waltap.snapshot.incremental_state import State
+    from waltap.snapshot.incremental_state import IncrementalState
 
     with PipelineLock(stages.state_dir):
         offset = stages.store.load()
         if offset is None or offset.snapshot is not None:
             yield None
             return
-        state = State.restored(offset.signals)
+        state = IncrementalState.restored(offset.signals)
         yield state
         signals = msgspec.to_builtins(state)
         stages.store.store(msgspec.structs.replace(offset, signals=signals))

@@ -16,7 +16,7 @@ from waltap.cli.run import (
     stopped_by_signals,
 )
 from waltap.cli.tail_records import is_place, settings_of, tail_records
-from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
+from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 from waltap.hookspecs import hookimpl
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def command(
             raw, host, sink="terminal", overrides={**settings, **overrides(raw, set_)}
         )
         engine = Engine(profile, host, limits=limits)
-        watching = _Watching(_what(profile, table or []))
+        watching = _WatchNotice(_what(profile, table or []))
         host.register(watching, "tail")
         watching.tell("connecting")
         with stopped_by_signals(engine):
@@ -111,13 +111,15 @@ def _refuse_for(what: str, given: dict[str, object]) -> None:
     named = what.partition("://")
     place = f"{named[0]}://" if named[1] else what
     problems = [
-        Problem(name, f"means nothing for {place}") for name, value in given.items() if value
+        PropertyProblem(name, f"means nothing for {place}")
+        for name, value in given.items()
+        if value
     ]
     if problems:
         raise ConfigurationError(problems, origin=COMMAND_LINE)
 
 
-class _Watching:
+class _WatchNotice:
     """Says on standard error what is watched: at once, and when changes can come."""
 
     def __init__(self, what: str) -> None:

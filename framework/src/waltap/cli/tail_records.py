@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from waltap.config.secrecy import HIDDEN, hide, looks_secret, redacted
-from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
+from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 from waltap.extras import PLACES, SCHEMAS
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ def is_place(source: str) -> bool:
 def settings_of(given: Sequence[str], registry: str | None) -> dict[str, str]:
     """Return the properties of ``--set`` and ``--registry``. Raises: ConfigurationError."""
     settings: dict[str, str] = {} if registry is None else {REGISTRY: registry}
-    problems: list[Problem] = []
+    problems: list[PropertyProblem] = []
     for entry in given:
         name, equals, value = entry.partition("=")
         if not equals or not name.strip():
             shown = HIDDEN if looks_secret(name) else redacted(name)
-            problems.append(Problem("--set", "is not NAME=VALUE", value=shown))
+            problems.append(PropertyProblem("--set", "is not NAME=VALUE", value=shown))
             continue
         settings[name.strip()] = value
         if looks_secret(name):
@@ -75,7 +75,7 @@ def tail_records(
 
     if start not in ("beginning", "end") and not (start.isascii() and start.isdecimal()):
         allowed = "beginning, end, or an offset such as 1200"
-        problem = Problem("--from", "is no place in a topic", value=start, allowed=allowed)
+        problem = PropertyProblem("--from", "is no place in a topic", value=start, allowed=allowed)
         raise ConfigurationError([problem], origin=COMMAND_LINE)
     host = Host()
     from waltap.cli.log_output import telemetry
@@ -83,7 +83,7 @@ def tail_records(
     with telemetry(host, quiet=True), _stopped_by_signals() as stopped:
         decoder = _decoder(host, settings)
         stream = _stream(host, place, start, settings)
-        show = _Shown(stream, decoder, as_json=as_json)
+        show = _RecordPrinter(stream, decoder, as_json=as_json)
         began = idle_since = time.monotonic()
         count, told = 0, False
         try:
@@ -133,7 +133,7 @@ def _decoder(host: "Host", settings: Mapping[str, str]) -> "RecordDecoder | None
         return None
     if REGISTRY not in own:
         problems = [
-            Problem(name, "is no property of a consumer, and no registry is named",
+            PropertyProblem(name, "is no property of a consumer, and no registry is named",
                     allowed=f"{CONSUMER}NAME, or properties of a registry with --registry URL")
             for name in own
         ]  # fmt: skip
@@ -145,20 +145,20 @@ def _decoder(host: "Host", settings: Mapping[str, str]) -> "RecordDecoder | None
     return decoder
 
 
-class _Shown:
+class _RecordPrinter:
     """Prints records; tells whether somebody still reads what is printed."""
 
     def __init__(
         self, stream: "RecordStream", decoder: "RecordDecoder | None", *, as_json: bool
     ) -> None:
         from waltap.config.environment import colours
-        from waltap.reading.document import Documents
+        from waltap.reading.document import DocumentReader
         from waltap.reading.record_layout import RecordLayout, json_line
-        from waltap.sink.ink import Ink
+        from waltap.sink.ink import TerminalStyle
 
         self._blind = decoder is None
-        documents = Documents(decoder)
-        ink = Ink(width=WIDTH, coloured=sys.stdout.isatty() and colours())
+        documents = DocumentReader(decoder)
+        ink = TerminalStyle(width=WIDTH, coloured=sys.stdout.isatty() and colours())
         layout = RecordLayout(ink, documents, named=len(stream.topics) > 1)
         self._line: Callable[[StoredRecord], str] = layout.line
         if as_json:

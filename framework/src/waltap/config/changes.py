@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from waltap.config.profile import Component, Profile, TransformUse
-from waltap.config.property import Declaration, Properties, declarations
+from waltap.config.property import Properties, PropertyDeclaration, declarations
 
-__all__ = ["Change", "changes"]
+__all__ = ["PropertyChange", "changes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class PropertyChange:
     """A property that has another value. ``name`` is as in a profile of our own, with its place where that
     is not the common namespace; ``declaration`` is None for what is no property, such as a type."""
 
     name: str
-    declaration: Declaration | None = None
+    declaration: PropertyDeclaration | None = None
 
     @property
     def reloadable(self) -> bool:
@@ -24,18 +24,18 @@ class Change:
         return self.declaration is not None and self.declaration.reloadable
 
 
-def changes(before: Profile, after: Profile) -> list[Change]:
+def changes(before: Profile, after: Profile) -> list[PropertyChange]:
     """Return what differs, in the order of ``after``. Values are compared, secrets too, and not shown."""
     old, new = dict(_settings(before)), dict(_settings(after))
     found = []
     for name in [*new, *(name for name in old if name not in new)]:
         value, declaration = new.get(name) or (None, old[name][1])
         if name not in old or old[name][0] != value:
-            found.append(Change(name=name, declaration=declaration))
+            found.append(PropertyChange(name=name, declaration=declaration))
     return found
 
 
-def _settings(profile: Profile) -> Iterator[tuple[str, tuple[Any, Declaration | None]]]:
+def _settings(profile: Profile) -> Iterator[tuple[str, tuple[Any, PropertyDeclaration | None]]]:
     """Yield each property by its name, with its value and what declares it."""
     yield "name", (profile.name, None)
     yield "labels", (profile.labels, None)
@@ -101,7 +101,7 @@ def _transforms(
 
 def _values(
     place: str, model: Properties | None
-) -> Iterator[tuple[str, tuple[Any, Declaration | None]]]:
+) -> Iterator[tuple[str, tuple[Any, PropertyDeclaration | None]]]:
     if model is None:
         return
     for declaration in declarations(type(model)):

@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING
 
 from waltap.capture.java_regex import java_pattern
-from waltap.config.layers import KAFKA, RawProfile, Setting
+from waltap.config.layers import KAFKA, GivenProperty, RawProfile
 
 if TYPE_CHECKING:
     from waltap.config.namespace import Namespace
@@ -45,7 +45,9 @@ def take_worker_settings(sink: "SinkSpec", flat: "Namespace", own: "Namespace") 
         given = flat.settings.pop(name)
         here = f"{PRODUCER}{name}" if SECURITY.fullmatch(name) else name
         here = f"{PRODUCER}{name.removeprefix(OVERRIDE)}" if name.startswith(OVERRIDE) else here
-        own.settings.setdefault(here, Setting(given.name, given.value, given.origin, whole=True))
+        own.settings.setdefault(
+            here, GivenProperty(given.name, given.value, given.origin, whole=True)
+        )
 
 
 def exactly_once(sink: "SinkSpec", flat: "Namespace", own: "Namespace") -> None:
@@ -61,7 +63,7 @@ def exactly_once(sink: "SinkSpec", flat: "Namespace", own: "Namespace") -> None:
             flat.claim(name)
             asked, value = sink.exactly_once
             there = own.settings.setdefault(
-                asked, Setting(setting.name, value, setting.origin, whole=True)
+                asked, GivenProperty(setting.name, value, setting.origin, whole=True)
             )
             if str(there.value).strip().casefold() != value:
                 flat.complain(setting, f"contradicts {there.name}={there.value}")

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from waltap.config.layers import RawProfile
-from waltap.config.namespace import Findings, Namespace
+from waltap.config.namespace import Namespace, ValidationResult
 from waltap.config.profile import Component, ConverterUse
 from waltap.config.property import Properties
-from waltap.config.transforms import Find
-from waltap.errors import Problem
+from waltap.config.transforms import TransformLookup
+from waltap.errors import PropertyProblem
 from waltap.specs import ColumnConverterSpec, Spec
 
 __all__ = ["converters"]
@@ -22,11 +22,11 @@ JAVA_CLASS = re.compile(r"\w+(\.\w+)*\.[A-Z][\w$]*")
 
 
 def converters(
-    find: Find,
+    find: TransformLookup,
     component: Callable[[str, Any, Namespace], Component[Any] | None],
     models: Callable[[type[Spec]], list[type[Properties]]],
     raw: RawProfile,
-    findings: Findings,
+    findings: ValidationResult,
 ) -> tuple[ConverterUse, ...]:
     """Return those that have no problem."""
     found = []
@@ -36,7 +36,7 @@ def converters(
         given = space.settings.pop("type", None)
         if given is None:
             hint = f"{native}type" if native else None
-            findings.problems.append(Problem(f"{prefix}type", "is missing", native=hint))
+            findings.problems.append(PropertyProblem(f"{prefix}type", "is missing", native=hint))
             continue
         name = str(given.value).strip()
         before = len(findings.problems)
@@ -54,10 +54,10 @@ def converters(
     return tuple(found)
 
 
-def _java(place: str, name: str) -> Problem:
+def _java(place: str, name: str) -> PropertyProblem:
     what = "names a Java class, which waltap cannot load, and no plugin takes its place"
     allowed = (
         "the name of a converter that a plugin's register_converters contributes; with this class among "
         "its aliases it is found by it: docs/plugin-authors/write-a-converter.md"
     )
-    return Problem(place, what, value=name, allowed=allowed)
+    return PropertyProblem(place, what, value=name, allowed=allowed)

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 from waltap.config.layers import RawProfile
-from waltap.config.namespace import Findings, Namespace
+from waltap.config.namespace import Namespace, ValidationResult
 from waltap.config.profile import Component
 from waltap.config.property import Properties
-from waltap.config.transforms import Find
-from waltap.errors import Problem
+from waltap.config.transforms import TransformLookup
+from waltap.errors import PropertyProblem
 from waltap.specs import SinkSpec, Spec
 
 __all__ = ["copy_of_letters"]
@@ -17,11 +17,11 @@ PLACE = "dead_letters."
 
 
 def copy_of_letters(
-    find: Find,
+    find: TransformLookup,
     component: Callable[[str, Any, Namespace], Component[Any] | None],
     models: Callable[[type[Spec]], list[type[Properties]]],
     raw: RawProfile,
-    findings: Findings,
+    findings: ValidationResult,
 ) -> Component[SinkSpec] | None:
     """Return the sink that is named there, None without one, or with problems."""
     if not raw.dead_letters:
@@ -30,7 +30,7 @@ def copy_of_letters(
     given = space.settings.pop("type", None)
     if given is None:
         findings.problems.append(
-            Problem(f"{PLACE}type", "is missing", allowed="the name of a sink")
+            PropertyProblem(f"{PLACE}type", "is missing", allowed="the name of a sink")
         )
         return None
     spec = find(SinkSpec, str(given.value), f"{PLACE}type")

@@ -1,9 +1,11 @@
 """What Debezium's PostgreSQL connector and Kafka Connect call things: names, defaults, old names.
 
 Only what no component of waltap declares stands here; the rest is known from the declarations, also of
-components that a profile does not choose. `Treatment.IGNORED`: it tunes or names a part that waltap does
+components that a profile does not choose. `PropertyTreatment.IGNORED`: it tunes or names a part
+that waltap does
 not have (queues, workers, JMX), so that any value is accepted and nothing changes; ``why`` says so.
-`Treatment.DEFAULT_ONLY`: waltap behaves as Debezium does with the default value; another value is refused
+`PropertyTreatment.DEFAULT_ONLY`: waltap behaves as Debezium does with the default value; another
+value is refused
 by name, not ignored, and with the reason where the name does not say it. ``harmless`` are further values
 that change nothing.
 
@@ -21,15 +23,15 @@ __all__ = [
     "MAPPED",
     "OLD_NAMES",
     "OLD_VALUES",
-    "Known",
-    "Treatment",
+    "KnownProperty",
+    "PropertyTreatment",
     "format_instead",
     "known",
     "present",
 ]
 
 
-class Treatment(enum.Enum):
+class PropertyTreatment(enum.Enum):
     """What becomes of a known property that no component of waltap declares."""
 
     IGNORED = "ignored"
@@ -37,21 +39,21 @@ class Treatment(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownProperty:
     """One known property: Debezium's default ("" where it has none) and what becomes of it.
 
     ``harmless``: other values that change nothing. ``why``: the reason why any other value is refused.
     """
 
     default: str
-    treatment: Treatment = Treatment.DEFAULT_ONLY
+    treatment: PropertyTreatment = PropertyTreatment.DEFAULT_ONLY
     harmless: tuple[str, ...] = ()
     why: str = ""
     component: str = ""
 
     def accepts(self, value: object) -> bool:
         """Tell whether ``value`` changes nothing: ignored, empty, the default, or harmless."""
-        if self.treatment is Treatment.IGNORED:
+        if self.treatment is PropertyTreatment.IGNORED:
             return True
         text = str(value).strip().casefold()
         return text in {"", self.default.casefold(), *map(str.casefold, self.harmless)}
@@ -66,8 +68,8 @@ class Known:
         return f"leave it out, or {kind}{', '.join(values)}"
 
 
-def _ignored(why: str, *names: str) -> dict[str, Known]:
-    return {name: Known("", Treatment.IGNORED, why=why) for name in names}
+def _ignored(why: str, *names: str) -> dict[str, KnownProperty]:
+    return {name: KnownProperty("", PropertyTreatment.IGNORED, why=why) for name in names}
 
 
 WORKER = "waltap is one process for one pipeline: there is no Connect worker to set up"
@@ -86,7 +88,7 @@ ANOTHER_SINK = "it is Kafka's, and the profile's sink is another"
 JMX = "there is no JMX; Engine.status() and the log tell the same"
 OPEN_LINEAGE = "waltap sends nothing to OpenLineage"
 
-KNOWN_NAMES: dict[str, Known] = {
+KNOWN_NAMES: dict[str, KnownProperty] = {
     # 1. the Connect worker, its converters and its offset storage: waltap has its own
     **_ignored(
         "the connector runs one task whatever it says, in Debezium too; snapshot.max.threads reads tables "
@@ -130,10 +132,10 @@ KNOWN_NAMES: dict[str, Known] = {
         "errors.deadletterqueue.topic.replication.factor",
         "errors.deadletterqueue.context.headers.enable",
     ),
-    "exactly.once.support": Known(
+    "exactly.once.support": KnownProperty(
         "requested", why="the profile's sink cannot write data and position together"
     ),
-    "exactly.once.source.support": Known(
+    "exactly.once.source.support": KnownProperty(
         "disabled",
         harmless=("preparing",),
         why="the profile's sink cannot write data and position together",
@@ -153,7 +155,7 @@ KNOWN_NAMES: dict[str, Known] = {
         "internal.task.management.timeout.ms",
         "debezium.embedded.shutdown.pause.before.interrupt.ms",
     ),
-    "offset.storage": Known(
+    "offset.storage": KnownProperty(
         "org.apache.kafka.connect.storage.FileOffsetBackingStore",
         harmless=(
             "org.apache.kafka.connect.storage.KafkaOffsetBackingStore",
@@ -189,12 +191,12 @@ KNOWN_NAMES: dict[str, Known] = {
         "database.connection.timeout.ms",
     ),
     **_ignored("it is MySQL's", "database.server.id"),
-    "database.sslfactory": Known(
+    "database.sslfactory": KnownProperty(
         "",
         why="it names a Java class; libpq makes the TLS connection, and database.sslmode, sslrootcert, "
         "sslcert and sslkey say how",
     ),
-    "database.connection.factory.class": Known(
+    "database.connection.factory.class": KnownProperty(
         "",
         why="it names a Java class; a plugin's hook choose_password gives the password of each connection",
     ),
@@ -209,15 +211,15 @@ KNOWN_NAMES: dict[str, Known] = {
         "lsn.flush.timeout.action",
     ),
     # 4. capture and event shape
-    "transaction.metadata.factory": Known(
+    "transaction.metadata.factory": KnownProperty(
         "io.debezium.pipeline.txmetadata.DefaultTransactionMetadataFactory",
         why="it names a Java class; a transform of events changes transaction blocks",
     ),
-    "source.struct.version": Known(
+    "source.struct.version": KnownProperty(
         "v2",
         why="v1 is the source block of Debezium before 0.10; its connectors of 2.0 and later have none",
     ),
-    "sourceinfo.struct.maker": Known(
+    "sourceinfo.struct.maker": KnownProperty(
         "io.debezium.connector.postgresql.PostgresSourceInfoStructMaker",
         why="it names a Java class; a transform of events changes source blocks",
     ),
@@ -293,7 +295,7 @@ KNOWN_NAMES: dict[str, Known] = {
         "database.include.list",
         "database.exclude.list",
     ),
-    "openlineage.integration.enabled": Known("false", why=OPEN_LINEAGE),
+    "openlineage.integration.enabled": KnownProperty("false", why=OPEN_LINEAGE),
     **_ignored(
         OPEN_LINEAGE,
         "openlineage.integration.config.file.path",
@@ -305,22 +307,24 @@ KNOWN_NAMES: dict[str, Known] = {
     ),
 }
 
-KNOWN_FAMILIES: tuple[tuple[re.Pattern[str], Known], ...] = (
+KNOWN_FAMILIES: tuple[tuple[re.Pattern[str], KnownProperty], ...] = (
     (
         re.compile(r"topic\.creation\..+|producer\..+"),
-        Known("", Treatment.IGNORED, why=ANOTHER_SINK),
+        KnownProperty("", PropertyTreatment.IGNORED, why=ANOTHER_SINK),
     ),
     (
         re.compile(r"snapshot\.max\.threads\.multiplier\..+"),
-        Known("", Treatment.IGNORED, why="snapshot.max.threads is 1"),
+        KnownProperty("", PropertyTreatment.IGNORED, why="snapshot.max.threads is 1"),
     ),
     (
         re.compile(r"signal\.consumer\..+"),
-        Known("", Treatment.IGNORED, why="signal.enabled.channels does not name its channel"),
+        KnownProperty(
+            "", PropertyTreatment.IGNORED, why="signal.enabled.channels does not name its channel"
+        ),
     ),
     (
         re.compile(r"offset\.storage\.(redis|jdbc|s3|azure|rocketmq|configmap)\..+"),
-        Known("", Treatment.IGNORED, why=OWN_OFFSETS),
+        KnownProperty("", PropertyTreatment.IGNORED, why=OWN_OFFSETS),
     ),
     (
         re.compile(
@@ -328,22 +332,22 @@ KNOWN_FAMILIES: tuple[tuple[re.Pattern[str], Known], ...] = (
             r"|config\.providers|ssl|sasl|security|metrics|metric|scheduled\.rebalance|heartbeat\.kafka"
             r"|schema\.history\.internal|database\.history)(\..+)?"
         ),
-        Known("", Treatment.IGNORED, why=WORKER),
+        KnownProperty("", PropertyTreatment.IGNORED, why=WORKER),
     ),
     (
         re.compile(r"(key|value)\.converter\..*schema\.registry\..+"),
-        Known("", why="no format that the profile chooses asks a schema registry"),
+        KnownProperty("", why="no format that the profile chooses asks a schema registry"),
     ),
     (
         re.compile(r"(header|key|value)\.converter\.apicurio\..+"),
-        Known(
+        KnownProperty(
             "",
             why="it is for Apicurio's own interface; that of Confluent, which Apicurio has too, takes "
             "SIDE.converter.schema.registry.url=http://HOST:PORT/apis/ccompat/v7, auto.register.schemas, "
             "use.latest.version",
         ),
     ),
-    (re.compile(r"(header|key|value)\.converter\..+"), Known("false")),
+    (re.compile(r"(header|key|value)\.converter\..+"), KnownProperty("false")),
 )
 
 MAPPED: dict[str, str] = {
@@ -426,7 +430,7 @@ def format_instead(name: str) -> str | None:
     return next((text for pattern, text in OLD_FORMATS if pattern.fullmatch(name.strip())), None)
 
 
-def known(name: str) -> Known | None:
+def known(name: str) -> KnownProperty | None:
     """Return what is known of ``name``, None for a name that neither system has."""
     entry = KNOWN_NAMES.get(name)
     if entry is not None:

@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 from pydantic import Field, ValidationError, create_model
 
-from waltap.config.layers import Setting
-from waltap.config.namespace import Findings, Namespace
+from waltap.config.layers import GivenProperty
+from waltap.config.namespace import Namespace, ValidationResult
 from waltap.config.profile import Component, TransformUse
 from waltap.config.property import Properties, declarations
 from waltap.config.selection import SelectionProperties
-from waltap.errors import Problem
+from waltap.errors import PropertyProblem
 from waltap.format.conversion import SIDES, headed, joined
 from waltap.specs import FormatSpec, RecordTransformSpec, Spec
 
 if TYPE_CHECKING:
     from waltap.format.converter import Converter, ConverterContext
 
-__all__ = ["DEFAULT_FORMAT", "Formats", "sided"]
+__all__ = ["DEFAULT_FORMAT", "FormatResolver", "sided"]
 
 DEFAULT_FORMAT = "json"
 
 S = TypeVar("S", bound=Spec)
 
 
-class Find(Protocol):
+class FormatLookup(Protocol):
     """Finds a spec by name or alias; says what is wrong where there is none."""
 
     def __call__(self, kind: type[S], name: str, place: str) -> S | None: ...
@@ -61,15 +61,15 @@ def sided(model: type[Properties], side: str) -> type[Properties]:
     return made
 
 
-class Formats:
+class FormatResolver:
     """Chooses the formats of one profile. ``header``: that of header values where it names none."""
 
     def __init__(
         self,
-        find: Find,
+        find: FormatLookup,
         component: Callable[[str, FormatSpec, Namespace], Component[FormatSpec] | None],
         flat: Namespace,
-        findings: Findings,
+        findings: ValidationResult,
         header: str = DEFAULT_FORMAT,
     ) -> None:
         self._find, self._component, self._flat, self._findings = find, component, flat, findings
@@ -77,7 +77,7 @@ class Formats:
         self._value: FormatSpec | None = None
 
     def chosen(
-        self, choice: SelectionProperties, typed: Setting | None
+        self, choice: SelectionProperties, typed: GivenProperty | None
     ) -> Component[FormatSpec] | None:
         """Return the format of a profile; None with problems. ``typed`` is ``[format] type``."""
         found = self._specs(choice, typed)
@@ -94,7 +94,9 @@ class Formats:
         for side, spec in zip(SIDES, specs, strict=True):
             if spec.converter is None:
                 what = f"the format {spec.name} writes whole records: all sides have it, or none"
-                self._findings.problems.append(Problem(f"{side}.converter", what, value=spec.name))
+                self._findings.problems.append(
+                    PropertyProblem(f"{side}.converter", what, value=spec.name)
+                )
                 return None
         if key is value and _whole(value):
             return self._headed(value, header)
@@ -115,10 +117,12 @@ class Formats:
                     "leave it out, or use another value.converter"
                 )
                 self._findings.problems.append(
-                    Problem(f"transform {use.label}", what, value=spec.name)
+                    PropertyProblem(f"transform {use.label}", what, value=spec.name)
                 )
 
-    def _specs(self, choice: SelectionProperties, typed: Setting | None) -> list[FormatSpec | None]:
+    def _specs(
+        self, choice: SelectionProperties, typed: GivenProperty | None
+    ) -> list[FormatSpec | None]:
         """Return the format of each side, None for one that there is not."""
         default = str(typed.value) if typed else None
         places = [("format.type", default or DEFAULT_FORMAT)] * 2
@@ -156,7 +160,7 @@ class Formats:
             shared = settings.get(declaration.name)
             if shared is not None:
                 self._flat.claim(declaration.name)
-                settings.setdefault(own, Setting(own, shared.value, shared.origin))
+                settings.setdefault(own, GivenProperty(own, shared.value, shared.origin))
         filled = self._flat.model(f"{side} format {spec.name}", sided(model, side))
         if filled is None:
             return None
@@ -167,7 +171,7 @@ class Formats:
             for error in cause.errors():
                 what = str(error["msg"]).removeprefix("Value error, ")
                 place = f"{side}.converter"
-                self._findings.problems.append(Problem(place, what, value=spec.name))
+                self._findings.problems.append(PropertyProblem(place, what, value=spec.name))
             return None
 
 

@@ -17,9 +17,9 @@ from typing import Any
 from waltap.config.debezium_server import is_server_file, server_file
 from waltap.config.environment import variable
 from waltap.config.java_properties import parse_properties
-from waltap.errors import ConfigurationError, Problem
+from waltap.errors import ConfigurationError, PropertyProblem
 
-__all__ = ["RawOutlet", "RawProfile", "Setting", "load", "read_debezium", "read_tables"]
+__all__ = ["GivenProperty", "RawOutlet", "RawProfile", "load", "read_debezium", "read_tables"]
 
 SECTIONS = ("source", "engine", "format", "offsets")
 """Sections whose properties share one namespace; [sink] and [[transforms]] have their own."""
@@ -39,7 +39,7 @@ KAFKA = "kafka"
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class GivenProperty:
     """One property as it was given: its name there, its value, and where. ``whole``: the name is all that
     its user wrote, also where the property is one of a sink or transform."""
 
@@ -55,9 +55,9 @@ class RawOutlet:
     ``transforms`` and ``transform_names`` as in `RawProfile`."""
 
     place: str
-    sink: dict[str, Setting] = field(default_factory=dict)
-    format: dict[str, Setting] = field(default_factory=dict)
-    transforms: list[dict[str, Setting]] = field(default_factory=list)
+    sink: dict[str, GivenProperty] = field(default_factory=dict)
+    format: dict[str, GivenProperty] = field(default_factory=dict)
+    transforms: list[dict[str, GivenProperty]] = field(default_factory=list)
     transform_names: list[str] = field(default_factory=list)
 
 
@@ -80,18 +80,18 @@ class RawProfile:
     origin: str
     folder: Path = field(default_factory=Path.cwd)
     debezium: bool = False
-    settings: dict[str, Setting] = field(default_factory=dict)
-    types: dict[str, Setting] = field(default_factory=dict)
-    sink: dict[str, Setting] = field(default_factory=dict)
+    settings: dict[str, GivenProperty] = field(default_factory=dict)
+    types: dict[str, GivenProperty] = field(default_factory=dict)
+    sink: dict[str, GivenProperty] = field(default_factory=dict)
     sink_place: str = ""
-    transforms: list[dict[str, Setting]] = field(default_factory=list)
+    transforms: list[dict[str, GivenProperty]] = field(default_factory=list)
     transform_names: list[str] = field(default_factory=list)
-    predicates: dict[str, dict[str, Setting]] = field(default_factory=dict)
-    converters: dict[str, dict[str, Setting]] = field(default_factory=dict)
+    predicates: dict[str, dict[str, GivenProperty]] = field(default_factory=dict)
+    converters: dict[str, dict[str, GivenProperty]] = field(default_factory=dict)
     outlets: list[RawOutlet] = field(default_factory=list)
-    dead_letters: dict[str, Setting] = field(default_factory=dict)
+    dead_letters: dict[str, GivenProperty] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[PropertyProblem] = field(default_factory=list)
     ignored: dict[str, str] = field(default_factory=dict)
     written: str = ""
     stopped: tuple[str, str] | None = None
@@ -101,7 +101,7 @@ class RawProfile:
         if self.stopped is not None:
             name, value = self.stopped
             what = f"keeps this connector from running; to run it here, take {name} out"
-            raise ConfigurationError([Problem(name, what, value=value)], origin=self.origin)
+            raise ConfigurationError([PropertyProblem(name, what, value=value)], origin=self.origin)
 
     @property
     def stem(self) -> str:
@@ -120,14 +120,14 @@ def load(path: Path) -> RawProfile:
         missing = isinstance(cause, FileNotFoundError)
         allowed = "a profile's file; `waltap init FILE` writes one" if missing else None
         raise ConfigurationError(
-            [Problem(shown, f"cannot be read: {why}", allowed=allowed)], origin=shown
+            [PropertyProblem(shown, f"cannot be read: {why}", allowed=allowed)], origin=shown
         ) from cause
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as cause:
         if path.suffix != ".properties":
             raise ConfigurationError(
-                [Problem(origin, "is not UTF-8 text")], origin=origin
+                [PropertyProblem(origin, "is not UTF-8 text")], origin=origin
             ) from cause
         text = data.decode("latin-1")  # what Java reads a .properties file as
     readers = {".properties": _properties, ".json": _json, ".toml": _toml}
@@ -138,7 +138,7 @@ def load(path: Path) -> RawProfile:
         raw = reader(text, origin)
     except (ValueError, RecursionError) as cause:
         why = "it is nested too deep" if isinstance(cause, RecursionError) else str(cause)
-        problem = Problem(origin, f"cannot be parsed: {why}", allowed=_advice(why))
+        problem = PropertyProblem(origin, f"cannot be parsed: {why}", allowed=_advice(why))
         raise ConfigurationError([problem], origin=origin) from cause
     raw.folder = path.parent.absolute()  # links stay: secrets are often mounted beside them
     return raw
@@ -150,11 +150,13 @@ def read_tables(tables: Mapping[str, Any], origin: str = "profile") -> RawProfil
     for section, content in tables.items():
         where = f"{origin} [{section}]"
         if section == "name":
-            raw.settings["name"] = Setting("name", content, origin)
+            raw.settings["name"] = GivenProperty("name", content, origin)
         elif section == "transforms" and isinstance(content, list):
             for number, table in enumerate(content, start=1):
                 if not isinstance(table, Mapping):
-                    raw.problems.append(Problem("transforms", "must be [[transforms]] tables"))
+                    raw.problems.append(
+                        PropertyProblem("transforms", "must be [[transforms]] tables")
+                    )
                     continue
                 place = f"{origin} [[transforms]] #{number}"
                 raw.transforms.append(_flat(table, place))
@@ -162,7 +164,9 @@ def read_tables(tables: Mapping[str, Any], origin: str = "profile") -> RawProfil
         elif section == "converters" and isinstance(content, list):
             for number, table in enumerate(content, start=1):
                 if not isinstance(table, Mapping):
-                    raw.problems.append(Problem("converters", "must be [[converters]] tables"))
+                    raw.problems.append(
+                        PropertyProblem("converters", "must be [[converters]] tables")
+                    )
                     continue
                 place = f"{origin} [[converters]] #{number}"
                 raw.converters[f"converters[{number}]."] = _flat(table, place)
@@ -172,11 +176,11 @@ def read_tables(tables: Mapping[str, Any], origin: str = "profile") -> RawProfil
                     raw.predicates[label] = _flat(table, f"{where[:-1]}.{label}]")
                 else:
                     what = "must be a [predicates.NAME] table"
-                    raw.problems.append(Problem(f"predicates.{label}", what))
+                    raw.problems.append(PropertyProblem(f"predicates.{label}", what))
         elif section == "sinks" and isinstance(content, list):
             for number, table in enumerate(content, start=1):
                 if not isinstance(table, Mapping):
-                    raw.problems.append(Problem("sinks", "must be [[sinks]] tables"))
+                    raw.problems.append(PropertyProblem("sinks", "must be [[sinks]] tables"))
                     continue
                 raw.outlets.append(_outlet(table, f"{origin} [[sinks]] #{number}", number))
         elif section == "dead_letters" and isinstance(content, Mapping):
@@ -194,7 +198,7 @@ def read_tables(tables: Mapping[str, Any], origin: str = "profile") -> RawProfil
                 _merge(raw, flat)
         else:
             raw.problems.append(
-                Problem(
+                PropertyProblem(
                     section,
                     "is not a section of a profile",
                     allowed="name, [source], [sink], [[sinks]], [engine], [format], [offsets], "
@@ -211,7 +215,7 @@ def read_debezium(values: Mapping[str, object], origin: str = "connector") -> Ra
         return _server(given, origin)
     raw = RawProfile(origin=origin, debezium=True)
     for name, value in given.items():
-        setting = Setting(name, value, origin)
+        setting = GivenProperty(name, value, origin)
         if name == SINK_PREFIX + "type":
             raw.types["sink"] = setting
         elif name.startswith(SINK_PREFIX):
@@ -223,7 +227,7 @@ def read_debezium(values: Mapping[str, object], origin: str = "connector") -> Ra
     _take_outlets(raw)
     servers = raw.settings.get("bootstrap.servers")
     if servers is not None and "sink" not in raw.types and not raw.outlets:
-        raw.types["sink"] = Setting(servers.name, KAFKA, origin, whole=True)
+        raw.types["sink"] = GivenProperty(servers.name, KAFKA, origin, whole=True)
     return raw
 
 
@@ -232,7 +236,7 @@ def _server(given: Mapping[str, str], origin: str) -> RawProfile:
     raw = RawProfile(origin=origin, debezium=True, written="debezium.")
     file = server_file(given, variable)
     raw.settings = {
-        name: Setting(written, value, origin, whole=True)
+        name: GivenProperty(written, value, origin, whole=True)
         for name, (written, value) in file.flat.items()
         if not name.startswith(SINK_PREFIX)
     }
@@ -240,17 +244,17 @@ def _server(given: Mapping[str, str], origin: str) -> RawProfile:
         n.removeprefix(SINK_PREFIX): s for n, s in file.flat.items() if n.startswith(SINK_PREFIX)
     }
     raw.sink = {
-        name: Setting(written, value, origin, whole=True)
+        name: GivenProperty(written, value, origin, whole=True)
         for name, (written, value) in {**file.sink, **own}.items()
     }
     kind = raw.sink.pop("type", None)
     if kind is not None:
         raw.types["sink"] = kind
     elif file.sink_type is not None:
-        raw.types["sink"] = Setting(*file.sink_type, origin, whole=True)
+        raw.types["sink"] = GivenProperty(*file.sink_type, origin, whole=True)
     raw.ignored = file.ignored
     raw.problems += [
-        Problem(name, "is not a property of Debezium Server", nearest=meant)
+        PropertyProblem(name, "is not a property of Debezium Server", nearest=meant)
         for name, meant in file.unknown.items()
     ]
     _take_transforms(raw)
@@ -268,7 +272,7 @@ def _outlet(table: Mapping[str, Any], origin: str, number: int) -> RawOutlet:
     if isinstance(form, Mapping):
         outlet.format = _flat(rest.pop("format"), origin)
     elif isinstance(form, str):
-        outlet.format = {"type": Setting("format", rest.pop("format"), origin)}
+        outlet.format = {"type": GivenProperty("format", rest.pop("format"), origin)}
     if isinstance(transforms, list) and all(isinstance(each, Mapping) for each in transforms):
         for at, each in enumerate(rest.pop("transforms"), start=1):
             outlet.transforms.append(_flat(each, f"{origin} transforms #{at}"))
@@ -351,24 +355,24 @@ def _strimzi(document: Mapping[str, Any], origin: str) -> RawProfile:
     return raw
 
 
-def _flat(table: Mapping[str, Any], origin: str, prefix: str = "") -> dict[str, Setting]:
+def _flat(table: Mapping[str, Any], origin: str, prefix: str = "") -> dict[str, GivenProperty]:
     """Join the keys of nested tables with dots."""
-    flat: dict[str, Setting] = {}
+    flat: dict[str, GivenProperty] = {}
     for key, value in table.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
             flat.update(_flat(value, origin, f"{name}."))
         else:
-            flat[name] = Setting(name, value, origin)
+            flat[name] = GivenProperty(name, value, origin)
     return flat
 
 
-def _merge(raw: RawProfile, flat: dict[str, Setting]) -> None:
+def _merge(raw: RawProfile, flat: dict[str, GivenProperty]) -> None:
     for name, setting in flat.items():
         before = raw.settings.get(name)
         if before is not None and before.value != setting.value:
             what = f"is given twice, in {before.origin} and in {setting.origin}"
-            raw.problems.append(Problem(name, what))
+            raw.problems.append(PropertyProblem(name, what))
         raw.settings[name] = setting
 
 
@@ -393,15 +397,15 @@ def _name_post_processors(raw: RawProfile) -> None:
                 raw.settings[new + name.removeprefix(old)] = raw.settings.pop(name)
 
 
-def _listed(raw: RawProfile, kind: str) -> dict[str, dict[str, Setting]]:
+def _listed(raw: RawProfile, kind: str) -> dict[str, dict[str, GivenProperty]]:
     """Take what a list names out of the flat namespace: ``transforms=a`` and ``transforms.a.*``."""
     listed = raw.settings.pop(kind, None)
     aliases = [alias.strip() for alias in str(listed.value).split(",")] if listed else []
-    found: dict[str, dict[str, Setting]] = {}
+    found: dict[str, dict[str, GivenProperty]] = {}
     for alias in filter(None, aliases):
         prefix = f"{kind}.{alias}."
         if prefix in found:
-            raw.problems.append(Problem(kind, f"names {alias} twice"))
+            raw.problems.append(PropertyProblem(kind, f"names {alias} twice"))
             continue
         names = [name for name in raw.settings if name.startswith(prefix)]
         found[prefix] = {name.removeprefix(prefix): raw.settings.pop(name) for name in names}
@@ -414,7 +418,7 @@ def _take_converters(raw: RawProfile) -> None:
     for alias in filter(None, map(str.strip, str(listed.value).split(","))) if listed else ():
         prefix = f"{alias}."
         if prefix in raw.converters:
-            raw.problems.append(Problem("converters", f"names {alias} twice"))
+            raw.problems.append(PropertyProblem("converters", f"names {alias} twice"))
             continue
         names = [name for name in raw.settings if name.startswith(prefix)]
         own = {name.removeprefix(prefix): raw.settings.pop(name) for name in names}
@@ -428,7 +432,7 @@ def _take_outlets(raw: RawProfile) -> None:
         prefix = f"{OUTLETS}.{alias}."
         names = [name for name in raw.settings if name.startswith(prefix)]
         own = {name.removeprefix(prefix): raw.settings.pop(name) for name in names}
-        own.setdefault("name", Setting(OUTLETS, alias, raw.origin))
+        own.setdefault("name", GivenProperty(OUTLETS, alias, raw.origin))
         part = RawProfile(origin=raw.origin, settings=own)
         _take_transforms(part)
         form = [name for name in own if name.startswith("format.")]

@@ -15,7 +15,7 @@ from waltap.capture.java_regex import java_pattern
 from waltap.config.profile import Component, Profile, TransformUse
 from waltap.config.property import Properties, declarations
 
-__all__ = ["Names", "Unmatched", "in_database", "spoken", "unmatched"]
+__all__ = ["CatalogNames", "UnmatchedPattern", "in_database", "spoken", "unmatched"]
 
 C = TypeVar("C", bound=Component[Any])
 _SEPARATOR = r"(?:\\\.|\[\.\]|\.(?![*+?{]))"
@@ -38,7 +38,7 @@ MASKS = "column.mask."
 
 
 @dataclass(frozen=True, slots=True)
-class Unmatched:
+class UnmatchedPattern:
     """A pattern of ``name`` that matches nothing there is. ``masks``: it was to hide values."""
 
     name: str
@@ -54,7 +54,7 @@ class Unmatched:
         return self.name.startswith(MASKS)
 
 
-class Names:
+class CatalogNames:
     """The names that patterns can match, of (schema, table, column, type) of every column there is.
 
     ``topics`` are those of records; ``unrenamed`` what a naming strategy's own patterns are matched with.
@@ -174,11 +174,11 @@ def _rewritten(value: object, forms: Callable[[str], tuple[str, ...]]) -> object
     return ";".join(form for entry in entries for form in forms(entry.strip()))
 
 
-def unmatched(profile: Profile, names: Callable[[], Names]) -> Iterator[Unmatched]:
+def unmatched(profile: Profile, names: Callable[[], CatalogNames]) -> Iterator[UnmatchedPattern]:
     """Yield the patterns of a profile's properties that match nothing. ``names`` is asked where there are
     patterns at all."""
     database = getattr(profile.connector.properties, "dbname", "")
-    known: Names | None = None
+    known: CatalogNames | None = None
     for properties, routed in _parts(profile):
         for name, kind, entry in _patterns(properties):
             called = properties.called if kind == "ruled" else str
@@ -189,7 +189,7 @@ def unmatched(profile: Profile, names: Callable[[], Names]) -> Iterator[Unmatche
                 forms = (pattern,) if kind in _AS_WRITTEN else spoken(pattern, database, looked_up)
                 exact = kind in _CASE_COUNTS
                 if not any(known.match(looked_up, form, called, exact=exact) for form in forms):
-                    yield Unmatched(name, entry, looked_up)
+                    yield UnmatchedPattern(name, entry, looked_up)
                     break
 
         def of(kind: str, routed: bool = routed) -> list[str]:
@@ -198,7 +198,7 @@ def unmatched(profile: Profile, names: Callable[[], Names]) -> Iterator[Unmatche
             return [] if routed and kind == "topics" else known.of(kind)
 
         for name, pattern in properties.idle_names(of):
-            yield Unmatched(name, pattern, "")
+            yield UnmatchedPattern(name, pattern, "")
 
 
 def _parts(profile: Profile) -> Iterator[tuple[Properties, bool]]:

@@ -2,7 +2,7 @@
 
 A `Namespace` is one set of settings: the pipeline's, the sink's, a transform's. Each model gets
 what it declares from it, and what nobody claimed is left over. Nothing raises before the end:
-`Findings` collects. Secrets are filled in here, and hidden in whatever is shown.
+`ValidationResult` collects. Secrets are filled in here, and hidden in whatever is shown.
 """
 
 import re
@@ -13,16 +13,16 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import ValidationError
 
-from waltap.config.debezium_names import KNOWN_NAMES, Known, Treatment, known
-from waltap.config.layers import SINK_PREFIX, Setting
-from waltap.config.placeholder import Renewal, SecretMissing, fill, holds_placeholder
-from waltap.config.property import Declaration, Properties, declarations
+from waltap.config.debezium_names import KNOWN_NAMES, KnownProperty, PropertyTreatment, known
+from waltap.config.layers import SINK_PREFIX, GivenProperty
+from waltap.config.placeholder import SecretMissing, SecretRefresh, fill, holds_placeholder
+from waltap.config.property import Properties, PropertyDeclaration, declarations
 from waltap.config.secrecy import HIDDEN, hide, looks_secret, redacted, without
-from waltap.errors import ConfigurationError, Problem
+from waltap.errors import ConfigurationError, PropertyProblem
 from waltap.host import nearest
 from waltap.printable import printable
 
-__all__ = ["Explained", "Findings", "Namespace", "as_text"]
+__all__ = ["ExplainedProperty", "Namespace", "ValidationResult", "as_text"]
 
 P = TypeVar("P", bound=Properties)
 
@@ -34,18 +34,18 @@ ARGUMENTS = frozenset({"--set", "--sink"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explained:
+class ExplainedProperty:
     """One property of a resolved profile, safe to show: secrets are hidden."""
 
     name: str
     value: str
     origin: str
     component: str
-    declaration: Declaration
+    declaration: PropertyDeclaration
 
 
 @dataclass(slots=True, kw_only=True)
-class Findings:
+class ValidationResult:
     """What one resolution found.
 
     ``debezium``: Debezium's defaults hold; ``folder``: where relative paths start; ``pipeline``: its
@@ -58,20 +58,20 @@ class Findings:
     debezium: bool
     folder: Path
     pipeline: str = ""
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[PropertyProblem] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    explained: list[Explained] = field(default_factory=list)
+    explained: list[ExplainedProperty] = field(default_factory=list)
     ignored: dict[str, str] = field(default_factory=dict)
     sanitize: re.Pattern[str] | None = None
     secrets: set[str] = field(default_factory=set)
     kept: set[str] = field(default_factory=set)
 
-    def default(self, declaration: Declaration) -> object:
+    def default(self, declaration: PropertyDeclaration) -> object:
         """Return the default that holds for this kind of file."""
         ours = None if self.debezium else declaration.profile_default_of(self.pipeline)
         return declaration.default if ours is None else ours
 
-    def filled(self, setting: Setting, *, secret: bool = False) -> object:
+    def filled(self, setting: GivenProperty, *, secret: bool = False) -> object:
         """Return a setting's value with its secrets filled in; ``secret``: it is one itself.
 
         Raises: SecretMissing, also for what no component can take.
@@ -87,18 +87,18 @@ class Findings:
             raise SecretMissing(unfit)
         return value
 
-    def renewal(self, setting: Setting) -> Renewal:
+    def renewal(self, setting: GivenProperty) -> SecretRefresh:
         """Return where a setting's value came from. What stands there as it is, is not kept again."""
         value = setting.value
         template = value if isinstance(value, str) and holds_placeholder(value) else None
-        return Renewal(template, self._start(setting.origin))
+        return SecretRefresh(template, self._start(setting.origin))
 
-    def is_secret(self, setting: Setting) -> bool:
+    def is_secret(self, setting: GivenProperty) -> bool:
         """Tell whether a setting is a secret by its name."""
         named = self.sanitize is not None and self.sanitize.fullmatch(setting.name)
         return bool(named) or looks_secret(setting.name)
 
-    def shown(self, setting: Setting, declaration: Declaration | None) -> str:
+    def shown(self, setting: GivenProperty, declaration: PropertyDeclaration | None) -> str:
         """Return the value as given, with its placeholders, or what stands for a secret."""
         if holds_placeholder(setting.value):
             return _shortened(str(setting.value))
@@ -107,7 +107,7 @@ class Findings:
             return HIDDEN
         return _shortened(redacted(as_text(setting.value)))
 
-    def located(self, value: object, declaration: Declaration, origin: str) -> object:
+    def located(self, value: object, declaration: PropertyDeclaration, origin: str) -> object:
         """Return a path as an absolute one; URIs, and words that are no path, stay as they are."""
         text = str(value) if isinstance(value, str | Path) else ""
         if not text or "://" in text or text in declaration.path_words:
@@ -135,15 +135,15 @@ class Namespace:
 
     def __init__(
         self,
-        settings: Mapping[str, Setting],
-        findings: Findings,
+        settings: Mapping[str, GivenProperty],
+        findings: ValidationResult,
         prefix: str = "",
         native: str = "",
     ) -> None:
         self.settings = dict(settings)
         self._findings, self._prefix, self._native = findings, prefix, native
         self._claimed: set[str] = set()
-        self._declared: dict[str, Declaration] = {}
+        self._declared: dict[str, PropertyDeclaration] = {}
 
     def model(
         self, component: str, model: type[P], forced: Mapping[str, object] | None = None
@@ -153,7 +153,7 @@ class Namespace:
         ``forced`` values, by property name, win over what is set.
         """
         values: dict[str, object] = {}
-        origins: dict[str, Setting] = {}
+        origins: dict[str, GivenProperty] = {}
         by_name = {declaration.name: declaration for declaration in declarations(model)}
         before = len(self._findings.problems)
         unreadable: set[str] = set()
@@ -219,7 +219,7 @@ class Namespace:
 
     def _across(
         self, component: str, model: type[P], values: Mapping[str, object], wrong: Collection[str]
-    ) -> Iterator[Problem]:
+    ) -> Iterator[PropertyProblem]:
         """Yield what is wrong between properties beside those that are ``wrong``, which keep pydantic
         from looking. It looks with their defaults, or an example; what names one of them is no finding."""
         if not any(wrong):
@@ -241,8 +241,8 @@ class Namespace:
 
     def _without_path(
         self,
-        setting: Setting,
-        declaration: Declaration,
+        setting: GivenProperty,
+        declaration: PropertyDeclaration,
         values: dict[str, object],
         unreadable: set[str],
     ) -> None:
@@ -275,7 +275,7 @@ class Namespace:
         self,
         *,
         likely: bool = False,
-        elsewhere: Callable[[str], Known | None] = lambda _name: None,
+        elsewhere: Callable[[str], KnownProperty | None] = lambda _name: None,
         beside: "Namespace | None" = None,
         tolerant: bool = False,
     ) -> None:
@@ -312,7 +312,7 @@ class Namespace:
                 accepted = (
                     f"it has its default: {entry.default}" if entry.default else "it is empty"
                 )
-                ignored = entry.treatment is Treatment.IGNORED
+                ignored = entry.treatment is PropertyTreatment.IGNORED
                 self._findings.ignored[name] = entry.why if ignored else accepted
             else:
                 what = "is a property of Debezium's that waltap does not support"
@@ -323,15 +323,15 @@ class Namespace:
 
     def complain(
         self,
-        setting: Setting,
+        setting: GivenProperty,
         what: str,
-        declaration: Declaration | None = None,
+        declaration: PropertyDeclaration | None = None,
         *,
         allowed: str | None = None,
         guess: str | None = None,
     ) -> None:
         """Record a problem with a setting; its value is shown unless it is, or looks, secret."""
-        problem = Problem(
+        problem = PropertyProblem(
             self._own_name(setting),
             self._findings.masked(what),
             value=self._findings.shown(setting, declaration),
@@ -341,7 +341,7 @@ class Namespace:
         )
         self._findings.problems.append(problem)
 
-    def _complain_of(self, problem: Problem) -> None:
+    def _complain_of(self, problem: PropertyProblem) -> None:
         """Record what a component finds wrong with a setting, by the name that its user wrote."""
         setting = self.settings.get(problem.property)
         if setting is not None:
@@ -349,29 +349,31 @@ class Namespace:
         else:
             self._findings.problems.append(problem)
 
-    def _as_written(self, name: str, like: Setting) -> str:
+    def _as_written(self, name: str, like: GivenProperty) -> str:
         """Return ``name`` with what its user writes before names that are ``like`` it."""
         key = self._key(like)
         if like.whole and like.name.endswith(key):
             return f"{like.name.removesuffix(key)}{name}"
         return f"{self._prefix}{name}"
 
-    def _key(self, setting: Setting) -> str:
+    def _key(self, setting: GivenProperty) -> str:
         return next((key for key, each in self.settings.items() if each is setting), setting.name)
 
-    def _own_name(self, setting: Setting) -> str:
+    def _own_name(self, setting: GivenProperty) -> str:
         """Return the name of a setting as its user wrote it, with what stands before it."""
         whole = setting.whole or setting.name.startswith((self._prefix or "\0", SINK_PREFIX))
         return setting.name if whole else f"{self._prefix}{setting.name}"
 
-    def _native_name(self, setting: Setting, declaration: Declaration | None) -> str | None:
+    def _native_name(
+        self, setting: GivenProperty, declaration: PropertyDeclaration | None
+    ) -> str | None:
         """Return the name of a setting in a profile of waltap's, None where it is the same."""
         key = self._key(setting)
         name = declaration.name if declaration is not None and key in declaration.names else key
         native = f"{self._native or self._prefix}{name}"
         return None if native == self._own_name(setting) else native
 
-    def _given(self, declaration: Declaration) -> Setting | None:
+    def _given(self, declaration: PropertyDeclaration) -> GivenProperty | None:
         """Return the setting of a property, under whichever of its names it was given."""
         found = [self.settings[name] for name in declaration.names if name in self.settings]
         for setting in found:
@@ -386,7 +388,7 @@ class Namespace:
             self.complain(found[0], what, declaration)
         return found[0] if found else None
 
-    def _family(self, declaration: Declaration, pattern: re.Pattern[str]) -> dict[str, str]:
+    def _family(self, declaration: PropertyDeclaration, pattern: re.Pattern[str]) -> dict[str, str]:
         values: dict[str, str] = {}
         for name, setting in self.settings.items():
             if pattern.fullmatch(name):
@@ -402,19 +404,19 @@ class Namespace:
     def _translated(
         self,
         cause: ValidationError,
-        by_name: Mapping[str, Declaration],
-        origins: Mapping[str, Setting],
+        by_name: Mapping[str, PropertyDeclaration],
+        origins: Mapping[str, GivenProperty],
         component: str,
-    ) -> Iterator[tuple[str, Problem]]:
+    ) -> Iterator[tuple[str, PropertyProblem]]:
         """Say what pydantic found in the words of a profile: (declared name, problem)."""
         for error in cause.errors(include_url=False, include_context=False, include_input=False):
             name = str(error["loc"][0]) if error["loc"] else ""
             declaration = by_name.get(name)
             message = self._findings.masked(error["msg"].removeprefix("Value error, "))
             if declaration is None:
-                yield name, Problem(component, message)
+                yield name, PropertyProblem(component, message)
                 continue
-            setting = origins.get(name, Setting(name, None, "missing"))
+            setting = origins.get(name, GivenProperty(name, None, "missing"))
             value = guess = None
             if error["type"] == "missing":
                 message = f"is required: {declaration.summary.removesuffix('.')}"
@@ -423,7 +425,7 @@ class Namespace:
                 if declaration.choices:
                     guess = nearest(value, declaration.choices)
                     message = "is not one of its values"
-            problem = Problem(
+            problem = PropertyProblem(
                 self._own_name(setting),
                 message[:1].lower() + message[1:],
                 value=value,
@@ -436,9 +438,9 @@ class Namespace:
     def _explain(
         self,
         component: str,
-        by_name: Mapping[str, Declaration],
-        origins: Mapping[str, Setting],
-        value_of: Callable[[Declaration], Any],
+        by_name: Mapping[str, PropertyDeclaration],
+        origins: Mapping[str, GivenProperty],
+        value_of: Callable[[PropertyDeclaration], Any],
     ) -> None:
         known = {explained.name for explained in self._findings.explained}
         for name, declaration in by_name.items():
@@ -459,10 +461,10 @@ class Namespace:
                 self._add_explained(component, name, shown, "default", declaration)
 
     def _add_explained(
-        self, component: str, name: str, value: str, origin: str, declaration: Declaration
+        self, component: str, name: str, value: str, origin: str, declaration: PropertyDeclaration
     ) -> None:
         self._findings.explained.append(
-            Explained(
+            ExplainedProperty(
                 name=f"{self._prefix}{name}",
                 value=value,
                 origin=origin,
@@ -491,7 +493,7 @@ def _unfit(value: object) -> str | None:
     return None
 
 
-def _fitting(value: object, declaration: Declaration) -> object:
+def _fitting(value: object, declaration: PropertyDeclaration) -> object:
     """Return ``value`` in the form the declared type takes: TOML may say 5432 where a text is wanted."""
     if declaration.choices or declaration.words:
         return declaration.chosen(value)

@@ -3,15 +3,15 @@
 from collections.abc import Callable
 from typing import NoReturn, Protocol
 
-from waltap.config.layers import RawOutlet, RawProfile, Setting
-from waltap.config.namespace import Explained, Findings, Namespace
+from waltap.config.layers import GivenProperty, RawOutlet, RawProfile
+from waltap.config.namespace import ExplainedProperty, Namespace, ValidationResult
 from waltap.config.profile import OutletProfile, Profile
 from waltap.config.property import declarations
-from waltap.errors import Problem
+from waltap.errors import PropertyProblem
 from waltap.pipeline.outlet_properties import OutletProperties
 from waltap.specs import SinkSpec
 
-__all__ = ["FAN_OUT", "Outlets"]
+__all__ = ["FAN_OUT", "SinkList"]
 
 
 def _not_by_factory(_properties: object, _context: object) -> NoReturn:
@@ -22,28 +22,28 @@ FAN_OUT = SinkSpec(name="sinks", summary="Several sinks of one pipeline.", facto
 """Stands in `Profile.sink` for all of a profile's outlets."""
 
 
-class Found(Protocol):
+class SurveyedSink(Protocol):
     """What a survey of one outlet's profile tells."""
 
     @property
-    def explained(self) -> tuple[Explained, ...]: ...
+    def explained(self) -> tuple[ExplainedProperty, ...]: ...
 
     @property
     def warnings(self) -> tuple[str, ...]: ...
 
     @property
-    def problems(self) -> tuple[Problem, ...]: ...
+    def problems(self) -> tuple[PropertyProblem, ...]: ...
 
 
-class Outlets:
+class SinkList:
     """The ``[[sinks]]`` of ``raw``, whose settings and types are those of the whole profile. ``survey``
     resolves a profile of one sink."""
 
     def __init__(
         self,
         raw: RawProfile,
-        findings: Findings,
-        survey: Callable[[RawProfile], tuple[Found, Profile | None]],
+        findings: ValidationResult,
+        survey: Callable[[RawProfile], tuple[SurveyedSink, Profile | None]],
     ) -> None:
         self._raw, self._findings, self._survey = raw, findings, survey
 
@@ -64,7 +64,7 @@ class Outlets:
         return found
 
     def _complain(self, place: str, what: str, allowed: str) -> None:
-        self._findings.problems.append(Problem(place, what, allowed=allowed))
+        self._findings.problems.append(PropertyProblem(place, what, allowed=allowed))
 
     def _one(self, given: RawOutlet) -> OutletProfile | None:
         properties = Namespace(given.sink, self._findings, given.place).model(
@@ -97,9 +97,9 @@ class Outlets:
     def _only(
         self,
         given: RawOutlet,
-        sink: dict[str, Setting],
-        form: dict[str, Setting],
-        types: dict[str, Setting],
+        sink: dict[str, GivenProperty],
+        form: dict[str, GivenProperty],
+        types: dict[str, GivenProperty],
     ) -> RawProfile:
         """Return the profile that has this sink alone; what it says of its format wins."""
         raw = self._raw

@@ -12,7 +12,7 @@ from pathlib import Path
 from waltap.config.environment import variable
 from waltap.config.java_properties import parse_properties
 
-__all__ = ["Renewal", "SecretMissing", "fill", "holds_placeholder"]
+__all__ = ["SecretMissing", "SecretRefresh", "fill", "holds_placeholder"]
 
 PLACEHOLDER = re.compile(r"\$\{([A-Za-z][A-Za-z0-9_]*):([^}]+)\}")
 
@@ -22,7 +22,7 @@ class SecretMissing(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Renewal:
+class SecretRefresh:
     """Where a value came from: a text with placeholders, None where it had none, and the folder in which
     relative paths of it start."""
 

@@ -14,13 +14,13 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 from pydantic.fields import FieldInfo
 
-from waltap.config.placeholder import Renewal
+from waltap.config.placeholder import SecretRefresh
 from waltap.config.secrecy import Secret, looks_secret, masked
 
 __all__ = [
     "CommaList",
-    "Declaration",
     "Properties",
+    "PropertyDeclaration",
     "Reach",
     "Shares",
     "declarations",
@@ -190,14 +190,14 @@ class Properties(BaseModel):
     routes: ClassVar[bool] = False
     """Whether the transform that has them may give records other topics: what those are is not known."""
 
-    _renewals: dict[str, Renewal] = PrivateAttr(default_factory=dict)
+    _renewals: dict[str, SecretRefresh] = PrivateAttr(default_factory=dict)
     _given: dict[str, Any] = PrivateAttr(default_factory=dict)
 
-    def renewal(self, field: str) -> Renewal | None:
+    def renewal(self, field: str) -> SecretRefresh | None:
         """Return where the value of a ``renewed`` field came from, None where no profile gave it."""
         return self._renewals.get(field)
 
-    def keep_renewals(self, renewals: Mapping[str, Renewal]) -> None:
+    def keep_renewals(self, renewals: Mapping[str, SecretRefresh]) -> None:
         """Take over where values came from, by field."""
         self._renewals.update(renewals)
 
@@ -238,10 +238,10 @@ class Properties(BaseModel):
         for name, info in type(self).model_fields.items():
             value = self.__dict__.get(name)
             if isinstance(value, str):
-                if Declaration(name, info).secret or masked(value) != value:
+                if PropertyDeclaration(name, info).secret or masked(value) != value:
                     self.__dict__[name] = Secret(value)
             elif isinstance(value, dict):
-                family = Declaration(name, info).secret
+                family = PropertyDeclaration(name, info).secret
                 self.__dict__[name] = {
                     key: Secret(each) if family and isinstance(each, str) else _veiled(key, each)
                     for key, each in value.items()
@@ -258,7 +258,7 @@ def _veiled(name: str, value: Any) -> Any:
     return value
 
 
-class Declaration:
+class PropertyDeclaration:
     """One declared property, as documentation and error messages see it."""
 
     __slots__ = ("field", "info", "name")
@@ -458,6 +458,6 @@ def _allowed(annotation: Any, checks: list[Any]) -> str:
     return ", ".join([noun, *bounds]) if noun else ""
 
 
-def declarations(model: type[Properties]) -> list[Declaration]:
+def declarations(model: type[Properties]) -> list[PropertyDeclaration]:
     """Return what ``model`` declares, in order."""
-    return [Declaration(name, info) for name, info in model.model_fields.items()]
+    return [PropertyDeclaration(name, info) for name, info in model.model_fields.items()]

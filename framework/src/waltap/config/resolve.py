@@ -21,18 +21,18 @@ from waltap.config.connect_worker import (
 )
 from waltap.config.converters import converters
 from waltap.config.dead_letters import copy_of_letters
-from waltap.config.debezium_names import OLD_NAMES, Known, format_instead, present
-from waltap.config.formats import DEFAULT_FORMAT, Formats
-from waltap.config.layers import SINK_PREFIX, RawProfile, Setting
+from waltap.config.debezium_names import OLD_NAMES, KnownProperty, format_instead, present
+from waltap.config.formats import DEFAULT_FORMAT, FormatResolver
+from waltap.config.layers import SINK_PREFIX, GivenProperty, RawProfile
 from waltap.config.name_patterns import in_database
-from waltap.config.namespace import Explained, Findings, Namespace, as_text
-from waltap.config.outlets import FAN_OUT, Outlets
+from waltap.config.namespace import ExplainedProperty, Namespace, ValidationResult, as_text
+from waltap.config.outlets import FAN_OUT, SinkList
 from waltap.config.profile import Component, ConverterUse, OutletProfile, Profile, TransformUse
 from waltap.config.property import Properties, declarations
 from waltap.config.selection import SelectionProperties
 from waltap.config.snapshot_deputies import deputies
-from waltap.config.transforms import Transforms
-from waltap.errors import ConfigurationError, PluginError, Problem
+from waltap.config.transforms import TransformResolver
+from waltap.errors import ConfigurationError, PluginError, PropertyProblem
 from waltap.pipeline.properties import EngineProperties
 from waltap.plugin_errors import SpecMissing
 from waltap.specs import (
@@ -55,7 +55,7 @@ from waltap.specs import (
 if TYPE_CHECKING:
     from waltap.host import Host
 
-__all__ = ["Resolution", "Survey", "examine", "pipeline_name", "resolve", "survey"]
+__all__ = ["ProfileValidation", "ResolvedProfile", "examine", "pipeline_name", "resolve", "survey"]
 
 S = TypeVar("S", bound=Spec)
 
@@ -94,7 +94,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resolution:
+class ResolvedProfile:
     """A profile, how each of its properties came about, and what its owner should know.
 
     ``ignored``: properties that were accepted and change nothing; ``reasons``: why. ``warnings``:
@@ -102,7 +102,7 @@ class Resolution:
     """
 
     profile: Profile
-    explained: tuple[Explained, ...]
+    explained: tuple[ExplainedProperty, ...]
     ignored: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     reasons: Mapping[str, str] = field(default_factory=dict)
@@ -124,14 +124,14 @@ def resolve(
     Raises: ConfigurationError with every problem there is; PluginError when two plugins claim something
     the profile needs.
     """
-    resolution = _Resolver(raw, host, sink, overrides or {}, at_rest=at_rest).resolution()
+    resolution = _ProfileResolver(raw, host, sink, overrides or {}, at_rest=at_rest).resolution()
     for warning in resolution.warnings:
         logger.warning("%s", warning)
     return resolution.profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
+class ProfileValidation:
     """What was found of a profile that may be faulty: what resolved, and every problem.
 
     ``chosen``: kind of component → its name, ? for one that is not there.
@@ -140,11 +140,11 @@ class Survey:
     origin: str
     name: str
     chosen: Mapping[str, str]
-    explained: tuple[Explained, ...]
+    explained: tuple[ExplainedProperty, ...]
     ignored: tuple[str, ...] = ()
     reasons: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[PropertyProblem, ...] = ()
 
     def error(self) -> ConfigurationError:
         """Return the problems as an error."""
@@ -157,9 +157,9 @@ def survey(
     *,
     sink: str | None = None,
     overrides: Mapping[str, str] | None = None,
-) -> Survey:
+) -> ProfileValidation:
     """Return what a profile says and what is wrong with it, for those who want to see both."""
-    return _Resolver(raw, host, sink, overrides or {}).survey()[0]
+    return _ProfileResolver(raw, host, sink, overrides or {}).survey()[0]
 
 
 def examine(
@@ -168,12 +168,12 @@ def examine(
     *,
     sink: str | None = None,
     overrides: Mapping[str, str] | None = None,
-) -> Resolution:
+) -> ResolvedProfile:
     """Return the profile and how it came about. Raises: as `resolve`."""
-    return _Resolver(raw, host, sink, overrides or {}).resolution()
+    return _ProfileResolver(raw, host, sink, overrides or {}).resolution()
 
 
-class _Resolver:
+class _ProfileResolver:
     """One resolution: chooses the components, fills their models, raises at the end."""
 
     def __init__(
@@ -187,7 +187,7 @@ class _Resolver:
     ) -> None:
         self._raw, self._host, self._sink_argument = raw, host, sink
         self._at_rest, self._done_without = at_rest, False
-        self._findings = Findings(
+        self._findings = ValidationResult(
             debezium=raw.debezium,
             folder=raw.folder,
             problems=list(raw.problems),
@@ -206,12 +206,12 @@ class _Resolver:
         self._flat.settings = self._renamed(self._flat.settings)
         self._findings.sanitize = sanitizing(self._flat)
 
-    def resolution(self) -> Resolution:
+    def resolution(self) -> ResolvedProfile:
         """Return what became of the profile. Raises: ConfigurationError."""
         survey, profile = self.survey()
         if profile is None:
             raise survey.error()
-        return Resolution(
+        return ResolvedProfile(
             profile=profile,
             explained=survey.explained,
             ignored=survey.ignored,
@@ -219,7 +219,7 @@ class _Resolver:
             warnings=survey.warnings,
         )
 
-    def survey(self) -> tuple[Survey, Profile | None]:
+    def survey(self) -> tuple[ProfileValidation, Profile | None]:
         """Return what was found, and the profile where nothing is wrong with it."""
         flat, findings = self._flat, self._findings
         chosen = flat.model("pipeline", SelectionProperties)
@@ -239,14 +239,14 @@ class _Resolver:
         if sink is not None and self._raw.debezium and not outlets:
             take_worker_settings(sink, self._flat, self._sink)
             exactly_once(sink, self._flat, self._sink)
-        formats = Formats(
+        formats = FormatResolver(
             self._find, self._component, flat, findings, header_format(self._raw, sink)
         )
         form = formats.chosen(choice, self._types.get("format"))
 
         name = findings.pipeline = self._name(choice)
         if not self._raw.debezium:
-            flat.settings.setdefault("topic.prefix", Setting("topic.prefix", name, "name"))
+            flat.settings.setdefault("topic.prefix", GivenProperty("topic.prefix", name, "name"))
         self._defaults_of(connector)
         capture = flat.model("capture", CaptureProperties)
         engine = flat.model("engine", EngineProperties)
@@ -294,11 +294,11 @@ class _Resolver:
         )
         return survey, in_database(profile)
 
-    def _found(self, name: str) -> Survey:
+    def _found(self, name: str) -> ProfileValidation:
         findings = self._findings
         findings.hide()
-        findings.problems += [Problem("plugins", excuse) for excuse in self._excuses]
-        return Survey(
+        findings.problems += [PropertyProblem("plugins", excuse) for excuse in self._excuses]
+        return ProfileValidation(
             origin=self._raw.origin,
             name=name,
             chosen=dict(self._chosen),
@@ -336,7 +336,7 @@ class _Resolver:
         if sink or self._missing:
             self._sink.leftovers(likely=not sink)
 
-    def _declared_elsewhere(self, name: str) -> Known | None:
+    def _declared_elsewhere(self, name: str) -> KnownProperty | None:
         """Return what a component that the profile does not choose declares as ``name``."""
         for kind in SHARING:
             for spec in self._host.specs(kind):
@@ -346,7 +346,7 @@ class _Resolver:
                     family = declaration.family
                     if name in declaration.names or (family and family.fullmatch(name)):
                         default = "" if family else as_text(declaration.default)
-                        return Known(default, component=f"{KIND_OF[kind].noun} {spec.name}")
+                        return KnownProperty(default, component=f"{KIND_OF[kind].noun} {spec.name}")
         return None
 
     def _models(self, kind: type[Spec]) -> list[type[Properties]]:
@@ -355,7 +355,7 @@ class _Resolver:
     # --- what was given ------------------------------------------------------------------------
 
     def _override(self, name: str, value: str) -> None:
-        setting = Setting(name, value, "--set")
+        setting = GivenProperty(name, value, "--set")
         short = name.removeprefix("waltap.") if name.startswith(SINK_PREFIX) else name
         section, dot, rest = short.partition(".")
         if dot and rest == "type" and section in {"sink", "format", "offsets", "source"}:
@@ -365,12 +365,12 @@ class _Resolver:
         else:
             self._flat.settings[name] = setting
 
-    def _renamed(self, given: Mapping[str, Setting]) -> dict[str, Setting]:
+    def _renamed(self, given: Mapping[str, GivenProperty]) -> dict[str, GivenProperty]:
         """Give old names and values of Debezium's their present form.
 
         Old names that a component declares as its own are left to it.
         """
-        renamed: dict[str, Setting] = {}
+        renamed: dict[str, GivenProperty] = {}
         for name, setting in given.items():
             new = OLD_NAMES.get(name, name)
             if new != name:
@@ -396,7 +396,7 @@ class _Resolver:
         except SpecMissing as missing:
             if self._at_rest and kind in OF_RUNS:
                 return self._stand_in(kind)
-            problem = Problem(
+            problem = PropertyProblem(
                 self._written(place),
                 missing.what,
                 allowed=format_instead(name) or missing.known,
@@ -409,7 +409,9 @@ class _Resolver:
             self._chosen.setdefault(role, "?")
             return None
         except PluginError as clash:
-            self._findings.problems.append(Problem(place, clash.problem, allowed=clash.advice()))
+            self._findings.problems.append(
+                PropertyProblem(place, clash.problem, allowed=clash.advice())
+            )
             self._missing.append((kind, False))
             return None
         self._chosen.setdefault(role, found.name)
@@ -439,7 +441,9 @@ class _Resolver:
             return self._find(OffsetStoreSpec, named, "waltap.offset.store")
         if named is not None and setting is not None and named != setting.value:
             what = f"contradicts type = {setting.value} in [offsets]"
-            self._findings.problems.append(Problem("waltap.offset.store", what, value=named))
+            self._findings.problems.append(
+                PropertyProblem("waltap.offset.store", what, value=named)
+            )
         return self._typed(OffsetStoreSpec, "offsets", DEFAULT_OFFSET_STORE)
 
     def _connector(self, choice: SelectionProperties) -> ConnectorSpec | None:
@@ -449,7 +453,7 @@ class _Resolver:
         if name is None:
             known = ", ".join(sorted(self._host.connectors)) or None
             what = "is missing: which database is this?"
-            self._findings.problems.append(Problem(place, what, allowed=known))
+            self._findings.problems.append(PropertyProblem(place, what, allowed=known))
             self._missing.append((ConnectorSpec, True))
             return None
         for spec in self._host.connectors.values():
@@ -475,7 +479,9 @@ class _Resolver:
                 name = declaration.name
                 if name in own and name not in self._flat.settings:
                     value = self._findings.default(own[name])
-                    self._flat.settings[name] = Setting(name, value, f"{connector.name}'s default")
+                    self._flat.settings[name] = GivenProperty(
+                        name, value, f"{connector.name}'s default"
+                    )
 
     def _sink_spec(self) -> SinkSpec | None:
         given = self._types.get("sink")
@@ -491,7 +497,9 @@ class _Resolver:
             if self._raw.debezium:
                 allowed = f"{SINK_PREFIX}type=NAME, or --sink NAME:VALUE; names: {known}"
             native = NATIVE.get(place)
-            self._findings.problems.append(Problem(place, what, allowed=allowed, native=native))
+            self._findings.problems.append(
+                PropertyProblem(place, what, allowed=allowed, native=native)
+            )
             self._missing.append((SinkSpec, False))
             return None
         name, colon, value = self._sink_argument.partition(":")
@@ -504,12 +512,14 @@ class _Resolver:
             mine = {n: s for n, s in self._sink.settings.items() if s.origin == "--set"}
             self._sink.settings = mine
         if colon:
-            self._sink.settings[spec.shorthand] = Setting(spec.shorthand, value, "--sink")
+            self._sink.settings[spec.shorthand] = GivenProperty(spec.shorthand, value, "--sink")
         return spec
 
     def _steps(self) -> tuple[tuple[TransformUse, ...], tuple[ConverterUse, ...]]:
         given = self._asked()
-        return ((), ()) if self._at_rest else (Transforms(*given).chosen(), converters(*given))
+        return (
+            ((), ()) if self._at_rest else (TransformResolver(*given).chosen(), converters(*given))
+        )
 
     def _asked(self) -> tuple[Any, ...]:
         return self._find, self._component, self._models, self._raw, self._findings
@@ -519,8 +529,8 @@ class _Resolver:
         if self._sink_argument is not None or self._at_rest:
             return []
         raw = replace(self._raw, settings=self._flat.settings, types=self._types)
-        outlets = Outlets(
-            raw, self._findings, lambda each: _Resolver(each, self._host, None, {}).survey()
+        outlets = SinkList(
+            raw, self._findings, lambda each: _ProfileResolver(each, self._host, None, {}).survey()
         )
         return outlets.profiles(alone="sink" not in self._types and not self._sink.settings)
 
@@ -550,14 +560,14 @@ class _Resolver:
                     continue
                 own = {channel for each, channel in OWN_CHANNELS if each is kind}
                 allowed = "a comma list of: " + ", ".join(sorted({*own, *self._names(kind)}))
-                problem = Problem(
+                problem = PropertyProblem(
                     place, missing.what, value=name, allowed=allowed, nearest=missing.nearest
                 )
                 self._findings.problems.append(problem)
                 self._missing.append((kind, True))
             except PluginError as clash:
                 self._findings.problems.append(
-                    Problem(place, clash.problem, allowed=clash.advice())
+                    PropertyProblem(place, clash.problem, allowed=clash.advice())
                 )
             else:
                 found[spec.name] = self._component(f"channel {spec.name}", spec, self._flat)
@@ -569,7 +579,7 @@ class _Resolver:
         if engine is None or capture is None or capture.notification_topic:
             return
         if SINK_CHANNEL in map(str.casefold, engine.notification_channels):
-            problem = Problem(
+            problem = PropertyProblem(
                 "notification.sink.topic.name",
                 "is missing: notification.enabled.channels names sink",
                 allowed="the topic that notifications are to have",
@@ -592,7 +602,7 @@ class _Resolver:
             try:
                 spec.factory(component.properties)
             except ValueError as cause:
-                problem = Problem("topic.naming.strategy", str(cause), value=spec.name)
+                problem = PropertyProblem("topic.naming.strategy", str(cause), value=spec.name)
                 self._findings.problems.append(problem)
         return component
 

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from waltap.config.namespace import Findings, Namespace
+from waltap.config.namespace import Namespace, ValidationResult
 from waltap.config.selection import SelectionProperties
-from waltap.errors import Problem
+from waltap.errors import PropertyProblem
 
 __all__ = ["deputies"]
 
 
 def deputies(
-    choice: SelectionProperties, flat: Namespace, findings: Findings, modes: Sequence[str]
+    choice: SelectionProperties, flat: Namespace, findings: ValidationResult, modes: Sequence[str]
 ) -> dict[str, tuple[str, str]]:
     """Return who answers for SELECTs (``snapshot.query.mode``) and locks (``snapshot.locking.mode``): by
     the field of `Profile`, the name of a mode and the property that gives it. ``modes`` are those there
@@ -28,5 +28,5 @@ def deputies(
             continue
         allowed = f"a snapshot mode: {', '.join(sorted(modes))}"
         what = f"is missing: {place} is custom"
-        findings.problems.append(Problem(f"{place}.custom.name", what, allowed=allowed))
+        findings.problems.append(PropertyProblem(f"{place}.custom.name", what, allowed=allowed))
     return found

@@ -9,37 +9,37 @@ what they are; ``predicates=p`` and ``predicates.p.*`` do so for predicates, and
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
-from waltap.config.layers import RawProfile, Setting
-from waltap.config.namespace import Findings, Namespace
+from waltap.config.layers import GivenProperty, RawProfile
+from waltap.config.namespace import Namespace, ValidationResult
 from waltap.config.profile import Component, TransformUse
 from waltap.config.property import Properties, declarations
-from waltap.errors import Problem
+from waltap.errors import PropertyProblem
 from waltap.host import nearest
 from waltap.specs import PredicateSpec, RecordTransformSpec, Spec, TransformSpec
 
-__all__ = ["Transforms"]
+__all__ = ["TransformResolver"]
 
 S = TypeVar("S", bound=Spec)
 
 BOOLEANS = {"true": True, "false": False}
 
 
-class Find(Protocol):
+class TransformLookup(Protocol):
     """Finds a spec by name or alias; says what is wrong where there is none."""
 
     def __call__(self, kind: type[S], name: str, place: str) -> S | None: ...
 
 
-class Transforms:
+class TransformResolver:
     """Chooses the transforms of one profile."""
 
     def __init__(
         self,
-        find: Find,
+        find: TransformLookup,
         component: Callable[[str, Any, Namespace], Component[Any] | None],
         models: Callable[[type[Spec]], list[type[Properties]]],
         raw: RawProfile,
-        findings: Findings,
+        findings: ValidationResult,
     ) -> None:
         self._find, self._component, self._models = find, component, models
         self._raw, self._findings = raw, findings
@@ -59,14 +59,14 @@ class Transforms:
         return tuple(use for use in found if use is not None)
 
     def _predicate(
-        self, label: str, settings: Mapping[str, Setting]
+        self, label: str, settings: Mapping[str, GivenProperty]
     ) -> Component[PredicateSpec] | None:
         prefix = f"{self._raw.written}predicates.{label}."
         native = f"[predicates.{label}] " if self._raw.debezium else ""
         made = self._one(PredicateSpec, f"predicate {label}", settings, prefix, native)
         return made if made is None else made[0]
 
-    def _transform(self, number: int, settings: Mapping[str, Setting]) -> TransformUse | None:
+    def _transform(self, number: int, settings: Mapping[str, GivenProperty]) -> TransformUse | None:
         prefix = self._raw.transform_names[number - 1]
         native = "[[transforms]] " if self._raw.debezium else ""
         made = self._one(TransformSpec, f"transform {number}", settings, prefix, native)
@@ -87,7 +87,7 @@ class Transforms:
         self,
         kind: type[S],
         role: str,
-        settings: Mapping[str, Setting],
+        settings: Mapping[str, GivenProperty],
         prefix: str,
         native: str,
     ) -> tuple[Component[S], Namespace] | None:
@@ -96,7 +96,9 @@ class Transforms:
         name = space.settings.pop("type", None)
         if name is None:
             hint = f"{native}type" if native else None
-            self._findings.problems.append(Problem(f"{prefix}type", "is missing", native=hint))
+            self._findings.problems.append(
+                PropertyProblem(f"{prefix}type", "is missing", native=hint)
+            )
             return None
         spec = self._find(kind, str(name.value).strip(), f"{prefix}type")
         component = self._component(role, spec, space)
@@ -156,7 +158,7 @@ class Transforms:
         found = self._predicates.get(label)
         return found, negate, len(self._findings.problems) == before
 
-    def _truth(self, setting: Setting, space: Namespace) -> bool:
+    def _truth(self, setting: GivenProperty, space: Namespace) -> bool:
         text = str(setting.value).strip().lower()
         if text not in BOOLEANS:
             space.complain(setting, "is no truth value", allowed="true or false")
@@ -177,4 +179,6 @@ class Transforms:
                     f"{of_records}, which works on records"
                 )
                 allowed = "an order with transforms of changes first"
-                self._findings.problems.append(Problem(f"{prefix}type", what, allowed=allowed))
+                self._findings.problems.append(
+                    PropertyProblem(f"{prefix}type", what, allowed=allowed)
+                )

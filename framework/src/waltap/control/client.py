@@ -4,7 +4,7 @@ from pathlib import Path
 
 from waltap.control.address import address, unix_socket
 from waltap.control.errors import ControlSocketUnusable, PipelineNotRunning
-from waltap.control.protocol import Answer, Request, answered, asked
+from waltap.control.protocol import ControlAnswer, Request, answered, asked
 from waltap.offsets.lock_file import holder
 from waltap.offsets.state_folder import CONTROL, LOCK
 
@@ -14,7 +14,7 @@ PATIENCE_S = 10.0
 """How long an answer may take beyond the time that the request itself waits."""
 
 
-def ask(folder: Path, request: Request, *, patience_s: float = PATIENCE_S) -> Answer:
+def ask(folder: Path, request: Request, *, patience_s: float = PATIENCE_S) -> ControlAnswer:
     """Send ``request`` to the process that runs the pipeline whose state is in ``folder``; return its
     answer, which may take ``patience_s`` beyond the time that the request waits.
 

@@ -1,6 +1,6 @@
 """What keeps a command from reaching a pipeline."""
 
-from waltap.errors import OffsetError, Retry
+from waltap.errors import OffsetError, RetryVerdict
 
 __all__ = ["ControlSocketUnusable", "PipelineNotRunning", "ReplayUndone"]
 
@@ -19,7 +19,7 @@ class ControlSocketUnusable(OffsetError):
     """A process runs the pipeline, and its control socket does not answer."""
 
     code = "WT-6202"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = (
         "Only the user that runs the pipeline may use the socket, and only on the same machine. Where it "
         "has just started, ask again; what the log of the run says of its control socket tells more. "

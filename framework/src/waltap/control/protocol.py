@@ -16,7 +16,7 @@ import msgspec
 
 __all__ = [
     "LONGEST_WAIT_MS",
-    "Answer",
+    "ControlAnswer",
     "ReplayRequest",
     "Request",
     "SignalRequest",
@@ -90,7 +90,7 @@ class ReplayRequest(
 Request = SignalRequest | StatusRequest | ReplayRequest
 
 
-class Answer(msgspec.Struct, kw_only=True, omit_defaults=True, rename={"identifier": "id"}):
+class ControlAnswer(msgspec.Struct, kw_only=True, omit_defaults=True, rename={"identifier": "id"}):
     """``ok``: the request was understood. ``state`` is the pipeline's, as `Engine.state`. Of a signal
     ``identifier`` is its id; ``taken`` is None as long as the pipeline has not come to it, and where it
     is False, ``reason`` says why, as it does where ``ok`` is. ``status`` is what was asked for by
@@ -107,7 +107,7 @@ class Answer(msgspec.Struct, kw_only=True, omit_defaults=True, rename={"identifi
 
 
 _requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
-_answers = msgspec.json.Decoder(Answer)
+_answers = msgspec.json.Decoder(ControlAnswer)
 
 
 def asked(request: Request) -> bytes:
@@ -126,6 +126,6 @@ def request_of(line: bytes) -> Request:
     return request
 
 
-def answered(line: bytes) -> Answer:
+def answered(line: bytes) -> ControlAnswer:
     """Return the answer in a line. Raises: ValueError."""
     return _answers.decode(line)

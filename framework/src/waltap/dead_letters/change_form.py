@@ -10,7 +10,7 @@ import msgspec
 
 from waltap.decode.message import Change, Delete, Insert, LogicalMessage, OldTuple, Truncate, Update
 from waltap.decode.relation import Relation
-from waltap.decode.tuple_image import Missing, Tuple, Value
+from waltap.decode.tuple_image import MissingValue, Tuple, Value
 from waltap.transactions.transaction import SnapshotRows, TransactionPart
 
 __all__ = ["ChangeForm", "change_form", "of_form", "operation", "row_form", "table_of"]
@@ -125,7 +125,7 @@ def _written(row: Tuple) -> list[Form]:
 
 
 def _value(value: Value) -> Form:
-    if isinstance(value, Missing):
+    if isinstance(value, MissingValue):
         return {"missing": value.name}
     if isinstance(value, bytes):
         return {"bytes": base64.b64encode(value).decode()}
@@ -140,5 +140,5 @@ def _parsed(value: Form) -> Value:
     if not isinstance(value, dict):
         return value
     if "missing" in value:
-        return Missing[value["missing"]]
+        return MissingValue[value["missing"]]
     return base64.b64decode(value["bytes"])

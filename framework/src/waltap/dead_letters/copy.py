@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from waltap.dead_letters.letter import Letter
+from waltap.dead_letters.letter import DeadLetter
 from waltap.errors import SinkError
 from waltap.format.record import Record
 from waltap.sink.refusal import RecordsRefused, leave_out
@@ -25,7 +25,7 @@ class LettersCopied:
         self._make, self._topic = make, topic
         self._sink: Sink | None = None
 
-    def __call__(self, letters: list[Letter]) -> None:
+    def __call__(self, letters: list[DeadLetter]) -> None:
         """Write letters, durably. What the server sent is not in them. Raises: SinkError."""
         records = [
             Record(self._topic, msgspec.json.encode(each.id), msgspec.json.encode(each.told()))

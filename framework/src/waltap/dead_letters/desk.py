@@ -9,15 +9,15 @@ import msgspec
 from waltap.clock import Clock
 from waltap.dead_letters.change_form import ChangeForm
 from waltap.dead_letters.copy import LettersCopied
-from waltap.dead_letters.handling import Handling
-from waltap.dead_letters.letter import Letter
+from waltap.dead_letters.handling import FailureHandling
+from waltap.dead_letters.letter import DeadLetter
 from waltap.dead_letters.pieces import Part
 from waltap.dead_letters.store import LetterStore
 from waltap.decode.relation import Relation
 from waltap.errors import PluginError, RecordError, WaltapError
 from waltap.format.format import Format
 
-__all__ = ["DEAD_LETTER", "Counted", "Desk"]
+__all__ = ["DEAD_LETTER", "DeadLetterQueue", "EventCounters"]
 
 log = logging.getLogger(__name__)
 
@@ -28,14 +28,14 @@ TOLD_EVERY_S: Final = 10.0
 """Warnings and notifications come at most so often; each says how many events it stands for."""
 
 
-class Counted(Protocol):
+class EventCounters(Protocol):
     """What counts: `Counts` of a run."""
 
     dead_letters: int
     left_out: int
 
 
-class Desk:
+class DeadLetterQueue:
     """Keeps letters, and tells of events that were left out.
 
     ``describe`` completes a relation from the catalogue, so that a letter can be replayed without it;
@@ -54,10 +54,10 @@ class Desk:
     ) -> None:
         self.store, self._clock = store, clock
         self._describe, self._form, self._copy = describe, form, copy
-        self.counted: Counted | None = None
+        self.counted: EventCounters | None = None
         self.notify: Callable[..., None] | None = None
-        self._next: dict[Handling, float] = {}
-        self._untold: dict[Handling, int] = {}
+        self._next: dict[FailureHandling, float] = {}
+        self._untold: dict[FailureHandling, int] = {}
 
     def now_ms(self) -> int:
         """Return the time of day."""
@@ -89,7 +89,7 @@ class Desk:
                 }
         return None
 
-    def keep(self, letters: list[Letter]) -> None:
+    def keep(self, letters: list[DeadLetter]) -> None:
         """Make letters durable. Raises: DeadLettersUnusable; what the copy's sink raises."""
         kept = self.store.put(letters)
         if self._copy is not None:
@@ -100,24 +100,26 @@ class Desk:
         if self._copy is not None:
             self._copy.close()
 
-    def left_out(self, handling: Handling, sink: str, place: str, reason: WaltapError) -> None:
+    def left_out(
+        self, handling: FailureHandling, sink: str, place: str, reason: WaltapError
+    ) -> None:
         """Count an event that was left out, and tell of it, not too often."""
         if self.counted is not None:
             self.counted.left_out += 1
-            self.counted.dead_letters += handling is Handling.DEAD_LETTER
+            self.counted.dead_letters += handling is FailureHandling.DEAD_LETTER
         now = self._clock.monotonic()
         count = self._untold[handling] = self._untold.get(handling, 0) + 1
         if now < self._next.get(handling, 0.0):
             return
         self._next[handling], self._untold[handling] = now + TOLD_EVERY_S, 0
-        what = "became a dead letter" if handling is Handling.DEAD_LETTER else "was left out"
-        if handling is not Handling.SKIP:
+        what = "became a dead letter" if handling is FailureHandling.DEAD_LETTER else "was left out"
+        if handling is not FailureHandling.SKIP:
             log.warning(
                 "an event %s: %s: %s %s%s",
                 what, place, reason.code, reason.problem,
                 f" ({count} since the last such line)" if count > 1 else "",
             )  # fmt: skip
-        if handling is Handling.DEAD_LETTER and self.notify is not None:
+        if handling is FailureHandling.DEAD_LETTER and self.notify is not None:
             self.notify(
                 DEAD_LETTER,
                 "WRITTEN",

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from waltap.capture.properties import CaptureProperties
     from waltap.pipeline.properties import EngineProperties
 
-__all__ = ["Handling", "Policy"]
+__all__ = ["FailureHandling", "FailurePolicy"]
 
 
-class Handling(enum.Enum):
+class FailureHandling(enum.Enum):
     """What becomes of one event."""
 
     FAIL = "fail"
@@ -23,7 +23,7 @@ class Handling(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class FailurePolicy:
     """What becomes of events, by what failed.
 
     ``events``: they cannot be made of the change (Debezium's
@@ -32,9 +32,9 @@ class Policy:
     converted and that is no reason to leave the field null; None: as ``events``.
     """
 
-    events: Handling = Handling.FAIL
-    records: Handling = Handling.FAIL
-    values: Handling | None = None
+    events: FailureHandling = FailureHandling.FAIL
+    records: FailureHandling = FailureHandling.FAIL
+    values: FailureHandling | None = None
 
     @classmethod
     def of(
@@ -42,23 +42,29 @@ class Policy:
         engine: "EngineProperties",
         capture: "CaptureProperties",
         tolerance: str | None = None,
-    ) -> "Policy":
+    ) -> "FailurePolicy":
         """Return what a profile says; ``tolerance`` is one sink's own ``errors.tolerance``."""
         said = tolerance or engine.errors_tolerance
-        records = {"none": Handling.FAIL, "all": Handling.WARN}.get(said, Handling.DEAD_LETTER)
+        records = {"none": FailureHandling.FAIL, "all": FailureHandling.WARN}.get(
+            said, FailureHandling.DEAD_LETTER
+        )
         if said == "all" and engine.dead_letter_topic:
-            records = Handling.DEAD_LETTER
+            records = FailureHandling.DEAD_LETTER
         given = engine.event_processing
-        events = records if given == "tolerance" else Handling(given)
-        values = Handling.DEAD_LETTER if capture.event_converting_failure == "dead_letter" else None
+        events = records if given == "tolerance" else FailureHandling(given)
+        values = (
+            FailureHandling.DEAD_LETTER
+            if capture.event_converting_failure == "dead_letter"
+            else None
+        )
         return cls(events=events, records=records, values=values)
 
     @property
     def tolerant(self) -> bool:
         """Tell whether the pipeline goes on without some events."""
-        return self != Policy()
+        return self != FailurePolicy()
 
-    def of_error(self, error: RecordError) -> Handling:
+    def of_error(self, error: RecordError) -> FailureHandling:
         """Return what becomes of the event that ``error`` is told of."""
         if error.of_conversion and self.values is not None:
             return self.values

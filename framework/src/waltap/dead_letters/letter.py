@@ -11,7 +11,15 @@ from waltap.errors import WaltapError
 from waltap.format.record import Record
 from waltap.source.position import lsn_text
 
-__all__ = ["Letter", "Place", "RecordForm", "letter_of", "record_form", "record_of", "row_digest"]
+__all__ = [
+    "DeadLetter",
+    "EventLocation",
+    "RecordForm",
+    "letter_of",
+    "record_form",
+    "record_of",
+    "row_digest",
+]
 
 
 class RecordForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -28,7 +36,7 @@ class RecordForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     timestamp: int | None = None
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class EventLocation(msgspec.Struct, frozen=True, kw_only=True):
     """Where an event stands: ``index`` among the changes of the transaction that commits at
     ``commit_lsn``, as positions count. ``row`` tells a row that a snapshot read by what it is;
     ``record`` is the place among the records of the event, or in a batch where nothing else is known."""
@@ -47,7 +55,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         return text if not self.partition else f"{self.partition}: {text}"
 
 
-class Letter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One event that a sink, or the way to it, refused.
 
     ``id`` is made of the sink and the event's place, so that the same event is the same letter whenever
@@ -59,7 +67,7 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     id: str
     sink: str
-    place: Place
+    place: EventLocation
     table: str = ""
     op: str = ""
     code: str = ""
@@ -87,16 +95,16 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def letter_of(
     sink: str,
-    place: Place,
+    place: EventLocation,
     error: WaltapError,
     now_ms: int,
     *,
     change: ChangeForm | None = None,
     record: Record | None = None,
     event: dict[str, Any] | None = None,
-) -> Letter:
+) -> DeadLetter:
     """Return the letter of an event that ``error`` is told of."""
-    return Letter(
+    return DeadLetter(
         id=_identifier(sink, place),
         sink=sink,
         place=place,
@@ -147,7 +155,7 @@ def record_of(form: RecordForm) -> Record:
     )
 
 
-def _identifier(sink: str, place: Place) -> str:
+def _identifier(sink: str, place: EventLocation) -> str:
     parts = [sink] if sink else []
     if place.partition:
         parts.append(place.partition)

@@ -1,7 +1,7 @@
 """A batch in pieces: which of its events cannot be delivered, found by trying fewer of them. Sans-IO.
 
-An event is a change of a transaction or a row of a snapshot. `Where` says which, by its part and its place
-there; events are tried in their order, always.
+An event is a change of a transaction or a row of a snapshot. `BatchLocation` says which, by its
+part and its place there; events are tried in their order, always.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -12,23 +12,23 @@ import msgspec
 from waltap.errors import RecordError
 from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart, events_in
 
-__all__ = ["Part", "Where", "alone", "every_event", "failing", "less", "without"]
+__all__ = ["BatchLocation", "Part", "alone", "every_event", "failing", "less", "without"]
 
 Part = TransactionPart | SnapshotRows | Heartbeat
 
 
-class Where(NamedTuple):
+class BatchLocation(NamedTuple):
     """The part of a batch that an event is in, and its place among the changes, or rows, of it."""
 
     part: int
     at: int
 
 
-def every_event(parts: Sequence[Part]) -> Iterator[Where]:
+def every_event(parts: Sequence[Part]) -> Iterator[BatchLocation]:
     """Give the place of each event, in order."""
     for number, part in enumerate(parts):
         for at in range(events_in([part])):
-            yield Where(number, at)
+            yield BatchLocation(number, at)
 
 
 def less(part: Part, gone: Collection[int]) -> Part:
@@ -44,7 +44,7 @@ def less(part: Part, gone: Collection[int]) -> Part:
     return part.with_only([part.changes[at] for at in stay], [numbers[at] for at in stay])
 
 
-def without(parts: Sequence[Part], gone: Collection[Where]) -> list[Part]:
+def without(parts: Sequence[Part], gone: Collection[BatchLocation]) -> list[Part]:
     """Return ``parts`` without these events."""
     return [
         less(part, {where.at for where in gone if where.part == number})
@@ -81,13 +81,13 @@ def failing(
     attempt: Callable[[Part], object],
     *,
     first_only: bool = False,
-) -> dict[Where, RecordError]:
+) -> dict[BatchLocation, RecordError]:
     """Return the events that ``attempt`` raises a RecordError for when it gets them alone, in order.
 
     It gets a part, then its halves where it raised, and so on, each from left to right; never fewer than
     one event, and nothing at all of heartbeats. ``first_only``: the search ends with the first.
     """
-    found: dict[Where, RecordError] = {}
+    found: dict[BatchLocation, RecordError] = {}
     for number, part in enumerate(parts):
         waiting = [(0, events_in([part]))] if events_in([part]) else []
         while waiting:
@@ -96,7 +96,7 @@ def failing(
                 attempt(alone(part, first, end))
             except RecordError as error:
                 if end - first == 1:
-                    found[Where(number, first)] = error
+                    found[BatchLocation(number, first)] = error
                     if first_only:
                         return found
                     continue

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from waltap.dead_letters.change_form import of_form
-from waltap.dead_letters.letter import Letter, record_of
+from waltap.dead_letters.letter import DeadLetter, record_of
 from waltap.dead_letters.store import LetterStore
 from waltap.errors import RecordError, WaltapError
 from waltap.format.record import Record
@@ -20,7 +20,7 @@ from waltap.sink.sink import Sink
 from waltap.source.position import Position, Positions
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 
-__all__ = ["MARK", "Replay", "Replayed"]
+__all__ = ["MARK", "Redelivery", "RedeliveryResult"]
 
 MARK: Final = "waltap-dead-letter"
 """Header of a record that is replayed: the letter's id, by which a consumer knows it again."""
@@ -30,15 +30,15 @@ AT_A_TIME: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class RedeliveryResult:
     """What became of a letter: ``error`` is why it was refused again, None where it was delivered."""
 
-    letter: Letter
+    letter: DeadLetter
     error: WaltapError | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
+class Redelivery:
     """Gives letters to one sink, which is not open yet. ``make`` is what transforms and format make of a
     batch of changes; ``stored`` are the pipeline's positions.
 
@@ -52,7 +52,7 @@ class Replay:
     stored: Positions
     now_ms: Callable[[], int]
 
-    def run(self, letters: Sequence[Letter]) -> Iterator[Replayed]:
+    def run(self, letters: Sequence[DeadLetter]) -> Iterator[RedeliveryResult]:
         """Deliver ``letters`` in their order, and tell of each when it is durable, and marked.
 
         Raises: SinkError for what is not one letter's fault; those told of before stay delivered.
@@ -63,16 +63,16 @@ class Replay:
             had = [each for each in letters if each.mark in there and each.replayed_ms is None]
             if had:
                 self.store.mark(had, self.now_ms())
-                yield from map(Replayed, had)
+                yield from map(RedeliveryResult, had)
             known = {each.id for each in had}
             waiting = [each for each in letters if each.id not in known]
             for first in range(0, len(waiting), AT_A_TIME):
-                found: list[Replayed] = []
+                found: list[RedeliveryResult] = []
                 given: tuple[str, ...] = ()
                 for letter in waiting[first : first + AT_A_TIME]:
                     error = self._refusal(letter, held, (*given, letter.mark))
                     given = given if error else (*given, letter.mark)
-                    found.append(Replayed(letter, error))
+                    found.append(RedeliveryResult(letter, error))
                 self.sink.flush()
                 self.store.mark([e.letter for e in found if e.error is None], self.now_ms())
                 self.store.put([self._again(e) for e in found if e.error is not None])
@@ -81,7 +81,7 @@ class Replay:
             self.sink.close()
 
     def _refusal(
-        self, letter: Letter, held: Positions, marks: tuple[str, ...]
+        self, letter: DeadLetter, held: Positions, marks: tuple[str, ...]
     ) -> WaltapError | None:
         """Write one letter; return why it is refused."""
         name = letter.place.partition
@@ -98,7 +98,7 @@ class Replay:
             return error
         return None
 
-    def _batch(self, letter: Letter, position: Position) -> Batch:
+    def _batch(self, letter: DeadLetter, position: Position) -> Batch:
         empty = Batch(parts=[], position=position, partition=letter.place.partition, events=1)
         if letter.record is not None:
             empty.records = [_marked(record_of(letter.record), letter)]
@@ -135,7 +135,7 @@ class Replay:
                 made.records = made.records[letter.place.record : letter.place.record + 1]
         return made
 
-    def _again(self, found: Replayed) -> Letter:
+    def _again(self, found: RedeliveryResult) -> DeadLetter:
         assert found.error is not None
         return msgspec.structs.replace(
             found.letter,
@@ -147,7 +147,7 @@ class Replay:
         )
 
 
-def _marked(record: Record, letter: Letter) -> Record:
+def _marked(record: Record, letter: DeadLetter) -> Record:
     headers = tuple(each for each in record.headers if each[0] != MARK)
     mark = (MARK, msgspec.json.encode(letter.id))
     return msgspec.structs.replace(record, headers=(*headers, mark))

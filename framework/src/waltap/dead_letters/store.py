@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from waltap.dead_letters.letter import Letter
+from waltap.dead_letters.letter import DeadLetter
 from waltap.errors import OffsetError
 from waltap.offsets.durable_file import sync
 from waltap.offsets.private_file import private, private_folder
@@ -44,16 +44,16 @@ class LetterStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._path = folder / FILE
-        self._known: dict[str, _Head] = {}
+        self._known: dict[str, _LetterSummary] = {}
         self._read: tuple[int, int] = 0, 0
         """Inode and size up to where the file was read."""
 
-    def letters(self) -> list[Letter]:
+    def letters(self) -> list[DeadLetter]:
         """Return the letters, in the order of their first refusal."""
         with self._guarded():
             return list(self._every().values())
 
-    def put(self, letters: Iterable[Letter]) -> list[Letter]:
+    def put(self, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
         """Keep letters, durably; one that is known counts another attempt. Returns them as kept."""
         with self._guarded(), self._locked():
             self._refresh()
@@ -61,7 +61,7 @@ class LetterStore:
             self._append(kept)
         return kept
 
-    def mark(self, letters: Iterable[Letter], replayed_ms: int) -> None:
+    def mark(self, letters: Iterable[DeadLetter], replayed_ms: int) -> None:
         """Note durably that letters were delivered."""
         with self._guarded(), self._locked():
             self._refresh()
@@ -77,13 +77,13 @@ class LetterStore:
                 self._rewrite(left)
         return len(every) - len(left)
 
-    def _again(self, letter: Letter) -> Letter:
+    def _again(self, letter: DeadLetter) -> DeadLetter:
         known = self._known.get(letter.id)
         if known is None:
             return letter
         return msgspec.structs.replace(letter, first_ms=known.first_ms, attempts=known.attempts + 1)
 
-    def _append(self, letters: list[Letter]) -> None:
+    def _append(self, letters: list[DeadLetter]) -> None:
         data = b"".join(_encode(letter) + b"\n" for letter in letters)
         new = not self._path.exists()
         descriptor = private(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -99,7 +99,7 @@ class LetterStore:
             sync(self.folder)
         self._refresh()
 
-    def _rewrite(self, letters: list[Letter]) -> None:
+    def _rewrite(self, letters: list[DeadLetter]) -> None:
         draft = self._path.with_suffix(".new")
         with open(draft, "wb", opener=private) as file:
             file.writelines(_encode(letter) + b"\n" for letter in letters)
@@ -108,7 +108,7 @@ class LetterStore:
         draft.replace(self._path)
         sync(self.folder)
 
-    def _every(self) -> dict[str, Letter]:
+    def _every(self) -> dict[str, DeadLetter]:
         """Read the whole file."""
         try:
             data = self._path.read_bytes()
@@ -157,7 +157,7 @@ class LetterStore:
             raise DeadLettersUnusable(what, folder=self.folder) from cause
 
 
-class _Head(msgspec.Struct, frozen=True):
+class _LetterSummary(msgspec.Struct, frozen=True):
     """What the engine remembers of a letter."""
 
     id: str
@@ -166,5 +166,5 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Letter).decode
-_decode_head = msgspec.json.Decoder(_Head).decode
+_decode = msgspec.json.Decoder(DeadLetter).decode
+_decode_head = msgspec.json.Decoder(_LetterSummary).decode

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 
 from waltap.dead_letters.change_form import ChangeForm, change_form, operation, row_form, table_of
-from waltap.dead_letters.desk import Desk
-from waltap.dead_letters.handling import Handling, Policy
-from waltap.dead_letters.letter import Letter, Place, letter_of, row_digest
+from waltap.dead_letters.desk import DeadLetterQueue
+from waltap.dead_letters.handling import FailureHandling, FailurePolicy
+from waltap.dead_letters.letter import DeadLetter, EventLocation, letter_of, row_digest
 from waltap.dead_letters.pieces import (
+    BatchLocation,
     Part,
-    Where,
     alone,
     every_event,
     failing,
@@ -27,19 +27,21 @@ from waltap.sink.refusal import RecordsRefused, leave_out, places_of
 from waltap.transactions.order import TransactionOrder
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart, events_in
 
-__all__ = ["Undeliverable"]
+__all__ = ["PoisonEventHandler"]
 
 Make = Callable[[Batch], Batch]
 
 
-class Undeliverable:
+class PoisonEventHandler:
     """What becomes of the events that one sink does not get. Single-threaded.
 
     ``sink`` is its name among several, "" for the only one. ``order`` is what its format counts by:
     what is made again is counted once.
     """
 
-    def __init__(self, policy: Policy, sink: str, order: TransactionOrder, desk: Desk) -> None:
+    def __init__(
+        self, policy: FailurePolicy, sink: str, order: TransactionOrder, desk: DeadLetterQueue
+    ) -> None:
         self._policy, self._sink, self._order, self._desk = policy, sink, order, desk
 
     def made(self, given: Batch, make: Make) -> Batch:
@@ -84,7 +86,7 @@ class Undeliverable:
 
     def _cases_of_records(
         self, given: Batch, own: Batch, make: Make, error: RecordsRefused
-    ) -> "list[_Case]":
+    ) -> "list[_PoisonEvent]":
         records = own.records or ()
         refused = {each.index: each for each in error.refused if 0 <= each.index < len(records)}
         origins = self._origins(given, records, make, max(refused, default=-1))
@@ -93,24 +95,24 @@ class Undeliverable:
             record = records[index]
             where, nth = origins.get(index, (None, index))
             if where is None:
-                place = Place(
+                place = EventLocation(
                     commit_lsn=given.position.commit_lsn or given.position.end_lsn,
                     index=given.position.index,
                     partition=given.partition,
                     record=nth,
                 )
-                cases.append(_Case(error, each.error, place, None, record, None))
+                cases.append(_PoisonEvent(error, each.error, place, None, record, None))
             else:
                 cases.append(self._case(given, where, error, each.error, record, nth))
         return cases
 
     def _origins(
         self, given: Batch, records: Sequence[Record], make: Make, last: int
-    ) -> "dict[int, tuple[Where, int | None]]":
+    ) -> "dict[int, tuple[BatchLocation, int | None]]":
         """Return which event each record up to ``last`` comes of, and its place among those of that
         event, None for an only one: what an event comes to by itself stands there in the same order.
         Records of no event, as the begin of a transaction, are left out."""
-        origins: dict[int, tuple[Where, int | None]] = {}
+        origins: dict[int, tuple[BatchLocation, int | None]] = {}
         mark, at = self._order.mark(), 0
         for where in every_event(given.parts):
             if at > last:
@@ -128,7 +130,7 @@ class Undeliverable:
         self._order.back_to(mark)
         return origins
 
-    def _made_alone(self, given: Batch, where: Where, make: Make) -> Batch | None:
+    def _made_alone(self, given: Batch, where: BatchLocation, make: Make) -> Batch | None:
         part = alone(given.parts[where.part], where.at, where.at + 1)
         try:
             return make(_of(given, [part]))
@@ -137,7 +139,7 @@ class Undeliverable:
 
     def _cases_of_changes(
         self, given: Batch, own: Batch, make: Make, error: RecordsRefused
-    ) -> "list[_Case]":
+    ) -> "list[_PoisonEvent]":
         places = places_of(own.parts, error.refused)
         origins = self._origins_of_events(given, own, make)
         return [
@@ -147,7 +149,9 @@ class Undeliverable:
             for where, each in places.items()
         ]
 
-    def _origins_of_events(self, given: Batch, own: Batch, make: Make) -> dict[Where, Where]:
+    def _origins_of_events(
+        self, given: Batch, own: Batch, make: Make
+    ) -> dict[BatchLocation, BatchLocation]:
         """Return which event of ``given`` each of ``own`` comes of: transforms keep the order, but may
         leave some out, or put others in their place."""
         theirs = list(every_event(own.parts))
@@ -163,17 +167,17 @@ class Undeliverable:
     def _case(
         self,
         given: Batch,
-        where: Where,
+        where: BatchLocation,
         error: RecordError,
         reason: WaltapError | None = None,
         record: Record | None = None,
         nth: int | None = None,
-    ) -> "_Case":
+    ) -> "_PoisonEvent":
         part = given.parts[where.part]
         if isinstance(part, TransactionPart):
             change = part.changes[where.at]
             form = change_form(change, part)
-            place = Place(
+            place = EventLocation(
                 commit_lsn=part.commit_lsn or change.lsn,
                 index=part.numbers()[where.at],
                 partition=given.partition,
@@ -182,32 +186,34 @@ class Undeliverable:
         else:
             assert isinstance(part, SnapshotRows), "a heartbeat has no events"
             form = row_form(part, where.at)
-            place = Place(
+            place = EventLocation(
                 commit_lsn=part.lsn or 0,
                 partition=given.partition,
                 row=row_digest(form),
                 record=nth,
             )
         piece = alone(part, where.at, where.at + 1)
-        return _Case(error, reason or error, place, form, record, piece)
+        return _PoisonEvent(error, reason or error, place, form, record, piece)
 
     # --- what becomes of them -----------------------------------------------------------------------
 
-    def _settle(self, cases: "list[_Case]") -> None:
+    def _settle(self, cases: "list[_PoisonEvent]") -> None:
         """Do what the policy says. Raises: the error of the first event that is to stop the pipeline."""
         handled = [(self._policy.of_error(case.error), case) for case in cases]
         for handling, case in handled:
-            if handling is Handling.FAIL:
+            if handling is FailureHandling.FAIL:
                 raise case.named() from case.error
         letters = [
-            self._letter(case) for handling, case in handled if handling is Handling.DEAD_LETTER
+            self._letter(case)
+            for handling, case in handled
+            if handling is FailureHandling.DEAD_LETTER
         ]
         if letters:
             self._desk.keep(letters)
         for handling, case in handled:
             self._desk.left_out(handling, self._sink, str(case.place), case.reason)
 
-    def _letter(self, case: "_Case") -> Letter:
+    def _letter(self, case: "_PoisonEvent") -> DeadLetter:
         return letter_of(
             self._sink,
             case.place,
@@ -219,12 +225,12 @@ class Undeliverable:
         )
 
 
-class _Case(msgspec.Struct, frozen=True):
+class _PoisonEvent(msgspec.Struct, frozen=True):
     """One event that is not delivered: what was raised, what is told of it, and what it is."""
 
     error: RecordError
     reason: WaltapError
-    place: Place
+    place: EventLocation
     form: ChangeForm | None
     record: Record | None
     piece: Part | None

@@ -34,7 +34,7 @@ from waltap.decode.message import (
 )
 from waltap.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.decode.replica_identity import IdentityWarning, ReplicaIdentity, RowImages
-from waltap.decode.tuple_image import ABSENT, UNCHANGED, Missing, Tuple, Value
+from waltap.decode.tuple_image import ABSENT, UNCHANGED, MissingValue, Tuple, Value
 
 __all__ = [
     "ABSENT",
@@ -56,7 +56,7 @@ __all__ = [
     "Insert",
     "LogicalMessage",
     "Message",
-    "Missing",
+    "MissingValue",
     "OldTuple",
     "Origin",
     "Prepare",

@@ -18,8 +18,8 @@ __all__ = [
     "DecoderCapabilities",
     "DecoderContext",
     "Frame",
+    "NameResolution",
     "ServerInfo",
-    "Standings",
 ]
 
 Frame = tuple[int, bytes]
@@ -55,7 +55,7 @@ class Catalogue(Protocol):
         name is known of before ``xid``."""
 
 
-class Standings(Protocol):
+class NameResolution(Protocol):
     """Whether what `DecoderContext.relation_at` said of a name holds still.
 
     Whoever keeps an answer of ``relation_at`` takes what stands for the name before it asks, and asks
@@ -129,7 +129,7 @@ class DecoderContext:
     captures: Callable[[str, str], bool] | None = None
     describe: Callable[[Relation], Relation] | None = None
     relation_at: Callable[[str, str, int, Sequence[Column]], Relation | None] | None = None
-    standings: Standings | None = None
+    standings: NameResolution | None = None
     gone: Callable[[Collection[int]], tuple[frozenset[int], int]] | None = None
     forget: Callable[[int, int], None] | None = None
     unsettled: dict[int, int] = field(default_factory=dict)

@@ -13,10 +13,10 @@ Nothing may fold two of these into one.
 import enum
 from typing import Final, Literal
 
-__all__ = ["ABSENT", "UNCHANGED", "Missing", "Tuple", "Value"]
+__all__ = ["ABSENT", "UNCHANGED", "MissingValue", "Tuple", "Value"]
 
 
-class Missing(enum.Enum):
+class MissingValue(enum.Enum):
     """The two ways in which a value is not there, neither of which is NULL."""
 
     UNCHANGED = "unchanged"
@@ -26,8 +26,8 @@ class Missing(enum.Enum):
         return self.name
 
 
-UNCHANGED: Final[Literal[Missing.UNCHANGED]] = Missing.UNCHANGED
-ABSENT: Final[Literal[Missing.ABSENT]] = Missing.ABSENT
+UNCHANGED: Final[Literal[MissingValue.UNCHANGED]] = MissingValue.UNCHANGED
+ABSENT: Final[Literal[MissingValue.ABSENT]] = MissingValue.ABSENT
 
-Value = str | bytes | None | Missing
+Value = str | bytes | None | MissingValue
 Tuple = tuple[Value, ...]

@@ -1,10 +1,10 @@
 """What changes become: events, as one plan per relation version says it. Sans-IO."""
 
 from waltap.events.cell import PLAIN, VALUE_AND_SET, CellShape
-from waltap.events.event import Event, EventTransform, Given, Row
-from waltap.events.identities import Identities, IdentityUnknown
+from waltap.events.event import ChangeEvent, EventRow, EventTransform, GivenValue
+from waltap.events.identities import IdentityUnknown, ReplicaIdentities
 from waltap.events.plan import NEW_KEY, OLD_KEY, EventColumn, EventContext, EventPlan
-from waltap.events.plans import Plans
+from waltap.events.plans import EventPlans
 from waltap.events.run import (
     CHANGED,
     DELETES,
@@ -30,16 +30,16 @@ __all__ = [
     "UPDATES",
     "VALUE_AND_SET",
     "CellShape",
-    "Event",
+    "ChangeEvent",
     "EventColumn",
     "EventContext",
     "EventPlan",
+    "EventPlans",
+    "EventRow",
     "EventTransform",
-    "Given",
-    "Identities",
+    "GivenValue",
     "IdentityUnknown",
-    "Plans",
-    "Row",
+    "ReplicaIdentities",
     "Run",
     "runs",
 ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 
 __all__ = ["PLAIN", "VALUE_AND_SET", "CellShape"]
 
@@ -29,12 +29,12 @@ class CellShape:
             return schema
         value, is_set = self.members
         return Schema(
-            kind=Kind.STRUCT,
+            kind=ConnectKind.STRUCT,
             optional=schema.optional,
             name=field,
             fields=(
                 Field(value, msgspec.structs.replace(schema, doc=None)),
-                Field(is_set, Schema(kind=Kind.BOOLEAN)),
+                Field(is_set, Schema(kind=ConnectKind.BOOLEAN)),
             ),
             doc=schema.doc,
         )

@@ -16,22 +16,22 @@ from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any
 
 from waltap.decode.relation import Relation
-from waltap.decode.tuple_image import ABSENT, Missing, Tuple
+from waltap.decode.tuple_image import ABSENT, MissingValue, Tuple
 from waltap.events.plan import EventColumn
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 
-__all__ = ["Event", "EventTransform", "Given", "Row"]
+__all__ = ["ChangeEvent", "EventRow", "EventTransform", "GivenValue"]
 
-_KINDS: dict[type, Kind] = {
-    bool: Kind.BOOLEAN,
-    int: Kind.INT64,
-    float: Kind.FLOAT64,
-    str: Kind.STRING,
-    bytes: Kind.BYTES,
+_KINDS: dict[type, ConnectKind] = {
+    bool: ConnectKind.BOOLEAN,
+    int: ConnectKind.INT64,
+    float: ConnectKind.FLOAT64,
+    str: ConnectKind.STRING,
+    bytes: ConnectKind.BYTES,
 }
 
 
-class Given:
+class GivenValue:
     """A value that a transform gave, and the schema it is written with."""
 
     __slots__ = ("schema", "value")
@@ -40,7 +40,7 @@ class Given:
         self.value, self.schema = value, schema
 
 
-class Row(MutableMapping[str, Any]):
+class EventRow(MutableMapping[str, Any]):
     """Before, after or key of an event: field → value, in order.
 
     Values are those of the column's Connect type (bool, int, float, str, bytes, list, dict), masked
@@ -56,17 +56,17 @@ class Row(MutableMapping[str, Any]):
 
     def __init__(self, columns: Sequence[EventColumn], image: Tuple) -> None:
         self.columns, self.image = columns, image
-        self._fields: dict[str, int | Given] | None = None
+        self._fields: dict[str, int | GivenValue] | None = None
 
     @property
-    def changed(self) -> "dict[str, int | Given] | None":
+    def changed(self) -> "dict[str, int | GivenValue] | None":
         """Return field → the place among the columns of what it shows, or what was given; None where
         nothing was changed."""
         return self._fields
 
     def __getitem__(self, name: str) -> object:
         found = self._all()[name]
-        if isinstance(found, Given):
+        if isinstance(found, GivenValue):
             return found.value
         value = self._value(self.columns[found])
         if value is ABSENT:
@@ -75,7 +75,7 @@ class Row(MutableMapping[str, Any]):
 
     def __setitem__(self, name: str, value: object) -> None:
         old = self._all().get(name)
-        if isinstance(old, Given):
+        if isinstance(old, GivenValue):
             schema = old.schema
         elif old is not None:
             mapping = self.columns[old].mapping
@@ -90,7 +90,7 @@ class Row(MutableMapping[str, Any]):
 
     def put(self, name: str, value: object, schema: Schema) -> None:
         """Set a field, to be written with ``schema``."""
-        self._own()[name] = Given(value, schema)
+        self._own()[name] = GivenValue(value, schema)
 
     def __delitem__(self, name: str) -> None:
         del self._own()[name]
@@ -107,7 +107,7 @@ class Row(MutableMapping[str, Any]):
 
     def __iter__(self) -> Iterator[str]:
         for name, place in self._all().items():
-            if isinstance(place, Given) or self._sent(self.columns[place]) is not ABSENT:
+            if isinstance(place, GivenValue) or self._sent(self.columns[place]) is not ABSENT:
                 yield name
 
     def __len__(self) -> int:
@@ -117,7 +117,7 @@ class Row(MutableMapping[str, Any]):
         """Return the names of all fields that are written, those that the image does not have too."""
         return list(self._all())
 
-    def _all(self) -> dict[str, int | Given]:
+    def _all(self) -> dict[str, int | GivenValue]:
         if self._fields is not None:
             return self._fields
         return {
@@ -126,7 +126,7 @@ class Row(MutableMapping[str, Any]):
             if column.mapping is not None
         }
 
-    def _own(self) -> dict[str, int | Given]:
+    def _own(self) -> dict[str, int | GivenValue]:
         self._fields = self._all()
         return self._fields
 
@@ -136,7 +136,7 @@ class Row(MutableMapping[str, Any]):
     def _value(self, column: EventColumn) -> object:
         value, mapping = self.image[column.index], column.mapping
         assert mapping is not None
-        if isinstance(value, Missing):
+        if isinstance(value, MissingValue):
             return value
         if isinstance(value, bytes):
             if mapping.from_binary is None:
@@ -147,7 +147,7 @@ class Row(MutableMapping[str, Any]):
         return found if change is None or change.value is None else change.value(found)
 
 
-class Event:
+class ChangeEvent:
     """One record to be: of a row (op c, u, d, r), its tombstone, or a truncate (t).
 
     ``topic`` may be changed, ``headers`` added to: (name, text), written before the format's own.
@@ -178,9 +178,9 @@ class Event:
         relation: Relation,
         topic: str,
         *,
-        key: Row | None,
-        before: Row | None,
-        after: Row | None,
+        key: EventRow | None,
+        before: EventRow | None,
+        after: EventRow | None,
         source: Any,
         lsn: int | None = None,
         commit_ts: int = 0,
@@ -194,5 +194,5 @@ class Event:
         self.headers: list[tuple[str, str]] = []
 
 
-EventTransform = Callable[[list[Event]], list[Event]]
+EventTransform = Callable[[list[ChangeEvent]], list[ChangeEvent]]
 """Gets the events of one batch and returns some or all of them, changed in place, in their order."""

@@ -7,7 +7,7 @@ from waltap.decode.relation import Relation
 from waltap.decode.replica_identity import ReplicaIdentity
 from waltap.errors import PluginError
 
-__all__ = ["Identities", "IdentityAmbiguous", "IdentityUnknown"]
+__all__ = ["IdentityAmbiguous", "IdentityUnknown", "ReplicaIdentities"]
 
 
 class IdentitySpec(Protocol):
@@ -47,7 +47,7 @@ def _no_choice(_relation: Relation) -> None:
     return None
 
 
-class Identities:
+class ReplicaIdentities:
     """The replica identities that plugins contribute. Everybody else asks what they give: a
     `ReplicaIdentity`."""
 

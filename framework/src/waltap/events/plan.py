@@ -24,14 +24,14 @@ from waltap.capture.column_transform import ColumnTransform
 from waltap.decode.message import Delete, Update
 from waltap.decode.relation import Column, Relation
 from waltap.decode.replica_identity import ReplicaIdentity, RowImages
-from waltap.decode.tuple_image import UNCHANGED, Missing, Tuple, Value
-from waltap.errors import ConfigurationError, Problem
+from waltap.decode.tuple_image import UNCHANGED, MissingValue, Tuple, Value
+from waltap.errors import ConfigurationError, PropertyProblem
 from waltap.events.cell import PLAIN, CellShape
-from waltap.mapping.connect_schema import Kind
+from waltap.mapping.connect_schema import ConnectKind
 from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
 
 if TYPE_CHECKING:
-    from waltap.capture.capture import Capture
+    from waltap.capture.capture import CaptureRules
 
 __all__ = ["NEW_KEY", "OLD_KEY", "EventColumn", "EventContext", "EventPlan"]
 
@@ -56,7 +56,7 @@ class EventContext:
 
     describe: Callable[[Relation], Relation]
     identity: Callable[[Relation], ReplicaIdentity] | None
-    capture: "Capture | None" = None
+    capture: "CaptureRules | None" = None
     mapper: TypeMapper | None = None
     choose_topic: Callable[[Relation], str | None] = _no_topic
     cell: CellShape = PLAIN
@@ -142,7 +142,7 @@ class EventPlan:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             what = f"columns of {self.name} get the same field name: {', '.join(twice)}"
-            raise ConfigurationError([Problem("field.name.adjustment.mode", what)])
+            raise ConfigurationError([PropertyProblem("field.name.adjustment.mode", what)])
 
     # --- changes with an old tuple ----------------------------------------------------------------
 
@@ -200,7 +200,7 @@ class EventPlan:
 
 def _alike(old: Value, new: Value) -> bool:
     """Tell whether a key value is not known to have changed."""
-    return isinstance(old, Missing) or new is UNCHANGED or old == new
+    return isinstance(old, MissingValue) or new is UNCHANGED or old == new
 
 
 class _AsSent(ReplicaIdentity):
@@ -229,7 +229,7 @@ def _columns(
     )
 
 
-def _name(column: Column, capture: "Capture | None") -> str:
+def _name(column: Column, capture: "CaptureRules | None") -> str:
     """Return what every consumer calls ``column``."""
     return column.name if capture is None else capture.field_name(column.name)
 
@@ -248,7 +248,7 @@ def _column(
     if nullable:
         column = msgspec.structs.replace(column, nullable=True)
     mapping = None if mapper is None else mapper.of(relation, column)
-    kind = Kind.STRING if mapping is None else mapping.schema.kind
+    kind = ConnectKind.STRING if mapping is None else mapping.schema.kind
     return EventColumn(
         index=index,
         column=column,
@@ -264,7 +264,7 @@ def _mask(
     read = mapping.from_binary
 
     def mask(value: Value) -> Value:
-        if isinstance(value, Missing):
+        if isinstance(value, MissingValue):
             return value
         if isinstance(value, bytes) and read is not None:
             value = read(value)

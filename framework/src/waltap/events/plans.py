@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 from waltap.decode.relation import Relation
 from waltap.events.plan import EventContext, EventPlan
 
-__all__ = ["Plans"]
+__all__ = ["EventPlans"]
 
 VERSIONS_KEPT = 4
 """How many versions of one relation stay compiled: snapshot and stream may each have their own."""
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class _Version(Generic[T]):
+class _PlannedVersion(Generic[T]):
     """A relation as it came, as the catalogue completed it, and what was made of it."""
 
     seen: Relation
@@ -24,7 +24,7 @@ class _Version(Generic[T]):
     made: T | None
 
 
-class Plans(Generic[T]):
+class EventPlans(Generic[T]):
     """``compiled`` is what rendering looks into: relation → what ``build`` made of its plan, None for one
     that is not captured; one that is not there goes to `compile`.
     """
@@ -32,7 +32,7 @@ class Plans(Generic[T]):
     def __init__(self, context: EventContext, build: Callable[[EventPlan], T]) -> None:
         self.compiled: dict[Relation, T | None] = {}
         self._context, self._build = context, build
-        self._versions: dict[int, list[_Version[T]]] = {}
+        self._versions: dict[int, list[_PlannedVersion[T]]] = {}
 
     def of(self, relation: Relation) -> T | None:
         """Return what was made of ``relation``, now or before."""
@@ -60,7 +60,7 @@ class Plans(Generic[T]):
                     break
             else:
                 made = self.build(relation, described)
-        versions.append(_Version(relation, described, made))
+        versions.append(_PlannedVersion(relation, described, made))
         if len(versions) > VERSIONS_KEPT:
             del self.compiled[versions.pop(0).seen]
         self.compiled[relation] = made
@@ -79,7 +79,7 @@ class Plans(Generic[T]):
         """Use ``made`` for ``relation`` from now on."""
         versions = self._versions[relation.oid]
         at = next(n for n, version in enumerate(versions) if version.seen is relation)
-        versions[at] = _Version(relation, described, made)
+        versions[at] = _PlannedVersion(relation, described, made)
         self.compiled[relation] = made
 
     def made(self, oid: int) -> list[T]:

@@ -20,7 +20,7 @@ from waltap.mapping.connect_schema import Field, Schema
 from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
 
 if TYPE_CHECKING:
-    from waltap.capture.capture import Capture
+    from waltap.capture.capture import CaptureRules
 
 __all__ = ["ShapeColumn", "TableShape", "connect_values", "table_shape"]
 
@@ -61,7 +61,7 @@ class TableShape:
 
 
 def table_shape(
-    plan: EventPlan, capture: "Capture", keys: TypeMapper, *, announced: bool
+    plan: EventPlan, capture: "CaptureRules", keys: TypeMapper, *, announced: bool
 ) -> TableShape:
     """Return the shape of ``plan``. ``keys`` maps the columns of keys; ``announced``: the decoder's wire
     announces relations.
@@ -82,7 +82,7 @@ def table_shape(
     )
 
 
-def _values(plan: EventPlan, capture: "Capture", *, announced: bool) -> "list[ShapeColumn]":
+def _values(plan: EventPlan, capture: "CaptureRules", *, announced: bool) -> "list[ShapeColumn]":
     found = []
     for column in plan.columns:
         mapping, name, transform = column.mapping, column.field, column.transform
@@ -106,7 +106,7 @@ def _values(plan: EventPlan, capture: "Capture", *, announced: bool) -> "list[Sh
 
 
 def _keys(
-    plan: EventPlan, capture: "Capture", mapper: TypeMapper, *, announced: bool
+    plan: EventPlan, capture: "CaptureRules", mapper: TypeMapper, *, announced: bool
 ) -> "list[ShapeColumn]":
     """Return the columns of keys. Where the wire announces relations, Debezium knows nothing of a column
     that values leave out, and makes it optional without default while streaming.
@@ -130,7 +130,7 @@ def _keys(
     return found
 
 
-def _column(relation: Relation, index: int, capture: "Capture") -> Column:
+def _column(relation: Relation, index: int, capture: "CaptureRules") -> Column:
     column = relation.columns[index]
     if column.comment is None or capture.properties.include_comments:
         return column

@@ -9,16 +9,16 @@ from waltap.files.errors import (
     LocationUnknown,
 )
 from waltap.files.properties import StorageProperties
-from waltap.files.store import Store, safe_name
+from waltap.files.store import FileStore, safe_name
 
 __all__ = [
     "AccessRefused",
     "BucketMissing",
+    "FileStore",
     "FilesAway",
     "FilesInUse",
     "FilesUnavailable",
     "LocationUnknown",
     "StorageProperties",
-    "Store",
     "safe_name",
 ]

@@ -12,7 +12,7 @@ SinkError
 import re
 from typing import Final
 
-from waltap.errors import Retry, SinkError
+from waltap.errors import RetryVerdict, SinkError
 
 __all__ = [
     "AccessRefused",
@@ -29,7 +29,7 @@ class FilesUnavailable(SinkError):
     """A file of a destination cannot be listed, read, written or made durable."""
 
     code = "WT-5101"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = (
         "Check that {path} can be written and has room; delivery resumes from what was published last, "
         "nothing is lost or doubled."
@@ -51,7 +51,7 @@ class BucketMissing(FilesUnavailable):
     """The bucket (or container) does not exist; nothing makes one unasked."""
 
     code = "WT-5122"
-    retry = Retry.NEVER
+    retry = RetryVerdict.NEVER
     remedy = (
         "Make the bucket of {path}, or correct sink.path and storage.region, and start again. Where it "
         "was deleted, what was published is gone: `waltap offsets clear FILE` begins with a new snapshot."
@@ -62,7 +62,7 @@ class AccessRefused(FilesUnavailable):
     """The object store refuses the credentials: wrong, expired, or without the right to do this."""
 
     code = "WT-5123"
-    retry = Retry.NEVER
+    retry = RetryVerdict.NEVER
     remedy = (
         "Give credentials that hold (storage.access.key, storage.secret.key, or the environment's own) "
         "and that may list, read, write and delete objects below {path}, and start again: delivery "
@@ -74,7 +74,7 @@ class LocationUnknown(FilesUnavailable):
     """A location is none that is known, or what is said of its store does not fit together."""
 
     code = "WT-5124"
-    retry = Retry.NEVER
+    retry = RetryVerdict.NEVER
     remedy = (
         "Give a path, or a URI: s3://bucket/folder, gs://bucket/folder, abfs://container@account/folder, "
         "hdfs://host/folder; `waltap explain FILE` shows the properties storage.*."

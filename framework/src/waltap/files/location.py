@@ -10,7 +10,7 @@ from waltap.files.properties import StorageProperties
 if TYPE_CHECKING:
     from pyarrow import fs
 
-__all__ = ["Place", "opened"]
+__all__ = ["FileLocation", "opened"]
 
 S3: Final = ("s3", "s3a", "s3n")
 GCS: Final = ("gs", "gcs")
@@ -18,7 +18,7 @@ AZURE: Final = ("abfs", "abfss", "az")
 OTHERS: Final = ("file", "hdfs", "viewfs", "mock")
 
 
-class Place(NamedTuple):
+class FileLocation(NamedTuple):
     """A filesystem, the path of the location in it, and the location as it may be shown and extended.
     ``host``: what tells places of one ``base`` apart: an object store's endpoint, account or server."""
 
@@ -28,7 +28,7 @@ class Place(NamedTuple):
     host: str = ""
 
 
-def opened(location: str, storage: StorageProperties) -> Place:
+def opened(location: str, storage: StorageProperties) -> FileLocation:
     """Return where ``location`` is.
 
     Raises: LocationUnknown; OSError and ValueError of pyarrow, which looks up the region of a bucket.
@@ -38,7 +38,7 @@ def opened(location: str, storage: StorageProperties) -> Place:
     if not location.strip():
         raise LocationUnknown("the path of the destination is empty", path=location)
     if "://" not in location:
-        return Place(fs.LocalFileSystem(), str(Path(location).absolute()), location)
+        return FileLocation(fs.LocalFileSystem(), str(Path(location).absolute()), location)
     parts = urllib.parse.urlsplit(location)
     shown = urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
     if parts.password is not None:
@@ -64,15 +64,15 @@ def opened(location: str, storage: StorageProperties) -> Place:
         host = f"{host} {storage.storage_access_key or parts.netloc}"
     if parts.query or scheme in OTHERS:
         found, base = fs.FileSystem.from_uri(location)
-        return Place(found, base, shown, host)
+        return FileLocation(found, base, shown, host)
     base = f"{parts.netloc}{parts.path}"
     if scheme in S3:
-        return Place(_s3(parts.netloc, storage), base, shown, host)
+        return FileLocation(_s3(parts.netloc, storage), base, shown, host)
     if scheme in GCS:
-        return Place(_gcs(storage), base, shown, host)
+        return FileLocation(_gcs(storage), base, shown, host)
     container, _, account = parts.netloc.rpartition("@")
     filesystem = _azure(shown, account if container else "", storage)
-    return Place(filesystem, f"{container or account}{parts.path}", shown, host)
+    return FileLocation(filesystem, f"{container or account}{parts.path}", shown, host)
 
 
 def _s3(bucket: str, storage: StorageProperties) -> "fs.FileSystem":

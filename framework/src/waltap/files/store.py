@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import parquet
 
-__all__ = ["Store", "safe_name"]
+__all__ = ["FileStore", "safe_name"]
 
 Read = TypeVar("Read")
 
@@ -61,7 +61,7 @@ def _anyone() -> None:
     """Let whoever asks write."""
 
 
-class Store:
+class FileStore:
     """Files below one folder. Paths are relative to it and use ``/``.
 
     ``location`` is a plain path or a URI of a filesystem (``s3://bucket/folder``,
@@ -103,11 +103,11 @@ class Store:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _settling=Lock())
 
-    def reached_alike(self, location: str) -> "Store":
+    def reached_alike(self, location: str) -> "FileStore":
         """Return the files below ``location``, whose object store is reached as this one is."""
         if self._query and "://" in location and "?" not in location:
             location = f"{location}?{self._query}"
-        return Store(location, self.storage)
+        return FileStore(location, self.storage)
 
     def path(self, relative: str) -> str:
         """Return the path that the filesystem knows ``relative`` by."""

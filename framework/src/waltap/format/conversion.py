@@ -20,7 +20,7 @@ def joined(key: Make, value: Make, header: Make) -> "Callable[[Any, FormatContex
     """Return the factory of a format whose sides these write."""
 
     def make(_properties: Any, context: "FormatContext") -> "Format":
-        from waltap.format.converted import ConvertedFormat, Converters
+        from waltap.format.converted import ConvertedFormat, RecordConverters
         from waltap.format.converter import ConverterContext
 
         prefix = context.capture.properties.topic_prefix
@@ -34,7 +34,7 @@ def joined(key: Make, value: Make, header: Make) -> "Callable[[Any, FormatContex
                     stopping=context.stopping,
                 )
             )
-        return ConvertedFormat(Converters(**made), context)
+        return ConvertedFormat(RecordConverters(**made), context)
 
     return make
 

@@ -12,7 +12,16 @@ from waltap.decode.message import Change, Delete, LogicalMessage, Truncate, Upda
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import UNCHANGED, Tuple
 from waltap.errors import DecodeError
-from waltap.events import INSERTS, NEW_KEY, OLD_KEY, OPERATIONS, TRUNCATES, UPDATES, Event, runs
+from waltap.events import (
+    INSERTS,
+    NEW_KEY,
+    OLD_KEY,
+    OPERATIONS,
+    TRUNCATES,
+    UPDATES,
+    ChangeEvent,
+    runs,
+)
 from waltap.format.connect_record import ConnectHeader, ConnectRecord
 from waltap.format.converter import (
     Converter,
@@ -22,9 +31,9 @@ from waltap.format.converter import (
     WriteCreates,
     WriteKeys,
 )
-from waltap.format.event_stage import EventStage, Intent
+from waltap.format.event_stage import EventStage, PlannedRecord
 from waltap.format.format import Format, FormatContext
-from waltap.format.frame import Frame
+from waltap.format.frame import EventFrame
 from waltap.format.record import Header, Record
 from waltap.format.record_stage import RecordStage
 from waltap.format.tables import ConnectTable, ConnectTables, alike
@@ -36,14 +45,14 @@ from waltap.notifications.notification import Notification
 from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap.version import VERSION
 
-__all__ = ["ConvertedFormat", "Converters"]
+__all__ = ["ConvertedFormat", "RecordConverters"]
 
 KEPT = 10_000
 """Encoders, and answers about prefixes of messages, that are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Converters:
+class RecordConverters:
     """What writes keys, values and header values."""
 
     key: Converter
@@ -54,7 +63,7 @@ class Converters:
 class ConvertedFormat(Format):
     """Renders batches to records by converters."""
 
-    def __init__(self, converters: Converters, context: FormatContext) -> None:
+    def __init__(self, converters: RecordConverters, context: FormatContext) -> None:
         capture = context.capture
         shape = capture.properties
         self._capture, self._connector = capture, context.connector
@@ -72,9 +81,9 @@ class ConvertedFormat(Format):
         if shape.extended_headers:
             self._headers = _context_headers(context)
         self.text = converters.key.text and converters.value.text and converters.header.text
-        self._key = _Writer("key", converters.key)
-        self._value = _Writer("value", converters.value)
-        self._header = _Writer("header", converters.header)
+        self._key = _ConverterSide("key", converters.key)
+        self._value = _ConverterSide("value", converters.value)
+        self._header = _ConverterSide("header", converters.header)
         self._written: dict[int, tuple[tuple[ConnectHeader, ...], tuple[Header, ...]]] = {}
 
         def renamed(schema: Schema) -> Schema:
@@ -188,7 +197,7 @@ class ConvertedFormat(Format):
         source["origin"], source["origin_lsn"] = part.origin, part.origin_lsn
         if part.origin is None:
             source["origin_lsn"] = None
-        frame = Frame(part=part, source=source, stamps=_stamps(now), order=order, out=out)
+        frame = EventFrame(part=part, source=source, stamps=_stamps(now), order=order, out=out)
         for kind, relation, run in runs(part.changes):
             if kind not in self._skipped:
                 self._run(kind, relation, run, frame)
@@ -220,7 +229,7 @@ class ConvertedFormat(Format):
         }
 
     def _run(
-        self, kind: str, relation: Relation | None, run: Sequence[Change], frame: Frame
+        self, kind: str, relation: Relation | None, run: Sequence[Change], frame: EventFrame
     ) -> None:
         if relation is None:
             for change in run:
@@ -255,7 +264,7 @@ class ConvertedFormat(Format):
         images: Sequence[Tuple],
         lsns: Sequence[int | None],
         op: str,
-        frame: Frame,
+        frame: EventFrame,
         *,
         read: bool,
     ) -> bool:
@@ -300,7 +309,7 @@ class ConvertedFormat(Format):
                 keys = lambda images: [encode(of(image)) for image in images]  # type: ignore[misc] # noqa: E731
         return keys, creates
 
-    def _change(self, kind: str, table: ConnectTable, change: Any, frame: Frame) -> None:
+    def _change(self, kind: str, table: ConnectTable, change: Any, frame: EventFrame) -> None:
         if kind is INSERTS or kind is UPDATES:
             new = change.new
             self._add(table, OPERATIONS[kind], change.lsn, frame, key=new, after=new)
@@ -311,7 +320,7 @@ class ConvertedFormat(Format):
         else:
             self._update(table, change, frame)
 
-    def _update(self, table: ConnectTable, change: Update, frame: Frame) -> None:
+    def _update(self, table: ConnectTable, change: Update, frame: EventFrame) -> None:
         before, after, old = table.plan.update(change, table.same_key)
         rows = table.streamed
         if old is not None:
@@ -332,14 +341,14 @@ class ConvertedFormat(Format):
         before: Tuple,
         key: Tuple,
         lsn: int,
-        frame: Frame,
+        frame: EventFrame,
         headers: tuple[ConnectHeader, ...],
     ) -> None:
         self._add(table, "d", lsn, frame, key=key, before=before, headers=headers)
         if self._tombstones:
             self._add(table, "d", lsn, frame, key=key, headers=headers, tombstone=True)
 
-    def _truncate(self, change: Truncate, frame: Frame) -> None:
+    def _truncate(self, change: Truncate, frame: EventFrame) -> None:
         for relation in change.relations:
             table = self._tables.of(relation)
             if table is not None:
@@ -350,7 +359,7 @@ class ConvertedFormat(Format):
         table: ConnectTable,
         op: str,
         lsn: int,
-        frame: Frame,
+        frame: EventFrame,
         *,
         key: Tuple | None,
         before: Tuple | None = None,
@@ -359,7 +368,9 @@ class ConvertedFormat(Format):
         tombstone: bool = False,
     ) -> None:
         """Append a record, or where events are transformed first the event that it will be made of."""
-        intent = Intent(table, table.streamed, frame, lsn, key, before, after, headers, tombstone)
+        intent = PlannedRecord(
+            table, table.streamed, frame, lsn, key, before, after, headers, tombstone
+        )
         if self._events is None:
             frame.out.append(self._record(op, table.plan.topic, intent, None))
             return
@@ -367,7 +378,9 @@ class ConvertedFormat(Format):
             intent.block = frame.block(lsn, table.plan.name)
         frame.out.append(self._events.event(op, intent, frame.ts, frame.part.xid))
 
-    def _record(self, op: str, topic: str, intent: Intent, event: Event | None) -> ConnectRecord:
+    def _record(
+        self, op: str, topic: str, intent: PlannedRecord, event: ChangeEvent | None
+    ) -> ConnectRecord:
         """Return the record of ``intent``, whose rows and headers ``event`` may have changed."""
         rows, frame = intent.rows, intent.frame
         key_schema, value_schema = rows.key_schema, rows.value_schema
@@ -423,7 +436,7 @@ class ConvertedFormat(Format):
             known = self._prefixes[prefix] = self._capture.message_prefix(prefix)
         return known
 
-    def _message(self, change: LogicalMessage, frame: Frame) -> None:
+    def _message(self, change: LogicalMessage, frame: EventFrame) -> None:
         value = {
             "op": "m",
             "ts_ms": frame.stamps["ts_ms"],
@@ -469,7 +482,7 @@ class ConvertedFormat(Format):
         for some, marker in pieces:
             source = self._source(part.ts, xid, marker, part.previous_end_lsn)
             source["sequence"] += f"{_quoted(part.lsn)}]"
-            frame = Frame(part=part, source=source, stamps=_stamps(now), order=None, out=out)
+            frame = EventFrame(part=part, source=source, stamps=_stamps(now), order=None, out=out)
             if not self._straight(table, some, [lsn] * len(some), "r", frame, read=True):
                 table = self._each_read(table, some, lsn, frame, part)
 
@@ -478,7 +491,7 @@ class ConvertedFormat(Format):
         table: ConnectTable,
         rows: Sequence[Tuple],
         lsn: int | None,
-        frame: Frame,
+        frame: EventFrame,
         part: SnapshotRows,
     ) -> ConnectTable:
         """Append what rows of ``part`` become, one by one; return the table for those that follow."""
@@ -494,15 +507,20 @@ class ConvertedFormat(Format):
         return table
 
     def _read(
-        self, table: ConnectTable, row: Tuple, lsn: int | None, frame: Frame, part: SnapshotRows
+        self,
+        table: ConnectTable,
+        row: Tuple,
+        lsn: int | None,
+        frame: EventFrame,
+        part: SnapshotRows,
     ) -> Any:
-        intent = Intent(table, table.read, frame, lsn, row, None, row, (), False)
+        intent = PlannedRecord(table, table.read, frame, lsn, row, None, row, (), False)
         if self._events is None:
             return self._record("r", table.plan.topic, intent, None)
         return self._events.event("r", intent, part.ts, part.xid, lsn=part.lsn)
 
 
-class _Writer:
+class _ConverterSide:
     """One side's converter, and the encoders that it made."""
 
     __slots__ = ("_known", "_side", "converter")
@@ -552,9 +570,9 @@ class _Writer:
 
 def _said(cause: Exception) -> str:
     """Return what an encoder says is wrong; it names fields and types, never a value."""
-    from waltap.format.unfit import Unfit
+    from waltap.format.unfit import SchemaMismatch
 
-    return str(cause) if isinstance(cause, Unfit) else type(cause).__name__
+    return str(cause) if isinstance(cause, SchemaMismatch) else type(cause).__name__
 
 
 def _stamps(now: int) -> dict[str, int]:

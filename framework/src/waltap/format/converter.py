@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from waltap.decode.tuple_image import Tuple
-from waltap.errors import RecordError, Retry
+from waltap.errors import RecordError, RetryVerdict
 from waltap.events.shape import TableShape
-from waltap.format.frame import Frame
+from waltap.format.frame import EventFrame
 from waltap.format.record import Header
 from waltap.mapping.connect_schema import Schema
 
@@ -35,7 +35,7 @@ class ValueUnfit(RecordError):
     """A value cannot be written in the format: null in a required field, or a number out of range."""
 
     code = "WT-3301"
-    retry = Retry.NEVER
+    retry = RetryVerdict.NEVER
     remedy = (
         "The batch was not delivered and the position not moved. A column mode that has a form for such "
         "values may help (decimal.handling.mode=string for NaN and infinity), or another {side}.converter."
@@ -55,7 +55,7 @@ class WriteCreates(Protocol):
     ``lsns`` has an LSN for each, None where the source block has none. Raises as `WriteKeys`."""
 
     def __call__(
-        self, images: Sequence[Tuple], lsns: Sequence[int | None], op: str, frame: Frame
+        self, images: Sequence[Tuple], lsns: Sequence[int | None], op: str, frame: EventFrame
     ) -> Written: ...
 
 

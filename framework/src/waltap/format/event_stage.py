@@ -6,21 +6,21 @@ from typing import Any
 import msgspec
 
 from waltap.decode.tuple_image import Tuple
-from waltap.events import Event, EventTransform, Given, Row
+from waltap.events import ChangeEvent, EventRow, EventTransform, GivenValue
 from waltap.format.connect_record import ConnectHeader, ConnectRecord
-from waltap.format.frame import Frame
-from waltap.format.tables import ConnectTable, ConnectTables, Rows
+from waltap.format.frame import EventFrame
+from waltap.format.tables import ConnectTable, ConnectTables, ImageLayout
 from waltap.json.codec import MISFITS
 from waltap.json.event_format import EventTransformFailed
 from waltap.mapping.connect_schema import Field, Schema
 
-__all__ = ["EventStage", "Intent"]
+__all__ = ["EventStage", "PlannedRecord"]
 
 SCHEMAS_KEPT = 1000
 """So many schemas of rows that transforms changed are kept."""
 
 
-class Intent:
+class PlannedRecord:
     """A record to be: what it will be made of, whatever transforms change."""
 
     __slots__ = (
@@ -30,8 +30,8 @@ class Intent:
     def __init__(
         self,
         table: ConnectTable,
-        rows: Rows,
-        frame: Frame,
+        rows: ImageLayout,
+        frame: EventFrame,
         lsn: int | None,
         key: Tuple | None,
         before: Tuple | None,
@@ -45,7 +45,7 @@ class Intent:
         self.block: dict[str, Any] | None = None
 
 
-MakeRecord = Callable[[str, str, Intent, Event | None], ConnectRecord]
+MakeRecord = Callable[[str, str, PlannedRecord, ChangeEvent | None], ConnectRecord]
 
 
 class EventStage:
@@ -58,18 +58,18 @@ class EventStage:
         self._schemas: dict[tuple[int, str, tuple[Field, ...]], tuple[object, Schema]] = {}
 
     def event(
-        self, op: str, intent: Intent, ts: int, xid: int | None, *, lsn: int | None = None
-    ) -> Event:
+        self, op: str, intent: PlannedRecord, ts: int, xid: int | None, *, lsn: int | None = None
+    ) -> ChangeEvent:
         """Return the event of ``intent``."""
         plan = intent.table.plan
         key = None if intent.key is None or intent.rows.key_schema is None else intent.key
-        return Event(
+        return ChangeEvent(
             op,
             plan.relation,
             plan.topic,
-            key=None if key is None else Row(plan.key_columns, key),
-            before=None if intent.before is None else Row(plan.columns, intent.before),
-            after=None if intent.after is None else Row(plan.columns, intent.after),
+            key=None if key is None else EventRow(plan.key_columns, key),
+            before=None if intent.before is None else EventRow(plan.columns, intent.before),
+            after=None if intent.after is None else EventRow(plan.columns, intent.after),
             source=intent,
             lsn=intent.lsn if lsn is None else lsn,
             commit_ts=ts,
@@ -79,7 +79,7 @@ class EventStage:
 
     def transformed(self, out: list[Any], record: MakeRecord) -> list[ConnectRecord]:
         """Return the records of ``out``, whose events go through the transforms first."""
-        events = [each for each in out if type(each) is Event]
+        events = [each for each in out if type(each) is ChangeEvent]
         name = ""
         if events:
             for name, transform in self._transforms:
@@ -88,13 +88,15 @@ class EventStage:
                 except Exception as cause:
                     raise self._failed(name, f"raised {type(cause).__name__}") from cause
         kept = {id(event) for event in events}
-        left = [each for each in out if type(each) is not Event or id(each) in kept]
-        if [id(each) for each in left if type(each) is Event] != [id(event) for event in events]:
+        left = [each for each in out if type(each) is not ChangeEvent or id(each) in kept]
+        if [id(each) for each in left if type(each) is ChangeEvent] != [
+            id(event) for event in events
+        ]:
             raise self._failed(name, "returned events that it did not get, or in another order")
-        return [self._of(each, record) if type(each) is Event else each for each in left]
+        return [self._of(each, record) if type(each) is ChangeEvent else each for each in left]
 
-    def _of(self, event: Event, record: MakeRecord) -> ConnectRecord:
-        intent: Intent = event.source
+    def _of(self, event: ChangeEvent, record: MakeRecord) -> ConnectRecord:
+        intent: PlannedRecord = event.source
         try:
             return record(event.op, event.topic, intent, event)
         except MISFITS:
@@ -103,7 +105,9 @@ class EventStage:
             intent.table = table
             return record(event.op, event.topic, intent, event)
 
-    def values(self, event: Event, intent: Intent) -> tuple[Any, Any, Any, Schema | None, Schema]:
+    def values(
+        self, event: ChangeEvent, intent: PlannedRecord
+    ) -> tuple[Any, Any, Any, Schema | None, Schema]:
         """Return key, before and after as the transforms left them, and the schemas of key and value."""
         rows, shape = intent.rows, intent.table.shape
         read = rows is intent.table.read and rows is not intent.table.streamed
@@ -123,23 +127,24 @@ class EventStage:
         return key, before, after, key_schema, value_schema
 
     @staticmethod
-    def _row(row: Row, convert: Callable[[Tuple], dict[str, Any]]) -> dict[str, Any]:
+    def _row(row: EventRow, convert: Callable[[Tuple], dict[str, Any]]) -> dict[str, Any]:
         values = convert(row.image)
         if row.changed is None:
             return values
         return {
-            name: place.value if isinstance(place, Given) else values[row.columns[place].field]
+            name: place.value if isinstance(place, GivenValue) else values[row.columns[place].field]
             for name, place in row.changed.items()
         }
 
     def _schema(
-        self, schema: Schema, row: Row, fields: Mapping[str, int | Given], topic: str
+        self, schema: Schema, row: EventRow, fields: Mapping[str, int | GivenValue], topic: str
     ) -> Schema:
         """Return ``schema`` with the fields that a changed row has; of values that of the envelope."""
         known = {field.name: field.schema for field in schema.fields}
         chosen = tuple(
             Field(
-                name, place.schema if isinstance(place, Given) else known[row.columns[place].field]
+                name,
+                place.schema if isinstance(place, GivenValue) else known[row.columns[place].field],
             )
             for name, place in fields.items()
         )

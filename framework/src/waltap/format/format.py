@@ -19,7 +19,7 @@ from waltap.transactions.order import TransactionOrder
 from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 
 if TYPE_CHECKING:
-    from waltap.capture.capture import Capture
+    from waltap.capture.capture import CaptureRules
     from waltap.format.converter import Converter
     from waltap.format.record_stage import RecordStep
     from waltap.notifications.notification import Notification
@@ -66,7 +66,7 @@ class FormatContext:
 
     describe: Callable[[Relation], Relation]
     identity: Callable[[Relation], ReplicaIdentity]
-    capture: "Capture"
+    capture: "CaptureRules"
     database: str
     run_id: str
     mapper: Callable[[TypeOptions], TypeMapper]

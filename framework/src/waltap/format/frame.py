@@ -6,11 +6,11 @@ from typing import Any
 from waltap.transactions.order import TransactionOrder
 from waltap.transactions.transaction import SnapshotRows, TransactionPart
 
-__all__ = ["Frame"]
+__all__ = ["EventFrame"]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Frame:
+class EventFrame:
     """What the events of one part share."""
 
     part: TransactionPart | SnapshotRows

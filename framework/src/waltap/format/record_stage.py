@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from waltap.errors import RecordError, Retry, WaltapError
+from waltap.errors import RecordError, RetryVerdict, WaltapError
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordPredicate, RecordTransform, RecordUnfit
 from waltap.json.converter import plain_json
@@ -22,7 +22,7 @@ class RecordTransformFailed(RecordError):
     position not moved."""
 
     code = "WT-3204"
-    retry = Retry.NEVER
+    retry = RetryVerdict.NEVER
     remedy = (
         "Correct the properties of the transform {transform}, keep such records from it by a predicate "
         "(predicate, negate), or take it out of the profile."

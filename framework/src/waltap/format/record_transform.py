@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from waltap.format.connect_record import ConnectRecord
 
 if TYPE_CHECKING:
-    from waltap.capture.capture import Capture
+    from waltap.capture.capture import CaptureRules
 
 __all__ = ["RecordPredicate", "RecordTransform", "RecordTransformContext", "RecordUnfit"]
 
@@ -42,7 +42,7 @@ class RecordTransformContext:
     wait ends then, with `StopRequested`."""
 
     label: str
-    capture: "Capture"
+    capture: "CaptureRules"
     connector: str = "postgresql"
     warn: Callable[[str], None] = lambda _text: None
     stopping: Callable[[], bool] = lambda: False

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from waltap.format.converter import Converter, ConverterContext, Encode
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.mapping.java_number import double_text, float_text
 
 __all__ = ["SimpleHeaderConverter", "from_json", "simple_text"]
@@ -46,7 +46,7 @@ def simple_text(value: Any, schema: Schema | None, *, inner: bool = False) -> st
     if isinstance(value, str):
         return _quoted(value) if inner else value
     if isinstance(value, float):
-        single = schema is not None and schema.kind is Kind.FLOAT32
+        single = schema is not None and schema.kind is ConnectKind.FLOAT32
         return float_text(value) if single else double_text(value)
     if isinstance(value, bytes):
         text = base64.b64encode(value).decode()
@@ -54,7 +54,7 @@ def simple_text(value: Any, schema: Schema | None, *, inner: bool = False) -> st
     if isinstance(value, list | tuple):
         items = schema.items if schema is not None else None
         return f"[{','.join(simple_text(each, items, inner=True) for each in value)}]"
-    if isinstance(value, dict) and schema is not None and schema.kind is Kind.STRUCT:
+    if isinstance(value, dict) and schema is not None and schema.kind is ConnectKind.STRUCT:
         fields = (
             f"{_quoted(each.name)}:{simple_text(value.get(each.name), each.schema, inner=True)}"
             for each in schema.fields
@@ -80,16 +80,16 @@ def _value(found: Any, schema: Schema) -> Any:
     if found is None:
         return None
     match schema.kind:
-        case Kind.BYTES:
+        case ConnectKind.BYTES:
             return base64.b64decode(found)
-        case Kind.FLOAT32 | Kind.FLOAT64:
+        case ConnectKind.FLOAT32 | ConnectKind.FLOAT64:
             return float(found)
-        case Kind.ARRAY:
+        case ConnectKind.ARRAY:
             assert schema.items is not None
             return [_value(each, schema.items) for each in found]
-        case Kind.STRUCT:
+        case ConnectKind.STRUCT:
             return {each.name: _value(found.get(each.name), each.schema) for each in schema.fields}
-        case Kind.MAP:
+        case ConnectKind.MAP:
             assert schema.keys is not None
             assert schema.values is not None
             pairs = found.items() if isinstance(found, dict) else found

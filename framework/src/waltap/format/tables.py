@@ -8,7 +8,7 @@ from waltap.capture.source_type import root_type
 from waltap.decode.relation import Relation, TypeKind
 from waltap.decode.tuple_image import Tuple
 from waltap.errors import DecodeError
-from waltap.events import EventContext, EventPlan, Plans
+from waltap.events import EventContext, EventPlan, EventPlans
 from waltap.events.shape import ShapeColumn, TableShape, connect_values, table_shape
 from waltap.format.format import FormatContext
 from waltap.json.codec import MISFITS
@@ -16,14 +16,14 @@ from waltap.json.null_notice import NullNotice
 from waltap.mapping import envelope
 from waltap.mapping.connect_schema import Schema
 
-__all__ = ["ConnectTable", "ConnectTables", "Rows"]
+__all__ = ["ConnectTable", "ConnectTables", "ImageLayout"]
 
 Values = Callable[[Tuple], dict[str, Any]]
 Convert = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class ImageLayout:
     """How images of one kind (streamed, or read by a snapshot) become keys and rows, and their schemas."""
 
     row: Values
@@ -38,8 +38,8 @@ class ConnectTable:
 
     plan: EventPlan
     shape: TableShape
-    streamed: Rows
-    read: Rows
+    streamed: ImageLayout
+    read: ImageLayout
     renewed: bool = False
     compiled: "dict[bool, Any]" = field(default_factory=dict)
     """What writes rows straight from images, for those that a snapshot reads (True) and streamed ones."""
@@ -55,7 +55,7 @@ def alike(one: object, other: object) -> bool:
     return repr(one) == repr(other)
 
 
-class ConnectTables(Plans[ConnectTable]):
+class ConnectTables(EventPlans[ConnectTable]):
     """Compiles the plans of relations, when they are first met.
 
     Compiling raises ConfigurationError when two columns get one field name.
@@ -106,8 +106,8 @@ class ConnectTables(Plans[ConnectTable]):
         shape = table_shape(plan, self._capture, self._types, announced=self._format.announced)
         guard = self._careful(plan.relation) if careful else self._labels(plan.relation)
 
-        def rows(row: Schema, key: Schema, *, read: bool) -> Rows:
-            return Rows(
+        def rows(row: Schema, key: Schema, *, read: bool) -> ImageLayout:
+            return ImageLayout(
                 row=connect_values(shape.values, plan.cell, read=read, guard=guard),
                 key=connect_values(shape.keys, plan.cell, extra=plan.key_field, guard=guard),
                 key_schema=key if shape.has_key else None,

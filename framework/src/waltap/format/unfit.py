@@ -2,13 +2,13 @@
 
 from waltap.mapping.connect_schema import Schema
 
-__all__ = ["Unfit", "required"]
+__all__ = ["SchemaMismatch", "required"]
 
 
-class Unfit(ValueError):
+class SchemaMismatch(ValueError):
     """A value does not fit its schema; the text names fields and types, never a value."""
 
 
-def required(what: str, schema: Schema) -> Unfit:
+def required(what: str, schema: Schema) -> SchemaMismatch:
     """Return the error of null in ``what``, which is required."""
-    return Unfit(f"{what} is required ({schema.kind.value}) and null")
+    return SchemaMismatch(f"{what} is required ({schema.kind.value}) and null")

@@ -7,16 +7,16 @@ full first: what ``max_slot_wal_keep_size`` leaves the slot, the budget of the p
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from waltap.guardian.pace import Pace, pace
+from waltap.guardian.pace import WalGrowth, pace
 
-__all__ = ["WINDOW_S", "Forecast", "Limit", "Reading", "forecast", "tightest"]
+__all__ = ["WINDOW_S", "SlotReading", "WalForecast", "WalLimit", "forecast", "tightest"]
 
 WINDOW_S = 900.0
 """What is older counts for nothing. What is kept is a saw whose teeth are checkpoints: it has some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class SlotReading:
     """One look at a slot: seconds of a clock that never goes back, LSNs, and what the server says may be
     written before the slot is in danger (``safe_bytes``), or is free on its disk; None: unknown."""
 
@@ -33,7 +33,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class WalLimit:
     """What would be full: ``kind`` is slot, budget or disk, ``whole`` what the slot may keep, ``left``
     what it may keep beyond what it does, never below 0."""
 
@@ -48,34 +48,34 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
+class WalForecast:
     """``growth`` and ``written`` are bytes a second, as they go now: by how much more is kept, and what
     the server writes. ``seconds``: until the limit, as things go; None: never, or no limit is known.
     ``stalled_seconds``: were nothing let go of from now on."""
 
     growth: float
     written: float
-    limit: Limit | None
+    limit: WalLimit | None
     seconds: float | None
     stalled_seconds: float | None
 
 
-def tightest(reading: Reading, budget: int | None) -> Limit | None:
+def tightest(reading: SlotReading, budget: int | None) -> WalLimit | None:
     """Return the limit of which the least is left, None where none is known."""
     kept = reading.retained_bytes
     found = []
     if reading.safe_bytes is not None:
         left = max(0, reading.safe_bytes)
-        found.append(Limit(kind="slot", whole=kept + left, left=left))
+        found.append(WalLimit(kind="slot", whole=kept + left, left=left))
     if budget is not None:
-        found.append(Limit(kind="budget", whole=budget, left=max(0, budget - kept)))
+        found.append(WalLimit(kind="budget", whole=budget, left=max(0, budget - kept)))
     if reading.free_bytes is not None:
         left = max(0, reading.free_bytes)
-        found.append(Limit(kind="disk", whole=kept + left, left=left))
+        found.append(WalLimit(kind="disk", whole=kept + left, left=left))
     return min(found, key=lambda limit: limit.left, default=None)
 
 
-def forecast(readings: Sequence[Reading], budget: int | None) -> Forecast:
+def forecast(readings: Sequence[SlotReading], budget: int | None) -> WalForecast:
     """Return what is to come after ``readings``, the oldest first, at least one."""
     last = readings[-1]
     known = [each for each in readings if last.at_s - each.at_s <= WINDOW_S]
@@ -88,7 +88,7 @@ def forecast(readings: Sequence[Reading], budget: int | None) -> Forecast:
         # what is kept cannot grow faster than what is written, wherever a window or a trend ends
         seconds = seconds if stalled is None else max(seconds, stalled)
         stalled = seconds if stalled is None else stalled
-    return Forecast(
+    return WalForecast(
         growth=min(growth.rate, max(0.0, written.rate)),
         written=max(0.0, written.rate),
         limit=limit,
@@ -97,5 +97,5 @@ def forecast(readings: Sequence[Reading], budget: int | None) -> Forecast:
     )
 
 
-def _until(limit: Limit | None, pace: Pace) -> float | None:
+def _until(limit: WalLimit | None, pace: WalGrowth) -> float | None:
     return None if limit is None else pace.seconds_until(limit.left)

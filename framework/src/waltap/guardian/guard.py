@@ -1,6 +1,6 @@
 """The guardian of a run: it looks at the slot, foretells, warns, and acts as the profile says.
 
-The engine hands it every look of its own (`Guardian.take`). Where none has come for a while, because a
+The engine hands it every look of its own (`SlotMonitor.take`). Where none has come for a while, because a
 snapshot is read or a sink waits, a thread of the guardian's looks over a connection of its own; that
 thread is also the one that acts on the server. Whatever it does, no position moves by it: what is
 confirmed is what was durable before.
@@ -15,14 +15,14 @@ from dataclasses import dataclass, field, replace
 from waltap.amounts import full_in, size
 from waltap.errors import WaltapError
 from waltap.guardian.budget import budget_bytes, octets
-from waltap.guardian.forecast import WINDOW_S, Forecast, Reading, forecast
+from waltap.guardian.forecast import WINDOW_S, SlotReading, WalForecast, forecast
 from waltap.guardian.health import SlotHealth
-from waltap.guardian.thresholds import Crossing, Thresholds
+from waltap.guardian.thresholds import ThresholdCrossing, WalThresholds
 from waltap.source.connector import StopRequested
 from waltap.source.slot_status import SlotStatus
 from waltap.source.slot_watch import SlotWatch
 
-__all__ = ["Guardian", "Orders", "Surroundings"]
+__all__ = ["SlotMonitor", "SlotMonitorDependencies", "WalBudgetPolicy"]
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ JOIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
+class WalBudgetPolicy:
     """What the profile says: the properties ``waltap.wal.*``."""
 
     budget: str | None = None
@@ -42,7 +42,7 @@ class Orders:
 
 
 @dataclass(slots=True, kw_only=True)
-class Surroundings:
+class SlotMonitorDependencies:
     """What the guardian reaches of its run. ``monotonic`` in seconds, ``now_ms`` since 1970 UTC. ``tell``
     sends a notification (kind, members). ``look_on`` is called now and then by the guardian's thread,
     whatever the engine waits for and whether or not the source can be looked at. ``pause`` holds
@@ -62,10 +62,10 @@ class Surroundings:
 
 
 @dataclass(slots=True)
-class _Memory:
+class _MonitorState:
     """What changes from look to look."""
 
-    readings: deque[Reading] = field(default_factory=lambda: deque(maxlen=MOST_READINGS))
+    readings: deque[SlotReading] = field(default_factory=lambda: deque(maxlen=MOST_READINGS))
     due: bool = False
     paused: bool = False
     action: str = ""
@@ -73,14 +73,14 @@ class _Memory:
     disk_told: bool = False
 
 
-class Guardian:
+class SlotMonitor:
     """Guards one run. `take`, `check` and `hurries` are the engine's; `health` anybody's."""
 
-    def __init__(self, orders: Orders, surroundings: Surroundings) -> None:
+    def __init__(self, orders: WalBudgetPolicy, surroundings: SlotMonitorDependencies) -> None:
         self._orders, self._about = orders, surroundings
-        self._thresholds = Thresholds(orders.warn_at, orders.act_at)
+        self._thresholds = WalThresholds(orders.warn_at, orders.act_at)
         self._lock = threading.Lock()
-        self._memory = _Memory()
+        self._memory = _MonitorState()
         self._hurry = threading.Event()
         self._wake, self._end = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
@@ -113,7 +113,7 @@ class Guardian:
         self._hurry.clear()
         return wanted
 
-    def obey(self, orders: Orders) -> None:
+    def obey(self, orders: WalBudgetPolicy) -> None:
         """Go by other orders from the next look on. Any thread may call it."""
         with self._lock:
             if orders == self._orders:
@@ -122,7 +122,7 @@ class Guardian:
                 self._memory.paused = False
                 self._about.pause(False)
             self._orders, self._memory.action, self._memory.disk_told = orders, "", False
-            self._thresholds = Thresholds(orders.warn_at, orders.act_at)
+            self._thresholds = WalThresholds(orders.warn_at, orders.act_at)
 
     # --- its own thread ---------------------------------------------------------------------------
 
@@ -196,9 +196,9 @@ class Guardian:
 
     def _judged(
         self, slot: SlotStatus, orphans: tuple[str, ...]
-    ) -> tuple[SlotHealth, Crossing | None]:
+    ) -> tuple[SlotHealth, ThresholdCrossing | None]:
         memory, now = self._memory, self._about.monotonic()
-        reading = Reading(
+        reading = SlotReading(
             at_s=now,
             server_lsn=slot.server_lsn,
             restart_lsn=slot.restart_lsn or slot.server_lsn,
@@ -216,7 +216,7 @@ class Guardian:
         return self._health(slot, reading, told, orphans), crossing
 
     def _health(
-        self, slot: SlotStatus, reading: Reading, told: Forecast, orphans: tuple[str, ...]
+        self, slot: SlotStatus, reading: SlotReading, told: WalForecast, orphans: tuple[str, ...]
     ) -> SlotHealth:
         limit = told.limit
         return SlotHealth(
@@ -253,7 +253,7 @@ class Guardian:
 
     # --- acting, under the lock --------------------------------------------------------------------
 
-    def _act(self, health: SlotHealth, crossing: Crossing | None) -> None:
+    def _act(self, health: SlotHealth, crossing: ThresholdCrossing | None) -> None:
         if crossing is None:
             return
         if crossing.warns is not None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-__all__ = ["PARTS", "SHORTER_S", "Pace", "pace"]
+__all__ = ["PARTS", "SHORTER_S", "WalGrowth", "pace"]
 
 SHORTER_S = (60.0, 90.0, 135.0, 200.0, 300.0, 420.0)
 """Windows that end now and are looked at where as much again is known from before: twice the longest is
@@ -25,7 +25,7 @@ TREND_S = 2 * SHORTER_S[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class WalGrowth:
     """``rate`` in bytes a second, and its ``gain`` each second, never below 0, which is trusted for as
     long as it was seen: ``known_s`` seconds."""
 
@@ -48,11 +48,11 @@ class Pace:
         return self.known_s + (left - whole) / (self.rate + self.gain * self.known_s)
 
 
-def pace(at_s: Sequence[float], octets: Sequence[int]) -> Pace:
+def pace(at_s: Sequence[float], octets: Sequence[int]) -> WalGrowth:
     """Return the pace of a count: ``octets`` at each of the seconds ``at_s``, which rise."""
     known_s = at_s[-1] - at_s[0]
     if known_s <= 0:
-        return Pace()
+        return WalGrowth()
     mean = rate = (octets[-1] - octets[0]) / known_s
     for window in SHORTER_S:
         if 2 * window > known_s:
@@ -62,7 +62,7 @@ def pace(at_s: Sequence[float], octets: Sequence[int]) -> Pace:
     if gain:
         last = (octets[-1] - _between(at_s, octets, at_s[-1] - known_s / PARTS)) * PARTS / known_s
         rate = max(rate, last + gain * known_s / PARTS / 2)
-    return Pace(rate=rate, gain=gain, known_s=known_s)
+    return WalGrowth(rate=rate, gain=gain, known_s=known_s)
 
 
 def _of_window(at_s: Sequence[float], octets: Sequence[int], window: float, mean: float) -> float:

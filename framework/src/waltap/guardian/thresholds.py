@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Crossing", "Thresholds"]
+__all__ = ["ThresholdCrossing", "WalThresholds"]
 
 SLACK = 0.05
 """So much below a threshold its next crossing counts again: what is kept goes up and down."""
 
 
 @dataclass(frozen=True, slots=True)
-class Crossing:
+class ThresholdCrossing:
     """What a look brought. ``warns``: the highest threshold that was passed anew, None for none;
     ``acts``: the share is at or above that of acting; ``calms``: it is below every threshold again."""
 
@@ -19,7 +19,7 @@ class Crossing:
     calms: bool
 
 
-class Thresholds:
+class WalThresholds:
     """Remembers which thresholds were passed. ``warn_at`` are shares of a limit, ``act_at`` is one."""
 
     def __init__(self, warn_at: Sequence[float], act_at: float) -> None:
@@ -27,12 +27,12 @@ class Thresholds:
         self._all = sorted({*warn_at, act_at})
         self._passed: set[float] = set()
 
-    def look(self, used: float) -> Crossing:
+    def look(self, used: float) -> ThresholdCrossing:
         """Take note of the share that is used now."""
         before = set(self._passed)
         new = {each for each in self._all if used >= each} - before
         self._passed = {each for each in before if used >= each - SLACK} | new
-        return Crossing(
+        return ThresholdCrossing(
             warns=max(new, default=None),
             acts=used >= self._act_at,
             calms=bool(before) and not self._passed,

@@ -25,14 +25,14 @@ GRACE_S: Final = 3.0
 what was gathered."""
 
 
-class _Limits(threading.local):
+class _ExchangeLimits(threading.local):
     """The limits of the exchange that a thread is in."""
 
     until: float = float("inf")
     stopping: Callable[[], bool] = staticmethod(lambda: False)
 
 
-_limits = _Limits()
+_limits = _ExchangeLimits()
 
 
 @contextmanager
@@ -56,11 +56,11 @@ def bounded(client: httpx.Client) -> httpx.Client:
         if transport is not None:
             pool: Any = transport._pool  # type: ignore[attr-defined] # noqa: SLF001 - httpx has no option for it
             assert hasattr(pool, "_network_backend")
-            pool._network_backend = _Backend()  # noqa: SLF001 - httpcore has one, httpx does not hand it on
+            pool._network_backend = _DeadlineBackend()  # noqa: SLF001 - httpcore has one, httpx does not hand it on
     return client
 
 
-class _Backend(httpcore.NetworkBackend):
+class _DeadlineBackend(httpcore.NetworkBackend):
     """Opens connections that keep to the limits."""
 
     def __init__(self) -> None:
@@ -75,10 +75,12 @@ class _Backend(httpcore.NetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
         left = _left(httpcore.ConnectTimeout, timeout)
-        return _Stream(self._inner.connect_tcp(host, port, left, local_address, socket_options))
+        return _DeadlineStream(
+            self._inner.connect_tcp(host, port, left, local_address, socket_options)
+        )
 
 
-class _Stream(httpcore.NetworkStream):
+class _DeadlineStream(httpcore.NetworkStream):
     """A connection, each step of which ends with the limits."""
 
     def __init__(self, inner: httpcore.NetworkStream) -> None:
@@ -111,7 +113,7 @@ class _Stream(httpcore.NetworkStream):
         self, ssl_context: Any, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.NetworkStream:
         left = _left(httpcore.ConnectTimeout, timeout)
-        return _Stream(self._inner.start_tls(ssl_context, server_hostname, left))
+        return _DeadlineStream(self._inner.start_tls(ssl_context, server_hostname, left))
 
     def get_extra_info(self, info: str) -> Any:
         return self._inner.get_extra_info(info)

@@ -25,7 +25,7 @@ def record_block(
     ``a`` of all its rows, in order. Raises: one of `MISFITS` for a value that does not fit; nothing was
     counted then.
     """
-    columns = _Columns(block)
+    columns = _ColumnTexts(block)
     values = _object(columns, codec.columns.values(), "")
     keys = _object(columns, codec.key_columns.values(), codec.key_tail) if codec.key else None
     before, after = codec.key_texts
@@ -40,7 +40,7 @@ def record_block(
     return RecordBlock(codec.plan.topic, chunks, codec.headers)
 
 
-class _Columns:
+class _ColumnTexts:
     """The JSON of single columns, made once for value and key."""
 
     def __init__(self, block: RowBlock) -> None:
@@ -80,7 +80,7 @@ class _Columns:
 
 
 def _object(
-    columns: _Columns, codecs: Iterable[ColumnCodec], tail: str
+    columns: _ColumnTexts, codecs: Iterable[ColumnCodec], tail: str
 ) -> "list[pa.StringArray | str]":
     """Return the pieces of a JSON object of ``codecs``, then ``tail`` inside it."""
     pieces: list[pa.StringArray | str] = []

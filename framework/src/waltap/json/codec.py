@@ -29,7 +29,7 @@ from waltap.mapping.type_mapping import ColumnMapping, JsonColumn, JsonExpressio
 __all__ = [
     "MISFITS",
     "ColumnCodec",
-    "Creates",
+    "CreateRenderer",
     "RowCodec",
     "always_null",
     "celled",
@@ -51,7 +51,7 @@ Convert = Callable[[Any], str]
 Shared = frozenset[int]
 
 
-class Creates(Protocol):
+class CreateRenderer(Protocol):
     """Renders records that have only ``after``, one per row; the texts are those of
     `waltap.json.format`, ``c`` one per row. ``n`` is the LSN in decimal ("" where ``a`` and ``x`` hold
     it already). A row that does not fit raises one of `MISFITS`; those before it are appended.
@@ -106,7 +106,7 @@ class RowCodec:
     table: str
     key: Callable[[Tuple], str] | None
     row: Callable[[Tuple], str]
-    creates: Creates
+    creates: CreateRenderer
     columns: Mapping[int, ColumnCodec]
     key_columns: Mapping[int, ColumnCodec]
     row_schema: Schema
@@ -249,7 +249,7 @@ def _literal(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
-class _Source:
+class _CodecSource:
     """The source of the functions of one codec, and the globals they use.
 
     Variables have the number and the name of their column, for whoever reads the code or a traceback.
@@ -361,7 +361,7 @@ def compile_codec(
     `RowCodec`.
     """
     relation = plan.relation
-    source = _Source(relation.columns)
+    source = _CodecSource(relation.columns)
     has_key = bool(keys or key_tail)
     shared = _shared(values, keys)
     before, after = map(_literal, key_texts)

@@ -14,7 +14,7 @@ from waltap.format.unfit import required
 from waltap.generated import define
 from waltap.json.codec import json_text
 from waltap.json.schema import number_json, quote, schema_json
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 
 __all__ = ["JsonConverter", "JsonConverterProperties", "json_writer"]
 
@@ -23,9 +23,11 @@ DECIMAL = "org.apache.kafka.connect.data.Decimal"
 Write = Callable[[Any], str]
 
 INLINE = {
-    **dict.fromkeys((Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64), "_number(v)"),
-    Kind.BOOLEAN: "'true' if v else 'false'",
-    Kind.STRING: "t if (t := _quote(v)).isascii() else _text(v)",
+    **dict.fromkeys(
+        (ConnectKind.INT8, ConnectKind.INT16, ConnectKind.INT32, ConnectKind.INT64), "_number(v)"
+    ),
+    ConnectKind.BOOLEAN: "'true' if v else 'false'",
+    ConnectKind.STRING: "t if (t := _quote(v)).isascii() else _text(v)",
 }
 """Kind → the expression of the JSON of a value ``v`` that is not null."""
 
@@ -107,26 +109,26 @@ def _writer(schema: Schema, *, defaults: bool, numeric: bool, entries: bool) -> 
         return json_writer(of, defaults=defaults, numeric=numeric, entries=entries, what=what)
 
     match schema.kind:
-        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64:
+        case ConnectKind.INT8 | ConnectKind.INT16 | ConnectKind.INT32 | ConnectKind.INT64:
             return int.__repr__
-        case Kind.FLOAT32:
+        case ConnectKind.FLOAT32:
             return lambda value: number_json(float(value), single=True)
-        case Kind.FLOAT64:
+        case ConnectKind.FLOAT64:
             return lambda value: number_json(float(value), single=False)
-        case Kind.BOOLEAN:
+        case ConnectKind.BOOLEAN:
             return lambda value: "true" if value else "false"
-        case Kind.BYTES if numeric and schema.name == DECIMAL:
+        case ConnectKind.BYTES if numeric and schema.name == DECIMAL:
             scale = int(dict(schema.parameters).get("scale", "0"))
             return lambda value: _decimal_text(value, scale)
-        case Kind.STRING | Kind.BYTES:
+        case ConnectKind.STRING | ConnectKind.BYTES:
             return json_text
-        case Kind.ARRAY:
+        case ConnectKind.ARRAY:
             assert schema.items is not None
             item = part(schema.items, "an element")
             return lambda value: f"[{','.join(map(item, value))}]"
-        case Kind.MAP:
+        case ConnectKind.MAP:
             return _map_writer(schema, part, entries=entries)
-        case Kind.STRUCT:
+        case ConnectKind.STRUCT:
             return _struct_writer(schema, part, defaults=defaults)
 
 
@@ -158,7 +160,7 @@ def _map_writer(schema: Schema, part: Callable[[Schema, str], Write], *, entries
     assert schema.keys is not None
     assert schema.values is not None
     key, item = part(schema.keys, "a key"), part(schema.values, "a map's value")
-    if schema.keys.kind is Kind.STRING:
+    if schema.keys.kind is ConnectKind.STRING:
         return lambda value: f"{{{','.join(f'{key(k)}:{item(v)}' for k, v in value.items())}}}"
     pair = '{{"key":{},"value":{}}}' if entries else "[{},{}]"
     return lambda value: f"[{','.join(pair.format(key(k), item(v)) for k, v in value.items())}]"

@@ -13,12 +13,12 @@ import msgspec
 
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Tuple, Value
-from waltap.errors import RecordError, Retry
-from waltap.events import NEW_KEY, OLD_KEY, Event, EventTransform, Given, Row
+from waltap.errors import RecordError, RetryVerdict
+from waltap.events import NEW_KEY, OLD_KEY, ChangeEvent, EventRow, EventTransform, GivenValue
 from waltap.format.format import FormatContext
 from waltap.format.record import Header, Record
 from waltap.json.codec import MISFITS, ColumnCodec, RowCodec
-from waltap.json.format import JsonFormat, Texts, key_header, wrong_tuple
+from waltap.json.format import JsonFormat, PartTemplate, key_header, wrong_tuple
 from waltap.json.properties import JsonProperties
 from waltap.json.schema import quote, value_json
 from waltap.json.tables import header_writer
@@ -38,12 +38,12 @@ class EventTransformFailed(RecordError):
     and the position not moved."""
 
     code = "WT-3202"
-    retry = Retry.NEVER
+    retry = RetryVerdict.NEVER
     remedy = "Correct the transform {transform}, or take it out of the profile."
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class _EncoderInput:
     """What the encoder needs of an event besides what transforms see."""
 
     codec: RowCodec
@@ -72,7 +72,7 @@ class JsonEventFormat(JsonFormat):
         Raises: EventTransformFailed too.
         """
         out: Sequence[Any] = super().render(parts, now)
-        events = [each for each in out if type(each) is Event]
+        events = [each for each in out if type(each) is ChangeEvent]
         if not events:
             return out
         name = ""  # of the last one: whoever goes on with other events is told of by it
@@ -82,10 +82,12 @@ class JsonEventFormat(JsonFormat):
             except Exception as cause:
                 raise self._failed(name, f"raised {type(cause).__name__}") from cause
         kept = {id(event) for event in events}
-        left = [each for each in out if type(each) is not Event or id(each) in kept]
-        if [id(each) for each in left if type(each) is Event] != [id(event) for event in events]:
+        left = [each for each in out if type(each) is not ChangeEvent or id(each) in kept]
+        if [id(each) for each in left if type(each) is ChangeEvent] != [
+            id(event) for event in events
+        ]:
             raise self._failed(name, "returned events that it did not get, or in another order")
-        return [self._encoded(each) if type(each) is Event else each for each in left]
+        return [self._encoded(each) if type(each) is ChangeEvent else each for each in left]
 
     @staticmethod
     def _failed(name: str, what: str) -> EventTransformFailed:
@@ -98,7 +100,7 @@ class JsonEventFormat(JsonFormat):
         op: str,
         codec: RowCodec,
         n: str,
-        texts: Texts,
+        texts: PartTemplate,
         *,
         key: Tuple | None,
         before: Tuple | None = None,
@@ -108,14 +110,14 @@ class JsonEventFormat(JsonFormat):
     ) -> None:
         part, plan = texts.part, codec.plan
         c = "" if tombstone else texts.c(op, n, plan.name, unsent(plan, after))
-        event = Event(
+        event = ChangeEvent(
             op,
             plan.relation,
             plan.topic,
-            key=None if key is None or codec.key is None else Row(plan.key_columns, key),
-            before=None if before is None else Row(plan.columns, before),
-            after=None if after is None else Row(plan.columns, after),
-            source=_Source(codec, texts.frame, n, c, headers),
+            key=None if key is None or codec.key is None else EventRow(plan.key_columns, key),
+            before=None if before is None else EventRow(plan.columns, before),
+            after=None if after is None else EventRow(plan.columns, after),
+            source=_EncoderInput(codec, texts.frame, n, c, headers),
             lsn=int(n),
             commit_ts=part.commit_ts,
             xid=part.xid,
@@ -124,13 +126,13 @@ class JsonEventFormat(JsonFormat):
         texts.out.append(event)  # type: ignore[arg-type]
 
     def _new_rows(
-        self, codec: RowCodec, relation: Relation, op: str, run: Sequence[Any], texts: Texts
+        self, codec: RowCodec, relation: Relation, op: str, run: Sequence[Any], texts: PartTemplate
     ) -> None:
         for change in run:
             self._event(op, codec, str(change.lsn), texts, key=change.new, after=change.new)
 
     def _updated(
-        self, codec: RowCodec, before: Tuple | None, after: Tuple, n: str, texts: Texts
+        self, codec: RowCodec, before: Tuple | None, after: Tuple, n: str, texts: PartTemplate
     ) -> None:
         if self._skip_unchanged and before is not None and codec.row(before) == codec.row(after):
             return
@@ -142,7 +144,7 @@ class JsonEventFormat(JsonFormat):
         before: Tuple,
         key: Tuple,
         n: str,
-        texts: Texts,
+        texts: PartTemplate,
         *,
         extra: tuple[Header, ...] = (),
     ) -> None:
@@ -150,12 +152,14 @@ class JsonEventFormat(JsonFormat):
         if self._tombstones:
             self._event("d", codec, n, texts, key=key, headers=extra, tombstone=True)
 
-    def _key_change(self, codec: RowCodec, old: Tuple, new: Tuple, n: str, texts: Texts) -> None:
+    def _key_change(
+        self, codec: RowCodec, old: Tuple, new: Tuple, n: str, texts: PartTemplate
+    ) -> None:
         self._delete(codec, old, old, n, texts, extra=key_header(codec, NEW_KEY, new))
         headers = key_header(codec, OLD_KEY, old)
         self._event("c", codec, n, texts, key=new, after=new, headers=headers)
 
-    def _truncated(self, codec: RowCodec, n: str, texts: Texts) -> None:
+    def _truncated(self, codec: RowCodec, n: str, texts: PartTemplate) -> None:
         self._event("t", codec, n, texts, key=None)
 
     def _read(
@@ -169,14 +173,14 @@ class JsonEventFormat(JsonFormat):
     ) -> None:
         plan = codec.plan
         for row in rows:
-            event = Event(
+            event = ChangeEvent(
                 "r",
                 plan.relation,
                 plan.topic,
-                key=None if codec.key is None else Row(plan.key_columns, row),
+                key=None if codec.key is None else EventRow(plan.key_columns, row),
                 before=None,
-                after=Row(plan.columns, row),
-                source=_Source(codec, frame, "", c),
+                after=EventRow(plan.columns, row),
+                source=_EncoderInput(codec, frame, "", c),
                 lsn=part.lsn,
                 commit_ts=part.ts,
                 xid=part.xid,
@@ -185,12 +189,12 @@ class JsonEventFormat(JsonFormat):
 
     # --- encoding -----------------------------------------------------------------------------------
 
-    def _encoded(self, event: Event) -> Record:
-        source: _Source = event.source
+    def _encoded(self, event: ChangeEvent) -> Record:
+        source: _EncoderInput = event.source
         codec, seen = source.codec, source.codec.plan.seen
         try:
             return self._record(event, source, codec)
-        except _Misgiven as misgiven:
+        except _WrongFieldType as misgiven:
             names = " or ".join(name for name, _ in self._transforms)
             raise self._failed(names, str(misgiven)) from misgiven
         except MISFITS:
@@ -200,7 +204,7 @@ class JsonEventFormat(JsonFormat):
             except MISFITS as cause:
                 raise wrong_tuple(codec, event.lsn or 0) from cause
 
-    def _record(self, event: Event, source: _Source, codec: RowCodec) -> Record:
+    def _record(self, event: ChangeEvent, source: _EncoderInput, codec: RowCodec) -> Record:
         a, b, x = source.frame
         n, added = source.n, self._added(event)
         headers = source.headers + added + self._headers
@@ -213,20 +217,20 @@ class JsonEventFormat(JsonFormat):
         )
         return Record(event.topic, key, self._prefix(event, codec) + text.encode(), headers)
 
-    def _added(self, event: Event) -> tuple[Header, ...]:
+    def _added(self, event: ChangeEvent) -> tuple[Header, ...]:
         if not event.headers:
             return ()
         return tuple((name, self._header(quote(value))) for name, value in event.headers)
 
     @staticmethod
-    def _image(row: Row | None, codec: RowCodec) -> str:
+    def _image(row: EventRow | None, codec: RowCodec) -> str:
         if row is None:
             return "null"
         if row.changed is None:
             return codec.row(row.image)
         return _object(row, row.changed, codec.columns)
 
-    def _key_bytes(self, row: Row, codec: RowCodec) -> bytes:
+    def _key_bytes(self, row: EventRow, codec: RowCodec) -> bytes:
         assert codec.key is not None
         if row.changed is None:
             before, after = codec.key_texts
@@ -234,7 +238,7 @@ class JsonEventFormat(JsonFormat):
         before, after = self._tables.key_texts(_schema(row.changed, row, codec.key_schema))
         return f"{before}{_object(row, row.changed, codec.key_columns)}{after}".encode()
 
-    def _prefix(self, event: Event, codec: RowCodec) -> bytes:
+    def _prefix(self, event: ChangeEvent, codec: RowCodec) -> bytes:
         """Return what precedes the payload; the schema of changed rows is that of after, or of before."""
         row = event.after if event.after is not None else event.before
         if not codec.prefix or row is None or row.changed is None:
@@ -247,11 +251,13 @@ class JsonEventFormat(JsonFormat):
         return self._prefixes_of[place]
 
 
-def _object(row: Row, fields: Mapping[str, int | Given], codecs: Mapping[int, ColumnCodec]) -> str:
+def _object(
+    row: EventRow, fields: Mapping[str, int | GivenValue], codecs: Mapping[int, ColumnCodec]
+) -> str:
     """Return the JSON object of a row that was changed."""
     members = []
     for name, place in fields.items():
-        if isinstance(place, Given):
+        if isinstance(place, GivenValue):
             text = _given(name, place)
         else:
             text = _cell(codecs[row.columns[place].index], row.image)
@@ -259,16 +265,16 @@ def _object(row: Row, fields: Mapping[str, int | Given], codecs: Mapping[int, Co
     return f"{{{','.join(members)}}}"
 
 
-class _Misgiven(Exception):
+class _WrongFieldType(Exception):
     """A transform gave a field a value that is not of its type."""
 
 
-def _given(name: str, given: Given) -> str:
+def _given(name: str, given: GivenValue) -> str:
     try:
         return value_json(given.schema, given.value)
     except (AssertionError, AttributeError, TypeError, KeyError) as cause:
         wanted, found = given.schema.kind.value, type(given.value).__name__
-        raise _Misgiven(f"gave the field {name}, of type {wanted}, a {found}") from cause
+        raise _WrongFieldType(f"gave the field {name}, of type {wanted}, a {found}") from cause
 
 
 def _cell(codec: ColumnCodec, values: Tuple) -> str:
@@ -280,14 +286,15 @@ def _cell(codec: ColumnCodec, values: Tuple) -> str:
     return codec.other(value)
 
 
-def _schema(fields: Mapping[str, int | Given], row: Row, schema: Schema) -> Schema:
+def _schema(fields: Mapping[str, int | GivenValue], row: EventRow, schema: Schema) -> Schema:
     """Return ``schema`` with the fields that a changed row has."""
     known = {field.name: field.schema for field in schema.fields}
     return msgspec.structs.replace(
         schema,
         fields=tuple(
             Field(
-                name, place.schema if isinstance(place, Given) else known[row.columns[place].field]
+                name,
+                place.schema if isinstance(place, GivenValue) else known[row.columns[place].field],
             )
             for name, place in fields.items()
         ),

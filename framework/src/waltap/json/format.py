@@ -28,7 +28,7 @@ from waltap.json.codec import MISFITS, RowCodec, json_text
 from waltap.json.properties import JsonProperties
 from waltap.json.schema import quote
 from waltap.json.tables import JsonTables, header_writer, wrapping
-from waltap.json.wording import Wording, unsent
+from waltap.json.wording import EnvelopeTemplate, unsent
 from waltap.mapping import envelope
 from waltap.mapping.connect_schema import Schema
 from waltap.mapping.message_content import CONTENT_FORMS, MESSAGE_COLLECTION
@@ -38,7 +38,7 @@ from waltap.transactions.row_block import RowBlock
 from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap.version import VERSION
 
-__all__ = ["JsonFormat", "Texts", "key_header", "wrong_tuple"]
+__all__ = ["JsonFormat", "PartTemplate", "key_header", "wrong_tuple"]
 
 PREFIXES_KEPT = 10_000
 _UNCOUNTED = '"event_count":null,"data_collections":null'
@@ -65,7 +65,9 @@ class JsonFormat(Format):
         self._codecs, self._codec = self._tables.compiled, self._tables.of
         self._skipped = frozenset(k for k, op in OPERATIONS.items() if op in capture.skipped)
         # texts that no batch changes
-        self._wording = Wording(context.envelope, "}}" if properties.value_schemas else "}")
+        self._wording = EnvelopeTemplate(
+            context.envelope, "}}" if properties.value_schemas else "}"
+        )
         self._source = (
             f'"version":{quote(f"waltap {VERSION}")},"connector":{quote(context.connector)},'
             f'"name":{quote(shape.topic_prefix)},"ts_ms":'
@@ -161,7 +163,7 @@ class JsonFormat(Format):
             f'{_in_sequence(previous)},\\"'
         )
         b = f'\\"]"{self._wording.committed(ts)}'
-        texts = Texts(part, a, b, self._origin(part), stamps, order, out, self._wording)
+        texts = PartTemplate(part, a, b, self._origin(part), stamps, order, out, self._wording)
         self._changes(part.changes, texts)
         if order is not None and part.complete:
             out.append(self._bound(part, "END", part.end_lsn, _counts(order)))
@@ -176,7 +178,7 @@ class JsonFormat(Format):
         lsn = "null" if part.origin_lsn is None else str(part.origin_lsn)
         return self._wording.origin(xmin, origin, lsn)
 
-    def _changes(self, changes: list[Change], texts: "Texts") -> None:
+    def _changes(self, changes: list[Change], texts: "PartTemplate") -> None:
         """Append the records of ``changes``, run by run. One new row by itself, the bulk of streams of
         small transactions, is done in line."""
         codecs, skipped, out = self._codecs, self._skipped, texts.out
@@ -218,7 +220,12 @@ class JsonFormat(Format):
                         raise wrong_tuple(codec, change.lsn) from cause
 
     def _new_rows(
-        self, codec: RowCodec, relation: Relation, op: str, run: Sequence[Any], texts: "Texts"
+        self,
+        codec: RowCodec,
+        relation: Relation,
+        op: str,
+        run: Sequence[Any],
+        texts: "PartTemplate",
     ) -> None:
         """Append the records of changes that consist of their new row."""
         rows = [change.new for change in run]
@@ -236,7 +243,7 @@ class JsonFormat(Format):
         renewed = self._tables.renewed
         _render(codec, rows, ns, cs, *texts.frame, texts.out, partial(renewed, relation))
 
-    def _change(self, codec: RowCodec, change: Update | Delete, texts: "Texts") -> None:
+    def _change(self, codec: RowCodec, change: Update | Delete, texts: "PartTemplate") -> None:
         if isinstance(change, Delete):
             images = codec.plan.delete(change)
             if images is not None:
@@ -250,7 +257,7 @@ class JsonFormat(Format):
         self._updated(codec, before, after, n, texts)
 
     def _updated(
-        self, codec: RowCodec, before: Tuple | None, after: Tuple, n: str, texts: "Texts"
+        self, codec: RowCodec, before: Tuple | None, after: Tuple, n: str, texts: "PartTemplate"
     ) -> None:
         key, row = _key(codec, after), codec.row(after)
         old_row = "null" if before is None else codec.row(before)
@@ -264,7 +271,7 @@ class JsonFormat(Format):
         before: Tuple,
         key: Tuple,
         n: str,
-        texts: "Texts",
+        texts: "PartTemplate",
         *,
         extra: tuple[Header, ...] = (),
     ) -> None:
@@ -276,7 +283,9 @@ class JsonFormat(Format):
         if self._tombstones:
             texts.out.append(Record(codec.plan.topic, key_bytes, None, headers))
 
-    def _key_change(self, codec: RowCodec, old: Tuple, new: Tuple, n: str, texts: "Texts") -> None:
+    def _key_change(
+        self, codec: RowCodec, old: Tuple, new: Tuple, n: str, texts: "PartTemplate"
+    ) -> None:
         """Append what an update that changes the key becomes: a delete, then a create."""
         row, new_key = codec.row(new), _key(codec, new)
         newkey, oldkey = key_header(codec, NEW_KEY, new), key_header(codec, OLD_KEY, old)
@@ -284,14 +293,14 @@ class JsonFormat(Format):
         value = texts.value(codec, "null", row, "c", n)
         texts.out.append(Record(codec.plan.topic, new_key, value, oldkey + self._headers))
 
-    def _truncate(self, change: Truncate, texts: "Texts") -> None:
+    def _truncate(self, change: Truncate, texts: "PartTemplate") -> None:
         n = str(change.lsn)
         for relation in change.relations:
             codec = self._codec(relation)
             if codec is not None:
                 self._truncated(codec, n, texts)
 
-    def _truncated(self, codec: RowCodec, n: str, texts: "Texts") -> None:
+    def _truncated(self, codec: RowCodec, n: str, texts: "PartTemplate") -> None:
         value = texts.value(codec, "null", "null", "t", n)
         texts.out.append(Record(codec.plan.topic, None, value, self._headers))
 
@@ -306,7 +315,7 @@ class JsonFormat(Format):
             known = self._prefixes[prefix] = self._capture.message_prefix(prefix)
         return known
 
-    def _message(self, change: LogicalMessage, texts: "Texts") -> None:
+    def _message(self, change: LogicalMessage, texts: "PartTemplate") -> None:
         n, prefix = str(change.lsn), f'"prefix":{quote(change.prefix)}'
         before, after = self._message_key
         key = f"{before}{{{prefix}}}{after}"
@@ -411,7 +420,7 @@ class JsonFormat(Format):
         _render(codec, rows, [""] * count, [c] * count, *frame, out, lambda same: same)
 
 
-class Texts:
+class PartTemplate:
     """What the events of one part share (see the module's docstring), and where they go."""
 
     __slots__ = (
@@ -427,7 +436,7 @@ class Texts:
         stamps: str,
         order: TransactionOrder | None,
         out: list[Record],
-        wording: Wording,
+        wording: EnvelopeTemplate,
     ) -> None:
         self.part, self._wording = part, wording
         self.xid = "null" if part.xid is None else str(part.xid)
@@ -438,7 +447,7 @@ class Texts:
 
     def c(self, op: str, n: str, collection: str, unsent: str = "null") -> str:
         """Return the text after the LSN of an event of ``op``, which is counted; ``unsent`` as
-        `Wording.after_source` has it."""
+        `EnvelopeTemplate.after_source` has it."""
         if self.order is None:
             text = self._c.get(op + unsent)
             if text is None:

@@ -15,7 +15,7 @@ __all__ = ["NullNotice"]
 Parts = Iterable[TransactionPart | SnapshotRows | Heartbeat]
 
 
-class _Planned(Protocol):
+class _CompiledPlan(Protocol):
     """What was compiled of a plan."""
 
     @property
@@ -48,7 +48,7 @@ class NullNotice:
             of = f" of {table}" if table else ""
             self._warn(f"column {column}{of}: {reason}; null is written for such values")
 
-    def place(self, parts: Parts, codec_of: Callable[[Relation], "_Planned | None"]) -> None:
+    def place(self, parts: Parts, codec_of: Callable[[Relation], "_CompiledPlan | None"]) -> None:
         """Tell of what was noted while ``parts`` were rendered."""
         noted, self.noted = self.noted, set()
         explained = set()

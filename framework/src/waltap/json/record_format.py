@@ -1,7 +1,7 @@
 """JSON where transforms of records come before the bytes: the converters of all sides, as one format."""
 
 from waltap.format.conversion import SIDES
-from waltap.format.converted import ConvertedFormat, Converters
+from waltap.format.converted import ConvertedFormat, RecordConverters
 from waltap.format.converter import Converter, ConverterContext
 from waltap.format.format import Format, FormatContext
 from waltap.json.converter import JsonConverter, JsonConverterProperties
@@ -40,4 +40,4 @@ def json_record_format(properties: JsonProperties, context: FormatContext) -> Fo
     }
     if context.header is not None:
         made["header"] = context.header
-    return ConvertedFormat(Converters(**made), context)
+    return ConvertedFormat(RecordConverters(**made), context)

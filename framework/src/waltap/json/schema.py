@@ -10,7 +10,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from json.encoder import encode_basestring
 
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.mapping.java_number import float_text
 
 __all__ = ["quote", "schema_json", "schema_object", "value_json"]
@@ -24,12 +24,12 @@ SPECIAL_NUMBERS = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
 def schema_object(schema: Schema, field: str | None = None) -> dict[str, object]:
     """Return ``schema`` as the object the JSON converter writes; ``field`` names a struct member."""
     out: dict[str, object] = {"type": schema.kind.value}
-    if schema.kind is Kind.STRUCT:
+    if schema.kind is ConnectKind.STRUCT:
         out["fields"] = [schema_object(member.schema, member.name) for member in schema.fields]
-    elif schema.kind is Kind.ARRAY:
+    elif schema.kind is ConnectKind.ARRAY:
         assert schema.items is not None
         out["items"] = schema_object(schema.items)
-    elif schema.kind is Kind.MAP:
+    elif schema.kind is ConnectKind.MAP:
         assert schema.keys is not None
         assert schema.values is not None
         out["keys"] = schema_object(schema.keys)
@@ -64,29 +64,29 @@ def value_json(schema: Schema, value: object) -> str:
     if value is None:
         return "null"
     match schema.kind:
-        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64:
+        case ConnectKind.INT8 | ConnectKind.INT16 | ConnectKind.INT32 | ConnectKind.INT64:
             assert isinstance(value, int)
             return str(value)
-        case Kind.FLOAT32 | Kind.FLOAT64:
+        case ConnectKind.FLOAT32 | ConnectKind.FLOAT64:
             assert isinstance(value, float)
-            return number_json(value, single=schema.kind is Kind.FLOAT32)
-        case Kind.BOOLEAN:
+            return number_json(value, single=schema.kind is ConnectKind.FLOAT32)
+        case ConnectKind.BOOLEAN:
             return "true" if value else "false"
-        case Kind.STRING:
+        case ConnectKind.STRING:
             assert isinstance(value, str)
             return quote(value)
-        case Kind.BYTES:
+        case ConnectKind.BYTES:
             assert isinstance(value, bytes)
             return f'"{b64encode(value).decode()}"'
-        case Kind.ARRAY:
+        case ConnectKind.ARRAY:
             assert isinstance(value, list)
             assert schema.items is not None
             items = schema.items
             return f"[{','.join(value_json(items, item) for item in value)}]"
-        case Kind.MAP:
+        case ConnectKind.MAP:
             assert isinstance(value, Mapping)
             return _map_json(schema, value)
-        case Kind.STRUCT:
+        case ConnectKind.STRUCT:
             assert isinstance(value, Mapping)
             members = (
                 f"{quote(member.name)}:{value_json(member.schema, value.get(member.name))}"
@@ -109,6 +109,6 @@ def _map_json(schema: Schema, value: Mapping[object, object]) -> str:
     assert schema.values is not None
     keys, values = schema.keys, schema.values
     pairs = ((value_json(keys, k), value_json(values, v)) for k, v in value.items())
-    if keys.kind is Kind.STRING:
+    if keys.kind is ConnectKind.STRING:
         return f"{{{','.join(f'{k}:{v}' for k, v in pairs)}}}"
     return f"[{','.join(f'[{k},{v}]' for k, v in pairs)}]"

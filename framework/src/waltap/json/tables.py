@@ -6,7 +6,7 @@ from dataclasses import replace
 from waltap.capture.source_type import may_grow
 from waltap.decode.relation import Relation
 from waltap.errors import DecodeError
-from waltap.events import EventContext, EventPlan, Plans
+from waltap.events import EventContext, EventPlan, EventPlans
 from waltap.events.shape import TableShape, table_shape
 from waltap.format.format import FormatContext
 from waltap.format.record import Header
@@ -47,7 +47,7 @@ def header_writer(
     return lambda text: write(from_json(text, schema)) or b""
 
 
-class JsonTables(Plans[RowCodec]):
+class JsonTables(EventPlans[RowCodec]):
     """Compiles the plans of relations to codecs, when they are first met.
 
     Compiling raises ConfigurationError when two columns get one field name.

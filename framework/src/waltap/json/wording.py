@@ -5,7 +5,7 @@ from waltap.events import EventPlan
 from waltap.json.schema import quote
 from waltap.mapping.envelope import EnvelopeForm
 
-__all__ = ["Wording", "unsent"]
+__all__ = ["EnvelopeTemplate", "unsent"]
 
 
 def unsent(plan: EventPlan, row: Tuple | None) -> str:
@@ -16,7 +16,7 @@ def unsent(plan: EventPlan, row: Tuple | None) -> str:
     return f"[{','.join(names)}]" if names else "null"
 
 
-class Wording:
+class EnvelopeTemplate:
     """The texts of one form. ``end`` closes a value: the envelope, and the schema's wrapping."""
 
     def __init__(self, form: EnvelopeForm, end: str) -> None:

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
         default_value,
     )
     from waltap.mapping.connect_schema import (
+        ConnectKind,
         Field,
-        Kind,
         Schema,
     )
     from waltap.mapping.conversion import (
+        ColumnConversion,
         ColumnConverter,
-        Conversion,
     )
     from waltap.mapping.java_number import (
         double_text,
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
         TypeRegistry,
     )
     from waltap.mapping.value_form import (
-        Misfit,
+        OutOfRange,
         ValueForm,
         column_mapping,
         placeholder_text,
@@ -74,15 +74,15 @@ if TYPE_CHECKING:
 __all__ = [
     "ArrowMapping",
     "Column",
+    "ColumnConversion",
     "ColumnConverter",
     "ColumnMapping",
-    "Conversion",
+    "ConnectKind",
     "DataType",
     "Field",
     "JsonColumn",
     "JsonExpression",
-    "Kind",
-    "Misfit",
+    "OutOfRange",
     "Schema",
     "TypeKind",
     "TypeMapper",
@@ -141,7 +141,7 @@ if not TYPE_CHECKING:
             ),
             "waltap.mapping.connect_schema": (
                 "Field",
-                "Kind",
+                "ConnectKind",
                 "Schema",
             ),
             "waltap.mapping.java_number": (
@@ -156,7 +156,7 @@ if not TYPE_CHECKING:
             ),
             "waltap.mapping.conversion": (
                 "ColumnConverter",
-                "Conversion",
+                "ColumnConversion",
             ),
             "waltap.mapping.type_mapping": (
                 "ArrowMapping",
@@ -170,7 +170,7 @@ if not TYPE_CHECKING:
             ),
             "waltap.mapping.type_registry": ("TypeRegistry",),
             "waltap.mapping.value_form": (
-                "Misfit",
+                "OutOfRange",
                 "ValueForm",
                 "column_mapping",
                 "placeholder_text",

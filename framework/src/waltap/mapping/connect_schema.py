@@ -4,10 +4,10 @@ import enum
 
 import msgspec
 
-__all__ = ["Field", "Kind", "Schema"]
+__all__ = ["ConnectKind", "Field", "Schema"]
 
 
-class Kind(enum.Enum):
+class ConnectKind(enum.Enum):
     """The primitive and structured kinds of Kafka Connect."""
 
     INT8 = "int8"
@@ -31,7 +31,7 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True):
     ``parameters`` keep their order.
     """
 
-    kind: Kind
+    kind: ConnectKind
     optional: bool = False
     name: str | None = None
     version: int | None = None

@@ -1,7 +1,8 @@
 """Columns whose schema and values a plugin gives: the contract of converters of columns.
 
 A converter is asked once per column of a relation version, and either leaves the column alone or gives a
-`Conversion`. Values are converted by column, before a batch is rendered. From then on a tuple has the JSON
+`ColumnConversion`. Values are converted by column, before a batch is rendered. From then on a
+tuple has the JSON
 text of the Connect value in the place of PostgreSQL's text, which is what `conversion_mapping` reads: so
 every format, snapshots and streams, rows and keys take converted columns like any others.
 """
@@ -14,24 +15,29 @@ from typing import Any
 
 from waltap.decode.relation import Column, Relation
 from waltap.json.schema import value_json
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.mapping.type_mapping import ColumnMapping, TypeOptions
 
-__all__ = ["ColumnConverter", "Conversion", "carried", "conversion_mapping"]
+__all__ = ["ColumnConversion", "ColumnConverter", "carried", "conversion_mapping"]
 
-INTEGER_BITS = {Kind.INT8: 8, Kind.INT16: 16, Kind.INT32: 32, Kind.INT64: 64}
-FLOATS = frozenset({Kind.FLOAT32, Kind.FLOAT64})
-ZEROS: dict[Kind, object] = {
+INTEGER_BITS = {
+    ConnectKind.INT8: 8,
+    ConnectKind.INT16: 16,
+    ConnectKind.INT32: 32,
+    ConnectKind.INT64: 64,
+}
+FLOATS = frozenset({ConnectKind.FLOAT32, ConnectKind.FLOAT64})
+ZEROS: dict[ConnectKind, object] = {
     **dict.fromkeys(INTEGER_BITS, 0),
     **dict.fromkeys(FLOATS, 0.0),
-    Kind.BOOLEAN: False,
-    Kind.STRING: "",
-    Kind.BYTES: b"",
+    ConnectKind.BOOLEAN: False,
+    ConnectKind.STRING: "",
+    ConnectKind.BYTES: b"",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conversion:
+class ColumnConversion:
     """What a column becomes.
 
     ``schema`` is the Connect schema of the field as it is, optionality and default included. ``values``
@@ -45,7 +51,7 @@ class Conversion:
     values: Callable[[Sequence[str | None]], Sequence[object]]
 
 
-ColumnConverter = Callable[[Relation, Column], Conversion | None]
+ColumnConverter = Callable[[Relation, Column], ColumnConversion | None]
 """Asked for a column of a described relation; None leaves the column alone. The same question must get
 the same answer."""
 
@@ -58,14 +64,14 @@ def carried(schema: Schema, value: object) -> str | None:
     return value_json(schema, _floats(schema, value))
 
 
-def conversion_mapping(conversion: Conversion, options: TypeOptions) -> ColumnMapping:
+def conversion_mapping(conversion: ColumnConversion, options: TypeOptions) -> ColumnMapping:
     """Return the mapping of a column whose tuples have what `carried` gives."""
     schema = conversion.schema
     zero = _zero(schema) if schema.default is None else schema.default
     unavailable: object = None
-    if schema.kind is Kind.STRING:
+    if schema.kind is ConnectKind.STRING:
         unavailable = options.unavailable_value_placeholder.decode("utf-8", "replace")
-    elif schema.kind is Kind.BYTES:
+    elif schema.kind is ConnectKind.BYTES:
         unavailable = options.unavailable_value_placeholder
     if not schema.optional:
         null_json = value_json(schema, zero)
@@ -98,24 +104,28 @@ def _look(schema: Schema, value: object) -> None:
         fits = type(value) is int and -limit <= value < limit
     elif kind in FLOATS:
         fits = type(value) in {int, float}
-    elif kind is Kind.STRING:
+    elif kind is ConnectKind.STRING:
         fits = isinstance(value, str) and _encodable(value)
     else:
-        wanted: dict[Kind, type] = {
-            Kind.BOOLEAN: bool, Kind.BYTES: bytes, Kind.ARRAY: list, Kind.MAP: dict, Kind.STRUCT: dict,
-        }  # fmt: skip
+        wanted: dict[ConnectKind, type] = {
+            ConnectKind.BOOLEAN: bool,
+            ConnectKind.BYTES: bytes,
+            ConnectKind.ARRAY: list,
+            ConnectKind.MAP: dict,
+            ConnectKind.STRUCT: dict,
+        }
         fits = isinstance(value, wanted[kind])
     if not fits:
         what = "another value" if type(value) is int else type(value).__name__
         raise TypeError(f"it gave {what} where its schema has {kind.value}")
-    if kind is Kind.ARRAY and isinstance(value, list):
+    if kind is ConnectKind.ARRAY and isinstance(value, list):
         for item in value:
             _look(_of(schema.items), item)
-    elif kind is Kind.MAP and isinstance(value, dict):
+    elif kind is ConnectKind.MAP and isinstance(value, dict):
         for key, member in value.items():
             _look(_of(schema.keys), key)
             _look(_of(schema.values), member)
-    elif kind is Kind.STRUCT and isinstance(value, dict):
+    elif kind is ConnectKind.STRUCT and isinstance(value, dict):
         _members(schema, value)
 
 
@@ -143,12 +153,12 @@ def _floats(schema: Schema, value: Any) -> Any:
         return None
     if schema.kind in FLOATS:
         return float(value)
-    if schema.kind is Kind.ARRAY:
+    if schema.kind is ConnectKind.ARRAY:
         return [_floats(_of(schema.items), item) for item in value]
-    if schema.kind is Kind.MAP:
+    if schema.kind is ConnectKind.MAP:
         keys, values = _of(schema.keys), _of(schema.values)
         return {_floats(keys, key): _floats(values, member) for key, member in value.items()}
-    if schema.kind is Kind.STRUCT:
+    if schema.kind is ConnectKind.STRUCT:
         return {f.name: _floats(f.schema, value.get(f.name)) for f in schema.fields}
     return value
 
@@ -159,23 +169,23 @@ def _restored(schema: Schema, value: Any) -> Any:
         return None
     if schema.kind in FLOATS:
         return float(value)  # also of "NaN" and "Infinity"
-    if schema.kind is Kind.BYTES:
+    if schema.kind is ConnectKind.BYTES:
         return b64decode(value)
-    if schema.kind is Kind.ARRAY:
+    if schema.kind is ConnectKind.ARRAY:
         return [_restored(_of(schema.items), item) for item in value]
-    if schema.kind is Kind.MAP:
+    if schema.kind is ConnectKind.MAP:
         keys, values = _of(schema.keys), _of(schema.values)
         pairs = value.items() if isinstance(value, dict) else value
         return {_restored(keys, key): _restored(values, member) for key, member in pairs}
-    if schema.kind is Kind.STRUCT:
+    if schema.kind is ConnectKind.STRUCT:
         return {f.name: _restored(f.schema, value.get(f.name)) for f in schema.fields}
     return value
 
 
 def _zero(schema: Schema) -> object:
     """Return what stands for a missing value of a required field."""
-    if schema.kind is Kind.STRUCT:
+    if schema.kind is ConnectKind.STRUCT:
         return {f.name: None if f.schema.optional else _zero(f.schema) for f in schema.fields}
-    if schema.kind is Kind.ARRAY:
+    if schema.kind is ConnectKind.ARRAY:
         return []
-    return {} if schema.kind is Kind.MAP else ZEROS[schema.kind]
+    return {} if schema.kind is ConnectKind.MAP else ZEROS[schema.kind]

@@ -6,7 +6,7 @@ Source: Debezium 3.6's events; field order and optionality are part of the contr
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 
 __all__ = [
     "DEBEZIUM_2_5",
@@ -61,15 +61,15 @@ DEBEZIUM_2_5 = EnvelopeForm(
 )
 
 
-_STRING = Schema(kind=Kind.STRING)
-_OPTIONAL_STRING = Schema(kind=Kind.STRING, optional=True)
-_UNSENT = Schema(kind=Kind.ARRAY, optional=True, items=_STRING)
-_INT64 = Schema(kind=Kind.INT64)
-_OPTIONAL_INT64 = Schema(kind=Kind.INT64, optional=True)
+_STRING = Schema(kind=ConnectKind.STRING)
+_OPTIONAL_STRING = Schema(kind=ConnectKind.STRING, optional=True)
+_UNSENT = Schema(kind=ConnectKind.ARRAY, optional=True, items=_STRING)
+_INT64 = Schema(kind=ConnectKind.INT64)
+_OPTIONAL_INT64 = Schema(kind=ConnectKind.INT64, optional=True)
 HEADER = _STRING
 
 TRANSACTION_BLOCK = Schema(
-    kind=Kind.STRUCT,
+    kind=ConnectKind.STRUCT,
     optional=True,
     name="event.block",
     version=1,
@@ -80,13 +80,13 @@ TRANSACTION_BLOCK = Schema(
     ),
 )
 TRANSACTION_KEY = Schema(
-    kind=Kind.STRUCT,
+    kind=ConnectKind.STRUCT,
     name="io.debezium.connector.common.TransactionMetadataKey",
     version=1,
     fields=(Field("id", _STRING),),
 )
 TRANSACTION_VALUE = Schema(
-    kind=Kind.STRUCT,
+    kind=ConnectKind.STRUCT,
     name="io.debezium.connector.common.TransactionMetadataValue",
     version=1,
     fields=(
@@ -96,10 +96,10 @@ TRANSACTION_VALUE = Schema(
         Field(
             "data_collections",
             Schema(
-                kind=Kind.ARRAY,
+                kind=ConnectKind.ARRAY,
                 optional=True,
                 items=Schema(
-                    kind=Kind.STRUCT,
+                    kind=ConnectKind.STRUCT,
                     optional=True,
                     name="event.collection",
                     version=1,
@@ -111,25 +111,25 @@ TRANSACTION_VALUE = Schema(
     ),
 )
 HEARTBEAT_KEY = Schema(
-    kind=Kind.STRUCT,
+    kind=ConnectKind.STRUCT,
     name="io.debezium.connector.common.ServerNameKey",
     version=1,
     fields=(Field("serverName", _STRING),),
 )
 HEARTBEAT_VALUE = Schema(
-    kind=Kind.STRUCT,
+    kind=ConnectKind.STRUCT,
     name="io.debezium.connector.common.Heartbeat",
     version=1,
     fields=(Field("ts_ms", _INT64),),
 )
 NOTIFICATION_KEY = Schema(
-    kind=Kind.STRUCT,
+    kind=ConnectKind.STRUCT,
     name="io.debezium.connector.common.NotificationKey",
     version=1,
     fields=(Field("id", _STRING),),
 )
 NOTIFICATION_VALUE = Schema(
-    kind=Kind.STRUCT,
+    kind=ConnectKind.STRUCT,
     name="io.debezium.connector.common.Notification",
     version=1,
     fields=(
@@ -138,7 +138,7 @@ NOTIFICATION_VALUE = Schema(
         Field("aggregate_type", _STRING),
         Field(
             "additional_data",
-            Schema(kind=Kind.MAP, optional=True, keys=_STRING, values=_STRING),
+            Schema(kind=ConnectKind.MAP, optional=True, keys=_STRING, values=_STRING),
         ),
         Field("timestamp", _INT64),
     ),
@@ -159,7 +159,7 @@ def renamed(schema: Schema, name: Callable[[str], str]) -> Schema:
 def source_schema(connector: str, form: EnvelopeForm = NEWEST) -> Schema:
     """Return the schema of the ``source`` block of ``connector`` ("postgresql")."""
     marker = Schema(
-        kind=Kind.STRING,
+        kind=ConnectKind.STRING,
         optional=True,
         name="io.debezium.data.Enum",
         version=1,
@@ -169,7 +169,7 @@ def source_schema(connector: str, form: EnvelopeForm = NEWEST) -> Schema:
     fine = (Field("ts_us", _OPTIONAL_INT64), Field("ts_ns", _OPTIONAL_INT64))
     origin = (Field("origin", _OPTIONAL_STRING), Field("origin_lsn", _OPTIONAL_INT64))
     return Schema(
-        kind=Kind.STRUCT,
+        kind=ConnectKind.STRUCT,
         name=f"io.debezium.connector.{connector}.Source",
         version=form.source_version,
         fields=(
@@ -193,12 +193,12 @@ def source_schema(connector: str, form: EnvelopeForm = NEWEST) -> Schema:
 
 def key_schema(name: str, fields: Sequence[Field]) -> Schema:
     """Return the schema of keys; ``name`` is full and adjusted."""
-    return Schema(kind=Kind.STRUCT, name=name, fields=tuple(fields))
+    return Schema(kind=ConnectKind.STRUCT, name=name, fields=tuple(fields))
 
 
 def row_schema(name: str, fields: Sequence[Field]) -> Schema:
     """Return the schema of ``before`` and ``after``; ``name`` is full and adjusted."""
-    return Schema(kind=Kind.STRUCT, optional=True, name=name, fields=tuple(fields))
+    return Schema(kind=ConnectKind.STRUCT, optional=True, name=name, fields=tuple(fields))
 
 
 def envelope_schema(name: str, row: Schema, source: Schema, form: EnvelopeForm = NEWEST) -> Schema:
@@ -206,7 +206,7 @@ def envelope_schema(name: str, row: Schema, source: Schema, form: EnvelopeForm =
     transaction = (Field("transaction", TRANSACTION_BLOCK),)
     fine = (Field("ts_us", _OPTIONAL_INT64), Field("ts_ns", _OPTIONAL_INT64))
     return Schema(
-        kind=Kind.STRUCT,
+        kind=ConnectKind.STRUCT,
         name=name,
         version=form.version,
         fields=(
@@ -226,7 +226,7 @@ def envelope_schema(name: str, row: Schema, source: Schema, form: EnvelopeForm =
 def message_key_schema(connector: str) -> Schema:
     """Return the schema of keys of logical messages."""
     return Schema(
-        kind=Kind.STRUCT,
+        kind=ConnectKind.STRUCT,
         name=f"io.debezium.connector.{connector}.MessageKey",
         version=1,
         fields=(Field("prefix", _OPTIONAL_STRING),),
@@ -235,15 +235,15 @@ def message_key_schema(connector: str) -> Schema:
 
 def message_value_schema(connector: str, source: Schema, *, binary: bool) -> Schema:
     """Return the schema of values of logical messages; ``binary``: the content is bytes."""
-    content = Schema(kind=Kind.BYTES if binary else Kind.STRING, optional=True)
+    content = Schema(kind=ConnectKind.BYTES if binary else ConnectKind.STRING, optional=True)
     message = Schema(
-        kind=Kind.STRUCT,
+        kind=ConnectKind.STRUCT,
         name=f"io.debezium.connector.{connector}.Message",
         version=1,
         fields=(Field("prefix", _OPTIONAL_STRING), Field("content", content)),
     )
     return Schema(
-        kind=Kind.STRUCT,
+        kind=ConnectKind.STRUCT,
         name=f"io.debezium.connector.{connector}.MessageValue",
         version=1,
         fields=(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from waltap.arrow.column import strings
 from waltap.decode.relation import Column
 from waltap.errors import SinkError
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.mapping.type_mapping import ColumnMapping, TypeOptions, TypeSample
 from waltap.mapping.type_registry import TypeRegistry
 from waltap.reference.markdown import GENERATED, table
@@ -140,14 +140,14 @@ def _fits(mapping: ColumnMapping, text: str) -> bool:
 def schema_text(schema: Schema) -> str:
     """Return a schema in one line: kind, what it is made of, semantic name, parameters."""
     match schema.kind:
-        case Kind.ARRAY:
+        case ConnectKind.ARRAY:
             assert schema.items is not None
             text = f"array<{schema_text(schema.items)}>"
-        case Kind.MAP:
+        case ConnectKind.MAP:
             assert schema.keys is not None
             assert schema.values is not None
             text = f"map<{schema_text(schema.keys)}, {schema_text(schema.values)}>"
-        case Kind.STRUCT:
+        case ConnectKind.STRUCT:
             members = (f"{field.name}: {schema_text(field.schema)}" for field in schema.fields)
             text = f"struct<{', '.join(members)}>"
         case kind:

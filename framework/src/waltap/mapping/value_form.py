@@ -22,10 +22,10 @@ from waltap.mapping.type_mapping import (
     TypeOptions,
 )
 
-__all__ = ["Misfit", "ValueForm", "column_mapping", "placeholder_text"]
+__all__ = ["OutOfRange", "ValueForm", "column_mapping", "placeholder_text"]
 
 
-class Misfit:
+class OutOfRange:
     """What happens to a value that its Connect type cannot hold (numeric NaN, a year too far).
 
     Made once per column. Source of the rules: ``event.converting.failure.handling.mode``: fail
@@ -86,7 +86,7 @@ class ValueForm:
 
 
 def column_mapping(
-    column: Column, options: TypeOptions, form: ValueForm, misfit: Misfit | None = None
+    column: Column, options: TypeOptions, form: ValueForm, misfit: OutOfRange | None = None
 ) -> ColumnMapping:
     """Complete ``form`` with what ``column`` says; ``misfit`` learns what null is in this field.
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from waltap.offsets.durable_file import replace_durably
 
-__all__ = ["Access", "is_loopback", "kept_token"]
+__all__ = ["RequestAccess", "is_loopback", "kept_token"]
 
 OWN = frozenset({"same-origin", "none"})
 """What a browser says of requests that our page, or its user, makes."""
@@ -51,7 +51,7 @@ def kept_token(path: Path) -> str:
     return token
 
 
-class Access:
+class RequestAccess:
     """Judges requests. ``host`` is where we listen. A request that changes something must have what
     ``token`` returns,
     and so must every other but those for health, unless ``open_reads``. ``place`` is where it is kept."""

@@ -5,7 +5,7 @@ from time import time
 from typing import TYPE_CHECKING, Any
 
 from waltap.hookspecs import hookimpl
-from waltap.monitor.metric import Observed
+from waltap.monitor.metric import ObservedMetric
 from waltap.monitor.metrics import (
     BATCH_EVENTS,
     BATCH_SECONDS,
@@ -15,7 +15,7 @@ from waltap.monitor.metrics import (
     METRICS,
     SCHEMA_CHANGES,
 )
-from waltap.pipeline.status import Status
+from waltap.pipeline.status import PipelineStatus
 from waltap.plugin_errors import LibraryMissing
 from waltap.source.position import Positions
 from waltap.transactions.transaction import Batch, TransactionPart
@@ -23,13 +23,13 @@ from waltap.transactions.transaction import Batch, TransactionPart
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
 
-__all__ = ["Exposition"]
+__all__ = ["MetricsExposition"]
 
 
-class Exposition:
+class MetricsExposition:
     """An observer that counts per batch, and a collector that asks ``status`` when it is scraped."""
 
-    def __init__(self, pipeline: str, status: Callable[[], Status]) -> None:
+    def __init__(self, pipeline: str, status: Callable[[], PipelineStatus]) -> None:
         """Raises: LibraryMissing."""
         try:
             from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -40,7 +40,7 @@ class Exposition:
 
         kinds: dict[str, Any] = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
 
-        def made(metric: Observed) -> Any:
+        def made(metric: ObservedMetric) -> Any:
             more = {"buckets": metric.buckets} if metric.buckets else {}
             labels = ("pipeline", *metric.labels)
             found = kinds[metric.kind](

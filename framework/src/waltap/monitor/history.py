@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 import msgspec
 
-from waltap.pipeline.status import Status
+from waltap.pipeline.status import PipelineStatus
 
-__all__ = ["History", "Point"]
+__all__ = ["StatusHistory", "StatusSample"]
 
 EVERY_S = 5.0
 KEPT = 720
 """An hour."""
 
 
-class Point(msgspec.Struct, frozen=True, rename="camel"):
+class StatusSample(msgspec.Struct, frozen=True, rename="camel"):
     """One sample: ms since 1970 UTC, events a second, lag in bytes and ms, WAL that the slot keeps, and
     how far the last stage behind the sink is behind it, in bytes (None: unknown)."""
 
@@ -27,12 +27,12 @@ class Point(msgspec.Struct, frozen=True, rename="camel"):
     onward_bytes: int | None
 
 
-class History:
+class StatusHistory:
     """Asks for the status every five seconds, in a thread of its own, while its block lasts."""
 
-    def __init__(self, status: Callable[[], Status]) -> None:
+    def __init__(self, status: Callable[[], PipelineStatus]) -> None:
         self._status = status
-        self._points: deque[Point] = deque(maxlen=KEPT)
+        self._points: deque[StatusSample] = deque(maxlen=KEPT)
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="waltap-history", daemon=True)
         self._before: tuple[int, int] | None = None
@@ -47,7 +47,7 @@ class History:
         if self._thread.is_alive():
             self._thread.join(1)
 
-    def points(self, since_ms: int = 0) -> list[Point]:
+    def points(self, since_ms: int = 0) -> list[StatusSample]:
         """Return the samples behind ``since_ms``, the oldest first."""
         return [point for point in self._points.copy() if point.at_ms > since_ms]
 
@@ -65,7 +65,7 @@ class History:
         lags = [p.lag_bytes for p in status.partitions if p.lag_bytes is not None]
         times = [p.lag_ms for p in status.partitions if p.lag_ms is not None]
         self._points.append(
-            Point(
+            StatusSample(
                 at_ms=status.at_ms,
                 rate=round(rate, 1),
                 lag_bytes=max(lags, default=None),

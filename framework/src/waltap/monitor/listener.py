@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import msgspec
 
-from waltap.monitor.requests import Request, Unfit, body_length, taken_apart
+from waltap.monitor.requests import MonitorRequest, RequestRefused, body_length, taken_apart
 
-__all__ = ["JSON", "Answer", "Listener"]
+__all__ = ["JSON", "Answer", "MonitorListener"]
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ Answer = tuple[int, str, bytes]
 """Status, content type, body."""
 
 
-class Listener(ThreadingHTTPServer):
+class MonitorListener(ThreadingHTTPServer):
     """Has ``answer`` give what each request gets, with ``headers`` besides. Raises: OSError."""
 
     daemon_threads = True
@@ -38,7 +38,7 @@ class Listener(ThreadingHTTPServer):
     def __init__(
         self,
         place: tuple[str, int],
-        answer: Callable[[Request], Answer],
+        answer: Callable[[MonitorRequest], Answer],
         headers: Mapping[str, str],
     ) -> None:
         self.answer, self.headers = answer, headers
@@ -48,7 +48,7 @@ class Listener(ThreadingHTTPServer):
         self._lock = threading.Lock()
         if ":" in place[0]:
             self.address_family = socket.AF_INET6
-        super().__init__(place, Handler)
+        super().__init__(place, RequestHandler)
 
     def reads(self, connection: socket.socket) -> None:
         """A request on ``connection`` is waited for from now on."""
@@ -109,12 +109,12 @@ class Listener(ThreadingHTTPServer):
         log.debug("a request for the status page failed: %s", sys.exc_info()[1])
 
 
-class Handler(BaseHTTPRequestHandler):
+class RequestHandler(BaseHTTPRequestHandler):
     """One connection."""
 
     protocol_version = "HTTP/1.1"
     timeout = REQUEST_S
-    server: Listener
+    server: MonitorListener
 
     def handle_one_request(self) -> None:
         """Wait for a request, and answer it."""
@@ -138,7 +138,7 @@ class Handler(BaseHTTPRequestHandler):
                 malformed=bool(self.headers.defects),
             )
             length = body_length(asked)
-        except Unfit as error:
+        except RequestRefused as error:
             self.close_connection = True
             self._send((error.status, JSON, msgspec.json.encode({"error": error.reason})))
             return

@@ -4,17 +4,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from waltap.pipeline.status import Status
+from waltap.pipeline.status import PipelineStatus
 from waltap.printable import printable
 
-__all__ = ["Metric", "Observed", "Sample", "one"]
+__all__ = ["ObservedMetric", "Sample", "StatusMetric", "one"]
 
 Sample = tuple[dict[str, str], float]
 """(labels, value)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
+class ObservedMetric:
     """A metric that observers keep. ``name`` has no suffix ``_total``; ``buckets`` are a histogram's."""
 
     name: str
@@ -30,21 +30,23 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metric(Observed):
+class StatusMetric(ObservedMetric):
     """A metric that is read off a status; ``samples`` gives its values, without those nobody knows."""
 
-    samples: Callable[[Status], Iterator[Sample]]
+    samples: Callable[[PipelineStatus], Iterator[Sample]]
 
-    def read(self, status: Status) -> Iterator[Sample]:
+    def read(self, status: PipelineStatus) -> Iterator[Sample]:
         """Give its values; names of tables in labels are printable."""
         for labels, value in self.samples(status):
             yield {name: printable(label) for name, label in labels.items()}, value
 
 
-def one(value: Callable[[Status], float | None]) -> Callable[[Status], Iterator[Sample]]:
+def one(
+    value: Callable[[PipelineStatus], float | None],
+) -> Callable[[PipelineStatus], Iterator[Sample]]:
     """Return what gives one value without labels, or none."""
 
-    def samples(status: Status) -> Iterator[Sample]:
+    def samples(status: PipelineStatus) -> Iterator[Sample]:
         found = value(status)
         if found is not None:
             yield {}, float(found)

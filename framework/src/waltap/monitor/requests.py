@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
-__all__ = ["LONGEST_BODY", "Request", "Unfit", "body_length", "taken_apart"]
+__all__ = ["LONGEST_BODY", "MonitorRequest", "RequestRefused", "body_length", "taken_apart"]
 
 LONGEST_BODY: Final = 1 << 20
 
@@ -19,7 +19,7 @@ _DIGITS: Final = re.compile(r"[0-9]{1,15}")
 _ONCE: Final = ("host", "content-length", "content-type", "origin", "authorization")
 
 
-class Unfit(Exception):
+class RequestRefused(Exception):
     """A request that is answered with ``status``, and nothing more is read of its connection."""
 
     def __init__(self, status: int, reason: str) -> None:
@@ -28,7 +28,7 @@ class Unfit(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class MonitorRequest:
     """``headers`` have lower-case names, ``query`` the last value of each name."""
 
     method: str
@@ -40,47 +40,47 @@ class Request:
 
 def taken_apart(
     method: str, target: str, headers: Sequence[tuple[str, str]], *, malformed: bool = False
-) -> Request:
+) -> MonitorRequest:
     """Return a request without its body; ``malformed``: lines of its headers were left out.
 
     Raises: Unfit.
     """
     if malformed:
-        raise Unfit(400, "the headers are malformed")
+        raise RequestRefused(400, "the headers are malformed")
     found: dict[str, str] = {}
     for name, value in headers:
         if not _TOKEN.fullmatch(name) or "\r" in value or "\n" in value:
-            raise Unfit(400, "a header is malformed")
+            raise RequestRefused(400, "a header is malformed")
         lower = name.lower()
         if lower in found and lower in _ONCE:
-            raise Unfit(400, f"there is more than one {lower} header")
+            raise RequestRefused(400, f"there is more than one {lower} header")
         found[lower] = value.strip(" \t")
     if not target.startswith("/"):
-        raise Unfit(400, "the request's address is not a path")
+        raise RequestRefused(400, "the request's address is not a path")
     try:
         parts = urlsplit(target)
     except ValueError as cause:
-        raise Unfit(400, "the request's address is none") from cause
+        raise RequestRefused(400, "the request's address is none") from cause
     if parts.netloc:
-        raise Unfit(400, "the request's address is not a path")
+        raise RequestRefused(400, "the request's address is not a path")
     query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-    return Request(method=method, path=parts.path, query=query, headers=found)
+    return MonitorRequest(method=method, path=parts.path, query=query, headers=found)
 
 
-def body_length(request: Request) -> int:
+def body_length(request: MonitorRequest) -> int:
     """Return how many bytes follow the headers. Raises: Unfit."""
     if "transfer-encoding" in request.headers:
-        raise Unfit(501, "a body needs Content-Length, and no Transfer-Encoding")
+        raise RequestRefused(501, "a body needs Content-Length, and no Transfer-Encoding")
     text = request.headers.get("content-length")
     if text is None:
         if request.method == "POST":
-            raise Unfit(411, "the body has no length")
+            raise RequestRefused(411, "the body has no length")
         return 0
     if not _DIGITS.fullmatch(text):
-        raise Unfit(400, "Content-Length is no number")
+        raise RequestRefused(400, "Content-Length is no number")
     length = int(text)
     if length and request.method != "POST":
-        raise Unfit(400, f"{request.method} has no body")
+        raise RequestRefused(400, f"{request.method} has no body")
     if length > LONGEST_BODY:
-        raise Unfit(413, f"the body is longer than {LONGEST_BODY} bytes")
+        raise RequestRefused(413, f"the body is longer than {LONGEST_BODY} bytes")
     return length

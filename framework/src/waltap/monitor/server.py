@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import msgspec
 
-from waltap.errors import ConfigurationError, Problem
-from waltap.monitor.access import Access, is_loopback, kept_token
-from waltap.monitor.exposition import Exposition
-from waltap.monitor.history import History
-from waltap.monitor.listener import JSON, Answer, Listener
-from waltap.monitor.requests import Request
+from waltap.errors import ConfigurationError, PropertyProblem
+from waltap.monitor.access import RequestAccess, is_loopback, kept_token
+from waltap.monitor.exposition import MetricsExposition
+from waltap.monitor.history import StatusHistory
+from waltap.monitor.listener import JSON, Answer, MonitorListener
+from waltap.monitor.requests import MonitorRequest
 from waltap.offsets.state_folder import HTTP_KEY
 from waltap.pipeline.lock import unusable
 from waltap.pipeline.status_document import status_document
@@ -28,7 +28,7 @@ from waltap.unreadable import UNREADABLE
 if TYPE_CHECKING:
     from waltap.pipeline import Engine
 
-__all__ = ["Monitor", "address_of"]
+__all__ = ["MonitorServer", "address_of"]
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ WELL = frozenset({"checking", "standby", "snapshot", "streaming", "reconnecting"
 READY = frozenset({"streaming", "snapshot", "standby"})
 INLINE = re.compile(rb"<(script|style)>(.*?)</\1>", re.DOTALL)
 
-Handle = Callable[["Monitor", Request], Answer]
+Handle = Callable[["MonitorServer", MonitorRequest], Answer]
 
 
 class SignalAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"kind": "type"}):
@@ -51,12 +51,12 @@ def address_of(text: str) -> tuple[str, int]:
     """Return (host, port) of ``HOST:PORT`` or ``:PORT``. Raises: ConfigurationError."""
     host, colon, port = text.rpartition(":")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        problem = Problem("waltap.http", "is no address", value=text, allowed="HOST:PORT")
+        problem = PropertyProblem("waltap.http", "is no address", value=text, allowed="HOST:PORT")
         raise ConfigurationError([problem])
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-class Monitor:
+class MonitorServer:
     """Answers while its block lasts; in threads of its own, which only read."""
 
     def __init__(self, engine: "Engine", address: str, token: str | None) -> None:
@@ -64,19 +64,19 @@ class Monitor:
         self._engine = engine
         self._host, self._port = address_of(address)
         if token is None and not is_loopback(self._host):
-            problem = Problem(
+            problem = PropertyProblem(
                 "waltap.http.token",
                 f"is missing: {self._host} can be reached from other machines",
                 allowed="a secret that readers send, or waltap.http=127.0.0.1:PORT",
             )
             raise ConfigurationError([problem])
         self._access = (
-            None if token is None else Access(self._host, lambda: token, open_reads=False)
+            None if token is None else RequestAccess(self._host, lambda: token, open_reads=False)
         )
-        self.exposition = Exposition(engine.profile.name, engine.status)
-        self._history = History(engine.status)
+        self.exposition = MetricsExposition(engine.profile.name, engine.status)
+        self._history = StatusHistory(engine.status)
         self._page = files("waltap.monitor").joinpath("page.html").read_bytes()
-        self._listener: Listener | None = None
+        self._listener: MonitorListener | None = None
         engine.watch()
 
     @property
@@ -88,9 +88,9 @@ class Monitor:
     def __enter__(self) -> Self:
         place = self._host, self._port
         try:
-            self._listener = listener = Listener(place, self._answer, _headers(self._page))
+            self._listener = listener = MonitorListener(place, self._answer, _headers(self._page))
         except OSError as cause:
-            problem = Problem(
+            problem = PropertyProblem(
                 "waltap.http",
                 f"cannot be listened at: {cause.strerror}",
                 value=f"{self._host}:{self._port}",
@@ -109,7 +109,7 @@ class Monitor:
             self._listener.shutdown()
             self._listener.server_close()
 
-    def _own_access(self) -> Access:
+    def _own_access(self) -> RequestAccess:
         """Return an access with the token of the state folder: whoever may read that, may change things.
 
         Raises: StateFolderUnusable.
@@ -120,11 +120,13 @@ class Monitor:
         except OSError as error:
             raise unusable(path.parent, error) from error
         # the process that runs the pipeline and one that waits as a standby may both have made one
-        return Access(self._host, partial(kept_token, path), open_reads=True, place=str(path))
+        return RequestAccess(
+            self._host, partial(kept_token, path), open_reads=True, place=str(path)
+        )
 
     # --- answers -------------------------------------------------------------------------------------
 
-    def _answer(self, request: Request) -> Answer:
+    def _answer(self, request: MonitorRequest) -> Answer:
         assert self._access is not None
         refused = self._access.refusal(
             request.method,
@@ -139,16 +141,16 @@ class Monitor:
             return 404, JSON, _error("there is nothing here")
         return answer(self, request)
 
-    def _show(self, _request: Request) -> Answer:
+    def _show(self, _request: MonitorRequest) -> Answer:
         return 200, "text/html; charset=utf-8", self._page
 
-    def _metrics(self, _request: Request) -> Answer:
+    def _metrics(self, _request: MonitorRequest) -> Answer:
         return 200, "text/plain; version=0.0.4; charset=utf-8", self.exposition.text()
 
-    def _health(self, _request: Request) -> Answer:
+    def _health(self, _request: MonitorRequest) -> Answer:
         return self._state(WELL | {"stopped"})
 
-    def _ready(self, _request: Request) -> Answer:
+    def _ready(self, _request: MonitorRequest) -> Answer:
         if self._engine.status().stalled:
             state = {"state": self._engine.state, "problem": "the sink does not answer"}
             return 503, JSON, msgspec.json.encode(state)
@@ -158,7 +160,7 @@ class Monitor:
         state = self._engine.state
         return 200 if state in good else 503, JSON, msgspec.json.encode({"state": state})
 
-    def _status(self, request: Request) -> Answer:
+    def _status(self, request: MonitorRequest) -> Answer:
         since = request.query.get("since", "0")
         if not (since.isascii() and since.isdigit() and len(since) < 16):
             return 400, JSON, _error("since is a time in ms")
@@ -167,7 +169,7 @@ class Monitor:
         document["history"] = [msgspec.to_builtins(point) for point in points]
         return 200, JSON, msgspec.json.encode(document)
 
-    def _signal(self, request: Request) -> Answer:
+    def _signal(self, request: MonitorRequest) -> Answer:
         try:
             asked = msgspec.json.decode(request.body, type=SignalAsked)
         except UNREADABLE as cause:

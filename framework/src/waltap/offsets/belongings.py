@@ -15,7 +15,7 @@ from waltap.errors import ConnectionLost, OffsetError
 from waltap.offsets.durable_file import replace_durably
 from waltap.unreadable import UNREADABLE
 
-__all__ = ["Belonging", "Belongings", "BelongingsUnreadable", "BelongingsUnwritable"]
+__all__ = ["BelongingsUnreadable", "BelongingsUnwritable", "OwnedObject", "OwnedObjects"]
 
 
 class BelongingsUnreadable(OffsetError):
@@ -35,7 +35,7 @@ class BelongingsUnwritable(OffsetError):
     remedy = "Make {path} writable (space, permissions); waltap.state.dir chooses the folder."
 
 
-class Belonging(msgspec.Struct, frozen=True, kw_only=True, order=True):
+class OwnedObject(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """One thing on a server. ``kind``: "slot" or "publication". ``made``: by this pipeline; False for
     one that was there and is used by consent, which `waltap drop` leaves alone.
 
@@ -58,7 +58,7 @@ class Belonging(msgspec.Struct, frozen=True, kw_only=True, order=True):
         return self.kind, self.name, self.system_id, self.database
 
 
-class Belongings:
+class OwnedObjects:
     """The entries of one pipeline, in a JSON file; in memory only without ``path``.
 
     Raises, from every method: BelongingsUnreadable, BelongingsUnwritable.
@@ -66,17 +66,17 @@ class Belongings:
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
-        self._entries: dict[tuple[str, str, str, str], Belonging] | None = None
+        self._entries: dict[tuple[str, str, str, str], OwnedObject] | None = None
 
-    def all(self) -> list[Belonging]:
+    def all(self) -> list[OwnedObject]:
         """Return every entry, sorted."""
         return sorted(self._loaded().values())
 
-    def find(self, kind: str, name: str, system_id: str, database: str) -> Belonging | None:
+    def find(self, kind: str, name: str, system_id: str, database: str) -> OwnedObject | None:
         """Return the entry of one thing, None when the pipeline does not have it."""
         return self._loaded().get((kind, name, system_id, database))
 
-    def keep(self, *entries: Belonging) -> None:
+    def keep(self, *entries: OwnedObject) -> None:
         """Add or replace entries, durably; writes nothing when nothing changes."""
         known = self._loaded()
         new = {entry.place: entry for entry in entries}
@@ -84,7 +84,7 @@ class Belongings:
             self._replace({**known, **new})
 
     @contextmanager
-    def making(self, *entries: Belonging) -> Iterator[None]:
+    def making(self, *entries: OwnedObject) -> Iterator[None]:
         """Keep ``entries`` while the ``with`` block makes them; of what could not be made nothing stays.
 
         After a connection that broke the server may have made it all the same: the entry stays.
@@ -98,22 +98,22 @@ class Belongings:
             self.forget(entries)
             raise
 
-    def forget(self, entries: Iterable[Belonging]) -> None:
+    def forget(self, entries: Iterable[OwnedObject]) -> None:
         """Take out what is no more."""
         known, gone = self._loaded(), {entry.place for entry in entries}
         if gone & known.keys():
             self._replace({place: entry for place, entry in known.items() if place not in gone})
 
-    def _loaded(self) -> dict[tuple[str, str, str, str], Belonging]:
+    def _loaded(self) -> dict[tuple[str, str, str, str], OwnedObject]:
         if self._entries is None:
             self._entries = {entry.place: entry for entry in self._read()}
         return self._entries
 
-    def _read(self) -> list[Belonging]:
+    def _read(self) -> list[OwnedObject]:
         if self.path is None:
             return []
         try:
-            return msgspec.json.decode(self.path.read_bytes(), type=list[Belonging])
+            return msgspec.json.decode(self.path.read_bytes(), type=list[OwnedObject])
         except (
             FileNotFoundError,
             NotADirectoryError,
@@ -123,7 +123,7 @@ class Belongings:
             problem = f"what the pipeline has on the server cannot be read: {error}"
             raise BelongingsUnreadable(problem, path=self.path) from error
 
-    def _replace(self, entries: dict[tuple[str, str, str, str], Belonging]) -> None:
+    def _replace(self, entries: dict[tuple[str, str, str, str], OwnedObject]) -> None:
         if self.path is not None:
             data = msgspec.json.format(msgspec.json.encode(sorted(entries.values())), indent=1)
             try:

@@ -14,7 +14,7 @@ from waltap.offsets.durable_file import replace_durably
 from waltap.offsets.state_folder import GAPS
 from waltap.unreadable import UNREADABLE
 
-__all__ = ["Gap", "GapEnd", "Gaps", "GapsUnusable", "Reread", "moment"]
+__all__ = ["CaptureGap", "GapCertificates", "GapEnd", "GapsUnusable", "RereadTable", "moment"]
 
 
 class GapsUnusable(OffsetError):
@@ -36,7 +36,7 @@ class GapEnd(msgspec.Struct, frozen=True, kw_only=True):
     time: str = ""
 
 
-class Reread(msgspec.Struct, frozen=True, kw_only=True):
+class RereadTable(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one table: rows that were read anew; ``compared``: it was compared with the
     destination, before and behind that, and is equal. Where it was equal before, nothing was read."""
 
@@ -44,7 +44,7 @@ class Reread(msgspec.Struct, frozen=True, kw_only=True):
     compared: bool = False
 
 
-class Gap(msgspec.Struct, frozen=True, kw_only=True):
+class CaptureGap(msgspec.Struct, frozen=True, kw_only=True):
     """One gap: changes that had committed behind ``begin``, up to ``end``, may not have been delivered.
 
     ``code`` and ``why`` are those of the error that told of it. ``tables`` (schema.table) are those that
@@ -65,7 +65,7 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
     closed: str = ""
     by: str = ""
     remark: str = ""
-    reread: dict[str, Reread] = {}
+    reread: dict[str, RereadTable] = {}
 
     @property
     def open(self) -> bool:
@@ -73,7 +73,7 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
         return not self.closed
 
 
-class Gaps:
+class GapCertificates:
     """The certificates of one pipeline, whose state is in ``state_dir``.
 
     Raises, from every method: GapsUnusable.
@@ -82,21 +82,21 @@ class Gaps:
     def __init__(self, state_dir: Path) -> None:
         self.folder = state_dir / GAPS
 
-    def all(self) -> list[Gap]:
+    def all(self) -> list[CaptureGap]:
         """Return every certificate, the oldest first."""
         found = []
         for path in sorted(self.folder.glob("gap-*.json")):
             try:
-                found.append(msgspec.json.decode(path.read_bytes(), type=Gap))
+                found.append(msgspec.json.decode(path.read_bytes(), type=CaptureGap))
             except (OSError, *UNREADABLE) as error:
                 raise GapsUnusable(f"{path} cannot be read: {error}", path=path) from error
         return found
 
-    def open(self) -> list[Gap]:
+    def open(self) -> list[CaptureGap]:
         """Return those that were not made good, the oldest first."""
         return [gap for gap in self.all() if gap.open]
 
-    def keep(self, gap: Gap) -> Path:
+    def keep(self, gap: CaptureGap) -> Path:
         """Write a certificate, durably, or replace the one of its identifier; return the JSON file."""
         path = self.folder / f"gap-{gap.identifier}.json"
         try:
@@ -107,7 +107,7 @@ class Gaps:
             raise GapsUnusable(f"{path} cannot be written: {error.strerror}", path=path) from error
         return path
 
-    def note(self, gap: Gap) -> Gap:
+    def note(self, gap: CaptureGap) -> CaptureGap:
         """Keep a gap that was found; return what is kept. An open one that begins where this one does, or
         has the same reason and tables, is the same, and is kept up to the later end."""
         for known in self.open():
@@ -129,7 +129,7 @@ def moment(ms: int | None) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
-def text_of(gap: Gap) -> str:
+def text_of(gap: CaptureGap) -> str:
     """Return a certificate for people."""
     state = f"closed {gap.closed} by {gap.by}" if gap.closed else "open"
     lines = [

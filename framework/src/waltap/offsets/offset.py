@@ -120,7 +120,7 @@ def decoded(data: bytes) -> Offset:
     Raises: ValueError when it is none, or of a later version.
     """
     try:
-        version = msgspec.json.decode(data, type=_Versioned).version
+        version = msgspec.json.decode(data, type=_OffsetVersion).version
         if version > NEWEST_VERSION:
             message = f"it has version {version}; this waltap knows {NEWEST_VERSION}"
             raise ValueError(message)
@@ -133,7 +133,7 @@ def decoded(data: bytes) -> Offset:
         raise ValueError(str(error)) from error
 
 
-class _Versioned(msgspec.Struct):
+class _OffsetVersion(msgspec.Struct):
     version: int = 1
 
 

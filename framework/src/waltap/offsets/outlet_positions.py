@@ -10,10 +10,10 @@ from waltap.source.position import Position, Positions
 from waltap.transactions.order import TransactionCounts
 from waltap.unreadable import UNREADABLE
 
-__all__ = ["OutletPositions", "Reached"]
+__all__ = ["OutletPositions", "SinkProgress"]
 
 
-class Reached(msgspec.Struct, frozen=True, kw_only=True):
+class SinkProgress(msgspec.Struct, frozen=True, kw_only=True):
     """What a sink has made durable, by partition; ``counted`` and ``held`` as in `PartitionOffset`."""
 
     positions: dict[str, Position]
@@ -21,10 +21,10 @@ class Reached(msgspec.Struct, frozen=True, kw_only=True):
     held: dict[str, Position] = {}
 
 
-class _Stored(msgspec.Struct, frozen=True, kw_only=True):
+class _StoredPositions(msgspec.Struct, frozen=True, kw_only=True):
     """``slowest`` is what the pipeline was told: an offset before it was set by hand."""
 
-    outlets: dict[str, Reached]
+    outlets: dict[str, SinkProgress]
     slowest: dict[str, Position] = {}
     version: int = 1
 
@@ -46,7 +46,7 @@ class OutletPositions:
         self._path = path
         self._kept: bytes | None = None
 
-    def load(self, stored: Positions) -> dict[str, Reached]:
+    def load(self, stored: Positions) -> dict[str, SinkProgress]:
         """Return what each sink had when the pipeline's position became ``stored``.
 
         Nothing, where there is no offset, or where it was moved back by hand: what lies behind it is then
@@ -56,7 +56,7 @@ class OutletPositions:
         """
         try:
             data = self._path.read_bytes()
-            found = msgspec.json.decode(data, type=_Stored)
+            found = msgspec.json.decode(data, type=_StoredPositions)
         except FileNotFoundError:
             return {}
         except (OSError, *UNREADABLE) as cause:
@@ -68,9 +68,9 @@ class OutletPositions:
         self._kept = data
         return found.outlets
 
-    def store(self, outlets: dict[str, Reached], slowest: Positions) -> None:
+    def store(self, outlets: dict[str, SinkProgress], slowest: Positions) -> None:
         """Keep the positions, durably, where they changed. Raises: OutletPositionsUnreadable."""
-        data = msgspec.json.encode(_Stored(outlets=outlets, slowest=dict(slowest)))
+        data = msgspec.json.encode(_StoredPositions(outlets=outlets, slowest=dict(slowest)))
         if data == self._kept:
             return
         try:

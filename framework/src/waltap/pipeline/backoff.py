@@ -2,21 +2,21 @@
 
 from collections.abc import Callable
 
-from waltap.clock import Chance
+from waltap.clock import RandomSource
 
-__all__ = ["Backoff"]
+__all__ = ["RetryBackoff"]
 
 FIRST_WAIT_S = 0.2
 
 
-class Backoff:
+class RetryBackoff:
     """Waits that double from 0.2 s to a ceiling, with jitter, a limited number of times in a row.
 
     ``wait`` is given the seconds and returns False when it was interrupted by a stop.
     """
 
     def __init__(
-        self, wait: Callable[[float], bool], *, retries: int, ceiling_s: float, chance: Chance
+        self, wait: Callable[[float], bool], *, retries: int, ceiling_s: float, chance: RandomSource
     ) -> None:
         """``retries`` < 0: without end."""
         self._wait, self._retries, self._ceiling_s = wait, retries, ceiling_s

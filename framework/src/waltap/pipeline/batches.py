@@ -53,7 +53,7 @@ class AcknowledgedTooLate(WaltapError):
 class StreamedBatch(Batch, kw_only=True):
     """A batch that is to be acknowledged. Any thread may do so, in any order."""
 
-    receipt: "Receipt"
+    receipt: "BatchReceipt"
 
     def ack(self, *, earlier: bool = False) -> None:
         """Say that all that was to be done with the batch is done, durably; ``earlier``: and with all that
@@ -69,12 +69,12 @@ class StreamedBatch(Batch, kw_only=True):
         return self.receipt.given
 
 
-class Receipt:
+class BatchReceipt:
     """Whether one batch was acknowledged."""
 
     __slots__ = ("_ledger", "given", "number")
 
-    def __init__(self, ledger: "Ledger", number: int) -> None:
+    def __init__(self, ledger: "BatchLedger", number: int) -> None:
         self._ledger, self.number, self.given = ledger, number, False
 
     def give(self, *, earlier: bool = False) -> None:
@@ -85,12 +85,12 @@ class Receipt:
         return f"<{'' if self.given else 'not '}acknowledged>"
 
 
-class Ledger:
+class BatchLedger:
     """Which batches the loop was given, in order, and which of them it has acknowledged."""
 
     def __init__(self, most: int) -> None:
         """``most`` batches may wait at a time."""
-        self._most, self._waiting = most, deque[Receipt]()
+        self._most, self._waiting = most, deque[BatchReceipt]()
         self._changed = threading.Condition()
         self._promised, self._warned = 0, False
         self._failure: BaseException | None = None
@@ -102,14 +102,14 @@ class Ledger:
         with self._changed:
             return self._promised
 
-    def enter(self, number: int) -> Receipt:
+    def enter(self, number: int) -> BatchReceipt:
         """Take note of a batch that the loop is to get."""
         with self._changed:
-            receipt = Receipt(self, number)
+            receipt = BatchReceipt(self, number)
             self._waiting.append(receipt)
             return receipt
 
-    def acknowledge(self, receipt: Receipt, *, earlier: bool) -> None:
+    def acknowledge(self, receipt: BatchReceipt, *, earlier: bool) -> None:
         """Take note that it is done with. Raises: AcknowledgedTooLate."""
         with self._changed:
             meant = [receipt]
@@ -126,7 +126,7 @@ class Ledger:
                 self._promised = self._waiting.popleft().number
             self._changed.notify_all()
 
-    def wait_for(self, receipt: Receipt) -> None:
+    def wait_for(self, receipt: BatchReceipt) -> None:
         """Wait until it is acknowledged, or the stream is closed."""
         with self._changed:
             self._changed.wait_for(lambda: receipt.given or self.closed)
@@ -163,7 +163,7 @@ class HandOver(Sink):
     def __init__(self, *, records: bool, each: bool, most: int) -> None:
         self.capabilities = SinkCapabilities(records=records, acknowledged=True)
         self.batches: queue.Queue[StreamedBatch] = queue.Queue(maxsize=1)
-        self.ledger = Ledger(most)
+        self.ledger = BatchLedger(most)
         self.lingers = False
         self.ending = threading.Event()
         self._each = each
@@ -221,7 +221,7 @@ class _LoopPlugin:
         self.register_sinks = hookimpl(lambda: [spec])
 
 
-class _Thread:
+class _EngineThread:
     """The engine's thread, and what it ended with."""
 
     def __init__(self, engine: Engine, sink: HandOver) -> None:
@@ -262,7 +262,7 @@ class BatchStream(Iterator[StreamedBatch]):
 
     def __init__(self, engine: Engine, sink: HandOver, *, auto: bool) -> None:
         self._engine, self._sink, self._auto = engine, sink, auto
-        self._thread: _Thread | None = None
+        self._thread: _EngineThread | None = None
         self._given: StreamedBatch | None = None
         self._over = False
         self._end: Callable[[], object] = lambda: None
@@ -275,7 +275,7 @@ class BatchStream(Iterator[StreamedBatch]):
         if self._over:
             raise StopIteration
         if self._thread is None:
-            self._thread = _Thread(self._engine, self._sink)
+            self._thread = _EngineThread(self._engine, self._sink)
             self._end = weakref.finalize(self, self._thread.end)
         if self._auto and self._given is not None:
             with suppress(AcknowledgedTooLate):  # what ended the run is raised below
@@ -287,7 +287,7 @@ class BatchStream(Iterator[StreamedBatch]):
             raise StopIteration
         return self._given
 
-    def _next(self, thread: _Thread) -> StreamedBatch | None:
+    def _next(self, thread: _EngineThread) -> StreamedBatch | None:
         """Return the next batch, None at the end of the run."""
         sink = self._sink
         while True:

@@ -7,9 +7,9 @@ nothing of the stream is left out, since a SELECT of the signal may have chosen 
 import logging
 from collections.abc import Iterator
 
-from waltap.errors import Retry, SnapshotError, SourceError
-from waltap.pipeline.delivery import Delivery
-from waltap.pipeline.run import Run
+from waltap.errors import RetryVerdict, SnapshotError, SourceError
+from waltap.pipeline.delivery import SinkWriter
+from waltap.pipeline.run import PipelineRun
 from waltap.pipeline.snapshot_phase import cut
 from waltap.pipeline.snapshot_report import SnapshotReport
 from waltap.signals.signal import SnapshotRequest
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 class BlockingSnapshot:
     """Delivers the rows of tables that a signal asks for, between two parts of the stream."""
 
-    def __init__(self, run: Run, connector: Connector, delivery: Delivery) -> None:
+    def __init__(self, run: PipelineRun, connector: Connector, delivery: SinkWriter) -> None:
         self._run, self._connector, self._delivery = run, connector, delivery
         self._report = SnapshotReport(
             "blocking", run.host, run.channels, delivery.counts, pipeline=run.profile.name
@@ -48,7 +48,7 @@ class BlockingSnapshot:
             whole = False
         except (SourceError, SnapshotError) as error:
             report.aborted()
-            if error.retry is not Retry.NEVER:
+            if error.retry is not RetryVerdict.NEVER:
                 raise
             refused(requests, error.problem)
             return True

@@ -11,11 +11,11 @@ from waltap.format.record_stage import RecordStep
 from waltap.transactions.transaction import Batch
 from waltap.transforms.applied import transformed
 
-__all__ = ["Chain"]
+__all__ = ["TransformChain"]
 
 
 @dataclass(slots=True, kw_only=True)
-class Chain:
+class TransformChain:
     """Transforms in the order of the profile: of batches, which are called first, of events, by name, and
     of records, both of which the format calls."""
 

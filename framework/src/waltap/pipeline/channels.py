@@ -8,19 +8,19 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from waltap.clock import Chance, Clock, new_identifier
+from waltap.clock import Clock, RandomSource, new_identifier
 from waltap.config.profile import Profile
 from waltap.host import Host
 from waltap.notifications.channel import LossCounting
 from waltap.notifications.notification import Notification
-from waltap.signals.inbox import Inbox, SignalAnswer, begun
+from waltap.signals.inbox import SignalAnswer, SignalInbox, begun
 from waltap.signals.signal import Signal
 
 if TYPE_CHECKING:
     from waltap.notifications.channel import NotificationChannel
     from waltap.signals.channel import SignalChannel
 
-__all__ = ["INCREMENTAL", "INITIAL", "SIGNAL", "SLOT", "Channels"]
+__all__ = ["INCREMENTAL", "INITIAL", "SIGNAL", "SLOT", "PipelineChannels"]
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ SIGNAL, SLOT = "Signal", "Slot"
 """Aggregate types; these two are ours."""
 
 
-class Channels:
+class PipelineChannels:
     """Polls the signal channels of a profile, and sends notifications to the others.
 
     They last over the reconnects of a run, as do the signals that were polled and not acted on yet. No
@@ -43,14 +43,14 @@ class Channels:
     with each notification, too. ``pending`` has those that the sink is to get among its records.
     """
 
-    def __init__(self, profile: Profile, host: Host, clock: Clock, chance: Chance) -> None:
+    def __init__(self, profile: Profile, host: Host, clock: Clock, chance: RandomSource) -> None:
         self._profile, self._host, self._clock, self._chance = profile, host, clock, chance
         self.pending: deque[Notification] = deque()
         self._in_sink = SINK in map(str.casefold, profile.engine.notification_channels)
         self.listeners: list[Callable[[Notification], object]] = []
         self._signals: dict[str, SignalChannel] = {}
         self._notifications: dict[str, NotificationChannel] = {}
-        self.inbox = Inbox()
+        self.inbox = SignalInbox()
         self._waiting: deque[tuple[Signal, Future[SignalAnswer] | None]] = deque()
         self._told: dict[str, str] = {}
         self._lost = 0

@@ -1,26 +1,26 @@
 """What the server is told: only what the sink's flush returned and the offset store kept, and of that
-as much as the run's owner lets go of (`Run.confirmable`)."""
+as much as the run's owner lets go of (`PipelineRun.confirmable`)."""
 
 from collections.abc import Sequence
 from contextlib import suppress
 
 from waltap.errors import ConnectionLost
-from waltap.pipeline.delivery import Delivery
-from waltap.pipeline.lane import Lane
-from waltap.pipeline.run import Run
+from waltap.pipeline.delivery import SinkWriter
+from waltap.pipeline.lane import PartitionReader
+from waltap.pipeline.run import PipelineRun
 from waltap.source.position import Position, Positions, lsn_text
 
-__all__ = ["Confirmation"]
+__all__ = ["SlotAdvancer"]
 
 
-class Confirmation:
+class SlotAdvancer:
     """Flushes, stores and confirms, for the streams of one connection."""
 
     def __init__(
         self,
-        run: Run,
-        lanes: Sequence[Lane],
-        delivery: Delivery,
+        run: PipelineRun,
+        lanes: Sequence[PartitionReader],
+        delivery: SinkWriter,
     ) -> None:
         self._run, self._lanes, self._delivery = run, lanes, delivery
         partitions = {} if run.confirmable is None else delivery.offset.partitions
@@ -67,7 +67,7 @@ class Confirmation:
         idle = [self._idle(lane) for lane in self._lanes]  # each is told, whatever the others are
         return all(idle)
 
-    def _idle(self, lane: Lane) -> bool:
+    def _idle(self, lane: PartitionReader) -> bool:
         delivery, partition = self._delivery, lane.partition
         if not lane.assembler.idle:
             return False
@@ -93,7 +93,7 @@ class Confirmation:
             if position is not None:
                 self._tell(lane, lane.assembler.confirmable(position.end_lsn))
 
-    def _tell(self, lane: Lane, lsn: int) -> None:
+    def _tell(self, lane: PartitionReader, lsn: int) -> None:
         partition = self._delivery.offset.partitions[lane.partition]
         stored = partition.position.end_lsn
         assert lsn <= stored, f"would confirm {lsn_text(lsn)}, stored is {lsn_text(stored)}"

@@ -10,18 +10,18 @@ import msgspec
 from waltap.errors import SinkError, SourceError, WaltapError
 from waltap.offsets.offset import Offset
 from waltap.pipeline.channels import INITIAL
-from waltap.pipeline.delivery import Delivery, Told
-from waltap.pipeline.heartbeat import Heartbeats
+from waltap.pipeline.delivery import PendingNotifications, SinkWriter
+from waltap.pipeline.heartbeat import HeartbeatTimer
 from waltap.pipeline.preflight import checks, refuse
-from waltap.pipeline.run import Run
-from waltap.pipeline.setup import Stages
+from waltap.pipeline.run import PipelineRun
+from waltap.pipeline.setup import PipelineStages
 from waltap.pipeline.snapshot_phase import SnapshotPhase
-from waltap.pipeline.streaming import Streaming
+from waltap.pipeline.streaming import StreamLoop
 from waltap.sink.held import require_held
-from waltap.source.connector import ChangeStream, Connector, Start
+from waltap.source.connector import ChangeStream, Connector, StartPosition
 from waltap.source.position import Position, Positions
 
-__all__ = ["Connection", "OnePartitionOnly", "newest"]
+__all__ = ["OnePartitionOnly", "SourceConnection", "newest"]
 
 log = logging.getLogger(__name__)
 
@@ -33,10 +33,10 @@ class OnePartitionOnly(SourceError):
     remedy = "Run one pipeline for each partition, each with a `name` of its own in its profile."
 
 
-class Connection:
+class SourceConnection:
     """Starts, snapshots and streams over one connection of the connector's."""
 
-    def __init__(self, run: Run, stages: Stages) -> None:
+    def __init__(self, run: PipelineRun, stages: PipelineStages) -> None:
         self._run, self._stages = run, stages
         self._handed = False
         """Whether the sink got chunks of a snapshot, whose rows are not counted before all are durable."""
@@ -72,7 +72,7 @@ class Connection:
                 if start.stream and not run.stop.is_set():
                     streams = connector.streams(delivery.written)
             if streams:
-                streaming = Streaming(run, connector, streams, stages, delivery)
+                streaming = StreamLoop(run, connector, streams, stages, delivery)
                 try:
                     streaming.go(whole=start.snapshot)
                 except SinkError as error:
@@ -128,7 +128,9 @@ class Connection:
     def _now_ms(self) -> int:
         return self._run.clock.time_ns() // 1_000_000
 
-    def _start(self, connector: Connector, offset: Offset | None) -> tuple[Start, Delivery]:
+    def _start(
+        self, connector: Connector, offset: Offset | None
+    ) -> tuple[StartPosition, SinkWriter]:
         self._stages.new_tables.prepare(
             connector, lambda error, names: self._not_streamed(connector, offset, error, names)
         )
@@ -156,7 +158,7 @@ class Connection:
             self._stages.new_tables.start_anew(connector, start.offset)
         return start, self._deliver(start, offset)
 
-    def _deliver(self, start: Start, offset: Offset | None) -> Delivery:
+    def _deliver(self, start: StartPosition, offset: Offset | None) -> SinkWriter:
         """Make the delivery of this connection."""
         run, stages = self._run, self._stages
         stored = start.offset
@@ -166,7 +168,7 @@ class Connection:
             stored, sink=stages.destination, sink_identity=stages.sink.identity() or msgspec.UNSET
         )
         stages.desk.counted, stages.desk.notify = run.counts, run.channels.tell
-        delivery = Delivery(
+        delivery = SinkWriter(
             pipeline=run.profile.name,
             sink=stages.sink,
             store=stages.store,
@@ -179,7 +181,7 @@ class Connection:
             counts=run.counts,
             order=stages.order,
             undeliverable=stages.undeliverable,
-            told=Told(
+            told=PendingNotifications(
                 run.channels.pending,
                 run.profile.capture.notification_topic or "",
                 relayed=any(each.format is not None for each in stages.outlets),
@@ -191,7 +193,7 @@ class Connection:
         delivery.store(stored)
         return delivery
 
-    def _snapshot(self, connector: Connector, delivery: Delivery, start: Start) -> None:
+    def _snapshot(self, connector: Connector, delivery: SinkWriter, start: StartPosition) -> None:
         run = self._run
         run.enter("snapshot", run.profile.name)
         phase = SnapshotPhase(
@@ -208,7 +210,7 @@ class Connection:
                 run.reconnects.succeeded()
                 if run.gaps.open:
                     run.gaps.snapshot_taken(tuple(run.counts.tables.values()), self._now_ms())
-                Heartbeats(run, connector, delivery).beat()
+                HeartbeatTimer(run, connector, delivery).beat()
             else:
                 run.stop.set()
         finally:
@@ -244,7 +246,7 @@ class Connection:
                 store.store(stored)
 
 
-def _in_snapshot(delivery: Delivery | None) -> bool:
+def _in_snapshot(delivery: SinkWriter | None) -> bool:
     return delivery is not None and delivery.offset.snapshot is not None
 
 

@@ -10,18 +10,18 @@ from dataclasses import dataclass
 
 import msgspec
 
-from waltap.capture.capture import Capture
+from waltap.capture.capture import CaptureRules
 from waltap.decode.message import Change, Delete, Insert, LogicalMessage, OldTuple, Truncate, Update
 from waltap.decode.per_relation import PerRelation
 from waltap.decode.relation import Column, Relation
-from waltap.decode.tuple_image import Missing, Tuple, Value
-from waltap.errors import RecordError, Retry
-from waltap.mapping.conversion import ColumnConverter, Conversion, carried
+from waltap.decode.tuple_image import MissingValue, Tuple, Value
+from waltap.errors import RecordError, RetryVerdict
+from waltap.mapping.conversion import ColumnConversion, ColumnConverter, carried
 from waltap.source.position import lsn_text
 from waltap.transactions.row_block import RowBlock, texts_of
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 
-__all__ = ["Conversions", "ConverterFailed"]
+__all__ = ["ColumnConversions", "ConverterFailed"]
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class ConverterFailed(RecordError):
     and the position not moved."""
 
     code = "WT-3207"
-    retry = Retry.NEVER
+    retry = RetryVerdict.NEVER
     remedy = (
         "Correct the converter {converter}; with event.converting.failure.handling.mode=warn a value that "
         "it cannot convert is null."
@@ -41,24 +41,24 @@ class ConverterFailed(RecordError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Chosen:
+class _ChosenConversion:
     """A conversion of a column, with what calls it ``label``."""
 
     label: str
-    conversion: Conversion
+    conversion: ColumnConversion
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _ConvertedColumn:
     """A column with a conversion: its place in tuples, and what reads its send format."""
 
     index: int
     column: Column
-    chosen: _Chosen
+    chosen: _ChosenConversion
     read: Callable[[Value], Value] | None
 
 
-class Conversions:
+class ColumnConversions:
     """Asks the converters, in their order, once per column of a relation version: the first that answers
     has it.
 
@@ -68,18 +68,18 @@ class Conversions:
     def __init__(
         self,
         converters: Sequence[tuple[str, ColumnConverter]],
-        capture: Capture,
+        capture: CaptureRules,
         describe: Callable[[Relation], Relation],
         text_of: Callable[[Column], Callable[[Value], Value] | None],
     ) -> None:
         self.converters = tuple(converters)
         self._capture, self._describe, self._text_of = capture, describe, text_of
         self._mode = capture.types.event_converting_failure_handling_mode
-        self._answers = PerRelation[dict[Column, _Chosen | None]](lambda _relation: {})
+        self._answers = PerRelation[dict[Column, _ChosenConversion | None]](lambda _relation: {})
         self._places = PerRelation(self._chosen)
         self._told: set[tuple[str, str]] = set()
 
-    def of(self, relation: Relation, column: Column) -> Conversion | None:
+    def of(self, relation: Relation, column: Column) -> ColumnConversion | None:
         """Return the conversion of a column of a described relation, None where nothing converts it.
 
         Raises: ConverterFailed.
@@ -93,24 +93,24 @@ class Conversions:
         conversion = chosen.conversion
         if column.nullable is True and named.nullable is False and not conversion.schema.optional:
             schema = msgspec.structs.replace(conversion.schema, optional=True)
-            return Conversion(schema=schema, values=conversion.values)
+            return ColumnConversion(schema=schema, values=conversion.values)
         return conversion
 
-    def _asked(self, relation: Relation, column: Column) -> _Chosen | None:
+    def _asked(self, relation: Relation, column: Column) -> _ChosenConversion | None:
         answers = self._answers.of(relation)
         if column not in answers:
             answers[column] = self._ask(relation, column)
         return answers[column]
 
-    def _ask(self, relation: Relation, column: Column) -> _Chosen | None:
+    def _ask(self, relation: Relation, column: Column) -> _ChosenConversion | None:
         for label, converter in self.converters:
             try:
                 answer = converter(relation, column)
             except Exception as cause:
                 what = f"raised {type(cause).__name__} when it was asked for the column: {cause}"
                 raise _failed(label, relation, column, "", what) from cause
-            if isinstance(answer, Conversion):
-                return _Chosen(label, answer)
+            if isinstance(answer, ColumnConversion):
+                return _ChosenConversion(label, answer)
             if answer is not None:
                 what = f"gave {type(answer).__name__} instead of a Conversion or None"
                 raise _failed(label, relation, column, "", what)
@@ -135,7 +135,7 @@ class Conversions:
         self._answers.forget(oid)
         self._places.forget(oid)
 
-    def _chosen(self, relation: Relation) -> tuple[_Place, ...]:
+    def _chosen(self, relation: Relation) -> tuple[_ConvertedColumn, ...]:
         capture = self._capture
         if not capture.captures(relation.schema, relation.table):
             return ()
@@ -145,7 +145,7 @@ class Conversions:
             column = described.columns[index]
             chosen = self._asked(described, column)
             if chosen is not None:
-                found.append(_Place(index, column, chosen, self._text_of(column)))
+                found.append(_ConvertedColumn(index, column, chosen, self._text_of(column)))
         return tuple(found)
 
     def _rows(self, part: SnapshotRows) -> SnapshotRows:
@@ -183,7 +183,7 @@ class Conversions:
         relation: Relation,
         changes: list[Change],
         indexes: Sequence[int],
-        places: Sequence[_Place],
+        places: Sequence[_ConvertedColumn],
         commit_lsn: int,
     ) -> None:
         """Convert the changes at ``indexes``, all of ``relation``."""
@@ -218,7 +218,7 @@ class Conversions:
         images: Sequence[Tuple],
         keys: Sequence[bool],
         lsns: Sequence[int],
-        places: Sequence[_Place],
+        places: Sequence[_ConvertedColumn],
     ) -> list[Tuple]:
         """Return ``images`` converted. In ``keys``, which have no other columns, NULL is no value."""
         rows = [list(image) for image in images]
@@ -227,7 +227,9 @@ class Conversions:
             held = [
                 n
                 for n, row in enumerate(rows)
-                if row and not isinstance(row[at], Missing) and not (keys[n] and row[at] is None)
+                if row
+                and not isinstance(row[at], MissingValue)
+                and not (keys[n] and row[at] is None)
             ]
             values = [rows[n][at] for n in held]
             if place.read is not None:
@@ -238,7 +240,11 @@ class Conversions:
         return [tuple(row) for row in rows]
 
     def _values(
-        self, relation: Relation, place: _Place, values: Sequence[Value], lsns: Sequence[int]
+        self,
+        relation: Relation,
+        place: _ConvertedColumn,
+        values: Sequence[Value],
+        lsns: Sequence[int],
     ) -> list[str | None]:
         """Return what tuples carry for ``values``, of one column. Raises: ConverterFailed."""
         if not values:
@@ -261,7 +267,7 @@ class Conversions:
                 found.append(None)
         return found
 
-    def _tell(self, relation: Relation, place: _Place, what: str) -> None:
+    def _tell(self, relation: Relation, place: _ConvertedColumn, what: str) -> None:
         """Warn once for each column of a table, unless values are to be left out silently."""
         key = (relation.name, place.column.name)
         if self._mode == "skip" or key in self._told:
@@ -274,7 +280,7 @@ class Conversions:
         )  # fmt: skip
 
 
-def _carried(conversion: Conversion, values: Sequence[Value]) -> list[str | None]:
+def _carried(conversion: ColumnConversion, values: Sequence[Value]) -> list[str | None]:
     if any(value is not None and not isinstance(value, str) for value in values):
         raise TypeError("is asked for a value in send format, of a type that is read as text only")
     answers = conversion.values(values)  # type: ignore[arg-type] # texts and None, as was looked

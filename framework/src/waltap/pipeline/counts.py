@@ -11,12 +11,12 @@ from waltap.pipeline.table_counts import TableCounts
 
 __all__ = [
     "RATE_WINDOWS_S",
-    "Counts",
-    "Meter",
+    "EventRate",
+    "RunCounters",
     "SnapshotStatus",
+    "SnapshotTableProgress",
     "SnapshotTimes",
     "StreamGauges",
-    "TableProgress",
 ]
 
 RATE_WINDOWS_S = (3, 10, 60)
@@ -25,7 +25,7 @@ RING = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableProgress:
+class SnapshotTableProgress:
     """One table of a snapshot: rows that the sink took, the estimate of all (None: unknown)."""
 
     table: str
@@ -106,7 +106,7 @@ class StreamGauges(Protocol):
         """Return how much of that is in files."""
 
 
-class Meter:
+class EventRate:
     """How many events came in each of the last seconds."""
 
     __slots__ = ("_began", "_seconds")
@@ -135,7 +135,7 @@ class Meter:
 
 
 @dataclass(slots=True)
-class Counts:
+class RunCounters:
     """Totals of one run. ``filtered`` has a number for each transform of changes, ``tables`` the snapshot
     by name. ``by_table`` is there where somebody wants to know it (`Engine.watch`). ``numbers`` gives
     each batch its own. ``calls`` has what the sink is at."""
@@ -154,8 +154,8 @@ class Counts:
     lag_most_ms: int | None = None
     last_xid: int | None = None
     filtered: list[int] = field(default_factory=list)
-    tables: dict[str, TableProgress] = field(default_factory=dict)
-    meter: Meter = field(default_factory=Meter)
+    tables: dict[str, SnapshotTableProgress] = field(default_factory=dict)
+    meter: EventRate = field(default_factory=EventRate)
     snapshot: SnapshotTimes = field(default_factory=lambda: SnapshotTimes(lambda: 0.0))
     by_table: TableCounts | None = None
     numbers: Iterator[int] = field(default_factory=lambda: count(1))

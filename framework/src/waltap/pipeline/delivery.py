@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from waltap.clock import Clock
-from waltap.dead_letters.undeliverable import Undeliverable
-from waltap.errors import Retry, SinkError
+from waltap.dead_letters.undeliverable import PoisonEventHandler
+from waltap.errors import RetryVerdict, SinkError
 from waltap.format.format import Format
 from waltap.format.record import Record
 from waltap.host import Host
 from waltap.notifications.notification import Notification
 from waltap.offsets.offset import Offset, OffsetStore
-from waltap.pipeline.backoff import Backoff
-from waltap.pipeline.counts import Counts
-from waltap.pipeline.promises import Promises, Written
-from waltap.pipeline.snapshot_state import ReadSoFar, chunk_ends
-from waltap.sink.onward import Onward
+from waltap.pipeline.backoff import RetryBackoff
+from waltap.pipeline.counts import RunCounters
+from waltap.pipeline.promises import PendingAcks, WrittenBatch
+from waltap.pipeline.snapshot_state import TablesRead, chunk_ends
+from waltap.sink.onward import DownstreamProgress
 from waltap.sink.refusal import RecordsRefused
 from waltap.sink.sink import Sink
 from waltap.source.position import Position, Positions
@@ -39,7 +39,7 @@ from waltap.transforms.applied import transformed
 if TYPE_CHECKING:
     from waltap.snapshot.chunk import SnapshotChunk
 
-__all__ = ["Delivery", "Part", "Told"]
+__all__ = ["Part", "PendingNotifications", "SinkWriter"]
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ Part = TransactionPart | SnapshotRows | Heartbeat
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PendingNotifications:
     """Notifications that the sink is to get, as records of ``topic``, before the next batch. ``relayed``:
     it renders them itself."""
 
@@ -59,7 +59,7 @@ class Told:
     relayed: bool = False
 
 
-class Delivery:
+class SinkWriter:
     """Renders, transforms, writes and flushes; owns the stored offset.
 
     ``signals`` is stored with the positions: the state of incremental snapshots as of what was
@@ -84,12 +84,12 @@ class Delivery:
         transforms: Sequence[Callable[[Batch], Batch]],
         host: Host,
         offset: Offset,
-        retries: Backoff,
+        retries: RetryBackoff,
         clock: Clock,
-        counts: Counts,
+        counts: RunCounters,
         order: TransactionOrder,
-        undeliverable: Undeliverable,
-        told: "Told | None" = None,
+        undeliverable: PoisonEventHandler,
+        told: "PendingNotifications | None" = None,
         may_write: Callable[[], None] = lambda: None,
         reached: Callable[[int], Collection[int]] = lambda _lsn: (),
     ) -> None:
@@ -111,9 +111,9 @@ class Delivery:
         self._committed_ms: dict[str, int] = {}
         first = offset.partitions[self.partition]
         order.restore(first.counted or None, first.position)
-        self._told = told or Told(deque(), "")
-        self._reading = ReadSoFar(offset)
-        self._promises = Promises() if sink.capabilities.acknowledged else None
+        self._told = told or PendingNotifications(deque(), "")
+        self._reading = TablesRead(offset)
+        self._promises = PendingAcks() if sink.capabilities.acknowledged else None
         """What the sink has not promised, where it promises batch by batch; else all, with each flush."""
         self.unflushed_since: float | None = None
         self.failed = self._untaken = False
@@ -261,7 +261,7 @@ class Delivery:
             except RecordsRefused as error:
                 self._undeliverable.refused(given, batch, self._made, error)
             except SinkError as error:
-                if error.retry is not Retry.SAME_BATCH or not self._retries.wait():
+                if error.retry is not RetryVerdict.SAME_BATCH or not self._retries.wait():
                     raise
                 self.counts.batch_retries += 1
                 self._host.notify("on_failure", pipeline=self._pipeline, error=error, retried=True)
@@ -324,7 +324,7 @@ class Delivery:
         """Take note of a batch that the sink promises by its number; ``read`` are parts of a snapshot."""
         if self._promises is None:
             return
-        written = Written(
+        written = WrittenBatch(
             number=batch.number,
             partition=batch.partition,
             position=batch.position,
@@ -349,7 +349,7 @@ class Delivery:
             calls.owed_since = self._clock.monotonic() if moved else oldest.at
             calls.oldest_commit_ms = oldest.commit_ms
 
-    def onward(self) -> tuple[Onward, ...]:
+    def onward(self) -> tuple[DownstreamProgress, ...]:
         """Return how far those have come who read on from the sink. Any thread may ask."""
         return tuple(self._sink.onward())
 

@@ -17,23 +17,23 @@ from pathlib import Path
 
 import msgspec
 
-from waltap.clock import Chance, Clock, SystemClock, new_identifier, system_chance
+from waltap.clock import Clock, RandomSource, SystemClock, new_identifier, system_chance
 from waltap.config.profile import Profile
 from waltap.control.server import ControlSocket
-from waltap.errors import ConnectionLost, Retry, SinkError, SnapshotError, WaltapError
+from waltap.errors import ConnectionLost, RetryVerdict, SinkError, SnapshotError, WaltapError
 from waltap.host import Host
 from waltap.notifications.notification import Notification
 from waltap.offsets.state_folder import CONTROL
-from waltap.pipeline.connection import Connection
-from waltap.pipeline.control import ENVELOPE_BYTES, Control
-from waltap.pipeline.delivery import Delivery
+from waltap.pipeline.connection import SourceConnection
+from waltap.pipeline.control import ENVELOPE_BYTES, ControlServer
+from waltap.pipeline.delivery import SinkWriter
 from waltap.pipeline.limits import Limits
 from waltap.pipeline.lock import PipelineLock, PipelineRunning, state_unusable
-from waltap.pipeline.reloading import Reloaded, reloaded
+from waltap.pipeline.reloading import ReloadResult, reloaded
 from waltap.pipeline.replaying import ReplayAsked
-from waltap.pipeline.run import Run
-from waltap.pipeline.setup import Stages, build
-from waltap.pipeline.status import Status
+from waltap.pipeline.run import PipelineRun
+from waltap.pipeline.setup import PipelineStages, build
+from waltap.pipeline.status import PipelineStatus
 from waltap.pipeline.table_counts import TableCounts
 from waltap.pipeline.tenure import LOOK_S, LeaseLost
 from waltap.signals.inbox import SignalAnswer
@@ -65,14 +65,14 @@ class Engine:
         limits: Limits | None = None,
         ready_file: Path | None = None,
         clock: Clock | None = None,
-        chance: Chance | None = None,
+        chance: RandomSource | None = None,
         repairs: bool = False,
         confirmable: Callable[[int], int] | None = None,
     ) -> None:
         self.profile, self.host = profile, host
         chance = chance or system_chance()
         self.run_id = new_identifier(chance)
-        self._run = Run(
+        self._run = PipelineRun(
             profile,
             host,
             limits or Limits(),
@@ -89,19 +89,19 @@ class Engine:
         """Return what the run does now, as observers are told (`on_state`)."""
         return self._run.entered[0]
 
-    def status(self) -> Status:
+    def status(self) -> PipelineStatus:
         """Return what the run does and has done, as an object that does not change. Any thread may ask,
         before, during and after `run`; nothing is computed for it until then."""
         return self._run.status()
 
     def watch(self) -> None:
         """Count the events of each table from now on, and keep the last one: for who looks at the status
-        (`Status.tables`). It costs some time per batch."""
+        (`PipelineStatus.tables`). It costs some time per batch."""
         if self._run.counts.by_table is None:
             self._run.counts.by_table = TableCounts()
 
     @property
-    def delivery(self) -> Delivery | None:
+    def delivery(self) -> SinkWriter | None:
         """Return the delivery of the present connection, or of the last one."""
         return self._run.delivery
 
@@ -114,7 +114,7 @@ class Engine:
         ``since`` of a monotonic clock at the earliest; None where there is none. Any thread may ask."""
         return self._run.counts.calls.at_hand(since)
 
-    def reload(self, profile: Profile) -> Reloaded:
+    def reload(self, profile: Profile) -> ReloadResult:
         """Go by ``profile``, the same one read again, as far as its properties may change in a run; return
         which do, and which changed and need a new start. Any thread may call it, before and during `run`.
         """
@@ -205,7 +205,7 @@ class Engine:
                     with run.counts.calls.call("its end"):
                         stages.sink.close()
 
-    def _stages(self) -> Stages:
+    def _stages(self) -> PipelineStages:
         run = self._run
         return build(
             self.profile,
@@ -219,7 +219,7 @@ class Engine:
 
     def _control(self) -> ControlSocket:
         run = self._run
-        control = Control(
+        control = ControlServer(
             run.channels.inbox.put,
             self.status,
             identifier=lambda: new_identifier(run.chance),
@@ -228,7 +228,7 @@ class Engine:
         longest = 2 * self.profile.engine.signal_max_bytes + ENVELOPE_BYTES
         return ControlSocket(run.state_dir / CONTROL, control.answer, longest=longest)
 
-    def _run_until_done(self, stages: Stages) -> None:
+    def _run_until_done(self, stages: PipelineStages) -> None:
         """Connect as often as it takes."""
         run, name = self._run, self.profile.name
         sink_fresh = True  # as the run began, or as an earlier connection left it
@@ -239,7 +239,7 @@ class Engine:
                 if not sink_fresh:
                     with run.counts.calls.call("its opening"):
                         held = stages.renew_sink().open()
-                Connection(run, stages).go(held, renewed=not sink_fresh)
+                SourceConnection(run, stages).go(held, renewed=not sink_fresh)
             except ReplayAsked:
                 with run.counts.calls.call("its end"):
                     stages.sink.close()
@@ -276,7 +276,7 @@ class Engine:
         anything was delivered, as does a slot that the next connection makes anew."""
         run = self._run
         run.tenure.check()  # whatever failed: another may run the pipeline by now
-        if error.retry is not Retry.RECONNECT or run.reconnects.spent:
+        if error.retry is not RetryVerdict.RECONNECT or run.reconnects.spent:
             return False
         comes_back = isinstance(error, ConnectionLost | SnapshotError) or bool(run.made.unreadable)
         return run.started or (run.linked and comes_back)

@@ -1,6 +1,7 @@
 """Several sinks of one pipeline, as the one sink that the engine knows.
 
-Each has transforms, format and position of its own (`Outlet`). The slowest decides what is confirmed: a
+Each has transforms, format and position of its own (`SinkBranch`). The slowest decides what is
+confirmed: a
 position is promised when every sink has promised it. After a restart, or the return of one that was
 paused, the others leave out what they have.
 """
@@ -12,13 +13,13 @@ from dataclasses import replace
 
 from waltap.amounts import size
 from waltap.clock import Clock
-from waltap.errors import Retry, SinkError
+from waltap.errors import RetryVerdict, SinkError
 from waltap.offsets.outlet_positions import OutletPositions
-from waltap.pipeline.outlet import Outlet, OutletStages
+from waltap.pipeline.outlet import OutletStages, SinkBranch
 from waltap.sink.held import DestinationBehind
-from waltap.sink.onward import Onward
+from waltap.sink.onward import DownstreamProgress
 from waltap.sink.sink import Sink, SinkCapabilities
-from waltap.source.connector import Check
+from waltap.source.connector import PreflightCheck
 from waltap.source.position import Positions
 from waltap.transactions.transaction import Batch, SnapshotRows
 
@@ -31,7 +32,7 @@ class OutletReturned(SinkError):
     """A sink that was paused answers again; the pipeline connects anew, to give it what it missed."""
 
     code = "WT-5802"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = "Nothing is to be done: the other sinks leave out what they have."
 
 
@@ -64,7 +65,7 @@ class FanOut(Sink):
         returns: bool = True,
         repairs: bool = False,
     ) -> None:
-        self.outlets = [Outlet(each, clock) for each in stages]
+        self.outlets = [SinkBranch(each, clock) for each in stages]
         self._file, self._load, self._clock, self._topic = positions, load, clock, topic
         self._failed, self._returns, self._repairs = failed, returns, repairs
         self._written = Positions()
@@ -74,14 +75,14 @@ class FanOut(Sink):
             pauses=any(map(_may_pause, self.outlets)),
         )
 
-    def check(self) -> list[Check]:
+    def check(self) -> list[PreflightCheck]:
         """Return what every sink finds; what one that may be paused finds stops nothing."""
-        found: list[Check] = []
+        found: list[PreflightCheck] = []
         for outlet in self.outlets:
             try:
                 checks = outlet.sink.check()
             except SinkError as error:
-                checks = [Check.failed(f"sink {outlet.name}", error)]
+                checks = [PreflightCheck.failed(f"sink {outlet.name}", error)]
             found += [_excused(each, outlet) for each in checks]
         return found
 
@@ -106,7 +107,7 @@ class FanOut(Sink):
         for outlet in self.outlets:
             outlet.sink.forget(oid)
 
-    def onward(self) -> Sequence[Onward]:
+    def onward(self) -> Sequence[DownstreamProgress]:
         """Tell how far each sink has got, and those behind it."""
         found = []
         for outlet in self.outlets:
@@ -114,7 +115,7 @@ class FanOut(Sink):
             lsn = min((each.end_lsn for each in durable.values()), default=0)
             whole = max((each.end_lsn for each in written.values()), default=lsn)
             found.append(
-                Onward(
+                DownstreamProgress(
                     stage=outlet.name,
                     lsn=lsn,
                     lag_bytes=max(0, whole - lsn) if lsn else None,
@@ -224,7 +225,7 @@ class FanOut(Sink):
 
     # --- pauses -------------------------------------------------------------------------------------
 
-    def _pause(self, outlet: Outlet, error: SinkError) -> None:
+    def _pause(self, outlet: SinkBranch, error: SinkError) -> None:
         """Go on without a sink, which is given what it misses when it is back."""
         with suppress(Exception):
             outlet.close()
@@ -233,7 +234,7 @@ class FanOut(Sink):
         log.warning("sink %s is paused: %s", outlet.name, error)
         self._failed(error)
 
-    def _try(self, outlet: Outlet) -> None:
+    def _try(self, outlet: SinkBranch) -> None:
         """See whether a paused sink opens. Raises: OutletReturned."""
         candidate = outlet.stages.make()
         try:
@@ -247,7 +248,7 @@ class FanOut(Sink):
                 candidate.close()
         raise OutletReturned(f"sink {outlet.name} answers again")
 
-    def _look_at_wal(self, outlet: Outlet) -> None:
+    def _look_at_wal(self, outlet: SinkBranch) -> None:
         most = outlet.stages.properties.pause_bytes
         for name, position in outlet.durable.items():
             written = self._written.get(name)
@@ -286,14 +287,16 @@ def _shared(each: Sequence[SinkCapabilities], *, pauses: bool) -> SinkCapabiliti
     )
 
 
-def _may_pause(outlet: Outlet) -> bool:
+def _may_pause(outlet: SinkBranch) -> bool:
     return outlet.stages.properties.on_failure == "pause"
 
 
-def _excused(check: Check, outlet: Outlet) -> Check:
+def _excused(check: PreflightCheck, outlet: SinkBranch) -> PreflightCheck:
     if check.verdict != "error" or not _may_pause(outlet):
         return check
-    return Check(name=check.name, verdict="warning", found=check.found, remedy=check.remedy)
+    return PreflightCheck(
+        name=check.name, verdict="warning", found=check.found, remedy=check.remedy
+    )
 
 
 def _opens(batch: Batch) -> bool:

@@ -8,9 +8,9 @@ from contextlib import suppress
 import msgspec
 
 from waltap.errors import WaltapError
-from waltap.offsets.gaps import Gap, GapEnd, Gaps, Reread, moment
+from waltap.offsets.gaps import CaptureGap, GapCertificates, GapEnd, RereadTable, moment
 from waltap.offsets.offset import Offset
-from waltap.pipeline.counts import TableProgress
+from waltap.pipeline.counts import SnapshotTableProgress
 from waltap.source.connector import Connector
 from waltap.source.position import lsn_text
 
@@ -27,7 +27,7 @@ SNAPSHOT_REMARK = (
 class GapNotes:
     """Keeps the certificates of one pipeline. ``now_ms`` is since 1970 UTC."""
 
-    def __init__(self, gaps: Gaps, pipeline: str) -> None:
+    def __init__(self, gaps: GapCertificates, pipeline: str) -> None:
         self.gaps, self._pipeline = gaps, pipeline
         self.open = 0
 
@@ -56,7 +56,7 @@ class GapNotes:
             system_id=part.system_id,
             time=moment(part.as_of_ms or None),
         )
-        gap = Gap(
+        gap = CaptureGap(
             identifier=_identifier(now_ms),
             pipeline=self._pipeline,
             database=part.database,
@@ -109,12 +109,14 @@ class GapNotes:
         )
         self.lost(error, offset, end=end, tables=tables, now_ms=now_ms)
 
-    def snapshot_taken(self, tables: Sequence[TableProgress], now_ms: int) -> None:
+    def snapshot_taken(self, tables: Sequence[SnapshotTableProgress], now_ms: int) -> None:
         """Close what is open: every table was read anew."""
-        reread = {table.table: Reread(rows=table.rows) for table in tables}
+        reread = {table.table: RereadTable(rows=table.rows) for table in tables}
         self.close(reread, now_ms, by="snapshot", remark=SNAPSHOT_REMARK)
 
-    def close(self, reread: dict[str, Reread], now_ms: int, *, by: str, remark: str = "") -> None:
+    def close(
+        self, reread: dict[str, RereadTable], now_ms: int, *, by: str, remark: str = ""
+    ) -> None:
         """Close every open gap."""
         try:
             for gap in self.gaps.open():

@@ -3,10 +3,10 @@ until they are whole, for a sink that wants that. Sans-IO."""
 
 from waltap.transactions.transaction import TransactionPart
 
-__all__ = ["Gathering"]
+__all__ = ["PartBatcher"]
 
 
-class Gathering:
+class PartBatcher:
     """Parts that wait to be written. Without linger every `add` is due at once.
 
     ``whole``: what was received of a transaction whose end has not come waits for it, up to ``most``

@@ -4,48 +4,48 @@ from functools import partial
 from typing import Protocol
 
 from waltap.amounts import size
-from waltap.clock import Chance, Clock, new_identifier
+from waltap.clock import Clock, RandomSource, new_identifier
 from waltap.config.profile import Profile
 from waltap.errors import WaltapError
 from waltap.guardian.errors import SlotGivenUp
-from waltap.guardian.guard import Guardian, Orders, Surroundings
+from waltap.guardian.guard import SlotMonitor, SlotMonitorDependencies, WalBudgetPolicy
 from waltap.guardian.health import SlotHealth
 from waltap.host import Host
 from waltap.offsets.gaps import GapEnd, moment
-from waltap.pipeline.channels import SLOT, Channels
-from waltap.pipeline.delivery import Delivery
+from waltap.pipeline.channels import SLOT, PipelineChannels
+from waltap.pipeline.delivery import SinkWriter
 from waltap.pipeline.gap_notes import GapNotes
 from waltap.pipeline.passwords import chosen_password
 from waltap.signals.signal import Signal
 from waltap.source.position import lsn_text
 from waltap.source.slot_watch import SlotWatch, SlotWatchContext
 
-__all__ = ["Guarded", "guardian_of", "orders_of"]
+__all__ = ["MonitoredRun", "guardian_of", "orders_of"]
 
 LOOK_S = 10.0
 
 
-class Guarded(Protocol):
+class MonitoredRun(Protocol):
     """What the guardian needs of its run."""
 
     profile: Profile
     host: Host
     clock: Clock
-    chance: Chance
-    channels: Channels
+    chance: RandomSource
+    channels: PipelineChannels
     gaps: GapNotes
-    guard: Guardian
-    delivery: Delivery | None
+    guard: SlotMonitor
+    delivery: SinkWriter | None
     captured_tables: tuple[str, ...]
 
     def look_on(self) -> None:
         """Say what the sink does not come to an end with."""
 
 
-def orders_of(profile: Profile) -> Orders:
+def orders_of(profile: Profile) -> WalBudgetPolicy:
     """Return what ``profile`` says of the slot."""
     engine = profile.engine
-    return Orders(
+    return WalBudgetPolicy(
         budget=engine.wal_budget,
         disk=engine.wal_disk,
         warn_at=engine.wal_warn_at,
@@ -54,13 +54,13 @@ def orders_of(profile: Profile) -> Orders:
     )
 
 
-def guardian_of(run: Guarded) -> Guardian:
+def guardian_of(run: MonitoredRun) -> SlotMonitor:
     """Return the guardian of a run; it does nothing before it is started, or told of a look."""
     engine, orders = run.profile.engine, orders_of(run.profile)
     connects = run.profile.connector.spec.slot_watch is not None
-    return Guardian(
+    return SlotMonitor(
         orders,
-        Surroundings(
+        SlotMonitorDependencies(
             pipeline=run.profile.name,
             monotonic=run.clock.monotonic,
             now_ms=lambda: run.clock.time_ns() // 1_000_000,
@@ -74,19 +74,19 @@ def guardian_of(run: Guarded) -> Guardian:
     )
 
 
-def _open_watch(run: Guarded) -> SlotWatch:
+def _open_watch(run: MonitoredRun) -> SlotWatch:
     component = run.profile.connector
     assert component.spec.slot_watch is not None
     context = SlotWatchContext(stopping=run.guard.stopping, password=chosen_password(run.host))
     return component.spec.slot_watch(component.properties, context)
 
 
-def _pause(run: Guarded, wanted: bool) -> None:
+def _pause(run: MonitoredRun, wanted: bool) -> None:
     kind = "pause-snapshot" if wanted else "resume-snapshot"
     run.channels.inbox.put(Signal(new_identifier(run.chance), kind, ""))
 
 
-def _gave_up(run: Guarded, health: SlotHealth, end_lsn: int) -> WaltapError:
+def _gave_up(run: MonitoredRun, health: SlotHealth, end_lsn: int) -> WaltapError:
     """Keep the gap behind a slot that was dropped; return what the run ends with."""
     now_ms = run.clock.time_ns() // 1_000_000
     offset = None if run.delivery is None else run.delivery.offset

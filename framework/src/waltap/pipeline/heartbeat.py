@@ -1,17 +1,17 @@
 """Heartbeats: records, and statements on the server, at a period of the profile's."""
 
-from waltap.pipeline.delivery import Delivery
-from waltap.pipeline.run import Run
+from waltap.pipeline.delivery import SinkWriter
+from waltap.pipeline.run import PipelineRun
 from waltap.source.connector import Connector
 from waltap.transactions.transaction import Heartbeat
 
-__all__ = ["Heartbeats"]
+__all__ = ["HeartbeatTimer"]
 
 
-class Heartbeats:
+class HeartbeatTimer:
     """Beats every ``heartbeat.interval.ms``; never where that is 0."""
 
-    def __init__(self, run: Run, connector: Connector, delivery: Delivery) -> None:
+    def __init__(self, run: PipelineRun, connector: Connector, delivery: SinkWriter) -> None:
         self._run, self._connector, self._delivery = run, connector, delivery
         self._last = run.clock.monotonic()
 

@@ -17,13 +17,13 @@ from waltap.config.layers import load, read_tables
 from waltap.config.resolve import resolve
 from waltap.errors import WaltapError
 from waltap.host import Host
-from waltap.monitor.history import History, Point
+from waltap.monitor.history import StatusHistory, StatusSample
 from waltap.pipeline.engine import Engine
 from waltap.pipeline.limits import Limits
-from waltap.pipeline.plots import Plot
+from waltap.pipeline.plots import LinePlot
 from waltap.pipeline.preflight import checks
 from waltap.pipeline.setup import build
-from waltap.pipeline.status import Status
+from waltap.pipeline.status import PipelineStatus
 from waltap.pipeline.status_html import status_html
 from waltap.signals.inbox import SignalAnswer
 from waltap.source.connector import MadeByRun
@@ -31,7 +31,7 @@ from waltap.telemetry.observers import observed
 
 if TYPE_CHECKING:
     from waltap.notifications.notification import Notification
-    from waltap.source.connector import Check
+    from waltap.source.connector import PreflightCheck
 
 __all__ = ["Pipeline", "PipelineEnded"]
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 0.05
 
-PLOTS: Final[Mapping[str, tuple[str, str, Callable[[Point], float | None]]]] = {
+PLOTS: Final[Mapping[str, tuple[str, str, Callable[[StatusSample], float | None]]]] = {
     "rate": ("events", "events/s", lambda point: point.rate),
     "lag": ("age of the last change", "ms", lambda point: point.lag_ms),
     "behind": ("WAL that is not confirmed", "bytes", lambda point: point.lag_bytes),
@@ -90,7 +90,7 @@ class Pipeline:
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._listeners: list[Callable[[Notification], object]] = []
-        self._history = History(self.status)
+        self._history = StatusHistory(self.status)
 
     @property
     def name(self) -> str:
@@ -102,7 +102,7 @@ class Pipeline:
         """Tell whether `start` has been called, and what it began has not ended."""
         return self._thread is not None and self._thread.is_alive()
 
-    def check(self) -> "list[Check]":
+    def check(self) -> "list[PreflightCheck]":
         """Go through the checks of a start, as `waltap doctor` does; nothing is changed.
 
         Raises: ConnectionLost.
@@ -146,8 +146,8 @@ class Pipeline:
         self._joined()
 
     def wait(
-        self, until: Callable[[Status], bool] | None = None, *, timeout: float | None = None
-    ) -> Status:
+        self, until: Callable[[PipelineStatus], bool] | None = None, *, timeout: float | None = None
+    ) -> PipelineStatus:
         """Wait until the status is as wanted, without ``until`` for the end; return the status then.
 
         ``timeout`` is in seconds. Raises: TimeoutError; PipelineEnded; WaltapError, what it failed with.
@@ -185,19 +185,19 @@ class Pipeline:
 
     # --- what it says, and is told --------------------------------------------------------------------
 
-    def status(self) -> Status:
+    def status(self) -> PipelineStatus:
         """Return what the pipeline does and has done in this run, as an object that does not change."""
         return self._engine.status()
 
-    def history(self) -> list[Point]:
+    def history(self) -> list[StatusSample]:
         """Return samples of this run's last hour, one every few seconds, the oldest first."""
         return self._history.points()
 
-    def plot(self, of: Literal["rate", "lag", "behind"] = "rate") -> Plot:
+    def plot(self, of: Literal["rate", "lag", "behind"] = "rate") -> LinePlot:
         """Draw the last hour: events a second, ms that changes are late, or bytes of WAL behind."""
         title, unit, value = PLOTS[of]
         points = [(point.at_ms, value(point)) for point in self.history()]
-        return Plot(title=f"{self.name}: {title}", unit=unit, points=points)
+        return LinePlot(title=f"{self.name}: {title}", unit=unit, points=points)
 
     def signal(
         self, kind: str, data: Mapping[str, object] | str = "", *, identifier: str = ""
@@ -241,7 +241,7 @@ class Pipeline:
         for call in self._listeners:
             self._engine.on_notification(call)
         self._failure = None
-        self._history = History(self.status)
+        self._history = StatusHistory(self.status)
         return self._engine
 
     def _joined(self) -> None:

@@ -7,9 +7,9 @@ from typing import Final
 from waltap.decode.difference import difference
 from waltap.decode.relation import Relation
 from waltap.hookspecs import hookimpl
-from waltap.pipeline.status import Failure, SchemaChange
+from waltap.pipeline.status import RecentFailure, SchemaChange
 
-__all__ = ["Journal"]
+__all__ = ["RecentEvents"]
 
 KEPT: Final = 20
 
@@ -23,12 +23,12 @@ JOINED: Final = {
 }
 
 
-class Journal:
+class RecentEvents:
     """An observer of one run. What it has is replaced, never changed, so that any thread may read."""
 
     def __init__(self, pipeline: str, now_ms: Callable[[], int]) -> None:
         self._pipeline, self._now_ms = pipeline, now_ms
-        self.failures: tuple[Failure, ...] = ()
+        self.failures: tuple[RecentFailure, ...] = ()
         self.schema_changes: tuple[SchemaChange, ...] = ()
 
     @hookimpl
@@ -36,7 +36,7 @@ class Journal:
         """Keep it; one that was the last already is counted."""
         if pipeline != self._pipeline:
             return
-        found, others = Failure.of(error, self._now_ms(), retried=retried), self.failures
+        found, others = RecentFailure.of(error, self._now_ms(), retried=retried), self.failures
         if others and (others[0].code, others[0].problem) == (found.code, found.problem):
             found, others = replace(found, times=others[0].times + 1), others[1:]
         self.failures = (found, *others)[:KEPT]

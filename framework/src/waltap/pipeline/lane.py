@@ -4,25 +4,25 @@ import logging
 from dataclasses import dataclass
 
 from waltap.offsets.state_folder import SPILL
-from waltap.pipeline.delivery import Delivery
-from waltap.pipeline.run import Run
-from waltap.pipeline.setup import Stages
+from waltap.pipeline.delivery import SinkWriter
+from waltap.pipeline.run import PipelineRun
+from waltap.pipeline.setup import PipelineStages
 from waltap.source.connector import ChangeStream
 from waltap.source.position import SOLE
-from waltap.transactions.assembly import Assembler
+from waltap.transactions.assembly import TransactionAssembler
 
-__all__ = ["Lane", "lane"]
+__all__ = ["PartitionReader", "lane"]
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class Lane:
+class PartitionReader:
     """The stream of ``partition``, and what makes transactions of its messages."""
 
     partition: str
     stream: ChangeStream
-    assembler: Assembler
+    assembler: TransactionAssembler
 
     def close(self) -> None:
         """End the stream; may be called twice."""
@@ -31,11 +31,15 @@ class Lane:
 
 
 def lane(
-    run: Run, stages: Stages, delivery: Delivery, partition: str, stream: ChangeStream
-) -> Lane:
+    run: PipelineRun,
+    stages: PipelineStages,
+    delivery: SinkWriter,
+    partition: str,
+    stream: ChangeStream,
+) -> PartitionReader:
     """Return the lane that goes on with what was delivered of ``partition``."""
     engine, folder = run.profile.engine, run.state_dir / SPILL
-    assembler = Assembler(
+    assembler = TransactionAssembler(
         resume=delivery.written[partition],
         previous_end_lsn=delivery.previous_end_lsn[partition],
         spill_dir=folder if partition == SOLE else folder / partition,
@@ -44,4 +48,4 @@ def lane(
         describe=stages.relations.complete,
         warn=log.warning,
     )
-    return Lane(partition, stream, assembler)
+    return PartitionReader(partition, stream, assembler)

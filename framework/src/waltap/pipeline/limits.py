@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from waltap.transactions.transaction import TransactionPart
 
-__all__ = ["Limits", "Silence", "batches", "cut"]
+__all__ = ["IdleDetector", "Limits", "batches", "cut"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class Limits:
     whole_transactions: bool = False
 
 
-class Silence:
+class IdleDetector:
     """Tells when a stream has been silent long enough to count as idle. Sans-IO.
 
     A server that still works through old WAL is silent too. So, until it has read up to ``target``,

@@ -11,7 +11,7 @@ from waltap.errors import OffsetError
 from waltap.offsets.lock_file import LockFile, holder, noted
 from waltap.offsets.private_file import FOLDER, close_to_others, private_folder
 from waltap.offsets.state_folder import LOCK
-from waltap.pipeline.tenure import Tenure
+from waltap.pipeline.tenure import Leadership
 
 __all__ = [
     "PipelineLock",
@@ -104,10 +104,10 @@ class PipelineLock:
     Under a lease (``tenure``) it is the proof that the last owner is gone: the kernel lets go of the lock
     of a process that died. Where it is held all the same, or was held on another machine, whose locks
     may not be seen here, the last owner may be alive and not know yet that it lost the lease: then its
-    lease is outlasted, and the lock taken over. It writes nothing more, see `Tenure.check`.
+    lease is outlasted, and the lock taken over. It writes nothing more, see `Leadership.check`.
     """
 
-    def __init__(self, folder: Path, tenure: Tenure | None = None) -> None:
+    def __init__(self, folder: Path, tenure: Leadership | None = None) -> None:
         self._file = LockFile(folder / LOCK)
         self._made: list[Path] = []
         self._tenure = tenure if tenure is not None and tenure.leased else None
@@ -143,7 +143,7 @@ class PipelineLock:
             raise _running(pid)
         return self
 
-    def _take_leased(self, tenure: Tenure) -> None:
+    def _take_leased(self, tenure: Leadership) -> None:
         """Raises: PipelineRunning when a process has the lock that runs without a lease; LeaseLost,
         StopRequested, OSError."""
         before = noted(self._file.path)

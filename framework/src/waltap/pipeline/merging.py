@@ -8,10 +8,10 @@ from collections import deque
 
 from waltap.transactions.transaction import TransactionPart
 
-__all__ = ["Merge"]
+__all__ = ["PartitionMerge"]
 
 
-class Merge:
+class PartitionMerge:
     """Holds parts back until no earlier commit can come of another partition.
 
     ``quiet_s``: so long a partition may be silent before the others go on without it; a transaction of it

@@ -26,7 +26,7 @@ from typing import Final
 
 import msgspec
 
-from waltap.errors import Retry, SourceError, WaltapError
+from waltap.errors import RetryVerdict, SourceError, WaltapError
 from waltap.offsets.durable_file import replace_durably
 from waltap.offsets.offset import Offset
 from waltap.source.connector import Connector
@@ -92,7 +92,7 @@ Lost = Callable[[WaltapError, Sequence[str]], None]
 """Is given what tells of a gap, and the names of its tables."""
 
 
-class _Known(msgspec.Struct):
+class _KnownTables(msgspec.Struct):
     """What there was at the last start: identifiers of captured tables and of the others.
     ``left``: those of the others that were captured before. ``streamed_as`` is what
     `Connector.streamed_as` gave then."""
@@ -122,7 +122,7 @@ class NewTables:
         tell: Callable[[str, str], None],
     ) -> None:
         self._path, self._policy, self._captures, self._tell = path, policy, captures, tell
-        self._known: _Known | None = None
+        self._known: _KnownTables | None = None
         self._names: dict[str, tuple[str, str]] = {}
         self._captured: set[str] = set()
         self.captured: tuple[str, ...] = ()
@@ -152,7 +152,7 @@ class NewTables:
         self._names, captured = connector.existing_tables(), connector.captured_tables()
         self._captured = set(captured)
         before = self._load(_database(offset))
-        self._known = _Known(_database(offset), [], [], left=_had(before))
+        self._known = _KnownTables(_database(offset), [], [], left=_had(before))
         self._save()
 
     def begin(
@@ -176,7 +176,7 @@ class NewTables:
         self._captured = set(captured)
         self.captured = tuple(sorted(captured.values()))
         self._joining.clear()
-        self._known = _Known(database, [], [], _texts(connector.streamed_as()), _had(before))
+        self._known = _KnownTables(database, [], [], _texts(connector.streamed_as()), _had(before))
         if before is not None and not whole:
             known, others = set(before.captured), set(before.others)
             for identifier, name in captured.items():
@@ -270,7 +270,7 @@ class NewTables:
         try:
             connector.publish([place], wanted=True)
         except WaltapError as error:
-            if error.retry is not Retry.NEVER:
+            if error.retry is not RetryVerdict.NEVER:
                 raise
             log.warning("table %s cannot be added: %s", ".".join(place), error.problem)
             return "uncaptured"
@@ -334,13 +334,13 @@ class NewTables:
         if event != "waits":
             self._tell(name, event)
 
-    def _load(self, database: str) -> _Known | None:
+    def _load(self, database: str) -> _KnownTables | None:
         known = self._stored()
         return known if known is not None and known.database == database else None
 
-    def _stored(self) -> _Known | None:
+    def _stored(self) -> _KnownTables | None:
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=_Known)
+            return msgspec.json.decode(self._path.read_bytes(), type=_KnownTables)
         except (OSError, *UNREADABLE):
             return None
 
@@ -353,12 +353,12 @@ class NewTables:
         self._known.left = sorted(others.intersection(self._known.left))
         self._write(self._known)
 
-    def _write(self, known: _Known) -> None:
+    def _write(self, known: _KnownTables) -> None:
         with suppress(OSError):
             replace_durably(self._path, msgspec.json.encode(known))
 
 
-def _had(before: _Known | None) -> list[str]:
+def _had(before: _KnownTables | None) -> list[str]:
     """Return what was captured once."""
     return [] if before is None else [*before.captured, *before.left]
 

@@ -9,7 +9,7 @@ from waltap.clock import Clock
 from waltap.errors import SourceError
 from waltap.source.connector import ChangeStream
 from waltap.source.position import Position, lsn_text
-from waltap.transactions.assembly import Assembler
+from waltap.transactions.assembly import TransactionAssembler
 from waltap.transactions.transaction import TransactionPart
 
 __all__ = ["StreamSilent", "position_behind"]
@@ -44,7 +44,7 @@ def position_behind(
     """
     start = Position(end_lsn)
     with TemporaryDirectory(prefix="waltap-") as folder:
-        assembler = Assembler(start, None, Path(folder), memory_bytes)
+        assembler = TransactionAssembler(start, None, Path(folder), memory_bytes)
         try:
             return _found(_parts(stream, assembler, wal_end, clock), start, event_lsn, events)
         finally:
@@ -80,7 +80,7 @@ def _found(
 
 
 def _parts(
-    stream: ChangeStream, assembler: Assembler, wal_end: int, clock: Clock
+    stream: ChangeStream, assembler: TransactionAssembler, wal_end: int, clock: Clock
 ) -> Iterator[TransactionPart]:
     """Yield what comes, until the server has sent all there was. Raises: StreamSilent."""
     heard = clock.monotonic()

@@ -7,12 +7,12 @@ import msgspec
 
 from waltap.clock import Clock
 from waltap.config.profile import Component
-from waltap.dead_letters.undeliverable import Undeliverable
+from waltap.dead_letters.undeliverable import PoisonEventHandler
 from waltap.errors import SinkError
 from waltap.format.format import Format
 from waltap.notifications.notification import Notification
-from waltap.offsets.outlet_positions import Reached
-from waltap.pipeline.chain import Chain
+from waltap.offsets.outlet_positions import SinkProgress
+from waltap.pipeline.chain import TransformChain
 from waltap.pipeline.outlet_properties import OutletProperties
 from waltap.sink.held import require_held
 from waltap.sink.refusal import RecordsRefused
@@ -23,7 +23,7 @@ from waltap.transactions.order import TransactionCounts, TransactionOrder
 from waltap.transactions.remaining import remaining
 from waltap.transactions.transaction import Batch, events_in
 
-__all__ = ["Outlet", "OutletStages"]
+__all__ = ["OutletStages", "SinkBranch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +36,13 @@ class OutletStages:
     format_component: Component[FormatSpec]
     properties: OutletProperties
     make: Callable[[], Sink]
-    chain: Chain
-    undeliverable: Undeliverable
+    chain: TransformChain
+    undeliverable: PoisonEventHandler
     format: Format | None = None
     order: TransactionOrder = field(default_factory=TransactionOrder)
 
 
-class Outlet:
+class SinkBranch:
     """Gives one sink what it lacks, and knows how far it has got. Single-threaded.
 
     ``reached`` is what the sink has taken and ``durable`` what it has promised, by partition; ``paused``
@@ -66,7 +66,7 @@ class Outlet:
         """Return what the profile calls it."""
         return self.stages.name
 
-    def open(self, kept: Reached | None, stored: Positions, *, repairs: bool = False) -> None:
+    def open(self, kept: SinkProgress | None, stored: Positions, *, repairs: bool = False) -> None:
         """Open the sink; it goes on from what it keeps itself, else from ``kept``, else from ``stored``,
         the pipeline's own positions. With ``repairs`` it may have lost what it had. Raises: SinkError."""
         held = self.sink.open()
@@ -75,7 +75,7 @@ class Outlet:
         self.go_on(kept, stored, held)
 
     def go_on(
-        self, kept: Reached | None, stored: Positions, held: Position | Positions | None = None
+        self, kept: SinkProgress | None, stored: Positions, held: Position | Positions | None = None
     ) -> None:
         """Take note of how far the sink has got."""
         known = {**stored, **(kept.positions if kept else {})}
@@ -168,7 +168,7 @@ class Outlet:
             before = self.durable.get(name, position)
             self.durable = self.durable.moved(name, max(before, position))
 
-    def kept(self) -> Reached:
+    def kept(self) -> SinkProgress:
         """Return what a later run must know; what is behind it is let go."""
         counted = None
         for place in list(self._counted):
@@ -179,7 +179,7 @@ class Outlet:
             if durable is not None and position < durable:
                 del self._counted[place]
         held = Positions.of(self.sink.held(), next(iter(self.durable), SOLE))
-        return Reached(positions=dict(self.durable), counted=counted, held=dict(held))
+        return SinkProgress(positions=dict(self.durable), counted=counted, held=dict(held))
 
     def close(self) -> None:
         """Release the sink; may be called twice."""

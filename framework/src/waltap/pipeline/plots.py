@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 
-__all__ = ["Plot"]
+__all__ = ["LinePlot"]
 
 WIDTH, HEIGHT = 640, 180
 LEFT, RIGHT, TOP, BOTTOM = 70, 12, 26, 24
@@ -17,7 +17,7 @@ LINE = "#1f9d8f"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plot:
+class LinePlot:
     """One line. ``points`` are (ms since 1970 UTC, value), the oldest first; None breaks the line."""
 
     title: str

@@ -12,25 +12,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waltap.amounts import size
-from waltap.config.name_patterns import Names, Unmatched, unmatched
+from waltap.config.name_patterns import CatalogNames, UnmatchedPattern, unmatched
 from waltap.config.profile import Component, Profile
-from waltap.errors import OffsetError, Retry, SinkError, SourceError, WaltapError
+from waltap.errors import OffsetError, RetryVerdict, SinkError, SourceError, WaltapError
 from waltap.files.place import refusal
 from waltap.format.format import Format
 from waltap.host import Host
-from waltap.offsets.gaps import Gaps
+from waltap.offsets.gaps import GapCertificates
 from waltap.offsets.offset import Offset
 from waltap.offsets.state_folder import BELONGINGS, OFFSET
-from waltap.pipeline.chain import Chain
+from waltap.pipeline.chain import TransformChain
 from waltap.pipeline.channels import SINK
 from waltap.pipeline.fan_out import FanOut
 from waltap.pipeline.lock import running, unusable
 from waltap.pipeline.onlooker import asked_of_the_stored_offset
-from waltap.pipeline.setup import Stages
+from waltap.pipeline.setup import PipelineStages
 from waltap.pipeline.slot_owners import orphan_slots
 from waltap.sink.sink import Sink
 from waltap.source.check_context import CheckContext
-from waltap.source.connector import Check, Connector
+from waltap.source.connector import Connector, PreflightCheck
 from waltap.specs import FormatSpec, SinkSpec
 
 __all__ = ["NotReady", "checks", "refuse"]
@@ -51,7 +51,7 @@ class MaskUnmatched(SourceError):
     """A pattern of ``column.mask.*`` matches no column: what it is to hide would be delivered."""
 
     code = "WT-2047"
-    retry = Retry.NEVER
+    retry = RetryVerdict.NEVER
     remedy = (
         "Correct the pattern, a regular expression that fits schema, table and column, joined by dots, "
         "as a whole, or take it out. waltap.unmatched.masks=warn starts all the same, where the column is "
@@ -64,7 +64,7 @@ class EventTransformUnfit(WaltapError):
     Spark, the terminal), which no event is made for; or a format that makes none."""
 
     code = "WT-3203"
-    retry = Retry.NEVER
+    retry = RetryVerdict.NEVER
     remedy = (
         "Use a sink that takes records (--sink jsonl:PATH), or take the transform {transform} out of the "
         "profile: the column.* properties mask, cut and leave out columns for every sink."
@@ -76,7 +76,7 @@ class RecordTransformUnfit(WaltapError):
     Spark, the terminal), which no record is made for; or a format that makes records in its own way."""
 
     code = "WT-3205"
-    retry = Retry.NEVER
+    retry = RetryVerdict.NEVER
     remedy = (
         "Use a sink that takes records (--sink jsonl:PATH), or take the transform {transform} out of the "
         "profile: for every sink the column.* properties mask, cut and leave out columns, and the "
@@ -89,7 +89,7 @@ class ConverterUnfit(WaltapError):
     Spark, SQL, the terminal), which writes columns in its own way."""
 
     code = "WT-3208"
-    retry = Retry.NEVER
+    retry = RetryVerdict.NEVER
     remedy = (
         "Use a sink that takes records (--sink jsonl:PATH), or take the converter {converter} out of the "
         "profile: a plugin's register_types maps types for every sink."
@@ -100,14 +100,14 @@ class FormatUnfit(WaltapError):
     """The sink writes JSON, and the format of keys, values or headers is another."""
 
     code = "WT-3302"
-    retry = Retry.NEVER
+    retry = RetryVerdict.NEVER
     remedy = (
         "Use a sink that takes any bytes, or set key.converter, value.converter and header.converter to "
         "json for this one."
     )
 
 
-def checks(stages: Stages, connector: Connector, *, locked: bool) -> list[Check]:
+def checks(stages: PipelineStages, connector: Connector, *, locked: bool) -> list[PreflightCheck]:
     """Go through everything. ``locked``: this process holds the pipeline's lock.
 
     Raises: ConnectionLost.
@@ -137,14 +137,16 @@ def checks(stages: Stages, connector: Connector, *, locked: bool) -> list[Check]
     return found + _of_plugins(stages, connector, offset)
 
 
-def refuse(found: Iterable[Check]) -> None:
+def refuse(found: Iterable[PreflightCheck]) -> None:
     """Log warnings; raise the first error that does not pass by itself, the others are logged.
 
     Raises: the error of the check, NotReady where it has none.
     """
     errors = []
     for check in found:
-        passes = isinstance(check.error, SourceError) and check.error.retry is Retry.RECONNECT
+        passes = (
+            isinstance(check.error, SourceError) and check.error.retry is RetryVerdict.RECONNECT
+        )
         if check.verdict == "error" and not passes:
             errors.append(check)
         elif check.verdict != "ok":
@@ -157,20 +159,22 @@ def refuse(found: Iterable[Check]) -> None:
         raise first.error or NotReady(problem, remedy=first.remedy.rstrip("."))
 
 
-def _start_refused(found: list[Check]) -> bool:
+def _start_refused(found: list[PreflightCheck]) -> bool:
     return any(check.name == "start" and check.error is not None for check in found)
 
 
-def _expected(check: Check) -> Check:
+def _expected(check: PreflightCheck) -> PreflightCheck:
     """Return what is as it has to be while the pipeline runs: its own process reads the slot."""
     if check.name != "replication slot" or check.error is None:
         return check
-    if check.error.retry is not Retry.RECONNECT:
+    if check.error.retry is not RetryVerdict.RECONNECT:
         return check
-    return Check(name=check.name, verdict="ok", found=f"{check.found}: this pipeline, which runs")
+    return PreflightCheck(
+        name=check.name, verdict="ok", found=f"{check.found}: this pipeline, which runs"
+    )
 
 
-def _state(stages: Stages, *, locked: bool) -> Check:
+def _state(stages: PipelineStages, *, locked: bool) -> PreflightCheck:
     folder = stages.state_dir
     holder = None if locked else running(folder)
     if holder is not None:
@@ -178,13 +182,13 @@ def _state(stages: Stages, *, locked: bool) -> Check:
         found = (
             f"{folder}: the pipeline runs as pid {pid}; the other checks hold for its next start"
         )
-        return Check(name="state folder", verdict="ok", found=found)
+        return PreflightCheck(name="state folder", verdict="ok", found=found)
     elsewhere = _state_of_an_earlier_version(stages.profile, folder)
     cause = refusal(folder, folder=True)
     if cause is not None:
-        return Check.failed("state folder", unusable(folder, cause))
+        return PreflightCheck.failed("state folder", unusable(folder, cause))
     if elsewhere is not None and stages.store.load() is None:
-        return Check(
+        return PreflightCheck(
             name="state folder",
             verdict="error",
             found=f"no offset is stored in {folder}; {elsewhere} has one of a pipeline of this name, "
@@ -192,7 +196,7 @@ def _state(stages: Stages, *, locked: bool) -> Check:
             remedy=f"If it is this pipeline's: mv {elsewhere} {folder}; if not, start from another "
             "directory",
         )
-    return Check(name="state folder", verdict="ok", found=str(folder))
+    return PreflightCheck(name="state folder", verdict="ok", found=str(folder))
 
 
 def _state_of_an_earlier_version(profile: Profile, folder: Path) -> Path | None:
@@ -206,13 +210,15 @@ def _state_of_an_earlier_version(profile: Profile, folder: Path) -> Path | None:
     return found if (found / OFFSET).exists() else None
 
 
-def _interrupted(stages: Stages, connector: Connector, offset: Offset) -> list[Check]:
+def _interrupted(
+    stages: PipelineStages, connector: Connector, offset: Offset
+) -> list[PreflightCheck]:
     """Return what was captured, and what the server streams no more or not all of as things stand."""
     names = stages.new_tables.interrupted(connector, offset)
     if not names:
         return []
     return [
-        Check(
+        PreflightCheck(
             name="streamed tables",
             verdict="warning",
             found=f"the server was made to stream no more of {', '.join(names)}, or not everything, or "
@@ -223,7 +229,7 @@ def _interrupted(stages: Stages, connector: Connector, offset: Offset) -> list[C
     ]
 
 
-def _orphans(stages: Stages, connector: Connector) -> list[Check]:
+def _orphans(stages: PipelineStages, connector: Connector) -> list[PreflightCheck]:
     """Return that slots of the database keep WAL for nobody, as far as the folder of states tells."""
     found = orphan_slots(stages.profile, connector, stages.store)
     if not found:
@@ -231,7 +237,7 @@ def _orphans(stages: Stages, connector: Connector) -> list[Check]:
     names = ", ".join(f"{slot.name} ({size(slot.retained_bytes)} of WAL)" for slot in found)
     first = found[0].name
     return [
-        Check(
+        PreflightCheck(
             name="orphan slots",
             verdict="warning",
             found=f"nobody reads {names}, and no pipeline of this folder of states has them",
@@ -241,18 +247,22 @@ def _orphans(stages: Stages, connector: Connector) -> list[Check]:
     ]
 
 
-def _gaps(stages: Stages, others: Sequence[Check]) -> list[Check]:
+def _gaps(stages: PipelineStages, others: Sequence[PreflightCheck]) -> list[PreflightCheck]:
     """Return that something was lost and not made good yet. What refuses a start, by ``others``, says how
     that is done."""
     try:
-        found = Gaps(stages.state_dir).open()
+        found = GapCertificates(stages.state_dir).open()
     except OffsetError as error:
-        return [Check(name="gaps", verdict="warning", found=error.problem, remedy=error.advice())]
+        return [
+            PreflightCheck(
+                name="gaps", verdict="warning", found=error.problem, remedy=error.advice()
+            )
+        ]
     if not found:
         return []
     spans = "; ".join(f"from {gap.begin.lsn} to {gap.end.lsn} ({gap.code})" for gap in found)
     return [
-        Check(
+        PreflightCheck(
             name="gaps",
             verdict="warning",
             found=f"changes may be missing at the sink: {spans}",
@@ -264,21 +274,21 @@ def _gaps(stages: Stages, others: Sequence[Check]) -> list[Check]:
     ]
 
 
-def _of_patterns(stages: Stages, connector: Connector) -> list[Check]:
+def _of_patterns(stages: PipelineStages, connector: Connector) -> list[PreflightCheck]:
     """Return what patterns of tables and columns match nothing."""
     idle = _unmatched(stages, connector)
     masks = [each for each in idle if each.masks]
     found = []
     if masks:
         problem = f"no column fits {_listed(masks)}: values would be delivered unmasked"
-        check = Check.failed("masks", MaskUnmatched(problem))
+        check = PreflightCheck.failed("masks", MaskUnmatched(problem))
         found.append(
             check if stages.profile.capture.unmatched_masks == "fail" else check.as_warning()
         )
     others = [each for each in idle if not each.masks]
     if others:
         found.append(
-            Check(
+            PreflightCheck(
                 name="name patterns",
                 verdict="warning",
                 found=f"nothing that there is fits {_listed(others)}",
@@ -289,10 +299,10 @@ def _of_patterns(stages: Stages, connector: Connector) -> list[Check]:
     return found
 
 
-def _unmatched(stages: Stages, connector: Connector) -> list[Unmatched]:
+def _unmatched(stages: PipelineStages, connector: Connector) -> list[UnmatchedPattern]:
     columns: list[object] = []
 
-    def names() -> Names:
+    def names() -> CatalogNames:
         known = connector.column_names()
         columns.extend(known)
         capture = stages.capture
@@ -302,18 +312,18 @@ def _unmatched(stages: Stages, connector: Connector) -> list[Unmatched]:
             own = capture.heartbeat_topic, capture.transaction_topic, capture.message_topic
             topics += [*own, capture.properties.notification_topic or ""]
         raw = dict.fromkeys(name for table in tables for name in capture.unrenamed(*table))
-        return Names(known, topics, raw)
+        return CatalogNames(known, topics, raw)
 
     found = list(unmatched(stages.profile, names))
     return found if columns else []  # nothing is known, or nothing is there yet
 
 
-def _listed(patterns: list[Unmatched]) -> str:
+def _listed(patterns: list[UnmatchedPattern]) -> str:
     more = f", and {len(patterns) - NAMED} more" if len(patterns) > NAMED else ""
     return ", ".join(map(str, patterns[:NAMED])) + more
 
 
-def _of_guardrail(stages: Stages, connector: Connector) -> list[Check]:
+def _of_guardrail(stages: PipelineStages, connector: Connector) -> list[PreflightCheck]:
     """Return that more tables are captured than the profile wants."""
     capture = stages.profile.capture
     most = capture.guardrail_max
@@ -321,9 +331,9 @@ def _of_guardrail(stages: Stages, connector: Connector) -> list[Check]:
         return []
     number = len(connector.captured_tables())
     if number <= most:
-        return [Check(name="guardrail", verdict="ok", found=f"{number} of {most} tables")]
+        return [PreflightCheck(name="guardrail", verdict="ok", found=f"{number} of {most} tables")]
     return [
-        Check(
+        PreflightCheck(
             name="guardrail",
             verdict="error" if capture.guardrail_action == "fail" else "warning",
             found=f"{number} tables are captured, and guardrail.collections.max is {most}",
@@ -333,22 +343,22 @@ def _of_guardrail(stages: Stages, connector: Connector) -> list[Check]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Destination:
+class _CheckedSink:
     """A sink, and what renders for it; ``chain`` are the transforms before it."""
 
     sink: Sink
     component: Component[SinkSpec]
     format: Format | None
     format_spec: FormatSpec
-    chain: Chain
+    chain: TransformChain
 
 
-def _destinations(stages: Stages) -> list[_Destination]:
+def _destinations(stages: PipelineStages) -> list[_CheckedSink]:
     """Return the sink of a pipeline, or each of several."""
     profile, sink = stages.profile, stages.sink
     if isinstance(sink, FanOut):
         return [
-            _Destination(
+            _CheckedSink(
                 sink=outlet.sink,
                 component=outlet.stages.component,
                 format=outlet.stages.format,
@@ -358,7 +368,7 @@ def _destinations(stages: Stages) -> list[_Destination]:
             for outlet in sink.outlets
         ]
     return [
-        _Destination(
+        _CheckedSink(
             sink=sink,
             component=profile.sink,
             format=stages.format,
@@ -368,22 +378,22 @@ def _destinations(stages: Stages) -> list[_Destination]:
     ]
 
 
-def _of_sink(stages: Stages) -> list[Check]:
+def _of_sink(stages: PipelineStages) -> list[PreflightCheck]:
     name = f"sink {stages.profile.sink.spec.name}"
     try:
         return stages.sink.check()
     except WaltapError as error:
-        return [Check.failed(name, error)]
+        return [PreflightCheck.failed(name, error)]
     except Exception as error:  # noqa: BLE001 - a plugin's; the other checks are worth their answers
         return [_blamed(name, stages.host, error)]
 
 
-def _truncates(stages: Stages, destination: _Destination) -> list[Check]:
+def _truncates(stages: PipelineStages, destination: _CheckedSink) -> list[PreflightCheck]:
     """Return that truncates would reach a sink that does not apply them."""
     if destination.sink.capabilities.truncate or "t" in stages.capture.skipped:
         return []
     return [
-        Check(
+        PreflightCheck(
             name=f"sink {destination.component.spec.name}",
             verdict="warning",
             found="it does not apply truncates: rows that a TRUNCATE removes stay at the destination",
@@ -392,17 +402,17 @@ def _truncates(stages: Stages, destination: _Destination) -> list[Check]:
     ]
 
 
-def _of_format(destination: _Destination) -> list[Check]:
+def _of_format(destination: _CheckedSink) -> list[PreflightCheck]:
     """Look whether the sink can hold what the format writes."""
     form = destination.format
     if form is None or form.text or not destination.sink.capabilities.json_only:
         return []
     sink, name = destination.component.spec.name, destination.format_spec.name
     problem = f"the sink {sink} holds JSON, and the format is {name}"
-    return [Check.failed("format", FormatUnfit(problem))]
+    return [PreflightCheck.failed("format", FormatUnfit(problem))]
 
 
-def _of_events(destination: _Destination) -> list[Check]:
+def _of_events(destination: _CheckedSink) -> list[PreflightCheck]:
     """Look whether there are events for the transforms that want some."""
     taken = destination.format is not None and destination.format_spec.takes_events
     if taken or not destination.chain.events:
@@ -412,10 +422,10 @@ def _of_events(destination: _Destination) -> list[Check]:
     if destination.format is not None:
         who = f"the format {destination.format_spec.name} makes no events"
     problem = f"{name} transforms events, and {who}"
-    return [Check.failed("transforms", EventTransformUnfit(problem, transform=name))]
+    return [PreflightCheck.failed("transforms", EventTransformUnfit(problem, transform=name))]
 
 
-def _of_converters(stages: Stages, destination: _Destination) -> list[Check]:
+def _of_converters(stages: PipelineStages, destination: _CheckedSink) -> list[PreflightCheck]:
     """Look whether the sink takes what converters give."""
     if destination.format is not None or not stages.conversions.converters:
         return []
@@ -424,10 +434,10 @@ def _of_converters(stages: Stages, destination: _Destination) -> list[Check]:
     problem = (
         f"{label} converts columns of records, and the sink {sink} takes the changes themselves"
     )
-    return [Check.failed("converters", ConverterUnfit(problem, converter=label))]
+    return [PreflightCheck.failed("converters", ConverterUnfit(problem, converter=label))]
 
 
-def _of_records(destination: _Destination) -> list[Check]:
+def _of_records(destination: _CheckedSink) -> list[PreflightCheck]:
     """Look whether there are records for the transforms that want some."""
     taken = destination.format is not None and destination.format_spec.takes_record_transforms
     if taken or not destination.chain.records:
@@ -437,10 +447,10 @@ def _of_records(destination: _Destination) -> list[Check]:
     if destination.format is not None:
         who = f"the format {destination.format_spec.name} makes its records in its own way"
     problem = f"{label} transforms records, and {who}"
-    return [Check.failed("transforms", RecordTransformUnfit(problem, transform=label))]
+    return [PreflightCheck.failed("transforms", RecordTransformUnfit(problem, transform=label))]
 
 
-def _of_notifications(stages: Stages) -> list[Check]:
+def _of_notifications(stages: PipelineStages) -> list[PreflightCheck]:
     """Look whether the sink takes records, where notifications are to be among them."""
     profile = stages.profile
     if stages.formats or not profile.capture.notification_topic:
@@ -449,7 +459,7 @@ def _of_notifications(stages: Stages) -> list[Check]:
         return []
     sink = profile.sink.spec.name
     return [
-        Check(
+        PreflightCheck(
             name="notifications",
             verdict="error",
             found=f"notification.enabled.channels names sink, and the sink {sink} takes the changes "
@@ -459,7 +469,7 @@ def _of_notifications(stages: Stages) -> list[Check]:
     ]
 
 
-def _elsewhere(stages: Stages, offset: Offset | None) -> list[Check]:
+def _elsewhere(stages: PipelineStages, offset: Offset | None) -> list[PreflightCheck]:
     """Return that what was captured up to the offset went to another sink."""
     if offset is None or offset.snapshot is not None:
         return []
@@ -469,7 +479,7 @@ def _elsewhere(stages: Stages, offset: Offset | None) -> list[Check]:
         if offset.sink_identity and offset.sink_identity == stages.sink.identity():
             return []  # it was moved
     return [
-        Check(
+        PreflightCheck(
             name=f"sink {stages.profile.sink.spec.name}",
             verdict="warning",
             found=f"what was captured up to the stored offset went to {offset.sink}; {stages.destination} "
@@ -479,8 +489,10 @@ def _elsewhere(stages: Stages, offset: Offset | None) -> list[Check]:
     ]
 
 
-def _of_plugins(stages: Stages, connector: Connector, offset: Offset | None) -> list[Check]:
-    found: list[Check] = []
+def _of_plugins(
+    stages: PipelineStages, connector: Connector, offset: Offset | None
+) -> list[PreflightCheck]:
+    found: list[PreflightCheck] = []
     context = CheckContext(profile=stages.profile, connector=connector, offset=offset)
     for spec in stages.host.checks.values():
         try:
@@ -490,8 +502,8 @@ def _of_plugins(stages: Stages, connector: Connector, offset: Offset | None) -> 
     return found
 
 
-def _blamed(name: str, host: Host, error: Exception) -> Check:
+def _blamed(name: str, host: Host, error: Exception) -> PreflightCheck:
     told = host.blamed(error)
     if isinstance(told, WaltapError):
-        return Check.failed(name, told)
-    return Check(name=name, verdict="error", found=f"{type(told).__name__}: {told}")
+        return PreflightCheck.failed(name, told)
+    return PreflightCheck(name=name, verdict="error", found=f"{type(told).__name__}: {told}")

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from waltap.pipeline.snapshot_state import ChunkEnd
 from waltap.source.position import Position, Positions
 
-__all__ = ["Promised", "Promises", "Written"]
+__all__ = ["AckedPosition", "PendingAcks", "WrittenBatch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class WrittenBatch:
     """One batch as the offset is to know it: where it ends, with what state of signals it was written,
     which chunks of the snapshot end in it, and whether the snapshot does. ``at``: when the sink took it,
     by a clock that never goes back; ``commit_ms``: when its first change committed."""
@@ -27,7 +27,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Promised:
+class AckedPosition:
     """What a flush has promised anew. ``signals``: None where nothing was, or nothing is left to promise;
     then they are what they were, or what they are now."""
 
@@ -37,25 +37,25 @@ class Promised:
     ends_snapshot: bool
 
 
-class Promises:
+class PendingAcks:
     """Batches in the order in which they were written."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Written] = deque()
+        self._waiting: deque[WrittenBatch] = deque()
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
     @property
-    def oldest(self) -> Written | None:
+    def oldest(self) -> WrittenBatch | None:
         """Return the first batch that is not promised."""
         return self._waiting[0] if self._waiting else None
 
-    def add(self, written: Written) -> None:
+    def add(self, written: WrittenBatch) -> None:
         """Take note of a batch that the sink took."""
         self._waiting.append(written)
 
-    def take(self, number: int) -> Promised:
+    def take(self, number: int) -> AckedPosition:
         """Return what the promise of all batches up to ``number`` comes to, and let go of them."""
         positions, chunk_ends, ends_snapshot = Positions(), list[ChunkEnd](), False
         signals: Mapping[str, object] | None = None
@@ -65,7 +65,7 @@ class Promises:
             chunk_ends += batch.chunk_ends
             ends_snapshot = ends_snapshot or batch.ends_snapshot
             signals = batch.signals
-        return Promised(
+        return AckedPosition(
             positions=positions,
             signals=signals if self._waiting else None,
             chunk_ends=tuple(chunk_ends),

@@ -3,22 +3,22 @@
 from collections.abc import Callable
 
 from waltap.decode.message import Message
-from waltap.pipeline.gathering import Gathering
-from waltap.pipeline.lane import Lane
+from waltap.pipeline.gathering import PartBatcher
+from waltap.pipeline.lane import PartitionReader
 from waltap.pipeline.limits import batches, cut
-from waltap.pipeline.run import Run
+from waltap.pipeline.run import PipelineRun
 from waltap.pipeline.signal_table import SignalTable
-from waltap.source.connector import Overlap
+from waltap.source.connector import SnapshotOverlap
 from waltap.transactions.transaction import TransactionPart
 
-__all__ = ["Pump"]
+__all__ = ["ReadLoop"]
 
 FEW_MESSAGES = 256
 """So few that came at once may be large rows: they are not kept while the next are received. Many are,
 since memory that is given back as a whole is asked for again at once (10 % of processor time)."""
 
 
-class Pump:
+class ReadLoop:
     """Moves the changes of one stream. Back-pressure is the absence of a `pull`.
 
     ``overlap`` is what a snapshot has read already; ``slot_xmin`` is `Connector.slot_xmin`. ``gathered``
@@ -28,10 +28,10 @@ class Pump:
 
     def __init__(
         self,
-        run: Run,
-        lane: Lane,
+        run: PipelineRun,
+        lane: PartitionReader,
         signals: SignalTable,
-        overlap: Overlap | None,
+        overlap: SnapshotOverlap | None,
         slot_xmin: Callable[[], int | None],
         took: Callable[[list[TransactionPart]], None] | None = None,
     ) -> None:
@@ -42,7 +42,7 @@ class Pump:
         self._batch_events = engine.batch_events
         self._overlap, self._slot_xmin = overlap, slot_xmin
         whole = run.delivery is not None and run.delivery.whole_transactions
-        self.gathered = Gathering(engine.linger_ms / 1000, engine.batch_events, whole=whole)
+        self.gathered = PartBatcher(engine.linger_ms / 1000, engine.batch_events, whole=whole)
         self._took = took or self.take
         self._messages: list[Message] = []
         self._parts: list[TransactionPart] = []

@@ -5,20 +5,20 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from waltap.capture.capture import Capture
+from waltap.capture.capture import CaptureRules
 from waltap.decode.relation import Column, Relation
 from waltap.decode.replica_identity import IdentityWarning, ReplicaIdentity
 from waltap.decode.tuple_image import Tuple, Value
-from waltap.errors import Retry, SourceError
-from waltap.events import Identities
+from waltap.errors import RetryVerdict, SourceError
+from waltap.events import ReplicaIdentities
 from waltap.host import Host
-from waltap.mapping.connect_schema import Kind
+from waltap.mapping.connect_schema import ConnectKind
 from waltap.mapping.type_registry import TypeRegistry
-from waltap.source.connector import Check, Connector
+from waltap.source.connector import Connector, PreflightCheck
 from waltap.source.relation_memory import RelationMemory
 from waltap.specs import SourceTransformContext
 
-__all__ = ["MaskLost", "MaskUnfit", "Relations"]
+__all__ = ["DescribedRelations", "MaskLost", "MaskUnfit"]
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class MaskLost(SourceError):
     no ``column.mask.*`` or ``column.truncate.*`` property fits it any more. Nothing of it was sent."""
 
     code = "WT-2049"
-    retry = Retry.NEVER
+    retry = RetryVerdict.NEVER
     remedy = (
         "Let the pattern of the property fit the names of before and of now, {pattern}, and start again: "
         "changes of before may still come. Where values of the new column are for everybody, "
@@ -48,7 +48,7 @@ class MaskUnfit(SourceError):
     it makes other texts of texts. Nothing of the column was sent."""
 
     code = "WT-2050"
-    retry = Retry.NEVER
+    retry = RetryVerdict.NEVER
     remedy = (
         "Leave these columns out: column.exclude.list = {columns}. Where their values are for everybody, "
         "waltap.unmatched.masks=warn delivers them as they are."
@@ -56,14 +56,14 @@ class MaskUnfit(SourceError):
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownRelation:
     """What was made of one relation version."""
 
     described: Relation | None = None
     identity: ReplicaIdentity | None = None
 
 
-class Relations:
+class DescribedRelations:
     """The relations of a run. ``connector`` describes them, and changes with every reconnect;
     ``forget_elsewhere`` gets the OID of a relation that is gone, once all its rows were written. A version
     that has lost a mask, by what ``memory`` has of the table, is refused before it is described."""
@@ -72,7 +72,7 @@ class Relations:
         self,
         pipeline: str,
         host: Host,
-        capture: Capture,
+        capture: CaptureRules,
         types: TypeRegistry,
         forget_elsewhere: Callable[[int], None],
         memory: RelationMemory,
@@ -84,12 +84,12 @@ class Relations:
         self._bare_masks_fail = not debezium and capture.properties.unmatched_masks == "fail"
         memory.judge = self._keep_masks
         self.connector: Connector | None = None
-        self._known: dict[int, dict[Relation, _Known]] = {}
+        self._known: dict[int, dict[Relation, _KnownRelation]] = {}
         self._last_seen: dict[str, Relation] = {}
         self._warned: set[IdentityWarning] = set()
         self._left_out: dict[int, tuple[str, ...]] = {}
         self._gone: dict[int, int] = {}
-        self.identities = Identities(
+        self.identities = ReplicaIdentities(
             host.replica_identities.values(),
             lambda relation: host.choose("choose_replica_identity", relation=relation),
         )
@@ -108,13 +108,13 @@ class Relations:
             self.announced(described)
         return known.described
 
-    def _version(self, relation: Relation) -> _Known:
+    def _version(self, relation: Relation) -> _KnownRelation:
         versions = self._known.setdefault(relation.oid, {})
         known = versions.get(relation)
         if known is None:
             if len(versions) == DESCRIPTIONS_KEPT:
                 del versions[next(iter(versions))]
-            known = versions[relation] = _Known()
+            known = versions[relation] = _KnownRelation()
         return known
 
     def forget(self, oid: int, lsn: int) -> None:
@@ -265,19 +265,19 @@ class Relations:
         for index in self.capture.columns(relation):
             column = relation.columns[index]
             mapping = self.types.of(relation, column)
-            kind = Kind.STRING if mapping is None else mapping.schema.kind
+            kind = ConnectKind.STRING if mapping is None else mapping.schema.kind
             transform = self.capture.transform(relation, column, kind)
             if transform is not None and transform.hides:
                 found.add(column.name)
         return found
 
-    def mask_check(self, relation: Relation) -> Check | None:
+    def mask_check(self, relation: Relation) -> PreflightCheck | None:
         """Return what a described relation has of columns that a mask or a truncation is for, and cannot
         change."""
         bare = self._unmasked(relation)
         if bare is None:
             return None
-        check = Check.failed(f"masks of {relation.name}", bare)
+        check = PreflightCheck.failed(f"masks of {relation.name}", bare)
         return check if self._bare_masks_fail else check.as_warning()
 
     def _refuse_unmasked(self, relation: Relation) -> None:

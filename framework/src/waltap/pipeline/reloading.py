@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from waltap.config.changes import changes
 from waltap.config.profile import Profile
 
-__all__ = ["Reloaded", "reloaded"]
+__all__ = ["ReloadResult", "reloaded"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reloaded:
+class ReloadResult:
     """What became of a profile that was read again: properties that hold now, and those that changed and
     hold with the next start, by their names."""
 
@@ -17,7 +17,7 @@ class Reloaded:
     restart: tuple[str, ...] = ()
 
 
-def reloaded(running: Profile, wanted: Profile) -> tuple[Profile, Reloaded]:
+def reloaded(running: Profile, wanted: Profile) -> tuple[Profile, ReloadResult]:
     """Return ``running`` with those properties of ``wanted`` that may change in a run."""
     found = changes(running, wanted)
     taken = [each for each in found if each.reloadable]
@@ -27,7 +27,7 @@ def reloaded(running: Profile, wanted: Profile) -> tuple[Profile, Reloaded]:
         if each.declaration is not None
     }
     engine = running.engine.model_copy(update=update)
-    return replace(running, engine=engine), Reloaded(
+    return replace(running, engine=engine), ReloadResult(
         applied=tuple(each.name for each in taken),
         restart=tuple(each.name for each in found if not each.reloadable),
     )

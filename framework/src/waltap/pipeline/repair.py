@@ -15,13 +15,13 @@ from waltap.config.profile import Profile
 from waltap.errors import OffsetError, WaltapError
 from waltap.host import Host
 from waltap.notifications.notification import Notification
-from waltap.offsets.gaps import Gap, Gaps, Reread
+from waltap.offsets.gaps import CaptureGap, GapCertificates, RereadTable
 from waltap.pipeline.channels import INCREMENTAL
 from waltap.pipeline.engine import Engine
 from waltap.pipeline.gap_notes import GapNotes
-from waltap.sink.comparison import Compared
+from waltap.sink.comparison import TableComparison
 
-__all__ = ["Repair", "RepairIncomplete"]
+__all__ = ["GapRepair", "RepairIncomplete"]
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class RepairIncomplete(OffsetError):
 
 
 @dataclass(slots=True)
-class _Told:
+class _SnapshotObserver:
     """What notifications told of the snapshot with one identifier."""
 
     identifier: str = ""
@@ -63,17 +63,17 @@ class _Told:
     over: bool = False
 
 
-class Repair:
+class GapRepair:
     """Repairs the open gaps of one profile, whose pipeline does not run elsewhere."""
 
     def __init__(self, profile: Profile, host: Host) -> None:
         self.engine, self._host = Engine(profile, host, repairs=True), host
-        self._gaps = Gaps(profile.engine.state_dir / profile.name)
+        self._gaps = GapCertificates(profile.engine.state_dir / profile.name)
         self._notes = GapNotes(self._gaps, profile.name)
-        self._told, self._ended = _Told(), threading.Event()
+        self._told, self._ended = _SnapshotObserver(), threading.Event()
         self._refusal, self._gone = "", list[str]()
 
-    def run(self, now_ms: Callable[[], int]) -> dict[str, Reread]:
+    def run(self, now_ms: Callable[[], int]) -> dict[str, RereadTable]:
         """Run until the tables are read, then close the certificates; return what was read of each table.
 
         Raises: RepairIncomplete, and what a run raises.
@@ -99,7 +99,8 @@ class Repair:
             raise RepairIncomplete(f"the gap is not repaired: {why}")
         names = dict.fromkeys((*told.rows, *sorted(told.equal)))
         reread = {
-            name: Reread(rows=told.rows.get(name, 0), compared=name in told.equal) for name in names
+            name: RereadTable(rows=told.rows.get(name, 0), compared=name in told.equal)
+            for name in names
         }
         remark = COMPARED_REMARK if told.equal >= set(names) else REMARK
         if self._gone:
@@ -163,7 +164,7 @@ class Repair:
                     surplus += f"; {found.place} names all"
                 self._told.failed[name] = f"still different at the destination{surplus}"
 
-    def _compared(self, tables: list[str]) -> Mapping[str, Compared]:
+    def _compared(self, tables: list[str]) -> Mapping[str, TableComparison]:
         try:
             found = self._host.choose(
                 "choose_comparison",
@@ -197,7 +198,7 @@ class Repair:
             told.over = True
 
 
-def _tables(gaps: list[Gap]) -> list[str]:
+def _tables(gaps: list[CaptureGap]) -> list[str]:
     """Return the tables of all gaps; none where one does not know them."""
     if any(not gap.tables for gap in gaps):
         return []

@@ -13,10 +13,10 @@ import msgspec
 
 from waltap.clock import Clock
 from waltap.control.protocol import ReplayRequest
-from waltap.dead_letters.letter import Letter
-from waltap.dead_letters.replay import Replay, Replayed
-from waltap.errors import ConfigurationError, Problem, WaltapError
-from waltap.pipeline.setup import Stages
+from waltap.dead_letters.letter import DeadLetter
+from waltap.dead_letters.replay import Redelivery, RedeliveryResult
+from waltap.errors import ConfigurationError, PropertyProblem, WaltapError
+from waltap.pipeline.setup import PipelineStages
 from waltap.source.position import Positions
 
 __all__ = ["ReplayAnswer", "ReplayAsked", "ReplayDesk", "replayed"]
@@ -59,7 +59,7 @@ class ReplayDesk:
         if any(not future.cancelled() for _, future in self._asked):
             raise ReplayAsked
 
-    def serve(self, stages: Stages, clock: Clock) -> None:
+    def serve(self, stages: PipelineStages, clock: Clock) -> None:
         """Do what was asked for; whatever fails is the asker's to know."""
         with self._lock:
             asked, self._asked = self._asked, []
@@ -77,7 +77,7 @@ class ReplayDesk:
                 future.set_result(ReplayAnswer({}, why))
 
 
-def _answer(stages: Stages, clock: Clock, request: ReplayRequest) -> ReplayAnswer:
+def _answer(stages: PipelineStages, clock: Clock, request: ReplayRequest) -> ReplayAnswer:
     found: dict[str, str] = {}
     try:
         every = stages.desk.store.letters()
@@ -96,8 +96,8 @@ def _answer(stages: Stages, clock: Clock, request: ReplayRequest) -> ReplayAnswe
 
 
 def replayed(
-    stages: Stages, letters: Sequence[Letter], clock: Clock, *, again: bool, anew: bool
-) -> Iterator[Replayed]:
+    stages: PipelineStages, letters: Sequence[DeadLetter], clock: Clock, *, again: bool, anew: bool
+) -> Iterator[RedeliveryResult]:
     """Deliver ``letters`` to the sinks that refused them, and tell of each.
 
     ``stages`` are made for it alone, and nothing else delivers. ``again``: those that were replayed
@@ -110,19 +110,19 @@ def replayed(
         yield from _replay(stages, sink, clock).run(those)
 
 
-def _replay(stages: Stages, sink: str, clock: Clock) -> Replay:
+def _replay(stages: PipelineStages, sink: str, clock: Clock) -> Redelivery:
     """Return what replays the letters of a sink. Raises: ConfigurationError where it is gone."""
     outlet = next((each for each in stages.outlets if each.name == sink), None)
     if outlet is None and (sink or stages.outlets):
         named = ", ".join(each.name for each in stages.outlets) or "the profile's only one"
-        problem = Problem(
+        problem = PropertyProblem(
             "sinks", f"letters are of the sink {sink!r}, which is not there", allowed=named
         )
         raise ConfigurationError([problem])
     chain = stages.chain if outlet is None else outlet.chain
     form = stages.format if outlet is None else outlet.format
     offset = stages.store.load()
-    return Replay(
+    return Redelivery(
         store=stages.desk.store,
         sink=stages.sink if outlet is None else outlet.make(),
         make=lambda batch: chain.made(batch, form, clock.time_ns()),
@@ -131,5 +131,5 @@ def _replay(stages: Stages, sink: str, clock: Clock) -> Replay:
     )
 
 
-def _without_record(letter: Letter) -> Letter:
+def _without_record(letter: DeadLetter) -> DeadLetter:
     return msgspec.structs.replace(letter, record=None) if letter.change is not None else letter

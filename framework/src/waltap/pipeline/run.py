@@ -8,45 +8,51 @@ from functools import partial
 from pathlib import Path
 
 from waltap.amounts import duration
-from waltap.clock import Chance, Clock
+from waltap.clock import Clock, RandomSource
 from waltap.config.profile import Profile
-from waltap.errors import ConfigurationError, Problem
+from waltap.errors import ConfigurationError, PropertyProblem
 from waltap.host import Host
-from waltap.offsets.gaps import Gaps
+from waltap.offsets.gaps import GapCertificates
 from waltap.offsets.offset import PartitionOffset
 from waltap.offsets.private_file import private, private_folder
-from waltap.pipeline.backoff import Backoff
-from waltap.pipeline.channels import Channels
-from waltap.pipeline.counts import RATE_WINDOWS_S, Counts, SnapshotTimes, StreamGauges
-from waltap.pipeline.delivery import Delivery
+from waltap.pipeline.backoff import RetryBackoff
+from waltap.pipeline.channels import PipelineChannels
+from waltap.pipeline.counts import RATE_WINDOWS_S, RunCounters, SnapshotTimes, StreamGauges
+from waltap.pipeline.delivery import SinkWriter
 from waltap.pipeline.gap_notes import GapNotes
 from waltap.pipeline.guarding import guardian_of, orders_of
-from waltap.pipeline.journal import Journal
+from waltap.pipeline.journal import RecentEvents
 from waltap.pipeline.limits import Limits
 from waltap.pipeline.passwords import chosen_password
 from waltap.pipeline.replaying import ReplayDesk
 from waltap.pipeline.sink_calls import SinkCalls
-from waltap.pipeline.status import Failure, PartitionStatus, Status, Waiting
+from waltap.pipeline.status import (
+    IncrementalProgress,
+    PartitionStatus,
+    PipelineStatus,
+    RecentFailure,
+)
 from waltap.pipeline.stop import StopFlag
-from waltap.pipeline.tenure import LeaseUnavailable, Tenure
-from waltap.snapshot.incremental_state import State
+from waltap.pipeline.tenure import Leadership, LeaseUnavailable
+from waltap.snapshot.incremental_state import IncrementalState
 from waltap.source.connector import MadeByRun
 from waltap.source.lease import LeaseContext
 from waltap.source.position import Position
 from waltap.specs import EventTransformSpec, RecordTransformSpec
 
-__all__ = ["Run"]
+__all__ = ["PipelineRun"]
 
 log = logging.getLogger(__name__)
 
 
-class Run:
+class PipelineRun:
     """State of one run, from its start to its end.
 
     ``linked``: a connection has stood. ``sink_open``: the sink was opened once. ``started``: rows were
     read, or the stream begun. ``cut``: the limit of records left out what had been received.
     ``delivery`` is that of the present connection, or of the last one, ``streaming`` the present stream.
-    ``may_write`` raises where this process may write no more, to sink or state (`Tenure`, `PipelineLock`).
+    ``may_write`` raises where this process may write no more, to sink or state (`Leadership`,
+    `PipelineLock`).
     ``made`` is the connector's, ``channels`` are signals' and notifications', ``replays`` waits for dead
     letters. ``guard`` guards the slot,
     ``gaps`` keeps what was lost; with ``repairs`` a lost position is no reason not to start.
@@ -60,7 +66,7 @@ class Run:
         host: Host,
         limits: Limits,
         clock: Clock,
-        chance: Chance,
+        chance: RandomSource,
         ready_file: Path | None,
         *,
         repairs: bool = False,
@@ -68,7 +74,7 @@ class Run:
     ) -> None:
         self.profile, self.host, self.limits = profile, host, limits
         self.clock, self.chance = clock, chance
-        self.channels = Channels(profile, host, clock, chance)
+        self.channels = PipelineChannels(profile, host, clock, chance)
         self.replays = ReplayDesk()
         self.stop = StopFlag()
         self.entered: tuple[str, int] = ("new", clock.time_ns())
@@ -78,18 +84,18 @@ class Run:
             for use in profile.transforms
             if not isinstance(use.spec, EventTransformSpec | RecordTransformSpec)
         )
-        self.counts = Counts(
+        self.counts = RunCounters(
             filtered=[0] * len(self.transform_names),
             snapshot=SnapshotTimes(clock.monotonic),
             calls=SinkCalls(clock),
         )
         self._next_word_s = 0.0
-        self.journal = Journal(profile.name, lambda: clock.time_ns() // 1_000_000)
-        self.delivery: Delivery | None = None
+        self.journal = RecentEvents(profile.name, lambda: clock.time_ns() // 1_000_000)
+        self.delivery: SinkWriter | None = None
         self.streaming: StreamGauges | None = None
         self.captured_tables: tuple[str, ...] = ()
         self.received_lsn = self.confirmed_lsn = 0
-        self.last_failure: Failure | None = None
+        self.last_failure: RecentFailure | None = None
         self.reconnects = self.backoff()
         self.linked = self.sink_open = self.started = self.cut = False
         self.midway = False
@@ -98,7 +104,7 @@ class Run:
         self.repairs, self.confirmable = repairs, confirmable
         self.tenure = self._tenure()
         self.may_write: Callable[[], None] = self.tenure.check
-        self.gaps = GapNotes(Gaps(self.state_dir), profile.name)
+        self.gaps = GapNotes(GapCertificates(self.state_dir), profile.name)
         self.guard = guardian_of(self)
         self._ready_file = ready_file
         self._began = clock.monotonic()
@@ -128,7 +134,7 @@ class Run:
         """Return the pipeline's own folder."""
         return self.profile.engine.state_dir / self.profile.name
 
-    def _tenure(self) -> Tenure:
+    def _tenure(self) -> Leadership:
         engine, component = self.profile.engine, self.profile.connector
         if not engine.standby:
             open_lease = None
@@ -144,7 +150,7 @@ class Run:
                 password=chosen_password(self.host),
             )
             open_lease = partial(component.spec.lease, component.properties, context)
-        return Tenure(
+        return Leadership(
             open_lease,
             seconds=engine.lease_ms / 1000,
             wait=self.wait,
@@ -171,7 +177,7 @@ class Run:
     def begin_anew(self) -> None:
         """Forget what belongs to the connections and the sink so far: another process may have run the
         pipeline meanwhile."""
-        self.channels = Channels(self.profile, self.host, self.clock, self.chance)
+        self.channels = PipelineChannels(self.profile, self.host, self.clock, self.chance)
         self.replays = ReplayDesk()
         self.delivery = self.streaming = None
         self.linked = self.sink_open = self.started = self.cut = self.midway = False
@@ -181,10 +187,10 @@ class Run:
 
     # --- its ends -----------------------------------------------------------------------------
 
-    def backoff(self) -> Backoff:
+    def backoff(self) -> RetryBackoff:
         """Return new waits between tries, as the profile wants them."""
         engine = self.profile.engine
-        return Backoff(
+        return RetryBackoff(
             self.wait,
             retries=engine.max_retries,
             ceiling_s=engine.retry_delay_ms / 1000,
@@ -236,7 +242,7 @@ class Run:
     def failed(self, error: Exception, *, retried: bool) -> None:
         """Tell observers of a failure."""
         at_ms = self.clock.time_ns() // 1_000_000
-        self.last_failure = Failure.of(error, at_ms, retried=retried)
+        self.last_failure = RecentFailure.of(error, at_ms, retried=retried)
         self.host.notify("on_failure", pipeline=self.profile.name, error=error, retried=retried)
 
     def look_on(self) -> None:
@@ -265,7 +271,7 @@ class Run:
             "on_slot", pipeline=self.profile.name, event=event, slot=partition.slot, lsn=lsn
         )
 
-    def status(self) -> Status:
+    def status(self) -> PipelineStatus:
         """Return the status now. May be called from any thread."""
         counts, streaming, delivery = self.counts, self.streaming, self.delivery
         now, now_ns = self.clock.monotonic(), self.clock.time_ns()
@@ -273,7 +279,7 @@ class Run:
         waiting = None if delivery is None else delivery.waiting_since
         in_flight = counts.calls.in_flight()
         by_table = counts.by_table
-        return Status(
+        return PipelineStatus(
             pipeline=self.profile.name,
             at_ms=now_ns // 1_000_000,
             started_ms=self.started_ns // 1_000_000,
@@ -319,7 +325,7 @@ class Run:
             metric_tables=self.profile.engine.metric_tables,
         )
 
-    def _partitions(self, delivery: Delivery) -> tuple[PartitionStatus, ...]:
+    def _partitions(self, delivery: SinkWriter) -> tuple[PartitionStatus, ...]:
         confirmed = self.confirmed_lsn  # what comes last is read first (status.py)
         durable, written = delivery.offset.positions, delivery.written
         received, server = self.received_lsn, self.guard.server_lsn
@@ -368,12 +374,14 @@ class Run:
                 os.utime(self._ready_file)
 
 
-def _waiting(signals: Mapping[str, object]) -> Waiting | None:
+def _waiting(signals: Mapping[str, object]) -> IncrementalProgress | None:
     """Return what of incremental snapshots is to be read, of the state that goes into the offset."""
-    state = State.restored(signals)
+    state = IncrementalState.restored(signals)
     if not state.queue:
         return None
-    return Waiting(table=state.queue[0].name, queued=len(state.queue) - 1, paused=state.paused)
+    return IncrementalProgress(
+        table=state.queue[0].name, queued=len(state.queue) - 1, paused=state.paused
+    )
 
 
 @contextmanager
@@ -381,5 +389,5 @@ def _usable(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        problem = Problem(str(path), f"cannot be written: {error.strerror}")
+        problem = PropertyProblem(str(path), f"cannot be written: {error.strerror}")
         raise ConfigurationError([problem], origin="the ready file") from error

@@ -4,24 +4,24 @@ import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from waltap.capture.capture import Capture
+from waltap.capture.capture import CaptureRules
 from waltap.clock import Clock, SystemClock
 from waltap.config.profile import Component, OutletProfile, Profile, TransformUse
 from waltap.config.secrecy import redacted
 from waltap.dead_letters.copy import LettersCopied
-from waltap.dead_letters.desk import Desk
-from waltap.dead_letters.handling import Handling, Policy
+from waltap.dead_letters.desk import DeadLetterQueue
+from waltap.dead_letters.handling import FailureHandling, FailurePolicy
 from waltap.dead_letters.store import LetterStore
-from waltap.dead_letters.undeliverable import Undeliverable
+from waltap.dead_letters.undeliverable import PoisonEventHandler
 from waltap.decode.relation import Column, Relation
 from waltap.errors import OffsetError, SinkError
 from waltap.format.format import Format, FormatContext
 from waltap.format.record_stage import RecordStep
 from waltap.format.record_transform import RecordTransformContext
 from waltap.host import Host
-from waltap.mapping.conversion import Conversion
+from waltap.mapping.conversion import ColumnConversion
 from waltap.mapping.type_registry import TypeRegistry
-from waltap.offsets.belongings import Belongings
+from waltap.offsets.belongings import OwnedObjects
 from waltap.offsets.offset import Offset, OffsetStore
 from waltap.offsets.outlet_positions import OutletPositions
 from waltap.offsets.state_folder import (
@@ -32,14 +32,14 @@ from waltap.offsets.state_folder import (
     RELATIONS,
     TABLES,
 )
-from waltap.pipeline.chain import Chain
-from waltap.pipeline.conversions import Conversions
+from waltap.pipeline.chain import TransformChain
+from waltap.pipeline.conversions import ColumnConversions
 from waltap.pipeline.fan_out import FanOut
 from waltap.pipeline.new_tables import NewTables
 from waltap.pipeline.outlet import OutletStages
 from waltap.pipeline.passwords import chosen_password
-from waltap.pipeline.relations import Relations
-from waltap.pipeline.tenure import Tenure
+from waltap.pipeline.relations import DescribedRelations
+from waltap.pipeline.tenure import Leadership
 from waltap.sink.sink import Sink, SinkContext
 from waltap.snapshot.progress import SnapshotProgress
 from waltap.snapshot.snapshotter import Snapshotter
@@ -59,10 +59,10 @@ from waltap.transactions.order import TransactionOrder
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Stages", "build"]
+__all__ = ["PipelineStages", "build"]
 
 
-class Stages:
+class PipelineStages:
     """What a run is made of. The connector changes with every reconnect; the rest stays."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Stages:
         host: Host,
         run_id: str,
         stopping: Callable[[], bool],
-        tenure: Tenure | None,
+        tenure: Leadership | None,
         clock: Clock,
         *,
         repairs: bool = False,
@@ -80,10 +80,10 @@ class Stages:
         self._repairs = repairs
         self._tenure = tenure if tenure is not None and tenure.leased else None
         naming = profile.topic_naming
-        self.capture = Capture(profile.capture, naming.spec.factory(naming.properties))
+        self.capture = CaptureRules(profile.capture, naming.spec.factory(naming.properties))
         self.types = TypeRegistry(host.types, self.capture.types, self._conversion)
         self.memory = RelationMemory(self.state_dir / RELATIONS)
-        self.relations = Relations(
+        self.relations = DescribedRelations(
             profile.name,
             host,
             self.capture,
@@ -92,7 +92,7 @@ class Stages:
             self.memory,
             debezium=profile.debezium,
         )
-        self.conversions = Conversions(
+        self.conversions = ColumnConversions(
             [(use.label, use.spec.factory(use.properties)) for use in profile.converters],
             self.capture,
             self.relations.describe,
@@ -100,7 +100,7 @@ class Stages:
         )
         self.order = TransactionOrder()
         self.store: OffsetStore = _StoreWithMemory(self._store(), self.memory)
-        self.belongings = Belongings(self.state_dir / BELONGINGS)
+        self.belongings = OwnedObjects(self.state_dir / BELONGINGS)
         self.new_tables = NewTables(
             self.state_dir / TABLES,
             _new_tables_policy(profile),
@@ -110,7 +110,7 @@ class Stages:
             ),
         )
         self.send_format = SendFormat(self.relations.unreadable)
-        self.desk = Desk(
+        self.desk = DeadLetterQueue(
             LetterStore(self.state_dir / DEAD_LETTERS),
             clock,
             describe=self.relations.describe,
@@ -118,8 +118,8 @@ class Stages:
             copy=self._copy_of_letters(),
         )
         self._letters_form: Format | None = None
-        self.policy = Policy.of(profile.engine, profile.capture)
-        self.undeliverable = Undeliverable(self.policy, "", self.order, self.desk)
+        self.policy = FailurePolicy.of(profile.engine, profile.capture)
+        self.undeliverable = PoisonEventHandler(self.policy, "", self.order, self.desk)
         self.chain = self._chain(profile.transforms)
         self.outlets = [self._outlet(outlet, run_id) for outlet in profile.outlets]
         self.sink = self._sink()
@@ -127,7 +127,7 @@ class Stages:
         if self.sink.capabilities.records:
             self.format = self._format(profile.format, self.chain, self.order, run_id)
         if self.outlets:  # theirs: what is left out for one may be given to another
-            self.chain = Chain()
+            self.chain = TransformChain()
 
     def renew_sink(self) -> Sink:
         """Close the sink, which failed, and return a new one in its place, not opened. What goes wrong in
@@ -264,7 +264,7 @@ class Stages:
         folder = self.state_dir / OUTLETS / outlet.name
         chain = self._chain((*self.profile.transforms, *outlet.transforms))
         order = TransactionOrder()
-        policy = Policy.of(
+        policy = FailurePolicy.of(
             self.profile.engine, self.profile.capture, outlet.properties.errors_tolerance
         )
         takes_records = self._made_sink(outlet.sink, folder, policy).capabilities.records
@@ -276,13 +276,18 @@ class Stages:
             properties=outlet.properties,
             make=lambda: self._made_sink(outlet.sink, folder, policy),
             chain=chain,
-            undeliverable=Undeliverable(policy, outlet.name, order, self.desk),
+            undeliverable=PoisonEventHandler(policy, outlet.name, order, self.desk),
             format=form,
             order=order,
         )
 
     def _made_sink(
-        self, component: Component[SinkSpec], folder: Path, policy: Policy, *, whole: bool = False
+        self,
+        component: Component[SinkSpec],
+        folder: Path,
+        policy: FailurePolicy,
+        *,
+        whole: bool = False,
     ) -> Sink:
         return component.spec.factory(
             component.properties,
@@ -301,12 +306,12 @@ class Stages:
                 may_write=(lambda: None) if self._tenure is None else self._tenure.check,
                 whole=whole,
                 repairs=self._repairs,
-                tolerant=policy.records is not Handling.FAIL,
+                tolerant=policy.records is not FailureHandling.FAIL,
             ),
         )
 
-    def _chain(self, uses: Iterable[TransformUse]) -> Chain:
-        chain = Chain()
+    def _chain(self, uses: Iterable[TransformUse]) -> TransformChain:
+        chain = TransformChain()
         for use in uses:
             spec = use.spec
             if isinstance(spec, RecordTransformSpec):
@@ -322,7 +327,7 @@ class Stages:
             chain.batches.append(self.conversions)
         return chain
 
-    def _conversion(self, relation: Relation, column: Column) -> Conversion | None:
+    def _conversion(self, relation: Relation, column: Column) -> ColumnConversion | None:
         return self.conversions.of(relation, column)
 
     def _record_step(self, spec: RecordTransformSpec, use: TransformUse) -> RecordStep:
@@ -357,7 +362,7 @@ class Stages:
     def _format(
         self,
         component: Component[FormatSpec],
-        chain: Chain,
+        chain: TransformChain,
         order: TransactionOrder,
         run_id: str,
     ) -> Format:
@@ -393,7 +398,8 @@ class Stages:
         topic = engine.dead_letter_topic or f"{capture.topic_prefix}.dead-letters"
         folder = self.state_dir / DEAD_LETTERS / "sink"
         return LettersCopied(
-            lambda: self._made_sink(component, folder, Policy(records=Handling.WARN)), topic
+            lambda: self._made_sink(component, folder, FailurePolicy(records=FailureHandling.WARN)),
+            topic,
         )
 
     def _form_of_letters(self, run_id: str) -> Format | None:
@@ -402,7 +408,9 @@ class Stages:
         if self._letters_form is None and spec is not None and spec.properties is not None:
             plain = {f"{side}.converter.schemas.enable": False for side in ("key", "value")}
             component = Component(spec, spec.properties.model_validate(plain))
-            self._letters_form = self._format(component, Chain(), TransactionOrder(), run_id)
+            self._letters_form = self._format(
+                component, TransformChain(), TransactionOrder(), run_id
+            )
         return self._letters_form
 
 
@@ -453,10 +461,12 @@ def build(
     *,
     run_id: str,
     stopping: Callable[[], bool] = lambda: False,
-    tenure: Tenure | None = None,
+    tenure: Leadership | None = None,
     clock: Clock | None = None,
     repairs: bool = False,
-) -> Stages:
+) -> PipelineStages:
     """Return the stages of a pipeline; nothing is connected yet. ``tenure`` is that of a run; with
     ``repairs`` a destination may have lost what it had. Raises: WaltapError."""
-    return Stages(profile, host, run_id, stopping, tenure, clock or SystemClock(), repairs=repairs)
+    return PipelineStages(
+        profile, host, run_id, stopping, tenure, clock or SystemClock(), repairs=repairs
+    )

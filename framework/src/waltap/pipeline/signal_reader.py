@@ -6,8 +6,8 @@ from functools import partial
 
 from waltap.errors import WaltapError
 from waltap.pipeline.channels import SIGNAL
-from waltap.pipeline.delivery import Delivery
-from waltap.pipeline.run import Run
+from waltap.pipeline.delivery import SinkWriter
+from waltap.pipeline.run import PipelineRun
 from waltap.signals.actions import SignalCall
 from waltap.signals.errors import SignalIgnored, SignalUnusable
 from waltap.signals.signal import SNAPSHOTS, Action, Signal
@@ -33,7 +33,7 @@ class SignalReader:
     in the log and by a notification.
     """
 
-    def __init__(self, run: Run, delivery: Delivery) -> None:
+    def __init__(self, run: PipelineRun, delivery: SinkWriter) -> None:
         self._run, self._delivery = run, delivery
         self._max_bytes = run.profile.engine.signal_max_bytes
 

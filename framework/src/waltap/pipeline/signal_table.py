@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 from waltap.clock import new_identifier, processor_time
 from waltap.pipeline.blocking_snapshot import BlockingSnapshot
-from waltap.pipeline.delivery import Delivery, Part
-from waltap.pipeline.run import Run
-from waltap.pipeline.setup import Stages
+from waltap.pipeline.delivery import Part, SinkWriter
+from waltap.pipeline.run import PipelineRun
+from waltap.pipeline.setup import PipelineStages
 from waltap.pipeline.signal_reader import SignalReader
 from waltap.pipeline.snapshot_report import IncrementalReport
 from waltap.signals.signal import Signal
 from waltap.snapshot.chunk_size import ChunkSize
 from waltap.snapshot.incremental import IncrementalSnapshots, Read
-from waltap.snapshot.incremental_state import State
+from waltap.snapshot.incremental_state import IncrementalState
 from waltap.source.connector import Connector
 from waltap.transactions.transaction import TransactionPart
 
@@ -35,10 +35,10 @@ class SignalTable:
 
     def __init__(
         self,
-        run: Run,
+        run: PipelineRun,
         connector: Connector,
-        stages: Stages,
-        delivery: Delivery,
+        stages: PipelineStages,
+        delivery: SinkWriter,
         undecided: Callable[[], list[str]],
     ) -> None:
         self._chance = run.chance
@@ -169,10 +169,10 @@ class SignalTable:
 
 
 def _watcher(
-    run: Run,
+    run: PipelineRun,
     connector: Connector,
-    stages: Stages,
-    delivery: Delivery,
+    stages: PipelineStages,
+    delivery: SinkWriter,
     undecided: Callable[[], list[str]],
     read: Read,
     *,
@@ -198,6 +198,6 @@ def _watcher(
         delete_closes=engine.watermarking == "insert_delete",
         notice=IncrementalReport(run.host, run.channels, run.counts, pipeline=run.profile.name),
         obeyed=obeyed,
-        state=State.restored(delivery.offset.signals),
+        state=IncrementalState.restored(delivery.offset.signals),
         undecided=undecided,
     )

@@ -4,7 +4,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from waltap.errors import OffsetError
-from waltap.offsets.belongings import Belongings
+from waltap.offsets.belongings import OwnedObjects
 from waltap.offsets.file_store import FileOffsetStore
 from waltap.offsets.state_folder import BELONGINGS, OFFSET
 from waltap.pipeline.lock import running
@@ -29,7 +29,7 @@ def slot_owners(profile: "Profile", connector: "Connector", own: "OffsetStore") 
     for path in sorted(folder.glob(f"*/{BELONGINGS}")):
         if not path.with_name(OFFSET).exists() and running(path.parent) is not None:
             with suppress(OffsetError):
-                for entry in Belongings(path).all():
+                for entry in OwnedObjects(path).all():
                     if (entry.kind, entry.system_id) == ("slot", system):
                         owners[entry.name] = path.parent.name
     stores = {

@@ -4,11 +4,11 @@ import logging
 from collections.abc import Callable, Sequence
 
 from waltap.host import Host
-from waltap.pipeline.channels import Channels
-from waltap.pipeline.delivery import Delivery
+from waltap.pipeline.channels import PipelineChannels
+from waltap.pipeline.delivery import SinkWriter
 from waltap.pipeline.snapshot_report import SnapshotReport
 from waltap.snapshot.chunk import SnapshotChunk
-from waltap.source.connector import Connector, SourceLacks, Start
+from waltap.source.connector import Connector, SourceLacks, StartPosition
 from waltap.transactions.transaction import SnapshotRows
 
 __all__ = ["SnapshotPhase", "cut"]
@@ -26,9 +26,9 @@ class SnapshotPhase:
 
     def __init__(
         self,
-        delivery: Delivery,
+        delivery: SinkWriter,
         host: Host,
-        channels: Channels,
+        channels: PipelineChannels,
         *,
         pipeline: str,
         flush_s: Callable[[], float],
@@ -40,7 +40,7 @@ class SnapshotPhase:
         self._report = SnapshotReport("initial", host, channels, delivery.counts, pipeline=pipeline)
         self.begun = self.handed = False
 
-    def run(self, connector: Connector, start: Start) -> bool:
+    def run(self, connector: Connector, start: StartPosition) -> bool:
         """Deliver every piece and close the snapshot; False when the run ends before that: then what was
         written is flushed, and the snapshot stays open."""
         completed = False
@@ -53,7 +53,7 @@ class SnapshotPhase:
             _tell_mode(connector, completed=completed)
         return completed
 
-    def _run(self, connector: Connector, start: Start) -> bool:
+    def _run(self, connector: Connector, start: StartPosition) -> bool:
         delivery, report = self._delivery, self._report
         captured = connector.captured_tables().values() if self._notified else ()
         report.started(sorted(set(captured)))
@@ -81,7 +81,7 @@ class SnapshotPhase:
         report.completed()
         return True
 
-    def _chunks(self, connector: Connector, start: Start) -> Sequence[SnapshotChunk] | None:
+    def _chunks(self, connector: Connector, start: StartPosition) -> Sequence[SnapshotChunk] | None:
         """Return the chunks of the snapshot where the sink has others read them, None where the engine
         reads it."""
         if start.resumes or self._left() is not None or not self._delivery.takes_chunks():

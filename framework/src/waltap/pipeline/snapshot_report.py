@@ -1,8 +1,8 @@
 """How far a snapshot is: told to observers, notification channels and the status."""
 
 from waltap.host import Host
-from waltap.pipeline.channels import INCREMENTAL, INITIAL, Channels
-from waltap.pipeline.counts import Counts, TableProgress
+from waltap.pipeline.channels import INCREMENTAL, INITIAL, PipelineChannels
+from waltap.pipeline.counts import RunCounters, SnapshotTableProgress
 
 __all__ = ["IncrementalReport", "SnapshotReport"]
 
@@ -14,7 +14,13 @@ class SnapshotReport:
     """
 
     def __init__(
-        self, kind: str, host: Host, channels: Channels, counts: Counts, *, pipeline: str
+        self,
+        kind: str,
+        host: Host,
+        channels: PipelineChannels,
+        counts: RunCounters,
+        *,
+        pipeline: str,
     ) -> None:
         self._kind, self._host, self._channels = kind, host, channels
         self._counts, self._pipeline = counts, pipeline
@@ -93,7 +99,7 @@ class SnapshotReport:
 
     def _note(self, *, complete: bool = False) -> None:
         total = self._rows if complete else self._total
-        self._counts.tables[self._table] = TableProgress(
+        self._counts.tables[self._table] = SnapshotTableProgress(
             table=self._table, rows=self._rows, estimate=total, complete=complete
         )
 
@@ -112,7 +118,9 @@ class SnapshotReport:
 class IncrementalReport:
     """Tells of incremental snapshots, from what becomes of them as notifications say it."""
 
-    def __init__(self, host: Host, channels: Channels, counts: Counts, *, pipeline: str) -> None:
+    def __init__(
+        self, host: Host, channels: PipelineChannels, counts: RunCounters, *, pipeline: str
+    ) -> None:
         self._host, self._channels, self._counts = host, channels, counts
         self._pipeline, self._table = pipeline, ""
 
@@ -140,7 +148,7 @@ class IncrementalReport:
             self._tell(kind.lower(), "", 0)
 
     def _note(self, table: str, rows: int, *, complete: bool = False) -> None:
-        self._counts.tables[table] = TableProgress(
+        self._counts.tables[table] = SnapshotTableProgress(
             table=table, rows=rows, estimate=rows if complete else None, complete=complete
         )
 

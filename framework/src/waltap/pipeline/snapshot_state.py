@@ -8,7 +8,7 @@ from waltap.offsets.offset import Offset
 from waltap.snapshot.progress import TableChunks
 from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 
-__all__ = ["ChunkEnd", "ReadSoFar", "chunk_ends"]
+__all__ = ["ChunkEnd", "TablesRead", "chunk_ends"]
 
 Part = TransactionPart | SnapshotRows | Heartbeat
 ChunkEnd = tuple[str, int, bool]
@@ -24,7 +24,7 @@ def chunk_ends(parts: Iterable[Part]) -> tuple[ChunkEnd, ...]:
     )
 
 
-class ReadSoFar:
+class TablesRead:
     """Keeps which tables have begun, and which of their chunks are durable.
 
     A table counts as begun before the first of its rows is delivered: of what does not count as begun

@@ -9,16 +9,22 @@ from dataclasses import dataclass
 
 from waltap.errors import WaltapError
 from waltap.guardian.health import SlotHealth
-from waltap.pipeline.counts import SnapshotStatus, TableProgress
+from waltap.pipeline.counts import SnapshotStatus, SnapshotTableProgress
 from waltap.pipeline.table_counts import LastEvent, TableStatus
-from waltap.sink.onward import Onward
+from waltap.sink.onward import DownstreamProgress
 from waltap.source.position import Position
 
-__all__ = ["Failure", "PartitionStatus", "SchemaChange", "Status", "Waiting"]
+__all__ = [
+    "IncrementalProgress",
+    "PartitionStatus",
+    "PipelineStatus",
+    "RecentFailure",
+    "SchemaChange",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class RecentFailure:
     """Something that went wrong; ``at_ms`` since 1970 UTC, ``retried``: the run went on. ``times``: how
     often in a row, ``remedy``: what to do."""
 
@@ -30,7 +36,7 @@ class Failure:
     times: int = 1
 
     @classmethod
-    def of(cls, error: BaseException, at_ms: int, *, retried: bool) -> "Failure":
+    def of(cls, error: BaseException, at_ms: int, *, retried: bool) -> "RecentFailure":
         """Return what is told of an error."""
         if isinstance(error, WaltapError):
             return cls(
@@ -54,7 +60,7 @@ class SchemaChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class IncrementalProgress:
     """The incremental snapshot that is under way: the table that is read, and how many wait behind it.
     Keys of rows are no part of a status."""
 
@@ -87,7 +93,7 @@ class PartitionStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class PipelineStatus:
     """What a pipeline does and has done in this run. Times are ms since 1970 UTC.
 
     ``state`` as `on_state` names it, since ``state_since_ms``. ``events`` are changes and snapshot rows
@@ -133,20 +139,20 @@ class Status:
     held_bytes: int = 0
     spilled_bytes: int = 0
     captured_tables: tuple[str, ...] = ()
-    snapshot: tuple[TableProgress, ...] = ()
+    snapshot: tuple[SnapshotTableProgress, ...] = ()
     reconnects: int = 0
     batch_retries: int = 0
     left_out: int = 0
     dead_letters: int = 0
     notifications_lost: int = 0
-    last_failure: Failure | None = None
+    last_failure: RecentFailure | None = None
     slot: SlotHealth | None = None
     open_gaps: int = 0
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[RecentFailure, ...] = ()
     schema_changes: tuple[SchemaChange, ...] = ()
-    onward: tuple[Onward, ...] = ()
+    onward: tuple[DownstreamProgress, ...] = ()
     snapshot_run: SnapshotStatus | None = None
-    incremental: Waiting | None = None
+    incremental: IncrementalProgress | None = None
     tables: tuple[TableStatus, ...] = ()
     last_event: LastEvent | None = None
     last_transaction: int | None = None

@@ -2,13 +2,13 @@
 
 import msgspec
 
-from waltap.pipeline.status import Status
+from waltap.pipeline.status import PipelineStatus
 from waltap.source.position import lsn_text
 
 __all__ = ["status_document"]
 
 
-def status_document(status: Status) -> dict[str, object]:
+def status_document(status: PipelineStatus) -> dict[str, object]:
     """Return a status as JSON has it: LSNs as text, durations and times in ms."""
     document: dict[str, object] = msgspec.to_builtins(status)
     document["partitions"] = [

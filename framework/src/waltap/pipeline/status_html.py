@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from html import escape
 
 from waltap.amounts import size
-from waltap.pipeline.status import Status
+from waltap.pipeline.status import PipelineStatus
 from waltap.printable import printable
 from waltap.source.position import lsn_text
 
@@ -14,7 +14,7 @@ TABLES_MAX = 50
 """Tables that are shown."""
 
 
-def status_html(status: Status) -> str:
+def status_html(status: PipelineStatus) -> str:
     """Return what a person wants to know first."""
     rate = next((rate for _, rate in status.events_per_second), 0.0)
     facts = [
@@ -45,7 +45,7 @@ def status_html(status: Status) -> str:
     return "".join(parts)
 
 
-def _tables(status: Status) -> Iterator[tuple[str, ...]]:
+def _tables(status: PipelineStatus) -> Iterator[tuple[str, ...]]:
     """Give a line for every captured table, with its part of the snapshot where there was one."""
     read = {each.table: each for each in status.snapshot}
     for name in dict.fromkeys((*read, *status.captured_tables)):

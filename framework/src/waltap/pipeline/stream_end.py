@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from waltap.pipeline.delivery import Delivery
-from waltap.pipeline.lane import Lane
-from waltap.pipeline.limits import Silence
-from waltap.pipeline.run import Run
+from waltap.pipeline.delivery import SinkWriter
+from waltap.pipeline.lane import PartitionReader
+from waltap.pipeline.limits import IdleDetector
+from waltap.pipeline.run import PipelineRun
 from waltap.source.connector import Connector
 
 __all__ = ["StreamEnd"]
@@ -16,10 +16,10 @@ class StreamEnd:
 
     def __init__(
         self,
-        run: Run,
+        run: PipelineRun,
         connector: Connector,
-        lanes: Sequence[Lane],
-        delivery: Delivery,
+        lanes: Sequence[PartitionReader],
+        delivery: SinkWriter,
     ) -> None:
         self._run, self._lanes, self._delivery = run, lanes, delivery
         self._stream = lanes[0].stream
@@ -57,9 +57,9 @@ class StreamEnd:
         return self._silence.lasted(now, self._stream.idle_lsn())
 
 
-def _silence(run: Run, connector: Connector) -> Silence | None:
+def _silence(run: PipelineRun, connector: Connector) -> IdleDetector | None:
     if run.limits.until_idle is None:
         return None
     slot = connector.slot()
     target = slot.server_lsn if slot else 0
-    return Silence(run.limits.until_idle, target, now=run.clock.monotonic())
+    return IdleDetector(run.limits.until_idle, target, now=run.clock.monotonic())

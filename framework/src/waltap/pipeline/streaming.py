@@ -6,21 +6,21 @@ from contextlib import suppress
 from functools import partial
 
 from waltap.errors import ConnectionLost, WaltapError
-from waltap.pipeline.confirmation import Confirmation
-from waltap.pipeline.delivery import Delivery
-from waltap.pipeline.heartbeat import Heartbeats
+from waltap.pipeline.confirmation import SlotAdvancer
+from waltap.pipeline.delivery import SinkWriter
+from waltap.pipeline.heartbeat import HeartbeatTimer
 from waltap.pipeline.lane import lane
-from waltap.pipeline.merging import Merge
-from waltap.pipeline.pump import Pump
-from waltap.pipeline.run import Run
-from waltap.pipeline.setup import Stages
+from waltap.pipeline.merging import PartitionMerge
+from waltap.pipeline.pump import ReadLoop
+from waltap.pipeline.run import PipelineRun
+from waltap.pipeline.setup import PipelineStages
 from waltap.pipeline.signal_table import SignalTable
 from waltap.pipeline.slot_owners import orphan_slots
 from waltap.pipeline.stream_end import StreamEnd
 from waltap.source.connector import ChangeStream, Connector, StopRequested
 from waltap.transactions.transaction import TransactionPart
 
-__all__ = ["Streaming"]
+__all__ = ["StreamLoop"]
 
 log = logging.getLogger(__name__)
 
@@ -31,16 +31,16 @@ IDLE_PROGRESS_S = 10.0
 LOOKS_PER_ORPHANS = 30
 
 
-class Streaming:
+class StreamLoop:
     """The streams of one connection, from their first message to what is confirmed last; mostly one."""
 
     def __init__(
         self,
-        run: Run,
+        run: PipelineRun,
         connector: Connector,
         streams: Mapping[str, ChangeStream],
-        stages: Stages,
-        delivery: Delivery,
+        stages: PipelineStages,
+        delivery: SinkWriter,
     ) -> None:
         engine = run.profile.engine
         self._run, self._connector = run, connector
@@ -48,9 +48,9 @@ class Streaming:
         self._lanes = [
             lane(run, stages, delivery, name, stream) for name, stream in streams.items()
         ]
-        self._confirmation = Confirmation(run, self._lanes, delivery)
-        self._pumps: list[Pump] = []
-        self._merge: Merge | None = None
+        self._confirmation = SlotAdvancer(run, self._lanes, delivery)
+        self._pumps: list[ReadLoop] = []
+        self._merge: PartitionMerge | None = None
         self._looks = 0
         self._idle_s = min(engine.status_interval_ms / 1000, IDLE_PROGRESS_S)
 
@@ -94,13 +94,13 @@ class Streaming:
                 each.close()
 
     def _pull(self, signals: SignalTable) -> None:
-        """Do all that is to be done, again and again; nothing here waits but `Pump.pull`."""
+        """Do all that is to be done, again and again; nothing here waits but `ReadLoop.pull`."""
         run, delivery = self._run, self._delivery
         clock, stopping = run.clock.monotonic, run.stop.is_set
         self._open_pumps(signals)
         first = self._lanes[0]
         end = StreamEnd(run, self._connector, self._lanes, delivery)
-        heartbeats = Heartbeats(run, self._connector, delivery)
+        heartbeats = HeartbeatTimer(run, self._connector, delivery)
         now = clock()
         next_look = next_idle = now + self._idle_s
         if not self._connector.outlives:
@@ -162,10 +162,10 @@ class Streaming:
         quiet_s = connector.merges_within_s
         if quiet_s is not None and len(names) > 1:
             most = run.profile.engine.batch_events
-            self._merge = Merge(names, quiet_s, most, run.clock.monotonic())
+            self._merge = PartitionMerge(names, quiet_s, most, run.clock.monotonic())
         for each in self._lanes:
             took = None if self._merge is None else partial(self._hold, each.partition)
-            self._pumps.append(Pump(run, each, signals, overlap, connector.slot_xmin, took))
+            self._pumps.append(ReadLoop(run, each, signals, overlap, connector.slot_xmin, took))
 
     def _hold(self, partition: str, parts: list[TransactionPart]) -> None:
         assert self._merge is not None
@@ -226,7 +226,7 @@ class Streaming:
         stages = self._stages
         return [each.name for each in orphan_slots(stages.profile, self._connector, stages.store)]
 
-    def _patience(self, pump: Pump, now: float, *, hurried: bool) -> float:
+    def _patience(self, pump: ReadLoop, now: float, *, hurried: bool) -> float:
         """Return how long the next pull may wait, in seconds."""
         if hurried:
             longest = ASK_S

@@ -66,7 +66,7 @@ class LastEvent:
     at_ms: int
 
 
-class _Kept:
+class _RelationCounts:
     """Counts by relation, and ``named``: those of relations that were let go, by name."""
 
     __slots__ = ("events", "named", "placed", "reads")
@@ -97,7 +97,7 @@ class TableCounts:
     __slots__ = ("_kept", "_last", "_messages")
 
     def __init__(self) -> None:
-        self._kept = _Kept({})
+        self._kept = _RelationCounts({})
         self._messages = 0
         self._last: LastEvent | None = None
 
@@ -118,15 +118,17 @@ class TableCounts:
         if last is not None:
             self._last = _event(last, now_ms)
         if len(kept.placed) + len(kept.reads) > KEPT:
-            self._kept = _Kept(kept.sums())
+            self._kept = _RelationCounts(kept.sums())
 
     def forget(self, oids: Collection[int]) -> None:
         """Let go of relations that are gone; their counts stay, by name."""
         kept, gone = self._kept, set(oids)
         if any(relation.oid in gone for relation in kept.placed.keys() | kept.reads.keys()):
-            self._kept = _Kept(kept.sums())
+            self._kept = _RelationCounts(kept.sums())
 
-    def _count(self, kept: _Kept, part: TransactionPart, changes: Sequence[Change]) -> None:
+    def _count(
+        self, kept: _RelationCounts, part: TransactionPart, changes: Sequence[Change]
+    ) -> None:
         place = part.commit_lsn, part.commit_ts
         if len(changes) == 1 and type(changes[0]) in _ROWS:
             change = changes[0]

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from waltap.errors import Retry, SourceError, WaltapError
-from waltap.pipeline.backoff import Backoff
+from waltap.errors import RetryVerdict, SourceError, WaltapError
+from waltap.pipeline.backoff import RetryBackoff
 from waltap.source.connector import StopRequested
-from waltap.source.lease import Lease
+from waltap.source.lease import LeaderLease
 
-__all__ = ["LeaseLost", "LeaseUnavailable", "Tenure"]
+__all__ = ["Leadership", "LeaseLost", "LeaseUnavailable"]
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ class LeaseLost(SourceError):
     """The lease was not renewed in time: another process may run the pipeline by now."""
 
     code = "WT-2017"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = (
         "Nothing is to be done: the process writes nothing more, and waits as a standby. Where it happens "
         "often, raise waltap.lease.ms above the longest pause of process and network."
@@ -38,7 +38,7 @@ class LeaseUnavailable(SourceError):
     remedy = "Take waltap.standby out of the profile, and see that one process runs it."
 
 
-class Tenure:
+class Leadership:
     """Its block is the time in which this process runs the pipeline. `check` is cheap: before each write
     to the sink, each flush and each store. Without ``open_lease`` it lasts for ever.
 
@@ -47,16 +47,16 @@ class Tenure:
 
     def __init__(
         self,
-        open_lease: Callable[[], Lease] | None,
+        open_lease: Callable[[], LeaderLease] | None,
         *,
         seconds: float,
         wait: Callable[[float], bool],
-        backoff: Callable[[], Backoff],
+        backoff: Callable[[], RetryBackoff],
         tell: Callable[[str], None],
     ) -> None:
         self._open, self.seconds = open_lease, seconds
         self._wait, self._backoff, self._tell = wait, backoff, tell
-        self._lease: Lease | None = None
+        self._lease: LeaderLease | None = None
         self._linked = False
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -113,7 +113,7 @@ class Tenure:
             self._lease.close()
             self._lease = None
 
-    def _taken(self, open_lease: Callable[[], Lease]) -> Lease:
+    def _taken(self, open_lease: Callable[[], LeaderLease]) -> LeaderLease:
         """Return the lease once it is ours. A source that was there comes back; one that never was is an
         error of set-up."""
         waits = self._backoff()
@@ -121,13 +121,13 @@ class Tenure:
             try:
                 return self._awaited(open_lease(), waits)
             except WaltapError as error:
-                if error.retry is not Retry.RECONNECT or not self._linked:
+                if error.retry is not RetryVerdict.RECONNECT or not self._linked:
                     raise
                 log.warning("the lease cannot be asked for: %s", error)
                 if not waits.wait():
                     raise
 
-    def _awaited(self, lease: Lease, waits: Backoff) -> Lease:
+    def _awaited(self, lease: LeaderLease, waits: RetryBackoff) -> LeaderLease:
         self._linked = True
         try:
             while (owner := lease.take()) is not None:
@@ -144,7 +144,7 @@ class Tenure:
         if not self._wait(seconds):
             raise StopRequested
 
-    def _keep(self, lease: Lease) -> None:
+    def _keep(self, lease: LeaderLease) -> None:
         while not self._ended.wait(self.seconds / RENEWALS):
             try:
                 lease.renew()

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
-from waltap.reading.stored_record import Decoded, RecordDecoder
+from waltap.reading.stored_record import DecodedDocument, RecordDecoder
 
-__all__ = ["Document", "Documents", "json_text"]
+__all__ = ["DocumentReader", "ReadDocument", "json_text"]
 
 NOTHING: Final = "null"
 BYTES: Final = "bytes"
@@ -20,7 +20,7 @@ DEEPEST_VALUE: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class ReadDocument:
     """A value that was read. ``form``: null, json, json with schema, text, bytes, or a decoder's."""
 
     value: Any
@@ -38,19 +38,19 @@ class Document:
         return None
 
 
-class Documents:
+class DocumentReader:
     """Makes documents of bytes. Whatever they are, there is one."""
 
     def __init__(self, decoder: RecordDecoder | None) -> None:
         self._decoder = decoder
 
-    def of(self, data: bytes | None) -> Document:
+    def of(self, data: bytes | None) -> ReadDocument:
         """Return what ``data`` means. Raises: WaltapError when the decoder cannot ask for schemas."""
         return self._of(data, 0)
 
     def value_of(
         self, data: bytes | None, headers: tuple[tuple[str, bytes | None], ...]
-    ) -> Document:
+    ) -> ReadDocument:
         """Return what a value means, which headers may make the data of a CloudEvent. Raises: as `of`."""
         found = self.of(data)
         event = {
@@ -61,22 +61,22 @@ class Documents:
         if "specversion" not in event or not isinstance(found.value, dict):
             return found
         whole = {**event, "data": found.value}
-        return Document(value=whole, form=f"cloudevent, {found.form}")
+        return ReadDocument(value=whole, form=f"cloudevent, {found.form}")
 
-    def _of(self, data: bytes | None, depth: int) -> Document:
+    def _of(self, data: bytes | None, depth: int) -> ReadDocument:
         if data is None:
-            return Document(value=None, form=NOTHING)
+            return ReadDocument(value=None, form=NOTHING)
         if data[:1] == b"\x00":
             found = self._decoder.decode(data) if self._decoder is not None else None
             if found is None:
-                return Document(value=data, form=BYTES)
+                return ReadDocument(value=data, form=BYTES)
             if found.problem is not None:
-                return Document(value=data, form=BYTES, problem=found.problem)
+                return ReadDocument(value=data, form=BYTES, problem=found.problem)
             return self._unfolded(found, depth)
         try:
             text = data.decode()
         except UnicodeDecodeError:
-            return Document(value=data, form=BYTES)
+            return ReadDocument(value=data, form=BYTES)
         try:
             value = json.loads(text, parse_constant=_no_json)
         except (ValueError, RecursionError):
@@ -84,16 +84,16 @@ class Documents:
         if _is_deep(value):
             return _as_text(text, data)
         if isinstance(value, dict) and value.keys() == {"schema", "payload"}:
-            return Document(value=value["payload"], form="json with schema")
-        return self._unfolded(Decoded(document=value, form="json"), depth)
+            return ReadDocument(value=value["payload"], form="json with schema")
+        return self._unfolded(DecodedDocument(document=value, form="json"), depth)
 
-    def _unfolded(self, found: Decoded, depth: int) -> Document:
+    def _unfolded(self, found: DecodedDocument, depth: int) -> ReadDocument:
         """Return the document; the data of a CloudEvent is read, too."""
         value, form = found.document, found.form
         if _is_deep(value):
-            return Document(value=None, form=form, problem="nested too deeply to be shown")
+            return ReadDocument(value=None, form=form, problem="nested too deeply to be shown")
         if not (isinstance(value, dict) and "specversion" in value and "data" in value):
-            return Document(value=value, form=form)
+            return ReadDocument(value=value, form=form)
         inner, data = None, value["data"]
         if depth < DEEPEST and isinstance(data, bytes):
             inner = self._of(data, depth + 1)
@@ -107,20 +107,22 @@ class Documents:
             except ValueError:
                 inner = None
         elif isinstance(data, dict) and data.keys() == {"schema", "payload"}:
-            return Document(value={**value, "data": data["payload"]}, form=f"cloudevent, {form}")
+            return ReadDocument(
+                value={**value, "data": data["payload"]}, form=f"cloudevent, {form}"
+            )
         if inner is not None and inner.problem is None:
             value = {**value, "data": inner.value}
-        return Document(
+        return ReadDocument(
             value=value,
             form=f"cloudevent, {form}",
             problem=None if inner is None else inner.problem,
         )
 
 
-def _as_text(text: str, data: bytes) -> Document:
+def _as_text(text: str, data: bytes) -> ReadDocument:
     if all(letter.isprintable() or letter in "\t\r\n" for letter in text):
-        return Document(value=text, form="text")
-    return Document(value=data, form=BYTES)
+        return ReadDocument(value=text, form="text")
+    return ReadDocument(value=data, form=BYTES)
 
 
 def json_text(value: Any) -> str:

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from waltap.printable import printable
-from waltap.reading.document import Document, Documents, json_text
+from waltap.reading.document import DocumentReader, ReadDocument, json_text
 from waltap.reading.stored_record import StoredRecord
-from waltap.sink.ink import Ink
+from waltap.sink.ink import TerminalStyle
 
 __all__ = ["RecordLayout", "json_line"]
 
@@ -21,8 +21,8 @@ WORDS: Final = {
 UNSENT: Final = "__debezium_unavailable_value"
 
 
-def json_line(record: StoredRecord, documents: Documents) -> str:
-    """Return a record as a JSON object on a line. Raises: as `Documents.of`."""
+def json_line(record: StoredRecord, documents: DocumentReader) -> str:
+    """Return a record as a JSON object on a line. Raises: as `DocumentReader.of`."""
     key, value = documents.of(record.key), documents.value_of(record.value, record.headers)
     found = {
         "topic": record.topic,
@@ -46,13 +46,13 @@ def json_line(record: StoredRecord, documents: Documents) -> str:
 class RecordLayout:
     """Makes lines of records. ``named``: the topic stands in each."""
 
-    def __init__(self, ink: Ink, documents: Documents, *, named: bool) -> None:
+    def __init__(self, ink: TerminalStyle, documents: DocumentReader, *, named: bool) -> None:
         self._ink, self._documents, self._named = ink, documents, named
 
     def line(self, record: StoredRecord) -> str:
         """Return the line of a record: time, partition@offset, what happened.
 
-        Raises: as `Documents.of`.
+        Raises: as `DocumentReader.of`.
         """
         ink = self._ink
         key = self._documents.of(record.key)
@@ -68,7 +68,7 @@ class RecordLayout:
         except (ValueError, OverflowError, OSError):  # a producer may say any number
             return f"{self._ink.dim}{timestamp}{self._ink.plain} "
 
-    def _told(self, key: Document, value: Document) -> str:
+    def _told(self, key: ReadDocument, value: ReadDocument) -> str:
         ink = self._ink
         if value.form == "null":
             return f"{ink.head('TOMBSTONE')}{self._shown(key)}"
@@ -85,7 +85,7 @@ class RecordLayout:
         cells = " ".join(self._cells(key, envelope))
         return f"{ink.head(word)}{ink.bold}{table}{ink.plain}{'  ' if cells else ''}{cells}"
 
-    def _cells(self, key: Document, envelope: Mapping[str, Any]) -> Iterator[str]:
+    def _cells(self, key: ReadDocument, envelope: Mapping[str, Any]) -> Iterator[str]:
         """Give the columns of a change, the key's first; those that an update changed with both values."""
         before, after = envelope.get("before"), envelope.get("after")
         row = after if isinstance(after, dict) else before
@@ -114,7 +114,7 @@ class RecordLayout:
         text = json_text(value)
         return self._ink.cut(printable(text.strip('"')))
 
-    def _shown(self, document: Document) -> str:
+    def _shown(self, document: ReadDocument) -> str:
         """Return a document whole, bytes escaped."""
         value = document.value
         if document.form == "null":
@@ -123,7 +123,7 @@ class RecordLayout:
             return repr(value)[2:-1]
         return printable(value if document.form == "text" else json_text(value))
 
-    def _tail(self, record: StoredRecord, value: Document) -> str:
+    def _tail(self, record: StoredRecord, value: ReadDocument) -> str:
         """Return headers, and what is wrong with the value."""
         parts = [
             f"{printable(name)}={self._shown(self._documents.of(data)) if data is not None else 'NULL'}"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["CONSUMER", "Decoded", "RecordDecoder", "RecordStream", "StoredRecord"]
+__all__ = ["CONSUMER", "DecodedDocument", "RecordDecoder", "RecordStream", "StoredRecord"]
 
 CONSUMER = "consumer."
 """Settings that begin so are the stream's; all others are the decoder's."""
@@ -24,7 +24,7 @@ class StoredRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decoded:
+class DecodedDocument:
     """What bytes mean: a document as JSON has them (dict, list, str, int, float, bool, None), besides
     bytes and Decimal. ``form``: avro, protobuf, …. ``problem``: why they were not read; the document is
     None then."""
@@ -56,9 +56,9 @@ class RecordStream(Protocol):
 class RecordDecoder(Protocol):
     """Reads bytes that name their schema."""
 
-    def decode(self, data: bytes) -> Decoded | None:
+    def decode(self, data: bytes) -> DecodedDocument | None:
         """Return what ``data`` means, None where it is nothing for this decoder. A schema that is not
-        known, or bytes that do not fit theirs, are a `Decoded` with a problem.
+        known, or bytes that do not fit theirs, are a `DecodedDocument` with a problem.
 
         Raises: WaltapError when schemas cannot be asked for.
         """

@@ -7,35 +7,47 @@ from typing import Any
 
 import msgspec
 
-from waltap.decode.decoder import Catalogue, Decoder, DecoderContext, Standings
+from waltap.decode.decoder import Catalogue, Decoder, DecoderContext, NameResolution
 from waltap.decode.message import Message
 from waltap.decode.relation import DataType, Relation
 from waltap.offsets.offset import Offset, PartitionOffset
 from waltap.recording.errors import RecordingDamaged, RecordingUnfit
-from waltap.recording.file import Answer, Frames, Header, Mark, entries
+from waltap.recording.file import (
+    RecordedAnswer,
+    RecordedFrames,
+    RecordingHeader,
+    RecordingMark,
+    entries,
+)
 from waltap.recording.properties import RecordingProperties
 from waltap.recording.questions import KINDS, key_of, plain
-from waltap.source.connector import ChangeStream, Check, Connector, ConnectorContext, Start
+from waltap.source.connector import (
+    ChangeStream,
+    Connector,
+    ConnectorContext,
+    PreflightCheck,
+    StartPosition,
+)
 from waltap.source.position import START, Position
 from waltap.transactions.transaction import SnapshotRows
 
-__all__ = ["Recording", "RecordingConnector"]
+__all__ = ["RecordingConnector", "RecordingHead"]
 
 
-class Recording:
+class RecordingHead:
     """What stands in a recording before its frames, and where it ends. Raises: RecordingDamaged."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.end, self.frames = path, 0, 0
         found = entries(path)
         header = next(found)
-        if not isinstance(header, Header):
+        if not isinstance(header, RecordingHeader):
             raise RecordingDamaged(f"{path} is no recording")
         self.header = header
         for entry in found:
-            if isinstance(entry, Mark):
+            if isinstance(entry, RecordingMark):
                 self.end = max(self.end, entry.lsn)
-            elif isinstance(entry, Frames):
+            elif isinstance(entry, RecordedFrames):
                 self.frames += len(entry.frames)
 
 
@@ -46,13 +58,13 @@ class RecordingConnector(Connector):
         """Raises: RecordingDamaged."""
         self._path, self._context = Path(properties.path), context
         header = next(entries(self._path))
-        assert isinstance(header, Header)
+        assert isinstance(header, RecordingHeader)
         self._header = header
-        self._answers = _Answers(self._path, header)
+        self._answers = _RecordedAnswers(self._path, header)
         self.server = header.server.info()
         self.catalogue: Catalogue = _RecordedCatalogue(self._answers)
 
-    def check(self, offset: Offset | None) -> list[Check]:
+    def check(self, offset: Offset | None) -> list[PreflightCheck]:
         """Say what was recorded, and whether the decoder of the profile is the one."""
         header = self._header
         found = f"{self._path}: {header.decoder}, {self.server.version or self.server.version_num}"
@@ -61,13 +73,13 @@ class RecordingConnector(Connector):
                 f"{self._path} was recorded with the decoder {header.decoder}, and the profile has "
                 f"{self._context.decoder.name}: set plugin.name={header.decoder}"
             )
-            return [Check.failed("recording", error)]
-        return [Check(name="recording", verdict="ok", found=found)]
+            return [PreflightCheck.failed("recording", error)]
+        return [PreflightCheck(name="recording", verdict="ok", found=found)]
 
-    def prepare(self, offset: Offset | None) -> Start:
+    def prepare(self, offset: Offset | None) -> StartPosition:
         """Go on from ``offset`` where it is of this recording, else from the start."""
         if offset is not None and offset.sole.slot == self._header.identifier:
-            return Start(snapshot=False, stream=True, offset=offset)
+            return StartPosition(snapshot=False, stream=True, offset=offset)
         partition = PartitionOffset(
             position=START,
             slot=self._header.identifier,
@@ -76,9 +88,9 @@ class RecordingConnector(Connector):
             timeline=self.server.timeline,
             decoder=self._header.decoder,
         )
-        return Start(snapshot=False, stream=True, offset=Offset.of(partition))
+        return StartPosition(snapshot=False, stream=True, offset=Offset.of(partition))
 
-    def snapshot(self, start: Start) -> Iterator[SnapshotRows]:
+    def snapshot(self, start: StartPosition) -> Iterator[SnapshotRows]:
         """Return nothing: what was recorded is a stream."""
         return iter(())
 
@@ -103,24 +115,24 @@ class _RecordedStream(ChangeStream):
 
     confirms = False
 
-    def __init__(self, path: Path, decoder: Decoder, answers: "_Answers") -> None:
+    def __init__(self, path: Path, decoder: Decoder, answers: "_RecordedAnswers") -> None:
         self._entries, self._decoder, self._answers = entries(path), decoder, answers
-        self._next: Frames | None = None
+        self._next: RecordedFrames | None = None
         self._idle = 0
 
     def receive(self, timeout: float) -> list[Message]:
         """Return the messages of the next frames. Raises: RecordingDamaged, DecodeError."""
         frames, self._next = self._next, None
-        answers: list[Answer] = []
+        answers: list[RecordedAnswer] = []
         for entry in self._entries:
-            if isinstance(entry, Frames):
+            if isinstance(entry, RecordedFrames):
                 if frames is not None:
                     self._next = entry
                     break
                 frames = entry
-            elif isinstance(entry, Answer):
+            elif isinstance(entry, RecordedAnswer):
                 answers.append(entry)
-            elif isinstance(entry, Mark):
+            elif isinstance(entry, RecordingMark):
                 self._idle = max(self._idle, entry.lsn)
         self._answers.begin(answers)
         return [] if frames is None else self._decoder.feed(frames.frames)
@@ -138,17 +150,17 @@ class _RecordedStream(ChangeStream):
         self._entries.close()  # type: ignore[attr-defined]
 
 
-class _Answers:
+class _RecordedAnswers:
     """Tells the decoder what it was told, in the order in which it asked."""
 
-    def __init__(self, path: Path, header: Header) -> None:
+    def __init__(self, path: Path, header: RecordingHeader) -> None:
         self._path, self._header = path, header
-        self._waiting: deque[Answer] = deque()
+        self._waiting: deque[RecordedAnswer] = deque()
         self._unsettled: dict[int, int] = {}
         self._relations: dict[bytes, Relation] = {}
         self._described: dict[int, Relation] = {}
 
-    def begin(self, answers: Iterable[Answer]) -> None:
+    def begin(self, answers: Iterable[RecordedAnswer]) -> None:
         """Have ``answers`` for what is fed next."""
         self._waiting.extend(answers)
 
@@ -194,7 +206,7 @@ class _Answers:
 
         return answer
 
-    def _value(self, noted: Answer) -> Any:
+    def _value(self, noted: RecordedAnswer) -> Any:
         """Return the answer; equal relations are one object, as they were."""
         if noted.value in self._relations:
             return self._relations[noted.value]
@@ -213,7 +225,7 @@ class _Answers:
 
 
 class _RecordedCatalogue(Catalogue):
-    def __init__(self, answers: _Answers) -> None:
+    def __init__(self, answers: _RecordedAnswers) -> None:
         self._relation = answers.answering("relation")
         self._data_type = answers.answering("data_type")
         self._view = answers.answering("is_materialized_view")
@@ -228,8 +240,8 @@ class _RecordedCatalogue(Catalogue):
         return self._view(schema, table, xid, was_table=was_table)  # type: ignore[no-any-return]
 
 
-class _RecordedStandings(Standings):
-    def __init__(self, answers: _Answers) -> None:
+class _RecordedStandings(NameResolution):
+    def __init__(self, answers: _RecordedAnswers) -> None:
         self._due, self._of = answers.answering("due"), answers.answering("of")
 
     def due(self, xid: int) -> bool:

@@ -1,5 +1,5 @@
 """The file of a recording: gzip of entries, each a size, a checksum and MessagePack. The first is the
-`Header`.
+`RecordingHeader`.
 
 The checksum is each entry's own: gzip's stands at the end, which a file that was cut off does not have.
 """
@@ -19,7 +19,15 @@ from waltap.offsets.private_file import private
 from waltap.recording.errors import RecordingDamaged, RecordingUnfit
 from waltap.unreadable import UNREADABLE
 
-__all__ = ["Answer", "Entry", "Frames", "Header", "Mark", "RecordingWriter", "entries"]
+__all__ = [
+    "Entry",
+    "RecordedAnswer",
+    "RecordedFrames",
+    "RecordingHeader",
+    "RecordingMark",
+    "RecordingWriter",
+    "entries",
+]
 
 _HEAD: Final = Struct("<II")
 """Length of the entry, and CRC-32 of it."""
@@ -29,7 +37,7 @@ LEVEL: Final = 1
 """Recording must not slow the stream down."""
 
 
-class Server(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedServer(msgspec.Struct, frozen=True, kw_only=True):
     """`ServerInfo`, as it is kept."""
 
     version_num: int
@@ -41,7 +49,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     encoding: str
 
     @classmethod
-    def of(cls, info: ServerInfo) -> "Server":
+    def of(cls, info: ServerInfo) -> "RecordedServer":
         """Return what is kept of ``info``."""
         return cls(**{name: getattr(info, name) for name in cls.__struct_fields__})
 
@@ -50,7 +58,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
         return ServerInfo(**msgspec.structs.asdict(self))
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header"):
+class RecordingHeader(msgspec.Struct, frozen=True, kw_only=True, tag="header"):
     """What was recorded: by which waltap, which decoder with which options, of which server.
 
     ``asks``: which of the questions that a decoder may be without it had somebody to ask. ``layout``: of
@@ -62,19 +70,19 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header"):
     decoder: str
     options: dict[str, object]
     publications: tuple[str, ...]
-    server: Server
+    server: RecordedServer
     text_only: bool
     asks: tuple[str, ...]
     layout: int = LAYOUT
 
 
-class Frames(msgspec.Struct, frozen=True, tag="frames"):
+class RecordedFrames(msgspec.Struct, frozen=True, tag="frames"):
     """What the decoder was fed at once."""
 
     frames: list[Frame]
 
 
-class Answer(msgspec.Struct, frozen=True, tag="answer"):
+class RecordedAnswer(msgspec.Struct, frozen=True, tag="answer"):
     """What the decoder asked, and was told, both as MessagePack. ``unsettled`` is
     `DecoderContext.unsettled` after it, None where it has not changed."""
 
@@ -84,15 +92,17 @@ class Answer(msgspec.Struct, frozen=True, tag="answer"):
     unsettled: dict[int, int] | None = None
 
 
-class Mark(msgspec.Struct, frozen=True, tag="mark"):
+class RecordingMark(msgspec.Struct, frozen=True, tag="mark"):
     """Everything up to here was decoded: the end LSN of the last transaction that has ended."""
 
     lsn: int
 
 
-Entry = Header | Frames | Answer | Mark
+Entry = RecordingHeader | RecordedFrames | RecordedAnswer | RecordingMark
 
-_decoder = msgspec.msgpack.Decoder(Header | Frames | Answer | Mark)
+_decoder = msgspec.msgpack.Decoder(
+    RecordingHeader | RecordedFrames | RecordedAnswer | RecordingMark
+)
 
 
 class RecordingWriter:
@@ -108,7 +118,7 @@ class RecordingWriter:
         """Add one."""
         data = self._encode(entry)
         self._file.write(_HEAD.pack(len(data), zlib.crc32(data)) + data)
-        if type(entry) is Frames:
+        if type(entry) is RecordedFrames:
             self.frames += len(entry.frames)
 
     def close(self) -> None:
@@ -148,9 +158,9 @@ def entries(path: Path) -> Iterator[Entry]:
                         f"{path} cannot be read: an entry is not what was written"
                     )
                 entry = _decoder.decode(data)
-                if first and type(entry) is not Header:
+                if first and type(entry) is not RecordingHeader:
                     break
-                if type(entry) is Header and entry.layout != LAYOUT:
+                if type(entry) is RecordingHeader and entry.layout != LAYOUT:
                     raise RecordingUnfit(
                         f"{path} has entries of layout {entry.layout}, this waltap reads {LAYOUT}",
                         path=path,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from waltap.config.profile import Component, Profile
 from waltap.host import Host
-from waltap.recording.connector import Recording
+from waltap.recording.connector import RecordingHead
 from waltap.recording.file import RecordingWriter
 from waltap.recording.properties import RecordingProperties
 from waltap.recording.recorder import recorded
@@ -21,7 +21,7 @@ def recording(profile: Profile, writer: RecordingWriter, identifier: str) -> Pro
     return replace(profile, decoder=Component(spec, decoder.properties))
 
 
-def replaying(profile: Profile, made: Recording, host: Host, state_dir: Path) -> Profile:
+def replaying(profile: Profile, made: RecordingHead, host: Host, state_dir: Path) -> Profile:
     """Return ``profile`` with a recording for its server. Raises: SpecMissing of the decoder."""
     decoder: DecoderSpec = host.find(DecoderSpec, made.header.decoder)
     properties = RecordingProperties.model_validate({"recording.path": str(made.path)})

@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from waltap.decode.decoder import Catalogue, Decoder, DecoderContext, Frame, Standings
+from waltap.decode.decoder import Catalogue, Decoder, DecoderContext, Frame, NameResolution
 from waltap.decode.message import (
     Commit,
     CommitPrepared,
@@ -13,7 +13,14 @@ from waltap.decode.message import (
     StreamCommit,
 )
 from waltap.decode.relation import DataType, Relation
-from waltap.recording.file import Answer, Frames, Header, Mark, RecordingWriter, Server
+from waltap.recording.file import (
+    RecordedAnswer,
+    RecordedFrames,
+    RecordedServer,
+    RecordingHeader,
+    RecordingMark,
+    RecordingWriter,
+)
 from waltap.recording.questions import OPTIONAL, key_of, plain
 from waltap.specs import DecoderSpec
 from waltap.version import VERSION
@@ -28,18 +35,18 @@ def recorded(spec: DecoderSpec, writer: RecordingWriter, identifier: str) -> Dec
 
     def factory(context: DecoderContext) -> Decoder:
         writer.put(
-            Header(
+            RecordingHeader(
                 identifier=identifier,
                 version=VERSION,
                 decoder=spec.name,
                 options=dict(context.options),
                 publications=tuple(context.publications),
-                server=Server.of(context.server),
+                server=RecordedServer.of(context.server),
                 text_only=context.text_only,
                 asks=tuple(name for name in OPTIONAL if getattr(context, name) is not None),
             )
         )
-        notes = _Notes(writer, context.unsettled)
+        notes = _AnswerRecorder(writer, context.unsettled)
         return _RecordingDecoder(spec.factory(notes.around(context)), writer)
 
     return replace(spec, factory=factory)
@@ -59,19 +66,19 @@ class _RecordingDecoder(Decoder):
         self._decoder.prepare(relation)
 
     def feed(self, frames: Sequence[Frame]) -> list[Message]:
-        self._writer.put(Frames([(lsn, bytes(data)) for lsn, data in frames]))
+        self._writer.put(RecordedFrames([(lsn, bytes(data)) for lsn, data in frames]))
         messages = self._decoder.feed(frames)
         for message in reversed(messages):
             if isinstance(message, _ENDS):
-                self._writer.put(Mark(message.end_lsn))
+                self._writer.put(RecordingMark(message.end_lsn))
                 break
             if isinstance(message, LogicalMessage) and not message.transactional:
-                self._writer.put(Mark(message.lsn))
+                self._writer.put(RecordingMark(message.lsn))
                 break
         return messages
 
 
-class _Notes:
+class _AnswerRecorder:
     """Writes down answers."""
 
     def __init__(self, writer: RecordingWriter, unsettled: dict[int, int]) -> None:
@@ -98,14 +105,14 @@ class _Notes:
             unsettled = None
             if self._unsettled != self._known:
                 unsettled = self._known = dict(self._unsettled)
-            self._writer.put(Answer(question, key, value, unsettled))
+            self._writer.put(RecordedAnswer(question, key, value, unsettled))
             return answer
 
         return asked
 
 
 class _NotedCatalogue(Catalogue):
-    def __init__(self, notes: _Notes, catalogue: Catalogue) -> None:
+    def __init__(self, notes: _AnswerRecorder, catalogue: Catalogue) -> None:
         self._relation = notes.noting("relation", catalogue.relation)
         self._data_type = notes.noting("data_type", catalogue.data_type)
         self._view = notes.noting("is_materialized_view", catalogue.is_materialized_view)
@@ -120,8 +127,8 @@ class _NotedCatalogue(Catalogue):
         return self._view(schema, table, xid, was_table=was_table)  # type: ignore[no-any-return]
 
 
-class _NotedStandings(Standings):
-    def __init__(self, notes: _Notes, standings: Standings) -> None:
+class _NotedStandings(NameResolution):
+    def __init__(self, notes: _AnswerRecorder, standings: NameResolution) -> None:
         self._due = notes.noting("due", standings.due)
         self._of = notes.noting("of", standings.of)
 

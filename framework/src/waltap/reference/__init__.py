@@ -1,5 +1,5 @@
 """Reference pages, made from what the code declares: properties, errors, hooks, commands."""
 
-from waltap.reference.pages import Page, pages
+from waltap.reference.pages import ReferencePage, pages
 
-__all__ = ["Page", "pages"]
+__all__ = ["ReferencePage", "pages"]

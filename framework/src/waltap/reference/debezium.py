@@ -9,8 +9,8 @@ from waltap.config.debezium_names import (
     KNOWN_NAMES,
     MAPPED,
     OLD_NAMES,
-    Known,
-    Treatment,
+    KnownProperty,
+    PropertyTreatment,
 )
 from waltap.config.property import declarations
 from waltap.reference.markdown import GENERATED, table
@@ -51,16 +51,16 @@ def debezium_page(host: "Host") -> str:
     )
     lines += ["", "## Refused", ""]
     lines += [ACCEPTED, ""]
-    wanting = {n: e for n, e in others.items() if e.treatment is Treatment.DEFAULT_ONLY}
+    wanting = {n: e for n, e in others.items() if e.treatment is PropertyTreatment.DEFAULT_ONLY}
     lines += table(
         ("property", "accepted values", "why no other"),
         ((f"`{name}`", _accepted(entry), entry.why) for name, entry in sorted(wanting.items())),
     )
     lines += ["", "## Without effect", ""]
     lines += [IGNORED, ""]
-    ignored = {n: e.why for n, e in others.items() if e.treatment is Treatment.IGNORED}
+    ignored = {n: e.why for n, e in others.items() if e.treatment is PropertyTreatment.IGNORED}
     for pattern, entry in KNOWN_FAMILIES:
-        if entry.treatment is Treatment.IGNORED:
+        if entry.treatment is PropertyTreatment.IGNORED:
             ignored.update(dict.fromkeys(_readable(pattern.pattern), entry.why))
     lines += table(("properties", "why"), _by_reason(ignored))
     lines += ["", "## Old names", ""]
@@ -71,7 +71,7 @@ def debezium_page(host: "Host") -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _accepted(entry: Known) -> str:
+def _accepted(entry: KnownProperty) -> str:
     """Return the values of a property that change nothing."""
     values = (entry.default, *entry.harmless) if entry.default else entry.harmless
     return ", ".join(f"`{value}`" for value in values) or "none"

@@ -6,8 +6,8 @@ import pkgutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from waltap.errors import Retry, WaltapError
-from waltap.host import Health
+from waltap.errors import RetryVerdict, WaltapError
+from waltap.host import PluginHealth
 from waltap.reference.markdown import GENERATED
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ FAMILIES = {
     "9": "Bugs",
 }
 RETRIES = {
-    Retry.NEVER: "no",
-    Retry.RECONNECT: "yes, after a reconnect",
-    Retry.SAME_BATCH: "yes, with the same batch",
+    RetryVerdict.NEVER: "no",
+    RetryVerdict.RECONNECT: "yes, after a reconnect",
+    RetryVerdict.SAME_BATCH: "yes, with the same batch",
 }
 
 
@@ -36,7 +36,7 @@ def error_classes(host: "Host") -> list[type[WaltapError]]:
 
     All their modules are imported; a module whose optional library is missing has no say.
     """
-    loaded = [plugin for plugin in host.plugins() if plugin.health is not Health.NOT_LOADED]
+    loaded = [plugin for plugin in host.plugins() if plugin.health is not PluginHealth.NOT_LOADED]
     packages = {"waltap", *(plugin.module.partition(".")[0] for plugin in loaded)}
     for package in sorted(packages):
         for module in _modules(package):

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from waltap import hookspecs
 from waltap.reference.markdown import GENERATED, table
-from waltap.specs import KINDS, Kind
+from waltap.specs import KINDS, SpecKind
 
 __all__ = ["hooks_page"]
 
@@ -61,7 +61,7 @@ def _type(annotation: object) -> str:
     return re.sub(r"\b(?:[a-z_]\w*\.)+(?=\w)", "", text.strip("'\"")).replace("'", "")
 
 
-def _spec(kind: Kind) -> list[str]:
+def _spec(kind: SpecKind) -> list[str]:
     """Return the fields of the spec that a hook collects."""
     assert is_dataclass(kind.spec)
     rows = []

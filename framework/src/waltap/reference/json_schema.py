@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from waltap.config.property import Declaration, Properties, declarations
+from waltap.config.property import Properties, PropertyDeclaration, declarations
 from waltap.pipeline.outlet_properties import OutletProperties
 from waltap.reference.properties import components
 
@@ -104,7 +104,7 @@ def _choice(
     }
 
 
-def _nested(flat: dict[str, Declaration]) -> dict[str, Any]:
+def _nested(flat: dict[str, PropertyDeclaration]) -> dict[str, Any]:
     """Return the schema of dotted names, as the nested tables that TOML makes of them."""
     tree: dict[str, Any] = {}
     for name, declaration in flat.items():
@@ -123,7 +123,7 @@ def _nested(flat: dict[str, Declaration]) -> dict[str, Any]:
     return tree
 
 
-def _value(declaration: Declaration) -> dict[str, Any]:
+def _value(declaration: PropertyDeclaration) -> dict[str, Any]:
     schema: dict[str, Any] = {"description": declaration.summary}
     if declaration.choices:
         schema["enum"] = list(declaration.choices)

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from waltap.host import Host
 
-__all__ = ["Page", "pages"]
+__all__ = ["ReferencePage", "pages"]
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ReferencePage:
     """One page: its path under ``docs/`` and what makes its text."""
 
     path: str
     text: Callable[[], str]
 
 
-def pages(host: "Host") -> list[Page]:
+def pages(host: "Host") -> list[ReferencePage]:
     """Return the pages; ``host`` decides which plugins have a say."""
     from waltap.mapping.type_reference import types_page
     from waltap.reference.commands import commands_page
@@ -30,12 +30,12 @@ def pages(host: "Host") -> list[Page]:
     from waltap.reference.properties import properties_page
 
     return [
-        Page("reference/properties.md", lambda: properties_page(host)),
-        Page("reference/debezium.md", lambda: debezium_page(host)),
-        Page("reference/errors.md", lambda: errors_page(host)),
-        Page("reference/hooks.md", hooks_page),
-        Page("reference/metrics.md", metrics_page),
-        Page("reference/cli.md", lambda: commands_page(host)),
-        Page("reference/decoders.md", lambda: decoders_page(host)),
-        Page("reference/types.md", lambda: types_page(host.types)),
+        ReferencePage("reference/properties.md", lambda: properties_page(host)),
+        ReferencePage("reference/debezium.md", lambda: debezium_page(host)),
+        ReferencePage("reference/errors.md", lambda: errors_page(host)),
+        ReferencePage("reference/hooks.md", hooks_page),
+        ReferencePage("reference/metrics.md", metrics_page),
+        ReferencePage("reference/cli.md", lambda: commands_page(host)),
+        ReferencePage("reference/decoders.md", lambda: decoders_page(host)),
+        ReferencePage("reference/types.md", lambda: types_page(host.types)),
     ]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from waltap.capture.properties import CaptureProperties
-from waltap.config.property import Declaration, Properties, declarations
+from waltap.config.property import Properties, PropertyDeclaration, declarations
 from waltap.config.selection import SelectionProperties
 from waltap.pipeline.outlet_properties import OutletProperties
 from waltap.pipeline.properties import EngineProperties
@@ -85,7 +85,7 @@ def properties_page(host: "Host") -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _row(declaration: Declaration) -> tuple[str, str, str]:
+def _row(declaration: PropertyDeclaration) -> tuple[str, str, str]:
     meaning = declaration.summary
     if declaration.allowed:
         meaning += f" *{declaration.allowed}*"
@@ -108,7 +108,7 @@ def _row(declaration: Declaration) -> tuple[str, str, str]:
     return f"`{declaration.name}`", _default(declaration), meaning
 
 
-def _default(declaration: Declaration) -> str:
+def _default(declaration: PropertyDeclaration) -> str:
     if declaration.required:
         return "required"
     if declaration.family is not None:

@@ -8,7 +8,7 @@ import msgspec
 
 from waltap.signals.signal import Signal
 
-__all__ = ["Inbox", "SignalAnswer", "begun"]
+__all__ = ["SignalAnswer", "SignalInbox", "begun"]
 
 
 class SignalAnswer(msgspec.Struct, frozen=True):
@@ -20,7 +20,7 @@ class SignalAnswer(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class Inbox:
+class SignalInbox:
     """Signals on their way from any thread to the engine's, each with the answer that its sender gets.
 
     A future, since the engine acts on signals between two batches of the stream: not during the initial

@@ -1,7 +1,7 @@
 """Stage 6: batches to a destination."""
 
 from waltap.sink.fail_stop import FailStop
-from waltap.sink.refusal import RecordsRefused, Refused
+from waltap.sink.refusal import RecordsRefused, RefusedEvent
 from waltap.sink.sink import ReaderGone, Sink, SinkCapabilities, SinkContext
 from waltap.transactions.transaction import Batch
 
@@ -10,7 +10,7 @@ __all__ = [
     "FailStop",
     "ReaderGone",
     "RecordsRefused",
-    "Refused",
+    "RefusedEvent",
     "Sink",
     "SinkCapabilities",
     "SinkContext",

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Final
 
-__all__ = ["Ink"]
+__all__ = ["TerminalStyle"]
 
 COLOURS: Final = {
     "READ": "\x1b[36m",
@@ -18,7 +18,7 @@ COLOURS: Final = {
 BOLD, DIM, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
 
-class Ink:
+class TerminalStyle:
     """Writes the parts of a line; ``width`` is the longest value before it is cut."""
 
     def __init__(self, *, width: int, coloured: bool) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from waltap.config.property import Properties, declare
-from waltap.errors import Retry, SinkError
+from waltap.errors import RetryVerdict, SinkError
 from waltap.files.place import refusal
 from waltap.format.record_block import RecordBlock
 from waltap.json.lines import JsonLines
@@ -26,7 +26,7 @@ from waltap.offsets.durable_file import sync
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.past_cache import PastCache
 from waltap.sink.sink import ReaderGone, Sink, SinkCapabilities, SinkContext
-from waltap.source.connector import Check, StopRequested
+from waltap.source.connector import PreflightCheck, StopRequested
 from waltap.source.position import Position, Positions
 from waltap.transactions.transaction import Batch
 
@@ -58,7 +58,7 @@ class LinesFileCut(SinkError):
     """The file became shorter while it was written: lines that nobody has confirmed may be gone."""
 
     code = "WT-5002"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = (
         "What was not confirmed is written again by itself. Rotate {path} by renaming it (logrotate: "
         "create, not copytruncate): lines that were confirmed before it was cut are where they were "
@@ -106,16 +106,16 @@ class JsonLinesSink(Sink):
         self._where = "standard output" if self._path == STDOUT else self._path
         self._fail_stop = FailStop(self._where)
         self._past_cache = PastCache()
-        self._behind: _Behind | None = None
+        self._behind: _BackgroundCall | None = None
         """The block that a thread writes."""
 
-    def check(self) -> list[Check]:
+    def check(self) -> list[PreflightCheck]:
         """Look whether the file can be written. Raises: LinesFileError."""
         if self._path != STDOUT:
             cause = refusal(Path(self._path), folder=False)
             if cause is not None:
                 raise self._failure("cannot be written", cause) from cause
-        return [Check(name="sink jsonl", verdict="ok", found=self._path)]
+        return [PreflightCheck(name="sink jsonl", verdict="ok", found=self._path)]
 
     def open(self) -> None:
         """Open the file at the end of its last whole line, a named pipe once it has a reader.
@@ -153,7 +153,7 @@ class JsonLinesSink(Sink):
         self._settle()
         partition, position = batch.partition, batch.position  # the batch itself may go
         if self._size is not None and large:
-            self._behind = _Behind(partial(self._append, blocks, partition, position))
+            self._behind = _BackgroundCall(partial(self._append, blocks, partition, position))
         else:
             self._append(blocks, partition, position)
 
@@ -300,7 +300,7 @@ class JsonLinesSink(Sink):
         return LinesFileError(f"{self._where} {what}: {cause.strerror}", path=self._where)
 
 
-class _Behind:
+class _BackgroundCall:
     """One call in a thread of its own; `end` waits for it, and raises what it raised."""
 
     def __init__(self, call: Callable[[], None]) -> None:

@@ -3,7 +3,7 @@ see."""
 
 from dataclasses import dataclass
 
-__all__ = ["Onward", "OnwardTable"]
+__all__ = ["DownstreamProgress", "OnwardTable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class OnwardTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Onward:
+class DownstreamProgress:
     """One stage behind the engine, such as Spark behind the change log, or one of several sinks.
 
     ``lsn``: end of the last transaction that it has whole, 0 for none; ``lag_bytes``: how much WAL is

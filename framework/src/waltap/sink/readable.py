@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-__all__ = ["KeptTable", "Readable", "Row", "Rows", "Side", "by_key"]
+__all__ = ["KeptTable", "Row", "Rows", "TableReader", "VerificationSource", "by_key"]
 
 Row = tuple[str | None, ...]
 """Texts of some columns of a row; None is NULL."""
@@ -22,7 +22,8 @@ class KeptTable:
 
     ``columns``: the source's numbers of columns → what the destination calls them. A column that is not
     there goes by the source's name. ``apart``: why its rows are not to be those of the source, "" where
-    they are. ``late``: why it stays behind the others, whose `Readable.position` is not its own, "" where
+    they are. ``late``: why it stays behind the others, whose `VerificationSource.position` is not
+    its own, "" where
     it does not. ``removal`` gives, of the columns of the key (name, ``pg_type.typname``) and keys, the
     statements that remove their rows, where the destination has such.
     """
@@ -50,7 +51,7 @@ def by_key(rows: Iterable[tuple[Row, Row]]) -> Rows:
     return found
 
 
-class Side(Protocol):
+class TableReader(Protocol):
     """Chosen columns of one table, on one side. Each call reads one state of it, not that of another call.
 
     A bucket is the first three hexadecimal digits of the MD5 of a key's text (`row_text` of
@@ -70,7 +71,7 @@ class Side(Protocol):
         """Return the rows of ``keys`` that there are."""
 
 
-class Readable(Protocol):
+class VerificationSource(Protocol):
     """A destination, opened for reading. Nothing is written there."""
 
     def tables(self) -> Sequence[KeptTable]:
@@ -91,7 +92,7 @@ class Readable(Protocol):
 
     def side(
         self, table: KeptTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
-    ) -> Side:
+    ) -> TableReader:
         """Return ``columns``, (the destination's name, ``type_``) each, by ``key``, names of some."""
 
     def close(self) -> None:

@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from waltap.dead_letters.pieces import Part, Where, every_event, without
+from waltap.dead_letters.pieces import BatchLocation, Part, every_event, without
 from waltap.decode.message import Change
 from waltap.errors import RecordError, SinkError, WaltapError
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 
-__all__ = ["RecordsRefused", "Refused", "leave_out", "places_of"]
+__all__ = ["RecordsRefused", "RefusedEvent", "leave_out", "places_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class RefusedEvent:
     """One of a batch that the destination refuses, and what is to be told of it alone.
 
     A sink that takes records says ``index``, the record's in `Batch.records`; one that takes changes says
@@ -51,14 +51,14 @@ class RecordsRefused(SinkError, RecordError):
         "leave them out, or write them to the dead letters and go on."
     )
 
-    def __init__(self, refused: Sequence[Refused]) -> None:
+    def __init__(self, refused: Sequence[RefusedEvent]) -> None:
         self.refused = tuple(refused)
         first = self.refused[0].error
         count = len(self.refused)
         super().__init__(first.problem if count == 1 else f"{count} records; {first.problem}")
 
 
-def leave_out(batch: Batch, refused: Sequence[Refused]) -> None:
+def leave_out(batch: Batch, refused: Sequence[RefusedEvent]) -> None:
     """Take what was refused out of ``batch``, which goes to the sink again."""
     if batch.records is not None:
         gone = {each.index for each in refused}
@@ -69,7 +69,9 @@ def leave_out(batch: Batch, refused: Sequence[Refused]) -> None:
     batch.events -= len(places)
 
 
-def places_of(parts: Sequence[Part], refused: Sequence[Refused]) -> dict[Where, Refused]:
+def places_of(
+    parts: Sequence[Part], refused: Sequence[RefusedEvent]
+) -> dict[BatchLocation, RefusedEvent]:
     """Return where the refused changes and rows stand, in order."""
     changes = {id(each.change): each for each in refused if each.change is not None}
     rows = {(id(each.rows), each.index): each for each in refused if each.rows is not None}
@@ -81,10 +83,10 @@ def places_of(parts: Sequence[Part], refused: Sequence[Refused]) -> dict[Where, 
 
 def _named(
     parts: Sequence[Part],
-    where: Where,
-    changes: dict[int, Refused],
-    rows: dict[tuple[int, int], Refused],
-) -> Refused | None:
+    where: BatchLocation,
+    changes: dict[int, RefusedEvent],
+    rows: dict[tuple[int, int], RefusedEvent],
+) -> RefusedEvent | None:
     part = parts[where.part]
     if isinstance(part, TransactionPart):
         return changes.get(id(part.changes[where.at]))

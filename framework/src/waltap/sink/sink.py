@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 from waltap.errors import SinkError
 from waltap.events import EventContext
 from waltap.snapshot.progress import SnapshotProgress
-from waltap.source.coverage import Coverage
+from waltap.source.coverage import PublicationCompleteness
 from waltap.source.position import Position, Positions
 from waltap.transactions.transaction import Batch
 
 if TYPE_CHECKING:
-    from waltap.capture.capture import Capture
+    from waltap.capture.capture import CaptureRules
     from waltap.decode.relation import Relation
     from waltap.decode.replica_identity import ReplicaIdentity
     from waltap.mapping.type_mapping import TypeMapper
-    from waltap.sink.onward import Onward
+    from waltap.sink.onward import DownstreamProgress
     from waltap.snapshot.chunk import SnapshotChunk
-    from waltap.source.connector import Check
+    from waltap.source.connector import PreflightCheck
 
 __all__ = ["ReaderGone", "Sink", "SinkCapabilities", "SinkContext"]
 
@@ -78,7 +78,7 @@ class SinkContext:
     """Gives a described relation with its data types as they are now; itself where they are the same."""
     identity: "Callable[[Relation], ReplicaIdentity] | None" = None
     """Gives the replica identity to read a relation with; once per version."""
-    capture: "Capture | None" = None
+    capture: "CaptureRules | None" = None
     """Which columns are captured, and what is masked."""
     resumes: bool = False
     """Whether a stored offset exists: a sink may then cut torn tails but must not start over."""
@@ -131,7 +131,7 @@ class Sink(abc.ABC):
 
     capabilities: SinkCapabilities = SinkCapabilities()
 
-    def check(self) -> list["Check"]:
+    def check(self) -> list["PreflightCheck"]:
         """Look whether `open` will succeed; makes and changes nothing, here or elsewhere.
 
         Called before `open`, also on a sink that is never opened. Raises: SinkError for one problem.
@@ -146,7 +146,7 @@ class Sink(abc.ABC):
         the data (exactly once), as `flush` does; None otherwise. Raises: SinkError.
         """
 
-    def begins(self, coverage: Coverage) -> None:
+    def begins(self, coverage: PublicationCompleteness) -> None:
         """From here on comes what ``coverage`` says. Where `SinkContext.whole`, it is told each time that
         the source was connected, behind `open` and before anything of that connection. Raises:
         SinkError."""
@@ -237,7 +237,7 @@ class Sink(abc.ABC):
         """Do what is due while nothing comes: called about every ``status.update.interval.ms``, every ten
         seconds at least, between two batches. Raises: SinkError, as `flush` does."""
 
-    def onward(self) -> "Sequence[Onward]":
+    def onward(self) -> "Sequence[DownstreamProgress]":
         """Tell how far those have come who read on from what was flushed, such as another process that
         applies it to tables. Called by any thread, when somebody looks at the status: it only reads, and
         does not wait for the engine's thread. Raises nothing."""

@@ -31,12 +31,12 @@ from waltap.events import (
     UPDATES,
     EventColumn,
     EventPlan,
-    Plans,
+    EventPlans,
     runs,
 )
-from waltap.mapping.connect_schema import Kind
+from waltap.mapping.connect_schema import ConnectKind
 from waltap.printable import printable
-from waltap.sink.ink import Ink
+from waltap.sink.ink import TerminalStyle
 from waltap.sink.seen_rows import SeenRows
 from waltap.sink.sink import ReaderGone, Sink, SinkCapabilities, SinkContext
 from waltap.source.position import Position
@@ -71,7 +71,7 @@ class TerminalSink(Sink):
         self.capabilities = SinkCapabilities(records=properties.json_lines, resumes_snapshots=True)
         self._write = self._records if properties.json_lines else self._changes
         coloured = sys.stdout.isatty() and colours()
-        self._layout = Layout(context, width=properties.width, coloured=coloured)
+        self._layout = TerminalLayout(context, width=properties.width, coloured=coloured)
         self._accepted: Position | None = None
 
     def open(self) -> Position | None:
@@ -113,20 +113,20 @@ class TerminalSink(Sink):
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _LineLayout:
     """How the rows of one relation version become lines: (row, row before it or ()) → text."""
 
     plan: EventPlan
     lay_out: Callable[[Tuple, Tuple], str]
 
 
-class Layout:
+class TerminalLayout:
     """Makes lines of changes. What is constant per relation is bound once."""
 
     def __init__(self, context: SinkContext, *, width: int, coloured: bool) -> None:
-        self._ink = Ink(width=width, coloured=coloured)
+        self._ink = TerminalStyle(width=width, coloured=coloured)
         self._skipped = context.capture.skipped if context.capture else frozenset()
-        self._lines = Plans(context.events, self._line)
+        self._lines = EventPlans(context.events, self._line)
         self._seen = SeenRows(context)
 
     def transaction(self, part: TransactionPart) -> Iterable[str]:
@@ -154,7 +154,9 @@ class Layout:
         self._lines.forget(oid)
         self._seen.forget(oid)
 
-    def _shown(self, line: "_Line", change: Insert | Update | Delete) -> tuple[Tuple, Tuple] | None:
+    def _shown(
+        self, line: "_LineLayout", change: Insert | Update | Delete
+    ) -> tuple[Tuple, Tuple] | None:
         """Return the row to show, and the row before it (() where it is not known); None for a delete
         that identifies no row."""
         if isinstance(change, Insert):
@@ -180,7 +182,7 @@ class Layout:
             self._seen.add(rows.relation, row)
             yield f"{clock}{self._ink.head('READ')}{line.lay_out(row, ())}\n"  # type: ignore[union-attr]
 
-    def _line(self, plan: EventPlan) -> "_Line":
+    def _line(self, plan: EventPlan) -> "_LineLayout":
         """Return what lays out the rows of one relation version: key columns first."""
         dim, plain = self._ink.dim, self._ink.plain
         columns = [
@@ -202,7 +204,7 @@ class Layout:
                     cells.append(f"{name}{value(before)} {dim}→{plain} {value(after)}")
             return " ".join(cells)
 
-        return _Line(plan, lay_out)
+        return _LineLayout(plan, lay_out)
 
     def _value(self, column: EventColumn) -> Callable[[Value], str]:
         """Return what writes the values of one column, masked where the profile masks them."""
@@ -225,13 +227,13 @@ class Layout:
 
 
 def _mask(column: EventColumn) -> Callable[[Value], Value] | None:
-    kind = column.mapping.schema.kind if column.mapping is not None else Kind.STRING
+    kind = column.mapping.schema.kind if column.mapping is not None else ConnectKind.STRING
     if column.transform is None or column.transform.value is None:
         return None
     change = column.transform.value
 
     def masked(value: Value) -> Value:
-        if kind is not Kind.STRING or isinstance(value, bytes):
+        if kind is not ConnectKind.STRING or isinstance(value, bytes):
             return "***"  # what it would become is not known from its text
         return str(change(value)) if value is None or isinstance(value, str) else value
 

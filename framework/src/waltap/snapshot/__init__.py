@@ -7,14 +7,14 @@ from waltap.public_names import on_first_use
 if TYPE_CHECKING:
     from waltap.snapshot.chunk import SnapshotChunk
     from waltap.snapshot.snapshotter import (
-        Known,
+        SnapshotFacts,
         SnapshotStart,
         Snapshotter,
     )
 
 __all__ = [
-    "Known",
     "SnapshotChunk",
+    "SnapshotFacts",
     "SnapshotStart",
     "Snapshotter",
 ]
@@ -25,7 +25,7 @@ if not TYPE_CHECKING:
         {
             "waltap.snapshot.chunk": ("SnapshotChunk",),
             "waltap.snapshot.snapshotter": (
-                "Known",
+                "SnapshotFacts",
                 "SnapshotStart",
                 "Snapshotter",
             ),

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from waltap.decode.relation import Relation
 from waltap.signals.signal import SnapshotRequest
 from waltap.snapshot.chunk_size import ChunkSize
-from waltap.snapshot.chunk_source import Chunk, ChunkSource
-from waltap.snapshot.incremental_state import State
+from waltap.snapshot.chunk_source import ChunkSource, ReadChunk
+from waltap.snapshot.incremental_state import IncrementalState
 from waltap.snapshot.moved_rows import MovedRows
 
 __all__ = ["ChunkReader", "text_of"]
@@ -28,7 +28,7 @@ class ChunkReader:
     def __init__(
         self,
         source: ChunkSource,
-        state: State,
+        state: IncrementalState,
         moved: MovedRows,
         size: ChunkSize,
         keys: Callable[[Relation], tuple[int, ...]],
@@ -52,7 +52,7 @@ class ChunkReader:
 
     def next(
         self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]
-    ) -> Chunk | None:
+    ) -> ReadChunk | None:
         """Return the next rows to read, none of them at the table's end; None for an empty table, and
         where the chunk does not count yet (`waiting`)."""
         begun, self.waiting = self._state.head, False
@@ -79,7 +79,7 @@ class ChunkReader:
 
     def _read_moved(
         self, request: SnapshotRequest, relation: Relation, *, exhausted: bool
-    ) -> Chunk | None:
+    ) -> ReadChunk | None:
         """Return rows that moved out of the way of the chunks, None where there are none, or none yet."""
         identity = self._moved.identifying(relation)
         while keys := self._moved.next(exhausted=exhausted):
@@ -90,7 +90,7 @@ class ChunkReader:
             self._moved.missed()
         return None
 
-    def _counted(self, chunk: Chunk) -> Chunk | None:
+    def _counted(self, chunk: ReadChunk) -> ReadChunk | None:
         """Return ``chunk`` where it saw all that has streamed; else it is to be read again later."""
         saw = chunk.saw
         self.waiting = chunk.locked or (saw is not None and not all(map(saw, self.recent)))

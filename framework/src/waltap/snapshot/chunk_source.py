@@ -9,10 +9,10 @@ from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Tuple
 from waltap.signals.signal import SnapshotRequest
 
-__all__ = ["Chunk", "ChunkSource"]
+__all__ = ["ChunkSource", "ReadChunk"]
 
 
-class Chunk(msgspec.Struct):
+class ReadChunk(msgspec.Struct):
     """Rows read in one snapshot. ``saw`` tells whether a committed transaction is visible in it; None
     where nothing tells: then every change between the watermarks counts as newer. ``until``: what is
     visible in it had committed before this LSN, so it has streamed by when the stream is there; None where
@@ -37,9 +37,11 @@ class ChunkSource(Protocol):
     def table(self, request: SnapshotRequest) -> Relation | None:
         """Return the relation to read, None when no such table is captured."""
 
-    def maximum(self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]) -> Chunk:
+    def maximum(
+        self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]
+    ) -> ReadChunk:
         """Return the last of the rows asked for in the order of ``key``, none when there is no row; or in
-        an order of the source's own choice, which it tells (`Chunk.order`)."""
+        an order of the source's own choice, which it tells (`ReadChunk.order`)."""
 
     def chunk(
         self,
@@ -51,7 +53,7 @@ class ChunkSource(Protocol):
         maximum: Tuple,
         limit: int,
         order: Sequence[int] = (),
-    ) -> Chunk:
+    ) -> ReadChunk:
         """Return the next rows in the order of ``key``, ``limit`` of them; more where that many would
         not end between two values of a key that is not unique. Fewer are not the table's end, none are.
         ``order`` is what `maximum` told: numbers (`Column.number`) of columns whose hash comes before the
@@ -63,12 +65,12 @@ class ChunkSource(Protocol):
         relation: Relation,
         key: tuple[int, ...],
         keys: Sequence[Tuple],
-    ) -> Chunk:
+    ) -> ReadChunk:
         """Return those of the rows asked for whose columns ``key`` have one of these values."""
 
     def watermark(self, identifier: str, kind: str, data: str) -> None:
         """Write a row into the signal table."""
 
     def hasten(self) -> None:
-        """See that the server's WAL gets to `Chunk.until` soon: it may rest, unwritten, for seconds.
+        """See that the server's WAL gets to `ReadChunk.until` soon: it may rest, unwritten, for seconds.
         Writes no row. Raises: SourceError."""

@@ -34,7 +34,7 @@ from waltap.decode.message import Change, Delete, Insert
 from waltap.decode.relation import Relation
 from waltap.decode.relation_name import schema_and_table
 from waltap.decode.tuple_image import Tuple
-from waltap.errors import DecodeError, Retry, SourceError
+from waltap.errors import DecodeError, RetryVerdict, SourceError
 from waltap.signals.errors import (
     SignalTableUnusable,
     SignalUnusable,
@@ -50,10 +50,10 @@ from waltap.signals.signal import (
 from waltap.snapshot.chunk_reader import ChunkReader, text_of
 from waltap.snapshot.chunk_size import ChunkSize
 from waltap.snapshot.chunk_source import ChunkSource
-from waltap.snapshot.incremental_state import State
+from waltap.snapshot.incremental_state import IncrementalState
 from waltap.snapshot.moved_rows import MovedRows
 from waltap.snapshot.requests import accepted_of, as_streamed, cut, key_text, listed, refused, some
-from waltap.snapshot.window import TextOf, Window
+from waltap.snapshot.window import SnapshotWindow, TextOf
 from waltap.transactions.transaction import SnapshotRows, TransactionPart
 
 __all__ = ["IncrementalSnapshots", "StreamPoint"]
@@ -88,8 +88,8 @@ class IncrementalSnapshots:
     ``read`` says what a signal asks to be done, or why nothing is; it is given what understands signals
     about snapshots. ``keys`` gives the key of events of a relation, by which a table without primary key
     is read, ``identifying`` the columns by which its replica identity knows a row. ``text_of`` as for
-    `Window`. The patterns of a signal are not matched longer than ``match_s`` seconds of ``clock``.
-    ``size`` is that of chunks.
+    `SnapshotWindow`. The patterns of a signal are not matched longer than ``match_s`` seconds of
+    ``clock``. ``size`` is that of chunks.
     ``obeyed``: rows of the table are signals, and not watermarks alone. ``notice`` is told (kind, id of
     the signal, members, and ``rows`` read of a table) what becomes of a snapshot, as notifications say
     it. ``identifier`` gives a new one for a row of the signal table. ``undecided`` gives the GIDs of
@@ -115,7 +115,7 @@ class IncrementalSnapshots:
         delete_closes: bool = False,
         obeyed: bool = True,
         notice: Callable[..., None] = lambda _kind, _identifier, **_data: None,
-        state: State | None = None,
+        state: IncrementalState | None = None,
         undecided: Callable[[], list[str]] = list,
     ) -> None:
         self._undecided, self._held_by = undecided, ""
@@ -130,13 +130,13 @@ class IncrementalSnapshots:
         self._scanned = 0
         self.waiting = False
         self.point: StreamPoint | None = None
-        self.state = state or State()
+        self.state = state or IncrementalState()
         self.state.read_on(self.state.settling)
         self._settled_by = ""
         self._settled_at: int | None = None
         self._moved = MovedRows(self.state, identifying, text_of)
         self._reader = ChunkReader(source, self.state, self._moved, size, keys, clock)
-        self._window: Window | None = None
+        self._window: SnapshotWindow | None = None
         self._at_end = False
         self._saw: Callable[[int], bool] = _nothing
         self._chunk_end: list[str | None] | None = None
@@ -158,7 +158,7 @@ class IncrementalSnapshots:
         try:
             self._source.watermark(self._identifier(), "execute-snapshot", data)
         except SourceError as error:
-            if error.retry is not Retry.NEVER:
+            if error.retry is not RetryVerdict.NEVER:
                 raise
             log.warning("the signal table takes no signal: %s", error.problem)
             return False
@@ -452,7 +452,7 @@ class IncrementalSnapshots:
                 self._mark(identifier, opened, now)
                 self._settled_by = identifier
         except SourceError as error:
-            if error.retry is not Retry.NEVER:
+            if error.retry is not RetryVerdict.NEVER:
                 raise
             log.warning(
                 "incremental snapshots need a signal table that waltap may write to: %s; given up: %s",
@@ -497,7 +497,7 @@ class IncrementalSnapshots:
             key = () if relation is None else self._reader.key(request, relation)
             chunk = self._reader.next(request, relation, key) if relation and key else None
         except (SourceError, DecodeError) as error:
-            if error.retry is not Retry.NEVER:
+            if error.retry is not RetryVerdict.NEVER:
                 raise
             refused([request], error.problem)
             return self._ended(request, "SQL_EXCEPTION")
@@ -525,7 +525,7 @@ class IncrementalSnapshots:
             refused([request], "a chunk ended where the one before it did: it would have no end")
             return self._ended(request, "SKIPPED")
         self._chunk_end = end
-        self._window = Window(
+        self._window = SnapshotWindow(
             identifier, relation, chunk.rows, self._identifying(relation), self._text_of
         )
         self._saw, self._until = chunk.saw or _nothing, chunk.until

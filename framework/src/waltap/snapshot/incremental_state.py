@@ -6,7 +6,7 @@ import msgspec
 
 from waltap.signals.signal import SnapshotRequest
 
-__all__ = ["ChunkState", "Key", "State"]
+__all__ = ["ChunkState", "IncrementalState", "Key"]
 
 Key = list[str | None]
 
@@ -27,7 +27,7 @@ class ChunkState(msgspec.Struct, frozen=True):
     order: list[int] = []
 
 
-class State(msgspec.Struct):
+class IncrementalState(msgspec.Struct):
     """Tables to read, the head first; ``chunks`` has those, by schema.table, whose reading has begun.
     ``blocking``: tables of blocking snapshots that have not come to their end, each with its signal.
     ``recent``: transactions that were delivered and that no chunk has seen; kept while tables wait.
@@ -43,7 +43,7 @@ class State(msgspec.Struct):
     settling: list[SnapshotRequest] = []
 
     @classmethod
-    def restored(cls, stored: Mapping[str, object]) -> "State":
+    def restored(cls, stored: Mapping[str, object]) -> "IncrementalState":
         """Return what an offset holds. Until 0.1 it knew the chunk of the head only, without its name."""
         state = msgspec.convert(stored, cls)
         if "chunks" not in stored and state.queue:

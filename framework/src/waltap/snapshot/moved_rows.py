@@ -15,8 +15,8 @@ import msgspec
 
 from waltap.decode.message import Change, Update
 from waltap.decode.relation import Relation
-from waltap.decode.tuple_image import UNCHANGED, Missing, Tuple
-from waltap.snapshot.incremental_state import Key, State
+from waltap.decode.tuple_image import UNCHANGED, MissingValue, Tuple
+from waltap.snapshot.incremental_state import IncrementalState, Key
 from waltap.snapshot.window import TextOf
 
 __all__ = ["MovedRows"]
@@ -33,7 +33,10 @@ class MovedRows:
     """
 
     def __init__(
-        self, state: State, identifying: Callable[[Relation], tuple[int, ...]], text_of: TextOf
+        self,
+        state: IncrementalState,
+        identifying: Callable[[Relation], tuple[int, ...]],
+        text_of: TextOf,
     ) -> None:
         self._state, self.identifying, self._text_of = state, identifying, text_of
         self.columns: dict[str, frozenset[str]] = {}
@@ -92,7 +95,7 @@ class MovedRows:
 
     def _key(self, relation: Relation, image: Tuple, key: tuple[int, ...]) -> str | None:
         """Return the key of an image as JSON, None where it lacks part of it."""
-        if not image or not key or any(isinstance(image[index], Missing) for index in key):
+        if not image or not key or any(isinstance(image[index], MissingValue) for index in key):
             return None
         values = []
         for index in key:
@@ -105,6 +108,6 @@ class MovedRows:
 def _left_out(new: Tuple, old: Tuple) -> bool:
     """Tell whether neither image has a value that the update did not touch."""
     return not old or any(
-        value is UNCHANGED and isinstance(known, Missing)
+        value is UNCHANGED and isinstance(known, MissingValue)
         for value, known in zip(new, old, strict=True)
     )

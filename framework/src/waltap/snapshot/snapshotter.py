@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from waltap.offsets.offset import Offset
     from waltap.source.slot_status import SlotStatus
 
-__all__ = ["ISOLATIONS", "Known", "SnapshotStart", "Snapshotter"]
+__all__ = ["ISOLATIONS", "SnapshotFacts", "SnapshotStart", "Snapshotter"]
 
 ISOLATIONS = ("serializable", "repeatable_read", "read_committed", "read_uncommitted")
 """What `Snapshotter.isolation` may answer: the words of ``snapshot.isolation.mode``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class SnapshotFacts:
     """What a start knows: is there a stored offset, was a snapshot left incomplete, and can the
     server still stream from the stored position. ``reconnects``: this is no start, but a link that
     broke in mid-run and came back."""
@@ -42,7 +42,7 @@ class SnapshotStart:
     it is now (SQL, and a tuple of values for each ``%s``; raises SourceError); it should be quick.
     """
 
-    known: Known
+    known: SnapshotFacts
     offset: "Offset | None" = None
     slot: "SlotStatus | None" = None
     exported: bool = False
@@ -58,7 +58,7 @@ class Snapshotter(abc.ABC):  # noqa: B024 - every answer has a default, and nobo
     Asked in the engine's thread, in this order:
 
     1. `takes_snapshot`, `streams`, `resumes`, `recovers_lost_position`: before anything is made, also by
-       ``waltap doctor``. The answers depend on `Known` alone.
+       ``waltap doctor``. The answers depend on `SnapshotFacts` alone.
     2. For each captured table `reads`, for those that are read `lock`, and `isolation`: before the slot is
        made. `reads` is asked again when the snapshot has begun, for tables that came meanwhile.
     3. `before`, and for each table that is read `query`: in the snapshot, before the first row.
@@ -70,16 +70,16 @@ class Snapshotter(abc.ABC):  # noqa: B024 - every answer has a default, and nobo
     the start: a SnapshotError as it is, anything else as a fault of the plugin.
     """
 
-    def takes_snapshot(self, known: Known) -> bool:
+    def takes_snapshot(self, known: SnapshotFacts) -> bool:
         """Tell whether rows are read before streaming. Raises: SnapshotError when the mode forbids
         this start."""
         return not known.offset or known.snapshot_incomplete
 
-    def streams(self, known: Known) -> bool:
+    def streams(self, known: SnapshotFacts) -> bool:
         """Tell whether streaming follows."""
         return True
 
-    def resumes(self, known: Known) -> bool:
+    def resumes(self, known: SnapshotFacts) -> bool:
         """Tell whether a snapshot that was left incomplete may go on, rather than be taken anew. Asked
         when this start takes one and both could be done."""
         return True

@@ -14,14 +14,14 @@ from collections.abc import Callable
 
 from waltap.decode.message import Change, Delete, Insert, Truncate, Update
 from waltap.decode.relation import Column, Relation
-from waltap.decode.tuple_image import UNCHANGED, Missing, Tuple, Value
+from waltap.decode.tuple_image import UNCHANGED, MissingValue, Tuple, Value
 
-__all__ = ["TextOf", "Window"]
+__all__ = ["SnapshotWindow", "TextOf"]
 
 TextOf = Callable[[Column], "Callable[[Value], Value] | None"]
 
 
-class Window:
+class SnapshotWindow:
     """Rows of one chunk. ``identifier`` is in both watermarks."""
 
     def __init__(
@@ -72,7 +72,7 @@ class Window:
         if row is None or UNCHANGED not in new:
             return
         merged = tuple(
-            known if isinstance(value, Missing) else value
+            known if isinstance(value, MissingValue) else value
             for value, known in zip(new, row, strict=True)
         )
         self._rows.setdefault(self._key_of(merged), []).append(merged)
@@ -80,7 +80,7 @@ class Window:
     def _take(self, image: Tuple) -> Tuple | None:
         """Remove and return a row that ``image`` is of."""
         key = self._key_of(image)
-        if any(isinstance(value, Missing) for value in key):
+        if any(isinstance(value, MissingValue) for value in key):
             return self._search(image)
         rows = self._rows.get(key)
         if rows is None:
@@ -92,7 +92,7 @@ class Window:
 
     def _search(self, image: Tuple) -> Tuple | None:
         """The same for an image that lacks part of the key: what it has must be equal."""
-        given = [(i, value) for i, value in enumerate(image) if not isinstance(value, Missing)]
+        given = [(i, value) for i, value in enumerate(image) if not isinstance(value, MissingValue)]
         for key, rows in self._rows.items() if given else ():
             for row in rows:
                 if all(row[index] == value for index, value in given):
@@ -119,7 +119,7 @@ class Window:
             values: list[Value] = []
             for step in steps:
                 if step is None:
-                    values.append(Missing.ABSENT)
+                    values.append(MissingValue.ABSENT)
                     continue
                 value = image[step[0]]
                 values.append(step[1](value) if step[1] and isinstance(value, bytes) else value)

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     )
     from waltap.source.connector import (
         ChangeStream,
-        Check,
         Connector,
         ConnectorContext,
+        PreflightCheck,
         SlotStatus,
-        Start,
+        StartPosition,
         StopRequested,
     )
     from waltap.source.position import (
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 __all__ = [
     "START",
     "ChangeStream",
-    "Check",
     "CheckContext",
     "Connector",
     "ConnectorContext",
     "Position",
     "Positions",
+    "PreflightCheck",
     "SlotStatus",
-    "Start",
+    "StartPosition",
     "StopRequested",
     "lsn_text",
     "parse_lsn",
@@ -48,11 +48,11 @@ if not TYPE_CHECKING:
             "waltap.source.check_context": ("CheckContext",),
             "waltap.source.connector": (
                 "ChangeStream",
-                "Check",
+                "PreflightCheck",
                 "Connector",
                 "ConnectorContext",
                 "SlotStatus",
-                "Start",
+                "StartPosition",
                 "StopRequested",
             ),
             "waltap.source.position": (

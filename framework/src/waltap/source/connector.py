@@ -19,10 +19,10 @@ from waltap.decode.message import Message
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Tuple
 from waltap.errors import SourceError, WaltapError
-from waltap.offsets.belongings import Belonging, Belongings
+from waltap.offsets.belongings import OwnedObject, OwnedObjects
 from waltap.offsets.offset import Offset
 from waltap.snapshot.snapshotter import Snapshotter
-from waltap.source.coverage import Coverage
+from waltap.source.coverage import PublicationCompleteness
 from waltap.source.password import Password
 from waltap.source.position import Position, Positions
 from waltap.source.relation_memory import RelationMemory
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ChangeStream",
-    "Check",
     "Connector",
     "ConnectorContext",
     "DecoderChoice",
     "MadeByRun",
-    "Overlap",
+    "PreflightCheck",
     "SlotStatus",
+    "SnapshotOverlap",
     "SourceLacks",
-    "Start",
+    "StartPosition",
     "StopRequested",
 ]
 
@@ -150,13 +150,13 @@ class ConnectorContext:
     repairs: bool = False
     made: MadeByRun = field(default_factory=MadeByRun)
     reconnects: bool = False
-    belongings: Belongings = field(default_factory=Belongings)
+    belongings: OwnedObjects = field(default_factory=OwnedObjects)
     announced: "Callable[[Relation], None]" = lambda _relation: None
     forget: "Callable[[int, int], None]" = lambda _oid, _lsn: None
     memory: RelationMemory = field(default_factory=RelationMemory)
     identity_warnings: "Callable[[Relation], list[IdentityWarning]]" = lambda _relation: []
     left_out: "Callable[[Relation], tuple[str, ...]]" = lambda _relation: ()
-    mask_check: "Callable[[Relation], Check | None]" = lambda _relation: None
+    mask_check: "Callable[[Relation], PreflightCheck | None]" = lambda _relation: None
     send_format: SendFormat = field(default_factory=SendFormat)
     password: Password | None = None
     confirmable: Callable[[int], int] = lambda lsn: lsn
@@ -166,7 +166,7 @@ class ConnectorContext:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class PreflightCheck:
     """One thing that was looked at before a start. ``verdict``: ok, warning or error.
 
     ``remedy`` is the command, SQL or property that fixes it, and suffices. ``error`` is what a run that
@@ -180,21 +180,23 @@ class Check:
     error: WaltapError | None = field(default=None, compare=False, repr=False)
 
     @classmethod
-    def failed(cls, name: str, error: WaltapError) -> "Check":
+    def failed(cls, name: str, error: WaltapError) -> "PreflightCheck":
         """Return the check that found what a run would raise as ``error``."""
         return cls(
             name=name, verdict="error", found=error.problem, remedy=error.advice(), error=error
         )
 
-    def as_warning(self) -> "Check":
+    def as_warning(self) -> "PreflightCheck":
         """Return a failed check as a warning."""
         if self.verdict != "error":
             return self
-        return Check(name=self.name, verdict="warning", found=self.found, remedy=self.remedy)
+        return PreflightCheck(
+            name=self.name, verdict="warning", found=self.found, remedy=self.remedy
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class StartPosition:
     """How a run goes on after ``prepare``.
 
     ``snapshot``: take a snapshot first. ``stream``: stream after it. ``offset``: where each partition
@@ -212,10 +214,10 @@ class Start:
     slot_created: bool = False
     resumes: bool = False
     lost: WaltapError | None = None
-    coverage: Coverage = field(default_factory=Coverage)
+    coverage: PublicationCompleteness = field(default_factory=PublicationCompleteness)
 
 
-class Overlap(Protocol):
+class SnapshotOverlap(Protocol):
     """What of a stream a snapshot has read already; `Offset.visible_in` is its connector's own text.
 
     ``horizon`` is an LSN: nothing is left out of what commits behind it, and the offset forgets the rest
@@ -274,7 +276,7 @@ class Connector(abc.ABC):
     """Whether a new connection goes on where this one ends."""
 
     @abc.abstractmethod
-    def check(self, offset: Offset | None) -> list[Check]:
+    def check(self, offset: Offset | None) -> list[PreflightCheck]:
         """Look at everything that a start with this stored offset needs; changes nothing.
 
         Whatever makes `prepare` refuse is an error here, and nothing else: `waltap doctor` prints the
@@ -298,14 +300,14 @@ class Connector(abc.ABC):
         return None
 
     @abc.abstractmethod
-    def prepare(self, offset: Offset | None) -> Start:
+    def prepare(self, offset: Offset | None) -> StartPosition:
         """Make what is missing and decide how to start.
 
         Raises: SourceError, OffsetError, SnapshotError, StopRequested.
         """
 
     @abc.abstractmethod
-    def snapshot(self, start: Start) -> Iterator[SnapshotRows]:
+    def snapshot(self, start: StartPosition) -> Iterator[SnapshotRows]:
         """Read the tables in the snapshot that belongs to ``start``, in pieces; `SnapshotRows` has the
         contract. Raises: SnapshotError, ConnectionLost, StopRequested.
         """
@@ -314,7 +316,7 @@ class Connector(abc.ABC):
         """What `snapshot` gave is over: every row is durable, or (``completed`` false) something came in
         between. For the snapshot mode's `Snapshotter.after`; what that raises, this raises."""
 
-    def chunks(self, start: Start) -> "Sequence[SnapshotChunk]":
+    def chunks(self, start: StartPosition) -> "Sequence[SnapshotChunk]":
         """Return what `snapshot` would read, instead of it, as parts that other processes can read; all
         see the one snapshot. Until `snapshot_over` or `close` nobody can rewrite or empty the tables.
 
@@ -339,7 +341,7 @@ class Connector(abc.ABC):
     """Where transactions of several partitions are to be delivered in the order of their commits, which
     must be comparable: for how long one may be silent before the others go on; None: each by itself."""
 
-    def overlap(self, offset: Offset) -> Overlap | None:
+    def overlap(self, offset: Offset) -> SnapshotOverlap | None:
         """Return what the stream after ``offset`` leaves out, None for nothing."""
         return None
 
@@ -490,17 +492,17 @@ class Connector(abc.ABC):
         """Drop the replication slot; False when there is none. Raises: SourceError."""
         return False
 
-    def belongings(self, offset: Offset | None) -> list[Belonging]:
+    def belongings(self, offset: Offset | None) -> list[OwnedObject]:
         """Return what the pipeline has on this server and is still there. ``offset`` is the stored one,
         which tells of a slot that nothing else is known of. Raises: SourceError."""
         return []
 
-    def belongings_elsewhere(self) -> list[Belonging]:
+    def belongings_elsewhere(self) -> list[OwnedObject]:
         """Return what the pipeline made in other databases or on other servers, as far as it is known:
         the profile led there once."""
         return []
 
-    def drop(self, belonging: Belonging) -> None:
+    def drop(self, belonging: OwnedObject) -> None:
         """Remove a thing that the pipeline made, and forget it. Raises: SourceError."""
 
     @abc.abstractmethod

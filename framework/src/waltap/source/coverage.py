@@ -4,11 +4,11 @@ matters. Sans-IO."""
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Coverage"]
+__all__ = ["PublicationCompleteness"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Coverage:
+class PublicationCompleteness:
     """Of which tables a stream brings every change.
 
     ``tables`` gives, by (schema, table), a text for each that was there when the stream was set up: it

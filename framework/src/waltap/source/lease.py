@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from waltap.source.password import Password
 
-__all__ = ["Lease", "LeaseContext"]
+__all__ = ["LeaderLease", "LeaseContext"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class LeaseContext:
     password: Password | None = None
 
 
-class Lease(abc.ABC):
+class LeaderLease(abc.ABC):
     """One process's end of it. `take` comes first and until it is ours; then one thread calls `renew`.
 
     Two rules make that only one process ever acts on it. The source lets go of a lease that was not

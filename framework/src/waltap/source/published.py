@@ -12,7 +12,7 @@ import msgspec
 
 from waltap.decode.relation import Relation
 
-__all__ = ["EVERYTHING", "NARROWS", "Narrowed", "Narrowing", "narrowings", "nothing_left_out"]
+__all__ = ["EVERYTHING", "NARROWS", "Narrowed", "PublishedSubset", "narrowings", "nothing_left_out"]
 
 NARROWS = 150000
 """From this version on publications have row filters and column lists."""
@@ -34,7 +34,7 @@ SELECT t.schemaname::text, t.tablename::text, t.rowfilter,
 """
 
 
-class Narrowing(msgspec.Struct, frozen=True):
+class PublishedSubset(msgspec.Struct, frozen=True):
     """What is published of a table: rows for which ``rows`` is true ("": all), all but the columns
     ``hidden``."""
 
@@ -62,26 +62,26 @@ class Narrowing(msgspec.Struct, frozen=True):
         return f"SELECT * FROM ({statement}\n) {alias}{self.where()}"
 
 
-EVERYTHING = Narrowing()
-Narrowed = Callable[[], Mapping[tuple[str, str], Narrowing]]
+EVERYTHING = PublishedSubset()
+Narrowed = Callable[[], Mapping[tuple[str, str], PublishedSubset]]
 """Gives, by (schema, table), what is published of tables of which not everything is."""
 
 
-def nothing_left_out() -> Mapping[tuple[str, str], Narrowing]:
+def nothing_left_out() -> Mapping[tuple[str, str], PublishedSubset]:
     """Return that all is published."""
     return {}
 
 
 def narrowings(
     query: Callable[[str, tuple[object, ...]], Iterable[Sequence[Any]]], names: Collection[str]
-) -> dict[tuple[str, str], Narrowing]:
+) -> dict[tuple[str, str], PublishedSubset]:
     """Return what publications ``names`` publish of the tables of which one has a row filter or a column
     list. ``query`` asks a server of `NARROWS` or later."""
     found: dict[tuple[str, str], list[tuple[str | None, Iterable[str] | None]]] = {}
     for schema, table, rows, hidden in query(NARROWINGS_SQL, (list(names), list(names))):
         found.setdefault((schema, table), []).append((rows, hidden))
     return {
-        place: Narrowing(
+        place: PublishedSubset(
             "" if any(rows is None for rows, _ in each) else " OR ".join(f"({r})" for r, _ in each),
             frozenset.intersection(*(frozenset(hidden or ()) for _, hidden in each)),
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from waltap.decode.relation import Relation
 from waltap.errors import WaltapError
 from waltap.hookspecs import hookimpl
-from waltap.pipeline.status import Status
+from waltap.pipeline.status import PipelineStatus
 from waltap.source.position import lsn_text
 from waltap.telemetry.summary import summary_fields
 
@@ -24,7 +24,7 @@ class LifeCycleLog:
     """Registered by ``waltap run``; writes at most one line of throughput in ten seconds, and one at the
     end of what the run did. The numbers are those that ``status`` gives (`Engine.status`)."""
 
-    def __init__(self, status: Callable[[], Status]) -> None:
+    def __init__(self, status: Callable[[], PipelineStatus]) -> None:
         self._status = status
         self._told_events = 0
         self._since: float | None = None

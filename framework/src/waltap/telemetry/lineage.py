@@ -9,20 +9,20 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 
-from waltap.capture.capture import Capture
+from waltap.capture.capture import CaptureRules
 from waltap.decode.relation import Column, Relation
 from waltap.errors import WaltapError
 from waltap.hookspecs import hookimpl
-from waltap.mapping.connect_schema import Kind
+from waltap.mapping.connect_schema import ConnectKind
 from waltap.plugin_errors import LibraryMissing
 from waltap.source.position import Positions
-from waltap.telemetry.lineage_delivery import RUNNING, Delivery, Happening
+from waltap.telemetry.lineage_delivery import RUNNING, LineageEvent, LineageSender
 from waltap.version import VERSION
 
 if TYPE_CHECKING:
     from waltap.pipeline import Engine
 
-__all__ = ["Lineage"]
+__all__ = ["LineageObserver"]
 
 PRODUCER: Final = f"urn:waltap:{VERSION}"
 TIMEOUT_S: Final = 5.0
@@ -30,7 +30,7 @@ TIMEOUT_S: Final = 5.0
 STREAMS: Final = frozenset({"streaming", "snapshot"})
 
 
-class Lineage:
+class LineageObserver:
     """An observer of one run; ``to`` is a file that events are added to, or the address of a server of
     OpenLineage, ``namespace`` that of the job."""
 
@@ -53,13 +53,13 @@ class Lineage:
         self._engine, self._namespace, self._pipeline = engine, namespace, engine.profile.name
         profile = engine.profile
         naming = profile.topic_naming
-        self._capture = Capture(profile.capture, naming.spec.factory(naming.properties))
+        self._capture = CaptureRules(profile.capture, naming.spec.factory(naming.properties))
         self._source = _source(profile.connector.properties)
         found = [each.sink for each in profile.outlets] or [profile.sink]
         self._sinks = [(e.spec.name, _destination(e.spec.name, e.properties)) for e in found]
         self._known: dict[str, Relation] = {}
         self._begun = self._over = self._changed = False
-        self._delivery = Delivery(self._send)
+        self._delivery = LineageSender(self._send)
 
     def __enter__(self) -> Self:
         self._delivery.__enter__()
@@ -115,9 +115,9 @@ class Lineage:
     # --- events ----------------------------------------------------------------------------------
 
     def _tell(self, kind: str, facets: Mapping[str, Any] | None = None) -> None:
-        self._delivery.put(Happening(kind=kind, facets=facets or {}))
+        self._delivery.put(LineageEvent(kind=kind, facets=facets or {}))
 
-    def _send(self, happening: Happening, shapes: Collection[Relation]) -> None:
+    def _send(self, happening: LineageEvent, shapes: Collection[Relation]) -> None:
         """Make an event, in the thread that sends it."""
         from openlineage.client.generated.job_type_job import JobTypeJobFacet
 
@@ -168,7 +168,7 @@ class Lineage:
         return self._events.OutputDataset(place, name, facets=facets)
 
     def _masked(self, relation: Relation, column: Column) -> bool:
-        kinds = (Kind.STRING, Kind.BYTES)
+        kinds = (ConnectKind.STRING, ConnectKind.BYTES)
         return any(self._capture.transform(relation, column, kind) for kind in kinds)
 
 

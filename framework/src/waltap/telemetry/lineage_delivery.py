@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 from waltap.decode.relation import Relation
 
-__all__ = ["RUNNING", "Delivery", "Happening"]
+__all__ = ["RUNNING", "LineageEvent", "LineageSender"]
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ RETRY_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
+class LineageEvent:
     """What an event is about: START, RUNNING, COMPLETE or FAIL, when it was, and facets of the run."""
 
     kind: str
@@ -32,17 +32,20 @@ class Happening:
     facets: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Delivery:
+class LineageSender:
     """Sends happenings in their order, each until it arrives. ``send`` gets one, with the tables that are
     new or have another shape; what it raises is tried again after ``retry_s``."""
 
     def __init__(
-        self, send: Callable[[Happening, Collection[Relation]], None], *, retry_s: float = RETRY_S
+        self,
+        send: Callable[[LineageEvent, Collection[Relation]], None],
+        *,
+        retry_s: float = RETRY_S,
     ) -> None:
         self._send, self._retry_s = send, retry_s
         self._changed = threading.Condition()
-        self._waiting: list[Happening] = []
-        self._sending: Happening | None = None
+        self._waiting: list[LineageEvent] = []
+        self._sending: LineageEvent | None = None
         """What is on its way with the shapes of before: it tells nothing of what comes now."""
 
         self._shapes: dict[str, Relation] = {}
@@ -63,7 +66,7 @@ class Delivery:
             log.warning("OpenLineage: %d events of this run were not delivered", left)
 
     @property
-    def waiting(self) -> Collection[Happening]:
+    def waiting(self) -> Collection[LineageEvent]:
         """Return what has not arrived, the oldest first."""
         with self._changed:
             on_its_way = () if self._sending is None else (self._sending,)
@@ -74,7 +77,7 @@ class Delivery:
         with self._changed:
             self._shapes[relation.name] = relation
 
-    def put(self, happening: Happening) -> None:
+    def put(self, happening: LineageEvent) -> None:
         """Have it sent; one that is RUNNING is the same as another that waits."""
         with self._changed:
             if happening.kind != RUNNING or not self._runs_wait():
@@ -112,7 +115,7 @@ class Delivery:
             log.info("OpenLineage: events are delivered again")
 
     def _failed(
-        self, error: Exception, happening: Happening, shapes: Mapping[str, Relation]
+        self, error: Exception, happening: LineageEvent, shapes: Mapping[str, Relation]
     ) -> None:
         if not self._away:
             self._away = True

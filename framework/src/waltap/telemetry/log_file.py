@@ -5,7 +5,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from waltap.errors import ConfigurationError, Problem
+from waltap.errors import ConfigurationError, PropertyProblem
 
 __all__ = ["LogFile"]
 
@@ -27,7 +27,7 @@ class LogFile:
         try:
             self._file = _opened(path)
         except OSError as error:
-            problem = Problem(
+            problem = PropertyProblem(
                 "waltap.log.file", f"cannot be written: {error.strerror}", value=str(path)
             )
             raise ConfigurationError([problem], origin="the log file") from error

@@ -24,21 +24,21 @@ def observed(engine: "Engine", host: "Host", *, http: str | None = None) -> Iter
             watching.callback(host.unregister, name)
 
         if address := http or wanted.http:
-            from waltap.monitor.server import Monitor
+            from waltap.monitor.server import MonitorServer
 
-            monitor = watching.enter_context(Monitor(engine, address, wanted.http_token))
+            monitor = watching.enter_context(MonitorServer(engine, address, wanted.http_token))
             admit(monitor.exposition, "metrics")
         if wanted.otel_endpoint:
-            from waltap.telemetry.otlp import Telemetry
+            from waltap.telemetry.otlp import OtlpObserver
 
             engine.watch()
-            telemetry = Telemetry(
+            telemetry = OtlpObserver(
                 engine.profile.name, engine.status, wanted.otel_endpoint, wanted.otel_interval_ms
             )
             admit(watching.enter_context(telemetry), "OpenTelemetry")
         if wanted.lineage_to:
-            from waltap.telemetry.lineage import Lineage
+            from waltap.telemetry.lineage import LineageObserver
 
-            lineage = Lineage(engine, wanted.lineage_to, wanted.lineage_namespace)
+            lineage = LineageObserver(engine, wanted.lineage_to, wanted.lineage_namespace)
             admit(watching.enter_context(lineage), "OpenLineage")
         yield

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from waltap.errors import WaltapError
 from waltap.hookspecs import hookimpl
-from waltap.monitor.metric import Metric, Observed
+from waltap.monitor.metric import ObservedMetric, StatusMetric
 from waltap.monitor.metrics import BATCH_EVENTS, BATCH_SECONDS, FAILURES, FLUSH_SECONDS, METRICS
-from waltap.pipeline.status import Status
+from waltap.pipeline.status import PipelineStatus
 from waltap.plugin_errors import LibraryMissing
 from waltap.source.position import Positions, lsn_text
 from waltap.transactions.transaction import Batch
@@ -21,7 +21,7 @@ from waltap.version import VERSION
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-__all__ = ["Telemetry"]
+__all__ = ["OtlpObserver"]
 
 SCOPE = "waltap"
 END_S = 5
@@ -31,13 +31,13 @@ ONE_EXPORT_S = 0.5
 """For so long metrics are of one moment."""
 
 
-class Telemetry:
+class OtlpObserver:
     """An observer of one run. ``endpoint`` is that of OTLP over HTTP, to which ``/v1/traces`` and
     ``/v1/metrics`` are added; the variables of OpenTelemetry (``OTEL_…``) say the rest, such as headers
     and the sampler."""
 
     def __init__(
-        self, pipeline: str, status: Callable[[], Status], endpoint: str, interval_ms: int
+        self, pipeline: str, status: Callable[[], PipelineStatus], endpoint: str, interval_ms: int
     ) -> None:
         """Raises: LibraryMissing."""
         try:
@@ -53,7 +53,7 @@ class Telemetry:
                 "waltap.otel.endpoint needs OpenTelemetry", extra="otel"
             ) from cause
         self._pipeline, self._status = pipeline, status
-        self._seen: Status | None = None
+        self._seen: PipelineStatus | None = None
         self._seen_at = 0.0
         base = endpoint.rstrip("/")
         resource = Resource.create(
@@ -78,7 +78,7 @@ class Telemetry:
             )
             make(metric.name, callbacks=[self._reader(metric)], description=metric.summary)
 
-        def histogram(metric: Observed) -> Any:
+        def histogram(metric: ObservedMetric) -> Any:
             return meter.create_histogram(
                 metric.name,
                 description=metric.summary,
@@ -103,14 +103,14 @@ class Telemetry:
         self._traces.shutdown()
         self._metrics.shutdown(END_S * 1000)
 
-    def _now(self) -> Status:
+    def _now(self) -> PipelineStatus:
         """Return the status that the metrics of one export are of."""
         now = time.monotonic()
         if self._seen is None or now - self._seen_at > ONE_EXPORT_S:
             self._seen, self._seen_at = self._status(), now
         return self._seen
 
-    def _reader(self, metric: Metric) -> Callable[[Any], Iterable[Any]]:
+    def _reader(self, metric: StatusMetric) -> Callable[[Any], Iterable[Any]]:
         from opentelemetry.metrics import Observation
 
         def read(_options: object) -> Iterable[Any]:

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
 
-    from waltap.pipeline.status import Status
+    from waltap.pipeline.status import PipelineStatus
 
 __all__ = ["ProgressDisplay"]
 
 
-class _Rows(ProgressColumn):
+class _RowsColumn(ProgressColumn):
     """``12,345 of ~20,000``, and ``20,123 rows`` when all are there."""
 
     def render(self, task: Task) -> Text:
@@ -37,7 +37,7 @@ class _Rows(ProgressColumn):
         return Text(f"{task.completed:,.0f} {task.fields.get('noun', 'rows')}", no_wrap=True)
 
 
-class _Rate(ProgressColumn):
+class _RateColumn(ProgressColumn):
     """``12,345/s``: over the last seconds; over all of them once a table is done."""
 
     def render(self, task: Task) -> Text:
@@ -48,7 +48,7 @@ class _Rate(ProgressColumn):
         return Text(f"{rate:,.0f}/s", style="cyan")
 
 
-class _Bars(Progress):
+class _ProgressBars(Progress):
     """Bars that ask for their numbers whenever they are drawn."""
 
     def __init__(self, *columns: ProgressColumn, console: "Console") -> None:
@@ -64,14 +64,14 @@ class ProgressDisplay:
     """Bars on ``console`` between `start` and `stop`. As an observer it is told what there is to show; the
     numbers are those that ``status`` gives (`Engine.status`), asked for when the bars are drawn."""
 
-    def __init__(self, console: "Console", status: "Callable[[], Status]") -> None:
+    def __init__(self, console: "Console", status: "Callable[[], PipelineStatus]") -> None:
         self._console, self._status = console, status
-        self._progress = _Bars(
+        self._progress = _ProgressBars(
             SpinnerColumn(finished_text="[green]✓[/]"),
             TextColumn("{task.description}"),
             BarColumn(bar_width=16),
-            _Rows(),
-            _Rate(),
+            _RowsColumn(),
+            _RateColumn(),
             TimeRemainingColumn(),
             console=console,
         )

@@ -1,12 +1,12 @@
 """What a run did, for the one line at its end."""
 
-from waltap.pipeline.status import Status
+from waltap.pipeline.status import PipelineStatus
 from waltap.source.position import lsn_text
 
 __all__ = ["summary_fields", "summary_line"]
 
 
-def summary_fields(status: Status) -> dict[str, object]:
+def summary_fields(status: PipelineStatus) -> dict[str, object]:
     """Return it as fields of a log line. ``lsn`` is how far the sink has got; a run that came to no stream
     or snapshot has none."""
     found: dict[str, object] = {
@@ -20,7 +20,7 @@ def summary_fields(status: Status) -> dict[str, object]:
     return found
 
 
-def summary_line(status: Status) -> str:
+def summary_line(status: PipelineStatus) -> str:
     """Return it in words."""
     found = summary_fields(status)
     text = (

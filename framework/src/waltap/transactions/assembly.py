@@ -15,7 +15,7 @@ spool (spill.py) until its fate is known:
   there, whatever the policy;
 - a transaction whose begin does not tell the commit LSN (decoderbufs, wal2json).
 
-Large ones are released in parts, a bounded number of them per call (`Assembler.backlog`).
+Large ones are released in parts, a bounded number of them per call (`TransactionAssembler.backlog`).
 
 The index of a change in its transaction counts every change the server sent and did not take back,
 whether or not it is captured, so that a stored position means the same under another filter.
@@ -52,10 +52,10 @@ from waltap.errors import DecodeError, WaltapError
 from waltap.source.position import Position, lsn_text
 from waltap.transactions.early_delivery import EarlyDeliveries
 from waltap.transactions.parts import PART_CHANGES, OpenTransaction, spooled_parts
-from waltap.transactions.spill import Item, SpillArea, Spool
+from waltap.transactions.spill import Item, SpillArea, TransactionBuffer
 from waltap.transactions.transaction import TransactionPart
 
-__all__ = ["Assembler", "PreparedTransactionLost", "TwoPhasePolicy"]
+__all__ = ["PreparedTransactionLost", "TransactionAssembler", "TwoPhasePolicy"]
 
 TwoPhasePolicy = Literal["commit", "prepare"]
 
@@ -86,7 +86,7 @@ class PreparedTransactionLost(WaltapError):
     )
 
 
-class Assembler:
+class TransactionAssembler:
     """Turns the messages of one session into parts of transactions. Single-threaded.
 
     ``resume`` is the position to go on from: what lies before it is dropped. ``previous_end_lsn`` is
@@ -117,11 +117,11 @@ class Assembler:
         self._resume, self._previous = resume, previous_end_lsn
         self._policy, self._describe, self._warn = two_phase, describe, warn
         self._area = SpillArea(spill_dir, spill_memory_bytes)
-        self._streams: dict[int, Spool] = {}
-        self._prepared: dict[tuple[int, str], tuple[int, Spool]] = {}
-        self._decided: list[tuple[int, Spool]] = []
+        self._streams: dict[int, TransactionBuffer] = {}
+        self._prepared: dict[tuple[int, str], tuple[int, TransactionBuffer]] = {}
+        self._decided: list[tuple[int, TransactionBuffer]] = []
         self._open: OpenTransaction | None = None
-        self._spool: Spool | None = None
+        self._spool: TransactionBuffer | None = None
         self._begun: Begin | BeginPrepare | None = None
         self._append: Callable[[Item], None] = _reject
         self._release: Iterator[TransactionPart] | None = None
@@ -378,7 +378,10 @@ class Assembler:
         self._keep(spool, message, parts)
 
     def _keep(
-        self, spool: Spool, message: Prepare | StreamPrepare, parts: list[TransactionPart]
+        self,
+        spool: TransactionBuffer,
+        message: Prepare | StreamPrepare,
+        parts: list[TransactionPart],
     ) -> None:
         """Deliver a prepared transaction, or keep it until it is decided, as the policy says; one
         whose first rows were delivered here already goes on here."""
@@ -454,13 +457,13 @@ class Assembler:
 
     # --- spools ----------------------------------------------------------------------------------
 
-    def _hold(self, spool: Spool, lsn: int) -> None:
+    def _hold(self, spool: TransactionBuffer, lsn: int) -> None:
         """Let the changes that follow go to ``spool``."""
         spool.begin_lsn = spool.begin_lsn or lsn
         self._spool = spool
         self._append = spool.tail.append
 
-    def _unhold(self) -> Spool:
+    def _unhold(self) -> TransactionBuffer:
         spool = self._spool
         assert spool is not None
         spool.seal()
@@ -470,7 +473,7 @@ class Assembler:
 
     def _deliver(
         self,
-        spool: Spool,
+        spool: TransactionBuffer,
         parts: list[TransactionPart],
         *,
         xid: int,
@@ -505,7 +508,7 @@ class Assembler:
         self._previous = end_lsn
         self._release = spooled_parts(spool, part, skip, discard=not prepared)
 
-    def _streamed(self, message: StreamCommit | StreamAbort | StreamPrepare) -> Spool:
+    def _streamed(self, message: StreamCommit | StreamAbort | StreamPrepare) -> TransactionBuffer:
         self._between(message)
         spool = self._streams.get(message.xid)
         if spool is None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from waltap.decode.message import Begin, Change, Commit, Skipped
-from waltap.transactions.spill import Item, Spool
+from waltap.transactions.spill import Item, TransactionBuffer
 from waltap.transactions.transaction import TransactionPart
 
 __all__ = ["PART_BYTES", "PART_CHANGES", "OpenTransaction", "spooled_parts"]
@@ -99,7 +99,7 @@ class OpenTransaction:
 
 
 def spooled_parts(
-    spool: Spool, head: TransactionPart, skip: int, *, discard: bool
+    spool: TransactionBuffer, head: TransactionPart, skip: int, *, discard: bool
 ) -> Iterator[TransactionPart]:
     """Yield the parts of a committed transaction; ``head`` is the pattern of all and the last.
 

@@ -1,7 +1,7 @@
 """Transactions that cannot be delivered yet: kept compactly in memory, then in files.
 
 Changes of a transaction that is streamed in progress, prepared, or whose commit LSN is not known in
-advance go into a `Spool`. A spool takes messages into its ``tail``; `seal` turns the tail into
+advance go into a `TransactionBuffer`. A spool takes messages into its ``tail``; `seal` turns the tail into
 chunks of MessagePack, an order of magnitude smaller than the objects, each at most `CHUNK_CHANGES`
 changes. Beyond the memory limit of the `SpillArea` the largest spools move to files. Reading a spool
 back gives one chunk at a time, so that memory stays bounded then, too.
@@ -33,13 +33,20 @@ from waltap.decode.message import (
     Update,
 )
 from waltap.decode.relation import Relation
-from waltap.decode.tuple_image import ABSENT, UNCHANGED, Missing, Tuple
+from waltap.decode.tuple_image import ABSENT, UNCHANGED, MissingValue, Tuple
 from waltap.errors import WaltapError
 from waltap.offsets.durable_file import sync
 from waltap.offsets.private_file import private, private_folder
 from waltap.unreadable import UNREADABLE
 
-__all__ = ["CHUNK_CHANGES", "Item", "PreparedRecord", "SpillArea", "SpillFailed", "Spool"]
+__all__ = [
+    "CHUNK_CHANGES",
+    "Item",
+    "PreparedRecord",
+    "SpillArea",
+    "SpillFailed",
+    "TransactionBuffer",
+]
 
 CHUNK_CHANGES = 512
 
@@ -47,8 +54,8 @@ Item = Change | Skipped
 """What a spool holds."""
 
 _HEAD = Struct("<II")
-_MISSING = frozenset(Missing)
-_CODES: dict[Missing, int] = {UNCHANGED: 0, ABSENT: 1}
+_MISSING = frozenset(MissingValue)
+_CODES: dict[MissingValue, int] = {UNCHANGED: 0, ABSENT: 1}
 _SENTINELS = (UNCHANGED, ABSENT)
 _OLD_KINDS = (OldTuple.NONE, OldTuple.KEY, OldTuple.FULL)
 
@@ -95,7 +102,7 @@ class SpillArea:
     def __init__(self, folder: Path | None, memory_bytes: int) -> None:
         self.folder, self.memory_limit = folder, memory_bytes
         self.memory_bytes = 0
-        self._spools: set[Spool] = set()
+        self._spools: set[TransactionBuffer] = set()
         self._serial = 0
         if folder is not None and folder.is_dir():
             with self.guarded():
@@ -111,9 +118,9 @@ class SpillArea:
         """Return the size of all spools, in memory and on disk. Any thread may ask."""
         return sum(spool.size for spool in list(self._spools))
 
-    def spool(self, xid: int) -> "Spool":
+    def spool(self, xid: int) -> "TransactionBuffer":
         """Return a new, empty spool for the transaction ``xid``."""
-        spool = Spool(self, xid)
+        spool = TransactionBuffer(self, xid)
         self._spools.add(spool)
         return spool
 
@@ -124,7 +131,7 @@ class SpillArea:
         while self.memory_bytes > self.memory_limit:
             max(self._spools, key=lambda spool: spool.memory_bytes).to_file()
 
-    def recover(self) -> "Iterator[tuple[PreparedRecord, int | None, Spool]]":
+    def recover(self) -> "Iterator[tuple[PreparedRecord, int | None, TransactionBuffer]]":
         """Yield the prepared transactions that an earlier run kept: record, end LSN of the decision
         if there was one, spool."""
         if self.folder is None or not self.folder.is_dir():
@@ -151,7 +158,7 @@ class SpillArea:
         for spool in self._spools:
             spool.look_after()
 
-    def forget(self, spool: "Spool") -> None:
+    def forget(self, spool: "TransactionBuffer") -> None:
         """Take a discarded spool off the books."""
         self._spools.discard(spool)
 
@@ -163,12 +170,12 @@ class SpillArea:
         self._serial += 1
         return self.folder / f"{name}-{self._serial}.spill"
 
-    def guarded(self) -> "_Guard":
+    def guarded(self) -> "_SpillErrors":
         """Return a context in which what the file system raises is SpillFailed."""
-        return _Guard(self.folder)
+        return _SpillErrors(self.folder)
 
 
-class _Guard:
+class _SpillErrors:
     """Turns what the file system or a damaged record raises into SpillFailed."""
 
     _caught: ClassVar = (OSError, *UNREADABLE)
@@ -185,7 +192,7 @@ class _Guard:
             raise SpillFailed(problem, folder=self._folder) from error
 
 
-class Spool:
+class TransactionBuffer:
     """The changes of one transaction, in order. Made by `SpillArea.spool`.
 
     ``tail`` takes messages directly; `seal` must follow before anything else is asked.
@@ -423,7 +430,7 @@ class Spool:
             with suppress(OSError):  # closing writes what is left, and a full disk does not take it
                 file.close()
 
-    def _guarded(self) -> _Guard:
+    def _guarded(self) -> _SpillErrors:
         return self._area.guarded()
 
     def _read(self, size: int) -> bytes:
@@ -495,7 +502,7 @@ def _coded(kind: int, values: Tuple) -> tuple[int, _Values]:
     """Return ``values`` with codes in the place of sentinels, and ``kind`` saying whether any is."""
     if _MISSING.isdisjoint(values):
         return kind, values
-    coded = tuple(_CODES[value] if isinstance(value, Missing) else value for value in values)
+    coded = tuple(_CODES[value] if isinstance(value, MissingValue) else value for value in values)
     return kind | _WITH_MISSING, coded
 
 

@@ -10,7 +10,7 @@ from pydantic import model_validator
 
 from waltap.capture.java_regex import NameMatcher
 from waltap.config.property import CommaList, Properties, declare
-from waltap.events import Event, EventTransform, Row
+from waltap.events import ChangeEvent, EventRow, EventTransform
 
 __all__ = ["FieldsProperties", "fields_changer"]
 
@@ -61,7 +61,7 @@ def fields_changer(properties: FieldsProperties) -> EventTransform:
     concerned = _concerned(properties.tables)
     exclude, renames = properties.exclude, properties.pairs()
 
-    def change(row: Row) -> None:
+    def change(row: EventRow) -> None:
         for name in exclude:
             if name in row.fields():
                 del row[name]
@@ -69,7 +69,7 @@ def fields_changer(properties: FieldsProperties) -> EventTransform:
             if old in row.fields():
                 row.rename(old, new)
 
-    def transform(events: list[Event]) -> list[Event]:
+    def transform(events: list[ChangeEvent]) -> list[ChangeEvent]:
         for event in events:
             if concerned(event.relation.schema, event.relation.table):
                 for row in (event.before, event.after):

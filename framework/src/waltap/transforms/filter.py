@@ -13,7 +13,7 @@ from waltap.capture.java_regex import NameMatcher
 from waltap.config.property import CommaList, Properties, declare
 from waltap.decode.message import Change, Delete, Insert, Truncate, Update
 from waltap.decode.relation import Relation
-from waltap.errors import ConfigurationError, Problem, RecordError, Retry
+from waltap.errors import ConfigurationError, PropertyProblem, RecordError, RetryVerdict
 from waltap.events import OPERATIONS, TRUNCATES, runs
 from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
 from waltap.transforms.row_view import RowChange, RowView
@@ -28,7 +28,7 @@ class FilterFailed(RecordError):
     """The function of a filter raised; the batch was not delivered and the position not moved."""
 
     code = "WT-3201"
-    retry = Retry.NEVER
+    retry = RetryVerdict.NEVER
     remedy = "Correct {function}, or let it return True for rows that it cannot judge."
 
 
@@ -92,10 +92,10 @@ def changes_filter(properties: FilterProperties) -> Callable[[Batch], Batch]:
 
     Raises: ConfigurationError when the function cannot be imported.
     """
-    return _Filter(properties)
+    return _TableFilter(properties)
 
 
-class _Filter:
+class _TableFilter:
     """Decides per table once, and per row only where a function is given."""
 
     def __init__(self, properties: FilterProperties) -> None:
@@ -195,8 +195,8 @@ def _imported(path: str) -> Judge:
     try:
         found = getattr(importlib.import_module(module_name), name)
     except (ImportError, AttributeError) as cause:
-        problem = Problem("function", f"cannot be imported: {cause}", value=path)
+        problem = PropertyProblem("function", f"cannot be imported: {cause}", value=path)
         raise ConfigurationError([problem]) from cause
     if not callable(found):
-        raise ConfigurationError([Problem("function", "is not a function", value=path)])
+        raise ConfigurationError([PropertyProblem("function", "is not a function", value=path)])
     return found  # type: ignore[no-any-return]

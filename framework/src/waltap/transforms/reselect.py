@@ -18,12 +18,12 @@ from waltap.config.property import CommaList, Properties, declare
 from waltap.decode.message import Change, Insert, Update
 from waltap.decode.per_relation import PerRelation
 from waltap.decode.relation import Relation
-from waltap.decode.tuple_image import UNCHANGED, Missing, Tuple, Value
-from waltap.errors import ConnectionLost, Retry, SourceError, WaltapError
+from waltap.decode.tuple_image import UNCHANGED, MissingValue, Tuple, Value
+from waltap.errors import ConnectionLost, RetryVerdict, SourceError, WaltapError
 from waltap.specs import SourceTransformContext
 from waltap.transactions.transaction import Batch, TransactionPart
 
-__all__ = ["Reselect", "ReselectFailed", "ReselectProperties"]
+__all__ = ["ColumnReselector", "ReselectFailed", "ReselectProperties"]
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class ReselectFailed(WaltapError):
     """Columns could not be read back, and that is to be an error; the batch was not delivered."""
 
     code = "WT-3206"
-    retry = Retry.NEVER
+    retry = RetryVerdict.NEVER
     remedy = (
         "With reselect.error.handling.mode=warn such events keep the placeholder; "
         "ALTER TABLE {table} REPLICA IDENTITY FULL has the server send every value."
@@ -94,7 +94,7 @@ class ReselectProperties(Properties):
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class _ReselectedTable:
     """Of a relation version: the columns that may be read back, and those that identify a row."""
 
     columns: frozenset[int]
@@ -103,14 +103,14 @@ class _Table:
 
 
 @dataclass(slots=True)
-class _Wanted:
+class _MissingColumns:
     """What is to be read back of one relation: places in the list of changes, by key."""
 
     columns: set[int] = field(default_factory=set)
     places: dict[Tuple, list[int]] = field(default_factory=dict)
 
 
-class Reselect:
+class ColumnReselector:
     """Reads columns back, with one query for a table's rows in a part of a batch."""
 
     def __init__(self, properties: ReselectProperties, context: SourceTransformContext) -> None:
@@ -126,7 +126,7 @@ class Reselect:
         return msgspec.structs.replace(batch, parts=parts)
 
     def _part(self, part: TransactionPart) -> TransactionPart:
-        wanted: dict[Relation, _Wanted] = {}
+        wanted: dict[Relation, _MissingColumns] = {}
         for place, change in enumerate(part.changes):
             if isinstance(change, Insert | Update):
                 self._look(change, place, wanted)
@@ -137,7 +137,9 @@ class Reselect:
             self._read(relation, some, changes)
         return msgspec.structs.replace(part, changes=changes)
 
-    def _look(self, change: Insert | Update, place: int, wanted: dict[Relation, _Wanted]) -> None:
+    def _look(
+        self, change: Insert | Update, place: int, wanted: dict[Relation, _MissingColumns]
+    ) -> None:
         """Note what is to be read back of ``change``."""
         relation = change.relation
         if isinstance(change, Insert) and not self._properties.nulls:
@@ -151,11 +153,11 @@ class Reselect:
         key = self._key(relation, change.new, table.key)
         if key is None:
             return
-        some = wanted.setdefault(relation, _Wanted())
+        some = wanted.setdefault(relation, _MissingColumns())
         some.columns |= missing
         some.places.setdefault(key, []).append(place)
 
-    def _missing(self, change: Insert | Update, table: _Table) -> set[int]:
+    def _missing(self, change: Insert | Update, table: _ReselectedTable) -> set[int]:
         row = self._after(change)
         found = set()
         if self._properties.unavailable:
@@ -178,7 +180,7 @@ class Reselect:
             if isinstance(value, bytes):
                 read = self._context.text_of(relation.columns[at])
                 value = None if read is None else read(value)
-            if value is None or isinstance(value, Missing):
+            if value is None or isinstance(value, MissingValue):
                 return None
             values.append(value)
         return tuple(values)
@@ -187,7 +189,7 @@ class Reselect:
         """Drop what is kept of a relation that is gone."""
         self._tables.forget(oid)
 
-    def _table(self, relation: Relation) -> _Table | None:
+    def _table(self, relation: Relation) -> _ReselectedTable | None:
         """Return what may be read back of ``relation``, None for nothing."""
         capture = self._context.capture
         if not capture.captures(relation.schema, relation.table):
@@ -210,7 +212,7 @@ class Reselect:
         defaulted = frozenset(
             at for at, column in enumerate(described.columns) if column.default is not None
         )
-        return _Table(columns, defaulted, key)
+        return _ReselectedTable(columns, defaulted, key)
 
     def _takes(self, relation: Relation, column: str) -> bool:
         if not self._chosen:
@@ -218,7 +220,7 @@ class Reselect:
         found = bool(self._chosen(f"{relation.schema}.{relation.table}:{column}"))
         return found if self._properties.include else not found
 
-    def _read(self, relation: Relation, wanted: _Wanted, changes: list[Change]) -> None:
+    def _read(self, relation: Relation, wanted: _MissingColumns, changes: list[Change]) -> None:
         table = self._tables.of(relation)
         assert table is not None
         names = [relation.columns[at].name for at in sorted(wanted.columns)]

@@ -38,10 +38,10 @@ def rewrite_columns(
     text, or bytes where the decoder asked for the send format; in their order, NULL and what the server
     did not send left out: those stay what they are. It gives one value (text, bytes or None) for each.
     """
-    return _Columns(of_column)
+    return _ColumnValues(of_column)
 
 
-class _Columns:
+class _ColumnValues:
     """Gathers the values of a column, has them replaced, and puts them back."""
 
     def __init__(self, of_column: Callable[[Relation, Column], Rewrite | None]) -> None:
@@ -123,10 +123,10 @@ def with_relations(replaced: Callable[[Relation], Relation]) -> Callable[[Batch]
 
     ``replaced`` is asked once per relation version, and gives one with as many columns, or the same.
     """
-    return _Replaced(replaced)
+    return _RelationReplacer(replaced)
 
 
-class _Replaced:
+class _RelationReplacer:
     """Puts other relations in the place of those that changes and rows came with."""
 
     def __init__(self, replaced: Callable[[Relation], Relation]) -> None:

@@ -7,7 +7,7 @@ from decimal import Decimal
 from functools import lru_cache
 
 from waltap.decode.relation import Relation
-from waltap.decode.tuple_image import ABSENT, Missing, Tuple
+from waltap.decode.tuple_image import ABSENT, MissingValue, Tuple
 
 __all__ = ["RowChange", "RowView"]
 
@@ -91,7 +91,7 @@ class RowView(Mapping[str, object]):
     def __len__(self) -> int:
         return sum(value is not ABSENT for value in self._values)
 
-    def raw(self, name: str) -> str | bytes | Missing | None:
+    def raw(self, name: str) -> str | bytes | MissingValue | None:
         """Return a value as the decoder gave it, ABSENT included. Raises: KeyError."""
         return self._values[self._places[name][0]]
 

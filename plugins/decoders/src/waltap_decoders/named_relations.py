@@ -14,17 +14,17 @@ from waltap.decode.decoder import DecoderContext
 from waltap.decode.message import Begin, Message, OldTuple
 from waltap.decode.relation import Column, Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
-from waltap_decoders.retirement import Retirement
+from waltap_decoders.retirement import RelationRetirement
 from waltap_decoders.row_facts import (
     ColumnFact,
-    Listing,
+    OldRowColumns,
     RowFacts,
     columns_then,
     identity_then,
     numbers_then,
 )
 
-__all__ = ["UNKNOWN_KEPT", "Layout", "NamedRelations"]
+__all__ = ["UNKNOWN_KEPT", "NamedRelations", "RowLayout"]
 
 UNKNOWN_KEPT = 256
 """Tables that are kept without an OID: they were gone when the catalogue was asked, so that nobody can be
@@ -32,7 +32,7 @@ asked whether they are."""
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RowLayout:
     """How rows of one make-up become tuples of ``relation``.
 
     ``new`` and ``old`` give, per column of the relation, the index of its value in the row, -1 where
@@ -74,7 +74,7 @@ class Layout:
 
 
 @dataclass(slots=True)
-class _Version:
+class _NamedVersion:
     """A table at one point of the stream: as the rows show it, and completed from the catalogue.
 
     ``epoch``: the last one in which rows showed all of it. ``full``: the last old row was a full one.
@@ -104,11 +104,11 @@ class NamedRelations:
     def __init__(self, context: DecoderContext) -> None:
         self._catalogue, self._captures = context.catalogue, context.captures
         self._describe, self._relation_at = context.describe, context.relation_at
-        self._retirement = Retirement(context)
+        self._retirement = RelationRetirement(context)
         self._unsettled = context.unsettled
         self._standings = context.standings
         self._captured: dict[tuple[str, str], bool] = {}
-        self._current: dict[tuple[str, str], _Version] = {}
+        self._current: dict[tuple[str, str], _NamedVersion] = {}
         self._unknown: dict[tuple[str, str], None] = {}
         """Names of tables without an OID, the oldest first."""
         self._former: set[int] = set()
@@ -198,7 +198,7 @@ class NamedRelations:
         """A row of this epoch showed that the table is as it was."""
         self._current[schema, table].epoch = self.epoch
 
-    def layout(self, schema: str, table: str, row: RowFacts) -> Layout | None:
+    def layout(self, schema: str, table: str, row: RowFacts) -> RowLayout | None:
         """Return the layout of rows made up like ``row``; None where they are not of a table, but
         of a materialized view: what REFRESH did is no change of data."""
         former = version = self._current.get((schema, table))
@@ -237,10 +237,10 @@ class NamedRelations:
         made.full = full if row.has_old else version is not None and version.full
         new_at = {fact.name: i for i, fact in enumerate(row.new)}
         old_at = {fact.name: i for i, fact in enumerate(row.old)}
-        hides = row.listing is Listing.ALL and not full and bool(key)
-        fill = None if full and row.listing is Listing.SET else ABSENT
+        hides = row.listing is OldRowColumns.ALL and not full and bool(key)
+        fill = None if full and row.listing is OldRowColumns.SET else ABSENT
         outside = [c.name for c in relation.columns if hides and not c.in_identity]
-        return Layout(
+        return RowLayout(
             relation,
             new=tuple(new_at.get(name, -1) for name in names),
             old=tuple(-1 if name in outside else old_at.get(name, -1) for name in names),
@@ -264,7 +264,7 @@ class NamedRelations:
         standings = self._standings
         return standings.of(schema, table, self._xid) if standings else None
 
-    def _compared(self, version: _Version) -> bool:
+    def _compared(self, version: _NamedVersion) -> bool:
         """Tell, asking once in a turn, whether what the catalogue said of a table stands still."""
         if self._standings is not None and version.turn != self.turn:
             version.turn = self.turn
@@ -326,7 +326,7 @@ class NamedRelations:
                 relation = current.relation
             if current is not None and current.shown.oid != shown.oid:
                 self._former.add(current.shown.oid)
-            current = _Version(shown, relation, self.epoch)
+            current = _NamedVersion(shown, relation, self.epoch)
             self._current[schema, table] = current
             self._unknown.pop((schema, table), None)
             if not shown.oid:

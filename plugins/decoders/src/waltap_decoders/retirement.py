@@ -9,13 +9,13 @@ from collections.abc import Collection
 
 from waltap.decode.decoder import DecoderContext
 
-__all__ = ["Retirement"]
+__all__ = ["RelationRetirement"]
 
 SMALLEST = 128
 """So many relations are kept without asking."""
 
 
-class Retirement:
+class RelationRetirement:
     """Decides, for one session, when relations are let go of. ``pending`` are those that are gone."""
 
     __slots__ = ("_forget", "_gone", "_limit", "_until", "pending")

@@ -15,8 +15,8 @@ from waltap.decode.relation import Column, Relation, TypeKind
 
 __all__ = [
     "ColumnFact",
-    "Identity",
-    "Listing",
+    "IdentityColumns",
+    "OldRowColumns",
     "RowFacts",
     "columns_then",
     "identity_then",
@@ -40,7 +40,7 @@ class ColumnFact:
     nullable: bool | None = None
 
 
-class Listing(enum.Enum):
+class OldRowColumns(enum.Enum):
     """Which columns a plugin lists in the old row."""
 
     IDENTITY = "those of the replica identity: all of them under FULL"
@@ -53,7 +53,7 @@ class RowFacts:
     """The make-up of one row, columns in the order of the table; ``kind`` is I, U or D.
 
     ``shown`` are the names of the old columns that the replica identity certainly covers: the listed
-    ones, or with `Listing.ALL` those with a value. ``key`` is the primary key as the row tells it,
+    ones, or with `OldRowColumns.ALL` those with a value. ``key`` is the primary key as the row tells it,
     None where it does not. ``by_key``: the old row has no value for a column that the change left
     untouched out of line, which a full row always has. ``only_nulls``: there is an old row, and no
     value in it, whether it names columns or leaves NULLs out: no key is like that, so it is a full one.
@@ -62,7 +62,7 @@ class RowFacts:
     kind: str
     new: tuple[ColumnFact, ...]
     old: tuple[ColumnFact, ...]
-    listing: Listing
+    listing: OldRowColumns
     shown: frozenset[str]
     key: tuple[str, ...] | None = None
     by_key: bool = False
@@ -80,15 +80,15 @@ class RowFacts:
 
     def lists_all(self, identity: str) -> bool:
         """Tell whether new and old row together name every column of the table."""
-        if self.kind == "I" or self.listing is Listing.ALL:
+        if self.kind == "I" or self.listing is OldRowColumns.ALL:
             return True
         if identity != "f" or not self.old:
             return False
         # format 1 leaves NULL out of old rows, but what a new row leaves out is not NULL
-        return self.listing is Listing.IDENTITY or bool(self.new)
+        return self.listing is OldRowColumns.IDENTITY or bool(self.new)
 
 
-class Identity(NamedTuple):
+class IdentityColumns(NamedTuple):
     """A replica identity: its letter, the columns that it covers, and those that every row with it
     shows not NULL."""
 
@@ -99,7 +99,7 @@ class Identity(NamedTuple):
 
 def identity_then(
     row: RowFacts, present: Relation | None, shown: Relation | None, *, full_before: bool
-) -> Identity:
+) -> IdentityColumns:
     """Return the replica identity under which ``row`` was written.
 
     It is the catalogue's as far as the old row does not speak against it: FULL shows every column
@@ -110,30 +110,30 @@ def identity_then(
     """
     now, present = present, present or shown
     letter, key = (present.identity, _key(present)) if present else ("d", frozenset())
-    if row.only_nulls and not (key and row.listing is Listing.ALL):
-        return Identity("f", frozenset(_names(present.columns) if present else row.by_name))
+    if row.only_nulls and not (key and row.listing is OldRowColumns.ALL):
+        return IdentityColumns("f", frozenset(_names(present.columns) if present else row.by_name))
     if row.key is not None and letter in "df":
         key = frozenset(row.key)
     if not row.old:
         if row.kind == "U":
-            return Identity("d" if letter == "f" else letter, key)
+            return IdentityColumns("d" if letter == "f" else letter, key)
         told = row.key is not None and letter == "d"
-        return Identity(letter, key if told or present is None else _covered(present))
+        return IdentityColumns(letter, key if told or present is None else _covered(present))
     known = shown or present
-    if known is None and row.listing is Listing.ALL:
-        return Identity("d", frozenset())
+    if known is None and row.listing is OldRowColumns.ALL:
+        return IdentityColumns("d", frozenset())
     required, beyond = _required(row, known), not row.shown <= key
-    if row.listing is Listing.IDENTITY and row.new:
+    if row.listing is OldRowColumns.IDENTITY and row.new:
         full = row.shown.issuperset(_names(row.new)) and (beyond or letter == "f")
-    elif row.listing is Listing.IDENTITY:
+    elif row.listing is OldRowColumns.IDENTITY:
         whole = [_names(relation.columns) for relation in (shown, now) if relation is not None]
         full = any(row.shown.issuperset(names) for names in whole if beyond or letter == "f")
         full = full or (beyond and bool(key) and required <= row.shown)
     else:
         full = required <= row.shown and (beyond or (letter == "f" and full_before))
     if full and not row.by_key:
-        return Identity("f", frozenset(row.by_name), required)
-    return Identity(letter if letter in "di" else "d", row.shown if beyond else key)
+        return IdentityColumns("f", frozenset(row.by_name), required)
+    return IdentityColumns(letter if letter in "di" else "d", row.shown if beyond else key)
 
 
 def columns_then(
@@ -199,7 +199,7 @@ def _required(row: RowFacts, known: Relation | None) -> frozenset[str]:
     """Return the columns, of those that the row should name, that cannot be NULL."""
     nullable = {c.name: c.nullable for c in known.columns} if known else {}
     nullable |= {fact.name: fact.nullable for fact in row.new if fact.nullable is not None}
-    listed = row.old if row.listing is Listing.ALL else row.new
+    listed = row.old if row.listing is OldRowColumns.ALL else row.new
     named = _names(listed) or list(nullable)
     return frozenset(name for name in named if nullable.get(name) is False)
 

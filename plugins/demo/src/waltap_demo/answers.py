@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["QUESTIONS", "Question", "answer"]
+__all__ = ["QUESTIONS", "DemoQuestion", "answer"]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class DemoQuestion:
     """A question and the query that answers it."""
 
     title: str
@@ -18,7 +18,7 @@ class Question:
 
 
 QUESTIONS: Final = (
-    Question(
+    DemoQuestion(
         "Which airlines were late most?",
         """
         SELECT a.name AS airline, count(*) AS flights,
@@ -29,7 +29,7 @@ QUESTIONS: Final = (
         GROUP BY a.name ORDER BY minutes_late DESC LIMIT 5
         """,
     ),
-    Question(
+    DemoQuestion(
         "Which routes were busiest?",
         """
         SELECT f.origin || ' to ' || f.dest AS route, p.name AS destination, count(*) AS flights,
@@ -38,7 +38,7 @@ QUESTIONS: Final = (
         GROUP BY ALL ORDER BY flights DESC LIMIT 5
         """,
     ),
-    Question(
+    DemoQuestion(
         "What kind of weather cancels flights?",
         """
         SELECT CASE WHEN w.visib < 1 THEN 'visibility below a mile'
@@ -53,7 +53,7 @@ QUESTIONS: Final = (
         GROUP BY 1 ORDER BY pct DESC
         """,
     ),
-    Question(
+    DemoQuestion(
         "How did the replayed day go? (from the history of its changes)",
         """
         SELECT hour(planned) AS hour, count_if(_op = 'c') AS published,
@@ -72,7 +72,7 @@ QUESTIONS: Final = (
 )
 
 
-def answer(spark: Any, question: Question, **names: str) -> "Table":
+def answer(spark: Any, question: DemoQuestion, **names: str) -> "Table":
     """Return the answer as a table for a terminal."""
     from rich.table import Table
 

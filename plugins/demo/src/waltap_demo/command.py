@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
+from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 from waltap_demo.embedded_server import (
     EmbeddedServer,
     embedded_server,
@@ -21,7 +21,7 @@ from waltap_demo.engine_process import EngineProcess, write_profile
 from waltap_demo.errors import DemoDifferent
 from waltap_demo.flights import DayData, load, row_counts
 from waltap_demo.operations import day_of_operations, night_run
-from waltap_demo.replay import Progress, Replay
+from waltap_demo.replay import OperationReplay, ReplayProgress
 from waltap_spark.java import require_java
 
 if TYPE_CHECKING:
@@ -63,16 +63,20 @@ def demo(
     try:
         chosen = dt.date.fromisoformat(day)
     except ValueError as cause:
-        problem = Problem("--day", "is not a date", value=day, allowed="2013-01-01 to 2013-12-31")
+        problem = PropertyProblem(
+            "--day", "is not a date", value=day, allowed="2013-01-01 to 2013-12-31"
+        )
         raise ConfigurationError([problem], origin=COMMAND_LINE) from cause
     if chosen.year != 2013:
-        problem = Problem("--day", "has no flights", value=day, allowed="2013-01-01 to 2013-12-31")
+        problem = PropertyProblem(
+            "--day", "has no flights", value=day, allowed="2013-01-01 to 2013-12-31"
+        )
         raise ConfigurationError([problem], origin=COMMAND_LINE)
     require_java()
-    _Demo(console, output.absolute(), chosen, seconds, keep_running=keep_running).run()
+    _DemoRun(console, output.absolute(), chosen, seconds, keep_running=keep_running).run()
 
 
-class _Demo:
+class _DemoRun:
     """One run of the demo."""
 
     def __init__(
@@ -114,13 +118,13 @@ class _Demo:
         marker = self.folder / ".waltap-demo"
         if self.folder.exists() and any(self.folder.iterdir()):
             if not marker.exists():
-                problem = Problem(
+                problem = PropertyProblem(
                     "--output", "is a folder with other files in it", value=str(self.folder)
                 )
                 raise ConfigurationError([problem], origin=COMMAND_LINE)
             running = running_server(self.folder / "postgres")
             if running is not None:
-                problem = Problem(
+                problem = PropertyProblem(
                     "--output",
                     f"has a demo that still runs; kill {running} ends its server",
                     value=str(self.folder),
@@ -159,7 +163,7 @@ class _Demo:
     def _snapshot(self, engine: EngineProcess) -> None:
         self._step(f"waltap run {engine.profile.name}: initial snapshot; Spark is starting (≈ 5 s)")
         started = time.monotonic()
-        progress = Progress(self.folder / "lake")
+        progress = ReplayProgress(self.folder / "lake")
         with self._spinner("reading the snapshot") as status:
             engine.wait_until(engine.ready_file.exists, 120, "the snapshot", lambda: None)
             took = time.monotonic() - started
@@ -179,7 +183,7 @@ class _Demo:
             f"{self.seconds:.0f} s while Spark follows"
         )
         with server.connect(DATABASE) as connection:
-            replay = Replay(connection, Progress(self.folder / "lake"), self.console)
+            replay = OperationReplay(connection, ReplayProgress(self.folder / "lake"), self.console)
             replay.play(events, self.seconds)
             self._wait(engine, replay)
             latency = replay.latency()
@@ -189,7 +193,7 @@ class _Demo:
             )
             self.rates.append(("commit in PostgreSQL to Spark table, p50 / p95", latency))
             self._step("Night run: a new column, and one transaction over all flights of the month")
-            night = Replay(connection, Progress(self.folder / "lake"), self.console)
+            night = OperationReplay(connection, ReplayProgress(self.folder / "lake"), self.console)
             started = time.monotonic()
             night.play(night_run(self.day), 0)
             self._wait(engine, night)
@@ -197,7 +201,7 @@ class _Demo:
             self._note(f"{night.rows:,} rows updated at once are in Spark {took:.1f} s later")
             self.rates.append(("one large transaction, to Spark", _rate(night.rows, took)))
 
-    def _wait(self, engine: EngineProcess, replay: Replay) -> None:
+    def _wait(self, engine: EngineProcess, replay: OperationReplay) -> None:
         with self._spinner("Spark catches up"):
             engine.wait_until(replay.caught_up, 120, "catching up", lambda: None)
 

@@ -14,7 +14,7 @@ from waltap_demo.flights import DayData
 if TYPE_CHECKING:
     from psycopg import Connection
 
-__all__ = ["Event", "day_of_operations", "night_run"]
+__all__ = ["FlightOperation", "day_of_operations", "night_run"]
 
 PUBLISHED_TOGETHER: Final = 40
 """Flights that the schedule's transaction inserts at a time."""
@@ -24,7 +24,7 @@ Act = Callable[["Connection[Any]"], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class FlightOperation:
     """One transaction: at which minute of the day, of which kind; ``act`` returns rows changed."""
 
     minute: int
@@ -32,18 +32,20 @@ class Event:
     act: Act
 
 
-def day_of_operations(day: DayData) -> list[Event]:
+def day_of_operations(day: DayData) -> list[FlightOperation]:
     """Return the transactions of the day in the order in which they happened."""
     events = [*_schedule(day.flights), *_corrections(day.flights)]
     for row in day.flights:
         events += _life_of_flight(row)
     for row in day.weather:
         hour = int(row["hour"] or 0)
-        events.append(Event(60 * hour + 51, "weather observed", _insert("weather", [row])))
+        events.append(
+            FlightOperation(60 * hour + 51, "weather observed", _insert("weather", [row]))
+        )
     return sorted(events, key=lambda event: event.minute)
 
 
-def night_run(day: dt.date) -> list[Event]:
+def night_run(day: dt.date) -> list[FlightOperation]:
     """Return what is done when the day is over: a new column, filled for the month at once."""
 
     def add(connection: "Connection[Any]") -> int:
@@ -56,8 +58,8 @@ def night_run(day: dt.date) -> list[Event]:
         ).rowcount
 
     return [
-        Event(24 * 60, "column added: late", add),
-        Event(24 * 60 + 1, "late computed for the month", fill),
+        FlightOperation(24 * 60, "column added: late", add),
+        FlightOperation(24 * 60 + 1, "late computed for the month", fill),
     ]
 
 
@@ -75,13 +77,13 @@ def _insert(table: str, rows: list[Row]) -> Act:
     return act
 
 
-def _schedule(flights: list[Row]) -> Iterator[Event]:
+def _schedule(flights: list[Row]) -> Iterator[FlightOperation]:
     """Publish the day's flights as they were planned, in the first minutes after midnight."""
     unknown: Row = dict.fromkeys(("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time"))
     planned = [{**row, **unknown} for row in flights]
     for number, start in enumerate(range(0, len(planned), PUBLISHED_TOGETHER)):
         part = planned[start : start + PUBLISHED_TOGETHER]
-        yield Event(number // 4, "flights published", _insert("flights", part))
+        yield FlightOperation(number // 4, "flights published", _insert("flights", part))
 
 
 def _minute(clock: str | None) -> int:
@@ -90,19 +92,19 @@ def _minute(clock: str | None) -> int:
     return number // 100 * 60 + number % 100
 
 
-def _life_of_flight(row: Row) -> Iterator[Event]:
+def _life_of_flight(row: Row) -> Iterator[FlightOperation]:
     planned = _minute(row["sched_dep_time"])
     key = [row["time_hour"], row["carrier"], row["flight"]]
     if row["dep_time"] is None:
-        yield Event(max(20, planned - 30), "flight cancelled", _delete(key))
+        yield FlightOperation(max(20, planned - 30), "flight cancelled", _delete(key))
         return
     left = max(20, planned + int(row["dep_delay"] or 0))
     departure = {"dep_time": row["dep_time"], "dep_delay": row["dep_delay"]}
-    yield Event(left, "flight departed", _update(departure, key))
+    yield FlightOperation(left, "flight departed", _update(departure, key))
     if row["arr_time"] is not None:
         landed = left + int(row["air_time"] or 60) + 15
         arrival = {name: row[name] for name in ("arr_time", "arr_delay", "air_time")}
-        yield Event(min(landed, 24 * 60 - 1), "flight arrived", _update(arrival, key))
+        yield FlightOperation(min(landed, 24 * 60 - 1), "flight arrived", _update(arrival, key))
 
 
 def _update(values: dict[str, str | None], key: list[str | None]) -> Act:
@@ -126,11 +128,13 @@ def _delete(key: list[str | None]) -> Act:
     return act
 
 
-def _corrections(flights: list[Row]) -> Iterator[Event]:
+def _corrections(flights: list[Row]) -> Iterator[FlightOperation]:
     """Correct a tail number at noon: a new primary key of the plane, and of all its flights."""
     flown = [row["tailnum"] for row in flights if row["dep_time"] is not None and row["tailnum"]]
     for number, tail in enumerate(dict.fromkeys(flown[:: max(1, len(flown) // 3)])):
-        yield Event(12 * 60 + number, "tail number corrected", _correct(str(tail), f"{tail}X"))
+        yield FlightOperation(
+            12 * 60 + number, "tail number corrected", _correct(str(tail), f"{tail}X")
+        )
 
 
 def _correct(wrong: str, right: str) -> Act:

@@ -7,26 +7,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from waltap.source.position import parse_lsn
-from waltap_demo.operations import Event
+from waltap_demo.operations import FlightOperation
 from waltap_sinks.changelog import ChangeLog
-from waltap_spark.output import Output
+from waltap_spark.output import SparkOutput
 
 if TYPE_CHECKING:
     from psycopg import Connection
     from rich.console import Console
 
-__all__ = ["Progress", "Replay"]
+__all__ = ["OperationReplay", "ReplayProgress"]
 
 LOOK_S: Final = 0.1
 TELL_S: Final = 5.0
 
 
-class Progress:
+class ReplayProgress:
     """What the change log and Spark's tables say of themselves; read from their files."""
 
     def __init__(self, lake: Path) -> None:
         self._log = ChangeLog(str(lake / "changelog"))
-        self._output = Output(str(lake / "tables"))
+        self._output = SparkOutput(str(lake / "tables"))
 
     def logged_rows(self) -> int:
         """Return the rows that the change log holds."""
@@ -43,11 +43,11 @@ class Progress:
         return 0 if state is None else state.mark.end_lsn
 
 
-class Replay:
+class OperationReplay:
     """Plays events as transactions; counts them, and how long each takes to arrive in Spark."""
 
     def __init__(
-        self, connection: "Connection[Any]", progress: Progress, console: "Console"
+        self, connection: "Connection[Any]", progress: ReplayProgress, console: "Console"
     ) -> None:
         self._connection, self._progress, self._console = connection, progress, console
         self.transactions = 0
@@ -58,7 +58,7 @@ class Replay:
         self._next_look = 0.0
         self._next_tell = time.monotonic() + TELL_S
 
-    def play(self, events: Sequence[Event], seconds: float) -> None:
+    def play(self, events: Sequence[FlightOperation], seconds: float) -> None:
         """Make the transactions of ``events``, spread over ``seconds`` by their minute."""
         began = time.monotonic()
         first, last = events[0].minute, events[-1].minute
@@ -91,7 +91,7 @@ class Replay:
         middle, high = ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.95)]
         return f"{middle:.1f} s / {high:.1f} s"
 
-    def _look(self, event: Event) -> None:
+    def _look(self, event: FlightOperation) -> None:
         now = time.monotonic()
         if now < self._next_look:
             return

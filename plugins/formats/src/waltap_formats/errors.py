@@ -1,6 +1,6 @@
 """What a schema registry may answer."""
 
-from waltap.errors import Retry, WaltapError
+from waltap.errors import RetryVerdict, WaltapError
 
 __all__ = [
     "RegistryAway",
@@ -16,7 +16,7 @@ class RegistryAway(WaltapError):
     """The schema registry cannot be reached, or cannot answer now. Nothing of the batch was delivered."""
 
     code = "WT-3311"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = (
         "waltap tries again by itself, from the last durable position; if this lasts, check that the "
         "registry runs and that schema.registry.url ({url}) is its address; a certificate that the system "
@@ -28,7 +28,7 @@ class RegistryLogin(WaltapError):
     """The schema registry refuses who asks."""
 
     code = "WT-3312"
-    retry = Retry.NEVER
+    retry = RetryVerdict.NEVER
     remedy = (
         "Check basic.auth.user.info (USER:PASSWORD) or bearer.auth.token, and what the registry allows "
         "on {what}; then start again: nothing was lost."
@@ -39,7 +39,7 @@ class SchemaIncompatible(WaltapError):
     """The registry takes no such new version of a subject: consumers could not read both."""
 
     code = "WT-3313"
-    retry = Retry.NEVER
+    retry = RetryVerdict.NEVER
     remedy = (
         "Nothing of the batch was delivered. Either allow it (PUT {url}/config/{subject}, compatibility "
         "NONE, once consumers are ready), or register a schema by hand and set use.latest.version=true; "
@@ -51,7 +51,7 @@ class SchemaNotRegistered(WaltapError):
     """A schema is not in the registry, and may not be registered."""
 
     code = "WT-3314"
-    retry = Retry.NEVER
+    retry = RetryVerdict.NEVER
     remedy = (
         "Register it under the subject {subject}, or set auto.register.schemas=true; then start again: "
         "nothing was lost."
@@ -62,7 +62,7 @@ class SchemaInvalid(WaltapError):
     """The registry says that a schema is none of its kind, or answers what nobody expects of it."""
 
     code = "WT-3315"
-    retry = Retry.NEVER
+    retry = RetryVerdict.NEVER
     remedy = (
         "Check that schema.registry.url ({url}) is the address of a registry with Confluent's REST "
         "interface (Apicurio's ends in /apis/ccompat/v7), and that it takes schemas of this kind."
@@ -73,7 +73,7 @@ class SchemaUnread(WaltapError):
     """The registry does not tell the schema of a record that `waltap tail` is to show."""
 
     code = "WT-3316"
-    retry = Retry.NEVER
+    retry = RetryVerdict.NEVER
     remedy = (
         "Check that --registry {url} is the address of a registry with Confluent's REST interface "
         "(Apicurio's ends in /apis/ccompat/v7), that it runs, and its login: --set "

@@ -5,20 +5,20 @@ from typing import Any, Literal
 
 from waltap.config.property import Properties, declare
 from waltap.format.converter import Converter, ConverterContext, Encode
-from waltap.format.unfit import Unfit
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.format.unfit import SchemaMismatch
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.mapping.java_number import double_text, float_text
 
 __all__ = ["BytesConverter", "NumberConverter", "StringConverter", "StringProperties"]
 
 
 PACKED = {
-    Kind.INT16: ">h",
-    Kind.INT32: ">i",
-    Kind.INT64: ">q",
-    Kind.FLOAT32: ">f",
-    Kind.FLOAT64: ">d",
-    Kind.BOOLEAN: ">?",
+    ConnectKind.INT16: ">h",
+    ConnectKind.INT32: ">i",
+    ConnectKind.INT64: ">q",
+    ConnectKind.FLOAT32: ">f",
+    ConnectKind.FLOAT64: ">d",
+    ConnectKind.BOOLEAN: ">?",
 }
 
 
@@ -55,7 +55,7 @@ class BytesConverter(Converter):
         def encode(value: Any) -> bytes | None:
             if value is not None and not isinstance(value, bytes):
                 kind = schema.kind.value if schema is not None else type(value).__name__
-                raise Unfit(f"the format bytes writes bytes, and this is a {kind}")
+                raise SchemaMismatch(f"the format bytes writes bytes, and this is a {kind}")
             return value
 
         return encode
@@ -64,7 +64,7 @@ class BytesConverter(Converter):
 class NumberConverter(Converter):
     """Writes numbers of one kind, and truth values, as Kafka's serializers do: big-endian."""
 
-    def __init__(self, kind: Kind, context: ConverterContext) -> None:
+    def __init__(self, kind: ConnectKind, context: ConverterContext) -> None:
         self._kind, self._pack = kind, struct.Struct(PACKED[kind]).pack
 
     def encoder(self, topic: str, schema: Schema | None) -> Encode:
@@ -75,7 +75,7 @@ class NumberConverter(Converter):
                 return None
             if schema is None or schema.kind is not kind:
                 found = schema.kind.value if schema is not None else type(value).__name__
-                raise Unfit(
+                raise SchemaMismatch(
                     f"the format writes values of the kind {kind.value}, and this is a {found}"
                 )
             return pack(value)
@@ -92,14 +92,14 @@ def printed(value: Any, schema: Schema | None) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        single = schema is not None and schema.kind is Kind.FLOAT32
+        single = schema is not None and schema.kind is ConnectKind.FLOAT32
         return float_text(value) if single else double_text(value)
     if isinstance(value, bytes):
         return f"java.nio.HeapByteBuffer[pos=0 lim={len(value)} cap={len(value)}]"
     if isinstance(value, list):
         items = schema.items if schema is not None else None
         return f"[{', '.join(printed(each, items) for each in value)}]"
-    if isinstance(value, dict) and schema is not None and schema.kind is Kind.STRUCT:
+    if isinstance(value, dict) and schema is not None and schema.kind is ConnectKind.STRUCT:
         members = (
             f"{field.name}={printed(value[field.name], field.schema)}"
             for field in schema.fields

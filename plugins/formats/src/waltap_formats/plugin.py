@@ -104,10 +104,10 @@ def _number_format(name: str) -> FormatSpec:
     """Return the format of Connect's converter for values of one primitive kind."""
 
     def make(_properties: Any, context: Any) -> "Converter":
-        from waltap.mapping.connect_schema import Kind
+        from waltap.mapping.connect_schema import ConnectKind
         from waltap_formats.plain import NumberConverter
 
-        return NumberConverter(Kind[NUMBERS[name]], context)
+        return NumberConverter(ConnectKind[NUMBERS[name]], context)
 
     return FormatSpec(
         name=name,

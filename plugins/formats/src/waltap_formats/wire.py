@@ -3,18 +3,18 @@
 import struct
 from typing import Final
 
-__all__ = ["Unreadable", "Wire"]
+__all__ = ["WireReader", "WireUnreadable"]
 
 LONGEST_NUMBER: Final = 10
 MOST_EMPTY: Final = 100_000
 """How many items of no bytes a value may have."""
 
 
-class Unreadable(ValueError):
+class WireUnreadable(ValueError):
     """Bytes do not fit the schema that they name, or it cannot be read."""
 
 
-class Wire:
+class WireReader:
     """A place in bytes. Every method raises Unreadable where they end too early."""
 
     __slots__ = ("_at", "_data", "_items")
@@ -31,12 +31,12 @@ class Wire:
         """Take note of ``items`` that are said to follow; they may have no bytes, so there is a bound."""
         self._items += items
         if self._items > len(self._data) + MOST_EMPTY:
-            raise Unreadable(f"{items} items are claimed, and {self.left} bytes follow")
+            raise WireUnreadable(f"{items} items are claimed, and {self.left} bytes follow")
 
     def take(self, size: int) -> bytes:
         """Return the next ``size`` bytes."""
         if not 0 <= size <= self.left:
-            raise Unreadable(f"{size} bytes were expected, and {self.left} follow")
+            raise WireUnreadable(f"{size} bytes were expected, and {self.left} follow")
         self._at += size
         return self._data[self._at - size : self._at]
 
@@ -49,7 +49,7 @@ class Wire:
             if byte < 0x80:
                 return value
             shift += 7
-        raise Unreadable("an integer has more than ten bytes")
+        raise WireUnreadable("an integer has more than ten bytes")
 
     def zigzag(self) -> int:
         """Return an integer whose sign is its lowest bit."""
@@ -66,4 +66,4 @@ class Wire:
         try:
             return self.take(size).decode()
         except UnicodeDecodeError as error:
-            raise Unreadable("a text is not UTF-8") from error
+            raise WireUnreadable("a text is not UTF-8") from error

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from waltap.config.secrecy import looks_secret
-from waltap.errors import ConfigurationError, Problem
+from waltap.errors import ConfigurationError, PropertyProblem
 
 __all__ = ["client_settings", "refused_setting"]
 
@@ -57,7 +57,7 @@ def client_settings(given: Mapping[str, str], prefix: str) -> dict[str, str]:
     Raises: ConfigurationError with all that has no equivalent.
     """
     made: dict[str, str] = {}
-    problems: list[Problem] = []
+    problems: list[PropertyProblem] = []
     for full, value in given.items():
         name = full.removeprefix(prefix)
         special = SPECIAL.get(name)
@@ -70,18 +70,18 @@ def client_settings(given: Mapping[str, str], prefix: str) -> dict[str, str]:
             elif name in NEEDLESS:
                 continue
             elif name in NOT_THERE:
-                problems.append(Problem(full, NOT_THERE[name]))
+                problems.append(PropertyProblem(full, NOT_THERE[name]))
             else:
                 made.setdefault(name, value)
         except ValueError as error:
-            problems.append(Problem(full, str(error)))
+            problems.append(PropertyProblem(full, str(error)))
     problems += _missing(made, prefix)
     if problems:
         raise ConfigurationError(problems)
     return made
 
 
-def _missing(made: Mapping[str, str], prefix: str) -> list[Problem]:
+def _missing(made: Mapping[str, str], prefix: str) -> list[PropertyProblem]:
     """Return what a login still needs; librdkafka would name Kerberos, its default, or nothing."""
     protocol = made.get("security.protocol", "").strip().upper()
     if not protocol.startswith("SASL"):
@@ -89,13 +89,13 @@ def _missing(made: Mapping[str, str], prefix: str) -> list[Problem]:
     mechanism = made.get("sasl.mechanisms", "").strip().upper()
     if not mechanism:
         what = f"is missing: security.protocol={protocol} needs it"
-        return [Problem(f"{prefix}sasl.mechanism", what, allowed=", ".join(MECHANISMS))]
+        return [PropertyProblem(f"{prefix}sasl.mechanism", what, allowed=", ".join(MECHANISMS))]
     if (mechanism == "PLAIN" or mechanism.startswith("SCRAM")) and not (
         made.get("sasl.username") and made.get("sasl.password")
     ):
         what = f"is missing: sasl.mechanism={mechanism} needs a name and a password"
         allowed = "username and password there, or sasl.username and sasl.password"
-        return [Problem(f"{prefix}sasl.jaas.config", what, allowed=allowed)]
+        return [PropertyProblem(f"{prefix}sasl.jaas.config", what, allowed=allowed)]
     return []
 
 
@@ -103,12 +103,12 @@ def refused_setting(text: str, prefix: str, origin: str = "profile") -> Configur
     """Return what a user is told of a setting that librdkafka refuses with ``text``."""
     unknown = re.search(r'No such configuration property: "([^"]+)"', text)
     if unknown:
-        problem = Problem(f"{prefix}{unknown[1]}", "librdkafka has no such property")
+        problem = PropertyProblem(f"{prefix}{unknown[1]}", "librdkafka has no such property")
     else:
         named = re.search(r'(?:property|for) "([^"]+)"', text) or re.search(r"`([\w.]+)`", text)
         name = named[1] if named else "*"
         why = "" if looks_secret(name) else f": {text}"  # it may quote the value
-        problem = Problem(f"{prefix}{name}", f"librdkafka refuses it{why}")
+        problem = PropertyProblem(f"{prefix}{name}", f"librdkafka refuses it{why}")
     return ConfigurationError([problem], origin=origin)
 
 

@@ -19,7 +19,7 @@ from waltap_kafka import client
 from waltap_kafka.client import ClientWatch, kafka_error
 from waltap_kafka.client_settings import client_settings
 from waltap_kafka.errors import KafkaNotDelivered, KafkaTopicMissing
-from waltap_kafka.failure import Failures
+from waltap_kafka.failure import KafkaFailures
 from waltap_kafka.properties import KafkaSinkProperties
 
 __all__ = ["TopicOffsets", "topic_offsets"]
@@ -38,7 +38,7 @@ class TopicOffsets:
     def __init__(self, servers: str, topic: str, settings: Mapping[str, str]) -> None:
         self._servers, self._topic = servers, topic
         self._watch = ClientWatch(f"offsets of Kafka Connect at {servers}")
-        self._failures = Failures(
+        self._failures = KafkaFailures(
             servers=servers, transactional_id="-", position_topic=topic, creates_topics=False
         )
         self._settings = {

@@ -17,7 +17,7 @@ OffsetError
 ConfigurationError            WT-1001   settings that the client does not know
 """
 
-from waltap.errors import OffsetError, Retry, SinkError
+from waltap.errors import OffsetError, RetryVerdict, SinkError
 
 __all__ = [
     "KafkaFenced",
@@ -39,7 +39,7 @@ class KafkaUnreachable(SinkError):
     """No broker answers at the addresses that were given."""
 
     code = "WT-5401"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = (
         "Check that a broker listens at {servers} (bootstrap.servers), that its advertised.listeners can "
         "be reached from here, and that producer.security.protocol is what that port speaks."
@@ -114,7 +114,7 @@ class KafkaTransactionExpired(SinkError):
     """A transaction was open for longer than the broker allows, as in a long outage: it was undone."""
 
     code = "WT-5407"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = (
         "The batch is sent again by itself. If it happens without an outage, raise "
         "producer.transaction.timeout.ms, up to the broker's transaction.max.timeout.ms."
@@ -125,7 +125,7 @@ class KafkaNotDelivered(SinkError):
     """Records were not delivered, or a transaction was undone; they come again from the last position."""
 
     code = "WT-5408"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = "waltap sends them again by itself; if this lasts, look into the broker's log for the reason."
 
 
@@ -144,7 +144,7 @@ class KafkaOffsetUnkept(OffsetError):
     Delivery goes no further than what was stored last."""
 
     code = "WT-5411"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = (
         "Check that the brokers {servers} are up and let this user read and write topic {topic}, and that "
         "it is compacted: cleanup.policy=compact. What is delivered after the last stored offset comes "

@@ -17,7 +17,7 @@ from waltap_kafka.errors import (
     KafkaTransactionExpired,
 )
 
-__all__ = ["TOO_LARGE", "Failures"]
+__all__ = ["TOO_LARGE", "KafkaFailures"]
 
 TOO_LARGE: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 FENCED: Final = frozenset(
@@ -43,7 +43,7 @@ UNFIT: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failures:
+class KafkaFailures:
     """Names errors for one sink."""
 
     servers: str

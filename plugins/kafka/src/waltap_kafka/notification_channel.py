@@ -11,7 +11,7 @@ from waltap_kafka import client
 from waltap_kafka.channel_properties import KafkaNotificationProperties
 from waltap_kafka.client import ClientWatch, kafka_error
 from waltap_kafka.client_settings import client_settings
-from waltap_kafka.failure import Failures
+from waltap_kafka.failure import KafkaFailures
 
 __all__ = ["KafkaNotifications"]
 
@@ -27,7 +27,7 @@ class KafkaNotifications:
 
     def __init__(self, properties: KafkaNotificationProperties) -> None:
         self._topic = properties.topic
-        self._failures = Failures(
+        self._failures = KafkaFailures(
             servers=properties.servers,
             transactional_id="-",
             position_topic=properties.topic,

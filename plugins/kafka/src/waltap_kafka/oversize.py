@@ -9,9 +9,9 @@ from waltap.errors import SinkError
 from waltap.format.record import Record
 from waltap_kafka.errors import KafkaRecordTooLarge
 from waltap_kafka.properties import KafkaSinkProperties
-from waltap_kafka.topics import Topics
+from waltap_kafka.topics import TopicCreator
 
-__all__ = ["Oversize"]
+__all__ = ["OversizePolicy"]
 
 log = logging.getLogger(__name__)
 
@@ -22,14 +22,14 @@ RECORD_BYTES: Final = 64
 """What a record has around key, value and headers, generously; as much per header."""
 
 
-class Oversize:
+class OversizePolicy:
     """The policy ``oversize.records``; where that is ``fail``, the pipeline's own (``tolerant``).
     ``watches``: records are to be asked about before they go."""
 
     def __init__(
         self,
         properties: KafkaSinkProperties,
-        topics: Topics,
+        topics: TopicCreator,
         client_limit: int,
         *,
         tolerant: bool = False,

@@ -43,7 +43,7 @@ PASSING: Final = frozenset(
 )
 
 
-class _Kept(msgspec.Struct):
+class _StoredPosition(msgspec.Struct):
     version: int
     pipeline: str
     partitions: dict[str, tuple[int, int, int]]
@@ -61,7 +61,7 @@ def encode(pipeline: str, positions: Positions) -> bytes:
         name: (position.end_lsn, position.commit_lsn, position.index)
         for name, position in positions.items()
     }
-    return msgspec.json.encode(_Kept(version=VERSION, pipeline=pipeline, partitions=kept))
+    return msgspec.json.encode(_StoredPosition(version=VERSION, pipeline=pipeline, partitions=kept))
 
 
 def last_position(
@@ -182,9 +182,9 @@ def _read(
     return found
 
 
-def _decoded(value: bytes, topic: str) -> _Kept:
+def _decoded(value: bytes, topic: str) -> _StoredPosition:
     try:
-        kept = msgspec.json.decode(value, type=_Kept)
+        kept = msgspec.json.decode(value, type=_StoredPosition)
     except UNREADABLE as error:
         text = f"topic {topic} holds a record that is no position: {error}"
         raise KafkaPositionUnusable(text, topic=topic) from error

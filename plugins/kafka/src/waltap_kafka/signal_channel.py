@@ -15,7 +15,7 @@ from waltap_kafka.channel_properties import KafkaSignalProperties
 from waltap_kafka.client import ClientWatch, kafka_error
 from waltap_kafka.client_settings import client_settings
 from waltap_kafka.errors import KafkaSignalTopicMissing
-from waltap_kafka.failure import Failures
+from waltap_kafka.failure import KafkaFailures
 
 __all__ = ["KafkaSignals"]
 
@@ -53,7 +53,7 @@ class KafkaSignals:
         self._properties = properties
         self._topic = properties.topic or f"{properties.prefix}-signal"
         self._watch = ClientWatch(f"signals of Kafka at {properties.servers}")
-        self._failures = Failures(
+        self._failures = KafkaFailures(
             servers=properties.servers,
             transactional_id="-",
             position_topic=self._topic,

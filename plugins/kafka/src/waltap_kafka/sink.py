@@ -10,18 +10,18 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from waltap.errors import SinkError
 from waltap.format.record import Header, Record
 from waltap.sink.delivered import begins_snapshot, was_delivered
-from waltap.sink.refusal import RecordsRefused, Refused
+from waltap.sink.refusal import RecordsRefused, RefusedEvent
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
-from waltap.source.connector import Check, StopRequested
+from waltap.source.connector import PreflightCheck, StopRequested
 from waltap.source.position import Positions
 from waltap.transactions.transaction import Batch
 from waltap_kafka import client
 from waltap_kafka.client import ClientWatch, kafka_error
 from waltap_kafka.client_settings import client_settings
-from waltap_kafka.failure import Failures
-from waltap_kafka.oversize import Oversize
+from waltap_kafka.failure import KafkaFailures
+from waltap_kafka.oversize import OversizePolicy
 from waltap_kafka.properties import KafkaSinkProperties
-from waltap_kafka.topics import Topics
+from waltap_kafka.topics import TopicCreator
 from waltap_kafka.transaction import KafkaTransactions
 
 __all__ = ["KafkaSink"]
@@ -72,7 +72,7 @@ class KafkaSink(Sink):
             resumes_snapshots=True,
         )
         identity = properties.transactional_id or f"waltap-{context.pipeline}"
-        self._failures = Failures(
+        self._failures = KafkaFailures(
             servers=properties.servers,
             transactional_id=identity,
             position_topic=properties.position_topic or f"{identity}.position",
@@ -103,7 +103,7 @@ class KafkaSink(Sink):
 
     # --- life ---------------------------------------------------------------------------------
 
-    def check(self) -> list[Check]:
+    def check(self) -> list[PreflightCheck]:
         """Look whether a broker answers and lets us in, and whether the client knows all settings.
 
         Raises: ConfigurationError, KafkaUnreachable, KafkaRefused.
@@ -113,7 +113,7 @@ class KafkaSink(Sink):
         brokers = len(cluster.brokers)
         servers = self._properties.servers
         found = f"{servers}: {brokers} {'broker' if brokers == 1 else 'brokers'}"
-        return [Check(name="sink kafka", verdict="ok", found=found)]
+        return [PreflightCheck(name="sink kafka", verdict="ok", found=found)]
 
     def open(self) -> Positions | None:
         """Connect; with exactly once, end any other instance and ask for our own position.
@@ -124,8 +124,8 @@ class KafkaSink(Sink):
         made = client.producer(self._producer_settings(), PREFIX)
         self._reach(made)
         admin = client.admin(self._client_settings(), PREFIX)
-        self._topics = Topics(admin, self._properties, self._failures.refused)
-        self._oversize = Oversize(
+        self._topics = TopicCreator(admin, self._properties, self._failures.refused)
+        self._oversize = OversizePolicy(
             self._properties,
             self._topics,
             self._message_limit(),
@@ -178,7 +178,7 @@ class KafkaSink(Sink):
         if self._refused:
             self._partial = batch
             raise RecordsRefused(
-                [Refused(index=_index(batch, record), error=e) for record, e in self._refused]
+                [RefusedEvent(index=_index(batch, record), error=e) for record, e in self._refused]
             )
         self._take(batch)
 
@@ -290,7 +290,7 @@ class KafkaSink(Sink):
                     error = self._named(kafka_error(raised), record)
                     if not oversize.caused(error):
                         raise error from raised
-                    named = Refused(index=_index(batch, record), error=error)
+                    named = RefusedEvent(index=_index(batch, record), error=error)
                     raise RecordsRefused([named]) from raised
                 else:
                     break

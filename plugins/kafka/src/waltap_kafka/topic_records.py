@@ -15,7 +15,7 @@ from confluent_kafka import (
 )
 
 from waltap.config.secrecy import redacted
-from waltap.errors import COMMAND_LINE, ConfigurationError, Problem, SinkError
+from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem, SinkError
 from waltap.reading.stored_record import CONSUMER, StoredRecord
 from waltap_kafka import client
 from waltap_kafka.client import REFUSALS, ClientWatch, kafka_error
@@ -83,7 +83,7 @@ class TopicRecords:
 
     def _opened(self) -> Consumer:
         if not (self._servers and self.topics) or "@" in self._servers:
-            problem = Problem("kafka://", "does not name brokers and topics", allowed=FORM)
+            problem = PropertyProblem("kafka://", "does not name brokers and topics", allowed=FORM)
             raise ConfigurationError([problem], origin=COMMAND_LINE)
         consumer = client.consumer(
             {

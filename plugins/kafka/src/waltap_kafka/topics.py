@@ -15,7 +15,7 @@ from waltap_kafka.client import REFUSALS, kafka_error
 from waltap_kafka.errors import KafkaNotDelivered, KafkaTopicMissing, KafkaTopicUnusable
 from waltap_kafka.properties import KafkaSinkProperties
 
-__all__ = ["TopicRules", "Topics"]
+__all__ = ["TopicCreator", "TopicRules"]
 
 WAIT_S: Final = 30.0
 STEP_S: Final = 0.05
@@ -70,7 +70,7 @@ def _fits(name: str, patterns: Collection[re.Pattern[str]]) -> bool:
     return any(pattern.fullmatch(name) for pattern in patterns)
 
 
-class Topics:
+class TopicCreator:
     """Knows topics that exist, and makes those that are missing where that is wanted.
 
     ``limits`` has the largest batch in bytes that a topic takes, where the broker tells.

@@ -13,9 +13,9 @@ from waltap.source.connector import StopRequested
 from waltap.source.position import Positions
 from waltap_kafka.client import kafka_error
 from waltap_kafka.errors import KafkaNotDelivered, KafkaTopicMissing
-from waltap_kafka.failure import Failures
+from waltap_kafka.failure import KafkaFailures
 from waltap_kafka.position_record import PARTITION, encode, last_position, position_topic
-from waltap_kafka.topics import Topics
+from waltap_kafka.topics import TopicCreator
 
 __all__ = ["KafkaTransactions"]
 
@@ -33,7 +33,7 @@ class KafkaTransactions:
     """
 
     def __init__(
-        self, producer: Producer, failures: Failures, context: SinkContext, *, timeout_s: float
+        self, producer: Producer, failures: KafkaFailures, context: SinkContext, *, timeout_s: float
     ) -> None:
         self._producer, self._failures, self._context = producer, failures, context
         self._timeout_s = timeout_s
@@ -52,7 +52,7 @@ class KafkaTransactions:
         return self._begun is not None and time.monotonic() - self._begun >= self._timeout_s
 
     def begin_life(
-        self, topics: Topics, admin: AdminClient, settings: Mapping[str, object]
+        self, topics: TopicCreator, admin: AdminClient, settings: Mapping[str, object]
     ) -> Positions | None:
         """End any other instance with our identity and what it left open; return our position.
 

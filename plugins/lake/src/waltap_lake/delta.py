@@ -11,9 +11,9 @@ from waltap.files.store import safe_name
 from waltap.plugin_errors import LibraryMissing
 from waltap.source.position import Position
 from waltap_lake.errors import LakeFenced, LakeGone, LakeRefused, LakeTableUnfit, LakeUnavailable
-from waltap_lake.lake import Lake, LakeTable, TableName, fitting
-from waltap_lake.mark import Mark
-from waltap_lake.properties import DeltaProperties
+from waltap_lake.lake import LakeConnection, LakeTable, LakeTableName, fitting
+from waltap_lake.mark import LakeOffset
+from waltap_lake.properties import DeltaLakeProperties
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,10 +32,10 @@ REFUSALS: Final = (
 SCHEMA: Final = ("cast", "schema", "invalid data type", "cannot merge")
 
 
-class DeltaLake(Lake):
+class DeltaLake(LakeConnection):
     """Tables below one folder: ``path/space/name``."""
 
-    def __init__(self, properties: DeltaProperties, pipeline: str) -> None:
+    def __init__(self, properties: DeltaLakeProperties, pipeline: str) -> None:
         self.place, self.pipeline = properties.path, pipeline
         self._root = properties.path.rstrip("/")
         self.options = {
@@ -56,7 +56,7 @@ class DeltaLake(Lake):
         with self.failing():
             DeltaTable.is_deltatable(self.uri(self._name()), self.options)
 
-    def open(self) -> Mark | None:
+    def open(self) -> LakeOffset | None:
         from_library()
         import pyarrow as pa
         from deltalake import DeltaTable
@@ -70,9 +70,9 @@ class DeltaLake(Lake):
                 configuration={"delta.logRetentionDuration": "interval 1 days"},
             )
             text = self._positions.metadata().configuration.get(f"waltap.{self.pipeline}")
-        return None if text is None else Mark.decode(text)
+        return None if text is None else LakeOffset.decode(text)
 
-    def keep(self, mark: Mark) -> None:
+    def keep(self, mark: LakeOffset) -> None:
         assert self._positions is not None, "open comes first"
         with self.failing(self._name()):
             self._positions.alter.set_table_properties(
@@ -81,14 +81,14 @@ class DeltaLake(Lake):
                 commit_properties=self.commit([(f"waltap/{self.pipeline}", mark.generation)]),
             )
 
-    def table(self, name: TableName, schema: "pa.Schema") -> LakeTable:
+    def table(self, name: LakeTableName, schema: "pa.Schema") -> LakeTable:
         from deltalake import DeltaTable
 
         with self.failing(name):
             made = DeltaTable.create(
                 self.uri(name), schema, mode="ignore", storage_options=self.options
             )  # fmt: skip
-        return _Table(self, name, made)
+        return _DeltaTable(self, name, made)
 
     def fitted(self, rows: "pa.Table") -> "pa.Table":
         import pyarrow as pa
@@ -99,12 +99,12 @@ class DeltaLake(Lake):
     def close(self) -> None:
         self._positions = None
 
-    def uri(self, name: TableName) -> str:
+    def uri(self, name: LakeTableName) -> str:
         return "/".join((self._root, *(safe_name(part) for part in name if part)))
 
-    def _name(self) -> TableName:
+    def _name(self) -> LakeTableName:
         space, _, name = self._positions_name.rpartition(".")
-        return TableName(space, name)
+        return LakeTableName(space, name)
 
     def commit(self, versions: list[tuple[str, int]]) -> "CommitProperties":
         """Return what a commit carries: versions of application transactions."""
@@ -116,7 +116,7 @@ class DeltaLake(Lake):
         )
 
     @contextmanager
-    def failing(self, table: TableName | None = None) -> Iterator[None]:
+    def failing(self, table: LakeTableName | None = None) -> Iterator[None]:
         try:
             yield
         except SinkError:
@@ -124,7 +124,7 @@ class DeltaLake(Lake):
         except Exception as error:  # delta-rs raises plain ones, too
             raise self.failure(error, table) from error
 
-    def failure(self, error: Exception, table: TableName | None = None) -> SinkError:
+    def failure(self, error: Exception, table: LakeTableName | None = None) -> SinkError:
         """Return what ``error`` of delta-rs means; its words are all that it gives."""
         text = str(error).split("\n   0:")[0].replace("\x1b[31m", "").replace("\x1b[0m", "")
         low, what = text.lower(), f"{table}: {text}" if table else text
@@ -139,8 +139,8 @@ class DeltaLake(Lake):
         return LakeUnavailable(what, place=self.place)
 
 
-class _Table(LakeTable):
-    def __init__(self, lake: DeltaLake, name: TableName, table: "DeltaTable") -> None:
+class _DeltaTable(LakeTable):
+    def __init__(self, lake: DeltaLake, name: LakeTableName, table: "DeltaTable") -> None:
         self._lake, self._name, self._table = lake, name, table
 
     def _ids(self, epoch: int) -> list[str]:

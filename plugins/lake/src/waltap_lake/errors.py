@@ -9,7 +9,7 @@ SinkError
 └── LakeTransactionGap  WT-5556   a transaction arrived without its beginning
 """
 
-from waltap.errors import Retry, SinkError
+from waltap.errors import RetryVerdict, SinkError
 
 __all__ = [
     "LakeFenced",
@@ -25,7 +25,7 @@ class LakeUnavailable(SinkError):
     """The store of the tables, or the catalogue, does not answer, or could not write."""
 
     code = "WT-5551"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = (
         "waltap tries again by itself, and goes on behind what each table has. If this lasts, look "
         "whether {place} is up and has room, and whether path, storage.* or catalog.* of the sink name it."
@@ -77,5 +77,5 @@ class LakeTransactionGap(SinkError):
     """A transaction, or a snapshot, goes on whose beginning never came."""
 
     code = "WT-5556"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = "waltap reads again from the stored position; if it comes back, please report it."

@@ -11,9 +11,9 @@ from waltap.errors import SinkError
 from waltap.plugin_errors import LibraryMissing
 from waltap.source.position import Position
 from waltap_lake.errors import LakeFenced, LakeGone, LakeRefused, LakeTableUnfit, LakeUnavailable
-from waltap_lake.lake import Lake, LakeTable, TableName, fitting
-from waltap_lake.mark import Mark
-from waltap_lake.properties import IcebergProperties
+from waltap_lake.lake import LakeConnection, LakeTable, LakeTableName, fitting
+from waltap_lake.mark import LakeOffset
+from waltap_lake.properties import IcebergLakeProperties
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,17 +36,17 @@ REFUSALS: Final = (
 )
 
 
-class IcebergLake(Lake):
+class IcebergLake(LakeConnection):
     """Tables of one catalogue."""
 
-    def __init__(self, properties: IcebergProperties, pipeline: str) -> None:
+    def __init__(self, properties: IcebergLakeProperties, pipeline: str) -> None:
         self.pipeline, self._properties = pipeline, properties
         self._settings = {
             name.removeprefix("catalog."): value for name, value in properties.settings.items()
         }
         self.place = f"catalogue {properties.catalog}"
         space, _, name = properties.position_table.rpartition(".")
-        self._name = TableName(space or "waltap", name)
+        self._name = LakeTableName(space or "waltap", name)
         self._catalog: Catalog | None = None
         self._positions: Table | None = None
 
@@ -58,15 +58,15 @@ class IcebergLake(Lake):
         finally:
             self.close()
 
-    def open(self) -> Mark | None:
+    def open(self) -> LakeOffset | None:
         import pyarrow as pa
 
         self._load()
         self._positions = self.made(self._name, pa.schema([("pipeline", pa.string())]))
         text = self._positions.properties.get(f"waltap.{self.pipeline}")
-        return None if text is None else Mark.decode(text)
+        return None if text is None else LakeOffset.decode(text)
 
-    def keep(self, mark: Mark) -> None:
+    def keep(self, mark: LakeOffset) -> None:
         """Look first: pyiceberg would set a property on top of whatever is there."""
         assert self._positions is not None, "open comes first"
         name, before = f"waltap.{self.pipeline}", self._positions
@@ -78,8 +78,8 @@ class IcebergLake(Lake):
             with before.transaction() as transaction:
                 transaction.set_properties({name: mark.encode()})
 
-    def table(self, name: TableName, schema: "pa.Schema") -> LakeTable:
-        return _Table(self, name, self.made(name, schema))
+    def table(self, name: LakeTableName, schema: "pa.Schema") -> LakeTable:
+        return _IcebergTable(self, name, self.made(name, schema))
 
     def fitted(self, rows: "pa.Table") -> "pa.Table":
         import pyarrow as pa
@@ -103,7 +103,7 @@ class IcebergLake(Lake):
             self._catalog = load_catalog(self._properties.catalog, **self._settings)
         return self._catalog
 
-    def made(self, name: TableName, schema: "pa.Schema") -> "Table":
+    def made(self, name: LakeTableName, schema: "pa.Schema") -> "Table":
         """Return a table, with its namespace; what is missing is made."""
         assert self._catalog is not None, "open comes first"
         with self.failing(name):
@@ -113,7 +113,7 @@ class IcebergLake(Lake):
             )
 
     @contextmanager
-    def failing(self, table: TableName | None = None) -> Iterator[None]:
+    def failing(self, table: LakeTableName | None = None) -> Iterator[None]:
         try:
             yield
         except SinkError:
@@ -121,7 +121,7 @@ class IcebergLake(Lake):
         except Exception as error:  # of the catalogue's client, the file system, pyarrow
             raise self._failure(error, table) from error
 
-    def _failure(self, error: Exception, table: TableName | None) -> SinkError:
+    def _failure(self, error: Exception, table: LakeTableName | None) -> SinkError:
         from pyarrow import ArrowException
         from pyiceberg import exceptions as their
         from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
@@ -139,8 +139,8 @@ class IcebergLake(Lake):
         return LakeUnavailable(what or repr(error), place=self.place)
 
 
-class _Table(LakeTable):
-    def __init__(self, lake: IcebergLake, name: TableName, table: "Table") -> None:
+class _IcebergTable(LakeTable):
+    def __init__(self, lake: IcebergLake, name: LakeTableName, table: "Table") -> None:
         self._lake, self._name, self._table = lake, name, table
         self._property = f"waltap.{lake.pipeline}"
         self._known = table.properties.get(self._property)

@@ -4,15 +4,15 @@ import abc
 from typing import TYPE_CHECKING, NamedTuple
 
 from waltap.source.position import Position
-from waltap_lake.mark import Mark
+from waltap_lake.mark import LakeOffset
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Lake", "LakeTable", "TableName", "fitting"]
+__all__ = ["LakeConnection", "LakeTable", "LakeTableName", "fitting"]
 
 
-class TableName(NamedTuple):
+class LakeTableName(NamedTuple):
     """A table of the lake; ``space`` is its folder or namespace."""
 
     space: str
@@ -38,7 +38,7 @@ class LakeTable(abc.ABC):
         """Delete the rows that ``condition`` names, in SQL."""
 
 
-class Lake(abc.ABC):
+class LakeConnection(abc.ABC):
     """Tables, and the place of the mark. Every method raises SinkError."""
 
     place: str
@@ -48,15 +48,15 @@ class Lake(abc.ABC):
         """Look whether `open` will succeed; changes nothing."""
 
     @abc.abstractmethod
-    def open(self) -> Mark | None:
+    def open(self) -> LakeOffset | None:
         """Connect, make the table of positions where it is missing, and return this pipeline's mark."""
 
     @abc.abstractmethod
-    def keep(self, mark: Mark) -> None:
+    def keep(self, mark: LakeOffset) -> None:
         """Commit ``mark``; refuses where another instance has kept one since."""
 
     @abc.abstractmethod
-    def table(self, name: TableName, schema: "pa.Schema") -> LakeTable:
+    def table(self, name: LakeTableName, schema: "pa.Schema") -> LakeTable:
         """Return a table; one that is missing is made, with the columns of ``schema``."""
 
     @abc.abstractmethod

@@ -4,10 +4,10 @@ import msgspec
 
 from waltap.source.position import Position
 
-__all__ = ["Mark"]
+__all__ = ["LakeOffset"]
 
 
-class Mark(msgspec.Struct, frozen=True):
+class LakeOffset(msgspec.Struct, frozen=True):
     """``position`` is durable in every table; None: nothing is, or a snapshot is under way.
 
     ``epoch`` counts the beginnings: positions of tables from another one say nothing. ``generation``
@@ -25,6 +25,6 @@ class Mark(msgspec.Struct, frozen=True):
         return msgspec.json.encode(self).decode()
 
     @classmethod
-    def decode(cls, text: str) -> "Mark":
+    def decode(cls, text: str) -> "LakeOffset":
         """Return what `encode` wrote. Raises: msgspec.DecodeError."""
         return msgspec.json.decode(text, type=cls)

@@ -9,10 +9,10 @@ from waltap_sinks.changelog.table_version import TableVersion
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Pending"]
+__all__ = ["PendingBuffers"]
 
 
-class Pending:
+class PendingBuffers:
     """What came since the last commit, in order: one buffer after the other, each of one version."""
 
     def __init__(self) -> None:

@@ -27,12 +27,12 @@ def _iceberg(properties: Any, context: "SinkContext") -> "Sink":
 @hookimpl
 def register_sinks() -> Iterable[SinkSpec]:
     """Contribute the sinks of lakes."""
-    from waltap_lake.properties import DeltaProperties, IcebergProperties
+    from waltap_lake.properties import DeltaLakeProperties, IcebergLakeProperties
 
     yield SinkSpec(
         name="delta",
         summary="Delta Lake tables of changes, written without Spark or Java; exactly once.",
-        properties=DeltaProperties,
+        properties=DeltaLakeProperties,
         factory=_delta,
         shorthand="path",
         exactly_once=True,
@@ -40,7 +40,7 @@ def register_sinks() -> Iterable[SinkSpec]:
     yield SinkSpec(
         name="iceberg",
         summary="Apache Iceberg tables of changes, written without Spark or Java; exactly once.",
-        properties=IcebergProperties,
+        properties=IcebergLakeProperties,
         factory=_iceberg,
         exactly_once=True,
     )

@@ -2,7 +2,7 @@
 
 from waltap.config.property import Properties, declare, declare_family
 
-__all__ = ["DeltaProperties", "IcebergProperties", "LakeProperties"]
+__all__ = ["DeltaLakeProperties", "IcebergLakeProperties", "LakeProperties"]
 
 
 class LakeProperties(Properties):
@@ -32,7 +32,7 @@ class LakeProperties(Properties):
     )
 
 
-class DeltaProperties(LakeProperties):
+class DeltaLakeProperties(LakeProperties):
     """Where Delta tables lie, and how their store is reached."""
 
     path: str = declare(
@@ -50,7 +50,7 @@ class DeltaProperties(LakeProperties):
     )
 
 
-class IcebergProperties(LakeProperties):
+class IcebergLakeProperties(LakeProperties):
     """Which catalogue Iceberg tables belong to."""
 
     catalog: str = declare(

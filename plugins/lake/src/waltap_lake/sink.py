@@ -12,13 +12,13 @@ from waltap.decode.relation import Relation
 from waltap.errors import WaltapError
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
-from waltap.source.connector import Check
+from waltap.source.connector import PreflightCheck
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_lake.errors import LakeTableUnfit, LakeTransactionGap
-from waltap_lake.lake import Lake, LakeTable, TableName
-from waltap_lake.mark import Mark
-from waltap_lake.pending import Pending
+from waltap_lake.lake import LakeConnection, LakeTable, LakeTableName
+from waltap_lake.mark import LakeOffset
+from waltap_lake.pending import PendingBuffers
 from waltap_lake.properties import LakeProperties
 from waltap_sinks.changelog.segment import SNAPSHOT_SEQUENCE, estimated_bytes
 from waltap_sinks.changelog.table_version import TableVersion
@@ -46,21 +46,23 @@ class LakeSink(Sink):
 
     capabilities = SinkCapabilities(records=False, exactly_once=True, whole_transactions=True)
 
-    def __init__(self, lake: Lake, properties: LakeProperties, context: SinkContext) -> None:
+    def __init__(
+        self, lake: LakeConnection, properties: LakeProperties, context: SinkContext
+    ) -> None:
         self._lake, self._properties, self._context = lake, properties, context
         self._fail_stop, self._gap = FailStop(lake.place), FailStop(lake.place)
         self._versions = PerRelation(self._version)
         self._told: set[str] = set()
-        self._mark = Mark()
+        self._mark = LakeOffset()
         self._forget()
 
     def _forget(self) -> None:
         """Drop what is not committed, and what is known of tables."""
-        self._tables: dict[TableName, LakeTable] = {}
-        self._behind: dict[TableName, Position] = {}
+        self._tables: dict[LakeTableName, LakeTable] = {}
+        self._behind: dict[LakeTableName, Position] = {}
         """Where tables are ahead of the mark: what they have."""
-        self._pending: dict[TableName, Pending] = {}
-        self._read: set[TableName] = set()
+        self._pending: dict[LakeTableName, PendingBuffers] = {}
+        self._read: set[LakeTableName] = set()
         """Tables that this snapshot has come to."""
         self._position = self._mark.position
         self._snapshot, self._snapshot_lsn = False, 0
@@ -72,10 +74,10 @@ class LakeSink(Sink):
 
     # --- life cycle -------------------------------------------------------------------------------
 
-    def check(self) -> list[Check]:
+    def check(self) -> list[PreflightCheck]:
         """Look whether the lake answers. Raises: SinkError, LibraryMissing."""
         self._lake.check()
-        return [Check(name="sink", verdict="ok", found=self._lake.place)]
+        return [PreflightCheck(name="sink", verdict="ok", found=self._lake.place)]
 
     def open(self) -> Position | None:
         """Connect and return the position of the mark. Without a stored offset what is there belongs to
@@ -84,7 +86,7 @@ class LakeSink(Sink):
             raise WaltapError("the sink of a lake was made without a type mapper")
         self._fail_stop.reset()
         self._gap.reset()
-        mark = self._lake.open() or Mark()
+        mark = self._lake.open() or LakeOffset()
         mark = msgspec.structs.replace(mark, generation=mark.generation + 1)
         if not self._context.resumes:
             mark = msgspec.structs.replace(mark, epoch=mark.epoch + 1, position=None)
@@ -156,7 +158,7 @@ class LakeSink(Sink):
             skipped = self._had(name, part, version, sequence)
             if skipped == len(changes):
                 continue
-            self._pending.setdefault(name, Pending()).buffer(version).add_changes(
+            self._pending.setdefault(name, PendingBuffers()).buffer(version).add_changes(
                 changes[skipped:],
                 sequence[skipped:],
                 commit_lsn=part.commit_lsn,
@@ -165,7 +167,7 @@ class LakeSink(Sink):
             )
 
     def _had(
-        self, name: TableName, part: TransactionPart, version: TableVersion, sequence: list[int]
+        self, name: LakeTableName, part: TransactionPart, version: TableVersion, sequence: list[int]
     ) -> int:
         """Return how many of these changes of ``part`` were taken already, or are in the table."""
         self._table(name, version)
@@ -200,7 +202,7 @@ class LakeSink(Sink):
             self._take_out_unfinished(table)
         end_lsn = 0 if self._position is None else self._position.end_lsn
         if part.rows:
-            self._pending.setdefault(name, Pending()).buffer(version).add_snapshot(
+            self._pending.setdefault(name, PendingBuffers()).buffer(version).add_snapshot(
                 part.rows,
                 lsn=self._snapshot_lsn if initial else end_lsn,
                 ts=part.ts,
@@ -228,7 +230,7 @@ class LakeSink(Sink):
 
     # --- tables -----------------------------------------------------------------------------------
 
-    def _version(self, relation: Relation) -> tuple[TableVersion, TableName] | None:
+    def _version(self, relation: Relation) -> tuple[TableVersion, LakeTableName] | None:
         """Return ``relation`` compiled, and what its table is called; None where it is not captured."""
         capture = self._context.capture
         found = None
@@ -239,7 +241,7 @@ class LakeSink(Sink):
                 space, name = "", space
             found = (
                 TableVersion(relation, self._context, self._warn),
-                TableName(space.format(**named), name.format(**named)),
+                LakeTableName(space.format(**named), name.format(**named)),
             )
         return found
 
@@ -248,7 +250,7 @@ class LakeSink(Sink):
             self._told.add(text)
             log.warning(text)
 
-    def _table(self, name: TableName, version: TableVersion) -> LakeTable:
+    def _table(self, name: LakeTableName, version: TableVersion) -> LakeTable:
         table = self._tables.get(name)
         if table is None:
             self._context.may_write()
@@ -283,7 +285,7 @@ class LakeSink(Sink):
         if not self._snapshot and position != self._mark.position:
             self._keep(msgspec.structs.replace(self._mark, position=position, unfinished=()))
 
-    def _rows(self, name: TableName, pending: Pending) -> "pa.Table | None":
+    def _rows(self, name: LakeTableName, pending: PendingBuffers) -> "pa.Table | None":
         import pyarrow as pa
 
         pending.convert()
@@ -293,7 +295,7 @@ class LakeSink(Sink):
         except pa.ArrowException as error:
             raise LakeTableUnfit(f"{name}: {error}", table=name) from error
 
-    def _keep(self, mark: Mark) -> None:
+    def _keep(self, mark: LakeOffset) -> None:
         self._context.may_write()
         self._lake.keep(mark)
         self._mark = mark

@@ -17,7 +17,7 @@ from waltap.config.secrecy import Secret, without_frames
 from waltap.errors import (
     ConfigurationError,
     ConnectionLost,
-    Problem,
+    PropertyProblem,
     SystemRefused,
     WaltapError,
 )
@@ -32,9 +32,9 @@ from waltap_postgres.connection_errors import (
 from waltap_postgres.errors import AuthenticationRefused, ServerUnreachable
 from waltap_postgres.host_address import with_addresses
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.waiting import CANCEL_S, POLL_S, READ, WRITE, Watch, cancel
+from waltap_postgres.waiting import CANCEL_S, POLL_S, READ, WRITE, ServerWaits, cancel
 
-__all__ = ["Session", "busy", "connect", "conninfo", "driver_error", "identify", "watch"]
+__all__ = ["PostgresSession", "busy", "connect", "conninfo", "driver_error", "identify", "watch"]
 
 CONNECT_TIMEOUT_S = 15
 REMEMBERED = b"""
@@ -104,14 +104,16 @@ def conninfo(
     return make_conninfo(**{name: value for name, value in parameters.items() if value is not None})
 
 
-def watch(properties: PostgresProperties, stopping: Callable[[], bool] = lambda: False) -> Watch:
+def watch(
+    properties: PostgresProperties, stopping: Callable[[], bool] = lambda: False
+) -> ServerWaits:
     """Return how to wait for the server of ``properties``."""
     timeout_s = properties.receive_timeout_ms / 1000
 
     def ask(pgconn: "pq.abc.PGconn") -> bool:
         return busy(properties, pgconn, stopping, within_s=max(MIN_ASK_S, timeout_s / 4))
 
-    return Watch(stopping, timeout_s=timeout_s, busy=ask)
+    return ServerWaits(stopping, timeout_s=timeout_s, busy=ask)
 
 
 def busy(
@@ -131,7 +133,7 @@ def busy(
     own = {f"driver.{name}": value.decode() for name, value in where.items() if value}
     own["driver.connect_timeout"] = str(max(2, round(within_s)))
     there = properties.model_copy(update={"libpq": {**properties.libpq, **own}})
-    brief = Watch(stopping, deadline_s=within_s)
+    brief = ServerWaits(stopping, deadline_s=within_s)
     try:
         with closing(_opened(there, role="question", watch=brief)) as connection:
             row = connection.execute(BUSY_SQL, (pgconn.backend_pid,)).fetchone()
@@ -146,7 +148,7 @@ def _opened(
     properties: PostgresProperties,
     *,
     role: str,
-    watch: Watch,
+    watch: ServerWaits,
     replication: bool = False,
     plugin: str = "",
 ) -> psycopg.Connection[tuple[Any, ...]]:
@@ -173,7 +175,7 @@ def _opened(
         unsent = isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None
         if unsent or re.match(r"invalid \S+ value", words):  # libpq refuses the connection string
             names = ", ".join(sorted(properties.libpq)) or "database.*"
-            problem = Problem(names, words, allowed="what libpq's documentation says of it")
+            problem = PropertyProblem(names, words, allowed="what libpq's documentation says of it")
             raise ConfigurationError([problem]) from error
         meaning = driver_error(error, properties, plugin)
         if isinstance(meaning, AuthenticationRefused) and properties.changing_password:
@@ -181,7 +183,7 @@ def _opened(
         raise meaning from error
     except UnicodeError as error:
         why = str(error).rpartition("UnicodeError: ")[2].rstrip(")")
-        problem = Problem("database.hostname", f"is not the name of a host: {why}")
+        problem = PropertyProblem("database.hostname", f"is not the name of a host: {why}")
         raise ConfigurationError([problem]) from error
     return connection
 
@@ -242,7 +244,7 @@ def unreachable(text: str, properties: PostgresProperties) -> WaltapError:
 
 
 def connect(
-    properties: PostgresProperties, *, role: str, watch: Watch
+    properties: PostgresProperties, *, role: str, watch: ServerWaits
 ) -> psycopg.Connection[tuple[Any, ...]]:
     """Open an ordinary connection in autocommit.
 
@@ -290,7 +292,7 @@ def _statements(text: str | None) -> Sequence[str]:
     return [part.replace("\0", ";").strip() for part in parts if part.strip()]
 
 
-class Session:
+class PostgresSession:
     """A connection at libpq's level: for replication commands, and for COPY read from its socket.
 
     ``connection`` is psycopg's view of it, for ordinary queries between those.
@@ -301,7 +303,7 @@ class Session:
         properties: PostgresProperties,
         *,
         role: str,
-        watch: Watch,
+        watch: ServerWaits,
         replication: bool = False,
         plugin: str = "",
     ) -> None:

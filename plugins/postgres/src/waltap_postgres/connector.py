@@ -12,16 +12,16 @@ from waltap.decode.decoder import Decoder, DecoderContext
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Tuple
 from waltap.errors import OffsetError, SourceError, WaltapError
-from waltap.offsets.belongings import Belonging
+from waltap.offsets.belongings import OwnedObject
 from waltap.offsets.offset import Offset, PartitionOffset, SnapshotProgress
 from waltap.signals.signal import SnapshotRequest
 from waltap.snapshot.chunk import SnapshotChunk
 from waltap.source.connector import (
-    Check,
     Connector,
     ConnectorContext,
+    PreflightCheck,
     SlotStatus,
-    Start,
+    StartPosition,
     StopRequested,
 )
 from waltap.source.position import Position, lsn_text
@@ -29,13 +29,13 @@ from waltap.source.setup_plan import SetupPlan
 from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres import heartbeat
 from waltap_postgres.catalog.autoset import set_identities
-from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
-from waltap_postgres.catalog.description import Descriptions
+from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
+from waltap_postgres.catalog.description import RelationDescriber
 from waltap_postgres.catalog.preflight import COLUMN_NAMES_SQL, tables_unreadable
 from waltap_postgres.catalog.server_setting import status_interval, wal_level_explained
-from waltap_postgres.connection import Session, connect, watch
+from waltap_postgres.connection import PostgresSession, connect, watch
 from waltap_postgres.decision import (
-    Decision,
+    StartupPlan,
     belonging,
     given_up,
     situation,
@@ -43,21 +43,21 @@ from waltap_postgres.decision import (
     tell_loss,
     unfit,
 )
-from waltap_postgres.dialect import POSTGRESQL, Dialect
+from waltap_postgres.dialect import POSTGRESQL, PostgresDialect
 from waltap_postgres.errors import PublicationGone, SendFormatUnreadable, SlotActive
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.covered import covered
 from waltap_postgres.replication.memberships import Membership
-from waltap_postgres.replication.slot import Slot, session_role
+from waltap_postgres.replication.slot import ReplicationSlot, session_role
 from waltap_postgres.replication.stream import ReplicationStream
-from waltap_postgres.replication.transport import Transport, open_transport
-from waltap_postgres.resumption import Resumption
-from waltap_postgres.setup_plan import Planner
+from waltap_postgres.replication.transport import ReplicationTransport, open_transport
+from waltap_postgres.resumption import ResumeCheck
+from waltap_postgres.setup_plan import SetupPlanner
 from waltap_postgres.snapshot.blocking import BlockingRead
 from waltap_postgres.snapshot.chunk_query import PostgresChunks
 from waltap_postgres.snapshot.initial import InitialSnapshot
-from waltap_postgres.snapshot.terms import Terms
-from waltap_postgres.visibility import Overlap
+from waltap_postgres.snapshot.terms import SnapshotOptions
+from waltap_postgres.visibility import PostgresOverlap
 from waltap_postgres.waiting import pause
 
 __all__ = ["PostgresConnector"]
@@ -77,17 +77,17 @@ class PostgresConnector(Connector):
         self,
         properties: PostgresProperties,
         context: ConnectorContext,
-        dialect: Dialect = POSTGRESQL,
+        dialect: PostgresDialect = POSTGRESQL,
     ) -> None:
         properties = properties.with_password(context.password)
         self.properties, self.context, self.dialect = properties, context, dialect
         self._plugin = context.decoder.output_plugin
         self._pause = partial(pause, stopping=context.stopping)
-        self._replication: Session | None = None
+        self._replication: PostgresSession | None = None
         self._exported: str | None = None
         self.outlives = not properties.slot_temporary
         self._reading = self._made_slot = self._in_send_format = False
-        self._captured: list[Table] | None = None
+        self._captured: list[CatalogTable] | None = None
         self._chunks: PostgresChunks | None = None
         self._watch = watch(properties, context.stopping)
         self._connection = connect(properties, role="catalogue", watch=self._watch)
@@ -98,7 +98,7 @@ class PostgresConnector(Connector):
             self._slots.left_behind, sessions=context.made.sessions, leased=context.leased
         )
         self._identity = dialect.identity(self.catalogue, version_num, self._replication_session)
-        self._descriptions = Descriptions.of(self.catalogue, context)
+        self._descriptions = RelationDescriber.of(self.catalogue, context)
         self._wait_notice = self._slots.wait_notice(properties.slot_name)
         self._publications = dialect.publications(
             self.catalogue,
@@ -108,7 +108,7 @@ class PostgresConnector(Connector):
             captured=self.captured,
             belonging=lambda name: self._belonging("publication", name),
         )
-        self._terms = Terms(properties, context, self._publications.narrowed)
+        self._terms = SnapshotOptions(properties, context, self._publications.narrowed)
         parts = dialect.reading, dialect.planner, version_num, self._terms
         self._snapshot = InitialSnapshot(
             properties, context, self.catalogue, self._captured_of, self._watch, *parts
@@ -123,13 +123,13 @@ class PostgresConnector(Connector):
 
     # --- what there is ------------------------------------------------------------------------
 
-    def captured(self) -> list[Table]:
+    def captured(self) -> list[CatalogTable]:
         """Return the tables that the profile wants, as the catalogue has them."""
         if self._captured is None:
             self._captured = self._captured_of(self.catalogue)
         return self._captured
 
-    def _captured_of(self, catalogue: PostgresCatalogue) -> list[Table]:
+    def _captured_of(self, catalogue: PostgresCatalogue) -> list[CatalogTable]:
         captures = self.context.captures
         return [t for t in catalogue.tables() if captures(t.relation.schema, t.relation.table)]
 
@@ -153,7 +153,7 @@ class PostgresConnector(Connector):
     def renew(self, relation: Relation) -> Relation:
         return self._descriptions.renew(relation)
 
-    def check(self, offset: Offset | None) -> list[Check]:
+    def check(self, offset: Offset | None) -> list[PreflightCheck]:
         look = self.dialect.preflight(
             self.catalogue, self.properties, self.context, self.server, self.captured()
         )
@@ -165,7 +165,7 @@ class PostgresConnector(Connector):
 
     def plan(self, offset: Offset | None) -> SetupPlan:
         decision, parts = self._decide(offset), (self.catalogue, self._publications, self._slots)
-        planner = Planner(self.properties, self.context, *parts)
+        planner = SetupPlanner(self.properties, self.context, *parts)
         return planner.plan(decision, self.captured(), self._snapshot_tables, self.check(offset))
 
     def offset_at(self, position: Position) -> Offset:
@@ -179,7 +179,7 @@ class PostgresConnector(Connector):
         lost = wrong or self._resumption().lost(offset, slot)
         return lost or (None if slot is None else self._publications.gone())
 
-    def _snapshot_tables(self) -> list[Table]:
+    def _snapshot_tables(self) -> list[CatalogTable]:
         return [target.table for target in self._snapshot.targets(self.captured())]
 
     def slot(self) -> SlotStatus | None:
@@ -198,7 +198,7 @@ class PostgresConnector(Connector):
         self.context.belongings.forget([self._belonging("slot", self.properties.slot_name)])
         return dropped
 
-    def belongings(self, offset: Offset | None) -> list[Belonging]:
+    def belongings(self, offset: Offset | None) -> list[OwnedObject]:
         known = {entry.place: entry for entry in self.context.belongings.all()}
         if offset is not None and offset.sole.slot_created_lsn:
             entry = self._belonging("slot", offset.sole.slot)
@@ -213,12 +213,12 @@ class PostgresConnector(Connector):
             if entry.place[2:] == here and (entry.kind, entry.name) in found
         )
 
-    def belongings_elsewhere(self) -> list[Belonging]:
+    def belongings_elsewhere(self) -> list[OwnedObject]:
         here = self._belonging("", "").place[2:]
         known = self.context.belongings.all()
         return [entry for entry in known if entry.made and entry.place[2:] != here]
 
-    def drop(self, belonging: Belonging) -> None:
+    def drop(self, belonging: OwnedObject) -> None:
         if belonging.kind == "publication":
             self._publications.drop([belonging.name])
             return
@@ -227,7 +227,7 @@ class PostgresConnector(Connector):
 
     # --- how to start -------------------------------------------------------------------------
 
-    def prepare(self, offset: Offset | None) -> Start:
+    def prepare(self, offset: Offset | None) -> StartPosition:
         decision = self._decide(offset)
         tell_loss(decision, self.properties.slot_name)
         offset = decision.offset
@@ -265,7 +265,7 @@ class PostgresConnector(Connector):
         self._publications.begun(slot_created=start.slot_created)
         return covered(start, coverage, offset, slot, steady=self._snapshot.steady)
 
-    def _decide(self, offset: Offset | None) -> Decision:
+    def _decide(self, offset: Offset | None) -> StartupPlan:
         """Decide, and ask the snapshot mode about tables by what was decided."""
         slot = self._read_slot()
         known = situation(
@@ -282,18 +282,18 @@ class PostgresConnector(Connector):
         self._terms.about(decision.start_of_snapshot(offset, status, self.catalogue.query))
         return decision
 
-    def _resumption(self) -> Resumption:
-        return Resumption(self.catalogue, self.properties, self.server, self._identity.history)
+    def _resumption(self) -> ResumeCheck:
+        return ResumeCheck(self.catalogue, self.properties, self.server, self._identity.history)
 
-    def _belonging(self, kind: str, name: str) -> Belonging:
+    def _belonging(self, kind: str, name: str) -> OwnedObject:
         return belonging(self.properties, self.server, kind, name)
 
-    def _read_slot(self) -> Slot | None:
+    def _read_slot(self) -> ReplicationSlot | None:
         return self._slots.read(self.properties.slot_name)
 
     def _start_with_new_slot(
-        self, old: Slot | None, *, snapshot: bool, lost: SourceError | OffsetError | None
-    ) -> Start:
+        self, old: ReplicationSlot | None, *, snapshot: bool, lost: SourceError | OffsetError | None
+    ) -> StartPosition:
         properties = self.properties
         notes = []
         if old is not None:
@@ -326,7 +326,7 @@ class PostgresConnector(Connector):
             progress=progress,
             identity=made.identity,
         )
-        return Start(
+        return StartPosition(
             snapshot=snapshot,
             stream=True,
             offset=offset,
@@ -342,7 +342,9 @@ class PostgresConnector(Connector):
         self._snapshot.look_after_locks()
         self._wait_notice(seconds)
 
-    def _start_with_old_slot(self, offset: Offset | None, slot: Slot, *, snapshot: bool) -> Start:
+    def _start_with_old_slot(
+        self, offset: Offset | None, slot: ReplicationSlot, *, snapshot: bool
+    ) -> StartPosition:
         """Go on with a slot that exists. A snapshot beside it cannot use an exported snapshot: the
         stream leaves out, up to where the server stood, what the snapshot saw of tables that it read."""
         begin = slot.confirmed_flush_lsn
@@ -356,7 +358,7 @@ class PostgresConnector(Connector):
                 start = whole.with_sole(timeline=self.server.timeline)
             else:
                 start = self._offset(begin, created=0, progress=None, identity=slot.identity)
-            return Start(snapshot=False, stream=True, offset=start)
+            return StartPosition(snapshot=False, stream=True, offset=start)
         self._snapshot.lock(self.captured(), exported=False)
         self._reading = True
         self._snapshot.begin(slot.snapshot, beside=True)
@@ -366,20 +368,20 @@ class PostgresConnector(Connector):
             progress=SnapshotProgress(kind="initial", lsn=begin),
             identity=slot.identity,
         )
-        return Start(snapshot=True, stream=True, offset=start)
+        return StartPosition(snapshot=True, stream=True, offset=start)
 
-    def _go_on_with_snapshot(self, offset: Offset) -> Start:
+    def _go_on_with_snapshot(self, offset: Offset) -> StartPosition:
         notes = (self._snapshot.go_on(self.captured(), offset.snapshot),)
         self._reading = True
-        return Start(snapshot=True, stream=True, offset=offset, notes=notes, resumes=True)
+        return StartPosition(snapshot=True, stream=True, offset=offset, notes=notes, resumes=True)
 
-    def _read_only_start(self, offset: Offset | None, *, snapshot: bool) -> Start:
+    def _read_only_start(self, offset: Offset | None, *, snapshot: bool) -> StartPosition:
         start = self._offset(
             offset.sole.position.end_lsn if offset else 0,
             created=0,
             progress=SnapshotProgress(kind="initial", lsn=0) if snapshot else None,
         )
-        return Start(snapshot=snapshot, stream=False, offset=start)
+        return StartPosition(snapshot=snapshot, stream=False, offset=start)
 
     def _offset(
         self, end_lsn: int, *, created: int, progress: SnapshotProgress | None, identity: str = ""
@@ -398,10 +400,10 @@ class PostgresConnector(Connector):
 
     # --- snapshot -----------------------------------------------------------------------------
 
-    def snapshot(self, start: Start) -> Iterator[SnapshotRows]:
+    def snapshot(self, start: StartPosition) -> Iterator[SnapshotRows]:
         yield from self._snapshot.pieces(*self._begin_snapshot(), start)
 
-    def _begin_snapshot(self) -> tuple[list[Table], Sequence[str]]:
+    def _begin_snapshot(self) -> tuple[list[CatalogTable], Sequence[str]]:
         self._snapshot.delay(self._pause)
         if not self._reading:
             if self._exported is None:
@@ -415,7 +417,7 @@ class PostgresConnector(Connector):
         self._reading, self._exported = False, None
         self._terms.after(completed=completed)
 
-    def chunks(self, start: Start) -> Sequence[SnapshotChunk]:
+    def chunks(self, start: StartPosition) -> Sequence[SnapshotChunk]:
         return self._snapshot.chunks(*self._begin_snapshot(), start)
 
     # --- stream -------------------------------------------------------------------------------
@@ -448,7 +450,7 @@ class PostgresConnector(Connector):
             return error
         return given_up(self.context, self.properties.slot_name, self._publications.meant(error))
 
-    def _open_stream(self, sql: str) -> Transport:
+    def _open_stream(self, sql: str) -> ReplicationTransport:
         """Start replication; between our look at the slot and this, another may have taken it."""
         while True:
             session = self._replication or self._replication_session()
@@ -500,8 +502,8 @@ class PostgresConnector(Connector):
         self._descriptions.forget(oid)
         self.context.forget(oid, lsn)
 
-    def _replication_session(self) -> Session:
-        session = Session(
+    def _replication_session(self) -> PostgresSession:
+        session = PostgresSession(
             self.properties,
             role=session_role(leased=self.context.leased),
             watch=self._watch,
@@ -511,8 +513,8 @@ class PostgresConnector(Connector):
         self.context.made.sessions.add(session.pgconn.backend_pid)
         return session
 
-    def overlap(self, offset: Offset) -> Overlap | None:
-        return Overlap.parse(offset.sole.visible, offset.sole.visible_in)
+    def overlap(self, offset: Offset) -> PostgresOverlap | None:
+        return PostgresOverlap.parse(offset.sole.visible, offset.sole.visible_in)
 
     def estimate(self, relation: Relation) -> int | None:
         return self._snapshot.estimates.get(relation.oid) or None

@@ -8,9 +8,9 @@ import msgspec
 
 from waltap.decode.decoder import ServerInfo
 from waltap.errors import OffsetError, SourceError
-from waltap.offsets.belongings import Belonging
+from waltap.offsets.belongings import OwnedObject
 from waltap.offsets.offset import Offset
-from waltap.snapshot.snapshotter import Known, SnapshotStart, Snapshotter
+from waltap.snapshot.snapshotter import SnapshotFacts, SnapshotStart, Snapshotter
 from waltap.source.connector import ConnectorContext, SlotStatus
 from waltap.source.position import lsn_text
 from waltap_postgres.errors import (
@@ -25,12 +25,12 @@ from waltap_postgres.errors import (
     SlotUnreadable,
 )
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.slot import Slot
-from waltap_postgres.resumption import Resumption
+from waltap_postgres.replication.slot import ReplicationSlot
+from waltap_postgres.resumption import ResumeCheck
 
 __all__ = [
-    "Decision",
-    "Situation",
+    "StartupPlan",
+    "StartupState",
     "belonging",
     "decide",
     "given_up",
@@ -50,7 +50,7 @@ Query = Callable[..., list[tuple[object, ...]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class StartupPlan:
     """What a start will do.
 
     ``slot`` is the slot to go on with, or to replace when ``anew``; None: there is none yet.
@@ -63,9 +63,9 @@ class Decision:
 
     snapshot: bool
     stream: bool
-    slot: Slot | None
+    slot: ReplicationSlot | None
     offset: Offset | None
-    known: Known
+    known: SnapshotFacts
     anew: bool = False
     lost: SourceError | OffsetError | None = None
     recovers: bool = False
@@ -93,12 +93,12 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
+class StartupState:
     """All that a start is decided by.
 
     ``offset`` is the stored one. ``slot`` is what there is by the profile's name, ``plugin`` and
     ``database`` what it has to have. ``lost`` is why streaming cannot go on from ``offset``, by what the
-    two say (`Resumption`). ``of_database``: the offset is one of this server, database and slot;
+    two say (`ResumeCheck`). ``of_database``: the offset is one of this server, database and slot;
     ``made_slot``: and its run made the slot. ``begun``: this run began to make the slot. ``known``: an
     earlier start had it. ``resumable``: the snapshot of ``offset`` can go on beside it. ``adopts``: a
     slot of somebody else may be taken over. ``repairs``: a lost position is made good by reading tables
@@ -106,7 +106,7 @@ class Situation:
     """
 
     offset: Offset | None
-    slot: Slot | None
+    slot: ReplicationSlot | None
     snapshotter: Snapshotter
     plugin: str
     database: str
@@ -122,7 +122,7 @@ class Situation:
     unreadable: SourceError | None = None
 
 
-def decide(situation: Situation) -> Decision:
+def decide(situation: StartupState) -> StartupPlan:
     """Decide how a start goes on. Pure: the same situation, the same decision.
 
     | offset | slot | decision |
@@ -146,7 +146,7 @@ def decide(situation: Situation) -> Decision:
     ours = (incomplete and situation.made_slot) or situation.begun
     lost = situation.lost or situation.unreadable
     resumable = situation.resumable and incomplete and slot is not None and lost is None
-    known = Known(
+    known = SnapshotFacts(
         offset=offset is not None,
         snapshot_incomplete=incomplete,
         position_available=lost is None,
@@ -154,7 +154,7 @@ def decide(situation: Situation) -> Decision:
     )
     snapshot, stream = snapshotter.takes_snapshot(known), snapshotter.streams(known)
     if not stream:
-        return Decision(snapshot=snapshot, stream=False, slot=slot, offset=offset, known=known)
+        return StartupPlan(snapshot=snapshot, stream=False, slot=slot, offset=offset, known=known)
     adopts = False
     if slot is not None:
         refusal = unfit(slot, plugin=situation.plugin, database=situation.database)
@@ -168,7 +168,7 @@ def decide(situation: Situation) -> Decision:
         raise lost
     resumes = resumable and snapshot and not situation.begun and snapshotter.resumes(known)
     anew = slot is None or slot.invalidated or ours or situation.unreadable is not None
-    return Decision(
+    return StartupPlan(
         snapshot=snapshot,
         stream=True,
         slot=slot,
@@ -187,12 +187,12 @@ def situation(
     properties: PostgresProperties,
     context: ConnectorContext,
     server: ServerInfo,
-    slot: Slot | None,
+    slot: ReplicationSlot | None,
     offset: Offset | None,
-    resumption: Resumption,
+    resumption: ResumeCheck,
     *,
     publication_gone: Callable[[], PublicationGone | None],
-) -> Situation:
+) -> StartupState:
     """Return what `decide` asks for; changes nothing. ``publication_gone`` gives why the slot cannot be
     read. Raises: SourceError."""
     reconnects = context.reconnects
@@ -210,7 +210,7 @@ def situation(
     if slot is not None:
         skipped = ours and not resumable
         unreadable = context.made.unreadable.get(name) or (None if skipped else publication_gone())
-    return Situation(
+    return StartupState(
         offset=offset,
         slot=slot,
         snapshotter=context.snapshotter,
@@ -230,7 +230,7 @@ def situation(
 
 
 def take(
-    context: ConnectorContext, entry: Belonging, decision: Decision, offset: Offset | None
+    context: ConnectorContext, entry: OwnedObject, decision: StartupPlan, offset: Offset | None
 ) -> None:
     """Keep in mind that a slot, ``entry``, is ours from now on, and who made it."""
     if decision.adopts:
@@ -244,7 +244,7 @@ def take(
         context.belongings.keep(msgspec.structs.replace(entry, made=made))
 
 
-def tell_loss(decision: Decision, slot: str) -> None:
+def tell_loss(decision: StartupPlan, slot: str) -> None:
     """Say what a new snapshot cannot bring back."""
     lost, offset = decision.lost, decision.offset
     if lost is not None and decision.recovers:
@@ -260,7 +260,9 @@ def tell_loss(decision: Decision, slot: str) -> None:
 def given_up(context: ConnectorContext, slot: str, error: PublicationGone) -> SourceError:
     """Return what the end of a slot that cannot be read on means. Where a reconnect takes a new snapshot
     when the position is lost, it makes the slot anew."""
-    known = Known(offset=True, snapshot_incomplete=False, position_available=False, reconnects=True)
+    known = SnapshotFacts(
+        offset=True, snapshot_incomplete=False, position_available=False, reconnects=True
+    )
     snapshotter = context.snapshotter
     recovers = snapshotter.recovers_lost_position() and snapshotter.takes_snapshot(known)
     if not recovers or not context.retries:
@@ -271,14 +273,14 @@ def given_up(context: ConnectorContext, slot: str, error: PublicationGone) -> So
 
 def belonging(
     properties: PostgresProperties, server: ServerInfo, kind: str, name: str
-) -> Belonging:
+) -> OwnedObject:
     """Return the entry of a slot or publication of ours on this server."""
-    return Belonging(
+    return OwnedObject(
         kind=kind, name=name, system_id=server.system_id, database=properties.dbname, made=True
     )
 
 
-def unfit(slot: Slot, *, plugin: str, database: str) -> SourceError | None:
+def unfit(slot: ReplicationSlot, *, plugin: str, database: str) -> SourceError | None:
     """Return why a slot of our name cannot be read by this profile, None when it can."""
     if slot.synchronized:
         return SlotSynchronized(
@@ -293,7 +295,7 @@ def unfit(slot: Slot, *, plugin: str, database: str) -> SourceError | None:
     return None
 
 
-def _takes_over(slot: Slot, situation: Situation) -> bool:
+def _takes_over(slot: ReplicationSlot, situation: StartupState) -> bool:
     """Tell whether this start takes a slot over that no earlier one had. A temporary slot goes with the
     connection that made it. Raises: SlotNotOurs where taking over is not allowed.
     """

@@ -1,28 +1,28 @@
 """The parts in which servers that speak PostgreSQL's protocol differ, and PostgreSQL's own.
 
 A connector for another server is the same arrangement of other parts: it subclasses a part, overrides what
-differs there, and names it in a `Dialect`. Nothing private is touched.
+differs there, and names it in a `PostgresDialect`. Nothing private is touched.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.catalog.preflight import Preflight
-from waltap_postgres.decision import Decision, Situation, decide
-from waltap_postgres.replication.publications import Publications
-from waltap_postgres.replication.slot import Slots
+from waltap_postgres.catalog.preflight import PreflightChecks
+from waltap_postgres.decision import StartupPlan, StartupState, decide
+from waltap_postgres.replication.publications import PublicationSet
+from waltap_postgres.replication.slot import SlotAdmin
 from waltap_postgres.replication.stream import ReplicationStream
 from waltap_postgres.server_identity import ServerIdentity
 from waltap_postgres.snapshot.chunk_query import PostgresChunks
-from waltap_postgres.snapshot.plan import Planner
+from waltap_postgres.snapshot.plan import SnapshotPlanner
 from waltap_postgres.snapshot.transaction import ReadingTransaction
 
-__all__ = ["POSTGRESQL", "Dialect"]
+__all__ = ["POSTGRESQL", "PostgresDialect"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dialect:
+class PostgresDialect:
     """Which part does what. Defaults of properties that differ, and what errors mean
     (`PostgresProperties.meanings`), are in the class of properties that the connector's spec names.
 
@@ -39,14 +39,14 @@ class Dialect:
     name: str
     catalogue: type[PostgresCatalogue] = PostgresCatalogue
     identity: type[ServerIdentity] = ServerIdentity
-    slots: type[Slots] = Slots
-    publications: type[Publications] = Publications
-    decide: Callable[[Situation], Decision] = decide
+    slots: type[SlotAdmin] = SlotAdmin
+    publications: type[PublicationSet] = PublicationSet
+    decide: Callable[[StartupState], StartupPlan] = decide
     reading: type[ReadingTransaction] = ReadingTransaction
-    planner: type[Planner] = Planner
+    planner: type[SnapshotPlanner] = SnapshotPlanner
     chunks: type[PostgresChunks] = PostgresChunks
     stream: type[ReplicationStream] = ReplicationStream
-    preflight: type[Preflight] = Preflight
+    preflight: type[PreflightChecks] = PreflightChecks
 
 
-POSTGRESQL = Dialect(name="PostgreSQL")
+POSTGRESQL = PostgresDialect(name="PostgreSQL")

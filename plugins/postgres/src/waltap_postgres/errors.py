@@ -4,7 +4,7 @@ Source: PostgreSQL manual, appendix A (error codes), and `replication/slot.c`, `
 `pgoutput.c` for the texts that share a code.
 """
 
-from waltap.errors import NOT_UTF8, ConnectionLost, OffsetError, Retry, SourceError
+from waltap.errors import NOT_UTF8, ConnectionLost, OffsetError, RetryVerdict, SourceError
 from waltap_postgres.grants import grant_for, quoted
 
 __all__ = [
@@ -141,7 +141,7 @@ class ConnectionsUsedUp(ServerLimit):
     """No connection or walsender is free at the moment."""
 
     code = "WT-2010"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = (
         "Wait for others to leave, or raise max_connections or max_wal_senders and restart the "
         "server; SELECT pid, usename, application_name, backend_type FROM pg_stat_activity tells "
@@ -189,7 +189,7 @@ class SlotActive(SourceError):
     """Another consumer reads the slot, or the server has not yet noticed that ours is gone."""
 
     code = "WT-2101"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = (
         "Stop the other consumer (pid {pid}) or choose another slot.name; "
         "SELECT pg_terminate_backend({pid}) ends a connection that is left over."
@@ -306,7 +306,7 @@ class SlotUnreadable(SourceError):
     """The slot cannot be read on, and the snapshot mode fixes that: the next connection gives it up."""
 
     code = "WT-2117"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = (
         "waltap makes slot {slot!r} anew by itself and takes a new snapshot; when it ended before, start "
         "it again."
@@ -317,7 +317,7 @@ class SendFormatUnreadable(SourceError):
     """Values come in send format, and a captured type is only to be had as text: so is the next stream."""
 
     code = "WT-2118"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = (
         "waltap goes on with text by itself; to ask for text from the start, take pgoutput.binary=true, "
         "or what another decoder calls so, out of the profile."
@@ -362,7 +362,7 @@ class SlotSynchronized(SourceError):
     """The server is a standby that copies the slot from its primary: nobody reads it until promotion."""
 
     code = "WT-2122"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = (
         "Point database.hostname at the primary (a comma list with driver.target_session_attrs=read-write "
         "finds it), or promote this server: SELECT pg_promote(). waltap tries again by itself."

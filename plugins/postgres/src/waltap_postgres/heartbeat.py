@@ -5,7 +5,7 @@ from typing import Any
 
 import psycopg
 
-from waltap.errors import Retry
+from waltap.errors import RetryVerdict
 from waltap_postgres.connection import driver_error, users_path
 from waltap_postgres.errors import PrivilegeMissing
 from waltap_postgres.grants import grant_for
@@ -28,7 +28,7 @@ def act(connection: "psycopg.Connection[tuple[Any, ...]]", properties: PostgresP
             connection.execute(properties.heartbeat_action_query.encode())
     except psycopg.Error as error:
         meaning = driver_error(error, properties)
-        if meaning.retry is not Retry.NEVER:
+        if meaning.retry is not RetryVerdict.NEVER:
             raise meaning from error
         grant = ""
         if isinstance(meaning, PrivilegeMissing):

@@ -15,12 +15,12 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from waltap_postgres.waiting import POLL_S, Watch
+from waltap_postgres.waiting import POLL_S, ServerWaits
 
 __all__ = ["with_addresses"]
 
 
-def with_addresses(conninfo: str, watch: Watch) -> str:
+def with_addresses(conninfo: str, watch: ServerWaits) -> str:
     """Return libpq's connection string ``conninfo`` with the addresses of the hosts that it names.
 
     A host of several addresses stands there once for each, in the resolver's order. Raises:
@@ -60,7 +60,7 @@ def _is_name(host: str) -> bool:
     return True
 
 
-def _resolved(host: str, port: str, watch: Watch) -> list[str]:
+def _resolved(host: str, port: str, watch: ServerWaits) -> list[str]:
     """Ask the resolver in a thread, which is left alone with it when a stop comes first."""
     answers: queue.SimpleQueue[list[str] | BaseException] = queue.SimpleQueue()
 

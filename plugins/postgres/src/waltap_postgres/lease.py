@@ -12,10 +12,10 @@ import time
 import psycopg
 
 from waltap.errors import ConnectionLost, SourceError
-from waltap.source.lease import Lease, LeaseContext
+from waltap.source.lease import LeaderLease, LeaseContext
 from waltap_postgres.connection import connect, driver_error
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.waiting import Watch
+from waltap_postgres.waiting import ServerWaits
 
 __all__ = ["PostgresLease", "StandbyUnavailable", "boot_seconds"]
 
@@ -46,7 +46,7 @@ def boot_seconds() -> float:
     return time.clock_gettime(clock)
 
 
-class PostgresLease(Lease):
+class PostgresLease(LeaderLease):
     """The advisory lock of a slot's name in its database."""
 
     def __init__(self, properties: PostgresProperties, context: LeaseContext) -> None:
@@ -56,7 +56,7 @@ class PostgresLease(Lease):
         digest = hashlib.sha256(f"waltap lease {properties.slot_name}".encode()).digest()
         self._key = int.from_bytes(digest[:8], "big", signed=True)
         self._until = 0.0
-        watch = Watch(context.stopping, deadline_s=context.seconds)
+        watch = ServerWaits(context.stopping, deadline_s=context.seconds)
         role = f"lease of {socket.gethostname():.30}:{os.getpid()}"
         self._connection = connect(properties, role=role, watch=watch)
         version = self._connection.info.server_version

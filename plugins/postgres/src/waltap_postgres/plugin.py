@@ -8,7 +8,7 @@ from waltap.specs import ConnectorSpec
 
 if TYPE_CHECKING:
     from waltap.source.connector import Connector
-    from waltap.source.lease import Lease
+    from waltap.source.lease import LeaderLease
     from waltap.source.slot_watch import SlotWatch
     from waltap.specs import ReplicaIdentitySpec, SnapshotterSpec, TypeSpec
 
@@ -19,7 +19,7 @@ def _connector(properties: Any, context: Any) -> "Connector":
     return PostgresConnector(properties, context)
 
 
-def _lease(properties: Any, context: Any) -> "Lease":
+def _lease(properties: Any, context: Any) -> "LeaderLease":
     from waltap_postgres.lease import PostgresLease
 
     return PostgresLease(properties, context)

@@ -17,15 +17,15 @@ from waltap_postgres.errors import (
     SlotMissing,
 )
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.slot import Slot
+from waltap_postgres.replication.slot import ReplicationSlot
 from waltap_postgres.snapshot.resumed import long_values
 
-__all__ = ["Resumption"]
+__all__ = ["ResumeCheck"]
 
 BELIEVES_SLOT = frozenset({"trust_slot", "trust_greater_lsn"})
 
 
-class Resumption:
+class ResumeCheck:
     """Compares offset, slot and server. ``history`` gives the timeline history file, asked for only
     when the timeline has changed."""
 
@@ -48,7 +48,9 @@ class Resumption:
         """Tell whether ``offset`` is one of this server, database and slot."""
         return _belongs_to(offset) == self._here
 
-    def goes_on(self, offset: Offset | None, slot: Slot | None, *, restarts: bool) -> bool:
+    def goes_on(
+        self, offset: Offset | None, slot: ReplicationSlot | None, *, restarts: bool
+    ) -> bool:
         """Tell whether the snapshot of ``offset`` can go on: something of it was kept, and the slot still
         brings everything behind it. ``restarts``: tables that cannot may begin anew. Raises:
         SourceError."""
@@ -62,7 +64,9 @@ class Resumption:
             and (restarts or not long_values(self._catalogue, offset.snapshot.tables))
         )
 
-    def lost(self, offset: Offset | None, slot: Slot | None) -> SourceError | OffsetError | None:
+    def lost(
+        self, offset: Offset | None, slot: ReplicationSlot | None
+    ) -> SourceError | OffsetError | None:
         """Return why streaming cannot go on from where it ended, None when it can.
 
         Of an offset without a complete snapshot, as without any, only the slot counts.
@@ -135,7 +139,7 @@ class Resumption:
             )
         return None
 
-    def _gap(self, offset: Offset, slot: Slot) -> OffsetError | None:
+    def _gap(self, offset: Offset, slot: ReplicationSlot) -> OffsetError | None:
         """Return what lies between the stored offset and what the slot can send."""
         end_lsn = offset.sole.position.end_lsn
         gap = slot.confirmed_flush_lsn - end_lsn
@@ -158,7 +162,7 @@ class Resumption:
         return None
 
 
-def _made_anew(offset: Offset, slot: Slot) -> bool:
+def _made_anew(offset: Offset, slot: ReplicationSlot) -> bool:
     known = offset.sole.slot_identity
     return bool(known and slot.identity and known != slot.identity)
 

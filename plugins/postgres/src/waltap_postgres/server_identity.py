@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from waltap.decode.decoder import ServerInfo
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.connection import Session
+from waltap_postgres.connection import PostgresSession
 from waltap_postgres.errors import OtherConnector, PrivilegeMissing
 
 __all__ = ["ServerIdentity"]
@@ -25,7 +25,10 @@ class ServerIdentity:
     """Asks a PostgreSQL server. ``replication`` opens a session for replication commands."""
 
     def __init__(
-        self, catalogue: PostgresCatalogue, version_num: int, replication: Callable[[], Session]
+        self,
+        catalogue: PostgresCatalogue,
+        version_num: int,
+        replication: Callable[[], PostgresSession],
     ) -> None:
         self.catalogue, self.version_num = catalogue, version_num
         self.replication = replication
@@ -51,7 +54,7 @@ class ServerIdentity:
         )
 
     @contextmanager
-    def _walsender(self) -> Iterator[Session]:
+    def _walsender(self) -> Iterator[PostgresSession]:
         """Return a session that is over, for the server too, behind its block: a place may be its last."""
         session = self.replication()
         try:

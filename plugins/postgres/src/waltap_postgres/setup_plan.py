@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from waltap.errors import WaltapError
-from waltap.source.connector import Check, ConnectorContext
+from waltap.source.connector import ConnectorContext, PreflightCheck
 from waltap.source.setup_plan import PlannedTable, SetupPlan
 from waltap_postgres.catalog.autoset import identity_statements
-from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
-from waltap_postgres.decision import Decision
+from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
+from waltap_postgres.decision import StartupPlan
 from waltap_postgres.errors import (
     IdentityMissing,
     PrivilegeMissing,
@@ -21,10 +21,10 @@ from waltap_postgres.errors import (
 )
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
-from waltap_postgres.replication.publications import Publications
-from waltap_postgres.replication.slot import Slots
+from waltap_postgres.replication.publications import PublicationSet
+from waltap_postgres.replication.slot import SlotAdmin
 
-__all__ = ["Planner"]
+__all__ = ["SetupPlanner"]
 
 SIZES_SQL = """
 SELECT c.oid::int8,
@@ -38,7 +38,7 @@ SELECT c.oid::int8,
 leaves; of no partition tree are the others."""
 
 
-class Planner:
+class SetupPlanner:
     """Tells what a connector with these parts would make. It changes nothing."""
 
     def __init__(
@@ -46,18 +46,18 @@ class Planner:
         properties: PostgresProperties,
         context: ConnectorContext,
         catalogue: PostgresCatalogue,
-        publications: Publications,
-        slots: Slots,
+        publications: PublicationSet,
+        slots: SlotAdmin,
     ) -> None:
         self._properties, self._context, self._catalogue = properties, context, catalogue
         self._publications, self._slots = publications, slots
 
     def plan(
         self,
-        decision: Decision,
-        captured: Sequence[Table],
-        snapshot_tables: Callable[[], Iterable[Table]],
-        checks: Iterable[Check],
+        decision: StartupPlan,
+        captured: Sequence[CatalogTable],
+        snapshot_tables: Callable[[], Iterable[CatalogTable]],
+        checks: Iterable[PreflightCheck],
     ) -> SetupPlan:
         """Return what a start by ``decision`` makes. ``snapshot_tables`` gives those of which its
         snapshot reads the rows, ``checks`` tell what stands in its way.
@@ -90,7 +90,7 @@ class Planner:
             tables=self._tables(captured, {table.relation.oid for table in read}),
         )
 
-    def _tables(self, captured: Sequence[Table], read: set[int]) -> tuple[PlannedTable, ...]:
+    def _tables(self, captured: Sequence[CatalogTable], read: set[int]) -> tuple[PlannedTable, ...]:
         oids = [table.relation.oid for table in captured]
         sizes = {
             oid: own if leaves is None else leaves

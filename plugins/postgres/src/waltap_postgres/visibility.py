@@ -15,7 +15,7 @@ from waltap.decode.relation import Relation
 from waltap.source.position import parse_lsn
 from waltap.transactions.transaction import TransactionPart
 
-__all__ = ["Overlap", "Visibility", "changed_since"]
+__all__ = ["PostgresOverlap", "SnapshotVisibility", "changed_since"]
 
 HALF = 1 << 31
 WHOLE = 1 << 32
@@ -23,14 +23,14 @@ FIRST_XID = 3
 """Those below mean that the row is as old as can be."""
 
 
-class Visibility:
+class SnapshotVisibility:
     """Which transactions a snapshot saw; all of them committed before ``horizon``."""
 
     def __init__(self, xmin: int, xmax: int, in_progress: frozenset[int], horizon: int) -> None:
         self.xmin, self.xmax, self.in_progress, self.horizon = xmin, xmax, in_progress, horizon
 
     @classmethod
-    def parse(cls, text: str) -> "Visibility | None":
+    def parse(cls, text: str) -> "SnapshotVisibility | None":
         """Return what `Offset.visible_in` says, None when it is empty."""
         if not text:
             return None
@@ -38,7 +38,7 @@ class Visibility:
         return cls.of_snapshot(snapshot, parse_lsn(horizon))
 
     @classmethod
-    def of_snapshot(cls, text: str, horizon: int = 0) -> "Visibility":
+    def of_snapshot(cls, text: str, horizon: int = 0) -> "SnapshotVisibility":
         """Return what the snapshot saw that the server writes as ``text``."""
         xmin, xmax, in_progress = text.split(":")
         running = frozenset(int(xid) for xid in in_progress.split(",") if xid)
@@ -58,7 +58,7 @@ class Visibility:
         return part.xid is not None and part.commit_lsn <= self.horizon and self.saw(part.xid)
 
 
-def changed_since(then: Visibility, now: Visibility) -> tuple[str, bool]:
+def changed_since(then: SnapshotVisibility, now: SnapshotVisibility) -> tuple[str, bool]:
     """Return the SQL condition that a row, visible ``now``, was written by a transaction that ``then`` did
     not see; and whether rows that it does not hold for are certain to be as they were then, and the others
     not.
@@ -76,23 +76,27 @@ def changed_since(then: Visibility, now: Visibility) -> tuple[str, bool]:
     return f"({xmin} >= {FIRST_XID} AND ({' OR '.join(terms)}))", now.xmax <= WHOLE
 
 
-class Overlap:
+class PostgresOverlap:
     """Leaves out of a stream what a snapshot has read already: of the tables that it read, changes by
     transactions that it saw. Logical messages are in no snapshot: all of them stay."""
 
-    def __init__(self, whole: Visibility | None, tables: Mapping[str, Visibility]) -> None:
+    def __init__(
+        self, whole: SnapshotVisibility | None, tables: Mapping[str, SnapshotVisibility]
+    ) -> None:
         """``tables``: by OID and by schema.table, as `Offset.visible_in`. ``whole``: of all tables."""
         self._whole, self._tables = whole, tables
         every = [*tables.values(), *([whole] if whole else [])]
         self.horizon = max((each.horizon for each in every), default=0)
 
     @classmethod
-    def parse(cls, visible: str, visible_in: Mapping[str, str]) -> "Overlap | None":
+    def parse(cls, visible: str, visible_in: Mapping[str, str]) -> "PostgresOverlap | None":
         """Return what an offset says, None when it says nothing."""
         tables = {
-            name: seen for name, text in visible_in.items() if (seen := Visibility.parse(text))
+            name: seen
+            for name, text in visible_in.items()
+            if (seen := SnapshotVisibility.parse(text))
         }
-        whole = Visibility.parse(visible)
+        whole = SnapshotVisibility.parse(visible)
         return cls(whole, tables) if whole or tables else None
 
     def filter(self, parts: list[TransactionPart]) -> list[TransactionPart]:

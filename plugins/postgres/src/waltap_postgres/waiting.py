@@ -1,6 +1,7 @@
 """How every wait for the server goes: it ends with a stop, and over a link that passes nothing.
 
-Nothing here or elsewhere in this package blocks in libpq or in the socket: a `Waiting` looks every tenth
+Nothing here or elsewhere in this package blocks in libpq or in the socket: a `ServerWait` looks
+every tenth
 of a second whether the run is to stop, and, when nothing has come for half of the receive timeout, asks
 the server over another connection what it is busy with (`connection.busy`). A lock, a long query or a
 large transaction are things to wait for; a server that waits for us, or gives no answer, is not.
@@ -23,8 +24,8 @@ __all__ = [
     "POLL_S",
     "READ",
     "WRITE",
-    "Waiting",
-    "Watch",
+    "ServerWait",
+    "ServerWaits",
     "cancel",
     "pause",
     "readable",
@@ -47,7 +48,7 @@ def _never() -> bool:
     return False
 
 
-class Watch:
+class ServerWaits:
     """What the waits of one connector have in common.
 
     ``stopping`` tells that the run is to end. ``timeout_s`` is the receive timeout, 0 for none. ``busy``
@@ -83,17 +84,17 @@ class Watch:
         if now - max(began, self._stop_seen) >= self._grace_s:
             raise StopRequested
 
-    def waiting(self, pgconn: "pq.abc.PGconn") -> "Waiting":
+    def waiting(self, pgconn: "pq.abc.PGconn") -> "ServerWait":
         """Return a wait that begins now."""
-        return Waiting(self, pgconn)
+        return ServerWait(self, pgconn)
 
 
-class Waiting:
+class ServerWait:
     """One wait for the server: for an answer, or for the next bytes of one."""
 
     __slots__ = ("_asked", "_began", "_heard", "_pgconn", "_watch")
 
-    def __init__(self, watch: Watch, pgconn: "pq.abc.PGconn") -> None:
+    def __init__(self, watch: ServerWaits, pgconn: "pq.abc.PGconn") -> None:
         self._watch, self._pgconn = watch, pgconn
         self._began = self._heard = time.monotonic()
         self._asked = False
@@ -140,10 +141,10 @@ def readable(fd: int) -> bool:
     return bool(poll.poll(0))
 
 
-def watched(watch: Watch) -> "type[psycopg.Connection[tuple[Any, ...]]]":
-    """Return the class of connections whose every wait is a `Waiting`, also while they connect."""
+def watched(watch: ServerWaits) -> "type[psycopg.Connection[tuple[Any, ...]]]":
+    """Return the class of connections whose every wait is a `ServerWait`, also while they connect."""
 
-    class Watched(psycopg.Connection[tuple[Any, ...]]):
+    class WatchedConnection(psycopg.Connection[tuple[Any, ...]]):
         @classmethod
         def _connect_gen(cls, *arguments: Any, **options: Any) -> Any:
             return _checked(super()._connect_gen(*arguments, **options), watch)
@@ -164,11 +165,13 @@ def watched(watch: Watch) -> "type[psycopg.Connection[tuple[Any, ...]]]":
             """Cancel what runs; where that does not help in time, leave the connection."""
             cancel(self)
             with contextlib.suppress(psycopg.Error, ConnectionLost):
-                _drive(gen, self.pgconn.socket, Watch(deadline_s=CANCEL_S).waiting(self.pgconn))
+                _drive(
+                    gen, self.pgconn.socket, ServerWaits(deadline_s=CANCEL_S).waiting(self.pgconn)
+                )
             if self.pgconn.transaction_status == pq.TransactionStatus.ACTIVE:
                 self.pgconn.finish()
 
-    return Watched
+    return WatchedConnection
 
 
 def cancel(connection: "psycopg.Connection[Any]") -> None:
@@ -179,7 +182,7 @@ def cancel(connection: "psycopg.Connection[Any]") -> None:
             connection.cancel_safe(timeout=CANCEL_S)
 
 
-def _drive(gen: Generator[Any, Any, T], fd: int, waiting: Waiting) -> T:
+def _drive(gen: Generator[Any, Any, T], fd: int, waiting: ServerWait) -> T:
     """Run a psycopg generator to its end: it yields what it waits for, and is sent what is ready."""
     try:
         wanted = next(gen)
@@ -197,7 +200,7 @@ def _drive(gen: Generator[Any, Any, T], fd: int, waiting: Waiting) -> T:
         return value
 
 
-def _checked(gen: Generator[Any, Any, T], watch: Watch) -> Generator[Any, Any, T]:
+def _checked(gen: Generator[Any, Any, T], watch: ServerWaits) -> Generator[Any, Any, T]:
     """Pass a connecting generator on; end it when a stop comes while nothing is ready."""
     began = time.monotonic()
     try:

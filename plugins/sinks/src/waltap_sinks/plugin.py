@@ -8,8 +8,8 @@ from waltap.specs import CheckSpec, CommandSpec, SinkSpec
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
-    from waltap.sink.comparison import Compared
-    from waltap.sink.readable import Readable
+    from waltap.sink.comparison import TableComparison
+    from waltap.sink.readable import VerificationSource
     from waltap.sink.sink import Sink, SinkContext
 
 
@@ -43,13 +43,13 @@ def _sql(properties: Any, context: "SinkContext") -> "Sink":
     return SqlSink(properties, context)
 
 
-def _sql_readable(properties: Any, pipeline: str) -> "Readable":
+def _sql_readable(properties: Any, pipeline: str) -> "VerificationSource":
     from waltap_sinks.sql.readable import open_readable
 
     return open_readable(properties, pipeline)
 
 
-def _changelog_readable(properties: Any, pipeline: str) -> "Readable":
+def _changelog_readable(properties: Any, pipeline: str) -> "VerificationSource":
     from waltap_sinks.changelog.readable import open_readable
 
     return open_readable(properties, pipeline)
@@ -90,7 +90,7 @@ def register_commands() -> Iterable[CommandSpec]:
 @hookimpl
 def choose_comparison(
     profile: "Profile", tables: "Sequence[str]", patience_s: float
-) -> "Mapping[str, Compared] | None":
+) -> "Mapping[str, TableComparison] | None":
     """Compare whatever can be read back by rows."""
     from waltap_sinks.comparison.hook import compared
 

@@ -6,14 +6,14 @@ neither ``s3://`` nor ``s3n://`` is anything any more.
 
 from typing import Final
 
-from waltap.files.store import Store
+from waltap.files.store import FileStore
 
 __all__ = ["address"]
 
 S3: Final = frozenset({"s3", "s3n"})
 
 
-def address(store: Store, path: str) -> str:
+def address(store: FileStore, path: str) -> str:
     """Return where ``path`` of ``store`` is, as Spark wants it."""
     found = store.uri(path)
     if store.local:

@@ -2,16 +2,16 @@
 
 import msgspec
 
-from waltap_sinks.changelog import ChangeLog, Mark
+from waltap_sinks.changelog import ChangeLog, LogPosition
 from waltap_sinks.changelog.errors import ChangeLogOlder
 from waltap_sinks.changelog.log_identity import make_log_identity
 from waltap_spark.errors import TableUnknown
-from waltap_spark.output import Output, OutputState
+from waltap_spark.output import OutputState, SparkOutput
 
 __all__ = ["adopt"]
 
 
-def adopt(output: Output, changelog: ChangeLog) -> OutputState:
+def adopt(output: SparkOutput, changelog: ChangeLog) -> OutputState:
     """Let the tables at ``output`` go by the id of ``changelog`` from now on; return the new commit.
 
     The log must go on exactly where the tables stand: nothing is applied twice, nothing left out. A commit
@@ -39,7 +39,7 @@ def adopt(output: Output, changelog: ChangeLog) -> OutputState:
     return adopted
 
 
-def _require_rest(changelog: ChangeLog, mark: Mark) -> None:
+def _require_rest(changelog: ChangeLog, mark: LogPosition) -> None:
     """Raises: ChangeLogOlder, ChangeLogRetired, ChangeLogDamaged where the log lacks what comes after
     ``mark``, or never came to it."""
     last, location = changelog.last(), changelog.store.location

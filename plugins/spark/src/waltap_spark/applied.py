@@ -4,11 +4,11 @@ import threading
 import time
 
 from waltap.errors import SinkError
-from waltap.files import StorageProperties, Store
-from waltap.sink.onward import Onward, OnwardTable
-from waltap_sinks.changelog.manifest import NOTHING, Mark
-from waltap_spark.output import Output, OutputState, applied_by_all
-from waltap_spark.watch import TableProgress, Watch
+from waltap.files import FileStore, StorageProperties
+from waltap.sink.onward import DownstreamProgress, OnwardTable
+from waltap_sinks.changelog.manifest import NOTHING, LogPosition
+from waltap_spark.output import OutputState, SparkOutput, applied_by_all
+from waltap_spark.watch import OutputMonitor, TableLag
 
 __all__ = ["AppliedSoFar"]
 
@@ -21,16 +21,16 @@ class AppliedSoFar:
 
     def __init__(self, location: str, storage: StorageProperties | None = None) -> None:
         self._location, self._storage = location, storage
-        self._output: Output | None = None
-        self._watch: Watch | None = None
+        self._output: SparkOutput | None = None
+        self._watch: OutputMonitor | None = None
         self._state: OutputState | None = None
-        self._progress: dict[str, TableProgress] = {}
+        self._progress: dict[str, TableLag] = {}
         self._rows: dict[str, int] = {}
         self._problem = ""
         self._looked: float | None = None
         self._lock = threading.Lock()
 
-    def onward(self, log: Mark) -> Onward:
+    def onward(self, log: LogPosition) -> DownstreamProgress:
         """Return it; ``log`` is where the change log ends."""
         with self._lock:
             now = time.monotonic()
@@ -40,7 +40,7 @@ class AppliedSoFar:
             state, problem = self._state, self._problem
         mark = NOTHING if state is None else applied_by_all(state)
         same = mark.epoch == log.epoch  # LSNs of two histories cannot be compared
-        return Onward(
+        return DownstreamProgress(
             stage="spark",
             lsn=mark.end_lsn,
             lag_bytes=max(0, log.end_lsn - mark.end_lsn) if same else None,
@@ -68,8 +68,8 @@ class AppliedSoFar:
     def _look(self) -> None:
         try:
             if self._output is None:
-                self._output = Output(Store(self._location, self._storage))
-                self._watch = Watch(self._output)
+                self._output = SparkOutput(FileStore(self._location, self._storage))
+                self._watch = OutputMonitor(self._output)
             self._state = self._output.state() or self._state
             assert self._watch is not None
             progress = self._watch.look(time.time_ns() // 1_000_000)

@@ -14,7 +14,7 @@ import msgspec
 from waltap.errors import WaltapError
 from waltap_sinks.changelog import ChangeLog, Manifest
 from waltap_sinks.changelog.errors import ColumnNameTaken
-from waltap_sinks.changelog.manifest import NOTHING, Mark
+from waltap_sinks.changelog.manifest import NOTHING, LogPosition
 from waltap_spark.column_identity import (
     doubted,
     dropped,
@@ -27,7 +27,7 @@ from waltap_spark.column_identity import (
 )
 from waltap_spark.cuts import noted
 from waltap_spark.damage import damage, require_sizes, without
-from waltap_spark.elsewhere import Elsewhere, replaced_from_chunks, unread, wait_for
+from waltap_spark.elsewhere import ExternalSnapshots, replaced_from_chunks, unread, wait_for
 from waltap_spark.endings import ending
 from waltap_spark.errors import (
     FormatDiffers,
@@ -38,37 +38,43 @@ from waltap_spark.errors import (
     first_words,
 )
 from waltap_spark.failures import OF_ONE, refused, require_one
-from waltap_spark.formats import Brought, Evolution, FormatContext, Step, TableFormat
+from waltap_spark.formats import (
+    CommitContext,
+    GroupRows,
+    TableChange,
+    TableFormat,
+    TableFormatContext,
+)
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.handed import Handed
 from waltap_spark.late_keys import take_late_key
 from waltap_spark.log_rows import logged, with_epoch
 from waltap_spark.modes import of_rules, said, unfit
 from waltap_spark.options import ApplyOptions
-from waltap_spark.output import Intent, Output, OutputState, TableState
-from waltap_spark.plan import Group, TablePlan, another_table, doubles, plan
+from waltap_spark.output import CommitIntent, OutputState, SparkOutput, TableState
+from waltap_spark.plan import SegmentGroup, TableTask, another_table, doubles, plan
 from waltap_spark.redelivery import lacks_values, leave_out_known, may_repeat, needed, reached
-from waltap_spark.resting import Resting
-from waltap_spark.resumption import Asked, Requests, resumed
+from waltap_spark.resting import IdleTables
+from waltap_spark.resumption import AnsweredRequests, ResumeRequests, resumed
 from waltap_spark.retaken import readable_types, with_spare_names
-from waltap_spark.retries import Retries
+from waltap_spark.retries import TableRetries
 from waltap_spark.schema import LOG_FIELDS, common_type
-from waltap_spark.session import Suited, each_in_one, make_active, prepare
-from waltap_spark.shared_targets import Shapes, require_place
+from waltap_spark.session import SizedSession, each_in_one, make_active, prepare
+from waltap_spark.shared_targets import SharedShapes, require_place
 from waltap_spark.small_sets import is_small
 from waltap_spark.spared import spared
-from waltap_spark.upkeep import Kept, Upkeep, grafted
+from waltap_spark.upkeep import CompactionResult, CompactionWorker, grafted
 from waltap_spark.wide_decimals import make_readable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Applier", "ApplyOptions"]
+__all__ = ["ApplyOptions", "OutputApplier"]
 
 log = logging.getLogger(__name__)
 
 
-class Applier:
+class OutputApplier:
     """Applies manifests to an output. One at a time per output; `open` before `apply`.
 
     Exactly once: the commit that names the new folders or versions names the mark of the change log too.
@@ -81,26 +87,26 @@ class Applier:
         self,
         spark: "SparkSession",
         changelog: ChangeLog,
-        output: Output,
+        output: SparkOutput,
         options: ApplyOptions | None = None,
         choice: FormatChoice | None = None,
         handed: Callable[[str], Handed | None] | None = None,
     ) -> None:
-        """``handed``: as `Elsewhere` has it."""
+        """``handed``: as `ExternalSnapshots` has it."""
         self._spark, self._log, self._output = spark, changelog, output
-        self._elsewhere = Elsewhere(changelog, handed, output)
+        self._elsewhere = ExternalSnapshots(changelog, handed, output)
         self._options = options or ApplyOptions()
         self._choice = choice or FormatChoice()
         self._format = self._choice.factory(self._context(output))
-        self._upkeep: Upkeep | None = None
-        self._kept: list[Kept] = []
+        self._upkeep: CompactionWorker | None = None
+        self._kept: list[CompactionResult] = []
         self.state: OutputState
-        self._owed: Mark | None = None
-        self._retries = Retries()
-        self._resting = Resting(self._format)
-        self._requests = Requests(output)
-        self._shapes = Shapes(lambda: self.state.tables)
-        self._sessions: SimpleQueue[Suited] = SimpleQueue()
+        self._owed: LogPosition | None = None
+        self._retries = TableRetries()
+        self._resting = IdleTables(self._format)
+        self._requests = ResumeRequests(output)
+        self._shapes = SharedShapes(lambda: self.state.tables)
+        self._sessions: SimpleQueue[SizedSession] = SimpleQueue()
         self._parallel = max(1, self._options.parallel)
 
     @property
@@ -140,7 +146,7 @@ class Applier:
             self._upkeep.look(state)
         if self._sessions.empty():
             for _each in range(self._parallel):
-                self._sessions.put(Suited(prepare(self._spark)))
+                self._sessions.put(SizedSession(prepare(self._spark)))
         return self.state
 
     def close(self) -> None:
@@ -149,13 +155,13 @@ class Applier:
             self._upkeep.stop()
         self._output.close()
 
-    def _make_upkeep(self) -> Upkeep:
-        output = Output(self._output.store.reached_alike(self._output.location))
+    def _make_upkeep(self) -> CompactionWorker:
+        output = SparkOutput(self._output.store.reached_alike(self._output.location))
         made = self._choice.factory(self._context(output))
-        return Upkeep(lambda: prepare(self._spark), output, made)
+        return CompactionWorker(lambda: prepare(self._spark), output, made)
 
-    def _context(self, output: Output) -> FormatContext:
-        return FormatContext(
+    def _context(self, output: SparkOutput) -> TableFormatContext:
+        return TableFormatContext(
             output=output,
             options=self._options,
             identity=lambda: self.state.identity,
@@ -184,7 +190,8 @@ class Applier:
         that was begun before is made again as it was first: it may have been longer than ``manifests``.
 
         A table whose changes cannot be applied stands still (`TableState.failed`): all others go on,
-        and it is tried again from where it stands, once in a while (`Retries`) and by every new applier.
+        and it is tried again from where it stands, once in a while (`TableRetries`) and by every
+        new applier.
         Raises: FilesUnavailable, and what Spark raises for all tables alike; nothing has changed
         then.
         """
@@ -213,14 +220,16 @@ class Applier:
         plans = self._plans(before.tables, manifests, due, mark)
         self._elsewhere.look(manifests, plans)
         if self._format.writes_in_place:
-            self._output.intend(Intent(number=number, mark=mark, identity=before.identity))
+            self._output.intend(CommitIntent(number=number, mark=mark, identity=before.identity))
             self._owed = mark
         called = whereabouts(before.tables)
-        step = Step(spark=self._spark, number=number, mark=mark, attempt=uuid.uuid4().hex[:8])
+        step = CommitContext(
+            spark=self._spark, number=number, mark=mark, attempt=uuid.uuid4().hex[:8]
+        )
         told = [each.last_commit_ts for each in manifests if each.last_commit_ts is not None]
         at_us = (told or [before.last_commit_ts or int(time.time() * 1e6)])[-1]
         reach = reached(before, manifests)
-        attempt = _Attempt(
+        attempt = _CommitAttempt(
             step, self._log, self._output, self._options, self._format, called, at_us, reach
         )
         attempt.handed, attempt.shapes, attempt.repeats = self._elsewhere.of, self._shapes, repeats
@@ -277,7 +286,7 @@ class Applier:
         """Return the tables with the files that were made beside the commits since the last one."""
         if self._upkeep is None:
             return {}
-        found, fits = dict[str, TableState](), list[Kept]()
+        found, fits = dict[str, TableState](), list[CompactionResult]()
         for kept in [*self._kept, *self._upkeep.done()]:
             name = kept.before.name
             now = self.state.tables.get(name)
@@ -292,9 +301,9 @@ class Applier:
         self._kept = fits
         return found
 
-    def _asked(self) -> Asked:
+    def _asked(self) -> AnsweredRequests:
         """Return the tables that somebody wants to go on, as they are to be tried; they are due then."""
-        asked = Asked()
+        asked = AnsweredRequests()
         for path, request in self._requests.found().items():
             table = self.state.tables.get(request.table)
             if table is None or not table.failed:
@@ -323,8 +332,8 @@ class Applier:
         tables: Mapping[str, TableState],
         manifests: Sequence[Manifest],
         due: Sequence[str],
-        mark: Mark,
-    ) -> dict[str, TablePlan]:
+        mark: LogPosition,
+    ) -> dict[str, TableTask]:
         standing = {name for name, each in tables.items() if each.failed}
         plans = plan(manifests, {n: each for n, each in tables.items() if n not in standing})
         plans = {name: found for name, found in plans.items() if name not in standing}
@@ -336,14 +345,14 @@ class Applier:
                 group.until = group.until or mark
         return plans
 
-    def _plan_again(self, table: TableState, mark: Mark) -> TablePlan:
+    def _plan_again(self, table: TableState, mark: LogPosition) -> TableTask:
         """Return what a table that stands still has before it.
 
         Where it is written in place, groups end where they did when it was tried before: what was written
         then is found again.
         """
         again = table.attempts if self._format.writes_in_place else ()
-        found = TablePlan(table.schema, table.table, staged=list(table.staged))
+        found = TableTask(table.schema, table.table, staged=list(table.staged))
         since = table.mark or NOTHING
         for until in [*(each for each in again if since < each < mark), mark]:
             standing = msgspec.structs.replace(table, staged=tuple(found.staged))
@@ -358,7 +367,7 @@ class Applier:
         return found
 
     def _attempt(
-        self, attempt: "_Attempt", name: str, found: TablePlan, before: OutputState
+        self, attempt: "_CommitAttempt", name: str, found: TableTask, before: OutputState
     ) -> tuple[TableState, WaltapError | None]:
         """Apply what ``found`` says to one table, or note why that cannot be done."""
         from py4j.protocol import Py4JJavaError
@@ -409,18 +418,18 @@ class Applier:
         return msgspec.structs.replace(done, **fine), None
 
 
-class _Attempt:
+class _CommitAttempt:
     """One commit in the making: writes what nobody knows of yet."""
 
-    shapes: Shapes
+    shapes: SharedShapes
     """Its applier's."""
     repeats = False
 
     def __init__(
         self,
-        step: Step,
+        step: CommitContext,
         changelog: ChangeLog,
-        output: Output,
+        output: SparkOutput,
         options: ApplyOptions,
         tables: TableFormat,
         called: Mapping[int, tuple[str, str]],
@@ -433,7 +442,7 @@ class _Attempt:
         self._format, self._called, self._at_us, self._reach = tables, called, at_us, reach
         self.handed: Callable[[str], Handed | None] = lambda _name: None
 
-    def table(self, session: "SparkSession", table: TableState, found: TablePlan) -> TableState:
+    def table(self, session: "SparkSession", table: TableState, found: TableTask) -> TableState:
         """Apply what ``found`` says in ``session``; return the table as it is after that."""
         step = replace(self._step, spark=session)
         for group in found.groups:
@@ -455,7 +464,9 @@ class _Attempt:
             table = self._format.maintain(step, table)
         return msgspec.structs.replace(table, staged=tuple(found.staged))
 
-    def _apply_group(self, step: Step, table: TableState, group: Group) -> TableState:
+    def _apply_group(
+        self, step: CommitContext, table: TableState, group: SegmentGroup
+    ) -> TableState:
         if group.lost:
             return table
         another = another_table(table, group)
@@ -491,7 +502,7 @@ class _Attempt:
         def learn(before: TableState) -> TableState:
             return forgotten(self._learn(step, before, group, another=another), lost)
 
-        change = Evolution(
+        change = TableChange(
             key=group.key,
             renames=called,
             replaces=group.replaces and not past,
@@ -513,7 +524,7 @@ class _Attempt:
                 return self._end(step, table, group)
             return self._format.truncate(step, table) if group.replaces else table
         types, store = table.versions[group.fingerprint], self._log.store
-        brought = Brought(
+        brought = GroupRows(
             group=group,
             read=lambda: with_epoch(logged(step.spark, store, group, types), group.epoch),
             files=store,
@@ -526,7 +537,9 @@ class _Attempt:
         table = self._format.apply(step, table, brought)
         return msgspec.structs.replace(table, stale=()) if brought.truncates else table
 
-    def _leave_out_known(self, step: Step, table: TableState, group: Group, *, whole: bool) -> None:
+    def _leave_out_known(
+        self, step: CommitContext, table: TableState, group: SegmentGroup, *, whole: bool
+    ) -> None:
         make_readable(self._log.store, self._output, group, lambda: step.path(table, "changes"))
 
         def write(left: "DataFrame") -> str:
@@ -540,7 +553,7 @@ class _Attempt:
         history = self._format.read(step.spark, table, "changes")
         leave_out_known(group, rows, history, write, whole=whole)
 
-    def _require_fit(self, table: TableState, group: Group) -> None:
+    def _require_fit(self, table: TableState, group: SegmentGroup) -> None:
         """Raises: ColumnNameTaken, SourcesDiffer, MadeOtherwise, ModeUnfit."""
         for name in (*group.called, *(column.name for column in group.columns)):
             if name in LOG_FIELDS:
@@ -559,7 +572,7 @@ class _Attempt:
             text = f"{table.name} cannot be {said(wanted)}: {reason}"
             raise ModeUnfit(text, table=table.target_name)
 
-    def _end(self, step: Step, table: TableState, group: Group) -> TableState:
+    def _end(self, step: CommitContext, table: TableState, group: SegmentGroup) -> TableState:
         """Let the rows that are there end before those of ``group`` come."""
         if table.mode.deletes == "kept":
             return table
@@ -569,7 +582,9 @@ class _Attempt:
 
     # --- schemas ----------------------------------------------------------------------------------
 
-    def _learn(self, step: Step, table: TableState, group: Group, *, another: bool) -> TableState:
+    def _learn(
+        self, step: CommitContext, table: TableState, group: SegmentGroup, *, another: bool
+    ) -> TableState:
         """Take the group's schema into the table's; ``another``: nothing of the table is left."""
         called, rows = self._called.get(group.oid, (table.name, ""))
         if called != table.name and table.oid != group.oid and not group.replaces:

@@ -17,14 +17,14 @@ from waltap_spark.expression import column_of, with_names
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from waltap_spark.output import Facts, TableState
+    from waltap_spark.output import LogFacts, TableState
 
 __all__ = ["GONE", "gone", "set_aside", "unlike"]
 
 GONE: Final = "__waltap_gone"
 """Column of settled rows, see `gone`, while the table's own are set aside."""
 
-Settling = Callable[["TableState", "Sequence[Facts]", "DataFrame", "DataFrame"], "DataFrame"]
+Settling = Callable[["TableState", "Sequence[LogFacts]", "DataFrame", "DataFrame"], "DataFrame"]
 
 
 def unlike(names: Iterable[str], start: str = "__") -> str:
@@ -42,8 +42,8 @@ def gone(table: "TableState") -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Called:
-    """`Facts` of rows whose columns are called otherwise."""
+class _RenamedFacts:
+    """`LogFacts` of rows whose columns are called otherwise."""
 
     rows: int
     operations: Mapping[str, int]
@@ -60,7 +60,7 @@ def set_aside(settling: Settling) -> Settling:
 
     @functools.wraps(settling)
     def called_otherwise(
-        table: "TableState", changes: "Sequence[Facts]", rows: "DataFrame", base: "DataFrame"
+        table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
     ) -> "DataFrame":
         own = [name for name in table.columns if name.startswith("_")]
         if not own:
@@ -97,8 +97,8 @@ def _renamed(table: "TableState", names: Mapping[str, str]) -> "TableState":
     )
 
 
-def _facts(change: "Facts", names: Mapping[str, str]) -> "Facts":
-    return _Called(
+def _facts(change: "LogFacts", names: Mapping[str, str]) -> "LogFacts":
+    return _RenamedFacts(
         rows=change.rows,
         operations=change.operations,
         unchanged=[names.get(name, name) for name in change.unchanged],

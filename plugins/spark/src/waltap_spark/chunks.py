@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from waltap_spark.expression import quoted
-from waltap_spark.handed import TableChunks
+from waltap_spark.handed import AssignedSplits
 from waltap_spark.schema import arrow_schema, log_struct
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class ChunkRows:
 
 @contextlib.contextmanager
 def chunk_rows(
-    spark: "SparkSession", chunks: TableChunks, types: dict[str, str]
+    spark: "SparkSession", chunks: AssignedSplits, types: dict[str, str]
 ) -> Iterator[ChunkRows]:
     """Give the rows of ``chunks`` as segments of a table with ``types`` have them. The source is read when
     the frame is used, each time anew; behind the block no more."""
@@ -66,7 +66,9 @@ def chunk_rows(
     slots = max(1, context.defaultParallelism)
     tasks = min(chunks.count, max(TASKS_EACH * slots, -(-chunks.count // CHUNKS_EACH)))
     given = context.broadcast(chunks.pickled)
-    told = context.accumulator(frozenset[str](), cast("AccumulatorParam[frozenset[str]]", _Texts()))
+    told = context.accumulator(
+        frozenset[str](), cast("AccumulatorParam[frozenset[str]]", _TextAccumulator())
+    )
     reading = _reader(given, told, carried.json())
     try:
         rows = spark.range(0, chunks.count, 1, tasks).mapInArrow(reading, carried)
@@ -81,7 +83,7 @@ def chunk_struct(types: dict[str, str]) -> "StructType":
     return type(struct)([field for field in struct if field.name != "_epoch"])
 
 
-class _Texts:
+class _TextAccumulator:
     """How texts of tasks come together: each once."""
 
     def zero(self, _value: frozenset[str]) -> frozenset[str]:
@@ -125,7 +127,7 @@ def read_chunks(
     from waltap_sinks.changelog.table_version import TableVersion
 
     schema = arrow_schema(StructType.fromJson(json.loads(struct)))
-    terms, chunks = TableChunks(count=0, pickled=pickled).unpacked()
+    terms, chunks = AssignedSplits(count=0, pickled=pickled).unpacked()
     place = SinkContext(pipeline="", state_dir=Path())
     context = terms.context(TypeRegistry(Host().types, terms.options), place)
     buffer: TableBuffer | None = None

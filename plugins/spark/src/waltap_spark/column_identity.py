@@ -5,7 +5,7 @@ dropped stays, under a name of its own when another takes its name. Where the nu
 (files of earlier versions, sources that do not tell), the name decides. When another table takes a
 table's name, numbers begin anew, and what was there before goes by name.
 
-What the log cannot tell is said, never guessed: `Learnt.doubts` are reasons for a new snapshot.
+What the log cannot tell is said, never guessed: `IdentifiedTable.doubts` are reasons for a new snapshot.
 """
 
 import logging
@@ -18,11 +18,11 @@ import msgspec
 from waltap.decode.relation import may_change_values
 from waltap_sinks.changelog.manifest import ColumnEntry
 from waltap_spark.output import BasePart, TableState
-from waltap_spark.plan import Group
+from waltap_spark.plan import SegmentGroup
 from waltap_spark.schema import common_type
 
 __all__ = [
-    "Learnt",
+    "IdentifiedTable",
     "aside",
     "doubted",
     "dropped",
@@ -50,7 +50,7 @@ FORMER_MOST: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Learnt:
+class IdentifiedTable:
     """The table with its columns identified, and what its older rows may be wrong in."""
 
     table: TableState
@@ -87,7 +87,7 @@ def _ids(table: TableState, columns: tuple[ColumnEntry, ...]) -> dict[str, int]:
     return {column.name: start + column.number for column in columns if column.number is not None}
 
 
-def renames(table: TableState, group: Group) -> dict[str, str]:
+def renames(table: TableState, group: SegmentGroup) -> dict[str, str]:
     """Return present name → new name of the columns that ``group`` calls otherwise."""
     named = {number: name for name, number in _ids(table, group.columns).items()}
     found = {
@@ -119,7 +119,7 @@ def aside(table: TableState, types: Mapping[str, str], *, by_number: bool) -> di
 def put_aside(
     table: TableState,
     gone: TableState,
-    group: Group,
+    group: SegmentGroup,
     types: Mapping[str, str],
     spares: Mapping[str, str],
 ) -> TableState:
@@ -154,7 +154,7 @@ def _spare(name: str, taken: Mapping[str, object]) -> str:
     return name
 
 
-def dropped(table: TableState, group: Group) -> tuple[str, ...]:
+def dropped(table: TableState, group: SegmentGroup) -> tuple[str, ...]:
     """Return the columns, by their names after `renames`, that the source has no more in ``group``."""
     called, named = renames(table, group), {column.name for column in group.columns}
     kept = {*named, *(called.get(name, name) for name in (*table.hidden, *table.key))}
@@ -184,7 +184,7 @@ def _without(table: TableState, part: BasePart, names: tuple[str, ...]) -> BaseP
     )
 
 
-def identify(table: TableState, group: Group) -> Learnt:
+def identify(table: TableState, group: SegmentGroup) -> IdentifiedTable:
     """Return ``table`` with the columns of ``group``: renamed, and known by number.
 
     Types are left alone. Nothing may be pending when `renames` finds any.
@@ -199,7 +199,7 @@ def identify(table: TableState, group: Group) -> Learnt:
     doubts = tuple(_doubts(table, group)) if had_rows else ()
     source = {column.name: column for column in group.columns}
     hidden = {name: entry for name, entry in table.source.items() if entry.generated}
-    return Learnt(
+    return IdentifiedTable(
         msgspec.structs.replace(
             table,
             key=group.key,
@@ -262,7 +262,7 @@ def _adopted(table: TableState, ids: Mapping[str, int]) -> TableState:
     )
 
 
-def retold(table: TableState, group: Group) -> bool:
+def retold(table: TableState, group: SegmentGroup) -> bool:
     """Tell whether changes tell other columns from here on. Computed ones that the server does not send
     come and go with every chunk of a snapshot, and are hidden all the while."""
     names = {column.name for column in group.columns}
@@ -272,7 +272,7 @@ def retold(table: TableState, group: Group) -> bool:
     return not changed.isdisjoint(table.columns)
 
 
-def _doubts(table: TableState, group: Group) -> "list[str]":
+def _doubts(table: TableState, group: SegmentGroup) -> "list[str]":
     found = []
     known = {number for ids in table.version_ids.values() for number in ids.values()}
     numbers = _ids(table, group.columns)

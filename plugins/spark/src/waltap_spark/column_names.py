@@ -18,7 +18,7 @@ from waltap_spark.modes import DELETED, VERSION, of_rules
 from waltap_spark.schema import LOG_FIELDS
 
 if TYPE_CHECKING:
-    from waltap_spark.plan import Group
+    from waltap_spark.plan import SegmentGroup
 
 __all__ = ["STYLES", "ColumnNames", "checked_renames"]
 
@@ -48,7 +48,7 @@ class ColumnNames:
             column if style == "as-is" else column.lower() if style == "lower" else _snake(column)
         )
 
-    def name(self, group: "Group", table: str, *, ruled_as: str = "") -> None:
+    def name(self, group: "SegmentGroup", table: str, *, ruled_as: str = "") -> None:
         """Let the columns of ``group``, one of ``table``, be called as rules say.
 
         Raises: NamesClash.

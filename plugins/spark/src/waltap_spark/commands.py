@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from waltap.config.profile import Profile
-    from waltap.files import StorageProperties, Store
-    from waltap_spark.output import Output, TableState
+    from waltap.files import FileStore, StorageProperties
+    from waltap_spark.output import SparkOutput, TableState
 
 __all__ = ["application"]
 
@@ -245,10 +245,10 @@ def top(
 
     from waltap.cli.screen import answers
     from waltap.cli.watching import draw_until_interrupted
-    from waltap_spark.watch import Watch, drawn
+    from waltap_spark.watch import OutputMonitor, drawn
 
     found = _output(output, _storage(profile))
-    watch = Watch(found)
+    watch = OutputMonitor(found)
 
     def look() -> Any:
         return watch.look(time.time_ns() // 1_000_000)
@@ -325,7 +325,7 @@ def resume(
     `waltap run PROFILE --set snapshot.mode=always`. Parquet alone can begin anew. Needs no Java.
     """
     from waltap.cli.screen import notices
-    from waltap_spark.resumption import How, Requests
+    from waltap_spark.resumption import How, ResumeRequests
 
     if as_text + anew + pass_over > 1:
         text = "--as-text, --anew and --pass-over are three ways: choose one"
@@ -345,7 +345,7 @@ def resume(
         text = f"is for types that do not fit, and {chosen.name} stands still for another reason"
         raise typer.BadParameter(text, param_hint="--as-text")
     how: How = "text" if as_text else "anew" if anew else "over" if pass_over else "again"
-    Requests(found).ask(chosen, how)
+    ResumeRequests(found).ask(chosen, how)
     notices().print(f"{chosen.name} is tried again from {chosen.mark}")
     if anew or pass_over:
         missing = f"rows of {chosen.damaged}" if pass_over else "rows from before"
@@ -393,7 +393,7 @@ def sql(
             _show(_run(spark, query), rows)
 
 
-def _ask(spark: Any, files: "Store", rows: int) -> None:
+def _ask(spark: Any, files: "FileStore", rows: int) -> None:
     """Answer queries from the terminal, or from a pipe, until it ends."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
@@ -402,7 +402,7 @@ def _ask(spark: Any, files: "Store", rows: int) -> None:
     from waltap.errors import WaltapError
     from waltap_spark.errors import first_words
     from waltap_spark.live import open_tables
-    from waltap_spark.prompt import Prompt, history_file
+    from waltap_spark.prompt import SqlPrompt, history_file
 
     def columns() -> dict[str, list[str]]:
         names = [each.name for each in spark.catalog.listTables() if each.isTemporary]
@@ -422,7 +422,7 @@ def _ask(spark: Any, files: "Store", rows: int) -> None:
             notices().print(text, style="red", markup=False)
         return known
 
-    Prompt(answer, columns, lambda line: notices().print(line, markup=False), refused).loop(
+    SqlPrompt(answer, columns, lambda line: notices().print(line, markup=False), refused).loop(
         history_file()
     )
 
@@ -468,7 +468,9 @@ def verify(
 
 
 @contextlib.contextmanager
-def _spark(name: str, found: "Output", master: str, pairs: list[str] | None) -> "Iterator[Any]":
+def _spark(
+    name: str, found: "SparkOutput", master: str, pairs: list[str] | None
+) -> "Iterator[Any]":
     """Start Spark for the block, with what the format of the tables needs.
 
     Raises: JavaMissing, PysparkUnfit, JvmEnded, SparkRefused, and what the format misses.
@@ -517,15 +519,15 @@ def _resolved(profile: str) -> "Profile":
     return resolve(read(profile), Host())
 
 
-def _output(path: str, storage: "StorageProperties | None") -> "Output":
+def _output(path: str, storage: "StorageProperties | None") -> "SparkOutput":
     """Return the tables at ``path``, which may be the sink's path above them."""
-    from waltap.files import Store
-    from waltap_spark.output import Output
+    from waltap.files import FileStore
+    from waltap_spark.output import SparkOutput
 
     if not path.strip():
         raise typer.BadParameter("is empty", param_hint="OUTPUT")
-    found = Output(Store(path, storage))
-    inner = Output(found.store.reached_alike(f"{path.rstrip('/')}/tables"))
+    found = SparkOutput(FileStore(path, storage))
+    inner = SparkOutput(found.store.reached_alike(f"{path.rstrip('/')}/tables"))
     if not found.store.folders("_waltap") and inner.store.folders("_waltap"):
         return inner
     if "://" not in path and not Path(path).exists():

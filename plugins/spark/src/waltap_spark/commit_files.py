@@ -18,11 +18,11 @@ from typing import Any, Final, Generic, TypeVar, get_origin
 import msgspec
 
 from waltap.files.errors import FilesUnavailable
-from waltap.files.store import Store
+from waltap.files.store import FileStore
 from waltap.unreadable import UNREADABLE
 from waltap_spark.errors import OutputDamaged
 
-__all__ = ["COMMITS", "CommitFiles", "Difference", "changed", "difference"]
+__all__ = ["COMMITS", "CommitFiles", "StructDifference", "changed", "difference"]
 
 COMMITS: Final = "_waltap/commits"
 STEPS: Final = 16
@@ -38,7 +38,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StructDifference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How one struct differs from another of its type. ``values``: fields that are others; ``runs``:
     sequences of which so many items at the start and at the end stayed, with what lies between."""
 
@@ -46,7 +46,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     runs: dict[str, tuple[int, int, list[Any]]] = {}
 
 
-def difference(before: msgspec.Struct, after: msgspec.Struct, *without: str) -> Difference:
+def difference(before: msgspec.Struct, after: msgspec.Struct, *without: str) -> StructDifference:
     """Return what leads from ``before`` to ``after``; fields ``without`` are left out."""
     values: dict[str, Any] = {}
     runs: dict[str, tuple[int, int, list[Any]]] = {}
@@ -58,10 +58,10 @@ def difference(before: msgspec.Struct, after: msgspec.Struct, *without: str) -> 
             runs[name] = _run(old, new)
         else:
             values[name] = msgspec.to_builtins(new)
-    return Difference(values=values, runs=runs)
+    return StructDifference(values=values, runs=runs)
 
 
-def changed(before: S, found: Difference) -> S:
+def changed(before: S, found: StructDifference) -> S:
     """Return ``before`` with the difference. Raises: ValidationError."""
     kinds = _kinds(type(before))
     values = {
@@ -95,11 +95,11 @@ def _run(old: tuple[Any, ...], new: tuple[Any, ...]) -> tuple[int, int, list[Any
     return head, tail, msgspec.to_builtins(new[head : len(new) - tail])
 
 
-class _Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class _CommitDifference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A commit as it differs from the one before; ``new``: tables that came with it."""
 
-    state: Difference
-    tables: dict[str, Difference] = {}
+    state: StructDifference
+    tables: dict[str, StructDifference] = {}
     new: dict[str, Any] = {}
     gone: tuple[str, ...] = ()
 
@@ -107,7 +107,7 @@ class _Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class CommitFiles(Generic[T]):
     """The commits of one output. ``kind`` has fields ``number`` and ``tables``: name → a struct."""
 
-    def __init__(self, store: Store, kind: type[T]) -> None:
+    def __init__(self, store: FileStore, kind: type[T]) -> None:
         self._store, self._kind = store, kind
         self._last: T | None = None
         self._since = -1
@@ -198,12 +198,12 @@ class CommitFiles(Generic[T]):
     def _after(self, state: T, name: str) -> T:
         path = f"{COMMITS}/{name}"
         try:
-            step = msgspec.json.decode(self._store.read(path), type=_Step)
+            step = msgspec.json.decode(self._store.read(path), type=_CommitDifference)
             return self._stepped(state, step)
         except (*UNREADABLE, KeyError) as cause:
             raise self._damaged(path, cause) from cause
 
-    def _stepped(self, state: T, step: _Step) -> T:
+    def _stepped(self, state: T, step: _CommitDifference) -> T:
         before: dict[str, Any] = getattr(state, "tables")  # noqa: B009 - a field of every such struct
         tables = dict(before)
         for name in step.gone:
@@ -227,10 +227,10 @@ class CommitFiles(Generic[T]):
         return OutputDamaged(text, path=self._store.uri(f"{COMMITS}/{first}"))
 
 
-def _step(before: msgspec.Struct, after: msgspec.Struct) -> _Step:
+def _step(before: msgspec.Struct, after: msgspec.Struct) -> _CommitDifference:
     old: dict[str, msgspec.Struct] = getattr(before, "tables")  # noqa: B009
     new: dict[str, msgspec.Struct] = getattr(after, "tables")  # noqa: B009
-    return _Step(
+    return _CommitDifference(
         state=difference(before, after, "tables"),
         tables={
             name: difference(old[name], table)

@@ -14,9 +14,9 @@ from typing import Final
 import msgspec
 
 from waltap.unreadable import UNREADABLE
-from waltap_sinks.changelog.manifest import Mark
+from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark.errors import OutputDamaged, VersionGone
-from waltap_spark.output import Cut, Output, OutputState, TableState, Versions
+from waltap_spark.output import OutputState, SparkOutput, TableState, VersionMap, Versions
 
 __all__ = ["committed", "noted", "state_at"]
 
@@ -28,20 +28,20 @@ KEPT_S: Final = 30 * 86_400.0
 """How long files of cuts stay; the formats keep versions for less, unless told otherwise."""
 
 
-class _Block(msgspec.Struct, frozen=True, kw_only=True):
+class _CutBlock(msgspec.Struct, frozen=True, kw_only=True):
     """A file of cuts, oldest first; ``before`` has the versions of all tables before the first."""
 
     before: Versions
-    cuts: tuple[Cut, ...]
+    cuts: tuple[VersionMap, ...]
 
 
-def noted(output: Output, state: OutputState, before: OutputState) -> OutputState:
+def noted(output: SparkOutput, state: OutputState, before: OutputState) -> OutputState:
     """Return ``state`` with the cut that it makes; ``before`` is the commit before it."""
     had = _versions(before.tables)
     moved = {
         name: found for name, found in _versions(state.tables).items() if found != had.get(name)
     }
-    cut = Cut(
+    cut = VersionMap(
         number=state.number,
         mark=state.mark,
         committed_at=state.committed_at,
@@ -51,7 +51,7 @@ def noted(output: Output, state: OutputState, before: OutputState) -> OutputStat
     cuts, first = (*state.cuts, cut), state.cuts_before
     if len(cuts) > CUTS_MOST:
         old = cuts[:CUTS_MOST]
-        block = _Block(before=first, cuts=old)
+        block = _CutBlock(before=first, cuts=old)
         output.store.publish(f"{FOLDER}/{old[0].number:012d}.json", msgspec.json.encode(block))
         for one in old:
             first = {**first, **one.versions}
@@ -60,7 +60,9 @@ def noted(output: Output, state: OutputState, before: OutputState) -> OutputStat
     return msgspec.structs.replace(state, cuts=cuts, cuts_before=first)
 
 
-def committed(output: Output, before: OutputState, tables: Mapping[str, TableState]) -> OutputState:
+def committed(
+    output: SparkOutput, before: OutputState, tables: Mapping[str, TableState]
+) -> OutputState:
     """Commit ``tables``, of a format in place, whose rows are those of ``before`` in other files; return
     the commit."""
     state = msgspec.structs.replace(
@@ -74,13 +76,15 @@ def committed(output: Output, before: OutputState, tables: Mapping[str, TableSta
     return state
 
 
-def state_at(output: Output, state: OutputState, moment: "Mark | int | dt.datetime") -> OutputState:
+def state_at(
+    output: SparkOutput, state: OutputState, moment: "LogPosition | int | dt.datetime"
+) -> OutputState:
     """Return the commit that ``moment`` falls into: the last one at or before a mark, an LSN of the
     source, or a time of its commits. Raises: VersionGone.
     """
     if isinstance(moment, int) and moment > state.mark.end_lsn:
         raise _gone(f"LSN {moment:X} was not applied yet", _oldest(output, state), state.mark)
-    if isinstance(moment, Mark) and moment > state.mark:
+    if isinstance(moment, LogPosition) and moment > state.mark:
         raise _gone(f"{moment} was not applied yet", _oldest(output, state), state.mark)
     if not state.cuts:
         return _among_commits(output, state, moment)
@@ -110,32 +114,34 @@ def _versions(tables: dict[str, TableState]) -> Versions:
     }
 
 
-def _reached(cut: "Cut | OutputState", moment: "Mark | int | dt.datetime", epoch: int) -> bool:
+def _reached(
+    cut: "VersionMap | OutputState", moment: "LogPosition | int | dt.datetime", epoch: int
+) -> bool:
     """Tell whether the cut is at or before the moment; an LSN is one of the newest epoch."""
-    if isinstance(moment, Mark):
+    if isinstance(moment, LogPosition):
         return cut.mark <= moment
     if isinstance(moment, int):
-        return cut.mark <= Mark(epoch, moment, 1 << 62)
+        return cut.mark <= LogPosition(epoch, moment, 1 << 62)
     at = cut.committed_at if cut.last_commit_ts is None else cut.last_commit_ts / 1e6
     return at <= moment.timestamp()
 
 
-def _blocks(output: Output, state: OutputState) -> Iterator[_Block]:
+def _blocks(output: SparkOutput, state: OutputState) -> Iterator[_CutBlock]:
     """Return the cuts, newest first."""
-    yield _Block(before=state.cuts_before, cuts=state.cuts)
+    yield _CutBlock(before=state.cuts_before, cuts=state.cuts)
     for name in sorted(output.store.names(FOLDER), reverse=True):
         yield _block(output, name)
 
 
-def _block(output: Output, name: str) -> _Block:
+def _block(output: SparkOutput, name: str) -> _CutBlock:
     path = f"{FOLDER}/{name}"
     try:
-        return msgspec.json.decode(output.store.read(path), type=_Block)
+        return msgspec.json.decode(output.store.read(path), type=_CutBlock)
     except UNREADABLE as cause:
         raise OutputDamaged(f"{path} has no cuts: {cause}", path=output.uri(path)) from cause
 
 
-def _as_of(state: OutputState, cut: Cut, versions: Versions) -> OutputState:
+def _as_of(state: OutputState, cut: VersionMap, versions: Versions) -> OutputState:
     tables = {}
     for name, table in state.tables.items():
         held = table.held
@@ -159,7 +165,7 @@ def _as_of(state: OutputState, cut: Cut, versions: Versions) -> OutputState:
 
 
 def _among_commits(
-    output: Output, state: OutputState, moment: "Mark | int | dt.datetime"
+    output: SparkOutput, state: OutputState, moment: "LogPosition | int | dt.datetime"
 ) -> OutputState:
     there = {path for table in state.tables.values() for path in table.paths()}
     there |= output.garbage.paths() | set(state.garbage)
@@ -175,22 +181,22 @@ def _among_commits(
     raise _gone(f"there is no commit at or before {_shown(moment)}", oldest, state.mark)
 
 
-def _oldest(output: Output, state: OutputState) -> Mark:
+def _oldest(output: SparkOutput, state: OutputState) -> LogPosition:
     names = output.store.names(FOLDER)
-    cuts: Iterable[Cut] = _block(output, min(names)).cuts if names else state.cuts
+    cuts: Iterable[VersionMap] = _block(output, min(names)).cuts if names else state.cuts
     marks = [cut.mark for cut in cuts] or [found.mark for found in output.kept_states()]
     return min(marks, default=state.mark)
 
 
-def _gone(text: str, oldest: Mark, newest: Mark) -> VersionGone:
+def _gone(text: str, oldest: LogPosition, newest: LogPosition) -> VersionGone:
     return VersionGone(text, oldest=str(oldest), newest=str(newest))
 
 
-def _shown(moment: "Mark | int | dt.datetime") -> str:
+def _shown(moment: "LogPosition | int | dt.datetime") -> str:
     return f"LSN {moment:X}" if isinstance(moment, int) else str(moment)
 
 
-def _forget(output: Output, limit: float) -> None:
+def _forget(output: SparkOutput, limit: float) -> None:
     names = sorted(output.store.names(FOLDER))
     for name in names[:-1]:
         if _block(output, name).cuts[-1].committed_at >= limit:

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from waltap.files.errors import AccessRefused, BucketMissing, FilesAway, FilesUnavailable
-from waltap.files.store import Store
+from waltap.files.store import FileStore
 from waltap_spark.errors import SegmentDamaged
-from waltap_spark.plan import Group
+from waltap_spark.plan import SegmentGroup
 
 __all__ = ["damage", "require_sizes", "without"]
 
@@ -22,7 +22,7 @@ ROWS: Final = 65_536
 """Rows that are read at a time."""
 
 
-def require_sizes(store: Store, group: Group) -> None:
+def require_sizes(store: FileStore, group: SegmentGroup) -> None:
     """See that the segments of ``group`` have the bytes that their manifest says; costs a look each.
 
     Raises: SegmentDamaged, FilesUnavailable.
@@ -33,7 +33,7 @@ def require_sizes(store: Store, group: Group) -> None:
             raise _error(store, path, wrong)
 
 
-def damage(store: Store, group: Group) -> SegmentDamaged | None:
+def damage(store: FileStore, group: SegmentGroup) -> SegmentDamaged | None:
     """Return which segment of ``group`` cannot be read as its manifest says, None when all can be.
 
     Reads them whole: it is asked when something went wrong. Raises: FilesUnavailable, where the log
@@ -49,11 +49,11 @@ def damage(store: Store, group: Group) -> SegmentDamaged | None:
     return None
 
 
-def _bytes(group: Group, path: str) -> int:
+def _bytes(group: SegmentGroup, path: str) -> int:
     return group.known[path].bytes if path in group.known else 0
 
 
-def _wrong_size(store: Store, path: str, size: int) -> str:
+def _wrong_size(store: FileStore, path: str, size: int) -> str:
     try:
         found = store.size(path)
     except FilesUnavailable as error:
@@ -63,7 +63,7 @@ def _wrong_size(store: Store, path: str, size: int) -> str:
     return f"has {found} bytes, and should have {size}" if size and found != size else ""
 
 
-def _unreadable(store: Store, path: str, rows: int) -> str:
+def _unreadable(store: FileStore, path: str, rows: int) -> str:
     import pyarrow as pa
 
     try:
@@ -76,18 +76,18 @@ def _unreadable(store: Store, path: str, rows: int) -> str:
     return f"has {found} rows, and should have {rows}" if rows not in {-1, found} else ""
 
 
-def _error(store: Store, path: str, wrong: str) -> SegmentDamaged:
+def _error(store: FileStore, path: str, wrong: str) -> SegmentDamaged:
     return SegmentDamaged(f"segment {path} {wrong}", path=store.uri(path), segment=path)
 
 
-def without(groups: Iterable[Group], passed: Iterable[str]) -> list[Group]:
+def without(groups: Iterable[SegmentGroup], passed: Iterable[str]) -> list[SegmentGroup]:
     """Return ``groups`` without the segments ``passed``. A snapshot that lacks one counts for nothing: the
     table keeps what it held. The others are of no stretch: any delete may have been in it."""
     gone = set(passed)
     groups = list(groups)
     for group in groups if gone else ():
         group.stretch = ""
-    found: list[Group] = []
+    found: list[SegmentGroup] = []
     for run in _runs(groups):
         if gone.isdisjoint(path for group in run for path in group.segments):
             found += run
@@ -97,9 +97,9 @@ def without(groups: Iterable[Group], passed: Iterable[str]) -> list[Group]:
     return found
 
 
-def _runs(groups: Iterable[Group]) -> Iterator[list[Group]]:
+def _runs(groups: Iterable[SegmentGroup]) -> Iterator[list[SegmentGroup]]:
     """Return the groups of each snapshot together, and each other one alone."""
-    run: list[Group] = []
+    run: list[SegmentGroup] = []
     for group in groups:
         if run and (group.replaces or group.streamed or not run[0].replaces):
             yield run

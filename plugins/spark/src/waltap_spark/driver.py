@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from waltap.errors import Retry, WaltapError
+from waltap.errors import RetryVerdict, WaltapError
 from waltap.files import FilesUnavailable
-from waltap.files.store import Store
+from waltap.files.store import FileStore
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.errors import ChangeLogMissing
-from waltap_spark.applier import Applier
+from waltap_spark.applier import OutputApplier
 from waltap_spark.errors import (
     CatalogueUnreachable,
     ChunksUnread,
@@ -33,11 +33,11 @@ from waltap_spark.errors import (
 )
 from waltap_spark.exit_codes import FAILED, LOCKED, REFUSED, STANDING, UNREAD
 from waltap_spark.failures import told
-from waltap_spark.follower import Follower
+from waltap_spark.follower import LogFollower
 from waltap_spark.formats.choice import FormatChoice
-from waltap_spark.handed import Handed, Inbox
+from waltap_spark.handed import DriverInput, Handed
 from waltap_spark.java import require_java, require_pyspark
-from waltap_spark.output import Output
+from waltap_spark.output import SparkOutput
 from waltap_spark.properties import SparkProperties
 from waltap_spark.session import prepare, start_session
 from waltap_spark.settings import apply_options, follow_options, properties_of, taken_pairs
@@ -54,7 +54,7 @@ TELL_S: Final = 30.0
 
 
 def run_driver(
-    changelog: "Store | str",
+    changelog: "FileStore | str",
     output: str,
     properties: SparkProperties,
     *,
@@ -65,18 +65,18 @@ def run_driver(
 ) -> int:
     """Keep the tables at ``output`` up to date until ``stopping``; return the rows applied.
 
-    ``once``: as `Follower.once` does, in place of that.
+    ``once``: as `LogFollower.once` does, in place of that.
 
     ``patience_s``: how long to wait, once told to stop, for another that has the tables. ``handed``: as
-    `waltap_spark.elsewhere.Elsewhere` has it.
+    `waltap_spark.elsewhere.ExternalSnapshots` has it.
 
     Whatever refuses it does so before Spark is started, which takes seconds.
     Raises: JavaMissing, PysparkUnfit, JvmEnded, SparkRefused, OutputInUse, OutputMismatch,
     ChangeLogMissing, TypeChanged, FilesUnavailable, ….
     """
     require_java()
-    files = changelog if isinstance(changelog, Store) else Store(changelog, properties)
-    reader, tables = ChangeLog(files), Output(Store(output, properties))
+    files = changelog if isinstance(changelog, FileStore) else FileStore(changelog, properties)
+    reader, tables = ChangeLog(files), SparkOutput(FileStore(output, properties))
     if not reader.exists():
         raise _missing(reader)
     _take(tables, reader, stopping, patience_s)
@@ -90,7 +90,7 @@ def run_driver(
 
 def _apply(
     reader: ChangeLog,
-    tables: Output,
+    tables: SparkOutput,
     properties: SparkProperties,
     stopping: Callable[[], bool] | None,
     handed: Callable[[str], Handed | None] | None,
@@ -109,10 +109,10 @@ def _apply(
     try:
         log.info("spark is ready", extra={"duration_ms": _since(started)})
         own = prepare(session)
-        applier = Applier(own, reader, tables, apply_options(properties), choice, handed)
+        applier = OutputApplier(own, reader, tables, apply_options(properties), choice, handed)
         before = applier.open().rows_applied
         try:
-            follower = Follower(reader, applier, follow_options(properties))
+            follower = LogFollower(reader, applier, follow_options(properties))
             if stopping is None:
                 follower.once()
             else:
@@ -134,7 +134,7 @@ def _missing(reader: ChangeLog) -> ChangeLogMissing:
 
 
 def _take(
-    tables: Output, reader: ChangeLog, stopping: Callable[[], bool], patience_s: float
+    tables: SparkOutput, reader: ChangeLog, stopping: Callable[[], bool], patience_s: float
 ) -> None:
     """Take hold of the output as soon as nobody else has it.
 
@@ -202,7 +202,7 @@ def _status(error: WaltapError) -> int:
     if isinstance(error, TablesStandStill):
         return STANDING
     passes = isinstance(error, (SparkRefused, CatalogueUnreachable)) or (
-        isinstance(error, FilesUnavailable) and error.retry is not Retry.NEVER
+        isinstance(error, FilesUnavailable) and error.retry is not RetryVerdict.NEVER
     )
     return FAILED if passes else REFUSED
 
@@ -216,9 +216,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _inbox() -> Inbox:
+def _inbox() -> DriverInput:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the engine, which then tells us
-    return Inbox(sys.stdin.buffer)
+    return DriverInput(sys.stdin.buffer)
 
 
 def asked_to_stop() -> Callable[[], bool]:

@@ -21,22 +21,22 @@ import msgspec
 
 from waltap.errors import SinkError
 from waltap.files.errors import FilesUnavailable
-from waltap_sinks.changelog import ChangeLog, Manifest, Mark
+from waltap_sinks.changelog import ChangeLog, LogPosition, Manifest
 from waltap_spark.chunks import chunk_rows, chunk_struct
 from waltap_spark.errors import CatalogueUnreachable, ChunksRefused, ChunksUnread, RowsAwaited
 from waltap_spark.expression import with_names
-from waltap_spark.formats import Brought, Step, TableFormat
+from waltap_spark.formats import CommitContext, GroupRows, TableFormat
 from waltap_spark.handed import Handed
 from waltap_spark.log_rows import stored_as, with_epoch
-from waltap_spark.output import Output, TableState
-from waltap_spark.plan import Group, TablePlan
+from waltap_spark.output import SparkOutput, TableState
+from waltap_spark.plan import SegmentGroup, TableTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from waltap.files.store import Store
+    from waltap.files.store import FileStore
 
-__all__ = ["Elsewhere", "replaced_from_chunks", "unread", "wait_for"]
+__all__ = ["ExternalSnapshots", "replaced_from_chunks", "unread", "wait_for"]
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ Spark writes one of its own is a matter of settings."""
 _SAID = re.compile(r"WT-\d{4} [^\n]*")
 
 
-class Elsewhere:
+class ExternalSnapshots:
     """Tells which snapshots can be read. ``handed`` gives the chunks that have a name, None where they are
     not here, or not yet, and raises LookupError where none will be; None where nobody hands any over."""
 
@@ -58,7 +58,7 @@ class Elsewhere:
         self,
         changelog: ChangeLog,
         handed: Callable[[str], Handed | None] | None,
-        output: Output,
+        output: SparkOutput,
     ) -> None:
         self._log, self._handed, self._output = changelog, handed, output
         self._found: dict[str, Handed] = {}
@@ -68,7 +68,7 @@ class Elsewhere:
         """Return the chunks called ``name``, by table, as `look` found them."""
         return self._found.get(name)
 
-    def look(self, manifests: Sequence[Manifest], plans: dict[str, TablePlan]) -> None:
+    def look(self, manifests: Sequence[Manifest], plans: dict[str, TableTask]) -> None:
         """Find the chunks of ``plans``, and mark groups whose rows are lost. ``manifests`` are those that
         are to be applied.
 
@@ -119,13 +119,17 @@ class Elsewhere:
                 return True
         return False
 
-    def _since(self) -> Mark | None:
+    def _since(self) -> LogPosition | None:
         first = self._log.first()
         return None if first is None else first.previous
 
 
 def wait_for(
-    step: Step, table: TableState, group: Group, handed: Handed | None, output: Output
+    step: CommitContext,
+    table: TableState,
+    group: SegmentGroup,
+    handed: Handed | None,
+    output: SparkOutput,
 ) -> None:
     """See that all rows of ``group`` are in files of ours."""
     place = _place(group, table.folder)
@@ -140,12 +144,12 @@ def wait_for(
 
 def replaced_from_chunks(
     format_: TableFormat,
-    step: Step,
+    step: CommitContext,
     table: TableState,
-    group: Group,
+    group: SegmentGroup,
     handed: Handed | None,
-    files: "Store",
-    output: Output,
+    files: "FileStore",
+    output: SparkOutput,
 ) -> TableState:
     """Return ``table`` with the rows that tasks read for ``group``, or have read (`wait_for`), and no
     others."""
@@ -153,7 +157,7 @@ def replaced_from_chunks(
 
     def replaced(rows: "DataFrame") -> TableState:
         named = with_names(rows, group.called) if group.called else rows
-        brought = Brought(group=group, read=lambda: with_epoch(named, group.epoch), files=files)
+        brought = GroupRows(group=group, read=lambda: with_epoch(named, group.epoch), files=files)
         done = format_.replace(step, table, brought)
         return msgspec.structs.replace(done, handed_rows=group.rows)
 
@@ -169,11 +173,11 @@ def replaced_from_chunks(
     return msgspec.structs.replace(replaced(waiting), handed_nulls=told)
 
 
-def _place(group: Group, folder: str) -> str:
+def _place(group: SegmentGroup, folder: str) -> str:
     return f"{WAITING}/{group.elsewhere}/{folder}"
 
 
-def _is_whole(output: Output, place: str) -> bool:
+def _is_whole(output: SparkOutput, place: str) -> bool:
     """Tell whether all rows are there, and durable."""
     return WHOLE in output.store.names(place)
 

@@ -4,11 +4,11 @@ when another table takes its name."""
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from waltap.files.store import Store
+from waltap.files.store import FileStore
 from waltap_spark.expression import column_of
-from waltap_spark.formats import Brought, Step
+from waltap_spark.formats import CommitContext, GroupRows
 from waltap_spark.output import TableState
-from waltap_spark.plan import Group
+from waltap_spark.plan import SegmentGroup
 from waltap_spark.schema import log_struct
 
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ BEHIND_NOTHING: Final = -3
 
 
 def ending(
-    step: Step,
+    step: CommitContext,
     table: TableState,
-    group: Group,
+    group: SegmentGroup,
     rows: "DataFrame | None",
     at_us: int,
-    files: Store,
-) -> Brought:
+    files: FileStore,
+) -> GroupRows:
     """Return a truncate that stands before ``rows``, those of ``group``; without any it stands where the
     snapshot does that found none. ``at_us``: a time (µs since 1970), where nobody knows that one."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
@@ -63,7 +63,7 @@ def ending(
         *(F.lit(None).cast(kinds[name]).alias(name) for name in names),
         *(column_of(field.name) for field in struct.fields if field.name not in names),
     )
-    made = Group(
+    made = SegmentGroup(
         fingerprint,
         group.epoch,
         table.key,
@@ -74,4 +74,4 @@ def ending(
         until=group.until,
         stretch=group.stretch,
     )
-    return Brought(group=made, read=lambda: frame, files=files)
+    return GroupRows(group=made, read=lambda: frame, files=files)

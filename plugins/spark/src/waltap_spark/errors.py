@@ -43,7 +43,7 @@ import itertools
 import re
 from typing import Final
 
-from waltap.errors import Retry, SinkError
+from waltap.errors import RetryVerdict, SinkError
 
 __all__ = [
     "ApplierFailed",
@@ -454,7 +454,7 @@ class ChunksUnread(SinkError):
     """Tasks of Spark could not reach the source, or its snapshot was gone. Nothing of it counts."""
 
     code = "WT-5257"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = (
         "The next try takes another snapshot. Executors must reach the database by the address and with "
         "the files that the profile names; a command that gives the password runs there. Or have the "

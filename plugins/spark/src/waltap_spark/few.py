@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from waltap_spark.beside import gone, unlike
 from waltap_spark.errors import first_words
 from waltap_spark.expression import ORDER, column_of, long_bytes, the_same
-from waltap_spark.origins import Event, Origin, Origins, Place, stands
+from waltap_spark.origins import LogEvent, Place, ValueSource, ValueSources, stands
 from waltap_spark.output import unpacked_in_all
 from waltap_spark.schema import LOG_FIELDS, struct_of
 from waltap_spark.settle import after_last_truncate, settled, with_moves
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from waltap_spark.output import Facts, TableState
+    from waltap_spark.output import LogFacts, TableState
 
 __all__ = ["moved", "settle", "settled_few"]
 
@@ -37,7 +37,7 @@ FEW: Final = 20_000
 
 
 def moved(
-    table: "TableState", changes: "Sequence[Facts]", rows: "DataFrame", base: "DataFrame"
+    table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":
     """Return ``rows`` in which those that got a new key have what they kept from under their old one;
     as `settle.with_moves`."""
@@ -49,7 +49,7 @@ def moved(
 
 def settle(
     table: "TableState",
-    changes: "Sequence[Facts]",
+    changes: "Sequence[LogFacts]",
     rows: "DataFrame",
     base: "DataFrame",
     plainly: "Callable[[], DataFrame | None]" = lambda: None,
@@ -69,18 +69,18 @@ def settle(
 
 
 def settled_few(
-    table: "TableState", changes: "Sequence[Facts]", rows: "DataFrame", base: "DataFrame"
+    table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame | None":
     """Return what `settle` does, of one small table; None where the changes are too many."""
-    return _few(table, changes, rows, base, _Few.settled)
+    return _few(table, changes, rows, base, _InMemoryRows.settled)
 
 
 def _few(
     table: "TableState",
-    changes: "Sequence[Facts]",
+    changes: "Sequence[LogFacts]",
     rows: "DataFrame",
     base: "DataFrame",
-    made: "Callable[[_Few], DataFrame]",
+    made: "Callable[[_InMemoryRows], DataFrame]",
 ) -> "DataFrame | None":
     """Return what is ``made`` of ``rows``; None where they are too many, or of types that do not come here
     or do not go back. What else is wrong with them is for Spark's own way to tell."""
@@ -93,7 +93,7 @@ def _few(
         if not _are_light(table, changes, rows):
             return None
         read = rows.select(*map(column_of, [*table.columns, *LOG_FIELDS])).toArrow()
-        return made(_Few(table, changes, read, base)) if read.nbytes <= LARGE else None
+        return made(_InMemoryRows(table, changes, read, base)) if read.nbytes <= LARGE else None
     except (pa.ArrowNotImplementedError, PySparkTypeError, UnsupportedOperationException) as error:
         log.debug("%s is settled by Spark: %s", table.name, error)
     except (pa.ArrowException, PySparkException) as error:
@@ -107,7 +107,7 @@ def _tell(table: str, problem: str) -> None:
     log.warning("%s: few changes are left to Spark, which is slower: %s", table, problem)
 
 
-def _are_light(table: "TableState", changes: "Sequence[Facts]", rows: "DataFrame") -> bool:
+def _are_light(table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame") -> bool:
     """Tell whether the values of ``rows`` fit here. Spark is asked where the change log does not tell: a
     few thousand rows may have gigabytes."""
     from pyspark.sql import functions as F  # noqa: N812
@@ -119,13 +119,13 @@ def _are_light(table: "TableState", changes: "Sequence[Facts]", rows: "DataFrame
     return size is None or (rows.agg(F.sum(size)).collect()[0][0] or 0) <= LARGE
 
 
-class _Few:
+class _InMemoryRows:
     """``rows`` of the log, read; an event has the number of its row."""
 
     def __init__(
         self,
         table: "TableState",
-        changes: "Sequence[Facts]",
+        changes: "Sequence[LogFacts]",
         rows: "pa.Table",
         base: "DataFrame",
     ) -> None:
@@ -141,11 +141,11 @@ class _Few:
     # --- what moved along -------------------------------------------------------------------------
 
     @cached_property
-    def _origins(self) -> dict[str, dict[int, Origin]]:
+    def _origins(self) -> dict[str, dict[int, ValueSource]]:
         """Columns → numbers of rows that got a new key → where they have their values from."""
         if not self._moves or not self._partial:
             return {}
-        found = Origins(self._events, crossed=self._crossed, standing=self._standing)
+        found = ValueSources(self._events, crossed=self._crossed, standing=self._standing)
         each = {name: found.of(name) for name in self._partial}
         return {n: {o.move.number: o for o in origins} for n, origins in each.items() if origins}
 
@@ -211,7 +211,7 @@ class _Few:
 
         rows, table = self._rows, self._table
         emptied = self._truncates[-1] if self._truncates else None
-        keys: dict[int, list[Event]] = {}
+        keys: dict[int, list[LogEvent]] = {}
         for event in sorted(self._events, key=lambda event: event.place):
             if emptied is None or event.place > emptied:
                 keys.setdefault(event.key, []).append(event)
@@ -246,7 +246,9 @@ class _Few:
         ]
         return self._with_held(self._local(made, list(made)), asked, list(held))
 
-    def _with_held(self, frame: "DataFrame", asked: list[Event], names: list[str]) -> "DataFrame":
+    def _with_held(
+        self, frame: "DataFrame", asked: list[LogEvent], names: list[str]
+    ) -> "DataFrame":
         """Return ``frame`` with what the base has under the keys of ``asked`` in those of the columns
         ``names`` of which ``held`` says so."""
         from pyspark.sql import functions as F  # noqa: N812
@@ -263,11 +265,11 @@ class _Few:
         own = [*self._table.columns, *self._table.mode.extra, gone(self._table)]
         return joined.select(*(values.get(name, column_of(name)).alias(name) for name in own))
 
-    def _brings(self, event: Event, name: str) -> bool:
+    def _brings(self, event: LogEvent, name: str) -> bool:
         """Tell whether a row has a value of the column ``name`` of its own."""
         return name not in event.held or event.number in self._origins.get(name, ())
 
-    def _ended(self, keys: Mapping[int, list[Event]]) -> dict[int, bool]:
+    def _ended(self, keys: Mapping[int, list[LogEvent]]) -> dict[int, bool]:
         """Return which keys have no row after their events."""
         if not self._crossed:
             return {key: events[-1].op == "d" for key, events in keys.items()}
@@ -278,7 +280,7 @@ class _Few:
 
     # --- what the base has ------------------------------------------------------------------------
 
-    def _standing(self, asked: Sequence[Event]) -> set[int]:
+    def _standing(self, asked: Sequence[LogEvent]) -> set[int]:
         """Return those keys of ``asked``, their first events, under which the base has a row of the
         source."""
         asked = [event for event in asked if event.key not in self._later]
@@ -288,7 +290,7 @@ class _Few:
             return set()
         return set(self._lookup(asked, ()).toArrow().column(self._called("code")).to_pylist())
 
-    def _lookup(self, asked: Iterable[Event], names: Sequence[str]) -> "DataFrame":
+    def _lookup(self, asked: Iterable[LogEvent], names: Sequence[str]) -> "DataFrame":
         """Return what the base has under the keys of ``asked``: ``code``, the key's number, and columns
         ``names`` as ``was`` 0, 1, …"""
         import pyarrow as pa
@@ -352,7 +354,7 @@ def _truncates(rows: "pa.Table") -> list[Place]:
 
 def _events(
     key: Sequence[str], rows: "pa.Table", truncates: Sequence[Place]
-) -> tuple[list[Event], set[int]]:
+) -> tuple[list[LogEvent], set[int]]:
     """Return what ``rows`` tell, without truncates, which have no key; and the keys behind a truncate:
     what is put under one of them is not what was there before.
 
@@ -367,7 +369,7 @@ def _events(
         if op != "t":
             era = bisect_left(truncates, place)
             own = keys.setdefault((era, *code), len(keys))
-            events.append(Event(place, own, op, frozenset(names or ()), number))
+            events.append(LogEvent(place, own, op, frozenset(names or ()), number))
     return events, {own for (era, *_code), own in keys.items() if era}
 
 

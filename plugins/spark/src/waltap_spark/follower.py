@@ -16,12 +16,12 @@ from waltap.errors import WaltapError
 from waltap_sinks.changelog import ChangeLog, Manifest
 from waltap_sinks.changelog.errors import ChangeLogDamaged
 from waltap_sinks.changelog.manifest import bucket_of
-from waltap_spark.applier import Applier
+from waltap_spark.applier import OutputApplier
 from waltap_spark.errors import RowsAwaited, TablesStandStill
 from waltap_spark.output import applied_by_all
-from waltap_spark.pace import Pace
+from waltap_spark.pace import AdaptiveBatchSize
 
-__all__ = ["FollowOptions", "Follower"]
+__all__ = ["FollowOptions", "LogFollower"]
 
 log = logging.getLogger(__name__)
 
@@ -40,15 +40,15 @@ class FollowOptions:
     retention_h: float = 2.0
 
 
-class Follower:
+class LogFollower:
     """Applies a change log as it grows, until told to stop. Single-threaded."""
 
     def __init__(
-        self, changelog: ChangeLog, applier: Applier, options: FollowOptions | None = None
+        self, changelog: ChangeLog, applier: OutputApplier, options: FollowOptions | None = None
     ) -> None:
         self._log, self._applier = changelog, applier
         self._options = options or FollowOptions()
-        self._pace = Pace(self._options.batch_s, self._options.batch_rows)
+        self._pace = AdaptiveBatchSize(self._options.batch_s, self._options.batch_rows)
         self._next_retire = time.monotonic() + RETIRE_EVERY_S
 
     def follow(self, stopping: Callable[[], bool]) -> None:

@@ -11,32 +11,32 @@ from typing import Final
 import msgspec
 
 from waltap.files.errors import FilesUnavailable
-from waltap.files.store import Store
+from waltap.files.store import FileStore
 from waltap.unreadable import UNREADABLE
 from waltap_spark.errors import OutputDamaged
 
-__all__ = ["Garbage"]
+__all__ = ["OrphanFiles"]
 
 FOLDER: Final = "_waltap/garbage"
 
 
-class _Dropped(msgspec.Struct, frozen=True, kw_only=True):
+class _DroppedPaths(msgspec.Struct, frozen=True, kw_only=True):
     """What one commit dropped; ``since``: seconds since 1970."""
 
     since: float
     paths: tuple[str, ...]
 
 
-class Garbage:
+class OrphanFiles:
     """What the commits of one output dropped, and when."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: FileStore) -> None:
         self._store = store
 
     def note(self, number: int, paths: Iterable[str]) -> None:
         """Write down what commit ``number`` is to drop; before it appears. What an attempt at it that
         failed was to drop counts no more."""
-        dropped = _Dropped(since=time.time(), paths=tuple(sorted(paths)))
+        dropped = _DroppedPaths(since=time.time(), paths=tuple(sorted(paths)))
         path = f"{FOLDER}/{_name(number)}"
         if dropped.paths:
             self._store.put(path, msgspec.json.encode(dropped) + b"\n")
@@ -75,10 +75,10 @@ class Garbage:
                 return
             yield f"{FOLDER}/{name}", dropped.paths
 
-    def _read(self, name: str) -> _Dropped:
+    def _read(self, name: str) -> _DroppedPaths:
         path = f"{FOLDER}/{name}"
         try:
-            return msgspec.json.decode(self._store.read(path), type=_Dropped)
+            return msgspec.json.decode(self._store.read(path), type=_DroppedPaths)
         except UNREADABLE as cause:
             text = f"{path} does not say what was dropped: {cause}"
             raise OutputDamaged(text, path=self._store.uri(path)) from cause

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Final
 
-from waltap.capture.capture import Capture, CaptureProperties
+from waltap.capture.capture import CaptureProperties, CaptureRules
 from waltap.decode.relation import Relation
 from waltap.decode.replica_identity import ReplicaIdentity
 from waltap.errors import WaltapError
@@ -25,7 +25,7 @@ from waltap.snapshot.chunk import SnapshotChunk
 if TYPE_CHECKING:
     from waltap.mapping.type_mapping import TypeMapper
 
-__all__ = ["NO_MORE", "Handed", "Inbox", "RowTerms", "TableChunks", "packed"]
+__all__ = ["NO_MORE", "AssignedSplits", "DriverInput", "Handed", "RowTerms", "packed"]
 
 log = logging.getLogger(__name__)
 
@@ -65,19 +65,19 @@ class RowTerms:
             types=types,
             describe=lambda _relation: self.described,
             identity=None if identity is None else lambda _relation: identity,
-            capture=None if self.capture is None else Capture(self.capture),
+            capture=None if self.capture is None else CaptureRules(self.capture),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableChunks:
+class AssignedSplits:
     """The chunks of one table: how many, and pickled with their `RowTerms`."""
 
     count: int
     pickled: bytes
 
     @classmethod
-    def of(cls, chunks: Sequence[SnapshotChunk], context: SinkContext) -> "TableChunks":
+    def of(cls, chunks: Sequence[SnapshotChunk], context: SinkContext) -> "AssignedSplits":
         """Return ``chunks``, those of one table, as they travel."""
         terms = RowTerms.of(chunks[0].relation, context)
         return cls(count=len(chunks), pickled=pickle.dumps((terms, list(chunks))))
@@ -88,7 +88,7 @@ class TableChunks:
         return found
 
 
-Handed = Mapping[str, TableChunks]
+Handed = Mapping[str, AssignedSplits]
 """Chunks by table (``schema.table``)."""
 
 
@@ -97,7 +97,7 @@ NO_NAME: Final = ""
 
 
 def packed(name: str, tables: Handed) -> bytes:
-    """Return what `Inbox` reads of standard input."""
+    """Return what `DriverInput` reads of standard input."""
     data = pickle.dumps((name, dict(tables)))
     return len(data).to_bytes(HEAD, "big") + data
 
@@ -106,7 +106,7 @@ NO_MORE: Final = packed(NO_NAME, {})
 """What is sent when an engine hands nothing over, or nothing any more: it has no snapshot."""
 
 
-class Inbox:
+class DriverInput:
     """Standard input of a process that an engine started: what it is given, and whether the engine is
     gone. A thread reads it, so that the engine never waits for a process that is busy."""
 

@@ -3,19 +3,19 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from waltap.capture.capture import Capture
+from waltap.capture.capture import CaptureRules
 from waltap.decode.relation import Relation
 from waltap.errors import WaltapError
-from waltap.files.store import Store
+from waltap.files.store import FileStore
 from waltap.source.check_context import CheckContext
-from waltap.source.connector import Check
+from waltap.source.connector import PreflightCheck
 from waltap_spark.applier import ApplyOptions
 from waltap_spark.errors import FormatLimit, MadeOtherwise, ModeUnfit
 from waltap_spark.modes import said, unfit
-from waltap_spark.output import Output, TableState
+from waltap_spark.output import SparkOutput, TableState
 from waltap_spark.properties import SparkProperties
 from waltap_spark.settings import apply_options
-from waltap_spark.targets import Layout
+from waltap_spark.targets import FileLayout
 
 __all__ = ["kept_as_said"]
 
@@ -25,7 +25,7 @@ FIT_ALL: Final = frozenset(("append", "scd1", "hard", "keep"))
 """What any table can be kept as."""
 
 
-def kept_as_said(context: CheckContext) -> list[Check]:
+def kept_as_said(context: CheckContext) -> list[PreflightCheck]:
     """Return a warning for each table that would stand still at its first change."""
     profile = context.profile
     sinks = [outlet.sink for outlet in profile.outlets] or [profile.sink]
@@ -38,13 +38,13 @@ def kept_as_said(context: CheckContext) -> list[Check]:
     except WaltapError:
         return []  # the check of the connector says why
     found: dict[str, WaltapError] = {}
-    called = Capture(profile.capture).field_name
+    called = CaptureRules(profile.capture).field_name
     for each in mine:
         for relation in relations:
             for error in _wrong(*each, relation, called):
                 found.setdefault(relation.name, error)
     return [
-        Check(name=NAME, verdict="warning", found=error.problem, remedy=error.advice())
+        PreflightCheck(name=NAME, verdict="warning", found=error.problem, remedy=error.advice())
         for error in found.values()
     ]
 
@@ -62,7 +62,7 @@ def _may_be_wrong(
 
 def _made(properties: SparkProperties) -> Mapping[str, TableState]:
     try:
-        state = Output(Store(properties.tables, properties)).state()
+        state = SparkOutput(FileStore(properties.tables, properties)).state()
     except WaltapError:
         return {}  # who opens it for writing says why
     return {} if state is None else state.tables
@@ -87,7 +87,7 @@ def _wrong(
     if reason:
         yield ModeUnfit(f"{relation.name} cannot be {said(mode)}: {reason}", table=name)
     by = properties.format_properties
-    layout = Layout.of(name, by.get("format.partition.by", ""), by.get("format.cluster.by", ""))
+    layout = FileLayout.of(name, by.get("format.partition.by", ""), by.get("format.cluster.by", ""))
     if table is None:
         try:
             layout.require(relation.name, [*columns, *mode.columns])

@@ -11,8 +11,8 @@ no Spark.
 from collections.abc import Sequence
 from typing import Final
 
-from waltap_spark.modes import Mode, unfit
-from waltap_spark.plan import Group
+from waltap_spark.modes import TableMode, unfit
+from waltap_spark.plan import SegmentGroup
 
 __all__ = ["take_late_key"]
 
@@ -20,10 +20,10 @@ ADDS: Final = frozenset("crt")
 """Operations that leave no row beside another one of its key, once there is a key: c, r and t."""
 
 
-def take_late_key(mode: Mode, groups: Sequence[Group]) -> None:
+def take_late_key(mode: TableMode, groups: Sequence[SegmentGroup]) -> None:
     """Give each of ``groups`` that cannot be kept in ``mode`` for want of a key that of the next one that
-    has one; those without the columns of the key bring nothing (`Group.lost`)."""
-    later: Group | None = None
+    has one; those without the columns of the key bring nothing (`SegmentGroup.lost`)."""
+    later: SegmentGroup | None = None
     for group in reversed(groups):
         if group.key:
             later = group
@@ -31,7 +31,7 @@ def take_late_key(mode: Mode, groups: Sequence[Group]) -> None:
             _take(group, later)
 
 
-def _take(group: Group, later: Group) -> None:
+def _take(group: SegmentGroup, later: SegmentGroup) -> None:
     """The same whatever else is tried with it: it may have been written so before."""
     if group.oid and later.oid and group.oid != later.oid:
         group.lost, group.rows = True, 0  # of a table that is gone, in the source too
@@ -48,7 +48,7 @@ def _take(group: Group, later: Group) -> None:
         group.doubt = "rows were changed before it had its key, by which they were told afterwards"
 
 
-def _called(group: Group, later: Group) -> tuple[str, ...] | None:
+def _called(group: SegmentGroup, later: SegmentGroup) -> tuple[str, ...] | None:
     """Return what ``group`` calls the columns of the key of ``later``; None where it lacks one."""
     numbers = {column.name: column.number for column in later.columns}
     by_number = {column.number: column.name for column in group.columns}

@@ -12,15 +12,15 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from waltap.files.store import Store
-from waltap_sinks.changelog.manifest import Mark
+from waltap.files.store import FileStore
+from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark.cuts import state_at
 from waltap_spark.errors import HistoryNotKept, MomentUnread, TableUnknown
 from waltap_spark.expression import quoted
-from waltap_spark.formats import FormatContext, TableFormat, What
+from waltap_spark.formats import TableFormat, TableFormatContext, What
 from waltap_spark.formats.choice import FormatChoice, choice_of
 from waltap_spark.options import ApplyOptions
-from waltap_spark.output import Output, OutputState, TableState
+from waltap_spark.output import OutputState, SparkOutput, TableState
 from waltap_spark.positions import parse_position
 from waltap_spark.shared_targets import sharers
 from waltap_spark.timeline import standing
@@ -39,7 +39,7 @@ class LiveTables:
     """
 
     def __init__(
-        self, spark: "SparkSession", output: Output, choice: FormatChoice | None = None
+        self, spark: "SparkSession", output: SparkOutput, choice: FormatChoice | None = None
     ) -> None:
         self.spark, self.output, self._choice = spark, output, choice
         self._state: OutputState | None = None
@@ -52,11 +52,11 @@ class LiveTables:
         self._state = self.output.state()
         choice = self._choice or choice_of(self._state)
         if self._format is None or self._format_name != choice.name:
-            context = FormatContext(output=self.output, options=ApplyOptions(), identity=str)
+            context = TableFormatContext(output=self.output, options=ApplyOptions(), identity=str)
             self._format, self._format_name = choice.factory(context), choice.name
         return self
 
-    def at(self, moment: "Mark | int | str | dt.datetime") -> "LiveTables":
+    def at(self, moment: "LogPosition | int | str | dt.datetime") -> "LiveTables":
         """Return all tables as they stood at a moment in the past: a position of the source (an LSN, as
         a number or as text like 1A/2B3C, or a mark as `waltap spark status` shows it), or a time of its
         commits.
@@ -153,7 +153,7 @@ class LiveTables:
         return table
 
 
-def _moment(moment: "Mark | int | str | dt.datetime") -> "Mark | int | dt.datetime":
+def _moment(moment: "LogPosition | int | str | dt.datetime") -> "LogPosition | int | dt.datetime":
     if not isinstance(moment, str):
         return moment
     try:
@@ -175,10 +175,10 @@ def view_names(tables: Sequence[tuple[str, str]]) -> list[str]:
     ]
 
 
-def open_tables(spark: "SparkSession", location: "Store | str") -> LiveTables:
+def open_tables(spark: "SparkSession", location: "FileStore | str") -> LiveTables:
     """Open the tables below ``location`` in ``spark``, whose settings are completed."""
     from waltap_spark.session import REQUIRED
 
     for key, value in REQUIRED.items():
         spark.conf.set(key, value)
-    return LiveTables(spark, Output(location))
+    return LiveTables(spark, SparkOutput(location))

@@ -3,10 +3,10 @@
 import contextlib
 from typing import TYPE_CHECKING
 
-from waltap.files.store import Store
+from waltap.files.store import FileStore
 from waltap_spark.addresses import address
 from waltap_spark.expression import with_names
-from waltap_spark.plan import Group
+from waltap_spark.plan import SegmentGroup
 from waltap_spark.schema import log_struct, types_of
 from waltap_spark.small_sets import stored_types
 
@@ -18,8 +18,8 @@ __all__ = ["logged", "logged_types", "stored_as", "with_epoch"]
 
 def logged(
     spark: "SparkSession",
-    store: Store,
-    group: Group,
+    store: FileStore,
+    group: SegmentGroup,
     types: dict[str, str] | None = None,
     *,
     first: bool = False,
@@ -34,13 +34,13 @@ def logged(
     return with_names(rows, group.called) if group.called else rows
 
 
-def stored_as(group: Group, types: dict[str, str]) -> dict[str, str]:
+def stored_as(group: SegmentGroup, types: dict[str, str]) -> dict[str, str]:
     """Return ``types`` by the names that columns have in the source."""
     stored = {new: name for name, new in group.called.items()}
     return {stored.get(name, name): kind for name, kind in types.items()}
 
 
-def logged_types(spark: "SparkSession", store: Store, group: Group) -> dict[str, str]:
+def logged_types(spark: "SparkSession", store: FileStore, group: SegmentGroup) -> dict[str, str]:
     """Return the columns of the group's segments, by their footer: Spark starts a job to read it."""
     from pyspark.errors import PySparkTypeError
 

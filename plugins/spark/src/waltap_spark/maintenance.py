@@ -16,24 +16,24 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from waltap_sinks.changelog import ChangeLog
-from waltap_spark.applier import Applier
+from waltap_spark.applier import OutputApplier
 from waltap_spark.cuts import committed
 from waltap_spark.errors import CommitBegun, TableUnknown
 from waltap_spark.formats.choice import choice_of
 from waltap_spark.formats.merging import MergingFormat
-from waltap_spark.modes import Mode, ModeRules
+from waltap_spark.modes import ModeRules, TableMode
 from waltap_spark.options import ApplyOptions
-from waltap_spark.output import Output, OutputState, TableState
+from waltap_spark.output import OutputState, SparkOutput, TableState
 from waltap_spark.session import prepare
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Tended", "maintain", "take"]
+__all__ = ["MaintenanceResult", "maintain", "take"]
 
 
 @dataclass(frozen=True, slots=True)
-class Tended:
+class MaintenanceResult:
     """What became of one table's files: how many there were and are; ``skipped``: why nothing was done."""
 
     table: str
@@ -48,11 +48,11 @@ class _AsMade(ModeRules):
 
     tables: Mapping[str, TableState] = field(default_factory=dict)
 
-    def of(self, table: str) -> Mode:
+    def of(self, table: str) -> TableMode:
         return self.tables[table].mode
 
 
-def take(output: Output) -> OutputState:
+def take(output: SparkOutput) -> OutputState:
     """Take hold of ``output``, for `maintain`; needs no Spark.
 
     Raises: OutputInUse, OutputMismatch, OutputDamaged, CommitBegun; TableUnknown, where nothing was
@@ -71,7 +71,9 @@ def take(output: Output) -> OutputState:
     return state
 
 
-def maintain(spark: "SparkSession", output: Output, *, grace_s: float = 600.0) -> Iterator[Tended]:
+def maintain(
+    spark: "SparkSession", output: SparkOutput, *, grace_s: float = 600.0
+) -> Iterator[MaintenanceResult]:
     """Tend the files of all tables of ``output``, and tell what came of each.
 
     Files of earlier commits stay for ``grace_s``, versions of formats in place for their retention: for
@@ -86,7 +88,7 @@ def maintain(spark: "SparkSession", output: Output, *, grace_s: float = 600.0) -
         )
         log = ChangeLog(output.store.reached_alike(state.changelog))
         choice = choice_of(state)
-        applier = Applier(prepare(spark), log, output, options, choice)
+        applier = OutputApplier(prepare(spark), log, output, options, choice)
         before = applier.open().tables
         try:
             kind = applier.format
@@ -98,7 +100,7 @@ def maintain(spark: "SparkSession", output: Output, *, grace_s: float = 600.0) -
             output.collect(grace_s)
             for name in sorted(before):
                 had, has = before[name], applier.state.tables[name]
-                yield Tended(name, len(had.paths()), len(has.paths()), has.failed)
+                yield MaintenanceResult(name, len(had.paths()), len(has.paths()), has.failed)
         finally:
             applier.close()
     finally:
@@ -106,14 +108,18 @@ def maintain(spark: "SparkSession", output: Output, *, grace_s: float = 600.0) -
 
 
 def _in_place(
-    spark: "SparkSession", output: Output, applier: Applier, kind: MergingFormat, name: str
-) -> Tended:
+    spark: "SparkSession",
+    output: SparkOutput,
+    applier: OutputApplier,
+    kind: MergingFormat,
+    name: str,
+) -> MaintenanceResult:
     table = applier.state.tables[name]
     held = table.held
     if held is None or table.failed:
-        return Tended(name, skipped=table.failed or "nothing was written yet")
+        return MaintenanceResult(name, skipped=table.failed or "nothing was written yet")
     if kind.is_awaited(table):
-        return Tended(name, skipped="another source of its target stands still")
+        return MaintenanceResult(name, skipped="another source of its target stands still")
     had = sum(kind.files(spark, target.at) for target in held.targets.values())
     targets = {}
     for what, target in held.targets.items():
@@ -125,4 +131,6 @@ def _in_place(
     applier.state = committed(output, applier.state, moved)
     for target in targets.values():
         kind.vacuum(spark, target.at)
-    return Tended(name, had, sum(kind.files(spark, each.at) for each in targets.values()))
+    return MaintenanceResult(
+        name, had, sum(kind.files(spark, each.at) for each in targets.values())
+    )

@@ -21,9 +21,9 @@ __all__ = [
     "NAMES",
     "PLAIN",
     "VERSION",
-    "Kept",
-    "Mode",
     "ModeRules",
+    "ModedTable",
+    "TableMode",
     "checked_rules",
     "of_rules",
     "row_columns",
@@ -60,7 +60,7 @@ EXTRA: Final = {
 """Columns of the change log that rows may have, of the change that made them what they are."""
 
 
-class Mode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TableMode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How one table is kept.
 
     ``name``: ``append``, its history alone; ``scd1``, the rows as they are; ``scd2``, all versions of
@@ -102,7 +102,7 @@ class Mode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return "not _deleted" if self.deletes == "soft" and self.name == "scd1" else ""
 
 
-PLAIN: Final = Mode()
+PLAIN: Final = TableMode()
 """What a table has that nothing was said of."""
 
 
@@ -118,14 +118,14 @@ class ModeRules:
     extra: tuple[str, ...] = ()
     history: tuple[str, ...] = ()
 
-    def of(self, table: str) -> Mode:
+    def of(self, table: str) -> TableMode:
         """Return how ``table`` (``schema.table``) is kept."""
         name = cast(Name, of_rules(self.modes, table, "scd1"))
         if name == "append":
-            return Mode(name=name)
+            return TableMode(name=name)
         deletes = cast(Deletes, of_rules(self.deletes, table, "hard"))
         history = of_rules(self.history, table, "keep") == "keep"
-        return Mode(name=name, deletes=deletes, extra=self.extra, history=history)
+        return TableMode(name=name, deletes=deletes, extra=self.extra, history=history)
 
 
 def of_rules(rules: Sequence[str], table: str, default: str) -> str:
@@ -156,7 +156,7 @@ DELETES: Final[tuple[str, ...]] = get_args(Deletes)
 HISTORIES: Final = ("keep", "none")
 
 
-class Kept(Protocol):
+class ModedTable(Protocol):
     """A table, as far as its mode asks."""
 
     @property
@@ -164,22 +164,22 @@ class Kept(Protocol):
     @property
     def key(self) -> tuple[str, ...]: ...
     @property
-    def mode(self) -> Mode: ...
+    def mode(self) -> TableMode: ...
 
 
-def row_columns(table: Kept) -> dict[str, str]:
+def row_columns(table: ModedTable) -> dict[str, str]:
     """Return the columns that rows of ``table`` have: the source's, then those of its mode."""
     return {**table.columns, **table.mode.columns}
 
 
-def row_key(table: Kept) -> tuple[str, ...]:
+def row_key(table: ModedTable) -> tuple[str, ...]:
     """Return the columns that identify a row of ``table``."""
     if table.mode.name == "scd2":
         return (*table.key, "_from_epoch", "_from_lsn")
     return table.key
 
 
-def unfit(mode: Mode, key: Sequence[str], columns: Mapping[str, str]) -> str:
+def unfit(mode: TableMode, key: Sequence[str], columns: Mapping[str, str]) -> str:
     """Return why a table with ``key`` and ``columns`` cannot be kept so, "" when it can."""
     if (mode.keeps_past or mode.extra) and not key:
         return f"it has no key, and {said(mode)} is by key"
@@ -191,7 +191,7 @@ def unfit(mode: Mode, key: Sequence[str], columns: Mapping[str, str]) -> str:
     return f"its column {clash[0]} is called as one of {said(mode)}" if clash else ""
 
 
-def said(mode: Mode) -> str:
+def said(mode: TableMode) -> str:
     """Return the mode for people."""
     text = mode.name if mode.deletes == "hard" else f"{mode.name}, deletes {mode.deletes}"
     text = f"{text}, with {', '.join(mode.extra)}" if mode.extra else text

@@ -5,7 +5,7 @@ from typing import Literal
 
 from waltap_spark.column_names import ColumnNames
 from waltap_spark.modes import ModeRules
-from waltap_spark.shared_targets import Places
+from waltap_spark.shared_targets import TargetMappings
 
 __all__ = ["ApplyOptions"]
 
@@ -36,4 +36,4 @@ class ApplyOptions:
     modes: ModeRules = field(default_factory=ModeRules)
     dropped: tuple[str, ...] = ()
     names: ColumnNames = field(default_factory=ColumnNames)
-    places: Places = field(default_factory=Places)
+    places: TargetMappings = field(default_factory=TargetMappings)

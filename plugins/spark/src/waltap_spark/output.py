@@ -24,30 +24,30 @@ from typing import Final, Protocol
 import msgspec
 
 from waltap.files.errors import FilesInUse, FilesUnavailable
-from waltap.files.store import Store, safe_name
+from waltap.files.store import FileStore, safe_name
 from waltap.unreadable import UNREADABLE
 from waltap_sinks.changelog.log_identity import same_place
-from waltap_sinks.changelog.manifest import NOTHING, ColumnEntry, Mark
+from waltap_sinks.changelog.manifest import NOTHING, ColumnEntry, LogPosition
 from waltap_spark.addresses import address
 from waltap_spark.commit_files import CommitFiles
 from waltap_spark.errors import OutputDamaged, OutputInUse, OutputMismatch, TableUnknown
-from waltap_spark.garbage import Garbage
-from waltap_spark.modes import PLAIN, Mode
-from waltap_spark.places import Place
+from waltap_spark.garbage import OrphanFiles
+from waltap_spark.modes import PLAIN, TableMode
+from waltap_spark.places import TargetMapping
 
 __all__ = [
     "FILE",
     "BasePart",
     "ChangeSet",
-    "Cut",
-    "Facts",
-    "Held",
-    "Intent",
-    "Output",
+    "CommitIntent",
+    "LogFacts",
     "OutputState",
-    "Staged",
+    "SparkOutput",
+    "StagedSegment",
+    "StoredTable",
     "TableState",
-    "Target",
+    "TargetTable",
+    "VersionMap",
     "Versions",
     "applied_by_all",
     "unpacked_in_all",
@@ -88,7 +88,7 @@ class ChangeSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stretch: str = ""
 
 
-class Facts(Protocol):
+class LogFacts(Protocol):
     """What is known of some rows of the change log before they are read; see `ChangeSet`."""
 
     @property
@@ -107,7 +107,7 @@ class Facts(Protocol):
     def unpacked(self) -> int: ...
 
 
-class Sized(Protocol):
+class SizedRows(Protocol):
     """What has rows with values of so many bytes, 0 where it is not known."""
 
     @property
@@ -116,7 +116,7 @@ class Sized(Protocol):
     def unpacked(self) -> int: ...
 
 
-def unpacked_in_all(parts: Iterable[Sized]) -> int:
+def unpacked_in_all(parts: Iterable[SizedRows]) -> int:
     """Return the bytes of the values of all ``parts``; 0 where it is not known of some."""
     each = [part.unpacked for part in parts if part.rows]
     return sum(each) if all(each) else 0
@@ -135,7 +135,7 @@ def shared_stretch(parts: Iterable[OfStretch]) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-class Staged(msgspec.Struct, frozen=True, kw_only=True):
+class StagedSegment(msgspec.Struct, frozen=True, kw_only=True):
     """A segment of a snapshot that is not complete yet; it stays in the change log until then."""
 
     generation: int
@@ -168,7 +168,7 @@ class BasePart(msgspec.Struct, frozen=True, kw_only=True):
     stretch: str = ""
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class TargetTable(msgspec.Struct, frozen=True, kw_only=True):
     """A table of a format that is written in place: what SQL calls it, the version that counts, and the
     step that made it (`waltap_spark.formats.merging`). ``since``: the version that brought it back, where
     somebody else had written it; steps before that may have had the numbers of later ones."""
@@ -179,13 +179,13 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     since: int | None = None
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StoredTable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What such a format holds of one table. ``columns`` are those it has, in Spark's types; ``epoch`` is
     the one in which all its rows came, 0 while there are none, ``stretch`` as `BasePart` has it.
     ``compacted``: steps at the last compaction; ``vacuumed``: when old files were removed last.
     ``divided``: columns by which files were divided when the targets were made, as they are called now."""
 
-    targets: dict[str, Target] = {}
+    targets: dict[str, TargetTable] = {}
     columns: dict[str, str] = {}
     epoch: int = 0
     stretch: str = ""
@@ -231,7 +231,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     base: tuple[BasePart, ...] = ()
     pending: tuple[ChangeSet, ...] = ()
     changes: tuple[ChangeSet, ...] = ()
-    staged: tuple[Staged, ...] = ()
+    staged: tuple[StagedSegment, ...] = ()
     source_columns: tuple[str, ...] = ()
     ids: dict[str, int] = {}
     version_ids: dict[str, dict[str, int]] = {}
@@ -242,11 +242,11 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     former: tuple[int, ...] = ()
     stale: tuple[str, ...] = ()
     failed: str = ""
-    mark: Mark | None = None
-    attempts: tuple[Mark, ...] = ()
-    held: Held | None = None
-    kept_as: Mode | None = None
-    place: Place | None = None
+    mark: LogPosition | None = None
+    attempts: tuple[LogPosition, ...] = ()
+    held: StoredTable | None = None
+    kept_as: TableMode | None = None
+    place: TargetMapping | None = None
     as_text: bool = False
     damaged: str = ""
     passed: tuple[str, ...] = ()
@@ -255,7 +255,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     handed_nulls: tuple[str, ...] = ()
 
     @property
-    def mode(self) -> Mode:
+    def mode(self) -> TableMode:
         """Return how the table is kept."""
         return self.kept_as or PLAIN
 
@@ -336,11 +336,11 @@ Versions = dict[str, dict[str, int]]
 """Table → what → version."""
 
 
-class Cut(msgspec.Struct, frozen=True, kw_only=True):
+class VersionMap(msgspec.Struct, frozen=True, kw_only=True):
     """One commit in the past: where it stood, and the versions of the tables that it moved."""
 
     number: int
-    mark: Mark
+    mark: LogPosition
     committed_at: float
     last_commit_ts: int | None
     versions: Versions
@@ -358,7 +358,7 @@ class OutputState(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int
     number: int
-    mark: Mark
+    mark: LogPosition
     changelog: str
     committed_at: float
     tables: dict[str, TableState] = {}
@@ -369,7 +369,7 @@ class OutputState(msgspec.Struct, frozen=True, kw_only=True):
     identity: str = ""
     format: str = "parquet"
     format_values: dict[str, str] = {}
-    cuts: tuple[Cut, ...] = ()
+    cuts: tuple[VersionMap, ...] = ()
     cuts_before: Versions = {}
     reached: int = 0
     reached_by: tuple[tuple[int, int], ...] = ()
@@ -384,27 +384,27 @@ class OutputState(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
-class Intent(msgspec.Struct, frozen=True, kw_only=True):
+class CommitIntent(msgspec.Struct, frozen=True, kw_only=True):
     """A commit that was begun: its number, and the mark it is to reach. A format that writes in place may
     have written for it, so a driver that finds it goes exactly so far first."""
 
     number: int
-    mark: Mark
+    mark: LogPosition
     identity: str
 
 
-def applied_by_all(state: OutputState) -> Mark:
+def applied_by_all(state: OutputState) -> LogPosition:
     """Return the mark up to which every table has applied the change log."""
     return min([state.mark, *(each.mark for each in state.tables.values() if each.mark)])
 
 
-class Output:
+class SparkOutput:
     """The folders and commits below one location: a path, the URI of a filesystem, or its files."""
 
-    def __init__(self, location: "Store | str") -> None:
-        self.store = location if isinstance(location, Store) else Store(location)
+    def __init__(self, location: "FileStore | str") -> None:
+        self.store = location if isinstance(location, FileStore) else FileStore(location)
         self.location = self.store.location
-        self.garbage = Garbage(self.store)
+        self.garbage = OrphanFiles(self.store)
         self._commits = CommitFiles(self.store, OutputState)
         self._number = 0
 
@@ -511,22 +511,22 @@ class Output:
             except FilesUnavailable as error:
                 log.warning("a set that nobody needs stays until the next start: %s", error)
 
-    def intent(self) -> Intent | None:
+    def intent(self) -> CommitIntent | None:
         """Return the commit that was begun last, None when none was. Raises: OutputDamaged."""
         if INTENT.rpartition("/")[2] not in self.store.names(INTENT.rpartition("/")[0]):
             return None
         try:
-            return msgspec.json.decode(self.store.read(INTENT), type=Intent)
+            return msgspec.json.decode(self.store.read(INTENT), type=CommitIntent)
         except UNREADABLE as cause:
             text = f"{INTENT} says not which commit was begun: {cause}"
             raise OutputDamaged(text, path=self.uri(INTENT)) from cause
 
-    def begun(self, state: OutputState) -> Intent | None:
+    def begun(self, state: OutputState) -> CommitIntent | None:
         """Return the commit after ``state`` that a driver had begun, None where there is none."""
         intent = self.intent()
         return None if intent is None or intent.number <= state.number else intent
 
-    def intend(self, intent: Intent) -> None:
+    def intend(self, intent: CommitIntent) -> None:
         """Say, durably, which commit is begun."""
         self.store.publish(INTENT, msgspec.json.encode(intent) + b"\n")
 

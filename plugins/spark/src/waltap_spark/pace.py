@@ -12,7 +12,7 @@ from typing import Final
 
 from waltap_sinks.changelog import Manifest
 
-__all__ = ["Pace"]
+__all__ = ["AdaptiveBatchSize"]
 
 LEAST: Final = 100_000
 """What a driver begins with: one that just started is slow, and one that is killed again and again gets
@@ -32,7 +32,7 @@ MEMORY: Final = 0.7
 """What a commit counts for beside the next one."""
 
 
-class Pace:
+class AdaptiveBatchSize:
     """Learns how much fits into ``target_s`` seconds; never more than ``most_rows`` without need.
 
     >>> for part in pace.portions(manifests):
@@ -45,7 +45,7 @@ class Pace:
         self.limit: float = LEAST
         """Rows, with `ENTRY` and `SCHEMA` for what they are of, that one commit takes."""
         self._weight = 0
-        self._line = _Line()
+        self._line = _CostLine()
 
     def portions(self, manifests: Iterable[Manifest]) -> Iterator[list[Manifest]]:
         """Cut ``manifests`` into what one commit takes each; one that is larger stands alone,
@@ -89,7 +89,7 @@ class Pace:
             self.limit = max(LEAST, self.limit, min(fits, self.limit * GROWTH))
 
 
-class _Line:
+class _CostLine:
     """The line through what commits of different weights took, of which the newest count most."""
 
     def __init__(self) -> None:

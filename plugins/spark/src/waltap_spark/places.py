@@ -4,13 +4,13 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["COLUMN", "Place"]
+__all__ = ["COLUMN", "TargetMapping"]
 
 COLUMN: Final = "_source"
 """What the column is called that says of which source a row is, if nothing else was chosen."""
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class TargetMapping(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a target that is one table's: its rows have ``source`` in ``column``."""
 
     schema: str

@@ -4,16 +4,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from waltap_sinks.changelog.manifest import ColumnEntry, Manifest, Mark, Segment, TableEntry
-from waltap_spark.output import Staged, TableState, shared_stretch, unpacked_in_all
+from waltap_sinks.changelog.manifest import ColumnEntry, LogPosition, Manifest, Segment, TableEntry
+from waltap_spark.output import StagedSegment, TableState, shared_stretch, unpacked_in_all
 
-__all__ = ["Group", "TablePlan", "another_table", "doubles", "only_adds", "plan"]
+__all__ = ["SegmentGroup", "TableTask", "another_table", "doubles", "only_adds", "plan"]
 
 MISSED = "it was not captured for a while, and rows may have gone or got another key meanwhile"
 
 
 @dataclass(slots=True)
-class Group:
+class SegmentGroup:
     """Segments of one table that are applied together: one schema, one epoch.
 
     ``oid`` is the source's number of the table, 0 where it is not known. ``replaces``: they are a
@@ -38,11 +38,11 @@ class Group:
     crossed: bool = False
     converted: list[str] = field(default_factory=list)
     """Where the segments' rows lie in a form that Spark can read, when theirs is not."""
-    until: Mark | None = None
+    until: LogPosition | None = None
     """The mark up to which the commit goes for whose plan the group was made."""
     at: tuple[int, int | None] | None = None
     """LSN and time (µs since 1970) at which a snapshot stands, where they are known."""
-    others: tuple["Group", ...] = ()
+    others: tuple["SegmentGroup", ...] = ()
     """Of a group that replaces: the groups behind it that are of the same snapshot."""
     elsewhere: str = ""
     """The name under which the rows were handed over, which are in no segment (`TableEntry.elsewhere`)."""
@@ -105,14 +105,14 @@ class Group:
 
 
 @dataclass(slots=True)
-class TablePlan:
+class TableTask:
     """What happens to one table: its groups in order, and the snapshot parts that still wait."""
 
     schema: str
     table: str
-    groups: list[Group] = field(default_factory=list)
-    staged: list[Staged] = field(default_factory=list)
-    tried: list[Group] = field(default_factory=list)
+    groups: list[SegmentGroup] = field(default_factory=list)
+    staged: list[StagedSegment] = field(default_factory=list)
+    tried: list[SegmentGroup] = field(default_factory=list)
     """Groups that were begun."""
 
     @property
@@ -122,7 +122,7 @@ class TablePlan:
             return None
         return sum(group.rows for group in self.groups)
 
-    def ends(self, had: Iterable[Mark], *, every: bool) -> tuple[Mark, ...]:
+    def ends(self, had: Iterable[LogPosition], *, every: bool) -> tuple[LogPosition, ...]:
         """Return the marks at which groups ended that were begun, in this try or in those before, ``had``:
         this one may have failed before it came to what another one wrote. ``every``: also those of groups
         that were not begun now, since another driver may have begun them in the same commit."""
@@ -157,7 +157,7 @@ class TablePlan:
         own = [part for part in self.staged if part.generation == entry.generation]
         self.staged = [] if entry.restarts else own
         self.staged += [
-            Staged(
+            StagedSegment(
                 generation=entry.generation,
                 path=part.path,
                 fingerprint=entry.fingerprint,
@@ -184,7 +184,9 @@ class TablePlan:
         groups = [] if parts or entry is None else [_group(entry, epoch)]
         for part in parts:
             if not groups or groups[-1].fingerprint != part.fingerprint:
-                groups.append(Group(part.fingerprint, epoch, part.key, part.columns, oid=part.oid))
+                groups.append(
+                    SegmentGroup(part.fingerprint, epoch, part.key, part.columns, oid=part.oid)
+                )
             groups[-1].segments.append(part.path)
             groups[-1].known[part.path] = Segment(
                 path=part.path, rows=part.rows, bytes=part.bytes, unpacked=part.unpacked
@@ -200,13 +202,13 @@ class TablePlan:
         self.staged = []
 
 
-def plan(manifests: Iterable[Manifest], tables: Mapping[str, TableState]) -> dict[str, TablePlan]:
+def plan(manifests: Iterable[Manifest], tables: Mapping[str, TableState]) -> dict[str, TableTask]:
     """Return, for every table that ``manifests`` touch, what they mean for it.
 
     ``tables`` is what was applied before, with the parts of unfinished snapshots.
     """
     plans = {
-        name: TablePlan(before.schema, before.table, staged=list(before.staged))
+        name: TableTask(before.schema, before.table, staged=list(before.staged))
         for name, before in tables.items()
         if before.staged
     }
@@ -219,7 +221,7 @@ def plan(manifests: Iterable[Manifest], tables: Mapping[str, TableState]) -> dic
             at = at[0] if part.lsn is None else part.lsn, part.ts or told
         span = (before.end_lsn if before.epoch == epoch else 0, manifest.mark.end_lsn)
         for entry in manifest.tables:
-            found = plans.setdefault(entry.name, TablePlan(entry.schema, entry.table))
+            found = plans.setdefault(entry.name, TableTask(entry.schema, entry.table))
             had = entry.name in tables or bool(found.groups)
             found.take(entry, epoch, span, at)
             if entry.missed and had:
@@ -230,18 +232,18 @@ def plan(manifests: Iterable[Manifest], tables: Mapping[str, TableState]) -> dic
     return plans
 
 
-def only_adds(table: TableState, group: Group) -> bool:
+def only_adds(table: TableState, group: SegmentGroup) -> bool:
     """Tell whether the rows of ``group`` are new ones, each with a key of its own where ``table`` has one:
     where a delete may be missing among them, a key may be inserted twice."""
     return set(group.operations) == {"c"} and bool(group.stretch or not table.key)
 
 
-def another_table(table: TableState, group: Group) -> bool:
+def another_table(table: TableState, group: SegmentGroup) -> bool:
     """Tell whether the rows of ``group`` are those of another table that took the name."""
     return bool(table.oid and group.oid and table.oid != group.oid)
 
 
-def doubles(table: TableState, group: Group) -> str:
+def doubles(table: TableState, group: SegmentGroup) -> str:
     """Tell why rows of ``table`` may stand twice behind ``group``, "" where they do not: rows that are
     read again beside the stream find those that are there by a key alone."""
     again = group.operations["r"] and not group.replaces and group.span is not None
@@ -252,8 +254,8 @@ def doubles(table: TableState, group: Group) -> str:
     return "it has no key, and rows of it were read while it had some: they may stand twice"
 
 
-def _group(entry: TableEntry, epoch: int) -> Group:
-    return Group(
+def _group(entry: TableEntry, epoch: int) -> SegmentGroup:
+    return SegmentGroup(
         fingerprint=entry.fingerprint,
         epoch=epoch,
         key=entry.key,

@@ -7,7 +7,7 @@ from waltap.hookspecs import hookimpl
 from waltap.specs import CheckSpec, CommandSpec, SinkSpec, TableFormatSpec
 
 if TYPE_CHECKING:
-    from waltap.sink.readable import Readable
+    from waltap.sink.readable import VerificationSource
     from waltap.sink.sink import Sink, SinkContext
 
 
@@ -17,7 +17,7 @@ def _sink(properties: Any, context: "SinkContext") -> "Sink":
     return SparkSink(properties, context)
 
 
-def _readable(properties: Any, pipeline: str) -> "Readable":
+def _readable(properties: Any, pipeline: str) -> "VerificationSource":
     from waltap_spark.verify import open_readable
 
     return open_readable(properties, pipeline)
@@ -104,7 +104,7 @@ def register_checks() -> Iterable[CheckSpec]:
 @hookimpl
 def register_table_formats() -> Iterable[TableFormatSpec]:
     """Contribute the formats of tables."""
-    from waltap_spark.properties import DeltaProperties, IcebergProperties
+    from waltap_spark.properties import DeltaTableProperties, IcebergTableProperties
 
     yield TableFormatSpec(
         name="parquet",
@@ -114,14 +114,14 @@ def register_table_formats() -> Iterable[TableFormatSpec]:
     yield TableFormatSpec(
         name="delta",
         summary="Tables of Delta Lake, kept by MERGE, read as of any position within its retention.",
-        properties=DeltaProperties,
+        properties=DeltaTableProperties,
         factory=_delta,
         session=_delta_session,
     )
     yield TableFormatSpec(
         name="iceberg",
         summary="Tables of Apache Iceberg in any catalogue, kept by MERGE, read as of a position.",
-        properties=IcebergProperties,
+        properties=IcebergTableProperties,
         factory=_iceberg,
         session=_iceberg_session,
     )

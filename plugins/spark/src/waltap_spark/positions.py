@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from waltap.source.position import parse_lsn
-from waltap_sinks.changelog.manifest import Mark
+from waltap_sinks.changelog.manifest import LogPosition
 
 __all__ = ["parse_position"]
 
@@ -12,9 +12,9 @@ _MARK: Final = re.compile(r"([0-9a-f]{4,})-([0-9a-f]{16})-([0-9a-f]{6,})", re.IG
 """With all its digits: 2026-03-01 is none, and a day that somebody meant."""
 
 
-def parse_position(text: str) -> Mark | int:
+def parse_position(text: str) -> LogPosition | int:
     """Return the mark, or the LSN, that ``text`` is. Raises: ValueError where it is neither."""
     mark = _MARK.fullmatch(text.strip())
     if mark is not None:
-        return Mark(*(int(part, 16) for part in mark.groups()))
+        return LogPosition(*(int(part, 16) for part in mark.groups()))
     return parse_lsn(text)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import IO, Final
 
 from waltap.errors import SinkError
-from waltap.files.store import Store
+from waltap.files.store import FileStore
 from waltap.offsets.private_file import private, private_folder
 from waltap_spark.errors import ApplierFailed, ChunksUnread, JvmEnded
 from waltap_spark.exit_codes import REFUSED, STANDING, UNREAD
 from waltap_spark.failures import NO_MEMORY
-from waltap_spark.output import Output
+from waltap_spark.output import SparkOutput
 from waltap_spark.properties import SparkProperties
 from waltap_spark.settings import GIVEN, packed_pairs
 
@@ -126,7 +126,7 @@ class DriverProcess:
     def _commit(self) -> int:
         """Return the number of the tables' last commit, 0 where it cannot be read."""
         try:
-            state = Output(Store(self._output, self._properties)).state()
+            state = SparkOutput(FileStore(self._output, self._properties)).state()
         except SinkError:
             return 0
         return 0 if state is None else state.number
@@ -135,7 +135,7 @@ class DriverProcess:
         """Log, once each, what the last commit says of tables that stand still or need a snapshot, and of
         values that became null."""
         try:
-            state = Output(Store(self._output, self._properties)).state()
+            state = SparkOutput(FileStore(self._output, self._properties)).state()
         except SinkError:
             return  # whoever writes it says so
         for name, each in state.tables.items() if state is not None else ():

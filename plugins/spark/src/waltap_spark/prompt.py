@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from waltap.offsets.private_file import private, private_folder
 
-__all__ = ["Completion", "Prompt", "history_file"]
+__all__ = ["SqlCompletion", "SqlPrompt", "history_file"]
 
 KEYWORDS: Final = (
     "SELECT",
@@ -86,7 +86,7 @@ HELP: Final = (
 )
 
 
-class Completion:
+class SqlCompletion:
     """What a word may become: keywords in the letters typed, views, and columns of those that the
     statement names (of all, while it names none). ``columns``: view → columns, as SQL writes them."""
 
@@ -119,7 +119,7 @@ def history_file() -> Path:
     return Path(state or Path.home() / ".local/state") / "waltap/spark-sql-history"
 
 
-class Prompt:
+class SqlPrompt:
     """Reads statements until the end of the input. ``run`` answers one, and raises what it cannot
     answer; ``columns`` tells the views there are now, ``say`` shows a line."""
 
@@ -187,7 +187,7 @@ class Prompt:
             self._say(f"there is no view {view}; \\d lists them")
 
     def _complete(self, begun: str, line: str) -> list[str]:
-        return Completion(self._columns()).words(begun, "\n".join((*self._begun, line)))
+        return SqlCompletion(self._columns()).words(begun, "\n".join((*self._begun, line)))
 
 
 @contextlib.contextmanager

@@ -21,10 +21,10 @@ from waltap_spark.modes import (
 )
 from waltap_spark.places import COLUMN
 from waltap_spark.schema import LOG_FIELDS
-from waltap_spark.shared_targets import Places, checked_places
+from waltap_spark.shared_targets import TargetMappings, checked_places
 from waltap_spark.targets import OF_HISTORY, checked_divisions, checked_names
 
-__all__ = ["DeltaProperties", "IcebergProperties", "SparkProperties", "TargetProperties"]
+__all__ = ["DeltaTableProperties", "IcebergTableProperties", "SparkProperties", "TargetProperties"]
 
 RULES: Final = {"format.names": ",", "format.partition.by": ";", "format.cluster.by": ";"}
 """Properties of formats that are rules by table, TABLE-REGEX:…, each with what parts its rules."""
@@ -311,7 +311,7 @@ class SparkProperties(StorageProperties):
 
     def called(self, table: str) -> str:
         """Return the table that ``table`` becomes a part of, by ``source.into``."""
-        place = Places(self.source_into).of(*table.split(".", 1))
+        place = TargetMappings(self.source_into).of(*table.split(".", 1))
         return table if place is None else place.name
 
     def idle_names(self, names: Callable[[str], Sequence[str]]) -> Iterator[tuple[str, str]]:
@@ -406,7 +406,7 @@ class TargetProperties(Properties):
         return self
 
 
-class DeltaProperties(TargetProperties):
+class DeltaTableProperties(TargetProperties):
     """Where Delta tables are, and what they keep."""
 
     catalog: str = declare(
@@ -434,7 +434,7 @@ class DeltaProperties(TargetProperties):
         return value
 
 
-class IcebergProperties(TargetProperties):
+class IcebergTableProperties(TargetProperties):
     """Where Iceberg tables are, and what they keep."""
 
     catalog: str = declare(

@@ -14,14 +14,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from waltap_sinks.changelog import Manifest, Mark
+from waltap_sinks.changelog import LogPosition, Manifest
 from waltap_spark.beside import unlike
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from waltap_spark.output import OutputState, TableState
-    from waltap_spark.plan import Group
+    from waltap_spark.plan import SegmentGroup
 
 __all__ = ["lacks_values", "leave_out_known", "may_repeat", "needed", "reached"]
 
@@ -40,7 +40,7 @@ def reached(before: "OutputState", manifests: Iterable[Manifest]) -> dict[int, i
 
 
 def needed(
-    reach: Mapping[int, int], mark: Mark, tables: "Iterable[TableState]"
+    reach: Mapping[int, int], mark: LogPosition, tables: "Iterable[TableState]"
 ) -> tuple[tuple[int, int], ...]:
     """Return of ``reach`` the epochs that some of ``tables``, which else stand at ``mark``, has still to
     come."""
@@ -53,7 +53,7 @@ def _before(reach: Mapping[int, int], epoch: int) -> int:
     return next((reach[each] for each in sorted(reach) if each >= epoch), 0)
 
 
-def may_repeat(table: "TableState", group: "Group", reach: Mapping[int, int]) -> bool:
+def may_repeat(table: "TableState", group: "SegmentGroup", reach: Mapping[int, int]) -> bool:
     """Tell whether changes of ``group`` may be some that ``table`` had in an earlier epoch.
 
     ``reach``: as `reached` has it.
@@ -66,7 +66,7 @@ def may_repeat(table: "TableState", group: "Group", reach: Mapping[int, int]) ->
     )
 
 
-def lacks_values(table: "TableState", group: "Group") -> bool:
+def lacks_values(table: "TableState", group: "SegmentGroup") -> bool:
     """Tell whether changes of ``group`` that come again to a table without a history would take values
     from its rows: what a row kept under its old key, or in a column that was added since."""
     has = {column.name for column in group.columns}
@@ -74,7 +74,7 @@ def lacks_values(table: "TableState", group: "Group") -> bool:
 
 
 def leave_out_known(
-    group: "Group",
+    group: "SegmentGroup",
     rows: "DataFrame",
     history: "DataFrame",
     write: "Callable[[DataFrame], str]",

@@ -24,7 +24,7 @@ from waltap_spark.timeline import fresh, rows_after
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from waltap_spark.spared import Spared
+    from waltap_spark.spared import RetainedKeys
 
 __all__ = ["changes_frame", "current_frame"]
 
@@ -69,7 +69,7 @@ def current_frame(
     *,
     pending: "DataFrame | None" = None,
     after: "DataFrame | None" = None,
-    spared: "Spared | None" = None,
+    spared: "RetainedKeys | None" = None,
 ) -> "DataFrame":
     """Return the rows that the table holds: its base with the pending changes applied.
 

@@ -9,14 +9,14 @@ import time
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
-from waltap_spark.formats import Step, TableFormat
+from waltap_spark.formats import CommitContext, TableFormat
 from waltap_spark.output import OutputState, TableState
-from waltap_spark.session import Suited, each_in_one
+from waltap_spark.session import SizedSession, each_in_one
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Resting"]
+__all__ = ["IdleTables"]
 
 REST_S: Final = 3600.0
 """How long a table rests: far below what formats keep old versions for, a few days."""
@@ -27,14 +27,16 @@ SHARE_S: Final = 2.0
 """How long one look at tables may keep changes waiting: the others have their turn with the next one."""
 
 
-class Resting:
+class IdleTables:
     """Looks after the tables of one output, at its start and once in a while."""
 
     def __init__(self, tables: TableFormat) -> None:
         self._format, self._next = tables, 0.0
         self._left: list[str] = []
 
-    def found(self, sessions: SimpleQueue[Suited], state: OutputState) -> dict[str, TableState]:
+    def found(
+        self, sessions: SimpleQueue[SizedSession], state: OutputState
+    ) -> dict[str, TableState]:
         """Return the tables that go on, as they are to be committed, found in one of ``sessions``. No step
         of them may be owed."""
         began = time.monotonic()
@@ -43,7 +45,7 @@ class Resting:
         found = dict[str, TableState]()
 
         def look(spark: "SparkSession") -> None:
-            step = Step(spark=spark, number=state.number, mark=state.mark, attempt="")
+            step = CommitContext(spark=spark, number=state.number, mark=state.mark, attempt="")
             while self._left:
                 names, self._left = self._left[:AT_ONCE], self._left[AT_ONCE:]
                 tables = {name: state.tables[name] for name in names if name in state.tables}

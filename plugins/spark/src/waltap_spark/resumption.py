@@ -12,9 +12,9 @@ from typing import Final, Literal, TypeVar
 import msgspec
 
 from waltap.unreadable import UNREADABLE
-from waltap_spark.output import BasePart, ChangeSet, Output, Staged, TableState
+from waltap_spark.output import BasePart, ChangeSet, SparkOutput, StagedSegment, TableState
 
-__all__ = ["Asked", "How", "Requests", "resumed"]
+__all__ = ["AnsweredRequests", "How", "ResumeRequests", "resumed"]
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ How = Literal["again", "text", "anew", "over"]
 the table holds is given up; changes since where it stands are applied, older rows come with a snapshot.
 over: the segment that is damaged is passed over; a snapshot brings what its rows left."""
 
-Part = TypeVar("Part", BasePart, ChangeSet, Staged)
+Part = TypeVar("Part", BasePart, ChangeSet, StagedSegment)
 
 FOLDER: Final = "_waltap/requests"
 LOOK_S: Final = 2.0
@@ -31,27 +31,27 @@ LOOK_S: Final = 2.0
 ANEW: Final = "it was begun anew, rows from before come with a snapshot"
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One question. ``table``: ``schema.table``."""
 
     table: str
     how: How
 
 
-class Requests:
+class ResumeRequests:
     """The requests for one output."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: SparkOutput) -> None:
         self._output = output
         self._next_look = 0.0
 
     def ask(self, table: TableState, how: How) -> None:
         """Ask for ``table``; an older request for it counts no more."""
         name = table.folder.replace("/", "-") + ".json"
-        data = msgspec.json.encode(Request(table=table.name, how=how)) + b"\n"
+        data = msgspec.json.encode(ResumeRequest(table=table.name, how=how)) + b"\n"
         self._output.store.publish(f"{FOLDER}/{name}", data)
 
-    def found(self) -> dict[str, Request]:
+    def found(self) -> dict[str, ResumeRequest]:
         """Return what was asked, by file; looks every `LOOK_S` and finds nothing between."""
         now = time.monotonic()
         if now < self._next_look:
@@ -61,7 +61,7 @@ class Requests:
         for name in self._output.store.names(FOLDER):
             path = f"{FOLDER}/{name}"
             try:
-                found[path] = msgspec.json.decode(self._output.store.read(path), type=Request)
+                found[path] = msgspec.json.decode(self._output.store.read(path), type=ResumeRequest)
             except UNREADABLE as error:
                 log.warning("%s is no request, and is removed: %s", path, error)
                 self._output.store.delete(path)
@@ -73,7 +73,7 @@ class Requests:
 
 
 @dataclass(slots=True)
-class Asked:
+class AnsweredRequests:
     """Requests that one commit answers, and the tables as they are to be tried."""
 
     paths: list[str] = field(default_factory=list)

@@ -9,24 +9,24 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from waltap_spark.column_identity import aside, put_aside
-from waltap_spark.formats import Evolution, Step, TableFormat
+from waltap_spark.formats import CommitContext, TableChange, TableFormat
 from waltap_spark.log_rows import logged_types
-from waltap_spark.output import Output, TableState
-from waltap_spark.plan import Group
+from waltap_spark.output import SparkOutput, TableState
+from waltap_spark.plan import SegmentGroup
 from waltap_spark.wide_decimals import make_readable
 
 if TYPE_CHECKING:
-    from waltap.files.store import Store
+    from waltap.files.store import FileStore
 
 __all__ = ["readable_types", "with_spare_names"]
 
 
 def with_spare_names(
     tables: TableFormat,
-    step: Step,
+    step: CommitContext,
     gone: TableState,
     table: TableState,
-    group: Group,
+    group: SegmentGroup,
     types: Mapping[str, str],
 ) -> TableState:
     """Return ``table``, which took the place of ``gone`` and gets ``types``, columns of ``group``,
@@ -43,12 +43,16 @@ def with_spare_names(
 
     if not spares:
         return learn(table)
-    change = Evolution(key=table.key, renames=spares, replaces=False, learn=learn)
+    change = TableChange(key=table.key, renames=spares, replaces=False, learn=learn)
     return tables.evolve(step, table, change)
 
 
 def readable_types(
-    step: Step, table: TableState, group: Group, store: "Store", output: Output
+    step: CommitContext,
+    table: TableState,
+    group: SegmentGroup,
+    store: "FileStore",
+    output: SparkOutput,
 ) -> dict[str, str]:
     """Return the columns of ``group``; see that Spark reads its segments."""
     make_readable(store, output, group, partial(step.path, table, "changes"))

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-__all__ = ["RETRY_S", "Retries"]
+__all__ = ["RETRY_S", "TableRetries"]
 
 RETRY_S: Final = 60.0
 """How long a table is left alone at least."""
@@ -17,7 +17,7 @@ MOST: Final = 15.0
 """So many times `RETRY_S` at most."""
 
 
-class Retries:
+class TableRetries:
     """What is known of tries, by table; all tables are due for one who has tried none."""
 
     def __init__(self) -> None:

@@ -25,7 +25,15 @@ if TYPE_CHECKING:
 
     Action = Callable[[SparkSession], None]
 
-__all__ = ["REQUIRED", "Suited", "each_in_one", "make_active", "prepare", "quiet", "start_session"]
+__all__ = [
+    "REQUIRED",
+    "SizedSession",
+    "each_in_one",
+    "make_active",
+    "prepare",
+    "quiet",
+    "start_session",
+]
 
 ROW_GROUP_BYTES: Final = str(32 << 20)
 """Rows may be megabytes long, and each task of Spark reads up to 4096 rows of a row group at once."""
@@ -198,7 +206,7 @@ def make_active(spark: "SparkSession") -> None:
         sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001
 
 
-class Suited:
+class SizedSession:
     """A session whose plans are made for as many rows as they are over. Of one thread at a time."""
 
     def __init__(self, spark: "SparkSession") -> None:
@@ -216,7 +224,9 @@ class Suited:
         return self.session
 
 
-def each_in_one(sessions: "SimpleQueue[Suited]", actions: "Sequence[Action]", most: int) -> None:
+def each_in_one(
+    sessions: "SimpleQueue[SizedSession]", actions: "Sequence[Action]", most: int
+) -> None:
     """Do ``actions``, ``most`` at the same time, each in one of ``sessions``, which is nobody else's."""
 
     def run(action: "Action") -> None:

@@ -10,17 +10,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from waltap.config.layers import Setting
-from waltap.config.namespace import Findings, Namespace
+from waltap.config.layers import GivenProperty
+from waltap.config.namespace import Namespace, ValidationResult
 from waltap.config.property import declarations
-from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
+from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 from waltap.files import StorageProperties
 from waltap_spark.applier import ApplyOptions
 from waltap_spark.column_names import ColumnNames
 from waltap_spark.follower import FollowOptions
 from waltap_spark.modes import ModeRules
 from waltap_spark.properties import SparkProperties
-from waltap_spark.shared_targets import Places
+from waltap_spark.shared_targets import TargetMappings
 
 __all__ = [
     "GIVEN",
@@ -47,15 +47,15 @@ def properties_of(pairs: Iterable[str], output: str, **given: object) -> SparkPr
     ``given``: properties by the name of their field, which win. Raises: ConfigurationError, with
     everything that is wrong.
     """
-    findings = Findings(debezium=False, folder=Path.cwd())
-    settings: dict[str, Setting] = {}
+    findings = ValidationResult(debezium=False, folder=Path.cwd())
+    settings: dict[str, GivenProperty] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if equals and name not in ELSEWHERE:
-            settings[name] = Setting(name, value, "--set")
+            settings[name] = GivenProperty(name, value, "--set")
             continue
         what = "says nothing here" if equals else "is not NAME=VALUE"
-        findings.problems.append(Problem("--set", what, value=pair if not equals else name))
+        findings.problems.append(PropertyProblem("--set", what, value=pair if not equals else name))
     by_field = {each.field: each.name for each in declarations(SparkProperties)}
     forced: dict[str, object] = {by_field[field]: value for field, value in given.items()}
     namespace = Namespace(settings, findings, prefix="--set ")
@@ -120,7 +120,7 @@ def apply_options(properties: SparkProperties) -> ApplyOptions:
         ),
         dropped=properties.columns_dropped,
         names=ColumnNames(properties.columns_names, properties.columns_renames),
-        places=Places(properties.source_into, properties.source_column),
+        places=TargetMappings(properties.source_into, properties.source_column),
     )
 
 

@@ -22,7 +22,7 @@ from waltap_spark.schema import LOG_FIELDS, common_type, floating, struct_of
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from waltap_spark.output import Facts, TableState
+    from waltap_spark.output import LogFacts, TableState
 
 __all__ = [
     "after_last_truncate",
@@ -118,7 +118,7 @@ def of_touched_keys(
     base: "DataFrame",
     key: Sequence[str],
     rows: "DataFrame",
-    changes: "Sequence[Facts]",
+    changes: "Sequence[LogFacts]",
     how: Literal["left_semi", "left_anti"],
 ) -> "DataFrame":
     """Return those of ``base`` whose key is one of those of ``rows``, or none of them (``left_anti``)."""
@@ -133,7 +133,7 @@ def of_touched_keys(
 
 @set_aside
 def settled(
-    table: "TableState", changes: "Sequence[Facts]", rows: "DataFrame", base: "DataFrame"
+    table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":
     """Return one row for each key of ``rows``: the table's columns as they are after all of them (and
     those that its mode adds), and `gone`. ``changes`` is what is known of the rows, ``base`` what the
@@ -190,7 +190,7 @@ def settled(
 
 @set_aside
 def with_moves(
-    table: "TableState", changes: "Sequence[Facts]", rows: "DataFrame", base: "DataFrame"
+    table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":
     """Return ``rows`` in which those that got a new key have what they kept from under their old one."""
     told = [name for change in changes if change.moved for name in change.unchanged]
@@ -231,7 +231,7 @@ def _match(key: Sequence[str], other: str) -> "Column":
 
 
 def copies(
-    table: "TableState", changes: "Sequence[Facts]", base: "DataFrame", rows: "DataFrame"
+    table: "TableState", changes: "Sequence[LogFacts]", base: "DataFrame", rows: "DataFrame"
 ) -> "DataFrame":
     """Return ``base`` with ``rows`` added, and one equal row less for every deleted one: equal in what a
     change tells (`TableState.told`)."""

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 from waltap.capture.java_regex import java_pattern, java_replacement
 from waltap_spark.errors import SourcesDiffer
 from waltap_spark.modes import said
-from waltap_spark.places import COLUMN, Place
+from waltap_spark.places import COLUMN, TargetMapping
 from waltap_spark.schema import common_type
 
 if TYPE_CHECKING:
     from waltap_spark.output import TableState
 
 __all__ = [
-    "Places",
-    "Shapes",
+    "SharedShapes",
+    "TargetMappings",
     "checked_places",
     "require_place",
     "sharers",
@@ -31,14 +31,14 @@ __all__ = [
 ]
 
 
-class Places:
+class TargetMappings:
     """What a profile says: TABLE-REGEX:SCHEMA.TABLE@SOURCE, first match wins; without @SOURCE a source is
     called as its schema. ``$1`` are groups of the pattern, in all three; what matched nothing is empty."""
 
     def __init__(self, rules: Sequence[str] = (), column: str = COLUMN) -> None:
         self._rules, self._column = tuple(rules), column
 
-    def of(self, schema: str, table: str) -> Place | None:
+    def of(self, schema: str, table: str) -> TargetMapping | None:
         """Return the place of a table, None where it has a target to itself. Case counts."""
         for rule in self._rules:
             pattern, target, source = _parts(rule)
@@ -51,7 +51,7 @@ class Places:
                 )
                 if not source:
                     called = schema
-                return Place(schema=own, table=name, source=called, column=self._column)
+                return TargetMapping(schema=own, table=name, source=called, column=self._column)
         return None
 
 
@@ -74,7 +74,7 @@ def _parts(rule: str) -> tuple[str, str, str]:
     return pattern, target.strip().replace(r"\.", "."), source.strip()
 
 
-def require_place(table: "TableState", places: Places, columns: Iterable[str]) -> None:
+def require_place(table: "TableState", places: TargetMappings, columns: Iterable[str]) -> None:
     """See that ``table``, with ``columns``, has the place that ``places`` give it.
 
     Raises: SourcesDiffer.
@@ -95,7 +95,7 @@ def require_place(table: "TableState", places: Places, columns: Iterable[str]) -
             )
 
 
-def _said(place: Place | None) -> str:
+def _said(place: TargetMapping | None) -> str:
     if place is None:
         return "a table by itself"
     return f"source {place.source} of {place.name}, in column {place.column}"
@@ -121,7 +121,7 @@ def union_columns(tables: "Sequence[TableState]") -> dict[str, str]:
     return columns
 
 
-class Shapes:
+class SharedShapes:
     """What the columns of shared targets are, while tables are applied at the same time.
 
     ``tables``: those of the last commit, by name.

@@ -13,22 +13,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from waltap.errors import SinkError
-from waltap.files.store import Store
+from waltap.files.store import FileStore
 from waltap.sink.fail_stop import FailStop
-from waltap.sink.onward import Onward
+from waltap.sink.onward import DownstreamProgress
 from waltap.sink.sink import Sink, SinkContext
 from waltap.snapshot.chunk import SnapshotChunk
-from waltap.source.connector import Check
-from waltap.source.coverage import Coverage
+from waltap.source.connector import PreflightCheck
+from waltap.source.coverage import PublicationCompleteness
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.applied import AppliedSoFar
 from waltap_spark.errors import TablesStandStill
 from waltap_spark.formats.choice import FormatChoice
-from waltap_spark.handed import NO_MORE, TableChunks, packed
+from waltap_spark.handed import NO_MORE, AssignedSplits, packed
 from waltap_spark.java import require_java, require_pyspark
-from waltap_spark.output import Output, applied_by_all
+from waltap_spark.output import SparkOutput, applied_by_all
 from waltap_spark.process import DriverProcess
 from waltap_spark.properties import SparkProperties
 
@@ -66,7 +66,7 @@ class SparkSink(Sink):
         self._log = ChangeLogSink(
             ChangeLogProperties(path=changelog, compression=properties.compression),
             context,
-            store=Store(changelog, properties),
+            store=FileStore(changelog, properties),
         )
         self._fail_stop = FailStop(path)
         self._tables = tables_of(path)
@@ -86,7 +86,7 @@ class SparkSink(Sink):
             log_file = context.state_dir / "spark.log"
             self._driver = DriverProcess(properties, changelog, self._tables, log_file)
 
-    def check(self) -> list[Check]:
+    def check(self) -> list[PreflightCheck]:
         """Look for Java and pyspark, and whether the change log can be written.
 
         Raises: JavaMissing, PysparkUnfit, and what a change log raises.
@@ -95,7 +95,9 @@ class SparkSink(Sink):
         if self._driver is not None:
             java, spark = require_java(), require_pyspark()
             self._choice.settings(spark, self._settings)
-            checks.append(Check(name="sink spark", verdict="ok", found=f"{java}, pyspark {spark}"))
+            checks.append(
+                PreflightCheck(name="sink spark", verdict="ok", found=f"{java}, pyspark {spark}")
+            )
         return checks
 
     def open(self) -> Position | None:
@@ -109,7 +111,7 @@ class SparkSink(Sink):
             self._driver.start()
         return held
 
-    def begins(self, coverage: Coverage) -> None:
+    def begins(self, coverage: PublicationCompleteness) -> None:
         """As the change log. Raises: FilesUnavailable."""
         self._log.begins(coverage)
 
@@ -175,7 +177,7 @@ class SparkSink(Sink):
         tables: dict[str, list[SnapshotChunk]] = {}
         for chunk in chunks:
             tables.setdefault(chunk.relation.name, []).append(chunk)
-        of = {table: TableChunks.of(some, self._context) for table, some in tables.items()}
+        of = {table: AssignedSplits.of(some, self._context) for table, some in tables.items()}
         self._driver.give(packed(name, of))
         self._awaited = tuple(tables)
         return name
@@ -198,7 +200,7 @@ class SparkSink(Sink):
         self._driver.give(NO_MORE)  # it has what connects to the source
         return {name: tables[name].handed_rows for name in awaited if name in tables}
 
-    def onward(self) -> Sequence[Onward]:
+    def onward(self) -> Sequence[DownstreamProgress]:
         """Tell how far Spark has come."""
         return [self._applied.onward(self._log.mark)]
 
@@ -223,10 +225,10 @@ class SparkSink(Sink):
             self._driver.finish()
 
     def _written(self) -> ChangeLog:
-        return ChangeLog(Store(self._changelog, self._storage))
+        return ChangeLog(FileStore(self._changelog, self._storage))
 
-    def _kept(self) -> Output:
-        return Output(Store(self._tables, self._storage))
+    def _kept(self) -> SparkOutput:
+        return SparkOutput(FileStore(self._tables, self._storage))
 
     def _all_applied(self) -> bool:
         try:

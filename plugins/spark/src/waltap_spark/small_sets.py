@@ -7,13 +7,13 @@ to 0.3 s for each; pyarrow takes one or two milliseconds. The files are the same
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from waltap.files.store import Store
+from waltap.files.store import FileStore
 from waltap_spark.schema import LOG_FIELDS
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from waltap_spark.plan import Group
+    from waltap_spark.plan import SegmentGroup
 
 __all__ = ["LARGE", "is_small", "merged_rows", "rows_of", "stored_types", "write_rows"]
 
@@ -25,7 +25,7 @@ LARGE: Final = 64 << 20
 """Bytes of values, no more than which this process holds at once."""
 
 
-def is_small(group: "Group") -> bool:
+def is_small(group: "SegmentGroup") -> bool:
     """Tell whether the rows of ``group`` are so few that this process writes them."""
     if group.converted or group.elsewhere or not group.segments:
         return False
@@ -33,7 +33,7 @@ def is_small(group: "Group") -> bool:
     return few and 0 < group.bytes <= SMALL_BYTES
 
 
-def stored_types(store: Store, segment: str) -> dict[str, str]:
+def stored_types(store: FileStore, segment: str) -> dict[str, str]:
     """Return the columns of a segment: name → type as Spark infers it, in JSON, without the log's own.
 
     Raises: PySparkTypeError, for a type that only Spark itself can tell.
@@ -46,7 +46,7 @@ def stored_types(store: Store, segment: str) -> dict[str, str]:
     return {name: kind.json() for name, kind in types.items()}
 
 
-def rows_of(store: Store, group: "Group", names: Sequence[str]) -> "pa.Table":
+def rows_of(store: FileStore, group: "SegmentGroup", names: Sequence[str]) -> "pa.Table":
     """Return the rows of ``group`` as a set of changes has them: columns ``names``, then the log's own.
 
     Raises: ValueError, when they are not as many as the manifests say.
@@ -81,14 +81,14 @@ def _renamed(rows: "pa.Table", called: dict[str, str]) -> "pa.Table":
     return rows.set_column(at, field, pa.array(list(told), field.type))
 
 
-def merged_rows(store: Store, paths: Sequence[str]) -> "pa.Table":
+def merged_rows(store: FileStore, paths: Sequence[str]) -> "pa.Table":
     """Return the rows of sets of one schema."""
     import pyarrow as pa
 
     return pa.concat_tables([store.read_parquet(path) for path in paths])
 
 
-def write_rows(store: Store, path: str, rows: "pa.Table") -> int:
+def write_rows(store: FileStore, path: str, rows: "pa.Table") -> int:
     """Write one file; return its bytes. It is not durable yet."""
     from pyarrow import parquet
 

@@ -5,26 +5,26 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Literal
 
-from waltap.files.store import Store
+from waltap.files.store import FileStore
 from waltap_spark.expression import column_of
 from waltap_spark.log_rows import logged, logged_types
-from waltap_spark.output import Output, TableState
-from waltap_spark.plan import Group
+from waltap_spark.output import SparkOutput, TableState
+from waltap_spark.plan import SegmentGroup
 from waltap_spark.settle import of_touched_keys
 from waltap_spark.wide_decimals import make_readable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Spared", "spared"]
+__all__ = ["RetainedKeys", "spared"]
 
 
 @dataclass(frozen=True)
-class Spared:
+class RetainedKeys:
     """Keys that a snapshot has in ``groups`` behind the first, which ends what it lacks: not those."""
 
     keys: "DataFrame"
-    groups: Sequence[Group]
+    groups: Sequence[SegmentGroup]
 
     def of(
         self, base: "DataFrame", key: Sequence[str], how: Literal["left_semi", "left_anti"]
@@ -35,12 +35,12 @@ class Spared:
 
 def spared(
     table: TableState,
-    group: Group,
+    group: SegmentGroup,
     rows: "DataFrame",
-    files: Store,
-    output: Output,
+    files: FileStore,
+    output: SparkOutput,
     path: Callable[[TableState, Literal["changes"]], str],
-) -> Spared | None:
+) -> RetainedKeys | None:
     """Return what ``group``, whose rows are ``rows``, is not to end of ``table``, None where all of its
     snapshot is in it. ``path`` gives a folder of ``output`` for what Spark cannot read as it is."""
     others = [each for each in group.others if each.key == group.key]
@@ -55,4 +55,4 @@ def spared(
             logged(rows.sparkSession, files, each, types).select(*map(column_of, each.key))
         )
     keys = reduce(lambda one, other: one.unionByName(other), frames)
-    return Spared(of_touched_keys(keys, group.key, rows, [group], "left_anti"), others)
+    return RetainedKeys(of_touched_keys(keys, group.key, rows, [group], "left_anti"), others)

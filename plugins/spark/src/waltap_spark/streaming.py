@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from waltap_sinks.changelog import ChangeLog, Manifest
 from waltap_sinks.changelog.manifest import parse_manifest
 from waltap_spark.addresses import address
-from waltap_spark.applier import Applier
-from waltap_spark.follower import Follower, FollowOptions
-from waltap_spark.pace import Pace
+from waltap_spark.applier import OutputApplier
+from waltap_spark.follower import FollowOptions, LogFollower
+from waltap_spark.pace import AdaptiveBatchSize
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,7 +28,7 @@ BATCH_FILES = 500
 def start_query(
     spark: "SparkSession",
     changelog: ChangeLog,
-    applier: Applier,
+    applier: OutputApplier,
     checkpoint: str,
     options: FollowOptions | None = None,
     *,
@@ -52,8 +52,8 @@ def start_query(
         .load(address(changelog.store, "manifests"))
     )
 
-    pace = Pace(chosen.batch_s, chosen.batch_rows)
-    follower = Follower(changelog, applier, chosen)
+    pace = AdaptiveBatchSize(chosen.batch_s, chosen.batch_rows)
+    follower = LogFollower(changelog, applier, chosen)
     last = changelog.last() if available_now else None
 
     def end_batch() -> None:
@@ -85,7 +85,7 @@ def start_query(
     return writer.start()
 
 
-def _chain(changelog: ChangeLog, applier: Applier, found: list[Manifest]) -> list[Manifest]:
+def _chain(changelog: ChangeLog, applier: OutputApplier, found: list[Manifest]) -> list[Manifest]:
     """Return the manifests that follow what was applied, in order and without a gap."""
     applied = applier.state.mark
     fresh = sorted((step for step in found if step.mark > applied), key=lambda step: step.mark)

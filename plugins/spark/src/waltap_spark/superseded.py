@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame
 
-    from waltap.files.store import Store
+    from waltap.files.store import FileStore
     from waltap_spark.output import TableState
-    from waltap_spark.plan import Group
+    from waltap_spark.plan import SegmentGroup
 
     Flags = NDArray[np.bool_]
     Whole = NDArray[np.integer[Any]]
@@ -60,7 +60,7 @@ floating point are one key for Spark alone."""
 
 
 def last_rows(
-    table: "TableState", group: "Group", store: "Store", rows: "DataFrame"
+    table: "TableState", group: "SegmentGroup", store: "FileStore", rows: "DataFrame"
 ) -> "DataFrame | None":
     """Return what `settle.settled` does of ``rows``, those of ``group`` with the columns of ``table``;
     None where that cannot be told here. What is wrong with a segment is for Spark to tell."""
@@ -87,14 +87,14 @@ def last_rows(
     return kept.select(*own, (column_of("_op") == F.lit("d")).alias(gone(table)))
 
 
-def _is_plain(group: "Group") -> bool:
+def _is_plain(group: "SegmentGroup") -> bool:
     """Tell whether the last row of a key is all there is to know of it, and rows are in the segments."""
     there = group.segments and not group.converted and not group.elsewhere
     whole = not group.unchanged and not group.moved and not group.crossed
     return bool(there and whole and "t" not in group.operations)
 
 
-def _stored_key(table: "TableState", group: "Group") -> list[str] | None:
+def _stored_key(table: "TableState", group: "SegmentGroup") -> list[str] | None:
     """Return what segments call the key; None where they do not have it, or values that differ in them are
     perhaps alike in the table, or for Spark."""
     has, ids = table.versions[group.fingerprint], table.version_ids.get(group.fingerprint, {})
@@ -111,7 +111,7 @@ def _stored_key(table: "TableState", group: "Group") -> list[str] | None:
     return found or None
 
 
-def _read(store: "Store", group: "Group", names: Sequence[str]) -> "pa.Table | None":
+def _read(store: "FileStore", group: "SegmentGroup", names: Sequence[str]) -> "pa.Table | None":
     """Return keys and positions of the rows of ``group``; None where they are too many, or in units that
     Spark does not have. Raises: FilesUnavailable, OSError, ArrowException."""
     import pyarrow as pa

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 __all__ = [
     "HISTORY",
     "OF_HISTORY",
-    "Claims",
-    "Division",
-    "Layout",
+    "FileLayout",
+    "NameClaims",
+    "PartitionField",
     "checked_divisions",
     "checked_names",
     "named",
@@ -79,7 +79,7 @@ def checked_names(rules: Sequence[str]) -> None:
         java_replacement(name.strip(), java_pattern(pattern, ignore_case=False))
 
 
-class Claims:
+class NameClaims:
     """Which table has which name of a catalogue. Tables are made at the same time, by several threads.
 
     ``tables``: those of the last commit; what they hold is theirs.
@@ -87,7 +87,7 @@ class Claims:
 
     def __init__(self, tables: "Callable[[], Mapping[str, TableState]]") -> None:
         self._tables, self._lock = tables, Lock()
-        self._made: dict[str, list[_Claim]] = {}
+        self._made: dict[str, list[_NameClaim]] = {}
 
     def take(
         self, owner: str, targets: Sequence[str], *, tells_case: bool, source: str = ""
@@ -102,11 +102,11 @@ class Claims:
             return at if tells_case else at.casefold()
 
         with self._lock:
-            held: dict[str, list[_Claim]] = {}
+            held: dict[str, list[_NameClaim]] = {}
             for name, table in self._tables().items():
                 part = "" if table.place is None else table.place.source
                 for target in table.held.targets.values() if table.held is not None else ():
-                    held.setdefault(folded(target.at), []).append(_Claim(name, target.at, part))
+                    held.setdefault(folded(target.at), []).append(_NameClaim(name, target.at, part))
             for claim in (each for claims in self._made.values() for each in claims):
                 held.setdefault(folded(claim.at), []).append(claim)
             for at in targets:
@@ -122,7 +122,7 @@ class Claims:
                         f"{owner} would be kept as {at}{as_well}: that is {claim.owner}'s already"
                     )
                     raise NameTaken(text, table=owner)
-            self._made[owner] = [_Claim(owner, at, source) for at in targets]
+            self._made[owner] = [_NameClaim(owner, at, source) for at in targets]
 
     def release(self, owner: str) -> None:
         """Let go of what ``owner`` took and has not been given."""
@@ -131,7 +131,7 @@ class Claims:
 
 
 @dataclass(frozen=True, slots=True)
-class _Claim:
+class _NameClaim:
     """A name, ``at``, that the table ``owner`` has, with others or alone (``source`` "")."""
 
     owner: str
@@ -143,7 +143,7 @@ class _Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class PartitionField:
     """One thing that files are divided by: a column, or what a transform (``days``, ``bucket``, …) makes
     of it; ``count`` is the transform's number, 0 where it has none."""
 
@@ -161,14 +161,14 @@ class Division:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class FileLayout:
     """How the files of one table of the format are divided, and what they are clustered by."""
 
-    partition: tuple[Division, ...] = ()
+    partition: tuple[PartitionField, ...] = ()
     cluster: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, name: str, partition: str, cluster: str) -> "Layout":
+    def of(cls, name: str, partition: str, cluster: str) -> "FileLayout":
         """Return what the rules ``partition`` and ``cluster`` say of ``name`` (``schema.table``, with
         `OF_HISTORY` for its history)."""
         found = tuple(_of(cluster, name))
@@ -205,25 +205,25 @@ def _rules(text: str) -> list[str]:
     return [rule.strip() for rule in text.split(";") if rule.strip()]
 
 
-def _of(rules: str, name: str) -> list[Division]:
+def _of(rules: str, name: str) -> list[PartitionField]:
     for rule in _rules(rules):
         if java_pattern(rule.rpartition(":")[0], ignore_case=False).fullmatch(name):
             return _divisions(rule)
     return []
 
 
-def _divisions(rule: str) -> list[Division]:
+def _divisions(rule: str) -> list[PartitionField]:
     parts = re.split(r",(?![^()]*\))", rule.rpartition(":")[2])
     return [_division(part.strip()) for part in parts]
 
 
-def _division(text: str) -> Division:
+def _division(text: str) -> PartitionField:
     match = _TRANSFORM.fullmatch(text)
     if match is None:
-        return Division(text)
+        return PartitionField(text)
     if match["plain"]:
-        return Division(match["column"].strip(), match["plain"])
-    return Division(match["of"].strip(), match["counted"], int(match["count"]))
+        return PartitionField(match["column"].strip(), match["plain"])
+    return PartitionField(match["of"].strip(), match["counted"], int(match["count"]))
 
 
 def refuse_alike(table: str, names: Iterable[str]) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.window import WindowSpec
 
-    from waltap_spark.output import Facts, TableState
+    from waltap_spark.output import LogFacts, TableState
 
 __all__ = ["changed", "fresh", "rows_after", "standing"]
 
@@ -60,7 +60,7 @@ def standing(table: "TableState", base: "DataFrame") -> "DataFrame":
 
 @set_aside
 def changed(
-    table: "TableState", changes: "Sequence[Facts]", rows: "DataFrame", base: "DataFrame"
+    table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":
     """Return the rows of ``table`` that ``rows`` change or add, and `gone`: whether a row is no more.
 
@@ -71,7 +71,7 @@ def changed(
 
 @set_aside
 def rows_after(
-    table: "TableState", changes: "Sequence[Facts]", rows: "DataFrame", base: "DataFrame"
+    table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":
     """Return all rows of ``table`` after ``rows``; as `changed`."""
     done = base.limit(0)
@@ -83,7 +83,7 @@ def rows_after(
     return done.unionByName(found.drop(CHANGED, GONE))
 
 
-def _empties(table: "TableState", changes: "Sequence[Facts]") -> bool:
+def _empties(table: "TableState", changes: "Sequence[LogFacts]") -> bool:
     """Tell whether rows end without a change of their own: by a truncate, or since a snapshot lacks
     them."""
     if table.mode.deletes == "kept":
@@ -92,7 +92,7 @@ def _empties(table: "TableState", changes: "Sequence[Facts]") -> bool:
 
 
 def _outcome(
-    table: "TableState", changes: "Sequence[Facts]", rows: "DataFrame", base: "DataFrame"
+    table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":
     """Return the rows of all keys that ``rows`` touch, with `CHANGED` and `GONE`; of versions the open
     ones."""
@@ -111,7 +111,7 @@ def _outcome(
 
 
 def _events(
-    table: "TableState", changes: "Sequence[Facts]", rows: "DataFrame", base: "DataFrame"
+    table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":
     """Return inserts, updates and deletes of single rows, as the mode takes them."""
     from pyspark.sql import Window
@@ -171,7 +171,7 @@ def _of_one_moment(rows: "DataFrame") -> "tuple[DataFrame, DataFrame]":
 
 
 def _states(
-    table: "TableState", changes: "Sequence[Facts]", events: "DataFrame", base: "DataFrame"
+    table: "TableState", changes: "Sequence[LogFacts]", events: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":
     """Return the states of each key, that of ``base`` among them (``__held``), whole: with what was not
     sent."""

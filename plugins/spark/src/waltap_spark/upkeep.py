@@ -10,7 +10,8 @@ This is for formats that write beside what is there; others see to it in their o
 Why two threads are safe here:
 
 - *What is shared.* The thread reads `OutputState`, which never changes once it is made, and writes files
-  whose names nobody else has. It has an `Output`, a table format and a Spark session of its own, since
+  whose names nobody else has. It has an `SparkOutput`, a table format and a Spark session of its
+  own, since
   none of them may be used by two threads. What it made goes through a queue. It takes no lock that a
   commit takes, and waits for nothing that a commit does, nor does a commit wait for it: no deadlock.
 - *Folding and a commit.* Only the thread that commits names files. It takes a result when all the files
@@ -18,7 +19,7 @@ Why two threads are safe here:
   Files that the thread reads may go meanwhile, when a commit dropped them longer ago than the grace: the
   thread's job fails then; if it did not, the result would not be taken, since these files count no more.
 - *Folding and the end.* `stop` has Spark cancel what the thread runs, and waits until the thread is gone.
-  What was made and not committed stays on disk, unnamed, until the next `Output.open` removes it.
+  What was made and not committed stays on disk, unnamed, until the next `SparkOutput.open` removes it.
 - *Folding and kill -9.* The same: the commit file names a result, or it does not.
 - *Spark's cores.* Jobs of the thread are in a pool of their own (`POOL`), so that under the fair scheduler
   a commit has its share of the cores while a large table is folded.
@@ -36,14 +37,14 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import msgspec
 
-from waltap_spark.formats import Step, TableFormat
-from waltap_spark.output import Output, OutputState, TableState
-from waltap_spark.session import Suited, make_active
+from waltap_spark.formats import CommitContext, TableFormat
+from waltap_spark.output import OutputState, SparkOutput, TableState
+from waltap_spark.session import SizedSession, make_active
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Kept", "Upkeep", "grafted"]
+__all__ = ["CompactionResult", "CompactionWorker", "grafted"]
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ P = TypeVar("P", bound=_HasPath)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CompactionResult:
     """A table before and after its files were tended."""
 
     before: TableState
@@ -78,7 +79,7 @@ class Kept:
         return self.after.paths() - self.before.paths()
 
 
-def grafted(now: TableState, kept: Kept) -> TableState | None:
+def grafted(now: TableState, kept: CompactionResult) -> TableState | None:
     """Return ``now`` with the files that ``kept`` made in place of those it made them of; None when these
     do not count any more."""
     before, after = kept.before, kept.after
@@ -123,23 +124,23 @@ def _own(session: "SparkSession") -> None:
         session.sparkContext.setLocalProperty("spark.scheduler.pool", POOL)
 
 
-class Upkeep:
+class CompactionWorker:
     """Tends the files of one output's tables. `start` it, or call `tend` by hand.
 
     ``tables`` and ``output`` are its own: nothing of them is shared with who commits.
     """
 
     def __init__(
-        self, session: Callable[[], "SparkSession"], output: Output, tables: TableFormat
+        self, session: Callable[[], "SparkSession"], output: SparkOutput, tables: TableFormat
     ) -> None:
         self._make_session, self._output, self._format = session, output, tables
-        self._session: Suited | None = None
+        self._session: SizedSession | None = None
         self._state: OutputState | None = None
         self._seen: dict[str, TableState] = {}
         self._retry: dict[str, float] = {}
         self._waiting: set[str] = set()
         """Tables whose new files are not part of a commit yet."""
-        self._done: SimpleQueue[Kept] = SimpleQueue()
+        self._done: SimpleQueue[CompactionResult] = SimpleQueue()
         self._wake, self._ends = threading.Event(), threading.Event()
         self._tending = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -149,9 +150,9 @@ class Upkeep:
         self._state = state
         self._wake.set()
 
-    def done(self) -> list[Kept]:
-        """Return what was made since the last call. Who asks commits it, or removes it (`Kept.made`), and
-        says so (`settle`)."""
+    def done(self) -> list[CompactionResult]:
+        """Return what was made since the last call. Who asks commits it, or removes it
+        (`CompactionResult.made`), and says so (`settle`)."""
         found = []
         while True:
             try:
@@ -202,11 +203,11 @@ class Upkeep:
     def _tend_one(self, table: TableState, state: OutputState | None) -> bool:
         assert state is not None
         if self._session is None:
-            self._session = Suited(self._make_session())
+            self._session = SizedSession(self._make_session())
             if threading.current_thread() is self._thread:
                 _own(self._session.session)
                 make_active(self._session.session)
-        step = Step(
+        step = CommitContext(
             spark=self._session.suit(table.stored_rows),
             number=state.number,
             mark=state.mark,
@@ -223,7 +224,7 @@ class Upkeep:
             return False
         self._output.store.settle()
         self._waiting.add(table.name)
-        self._done.put(Kept(table, after))
+        self._done.put(CompactionResult(table, after))
         took = round((time.monotonic() - started) * 1000)
         log.info("tended %s", table.name, extra={"duration_ms": took})
         return True

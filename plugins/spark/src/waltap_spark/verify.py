@@ -9,14 +9,14 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from waltap.files.store import Store
-from waltap.sink.readable import KeptTable, Row, Rows, Side, by_key
+from waltap.files.store import FileStore
+from waltap.sink.readable import KeptTable, Row, Rows, TableReader, by_key
 from waltap_sinks.comparison.compare import compare as compared
-from waltap_sinks.comparison.found import Comparison
-from waltap_sinks.comparison.lacking import Captured
+from waltap_sinks.comparison.found import TableDifferences
+from waltap_sinks.comparison.lacking import CaptureScope
 from waltap_sinks.comparison.lacking import lacking as lacked
 from waltap_sinks.comparison.row_hash import row_text
-from waltap_sinks.comparison.source import Source
+from waltap_sinks.comparison.source import ComparisonSource
 from waltap_spark.canonical import expressions, spark_row_hash
 from waltap_spark.column_identity import PER_INCARNATION
 from waltap_spark.errors import TableUnknown
@@ -39,9 +39,9 @@ def compare(
     *,
     without: Sequence[str] = (),
     patience_s: float = 0.0,
-    captured: Captured | None = None,
+    captured: CaptureScope | None = None,
     publications: Sequence[str] = (),
-) -> list[Comparison]:
+) -> list[TableDifferences]:
     """Compare ``names`` (default: all tables that Spark has, and those that are ``captured``) in the
     source with Spark's.
 
@@ -64,8 +64,8 @@ def lacking(
 ) -> list[str]:
     """Return the tables of the source that have rows and that Spark has not, whether or not they are to be
     there: that is for a profile to say."""
-    anything = Captured(captures=lambda _schema, _table: True, unsure="no profile tells")
-    found = lacked(Source(connection), SparkTables(tables).tables(), anything)
+    anything = CaptureScope(captures=lambda _schema, _table: True, unsure="no profile tells")
+    found = lacked(ComparisonSource(connection), SparkTables(tables).tables(), anything)
     return [each.table for each in found if each.table not in without]
 
 
@@ -87,7 +87,7 @@ def open_readable(properties: SparkProperties, pipeline: str) -> "SparkTables":
             choice=FormatChoice(properties.format, properties.format_properties),
             storage=properties,
         )
-    tables = open_tables(spark, Store(properties.tables, properties))
+    tables = open_tables(spark, FileStore(properties.tables, properties))
     return SparkTables(tables, owns_session=True, memory=memory)
 
 
@@ -171,7 +171,7 @@ class SparkTables:
 
     def side(
         self, table: KeptTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
-    ) -> Side:
+    ) -> TableReader:
         """Return texts of the columns, as Spark makes them."""
         state = self._state(table.name)
         kinds = {} if state is None else state.columns
@@ -179,10 +179,10 @@ class SparkTables:
         for called, type_ in columns:
             found = expressions(called, type_, kinds[called]) if called in kinds else None
             texts[called] = "cast(null as string)" if found is None else found[1]
-        return _Side(self, table.name, texts, key)
+        return _SparkTable(self, table.name, texts, key)
 
 
-class _Side:
+class _SparkTable:
     """One table; each call reads what was committed by then."""
 
     def __init__(

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from waltap_sinks.changelog import ChangeLog, Manifest, Mark
+from waltap_sinks.changelog import ChangeLog, LogPosition, Manifest
 from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogRetired
-from waltap_spark.output import Output, OutputState, TableState
+from waltap_spark.output import OutputState, SparkOutput, TableState
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["Batch", "Progress", "TableProgress", "Watch", "drawn"]
+__all__ = ["AppliedCommit", "OutputMonitor", "OutputProgress", "TableLag", "drawn"]
 
 SHOWN = 5
 
 
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
+class AppliedCommit(msgspec.Struct, frozen=True, kw_only=True):
     """One commit. ``rows`` of each table, None where the change log no longer has its manifests.
 
     ``committed_ms``: when, since 1970 UTC; ``late_ms``: how long after its last transaction's commit.
@@ -34,7 +34,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     rows: dict[str, int] | None
 
 
-class TableProgress(msgspec.Struct, frozen=True, kw_only=True):
+class TableLag(msgspec.Struct, frozen=True, kw_only=True):
     """``waiting_rows`` are in the change log and not applied; ``lag_ms``: how long ago the first of them
     was committed, 0 without any. ``failed``: why the table stands still."""
 
@@ -44,26 +44,26 @@ class TableProgress(msgspec.Struct, frozen=True, kw_only=True):
     failed: str = ""
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class OutputProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The newest commits, oldest first, and every table."""
 
-    batches: tuple[Batch, ...]
-    tables: tuple[TableProgress, ...]
+    batches: tuple[AppliedCommit, ...]
+    tables: tuple[TableLag, ...]
 
 
-class Watch:
+class OutputMonitor:
     """Looks at the commits of ``output`` and at the change log that they follow. Single-threaded."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: SparkOutput) -> None:
         self._output = output
-        self._batches: dict[int, Batch] = {}
-        self._standing: dict[str, _Waiting] = {}
+        self._batches: dict[int, AppliedCommit] = {}
+        self._standing: dict[str, _WaitingRows] = {}
 
-    def look(self, now_ms: int) -> Progress:
+    def look(self, now_ms: int) -> OutputProgress:
         """Return how it stands. Raises: OutputDamaged, FilesUnavailable."""
         states = self._output.kept_states()[-SHOWN - 1 :]
         if not states:
-            return Progress(batches=(), tables=())
+            return OutputProgress(batches=(), tables=())
         log = ChangeLog(self._output.store.reached_alike(states[-1].changelog))
         known, self._batches = self._batches, {}
         for before, after in zip([None, *states[:-1]], states, strict=True):
@@ -71,12 +71,12 @@ class Watch:
                 continue  # where it began is not known any more
             found = known.get(after.number)
             self._batches[after.number] = found or _batch(log, before, after)
-        return Progress(
+        return OutputProgress(
             batches=tuple(self._batches.values())[-SHOWN:],
             tables=self._tables(log, states[-1], now_ms),
         )
 
-    def _tables(self, log: ChangeLog, state: OutputState, now_ms: int) -> tuple[TableProgress, ...]:
+    def _tables(self, log: ChangeLog, state: OutputState, now_ms: int) -> tuple[TableLag, ...]:
         """Count what waits behind the last commit anew, and what waits for tables that stand still on from
         the last look: it may be the log of days."""
         known, self._standing = self._standing, {}
@@ -84,24 +84,24 @@ class Watch:
             if _still(table) and table.mark is not None:
                 had = known.get(name)
                 fits = had is not None and had.since == table.mark
-                self._standing[name] = had if fits and had is not None else _Waiting(table.mark)
-        others: dict[str, _Waiting] = {}
+                self._standing[name] = had if fits and had is not None else _WaitingRows(table.mark)
+        others: dict[str, _WaitingRows] = {}
         begin = min([state.mark, *(each.until for each in self._standing.values())])
         try:
             for step in log.manifests(begin):
                 for entry in step.tables:
                     waits = self._standing.get(entry.name)
                     if waits is None:
-                        waits = others.setdefault(entry.name, _Waiting(state.mark))
+                        waits = others.setdefault(entry.name, _WaitingRows(state.mark))
                     waits.take(step, entry.rows)
                 for each in self._standing.values():
                     each.until = max(each.until, step.mark)
         except (ChangeLogRetired, ChangeLogDamaged):
             pass  # whoever applies it says so
         waiting = others | self._standing
-        nothing = _Waiting(state.mark)
+        nothing = _WaitingRows(state.mark)
         return tuple(
-            TableProgress(
+            TableLag(
                 table=name,
                 waiting_rows=waiting.get(name, nothing).rows,
                 lag_ms=waiting.get(name, nothing).lag_ms(now_ms),
@@ -113,10 +113,10 @@ class Watch:
         )
 
 
-class _Waiting:
+class _WaitingRows:
     """Rows of one table behind the mark ``since``, as far as ``until``."""
 
-    def __init__(self, since: Mark) -> None:
+    def __init__(self, since: LogPosition) -> None:
         self.since = self.until = since
         self.rows = 0
         self._first_us: int | None = None
@@ -133,7 +133,7 @@ class _Waiting:
         return 0 if self._first_us is None else max(0, now_ms - self._first_us // 1000)
 
 
-def _batch(log: ChangeLog, before: OutputState | None, after: OutputState) -> Batch:
+def _batch(log: ChangeLog, before: OutputState | None, after: OutputState) -> AppliedCommit:
     counted: Counter[str] = Counter()
     rows: dict[str, int] | None = counted
     try:
@@ -147,7 +147,7 @@ def _batch(log: ChangeLog, before: OutputState | None, after: OutputState) -> Ba
     committed_ms = round(after.committed_at * 1000)
     last = after.last_commit_ts
     moved = before is None or last != before.last_commit_ts
-    return Batch(
+    return AppliedCommit(
         number=after.number,
         committed_ms=committed_ms,
         late_ms=max(0, committed_ms - last // 1000) if last is not None and moved else None,
@@ -159,7 +159,7 @@ def _still(table: TableState) -> bool:
     return bool(table.failed) and table.mark is not None
 
 
-def drawn(progress: Progress, title: str) -> "Table":
+def drawn(progress: OutputProgress, title: str) -> "Table":
     """Return it as a table for a terminal: a line for each table, a column for each commit."""
     from rich.table import Table
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from waltap.files.store import Store
-    from waltap_spark.output import Output
-    from waltap_spark.plan import Group
+    from waltap.files.store import FileStore
+    from waltap_spark.output import SparkOutput
+    from waltap_spark.plan import SegmentGroup
 
 __all__ = ["make_readable", "text_of"]
 
@@ -32,7 +32,7 @@ def text_of(kind: "pa.DataType") -> "pa.DataType":
 
 
 def make_readable(
-    store: "Store", output: "Output", group: "Group", folder: Callable[[], str]
+    store: "FileStore", output: "SparkOutput", group: "SegmentGroup", folder: Callable[[], str]
 ) -> None:
     """Copy the segments of ``group`` to a ``folder`` of ``output``, where Spark cannot read them; once."""
     if group.converted or not any("decimal256" in each.arrow for each in group.columns):

@@ -3,7 +3,7 @@
 import abc
 from collections.abc import Sequence
 
-from waltap.errors import Retry, SinkError
+from waltap.errors import RetryVerdict, SinkError
 from waltap.format.record import Record
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
@@ -16,8 +16,8 @@ __all__ = ["AcknowledgedSink"]
 class AcknowledgedSink(Sink):
     """`write` returns when the server has acknowledged every record, so `flush` has nothing to do.
 
-    A batch that is given again after a failure that may pass (`Retry.SAME_BATCH`) goes on behind the
-    records that were acknowledged. Single-threaded.
+    A batch that is given again after a failure that may pass (`RetryVerdict.SAME_BATCH`) goes on
+    behind the records that were acknowledged. Single-threaded.
     """
 
     def __init__(self, place: str, context: SinkContext, *, json_only: bool = False) -> None:
@@ -49,7 +49,7 @@ class AcknowledgedSink(Sink):
                 self._context.may_write()
                 self._send(records[self._sent :])
         except BaseException as error:
-            if not isinstance(error, SinkError) or error.retry is not Retry.SAME_BATCH:
+            if not isinstance(error, SinkError) or error.retry is not RetryVerdict.SAME_BATCH:
                 self._gap.fail(error)
             raise
         self._pending = None

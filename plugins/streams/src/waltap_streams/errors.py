@@ -9,7 +9,7 @@ SinkError
 └── StreamFenced        WT-5566   another instance took over
 """
 
-from waltap.errors import Retry, SinkError
+from waltap.errors import RetryVerdict, SinkError
 
 __all__ = [
     "StreamFenced",
@@ -25,7 +25,7 @@ class StreamUnavailable(SinkError):
     """The server does not answer, or ended the connection; what it did not acknowledge comes again."""
 
     code = "WT-5561"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = (
         "A run that had connected goes on by itself when it can connect again; else look whether the "
         "server at {place} is up and can be reached, and whether it wants TLS."
@@ -65,7 +65,7 @@ class StreamFull(SinkError):
     """The server takes nothing more: memory, space or a quota is used up."""
 
     code = "WT-5565"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = (
         "waltap tries again by itself. Give {place} room: more memory or space, a bound of its streams "
         "({property}), or a larger quota."

@@ -9,7 +9,7 @@ from typing import Final
 from waltap.format.record import Record
 from waltap.json.lines import JsonLines
 from waltap.sink.sink import SinkContext
-from waltap.source.connector import Check, StopRequested
+from waltap.source.connector import PreflightCheck, StopRequested
 from waltap_streams.delivery import AcknowledgedSink
 from waltap_streams.errors import StreamFull
 from waltap_streams.kinesis_service import SHARDS, KinesisService
@@ -38,13 +38,13 @@ class KinesisSink(AcknowledgedSink):
         super().__init__(self._service.place, context, json_only=properties.body == "line")
         self._properties, self._lines = properties, JsonLines()
 
-    def check(self) -> list[Check]:
+    def check(self) -> list[PreflightCheck]:
         """Look whether the service knows us. Raises: SinkError, LibraryMissing."""
         try:
             self._service.call("list_streams", Limit=1)
         finally:
             self.close()
-        return [Check(name="sink kinesis", verdict="ok", found=self._place)]
+        return [PreflightCheck(name="sink kinesis", verdict="ok", found=self._place)]
 
     def open(self) -> None:
         """Make the client; the first record makes the connection. Raises: SinkError, LibraryMissing."""

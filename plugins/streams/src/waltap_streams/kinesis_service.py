@@ -13,7 +13,7 @@ from waltap_streams.errors import (
     StreamUnfit,
 )
 from waltap_streams.properties import KinesisProperties
-from waltap_streams.server import Server
+from waltap_streams.server import StreamServer
 
 __all__ = ["SHARDS", "KinesisService"]
 
@@ -33,7 +33,7 @@ SHARDS: Final = "the number of shards"
 """What makes room."""
 
 
-class KinesisService(Server[Any]):
+class KinesisService(StreamServer[Any]):
     """The service; the first call makes the connection."""
 
     def __init__(self, properties: KinesisProperties) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from waltap.format.record import Record
 from waltap.sink.sink import SinkContext
-from waltap.source.connector import Check
+from waltap.source.connector import PreflightCheck
 from waltap_streams.delivery import AcknowledgedSink
 from waltap_streams.nats_server import NatsServer
 from waltap_streams.properties import NatsProperties
@@ -39,14 +39,14 @@ class NatsSink(AcknowledgedSink):
 
     # --- life cycle -------------------------------------------------------------------------------
 
-    def check(self) -> list[Check]:
+    def check(self) -> list[PreflightCheck]:
         """Look whether the server lets us in. Raises: SinkError, LibraryMissing."""
         try:
             client = self._server.connected()
             found = f"{self._place}: NATS {client.connected_server_version}"
         finally:
             self.close()
-        return [Check(name="sink nats-jetstream", verdict="ok", found=found)]
+        return [PreflightCheck(name="sink nats-jetstream", verdict="ok", found=found)]
 
     def open(self) -> None:
         """Connect, and make the stream where that is asked for. Raises: SinkError, LibraryMissing."""

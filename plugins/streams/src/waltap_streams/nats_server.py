@@ -14,7 +14,7 @@ from waltap_streams.errors import (
     StreamUnfit,
 )
 from waltap_streams.properties import NatsProperties
-from waltap_streams.server import Server
+from waltap_streams.server import StreamServer
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -26,7 +26,7 @@ RIGHTS: Final = (
 )
 
 
-class NatsServer(Server["Client"]):
+class NatsServer(StreamServer["Client"]):
     """One connection. The client's loop runs while a call lasts."""
 
     def __init__(self, properties: NatsProperties) -> None:

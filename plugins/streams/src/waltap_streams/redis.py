@@ -8,7 +8,7 @@ from waltap.format.record import Record
 from waltap.sink.delivered import begins_snapshot, was_delivered
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
-from waltap.source.connector import Check
+from waltap.source.connector import PreflightCheck
 from waltap.source.position import Positions
 from waltap.transactions.transaction import Batch
 from waltap_streams.properties import RedisProperties
@@ -46,7 +46,7 @@ class RedisSink(Sink):
 
     # --- life cycle -------------------------------------------------------------------------------
 
-    def check(self) -> list[Check]:
+    def check(self) -> list[PreflightCheck]:
         """Look whether the server lets us in, and say whether it keeps what it gets. Raises: SinkError."""
         try:
             with self._server.failing():
@@ -55,7 +55,7 @@ class RedisSink(Sink):
             self.close()
         keeps = "appendonly" if found.get("aof_enabled") else "no appendonly: kept in memory"
         text = f"{self._properties.address}: Redis {found.get('redis_version')}, {keeps}"
-        return [Check(name="sink redis", verdict="ok", found=text)]
+        return [PreflightCheck(name="sink redis", verdict="ok", found=text)]
 
     def open(self) -> Positions | None:
         """Connect; with exactly once, return the position that stands with the entries.

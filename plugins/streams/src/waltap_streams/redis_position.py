@@ -13,7 +13,7 @@ from waltap_streams.redis_server import RedisServer
 __all__ = ["RedisPosition"]
 
 
-class Kept(msgspec.Struct, frozen=True):
+class StoredRedisPosition(msgspec.Struct, frozen=True):
     """What stands under ``position.key``: positions, and how often the pipeline began."""
 
     positions: dict[str, Position] = {}
@@ -25,7 +25,7 @@ class RedisPosition:
 
     def __init__(self, server: RedisServer, key: str, pipeline: str) -> None:
         self._server, self._key, self._pipeline = server, key, pipeline
-        self._kept = Kept()
+        self._kept = StoredRedisPosition()
         self._seen: set[str] = set()
 
     @property
@@ -41,7 +41,7 @@ class RedisPosition:
             transaction.watch(self._key)  # type: ignore[no-untyped-call]
             before = self._read(transaction.get(self._key))
             positions = before.positions if resumes else {}
-            self._kept = Kept(positions, before.generation + 1)
+            self._kept = StoredRedisPosition(positions, before.generation + 1)
             may_write()
             transaction.multi()
             transaction.set(self._key, msgspec.json.encode(self._kept))
@@ -62,7 +62,7 @@ class RedisPosition:
         from redis import WatchError
         from redis.exceptions import ExecAbortError, ResponseError
 
-        kept = Kept(dict(positions), self._kept.generation)
+        kept = StoredRedisPosition(dict(positions), self._kept.generation)
         with self._server.connected().pipeline(transaction=True) as transaction:
             transaction.watch(self._key)  # type: ignore[no-untyped-call]
             if self._read(transaction.get(self._key)) != self._kept:
@@ -87,9 +87,13 @@ class RedisPosition:
                 raise
         self._kept = kept
 
-    def _read(self, found: Any) -> Kept:
+    def _read(self, found: Any) -> StoredRedisPosition:
         try:
-            return Kept() if found is None else msgspec.json.decode(found, type=Kept)
+            return (
+                StoredRedisPosition()
+                if found is None
+                else msgspec.json.decode(found, type=StoredRedisPosition)
+            )
         except UNREADABLE as error:
             text = f"{self._key} holds no position of waltap: {error}"
             raise StreamUnfit(text, place=self._server.place, property="position.key") from error

@@ -7,7 +7,7 @@ from waltap.format.record import Record
 from waltap.plugin_errors import LibraryMissing
 from waltap_streams.errors import StreamFull, StreamRefused, StreamUnavailable, StreamUnfit
 from waltap_streams.properties import RedisProperties
-from waltap_streams.server import Server
+from waltap_streams.server import StreamServer
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -22,7 +22,7 @@ AWAY: Final = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN")
 Field = str | bytes
 
 
-class RedisServer(Server["Redis"]):
+class RedisServer(StreamServer["Redis"]):
     """One connection, made at the first use."""
 
     def __init__(self, properties: RedisProperties) -> None:

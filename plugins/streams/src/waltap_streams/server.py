@@ -9,12 +9,12 @@ from waltap.config.secrecy import without_frames
 from waltap.errors import SinkError
 from waltap.plugin_errors import LibraryMissing
 
-__all__ = ["Server"]
+__all__ = ["StreamServer"]
 
 Client = TypeVar("Client")
 
 
-class Server(abc.ABC, Generic[Client]):
+class StreamServer(abc.ABC, Generic[Client]):
     """What every sink of streams asks of its server; ``place`` is its address, for people."""
 
     def __init__(self, place: str) -> None:

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
         SignalChannelSuite,
     )
     from waltap_testing.sink_rig import (
-        Delivered,
+        DeliveredChange,
         SinkRig,
     )
     from waltap_testing.sink_suite import (
@@ -79,13 +79,13 @@ if TYPE_CHECKING:
         TypeSuite,
     )
     from waltap_testing.workload import (
-        Workload,
+        ScriptedWorkload,
     )
 
 __all__ = [
     "DecoderRig",
     "DecoderSuite",
-    "Delivered",
+    "DeliveredChange",
     "FormatRig",
     "FormatSuite",
     "IdentityRig",
@@ -96,6 +96,7 @@ __all__ = [
     "OffsetStoreSuite",
     "RecordTransformRig",
     "RecordTransformSuite",
+    "ScriptedWorkload",
     "SignalActionRig",
     "SignalActionSuite",
     "SignalChannelRig",
@@ -111,7 +112,6 @@ __all__ = [
     "TransformSuite",
     "TypeRig",
     "TypeSuite",
-    "Workload",
     "every_record",
     "load_recordings",
 ]
@@ -158,7 +158,7 @@ if not TYPE_CHECKING:
                 "SignalChannelSuite",
             ),
             "waltap_testing.sink_rig": (
-                "Delivered",
+                "DeliveredChange",
                 "SinkRig",
             ),
             "waltap_testing.sink_suite": ("SinkSuite",),
@@ -178,6 +178,6 @@ if not TYPE_CHECKING:
                 "TypeRig",
                 "TypeSuite",
             ),
-            "waltap_testing.workload": ("Workload",),
+            "waltap_testing.workload": ("ScriptedWorkload",),
         },
     )

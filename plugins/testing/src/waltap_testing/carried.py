@@ -26,7 +26,7 @@ from waltap.decode.message import (
     Update,
 )
 from waltap.decode.tuple_image import UNCHANGED, Tuple
-from waltap_testing.recording import Recording
+from waltap_testing.recording import FrameRecording
 
 __all__ = ["PREPARED", "ROWS", "STREAMED", "carried_by", "declared_by"]
 
@@ -41,7 +41,7 @@ def declared_by(capabilities: DecoderCapabilities) -> set[str]:
     return {item.name for item in fields(capabilities) if getattr(capabilities, item.name)}
 
 
-def carried_by(decoder: Decoder, recording: Recording) -> set[str]:
+def carried_by(decoder: Decoder, recording: FrameRecording) -> set[str]:
     """Return the names of the capabilities that ``recording`` shows.
 
     A relation that comes with its first row was made from the row: it was not announced.

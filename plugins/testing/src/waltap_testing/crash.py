@@ -3,7 +3,7 @@
 A step is a point between two acts that outlive the process: a mark that the action sets between calls
 of the plugin, or a call that changes files or opens a connection, seen just before it happens, or a
 call of the plugin's own files into a native library: the driver of a database, for one, whose writes
-are not seen one by one. `Kill.at_bytes` ends the process inside any write that takes a file beyond a
+are not seen one by one. `KillPoint.at_bytes` ends the process inside any write that takes a file beyond a
 size, whoever makes it.
 
 Only the death of a process is simulated. What the kernel has taken survives it: a missing fsync does
@@ -31,9 +31,9 @@ import msgspec
 
 __all__ = [
     "NATIVE",
-    "Child",
-    "Kill",
-    "Outcome",
+    "ChildOutcome",
+    "CrashChild",
+    "KillPoint",
     "imitated",
     "in_child",
     "limit_file_size",
@@ -62,7 +62,7 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class KillPoint:
     """When the child dies: just before its ``step``-th step (from 1), or inside the write that takes
     a file beyond ``at_bytes``. Neither: it lives to the end."""
 
@@ -78,7 +78,7 @@ class Kill:
 
 
 @dataclass(slots=True)
-class Outcome:
+class ChildOutcome:
     """What became of a child: was it killed, what it reported, its steps in order, its error."""
 
     killed: bool = False
@@ -87,10 +87,10 @@ class Outcome:
     error: str | None = None
 
 
-class Child:
+class CrashChild:
     """What an action in the child may do: report values (msgspec makes JSON of them), mark steps."""
 
-    def __init__(self, pipe: int, kill: Kill, own: tuple[str, ...] = ()) -> None:
+    def __init__(self, pipe: int, kill: KillPoint, own: tuple[str, ...] = ()) -> None:
         self._pipe, self._kill, self._own = pipe, kill, own
         self._count = 0
         self._write = os.write  # the real one, before it is watched
@@ -186,8 +186,12 @@ def limit_file_size(size: int | None) -> None:
 
 
 def in_child(
-    action: Callable[[Child], None], kill: Kill, *, seconds: int = 60, own: tuple[str, ...] = ()
-) -> Outcome:
+    action: Callable[[CrashChild], None],
+    kill: KillPoint,
+    *,
+    seconds: int = 60,
+    own: tuple[str, ...] = (),
+) -> ChildOutcome:
     """Run ``action`` in a forked process and tell what became of it. ``own``: how the names of those files
     begin whose calls of native libraries are steps (`own_files`).
 
@@ -203,7 +207,7 @@ def in_child(
     if pid == 0:
         gc.freeze()  # what the parent left lying about may belong to threads that are not here
         os.close(reading)
-        _live(action, Child(writing, kill, own), seconds)
+        _live(action, CrashChild(writing, kill, own), seconds)
     os.close(writing)
     with open(reading, "rb") as pipe:  # noqa: PTH123 - a file descriptor
         lines = pipe.read().split(b"\n")
@@ -211,14 +215,14 @@ def in_child(
     return _outcome(lines, status, seconds)
 
 
-class _Died(BaseException):
+class _ImitatedDeath(BaseException):
     """An imitated death. Not an Exception, so that nothing can catch and fix it."""
 
 
-class _Mortal(Child):
+class _ImaginedChild(CrashChild):
     """A child in imagination: its death is an exception that the action cannot survive."""
 
-    def __init__(self, kill: Kill, outcome: Outcome) -> None:
+    def __init__(self, kill: KillPoint, outcome: ChildOutcome) -> None:
         self._kill, self._outcome = kill, outcome
 
     def report(self, value: object) -> None:
@@ -227,18 +231,18 @@ class _Mortal(Child):
     def mark(self, name: str) -> None:
         self._outcome.steps.append(name)
         if len(self._outcome.steps) == self._kill.step:
-            raise _Died
+            raise _ImitatedDeath
 
 
-def imitated(action: Callable[[Child], None], kill: Kill) -> Outcome:
+def imitated(action: Callable[[CrashChild], None], kill: KillPoint) -> ChildOutcome:
     """Run ``action`` in this process; only its own marks are steps, and its objects stay as they are.
 
     For plugins that cannot be forked: nothing is closed, and nothing is torn.
     """
-    outcome = Outcome()
+    outcome = ChildOutcome()
     try:
-        action(_Mortal(kill, outcome))
-    except _Died as death:
+        action(_ImaginedChild(kill, outcome))
+    except _ImitatedDeath as death:
         outcome.killed = True
         _GRAVES.append(death)  # keeps the frames: a buffer that is collected would still be written
     except Exception:  # noqa: BLE001 - the same as from a child
@@ -249,7 +253,7 @@ def imitated(action: Callable[[Child], None], kill: Kill) -> Outcome:
 _GRAVES: list[BaseException] = []
 
 
-def _live(action: Callable[[Child], None], child: Child, seconds: int) -> NoReturn:
+def _live(action: Callable[[CrashChild], None], child: CrashChild, seconds: int) -> NoReturn:
     """The child's whole life; it never returns into the parent's code."""
     code = 1
     try:
@@ -266,8 +270,8 @@ def _live(action: Callable[[Child], None], child: Child, seconds: int) -> NoRetu
         os._exit(code)
 
 
-def _outcome(lines: list[bytes], status: int, seconds: int) -> Outcome:
-    found = Outcome()
+def _outcome(lines: list[bytes], status: int, seconds: int) -> ChildOutcome:
+    found = ChildOutcome()
     for line in lines[:-1]:
         kind, value = msgspec.json.decode(line)
         if kind == "report":

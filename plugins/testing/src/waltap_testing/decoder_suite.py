@@ -45,7 +45,7 @@ from waltap.specs import DecoderSpec
 from waltap_testing.carried import PREPARED, ROWS, STREAMED, carried_by, declared_by
 from waltap_testing.damage import chance, damaged, evenly, foreign, noise, truncated
 from waltap_testing.limits import measured
-from waltap_testing.recording import Recording, Shapes, StaticCatalogue, neutral
+from waltap_testing.recording import FrameRecording, RelationShapes, StaticCatalogue, neutral
 from waltap_testing.spec_promises import assert_well_formed
 
 __all__ = ["DecoderRig", "DecoderSuite"]
@@ -62,12 +62,12 @@ ROWS_ASKED = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Setting:
+class _RecordingContext:
     """A context of the author's with a recording's options and server put in."""
 
     context: DecoderContext
 
-    def of(self, spec: DecoderSpec, recording: Recording) -> DecoderContext:
+    def of(self, spec: DecoderSpec, recording: FrameRecording) -> DecoderContext:
         options = {**self.context.options, **recording.options, **spec.forced_options}
         server = self.context.server
         if recording.version_num:
@@ -91,7 +91,7 @@ class DecoderRig:
     """
 
     spec: DecoderSpec
-    recordings: Sequence[Recording]
+    recordings: Sequence[FrameRecording]
     context: DecoderContext = DEFAULT_CONTEXT
     self_delimiting: bool = True
 
@@ -100,9 +100,9 @@ class DecoderRig:
         """Return what the decoder may call itself: its spec's names, or the plugin's."""
         return (self.spec.name, *self.spec.aliases, self.spec.output_plugin)
 
-    def build(self, recording: Recording) -> Decoder:
+    def build(self, recording: FrameRecording) -> Decoder:
         """Return a new decoder for the session of ``recording``."""
-        return self.spec.factory(_Setting(context=self.context).of(self.spec, recording))
+        return self.spec.factory(_RecordingContext(context=self.context).of(self.spec, recording))
 
 
 class DecoderSuite:
@@ -151,7 +151,7 @@ class DecoderSuite:
         written = [recording for recording in rig.recordings if recording.means is not None]
         assert written, "no recording says what its frames mean"
         for recording in written:
-            decoder, shapes = rig.build(recording), Shapes()
+            decoder, shapes = rig.build(recording), RelationShapes()
             for number, (frame, means) in enumerate(
                 zip(recording.frames, recording.means or (), strict=True)
             ):
@@ -319,7 +319,7 @@ class DecoderSuite:
         for recording in rig.recordings:
             firsts = sorted({payload[0] for _, payload in recording.frames if payload})
             random = chance(f"noise {recording.name}")
-            case = _Case(rig, recording, len(recording.frames) // 2, 0)
+            case = _DamageCase(rig, recording, len(recording.frames) // 2, 0)
             for what, payload in noise(60, random, firsts):
                 _assert_sound(case, f"{what}: {payload.hex()}", payload)
 
@@ -362,7 +362,7 @@ class DecoderSuite:
         between was lost, and the position would pass it."""
         for recording in rig.recordings:
             for number, (frame, other) in _commits(rig, recording):
-                outcome = _Case(rig, recording, number, 0).feed(other)
+                outcome = _DamageCase(rig, recording, number, 0).feed(other)
                 at = f"{recording.name}, frame {number}: {other!r} in the place of {frame!r}"
                 assert isinstance(outcome, DecodeError), f"{at}: {_outcome(outcome)}"
 
@@ -404,7 +404,7 @@ class DecoderSuite:
     def test_the_catalogue_is_not_asked_for_each_row(self, rig: DecoderRig) -> None:
         """It is a query each time: asked when a relation is new, and seldom between."""
         for recording in rig.recordings:
-            asked = _Asked(rig.context.catalogue)
+            asked = _CountingCatalogue(rig.context.catalogue)
             watched = replace(rig, context=replace(rig.context, catalogue=asked))
             decoder = watched.build(recording)
             frame = _repeatable(decoder, recording)
@@ -427,7 +427,7 @@ class DecoderSuite:
                 assert cost.peak <= limit, f"{recording.name}, frame {number}: {cost.peak} bytes"
 
 
-class _Asked:
+class _CountingCatalogue:
     """A catalogue that counts what it is asked."""
 
     def __init__(self, catalogue: Catalogue) -> None:
@@ -446,7 +446,9 @@ class _Asked:
         return self._catalogue.is_materialized_view(schema, table, xid, was_table=was_table)
 
 
-def _commits(rig: DecoderRig, recording: Recording) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
+def _commits(
+    rig: DecoderRig, recording: FrameRecording
+) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
     """Give the frames that are a COMMIT and no more, each with that of another transaction."""
     decoder, found = rig.build(recording), list[tuple[int, bytes]]()
     for number, frame in enumerate(recording.frames):
@@ -459,11 +461,11 @@ def _commits(rig: DecoderRig, recording: Recording) -> Iterator[tuple[int, tuple
 
 
 @dataclass(slots=True)
-class _Case:
+class _DamageCase:
     """One frame of a recording, to be replaced by a damaged one in the state it arrives in."""
 
     rig: DecoderRig
-    recording: Recording
+    recording: FrameRecording
     number: int
     variants: int
 
@@ -488,7 +490,7 @@ class _Case:
             return error
 
 
-def _cases(rig: DecoderRig) -> Iterator[_Case]:
+def _cases(rig: DecoderRig) -> Iterator[_DamageCase]:
     """Give frames of every recording, of every kind of first byte, within a budget of work."""
     for recording in rig.recordings:
         kinds: dict[bytes, list[int]] = {}
@@ -501,10 +503,10 @@ def _cases(rig: DecoderRig) -> Iterator[_Case]:
         cost = sum(number + 1 for number in numbers)
         variants = max(4, min(120, REFEEDS // max(1, cost * len(rig.recordings))))
         for number in numbers:
-            yield _Case(rig, recording, number, variants)
+            yield _DamageCase(rig, recording, number, variants)
 
 
-def _assert_sound(case: _Case, what: str, payload: bytes) -> None:
+def _assert_sound(case: _DamageCase, what: str, payload: bytes) -> None:
     """Check one damaged payload: outcome, time and memory."""
     decoder = case.rig.build(case.recording)
     decoder.feed(case.recording.frames[: case.number])
@@ -544,7 +546,7 @@ def _outcome(outcome: list[Message] | Exception) -> str:
     return f"{len(outcome)} messages: {neutral(outcome[:3])}"
 
 
-def _decoded(rig: DecoderRig) -> Iterator[tuple[Recording, list[Message]]]:
+def _decoded(rig: DecoderRig) -> Iterator[tuple[FrameRecording, list[Message]]]:
     for recording in rig.recordings:
         yield recording, rig.build(recording).feed(recording.frames)
 
@@ -582,7 +584,7 @@ def _assert_same_transaction(begin: Message, end: Message, at: str) -> None:
         assert pair == (StreamStart, StreamStop), f"{at} ends a {type(begin).__name__}"
 
 
-def _repeatable(decoder: Decoder, recording: Recording) -> Frame | None:
+def _repeatable(decoder: Decoder, recording: FrameRecording) -> Frame | None:
     """Feed up to a frame that may come again and again: rows only, or a whole transaction."""
     for frame in recording.frames:
         messages = [m for m in decoder.feed([frame]) if not isinstance(m, Skipped)]

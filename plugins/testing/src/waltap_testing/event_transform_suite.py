@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from waltap.capture.capture import Capture, CaptureProperties
+from waltap.capture.capture import CaptureProperties, CaptureRules
 from waltap.events import EventTransform
 from waltap.format.format import FormatContext
 from waltap.format.record import Record
@@ -24,7 +24,7 @@ from waltap.transactions.transaction import Batch, SnapshotRows
 from waltap_testing.installed import identity_kept, mapper
 from waltap_testing.scenarios import mixed
 from waltap_testing.spec_promises import assert_well_formed
-from waltap_testing.workload import ITEMS, NOTES, Workload
+from waltap_testing.workload import ITEMS, NOTES, ScriptedWorkload
 
 __all__ = ["EventTransformRig", "EventTransformSuite"]
 
@@ -53,7 +53,7 @@ class EventTransformRig:
             FormatContext(
                 describe=lambda relation: relation,
                 identity=identity_kept(),
-                capture=Capture(capture),
+                capture=CaptureRules(capture),
                 database="shop",
                 run_id="00000000-0000-4000-8000-000000000000",
                 mapper=mapper,
@@ -120,7 +120,7 @@ class EventTransformSuite:
 
 def _records(form: JsonEventFormat) -> Iterator[Record]:
     """Give what comes of everything: a snapshot, transactions of every operation."""
-    workload = Workload()
+    workload = ScriptedWorkload()
     for number in range(1, 4):
         workload.insert(ITEMS, number, "old")
         workload.insert(NOTES, number, None)

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import pytest
 
-from waltap.capture.capture import Capture, CaptureProperties
+from waltap.capture.capture import CaptureProperties, CaptureRules
 from waltap.decode.message import Delete, Insert, LogicalMessage, OldTuple, Update
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
-from waltap.events import Event
+from waltap.events import ChangeEvent
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.format import Format, FormatContext
 from waltap.format.record import Record
@@ -87,7 +87,7 @@ class FormatRig:
         context = FormatContext(
             describe=lambda relation: relation,
             identity=identity_kept(),
-            capture=Capture(properties),
+            capture=CaptureRules(properties),
             database="shop",
             run_id="00000000-0000-4000-8000-000000000000",
             mapper=mapper,
@@ -166,9 +166,9 @@ class FormatSuite:
         """Records of events that transforms leave alone are those of a pipeline without transforms."""
         if not rig.spec.takes_events:
             pytest.skip("makes no events for transforms")
-        met: list[Event] = []
+        met: list[ChangeEvent] = []
 
-        def same(events: list[Event]) -> list[Event]:
+        def same(events: list[ChangeEvent]) -> list[ChangeEvent]:
             met.extend(events)
             return events
 

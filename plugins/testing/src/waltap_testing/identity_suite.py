@@ -18,7 +18,7 @@ import pytest
 from waltap.decode.message import Delete, OldTuple, Update
 from waltap.decode.relation import Column, Relation
 from waltap.decode.replica_identity import ReplicaIdentity, RowImages
-from waltap.decode.tuple_image import ABSENT, UNCHANGED, Missing, Tuple
+from waltap.decode.tuple_image import ABSENT, UNCHANGED, MissingValue, Tuple
 from waltap.specs import ReplicaIdentitySpec
 from waltap_testing.spec_promises import assert_well_formed
 
@@ -103,7 +103,7 @@ class IdentitySuite:
                 if sent is UNCHANGED:
                     shown = images.after[number]
                     before = UNCHANGED if images.before is None else images.before[number]
-                    if isinstance(before, Missing):
+                    if isinstance(before, MissingValue):
                         assert shown is UNCHANGED, f"{message}: {NAMES[number]} became {shown!r}"
                     else:
                         assert shown == before, f"{message}: {NAMES[number]} became {shown!r}"
@@ -115,8 +115,10 @@ class IdentitySuite:
                 continue
             assert message.old_kind is not OldTuple.NONE, f"{message}: before comes from nowhere"
             for name, old, shown in zip(NAMES, message.old, images.before, strict=True):
-                assert isinstance(shown, Missing) or shown == old, f"{message}: {name} is {shown!r}"
-                assert not isinstance(old, Missing) or isinstance(shown, Missing), (
+                assert isinstance(shown, MissingValue) or shown == old, (
+                    f"{message}: {name} is {shown!r}"
+                )
+                assert not isinstance(old, MissingValue) or isinstance(shown, MissingValue), (
                     f"{message}: {name} was {old!r} and became {shown!r}"
                 )
 

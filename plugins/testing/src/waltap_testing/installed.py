@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from waltap.decode.relation import Relation
 from waltap.decode.replica_identity import ReplicaIdentity
-from waltap.events import Identities
+from waltap.events import ReplicaIdentities
 from waltap.mapping.type_mapping import TypeMapper, TypeOptions
 from waltap.mapping.type_registry import TypeRegistry
 from waltap.specs import TypeSpec
@@ -14,11 +14,11 @@ __all__ = ["identity", "identity_kept", "installed_types", "mapper"]
 
 
 @lru_cache(maxsize=1)
-def _plugins() -> tuple[tuple[TypeSpec, ...], Identities]:
+def _plugins() -> tuple[tuple[TypeSpec, ...], ReplicaIdentities]:
     from waltap.host import Host
 
     host = Host()
-    return host.types, Identities(host.replica_identities.values())
+    return host.types, ReplicaIdentities(host.replica_identities.values())
 
 
 def installed_types() -> tuple[TypeSpec, ...]:

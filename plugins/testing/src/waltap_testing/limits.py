@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-__all__ = ["Cost", "measured", "soon"]
+__all__ = ["BlockCost", "measured", "soon"]
 
 TRIES = 4
 
 
 @dataclass(slots=True)
-class Cost:
+class BlockCost:
     """What a block took: ``seconds`` of the processor, in this thread, ``peak`` and ``kept`` bytes above
     what was there before."""
 
@@ -22,9 +22,9 @@ class Cost:
 
 
 @contextmanager
-def measured() -> Iterator[Cost]:
+def measured() -> Iterator[BlockCost]:
     """Measure the block; the result is filled in at its end, also when it raises."""
-    cost = Cost()
+    cost = BlockCost()
     ours = not tracemalloc.is_tracing()
     if ours:
         tracemalloc.start()

@@ -18,7 +18,7 @@ from waltap.errors import OffsetError
 from waltap.offsets.offset import Offset, OffsetStore, PartitionOffset, SnapshotProgress
 from waltap.source.position import Position
 from waltap.specs import OffsetStoreSpec
-from waltap_testing.crash import Child, Kill, in_child, limit_file_size
+from waltap_testing.crash import CrashChild, KillPoint, in_child, limit_file_size
 from waltap_testing.damage import chance, damaged, evenly
 from waltap_testing.spec_promises import assert_well_formed
 
@@ -170,11 +170,11 @@ class OffsetStoreSuite:
         if not (rig.keeps and rig.forks):
             pytest.skip("forgets at the end of the process, or cannot be forked")
         rig.build().store(OLD)
-        counted = in_child(_storing(rig), Kill())
+        counted = in_child(_storing(rig), KillPoint())
         assert counted.error is None, counted.error
         for step in range(1, len(counted.steps) + 1):
             rig.build().store(OLD)
-            outcome = in_child(_storing(rig), Kill(step=step))
+            outcome = in_child(_storing(rig), KillPoint(step=step))
             expected = (NEW,) if outcome.reports else (OLD, NEW)
             at = f"killed before {counted.steps[step - 1]}"
             assert rig.build().load() in expected, at
@@ -185,7 +185,7 @@ class OffsetStoreSuite:
             pytest.skip("forgets at the end of the process, or cannot be forked")
         for size in TORN_AT:
             rig.build().store(OLD)
-            outcome = in_child(_storing(rig), Kill(at_bytes=size))
+            outcome = in_child(_storing(rig), KillPoint(at_bytes=size))
             expected = (NEW,) if outcome.reports else (OLD, NEW)
             assert rig.build().load() in expected, f"torn at byte {size}"
 
@@ -195,7 +195,7 @@ class OffsetStoreSuite:
             pytest.skip("forgets at the end of the process, or cannot be forked")
         rig.build().store(OLD)
 
-        def act(child: Child) -> None:
+        def act(child: CrashChild) -> None:
             limit_file_size(0)
             try:
                 rig.build().store(NEW)
@@ -204,7 +204,7 @@ class OffsetStoreSuite:
             else:
                 child.report("stored")
 
-        outcome = in_child(act, Kill())
+        outcome = in_child(act, KillPoint())
         assert outcome.error is None, f"only an OffsetError may come out:\n{outcome.error}"
         expected = OLD if outcome.reports == ["refused"] else NEW
         assert rig.build().load() == expected
@@ -263,8 +263,8 @@ class OffsetStoreSuite:
         return rig.path
 
 
-def _storing(rig: OffsetStoreRig) -> Callable[[Child], None]:
-    def act(child: Child) -> None:
+def _storing(rig: OffsetStoreRig) -> Callable[[CrashChild], None]:
+    def act(child: CrashChild) -> None:
         rig.build().store(NEW)
         child.report("stored")
         child.mark("return")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from waltap_testing.walsender import Walsender
+    from waltap_testing.walsender import ScriptedWalsender
 
 FINDING = "waltap"
 """The name of the user property under which a suite records what it found."""
@@ -39,16 +39,18 @@ pytest.register_assert_rewrite(
 
 
 @pytest.fixture
-def walsender() -> "Iterator[Callable[..., Walsender]]":
+def walsender() -> "Iterator[Callable[..., ScriptedWalsender]]":
     """Return a factory of scripted walsenders; each is started when made and stopped at the end.
 
     A fault of the server's own threads (a script that never got the feedback it waited for) fails
     the test.
     """
-    from waltap_testing.walsender import Walsender
+    from waltap_testing.walsender import ScriptedWalsender
 
     with ExitStack() as running:
-        yield lambda *scripts, **options: running.enter_context(Walsender(*scripts, **options))
+        yield lambda *scripts, **options: running.enter_context(
+            ScriptedWalsender(*scripts, **options)
+        )
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

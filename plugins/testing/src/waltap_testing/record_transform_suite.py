@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from waltap.capture.capture import Capture, CaptureProperties
+from waltap.capture.capture import CaptureProperties, CaptureRules
 from waltap.format.connect_record import ConnectRecord
-from waltap.format.converted import ConvertedFormat, Converters
+from waltap.format.converted import ConvertedFormat, RecordConverters
 from waltap.format.converter import ConverterContext
 from waltap.format.format import FormatContext
 from waltap.format.record_transform import (
@@ -46,11 +46,11 @@ def every_record() -> list[ConnectRecord]:
     """Return records of every kind that a pipeline makes: changes of every operation and their tombstones,
     rows of a snapshot, transaction metadata, a logical message, a heartbeat, a notification."""
     made = ConvertedFormat(
-        Converters(key=JSON, value=JSON, header=JSON),
+        RecordConverters(key=JSON, value=JSON, header=JSON),
         FormatContext(
             describe=lambda relation: relation,
             identity=identity_kept(),
-            capture=Capture(CAPTURE),
+            capture=CaptureRules(CAPTURE),
             database="shop",
             run_id="00000000-0000-4000-8000-000000000000",
             mapper=mapper,
@@ -80,7 +80,7 @@ class RecordTransformRig:
 
     def build(self) -> RecordTransform:
         """Return a new transform."""
-        context = RecordTransformContext(label=self.spec.name, capture=Capture(CAPTURE))
+        context = RecordTransformContext(label=self.spec.name, capture=CaptureRules(CAPTURE))
         return self.spec.factory(self.properties, context)
 
 

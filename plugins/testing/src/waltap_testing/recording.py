@@ -21,14 +21,14 @@ from typing import Any
 from waltap.decode.decoder import Decoder, Frame
 from waltap.decode.message import Message, OldTuple
 from waltap.decode.relation import DataType, Relation
-from waltap.decode.tuple_image import Missing
+from waltap.decode.tuple_image import MissingValue
 from waltap.offsets.private_file import private
 from waltap.source.position import lsn_text, parse_lsn
 
 __all__ = [
+    "FrameRecording",
     "Neutral",
-    "Recording",
-    "Shapes",
+    "RelationShapes",
     "StaticCatalogue",
     "frames_of_slot",
     "load_recordings",
@@ -55,7 +55,7 @@ LSN_FIELDS = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
+class FrameRecording:
     """Frames of one session, in order, from its start.
 
     ``options`` are the decoder's properties the session was asked for with, by name; ``version_num``
@@ -89,14 +89,14 @@ class StaticCatalogue:
         return False
 
 
-def neutral(messages: Iterable[Message], shapes: "Shapes | None" = None) -> list[Neutral]:
+def neutral(messages: Iterable[Message], shapes: "RelationShapes | None" = None) -> list[Neutral]:
     """Return ``messages`` in a form that compares, prints and stores.
 
     Relations become ``schema.table#n``, n counting the different shapes seen; the message that
     brings a new one has its columns under ``defines``. Runs of `Skipped` become one. Give the same
     ``shapes`` to several calls to keep counting.
     """
-    shapes = shapes or Shapes()
+    shapes = shapes or RelationShapes()
     found: list[Neutral] = []
     for message in messages:
         item = shapes.message(message)
@@ -109,13 +109,13 @@ def neutral(messages: Iterable[Message], shapes: "Shapes | None" = None) -> list
 
 def meant_by(decoder: Decoder, frames: Sequence[Frame]) -> tuple[list[Neutral], ...]:
     """Return what ``decoder`` makes of each frame, for a first draft of ``means``."""
-    shapes = Shapes()
+    shapes = RelationShapes()
     return tuple(neutral(decoder.feed([frame]), shapes) for frame in frames)
 
 
-def load_recordings(path: Path) -> list[Recording]:
+def load_recordings(path: Path) -> list[FrameRecording]:
     """Read a file of recordings. Raises: ValueError naming the line that is wrong."""
-    found: list[Recording] = []
+    found: list[FrameRecording] = []
     head: dict[str, Any] = {}
     frames: list[Frame] = []
     means: list[list[Neutral] | None] = []
@@ -124,7 +124,7 @@ def load_recordings(path: Path) -> list[Recording]:
         if head:
             written = any(item is not None for item in means)
             found.append(
-                Recording(
+                FrameRecording(
                     name=head["recording"],
                     frames=tuple(frames),
                     means=tuple(item or [] for item in means) if written else None,
@@ -155,7 +155,7 @@ def load_recordings(path: Path) -> list[Recording]:
     return found
 
 
-def save_recordings(path: Path, recordings: Iterable[Recording]) -> None:
+def save_recordings(path: Path, recordings: Iterable[FrameRecording]) -> None:
     """Write ``recordings``; payloads that are UTF-8 text without odd characters are kept as text."""
     lines: list[str] = []
     for recording in recordings:
@@ -191,7 +191,7 @@ def frames_of_slot(
     return tuple((parse_lsn(lsn), bytes(data)) for lsn, data in execute(sql))
 
 
-class Shapes:
+class RelationShapes:
     """Readable names for relations: one per shape, whatever the object."""
 
     def __init__(self) -> None:
@@ -245,7 +245,7 @@ def _same_run(one: Neutral, other: Neutral) -> bool:
 def _datum(value: Any) -> Any:
     if isinstance(value, bytes):
         return {"hex": value.hex()}
-    if isinstance(value, Missing):
+    if isinstance(value, MissingValue):
         return {"missing": value.value}
     return value.value if isinstance(value, OldTuple) else value
 

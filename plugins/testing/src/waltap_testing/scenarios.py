@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Mapping
 
-from waltap_testing.workload import ITEMS, NOTES, Workload
+from waltap_testing.workload import ITEMS, NOTES, ScriptedWorkload
 
 __all__ = ["SCENARIOS", "large_transaction", "mixed"]
 
 
-def large_transaction() -> Workload:
+def large_transaction() -> ScriptedWorkload:
     """Return three transactions, the second of eight changes."""
-    workload = Workload()
+    workload = ScriptedWorkload()
     workload.insert(ITEMS, 1, "alone")
     workload.commit()
     for number in range(2, 10):
@@ -20,9 +20,9 @@ def large_transaction() -> Workload:
     return workload
 
 
-def mixed(*, truncate: bool) -> Workload:
+def mixed(*, truncate: bool) -> ScriptedWorkload:
     """Return some of everything, in seven transactions; the fourth is larger than batches are."""
-    workload = Workload()
+    workload = ScriptedWorkload()
     for number in range(1, 4):
         workload.insert(ITEMS, number, f"item {number}")
     workload.commit()
@@ -47,21 +47,21 @@ def mixed(*, truncate: bool) -> Workload:
     return workload
 
 
-def one_create() -> Workload:
-    workload = Workload()
+def one_create() -> ScriptedWorkload:
+    workload = ScriptedWorkload()
     workload.insert(ITEMS, 1, "one")
     workload.commit()
     return workload
 
 
-def delete_then_tombstone() -> Workload:
+def delete_then_tombstone() -> ScriptedWorkload:
     workload = one_create()
     workload.delete(ITEMS, 1)
     workload.commit()
     return workload
 
 
-def one_row_many_times() -> Workload:
+def one_row_many_times() -> ScriptedWorkload:
     workload = one_create()
     for number in range(60):
         workload.update(ITEMS, 1, f"version {number}")
@@ -71,8 +71,8 @@ def one_row_many_times() -> Workload:
     return workload
 
 
-def larger_than_buffers() -> Workload:
-    workload = Workload()
+def larger_than_buffers() -> ScriptedWorkload:
+    workload = ScriptedWorkload()
     for number in range(1, 3_001):
         workload.insert(ITEMS, number, "x" * (number % 300))
         if number % 400 == 0:
@@ -81,15 +81,15 @@ def larger_than_buffers() -> Workload:
     return workload
 
 
-def two_tables() -> Workload:
-    workload = Workload()
+def two_tables() -> ScriptedWorkload:
+    workload = ScriptedWorkload()
     for number in range(1, 40):
         workload.insert(ITEMS if number % 2 else NOTES, number, "turn by turn")
     workload.commit()
     return workload
 
 
-SCENARIOS: Mapping[str, Callable[[], Workload]] = {
+SCENARIOS: Mapping[str, Callable[[], ScriptedWorkload]] = {
     "one create": one_create,
     "delete then tombstone": delete_then_tombstone,
     "one row many times": one_row_many_times,

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from waltap.errors import Retry, SinkError
+from waltap.errors import RetryVerdict, SinkError
 from waltap.sink.sink import Sink
 from waltap.source.position import START, Position, Positions
 from waltap.transactions.transaction import Batch
 from waltap_testing.crash import (
     NATIVE,
-    Child,
-    Kill,
-    Outcome,
+    ChildOutcome,
+    CrashChild,
+    KillPoint,
     imitated,
     in_child,
     limit_file_size,
@@ -26,10 +26,10 @@ from waltap_testing.damage import evenly
 from waltap_testing.scenarios import mixed
 from waltap_testing.sink_findings import assert_complete
 from waltap_testing.sink_rig import SinkRig, sole
-from waltap_testing.workload import Workload
+from waltap_testing.workload import ScriptedWorkload
 
 __all__ = [
-    "Crash",
+    "SinkCrash",
     "crashes",
     "deliver",
     "failing_sync",
@@ -42,7 +42,7 @@ __all__ = [
 MOST_KILLS = 32
 
 
-def deliver(sink: Sink, workload: Workload) -> None:
+def deliver(sink: Sink, workload: ScriptedWorkload) -> None:
     """Open, write all in one go, flush, close."""
     sink.open()
     for batch in workload.batches(1_000, records=sink.capabilities.records):
@@ -51,7 +51,9 @@ def deliver(sink: Sink, workload: Workload) -> None:
     sink.close()
 
 
-def resume(rig: SinkRig, folder: Path, workload: Workload, stored: Position) -> Position | None:
+def resume(
+    rig: SinkRig, folder: Path, workload: ScriptedWorkload, stored: Position
+) -> Position | None:
     """Go on as an engine does: from the stored offset, or the sink's position if that is later.
 
     Batches are cut elsewhere than before, as they are after any restart. Returns what open said.
@@ -66,11 +68,16 @@ def resume(rig: SinkRig, folder: Path, workload: Workload, stored: Position) -> 
     return held
 
 
-class Crash:
+class SinkCrash:
     """A delivery that was killed, and what the sink had promised by then."""
 
     def __init__(
-        self, rig: SinkRig, folder: Path, workload: Workload, kill: Kill, outcome: Outcome
+        self,
+        rig: SinkRig,
+        folder: Path,
+        workload: ScriptedWorkload,
+        kill: KillPoint,
+        outcome: ChildOutcome,
     ) -> None:
         self.rig, self.folder, self.workload = rig, folder, workload
         self.capabilities = rig.build(folder).capabilities
@@ -78,7 +85,7 @@ class Crash:
         self._at = f"{kill}, after {outcome.steps[-1] if outcome.steps else 'nothing'}"
 
     @classmethod
-    def of(cls, rig: SinkRig, folder: Path, kill: Kill) -> "Crash":
+    def of(cls, rig: SinkRig, folder: Path, kill: KillPoint) -> "SinkCrash":
         """Deliver in a process that is killed, or is not where the kill never comes to pass."""
         workload = mixed(truncate=rig.build(folder).capabilities.truncate)
         outcome = run(rig, _delivery(rig, folder, workload), kill)
@@ -100,18 +107,18 @@ class Crash:
         )
 
 
-def crashes(new_rig: Callable[[Path], SinkRig], folder: Path) -> Iterator[Crash]:
+def crashes(new_rig: Callable[[Path], SinkRig], folder: Path) -> Iterator[SinkCrash]:
     """Give one crash per step of a delivery, each with a destination of its own."""
     whole = folder / "whole"
     whole.mkdir()
     rig = new_rig(whole)
     workload = mixed(truncate=rig.build(whole).capabilities.truncate)
-    counted = run(rig, _delivery(rig, whole, workload), Kill())
+    counted = run(rig, _delivery(rig, whole, workload), KillPoint())
     assert counted.error is None, counted.error
     for step in _chosen(counted.steps):
         own = folder / f"step-{step}"
         own.mkdir()
-        yield Crash.of(new_rig(own), own, Kill(step=step))
+        yield SinkCrash.of(new_rig(own), own, KillPoint(step=step))
 
 
 def _chosen(steps: Sequence[str]) -> list[int]:
@@ -127,8 +134,10 @@ def _chosen(steps: Sequence[str]) -> list[int]:
     return sorted([*acts, *evenly(natives, MOST_KILLS)])
 
 
-def _delivery(rig: SinkRig, folder: Path, workload: Workload) -> Callable[[Child], None]:
-    def act(child: Child) -> None:
+def _delivery(
+    rig: SinkRig, folder: Path, workload: ScriptedWorkload
+) -> Callable[[CrashChild], None]:
+    def act(child: CrashChild) -> None:
         sink = rig.build(folder)
         sink.open()
         child.mark("open")
@@ -145,7 +154,7 @@ def _delivery(rig: SinkRig, folder: Path, workload: Workload) -> Callable[[Child
     return act
 
 
-def run(rig: SinkRig, act: Callable[[Child], None], kill: Kill) -> Outcome:
+def run(rig: SinkRig, act: Callable[[CrashChild], None], kill: KillPoint) -> ChildOutcome:
     """Run ``act`` where it may die: in a child, or imitated where the rig says so."""
     if rig.forks:
         return in_child(act, kill, own=own_files(rig.spec.factory))
@@ -154,13 +163,13 @@ def run(rig: SinkRig, act: Callable[[Child], None], kill: Kill) -> Outcome:
     return imitated(act, kill)
 
 
-def _report(durable: Position | Positions | None, child: Child) -> None:
+def _report(durable: Position | Positions | None, child: CrashChild) -> None:
     promised = sole(durable)
     if promised is not None:
         child.report((promised.end_lsn, promised.commit_lsn, promised.index))
 
 
-def write_and_report(sink: Sink, batch: Batch, child: Child) -> Retry | None:
+def write_and_report(sink: Sink, batch: Batch, child: CrashChild) -> RetryVerdict | None:
     """Write and flush. Returns what an engine may do after a SinkError of the write, or NEVER after
     one of the flush; None when both went well. Any other error is the test's to judge.
     """
@@ -171,7 +180,7 @@ def write_and_report(sink: Sink, batch: Batch, child: Child) -> Retry | None:
     try:
         _report(sink.flush(), child)
     except SinkError:
-        return Retry.NEVER
+        return RetryVerdict.NEVER
     return None
 
 

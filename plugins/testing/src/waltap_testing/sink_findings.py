@@ -8,8 +8,8 @@ import orjson
 from waltap.format.record import Record
 from waltap.sink.sink import SinkCapabilities
 from waltap.source.position import Position
-from waltap_testing.sink_rig import Delivered, SinkRig
-from waltap_testing.workload import Event, Workload
+from waltap_testing.sink_rig import DeliveredChange, SinkRig
+from waltap_testing.workload import ExpectedEvent, ScriptedWorkload
 
 __all__ = ["assert_complete", "parsed", "values_of"]
 
@@ -17,10 +17,10 @@ __all__ = ["assert_complete", "parsed", "values_of"]
 def assert_complete(
     rig: SinkRig,
     capabilities: SinkCapabilities,
-    workload: Workload,
+    workload: ScriptedWorkload,
     *,
     doubled: Position | None = None,
-    broken_off: Collection[Event] = (),
+    broken_off: Collection[ExpectedEvent] = (),
     at: str = "",
 ) -> int:
     """Check that the destination holds ``workload``; return the number of doubles.
@@ -54,17 +54,17 @@ def assert_complete(
 
 
 def _assert_order(
-    expected: Sequence[Event], found: Sequence[Event], order: str, where: str
+    expected: Sequence[ExpectedEvent], found: Sequence[ExpectedEvent], order: str, where: str
 ) -> None:
     """Check, per topic or key, that nothing comes before what precedes it, and the last comes last."""
-    group: Callable[[Event], object] = (
+    group: Callable[[ExpectedEvent], object] = (
         (lambda e: (e.table, e.id)) if order == "key" else (lambda e: e.table)
     )
-    before: dict[object, list[Event]] = {}
+    before: dict[object, list[ExpectedEvent]] = {}
     for event in expected:
         before.setdefault(group(event), []).append(event)
     seen: dict[object, int] = dict.fromkeys(before, 0)
-    last: dict[object, Event] = {}
+    last: dict[object, ExpectedEvent] = {}
     for event in found:
         key = group(event)
         number = before[key].index(event, 0)
@@ -77,11 +77,11 @@ def _assert_order(
         assert event == before[key][-1], f"{where}{event} came last, not {before[key][-1]}"
 
 
-def _assert_rows(found: Iterable[object], workload: Workload, where: str) -> None:
+def _assert_rows(found: Iterable[object], workload: ScriptedWorkload, where: str) -> None:
     """Check a destination of current rows."""
     rows: dict[str, dict[int, int]] = {}
     for item in found:
-        assert isinstance(item, Delivered)
+        assert isinstance(item, DeliveredChange)
         table = rows.setdefault(item.table, {})
         identifier = int(str(item.values["id"]))
         assert identifier not in table, f"{where}{item.table} has id {identifier} twice"
@@ -94,10 +94,10 @@ def _assert_rows(found: Iterable[object], workload: Workload, where: str) -> Non
     assert {name: table for name, table in rows.items() if table} == expected, where
 
 
-def _events_until(workload: Workload, position: Position) -> set[Event]:
+def _events_until(workload: ScriptedWorkload, position: Position) -> set[ExpectedEvent]:
     """Return the events of transactions that end at ``position`` or before."""
     events = iter(workload.events)
-    settled: set[Event] = set()
+    settled: set[ExpectedEvent] = set()
     for part in workload.parts:
         for change in part.changes:
             event = next(events)
@@ -110,17 +110,17 @@ def _events_until(workload: Workload, position: Position) -> set[Event]:
     return settled
 
 
-def _event(item: Record | Delivered) -> Event:
+def _event(item: Record | DeliveredChange) -> ExpectedEvent:
     values = values_of(item)
     operation: str | None
-    if isinstance(item, Delivered):
+    if isinstance(item, DeliveredChange):
         table, operation, identifier = item.table, item.op, values.get("id")
     else:
         table = item.topic.removeprefix("server.")
         operation = None if item.value is None else str(values["op"])
         identifier = None if item.key is None else orjson.loads(item.key)["id"]
     serial = values.get("serial") if operation in ("c", "u", "r") else None
-    return Event(
+    return ExpectedEvent(
         table,
         operation,
         None if operation == "t" else int(str(identifier)),
@@ -128,9 +128,9 @@ def _event(item: Record | Delivered) -> Event:
     )
 
 
-def values_of(item: Record | Delivered) -> Mapping[str, object]:
+def values_of(item: Record | DeliveredChange) -> Mapping[str, object]:
     """Return the values by column name, of either kind of item."""
-    if isinstance(item, Delivered):
+    if isinstance(item, DeliveredChange):
         return item.values
     values: dict[str, object] = orjson.loads(item.value or b"{}")
     return values

@@ -17,7 +17,7 @@ from waltap.source.position import Position
 from waltap.transactions.transaction import Batch
 from waltap_testing.sink_findings import values_of
 from waltap_testing.sink_rig import SinkRig, sole
-from waltap_testing.workload import ITEMS, Workload
+from waltap_testing.workload import ITEMS, ScriptedWorkload
 
 __all__ = ["RefusesSingleRecords"]
 
@@ -32,7 +32,7 @@ class RefusesSingleRecords:
     @pytest.fixture
     def tolerant(
         self, new_rig: Callable[[Path], SinkRig], tmp_path: Path
-    ) -> tuple[SinkRig, Workload]:
+    ) -> tuple[SinkRig, ScriptedWorkload]:
         """Return a rig whose pipeline goes on without what is refused, and changes with one such."""
         rig = new_rig(tmp_path)
         if rig.unfit is None:
@@ -41,7 +41,7 @@ class RefusesSingleRecords:
         told = dataclasses.replace(
             rig, context=lambda given: dataclasses.replace(context(given), tolerant=True)
         )
-        workload = Workload()
+        workload = ScriptedWorkload()
         workload.insert(ITEMS, 1, "first")
         workload.commit()
         for number in range(2, 8):
@@ -53,7 +53,7 @@ class RefusesSingleRecords:
 
     @pytest.mark.parametrize("most", [WHOLE, CUT], ids=["one batch", "a cut transaction"])
     def test_a_record_that_is_refused_costs_no_other(
-        self, tolerant: tuple[SinkRig, Workload], tmp_path: Path, most: int
+        self, tolerant: tuple[SinkRig, ScriptedWorkload], tmp_path: Path, most: int
     ) -> None:
         """It is named; the rest of its batch is delivered, once and in order."""
         rig, workload = tolerant
@@ -68,7 +68,7 @@ class RefusesSingleRecords:
         assert _ids(rig) == [1, 2, 3, 5, 6, 7, 8]
 
     def test_a_kill_between_a_refusal_and_the_rest_loses_nothing(
-        self, tolerant: tuple[SinkRig, Workload], tmp_path: Path
+        self, tolerant: tuple[SinkRig, ScriptedWorkload], tmp_path: Path
     ) -> None:
         """What was refused is kept by then, and nothing else of the batch may count: it comes again."""
         rig, workload = tolerant

@@ -13,11 +13,11 @@ from waltap.source.position import SOLE, Position, Positions
 from waltap.specs import SinkSpec
 from waltap_testing.installed import identity_kept, mapper
 
-__all__ = ["Delivered", "SinkRig", "sole"]
+__all__ = ["DeliveredChange", "SinkRig", "sole"]
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered:
+class DeliveredChange:
     """One change found in a destination of changes: ``op`` as Debezium's (c u d r t), ``values`` by
     column name as the destination gives them back (a delete needs its key only, a truncate none)."""
 
@@ -31,8 +31,8 @@ class SinkRig:
     """What the suite needs of an author.
 
     ``read_back`` reads the destination by other means than the sink, in its order, what a consumer
-    would see: `Record`s for a sink of records, `Delivered` for one of changes. ``keeps_history``:
-    False for a destination that holds current rows only; then ``read_back`` gives one `Delivered`
+    would see: `Record`s for a sink of records, `DeliveredChange` for one of changes. ``keeps_history``:
+    False for a destination that holds current rows only; then ``read_back`` gives one `DeliveredChange`
     with op "r" per row. ``order``: how far the destination keeps order: "topic" or "key".
     ``outage``, a context manager, makes the destination refuse what is written; for destinations
     that are files the suite makes its own. ``forks``: False where the plugin cannot run in a forked
@@ -45,7 +45,7 @@ class SinkRig:
 
     spec: SinkSpec
     properties: object
-    read_back: "Callable[[], Sequence[Record] | Sequence[Delivered]]"
+    read_back: "Callable[[], Sequence[Record] | Sequence[DeliveredChange]]"
     _: KW_ONLY
     keeps_history: bool = True
     order: Literal["topic", "key"] = "topic"

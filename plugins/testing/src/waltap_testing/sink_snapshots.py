@@ -10,7 +10,7 @@ from waltap.snapshot.progress import SnapshotProgress, TableChunks
 from waltap.transactions.transaction import Batch, SnapshotRows
 from waltap_testing.sink_findings import assert_complete
 from waltap_testing.sink_rig import SinkRig
-from waltap_testing.workload import ITEMS, NOTES, Workload, relation
+from waltap_testing.workload import ITEMS, NOTES, ScriptedWorkload, relation
 
 __all__ = ["KINDS", "KINDS_ROW", "SnapshotsGoOn", "filled"]
 
@@ -36,9 +36,9 @@ KINDS_ROW = ("t", "-7", "0.1", "12345.60", "x", r"\x00ff", "2024-02-29", "2024-0
 MOST_CHUNKS = 100
 
 
-def filled(items: int, notes: int, kinds: int) -> Workload:
+def filled(items: int, notes: int, kinds: int) -> ScriptedWorkload:
     """Return a workload whose tables hold so many rows before it begins."""
-    workload = Workload()
+    workload = ScriptedWorkload()
     for number in range(1, items + 1):
         workload.insert(ITEMS, number, "read")
     for number in range(1, notes + 1):

@@ -24,15 +24,15 @@ from pathlib import Path
 import orjson
 import pytest
 
-from waltap.errors import Retry, SinkError, WaltapError
+from waltap.errors import RetryVerdict, SinkError, WaltapError
 from waltap.format.record import Record
 from waltap.sink.sink import Sink
 from waltap.source.position import SOLE, START, Position, Positions
 from waltap.transactions.transaction import Batch
-from waltap_testing.crash import Child, Kill
+from waltap_testing.crash import CrashChild, KillPoint
 from waltap_testing.scenarios import SCENARIOS, large_transaction, mixed
 from waltap_testing.sink_crash import (
-    Crash,
+    SinkCrash,
     crashes,
     deliver,
     failing_sync,
@@ -44,13 +44,13 @@ from waltap_testing.sink_crash import (
 from waltap_testing.sink_findings import assert_complete, parsed, values_of
 from waltap_testing.sink_refusals import RefusesSingleRecords
 from waltap_testing.sink_replays import TakesReplays
-from waltap_testing.sink_rig import Delivered, SinkRig, sole
+from waltap_testing.sink_rig import DeliveredChange, SinkRig, sole
 from waltap_testing.sink_snapshots import KINDS, KINDS_ROW, SnapshotsGoOn, filled
 from waltap_testing.spec_promises import assert_well_formed
 from waltap_testing.texts import TEXTS
-from waltap_testing.workload import ITEMS, NOTES, Workload, as_columns, relation
+from waltap_testing.workload import ITEMS, NOTES, ScriptedWorkload, as_columns, relation
 
-__all__ = ["Delivered", "SinkRig", "SinkSuite"]
+__all__ = ["DeliveredChange", "SinkRig", "SinkSuite"]
 
 KINDS_VALUES: Mapping[str, object] = {
     "id": 1,
@@ -192,7 +192,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays):
 
     def test_a_snapshot_is_followed_by_the_stream(self, rig: SinkRig, tmp_path: Path) -> None:
         """Rows read in a snapshot, the empty batch that closes it, then changes of them."""
-        workload = Workload()
+        workload = ScriptedWorkload()
         for number in range(1, 6):
             workload.insert(ITEMS, number, "old")
             workload.insert(NOTES, number, "old")
@@ -220,7 +220,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays):
         """Rows of every table are there once, and the stream goes on; the contract: `SnapshotRows`."""
         sink = rig.build(tmp_path)
         if name == "no tables":
-            workload, tables = Workload(), []
+            workload, tables = ScriptedWorkload(), []
         else:
             workload, tables = filled(*SNAPSHOTS[name]), [ITEMS, NOTES, KINDS]
         sink.open()
@@ -241,7 +241,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays):
         self, rig: SinkRig, tmp_path: Path
     ) -> None:
         """A history keeps what was streamed before; current rows are those of the snapshot."""
-        workload, sink = Workload(), rig.build(tmp_path)
+        workload, sink = ScriptedWorkload(), rig.build(tmp_path)
         records = sink.capabilities.records
         for number in range(1, 6):
             workload.insert(ITEMS, number, "streamed")
@@ -315,12 +315,14 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays):
     @pytest.mark.parametrize("name", list(TEXTS))
     def test_text_survives(self, rig: SinkRig, tmp_path: Path, name: str) -> None:
         """Any text a column can hold comes back as it was."""
-        workload, sink = Workload(), rig.build(tmp_path)
+        workload, sink = ScriptedWorkload(), rig.build(tmp_path)
         workload.insert(ITEMS, 1, TEXTS[name])
         workload.commit()
         deliver(sink, workload)
         (found,) = rig.read_back()
-        values = found.values if isinstance(found, Delivered) else orjson.loads(found.value or b"")
+        values = (
+            found.values if isinstance(found, DeliveredChange) else orjson.loads(found.value or b"")
+        )
         assert values["name"] == TEXTS[name]
 
     def test_values_keep_their_types(self, rig: SinkRig, tmp_path: Path) -> None:
@@ -328,12 +330,12 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays):
         sink = rig.build(tmp_path)
         if sink.capabilities.records:
             pytest.skip("takes rendered records: their types are the format's")
-        workload = Workload()
+        workload = ScriptedWorkload()
         workload.insert(KINDS, 1, *KINDS_ROW, None)
         workload.commit()
         deliver(sink, workload)
         (found,) = rig.read_back()
-        assert isinstance(found, Delivered)
+        assert isinstance(found, DeliveredChange)
         values = {name: found.values.get(name) for name in KINDS_VALUES}
         assert values == {**KINDS_VALUES, **rig.kinds}
 
@@ -362,7 +364,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays):
     def test_a_schema_change_is_taken_in_mid_stream(self, rig: SinkRig, tmp_path: Path) -> None:
         """A table gets a column between two changes of one transaction."""
         sink = rig.build(tmp_path)
-        workload = Workload()
+        workload = ScriptedWorkload()
         workload.insert(ITEMS, 1, "old")
         workload.insert(WIDER, 2, "new", "green")
         workload.commit()
@@ -510,7 +512,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays):
         for size in TORN_AT:
             folder = tmp_path / f"torn-{size}"
             folder.mkdir()
-            crash = Crash.of(new_rig(folder), folder, Kill(at_bytes=size))
+            crash = SinkCrash.of(new_rig(folder), folder, KillPoint(at_bytes=size))
             crash.go_on(lose_last_offset=False)
 
     def test_a_destination_that_refuses_loses_nothing(self, rig: SinkRig, tmp_path: Path) -> None:
@@ -520,18 +522,18 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays):
         workload = mixed(truncate=False)
         capabilities = rig.build(tmp_path).capabilities
 
-        def act(child: Child) -> None:
+        def act(child: CrashChild) -> None:
             sink = rig.build(tmp_path)
             sink.open()
             batches = list(workload.batches(4, records=capabilities.records))
             write_and_report(sink, batches[0], child)
             with rig.outage() if rig.outage is not None else full_disk():
                 verdict = write_and_report(sink, batches[1], child)
-            if verdict is Retry.SAME_BATCH:
+            if verdict is RetryVerdict.SAME_BATCH:
                 for batch in batches[1:3]:
                     write_and_report(sink, batch, child)
 
-        outcome = run(rig, act, Kill())
+        outcome = run(rig, act, KillPoint())
         assert outcome.error is None, f"only a SinkError may come out:\n{outcome.error}"
         promised = [Position(*report) for report in outcome.reports]
         stored = promised[-1] if promised else START
@@ -576,7 +578,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays):
         workload = mixed(truncate=False)
         capabilities = rig.build(tmp_path).capabilities
 
-        def act(child: Child) -> None:
+        def act(child: CrashChild) -> None:
             sink = rig.build(tmp_path)
             sink.open()
             batches = list(workload.batches(4, records=capabilities.records))
@@ -600,7 +602,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays):
                 sink.flush()
             sink.close()
 
-        outcome = run(rig, act, Kill())
+        outcome = run(rig, act, KillPoint())
         assert outcome.error is None, f"after a failed flush only a SinkError:\n{outcome.error}"
         if "the flush failed" not in outcome.steps:
             record_property(

@@ -19,7 +19,7 @@ import pytest
 from waltap.decode.relation import Column, Relation
 from waltap.errors import SnapshotError
 from waltap.offsets.offset import Offset, PartitionOffset
-from waltap.snapshot.snapshotter import ISOLATIONS, Known, SnapshotStart, Snapshotter
+from waltap.snapshot.snapshotter import ISOLATIONS, SnapshotFacts, SnapshotStart, Snapshotter
 from waltap.source.connector import SlotStatus
 from waltap.source.position import Position
 from waltap.specs import SnapshotterSpec
@@ -28,7 +28,7 @@ from waltap_testing.spec_promises import assert_well_formed
 __all__ = ["SnapshotterRig", "SnapshotterSuite"]
 
 EVERYTHING = tuple(
-    Known(offset=offset, snapshot_incomplete=incomplete, position_available=available)
+    SnapshotFacts(offset=offset, snapshot_incomplete=incomplete, position_available=available)
     for offset, incomplete, available in product((False, True), repeat=3)
 )
 WORDS = {"yes": True, "no": False}
@@ -38,7 +38,7 @@ WORDS = {"yes": True, "no": False}
 class SnapshotterRig:
     """What the suite needs of an author.
 
-    ``table`` is the truth table: a heading, then one line for each of the eight states of `Known`
+    ``table`` is the truth table: a heading, then one line for each of the eight states of `SnapshotFacts`
     (offset, incomplete, available: yes or no), with what the mode does: snapshot and stream, yes or
     no, or "refused" in place of snapshot where it raises SnapshotError.
 
@@ -102,12 +102,12 @@ class SnapshotterRig:
         """Answer in the place of the source."""
         return [] if self.answers is None else self.answers(sql, parameters)
 
-    def rows(self) -> dict[Known, tuple[str, str]]:
+    def rows(self) -> dict[SnapshotFacts, tuple[str, str]]:
         """Return the table, parsed."""
-        found: dict[Known, tuple[str, str]] = {}
+        found: dict[SnapshotFacts, tuple[str, str]] = {}
         for line in self.table.strip().splitlines()[1:]:
             offset, incomplete, available, snapshot, stream = line.split()
-            known = Known(
+            known = SnapshotFacts(
                 offset=WORDS[offset],
                 snapshot_incomplete=WORDS[incomplete],
                 position_available=WORDS[available],
@@ -161,13 +161,15 @@ class SnapshotterSuite:
         """A mode that says it recovers a lost position takes a snapshot when it is lost."""
         if not rig.build().recovers_lost_position():
             pytest.skip("leaves a lost position an error")
-        lost = Known(offset=True, snapshot_incomplete=False, position_available=False)
+        lost = SnapshotFacts(offset=True, snapshot_incomplete=False, position_available=False)
         assert rig.build().takes_snapshot(lost)
 
     def test_an_interrupted_snapshot_is_not_passed_over(self, rig: SnapshotterRig) -> None:
         """Rows that were never read must not be missing silently: again, or an error."""
         for available in (False, True):
-            known = Known(offset=True, snapshot_incomplete=True, position_available=available)
+            known = SnapshotFacts(
+                offset=True, snapshot_incomplete=True, position_available=available
+            )
             answer = _answer(rig.build(), known)
             assert answer == "refused" or answer[0] is True, known
 
@@ -221,7 +223,7 @@ def _relation(oid: int, schema: str, table: str, *columns: str) -> Relation:
     return Relation(oid=oid, schema=schema, table=table, columns=named, primary_key=columns[:1])
 
 
-def _answer(snapshotter: Snapshotter, known: Known) -> tuple[bool, bool] | str:
+def _answer(snapshotter: Snapshotter, known: SnapshotFacts) -> tuple[bool, bool] | str:
     try:
         return snapshotter.takes_snapshot(known), snapshotter.streams(known)
     except SnapshotError:

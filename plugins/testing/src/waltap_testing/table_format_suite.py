@@ -22,26 +22,26 @@ from waltap.decode.message import Delete, Insert, OldTuple, Update
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
 from waltap.sink.sink import SinkContext
-from waltap.source.coverage import Coverage
+from waltap.source.coverage import PublicationCompleteness
 from waltap.source.position import START, Position
 from waltap.specs import TableFormatSpec
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_spark.applier import Applier, ApplyOptions
+from waltap_spark.applier import ApplyOptions, OutputApplier
 from waltap_spark.formats import (
-    Brought,
-    Evolution,
-    Step,
+    CommitContext,
+    GroupRows,
+    TableChange,
     TableFormat,
     What,
 )
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
-from waltap_spark.output import Output, TableState
+from waltap_spark.output import SparkOutput, TableState
 from waltap_spark.session import prepare
 from waltap_testing.installed import identity_kept, mapper
 from waltap_testing.spec_promises import assert_well_formed
-from waltap_testing.workload import ITEMS, NOTES, Event, Workload, relation
+from waltap_testing.workload import ITEMS, NOTES, ExpectedEvent, ScriptedWorkload, relation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,25 +66,25 @@ class TableFormatRig:
     modes: ModeRules = field(default_factory=ModeRules)
 
 
-class Died(BaseException):
+class DriverDied(BaseException):
     """The driver is gone."""
 
 
-class _Choice(FormatChoice):
+class _RigFormat(FormatChoice):
     """The format of a rig, which need not be installed, with a fuse."""
 
     def __init__(self, rig: TableFormatRig) -> None:
         super().__init__(rig.spec.name, rig.values)
-        self._rig, self.fuse = rig, _Fuse()
+        self._rig, self.fuse = rig, _KillCounter()
 
     @property
     def factory(self) -> Any:
         """Return what makes the format."""
         properties = self._properties(self._rig.spec)
-        return lambda context: _Fused(self._rig.spec.factory(properties, context), self.fuse)
+        return lambda context: _MortalFormat(self._rig.spec.factory(properties, context), self.fuse)
 
 
-class _Fuse:
+class _KillCounter:
     """Counts moments, and ends the process, as it were, at a chosen one."""
 
     def __init__(self) -> None:
@@ -94,13 +94,13 @@ class _Fuse:
         """Count a moment. Raises: Died."""
         self.moment += 1
         if self.moment == self.blows_at:
-            raise Died
+            raise DriverDied
 
 
-class _Fused(TableFormat):
+class _MortalFormat(TableFormat):
     """A format that may die before and after every method that writes."""
 
-    def __init__(self, inner: TableFormat, fuse: _Fuse) -> None:
+    def __init__(self, inner: TableFormat, fuse: _KillCounter) -> None:
         self._inner, self._fuse = inner, fuse
         self.writes_in_place = inner.writes_in_place  # type: ignore[misc] # as the format has it
 
@@ -110,34 +110,34 @@ class _Fused(TableFormat):
         self._fuse.pass_by()
         return done
 
-    def evolve(self, step: Step, table: TableState, change: Evolution) -> TableState:
+    def evolve(self, step: CommitContext, table: TableState, change: TableChange) -> TableState:
         return self._call("evolve", step, table, change)
 
-    def replace(self, step: Step, table: TableState, rows: Brought) -> TableState:
+    def replace(self, step: CommitContext, table: TableState, rows: GroupRows) -> TableState:
         return self._call("replace", step, table, rows)
 
-    def apply(self, step: Step, table: TableState, rows: Brought) -> TableState:
+    def apply(self, step: CommitContext, table: TableState, rows: GroupRows) -> TableState:
         return self._call("apply", step, table, rows)
 
-    def truncate(self, step: Step, table: TableState) -> TableState:
+    def truncate(self, step: CommitContext, table: TableState) -> TableState:
         return self._call("truncate", step, table)
 
     def read(self, spark: "SparkSession", table: TableState, what: What) -> "DataFrame":
         return self._inner.read(spark, table, what)
 
-    def maintain(self, step: Step, table: TableState) -> TableState:
+    def maintain(self, step: CommitContext, table: TableState) -> TableState:
         return self._call("maintain", step, table)
 
     def rows_of(self, spark: "SparkSession", table: TableState) -> int | None:
         return self._inner.rows_of(spark, table)
 
 
-class _Tables:
+class _LogAndTables:
     """A change log that is written by hand, and the tables that follow it."""
 
     def __init__(self, rig: TableFormatRig, folder: Path) -> None:
-        self.folder, self.workload = folder, Workload()
-        self.spark, self.choice, self.modes = prepare(rig.spark), _Choice(rig), rig.modes
+        self.folder, self.workload = folder, ScriptedWorkload()
+        self.spark, self.choice, self.modes = prepare(rig.spark), _RigFormat(rig), rig.modes
         context = SinkContext(
             pipeline="test",
             state_dir=folder,
@@ -148,16 +148,16 @@ class _Tables:
         )
         self.sink = ChangeLogSink(ChangeLogProperties(path=str(folder / "log")), context)
         self.sink.open()
-        self.sink.begins(Coverage(others="all", goes_on=True))
+        self.sink.begins(PublicationCompleteness(others="all", goes_on=True))
         self._written: Position = START
         self.log = ChangeLog(str(folder / "log"))
         self.open()
 
     def open(self) -> None:
         """Be a new driver."""
-        self.output = Output(str(self.folder / "out"))
+        self.output = SparkOutput(str(self.folder / "out"))
         options = ApplyOptions(parallel=1, fold_rows=0, modes=self.modes)
-        self.applier = Applier(self.spark, self.log, self.output, options, self.choice)
+        self.applier = OutputApplier(self.spark, self.log, self.output, options, self.choice)
         self.applier.open()
 
     def commit(self) -> None:
@@ -216,10 +216,10 @@ class _Tables:
         kind = OldTuple.NONE if moved_to is None else OldTuple.KEY
         work._add(  # noqa: SLF001 - the workload's own updates bring all values
             Update(table, work._step(), sent, old, kind),  # noqa: SLF001
-            Event(table.name, "u", key, None),
+            ExpectedEvent(table.name, "u", key, None),
         )
         if moved_to is not None:  # the history has it as a delete and an insert
-            work.events[-1:] = [Event(table.name, op, key, None) for op in ("d", "c")]
+            work.events[-1:] = [ExpectedEvent(table.name, op, key, None) for op in ("d", "c")]
 
     def close(self) -> None:
         """Let go."""
@@ -236,9 +236,9 @@ class TableFormatSuite:
         pytest.fail(f"{type(self).__name__} must define the fixture 'rig': a TableFormatRig")
 
     @pytest.fixture
-    def tables(self, rig: TableFormatRig, tmp_path: Path) -> Iterator[_Tables]:
+    def tables(self, rig: TableFormatRig, tmp_path: Path) -> Iterator[_LogAndTables]:
         """Return tables that are empty."""
-        made = _Tables(rig, tmp_path)
+        made = _LogAndTables(rig, tmp_path)
         yield made
         made.close()
 
@@ -246,7 +246,7 @@ class TableFormatSuite:
         """Name, summary and properties are fit for profiles and pages."""
         assert_well_formed(rig.spec)
 
-    def test_rows_and_history_follow_the_source(self, tables: _Tables) -> None:
+    def test_rows_and_history_follow_the_source(self, tables: _LogAndTables) -> None:
         """Inserts, updates, deletes, a truncate; values that were not sent, and keys that move."""
         work = tables.workload
         for number in range(1, 6):
@@ -267,7 +267,7 @@ class TableFormatSuite:
         tables.apply()
         tables.check(ITEMS, NOTES)
 
-    def test_a_snapshot_replaces_the_rows_and_not_the_history(self, tables: _Tables) -> None:
+    def test_a_snapshot_replaces_the_rows_and_not_the_history(self, tables: _LogAndTables) -> None:
         """Rows that went while nobody looked are gone; all the history stays."""
         work = tables.workload
         for number in range(1, 5):
@@ -282,7 +282,7 @@ class TableFormatSuite:
         tables.check(ITEMS)
 
     def test_a_key_that_comes_again_behind_a_missing_delete_stands_once(
-        self, tables: _Tables
+        self, tables: _LogAndTables
     ) -> None:
         """Before what comes now, or in it, a delete may not have reached the change log."""
         work = tables.workload
@@ -291,12 +291,14 @@ class TableFormatSuite:
         tables.commit()
         tables.apply()
         del work.rows[ITEMS.name][2]
-        tables.sink.begins(Coverage(others="what was published is not what it was", goes_on=True))
+        tables.sink.begins(
+            PublicationCompleteness(others="what was published is not what it was", goes_on=True)
+        )
         work.insert(ITEMS, 2, "again")
         tables.commit()
         tables.apply()
         tables.check(ITEMS)
-        tables.sink.begins(Coverage())
+        tables.sink.begins(PublicationCompleteness())
         for text in ("second", "third"):
             for number in (3, 9):
                 work.rows[ITEMS.name].pop(number, None)
@@ -306,7 +308,7 @@ class TableFormatSuite:
         tables.check(ITEMS)
 
     def test_columns_are_added_and_widened_and_keep_their_values_when_renamed(
-        self, tables: _Tables
+        self, tables: _LogAndTables
     ) -> None:
         """By the source's numbers; older rows have null where they had no column."""
         first = _numbered(relation("shapes", [("id", "int4"), ("n", "int4")], oid=900), 1, 2)
@@ -317,11 +319,11 @@ class TableFormatSuite:
             3,
         )
         work = tables.workload
-        work._add(Insert(first, work._step(), ("1", "5")), Event(first.name, "c", 1, None))  # noqa: SLF001
+        work._add(Insert(first, work._step(), ("1", "5")), ExpectedEvent(first.name, "c", 1, None))  # noqa: SLF001
         tables.commit()
         tables.apply()
         row: Tuple = ("2", "5000000000", "new")
-        work._add(Insert(then, work._step(), row), Event(first.name, "c", 2, None))  # noqa: SLF001
+        work._add(Insert(then, work._step(), row), ExpectedEvent(first.name, "c", 2, None))  # noqa: SLF001
         tables.commit()
         tables.apply()
         assert tables.output.table("shapes").failed == ""
@@ -329,7 +331,7 @@ class TableFormatSuite:
         assert tables.reader().changes("shapes").count() == 2
 
     def test_a_table_without_key_has_every_row_as_often_as_the_source(
-        self, tables: _Tables
+        self, tables: _LogAndTables
     ) -> None:
         """A multiset: one delete takes one of equal rows."""
         pairs = msgspec.structs.replace(
@@ -340,19 +342,22 @@ class TableFormatSuite:
         work = tables.workload
         rows: list[Tuple] = [("a", "1.5"), ("a", "1.5"), ("b", None), ("z", "0"), ("z", "-0")]
         for row in rows:
-            work._add(Insert(pairs, work._step(), row), Event(pairs.name, "c", None, None))  # noqa: SLF001
+            work._add(Insert(pairs, work._step(), row), ExpectedEvent(pairs.name, "c", None, None))  # noqa: SLF001
         tables.commit()
         tables.apply()
         for gone in (("a", "1.5"), ("z", "-0")):
             old = OldTuple.FULL
-            work._add(Delete(pairs, work._step(), gone, old), Event(pairs.name, "d", None, None))  # noqa: SLF001
+            work._add(  # noqa: SLF001
+                Delete(pairs, work._step(), gone, old),  # noqa: SLF001
+                ExpectedEvent(pairs.name, "d", None, None),  # noqa: SLF001
+            )  # noqa: SLF001
         tables.commit()
         tables.apply()
         assert tables.output.table("pairs").failed == ""
         assert tables.rows(pairs) == [("a", "1.5"), ("b", None), ("z", "0.0")]
 
     def test_a_driver_that_dies_anywhere_leaves_one_cut_and_its_successor_goes_on(
-        self, tables: _Tables
+        self, tables: _LogAndTables
     ) -> None:
         """Before and after every method that writes: readers see all tables at the last commit, and the
         next driver, which finds more changes, applies each once."""
@@ -376,7 +381,7 @@ class TableFormatSuite:
                 fuse.moment, fuse.blows_at = 0, moment
                 try:
                     tables.apply()
-                except Died:
+                except DriverDied:
                     deaths += 1
                 fuse.blows_at = 0
                 tables.applier.close()
@@ -387,7 +392,7 @@ class TableFormatSuite:
             tables.check(ITEMS, NOTES)
         assert deaths == 2
 
-    def test_all_tables_are_read_as_of_an_earlier_position(self, tables: _Tables) -> None:
+    def test_all_tables_are_read_as_of_an_earlier_position(self, tables: _LogAndTables) -> None:
         """Rows and history as they were at a commit of the source."""
         work, past = tables.workload, []
         for number in range(1, 4):

@@ -19,7 +19,7 @@ from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, Tran
 from waltap.transforms.applied import transformed
 from waltap_testing.scenarios import mixed
 from waltap_testing.spec_promises import assert_well_formed
-from waltap_testing.workload import COMMIT_TS, ITEMS, NOTES, Workload, as_columns
+from waltap_testing.workload import COMMIT_TS, ITEMS, NOTES, ScriptedWorkload, as_columns
 
 __all__ = ["TransformRig", "TransformSuite"]
 
@@ -176,7 +176,7 @@ class TransformSuite:
 
 def _batches() -> Iterator[Batch]:
     """Give batches of everything: a snapshot, transactions whole and in pieces, a message."""
-    workload = Workload()
+    workload = ScriptedWorkload()
     for number in range(1, 4):
         workload.insert(ITEMS, number, "old")
         workload.insert(NOTES, number, None)

@@ -24,7 +24,7 @@ import pytest
 from waltap.decode.relation import Column, DataType, TypeKind
 from waltap.errors import SinkError
 from waltap.json.schema import value_json
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.mapping.type_mapping import ColumnMapping, TypeOptions
 from waltap.mapping.type_registry import TypeRegistry
 from waltap.specs import TypeSpec
@@ -35,7 +35,7 @@ __all__ = ["TypeRig", "TypeSuite"]
 
 STRANGERS = {"int4": 23, "text": 25, "timestamptz": 1184, "jsonb": 3802}
 """Types of PostgreSQL that a plugin's spec must leave to others."""
-BITS = {Kind.INT8: 8, Kind.INT16: 16, Kind.INT32: 32, Kind.INT64: 64}
+BITS = {ConnectKind.INT8: 8, ConnectKind.INT16: 16, ConnectKind.INT32: 32, ConnectKind.INT64: 64}
 SINGLE = 1e-6
 """Relative difference that a float of 32 bits makes."""
 
@@ -314,31 +314,31 @@ def _assert_fits(schema: Schema, value: object, at: str) -> None:
         assert schema.optional or schema.name is not None, wrong
         return
     match schema.kind:
-        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64:
+        case ConnectKind.INT8 | ConnectKind.INT16 | ConnectKind.INT32 | ConnectKind.INT64:
             assert type(value) is int, wrong
             limit = 1 << (BITS[schema.kind] - 1)
             assert -limit <= value < limit, wrong
-        case Kind.FLOAT32 | Kind.FLOAT64:
+        case ConnectKind.FLOAT32 | ConnectKind.FLOAT64:
             assert type(value) is float, wrong
-        case Kind.BOOLEAN:
+        case ConnectKind.BOOLEAN:
             assert type(value) is bool, wrong
-        case Kind.STRING:
+        case ConnectKind.STRING:
             assert type(value) is str, wrong
-        case Kind.BYTES:
+        case ConnectKind.BYTES:
             assert type(value) is bytes, wrong
-        case Kind.ARRAY:
+        case ConnectKind.ARRAY:
             assert isinstance(value, list), wrong
             assert schema.items is not None, f"{at}: the schema says nothing of its items"
             for item in value:
                 _assert_fits(schema.items, item, at)
-        case Kind.MAP:
+        case ConnectKind.MAP:
             assert isinstance(value, Mapping), wrong
             assert schema.keys is not None, f"{at}: the schema says nothing of its keys"
             assert schema.values is not None, f"{at}: the schema says nothing of its values"
             for key, each in value.items():
                 _assert_fits(schema.keys, key, at)
                 _assert_fits(schema.values, each, at)
-        case Kind.STRUCT:
+        case ConnectKind.STRUCT:
             assert isinstance(value, Mapping), wrong
             names = {member.name for member in schema.fields}
             assert set(value) <= names, f"{at}: {sorted(set(value) - names)} not in the schema"

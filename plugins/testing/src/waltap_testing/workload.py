@@ -23,8 +23,8 @@ from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, Tran
 __all__ = [
     "ITEMS",
     "NOTES",
-    "Event",
-    "Workload",
+    "ExpectedEvent",
+    "ScriptedWorkload",
     "as_block",
     "as_columns",
     "batches",
@@ -82,7 +82,7 @@ NOTES = relation("notes", [("id", "int4"), ("serial", "int8"), ("body", "text")]
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ExpectedEvent:
     """One thing a destination must show: ``op`` as Debezium's (c u d r t), None for a tombstone.
 
     ``id`` is None for a truncate; ``serial`` for deletes, tombstones and truncates, which carry none.
@@ -95,7 +95,7 @@ class Event:
 
 
 @dataclass(slots=True)
-class Workload:
+class ScriptedWorkload:
     """A server whose transactions are made by hand.
 
     ``parts`` are whole transactions in commit order, ``events`` what they are, in that order.
@@ -104,7 +104,7 @@ class Workload:
     """
 
     parts: list[TransactionPart] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
+    events: list[ExpectedEvent] = field(default_factory=list)
     rows: dict[str, dict[int, tuple[str | None, ...]]] = field(default_factory=dict)
     rendered: dict[int, list[Record]] = field(default_factory=dict)
     _lsn: int = 0x1000000
@@ -119,7 +119,8 @@ class Workload:
         self._serial += 1
         row = (str(identifier), str(self._serial), *values)
         self._add(
-            Insert(table, self._step(), row), Event(table.name, "c", identifier, self._serial)
+            Insert(table, self._step(), row),
+            ExpectedEvent(table.name, "c", identifier, self._serial),
         )
         self.rows.setdefault(table.name, {})[identifier] = row
         self._render(table, "c", row)
@@ -129,7 +130,8 @@ class Workload:
         self._serial += 1
         row = (str(identifier), str(self._serial), *values)
         self._add(
-            Update(table, self._step(), row), Event(table.name, "u", identifier, self._serial)
+            Update(table, self._step(), row),
+            ExpectedEvent(table.name, "u", identifier, self._serial),
         )
         self.rows[table.name][identifier] = row
         self._render(table, "u", row)
@@ -138,14 +140,15 @@ class Workload:
         """DELETE a row; an id is never used again."""
         old: Tuple = (str(identifier), *[ABSENT] * (len(table.columns) - 1))
         self._add(
-            Delete(table, self._step(), old, OldTuple.KEY), Event(table.name, "d", identifier, None)
+            Delete(table, self._step(), old, OldTuple.KEY),
+            ExpectedEvent(table.name, "d", identifier, None),
         )
         del self.rows[table.name][identifier]
         self._render(table, "d", (str(identifier),))
 
     def truncate(self, table: Relation) -> None:
         """TRUNCATE a table (once: truncates of one table could not be told apart)."""
-        self._add(Truncate((table,), self._step()), Event(table.name, "t", None, None))
+        self._add(Truncate((table,), self._step()), ExpectedEvent(table.name, "t", None, None))
         self.rows[table.name] = {}
         self._render(table, "t", ())
 
@@ -184,7 +187,7 @@ class Workload:
         for piece in pieces:
             table, rows = piece.relation, [tuple(map(_text, row)) for row in piece.rows]
             self.events += [
-                Event(table.name, "r", int(row[0] or 0), int(row[1] or 0)) for row in rows
+                ExpectedEvent(table.name, "r", int(row[0] or 0), int(row[1] or 0)) for row in rows
             ]
             rendered = [_record(table, "r", row) for row in rows] if records else None
             made.append(self._read([piece], len(rows), rendered))
@@ -234,11 +237,11 @@ class Workload:
         self._lsn += 0x40
         return self._lsn
 
-    def _add(self, change: Change, event: Event) -> None:
+    def _add(self, change: Change, event: ExpectedEvent) -> None:
         self._changes.append(change)
         self.events.append(event)
         if event.op == "d":
-            self.events.append(Event(event.table, None, event.id, None))
+            self.events.append(ExpectedEvent(event.table, None, event.id, None))
 
     def _render(self, table: Relation, operation: str, row: tuple[str | None, ...]) -> None:
         records = [_record(table, operation, row)]

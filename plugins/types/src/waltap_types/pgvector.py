@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from waltap.mapping import (
     Column,
     ColumnMapping,
+    ConnectKind,
     Field,
-    Kind,
     Schema,
     TypeMapper,
     TypeSample,
@@ -118,10 +118,10 @@ def _sparse_struct(text: str) -> dict[str, object]:
 
 _VECTOR = ValueForm(
     schema=Schema(
-        kind=Kind.ARRAY,
+        kind=ConnectKind.ARRAY,
         name="io.debezium.data.DoubleVector",
         version=1,
-        items=Schema(kind=Kind.FLOAT64),
+        items=Schema(kind=ConnectKind.FLOAT64),
     ),
     to_json=_vector_json,
     to_connect=_numbers,
@@ -131,10 +131,10 @@ _VECTOR = ValueForm(
 )
 _HALFVEC = ValueForm(
     schema=Schema(
-        kind=Kind.ARRAY,
+        kind=ConnectKind.ARRAY,
         name="io.debezium.data.FloatVector",
         version=1,
-        items=Schema(kind=Kind.FLOAT32),
+        items=Schema(kind=ConnectKind.FLOAT32),
     ),
     to_json=_half_json,
     to_connect=_half_connect,
@@ -144,16 +144,18 @@ _HALFVEC = ValueForm(
 )
 _SPARSEVEC = ValueForm(
     schema=Schema(
-        kind=Kind.STRUCT,
+        kind=ConnectKind.STRUCT,
         name="io.debezium.data.SparseDoubleVector",
         version=1,
         doc="Sparse double vector",
         fields=(
-            Field("dimensions", Schema(kind=Kind.INT16)),
+            Field("dimensions", Schema(kind=ConnectKind.INT16)),
             Field(
                 "vector",
                 Schema(
-                    kind=Kind.MAP, keys=Schema(kind=Kind.INT16), values=Schema(kind=Kind.FLOAT64)
+                    kind=ConnectKind.MAP,
+                    keys=Schema(kind=ConnectKind.INT16),
+                    values=Schema(kind=ConnectKind.FLOAT64),
                 ),
             ),
         ),

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from waltap.mapping import (
     Column,
     ColumnMapping,
+    ConnectKind,
     DataType,
     Field,
-    Kind,
     Schema,
     TypeMapper,
     TypeSample,
@@ -27,7 +27,7 @@ __all__ = ["POSTGIS_SPECS"]
 
 _EMPTY_COLLECTION = bytes.fromhex("010700000000000000")
 _SRID_FLAG = 0x20000000
-_SRID = Field("srid", Schema(kind=Kind.INT32, optional=True))
+_SRID = Field("srid", Schema(kind=ConnectKind.INT32, optional=True))
 
 
 def ewkb_srid(data: bytes) -> int | None:
@@ -80,11 +80,11 @@ def _build_spatial(column: Column, mapper: TypeMapper) -> ColumnMapping:
     name = column.data_type.name.capitalize()
     form = ValueForm(
         schema=Schema(
-            kind=Kind.STRUCT,
+            kind=ConnectKind.STRUCT,
             name=f"io.debezium.data.geometry.{name}",
             version=1,
             doc=name,
-            fields=(Field("wkb", Schema(kind=Kind.BYTES)), _SRID),
+            fields=(Field("wkb", Schema(kind=ConnectKind.BYTES)), _SRID),
         ),
         to_json=_spatial_json,
         to_connect=_spatial_connect,

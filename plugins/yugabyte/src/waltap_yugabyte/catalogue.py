@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from waltap_postgres.catalog.catalogue import (
     UNVERSIONED_RELATION_SQL,
+    CatalogTable,
     PostgresCatalogue,
-    Table,
 )
 from waltap_yugabyte.properties import YugabyteProperties
 
@@ -46,7 +46,7 @@ class YugabyteCatalogue(PostgresCatalogue):
     def visible_until(self) -> tuple[int, bool] | None:
         return None
 
-    def named_since(self, xid: int) -> list[Table]:
+    def named_since(self, xid: int) -> list[CatalogTable]:
         return []
 
     def is_materialized_view(self, schema: str, table: str, xid: int, *, was_table: bool) -> bool:

@@ -18,7 +18,7 @@ from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Tuple
 from waltap.errors import SourceError
 from waltap.signals.signal import SnapshotRequest
-from waltap.snapshot.chunk_source import Chunk
+from waltap.snapshot.chunk_source import ReadChunk
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
@@ -66,7 +66,9 @@ class YugabyteChunks(PostgresChunks):
         self._marks = signal_table is not None
         self._width = FIRST_WIDTH
 
-    def maximum(self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]) -> Chunk:
+    def maximum(
+        self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]
+    ) -> ReadChunk:
         """Raises: WatermarksNeeded; as `PostgresChunks.maximum`."""
         if not self._marks:
             raise WatermarksNeeded("no watermark may be written, and no position says as of when")
@@ -96,7 +98,7 @@ class YugabyteChunks(PostgresChunks):
         maximum: Tuple,
         limit: int,
         order: Sequence[int] = (),
-    ) -> Chunk:
+    ) -> ReadChunk:
         """Raises: HashedColumnGone; as `PostgresChunks.chunk`."""
         if not order:
             return super().chunk(request, relation, key, after=after, maximum=maximum, limit=limit)
@@ -108,7 +110,7 @@ class YugabyteChunks(PostgresChunks):
             low = self._code(relation, order, key, after)
             behind = [f"({code} > {low} OR {after_sql(columns, after)})"]
         ordered = ", ".join([code, *(column.quoted for column in columns)])
-        chunk = Chunk([], None)
+        chunk = ReadChunk([], None)
         while low <= last:
             high = min(low + self._width, last + 1)
             terms = [*_within(code, low, high), *behind, *([up_to] if high > last else [])]

@@ -5,8 +5,8 @@ from dataclasses import replace
 from waltap.events import PLAIN, VALUE_AND_SET
 from waltap.events.form import EventForm
 from waltap.mapping.envelope import DEBEZIUM_2_5, NEWEST
-from waltap_postgres.decision import Decision, Situation, decide
-from waltap_postgres.dialect import Dialect
+from waltap_postgres.decision import StartupPlan, StartupState, decide
+from waltap_postgres.dialect import PostgresDialect
 from waltap_yugabyte.catalogue import YugabyteCatalogue
 from waltap_yugabyte.chunks import YugabyteChunks
 from waltap_yugabyte.hash_ranges import HashPlanner
@@ -23,7 +23,7 @@ __all__ = ["YUGABYTEDB", "event_form"]
 NAMING_UNSENT = replace(NEWEST, name="with the names of unsent fields", unsent=True)
 
 
-def _decide(situation: Situation) -> Decision:
+def _decide(situation: StartupState) -> StartupPlan:
     """Decide as PostgreSQL's connector does; but a snapshot that broke off is taken anew beside the slot
     that is there: its time is still that of the snapshot, and the server would drop it only minutes
     after its last reader."""
@@ -35,7 +35,7 @@ def _decide(situation: Situation) -> Decision:
     return decision
 
 
-YUGABYTEDB = Dialect(
+YUGABYTEDB = PostgresDialect(
     name="YugabyteDB",
     catalogue=YugabyteCatalogue,
     identity=YugabyteServer,

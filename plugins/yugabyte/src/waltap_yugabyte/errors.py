@@ -5,7 +5,7 @@ Source: yugabyte-db, ``yb_virtual_wal_client.c``, ``walsender.c``, ``slotfuncs.c
 
 import re
 
-from waltap.errors import ConnectionLost, OffsetError, Retry, SourceError
+from waltap.errors import ConnectionLost, OffsetError, RetryVerdict, SourceError
 from waltap_postgres.errors import ErrorMeanings, SlotInvalidated
 
 __all__ = [
@@ -85,7 +85,7 @@ class SlotStillActive(SourceError):
     """The server drops a slot only minutes after it was last read."""
 
     code = "WT-2154"
-    retry = Retry.NEVER
+    retry = RetryVerdict.NEVER
     remedy = (
         "Try again later: the cluster counts a slot as read for "
         "ysql_cdc_active_replication_slot_window_ms (5 minutes) after its last reader."
@@ -97,7 +97,7 @@ class SlotRead(SourceError):
     confirms for confirmed."""
 
     code = "WT-2159"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = (
         "Stop the other process ({reader}), or choose another slot.name. Where it is gone already, the "
         "node ends its session by itself; SELECT pg_terminate_backend({pid}) ends it at once."
@@ -109,7 +109,7 @@ class TableTooLate(SourceError):
     what the slot would need of them, and no stream of the slot would start any more."""
 
     code = "WT-2160"
-    retry = Retry.NEVER
+    retry = RetryVerdict.NEVER
     remedy = (
         "Leave {names} out of what the profile captures (table.exclude.list, or a table.include.list "
         "without). To have them, begin with a new slot and a new snapshot: `waltap slot drop FILE`, "

@@ -8,8 +8,8 @@ from itertools import pairwise
 from waltap.decode.relation import Relation
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.replication.publication import identifier
-from waltap_postgres.snapshot.plan import KeyRange, Planner, Range, TableSize
-from waltap_postgres.snapshot.transaction import ReadingTransaction, Shape, Target
+from waltap_postgres.snapshot.plan import KeyRange, Range, SnapshotPlanner, TableSize
+from waltap_postgres.snapshot.transaction import CatalogShape, ReadingTransaction, SnapshotTable
 from waltap_yugabyte.properties import HASH_CODES, YugabyteProperties
 
 __all__ = ["HashPlanner", "HashRange", "hash_columns", "hash_condition"]
@@ -34,7 +34,7 @@ class HashRange(KeyRange, frozen=True, tag="hash"):
     low: int = 0
     high: int = HASH_CODES
 
-    def where(self, shape: Shape) -> str:
+    def where(self, shape: CatalogShape) -> str:
         names = ", ".join(identifier(shape.columns[number][0]) for number in self.columns)
         return hash_condition(names, self.low, self.high)
 
@@ -44,11 +44,11 @@ def hash_condition(names: str, low: int, high: int) -> str:
     return f"yb_hash_code({names}) >= {low} AND yb_hash_code({names}) < {high}"
 
 
-class HashPlanner(Planner):
+class HashPlanner(SnapshotPlanner):
     """Cuts tables whose primary key is hashed; others are read whole. A row has no place (``ctid``)."""
 
     def ranges(
-        self, transaction: ReadingTransaction, target: Target, size: TableSize, count: int
+        self, transaction: ReadingTransaction, target: SnapshotTable, size: TableSize, count: int
     ) -> tuple[Range, ...]:
         assert isinstance(self.properties, YugabyteProperties)
         columns = hash_columns(self.now, self.properties, target.table.relation)

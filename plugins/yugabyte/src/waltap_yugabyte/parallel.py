@@ -13,16 +13,16 @@ from contextlib import ExitStack, closing
 from waltap.decode.decoder import Decoder
 from waltap.decode.relation import Relation
 from waltap.errors import SourceError, WaltapError
-from waltap.offsets.belongings import Belonging
+from waltap.offsets.belongings import OwnedObject
 from waltap.offsets.offset import Offset
 from waltap.source.connector import (
     ChangeStream,
-    Check,
     Connector,
     ConnectorContext,
-    Overlap,
+    PreflightCheck,
     SlotStatus,
-    Start,
+    SnapshotOverlap,
+    StartPosition,
 )
 from waltap.source.position import Position, Positions
 from waltap.transactions.transaction import SnapshotRows
@@ -48,7 +48,7 @@ class RangedConnector(Connector):
     def __init__(self, properties: YugabyteProperties, context: ConnectorContext) -> None:
         self.properties, self.context = properties, context
         self._parts: dict[str, PostgresConnector] = {}
-        self._starts: dict[str, Start] = {}
+        self._starts: dict[str, StartPosition] = {}
         if properties.streaming_order == "hybrid_time":
             self.merges_within_s = properties.merge_quiet_ms / 1000
         rows = self._rows()
@@ -104,8 +104,8 @@ class RangedConnector(Connector):
             return None
         return Offset.of(offset.partitions[slot], snapshot=offset.snapshot)
 
-    def check(self, offset: Offset | None) -> list[Check]:
-        found: dict[tuple[str, str], Check] = {}
+    def check(self, offset: Offset | None) -> list[PreflightCheck]:
+        found: dict[tuple[str, str], PreflightCheck] = {}
         for slot, part in self._parts.items():
             for check in part.check(self._of(slot, offset)):
                 found.setdefault((check.name, check.found), check)
@@ -149,7 +149,7 @@ class RangedConnector(Connector):
     def slots(self) -> list[SlotStatus]:
         return self._first.slots()
 
-    def belongings(self, offset: Offset | None) -> list[Belonging]:
+    def belongings(self, offset: Offset | None) -> list[OwnedObject]:
         every = [
             entry
             for slot, part in self._parts.items()
@@ -157,7 +157,7 @@ class RangedConnector(Connector):
         ]
         return sorted({(e.kind, e.name): e for e in every}.values())
 
-    def drop(self, belonging: Belonging) -> None:
+    def drop(self, belonging: OwnedObject) -> None:
         self._first.drop(belonging)
 
     def drop_slot(self) -> bool:
@@ -166,7 +166,7 @@ class RangedConnector(Connector):
 
     # --- start, snapshot, stream --------------------------------------------------------------
 
-    def prepare(self, offset: Offset | None) -> Start:
+    def prepare(self, offset: Offset | None) -> StartPosition:
         """Raises: as `Connector.prepare`."""
         self._starts = {
             slot: part.prepare(self._of(slot, offset)) for slot, part in self._parts.items()
@@ -177,7 +177,7 @@ class RangedConnector(Connector):
             partitions={slot: s.offset.sole for slot, s in self._starts.items()},
             snapshot=reads[0].offset.snapshot if reads else None,
         )
-        return Start(
+        return StartPosition(
             snapshot=bool(reads),
             stream=any(start.stream for start in every),
             offset=whole,
@@ -185,7 +185,7 @@ class RangedConnector(Connector):
             slot_created=any(start.slot_created for start in every),
         )
 
-    def snapshot(self, start: Start) -> Iterator[SnapshotRows]:
+    def snapshot(self, start: StartPosition) -> Iterator[SnapshotRows]:
         """Read range after range, each as of its slot's time."""
         for slot, part in self._parts.items():
             if self._starts[slot].snapshot:
@@ -203,7 +203,7 @@ class RangedConnector(Connector):
     def stream(self, position: Position) -> ChangeStream:
         return self._first.stream(position)
 
-    def overlap(self, offset: Offset) -> Overlap | None:
+    def overlap(self, offset: Offset) -> SnapshotOverlap | None:
         return None
 
     # --- end ----------------------------------------------------------------------------------

@@ -5,10 +5,10 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar, Final
 
-from waltap.source.connector import Check
-from waltap_postgres.catalog.catalogue import Table
-from waltap_postgres.catalog.preflight import Preflight
-from waltap_postgres.snapshot.transaction import Target
+from waltap.source.connector import PreflightCheck
+from waltap_postgres.catalog.catalogue import CatalogTable
+from waltap_postgres.catalog.preflight import PreflightChecks
+from waltap_postgres.snapshot.transaction import SnapshotTable
 from waltap_yugabyte.errors import ChangeRefused, ReadTimeRefused
 from waltap_yugabyte.properties import YugabyteProperties
 from waltap_yugabyte.server import release
@@ -53,37 +53,37 @@ BEFORE = {
 """What events of a table hold, by the letter of its replica identity."""
 
 
-class YugabytePreflight(Preflight):
+class YugabytePreflight(PreflightChecks):
     """What WAL and walsenders are elsewhere, says nothing here."""
 
     facts_sql: ClassVar[str] = re.sub(
-        r"\(SELECT count\(\*\) FROM pg_stat_replication\)", "0", Preflight.facts_sql
+        r"\(SELECT count\(\*\) FROM pg_stat_replication\)", "0", PreflightChecks.facts_sql
     )
 
-    def version(self) -> Check:
+    def version(self) -> PreflightCheck:
         found = release(self.server.version)
         if found is None:
-            return Check(
+            return PreflightCheck(
                 name="server version",
                 verdict="warning",
                 found=self.server.version,
                 remedy="yb.server.check=refuse refuses servers that do not say that they are YugabyteDB",
             )
-        return Check(name="server version", verdict="ok", found=f"YugabyteDB {found}")
+        return PreflightCheck(name="server version", verdict="ok", found=f"YugabyteDB {found}")
 
-    def connection(self) -> list[Check]:
+    def connection(self) -> list[PreflightCheck]:
         """Return nothing: what manages a node's connections is its own part, and there is no
         ``IDENTIFY_SYSTEM`` to ask behind it. A pooler that refuses the stream is told of when it does."""
         return []
 
-    def of_server(self, checks: list[Check]) -> list[Check]:
+    def of_server(self, checks: list[PreflightCheck]) -> list[PreflightCheck]:
         own = [check for check in checks if check.name not in NOT_ITS_OWN]
         return [*own, *self._commands(), *self._held(), *self._keyless(), *self._expiry()]
 
-    def _of_snapshot(self, targets: list[Target]) -> list[Check]:
+    def _of_snapshot(self, targets: list[SnapshotTable]) -> list[PreflightCheck]:
         return [*super()._of_snapshot(targets), *self._read_time()]
 
-    def _read_time(self) -> Iterator[Check]:
+    def _read_time(self) -> Iterator[PreflightCheck]:
         """Look whether the role may read as of the slot's time, which only a superuser may set itself."""
         assert isinstance(self.properties, YugabyteProperties)
         if not self.properties.consistent_snapshot:
@@ -97,9 +97,9 @@ class YugabytePreflight(Preflight):
         if exports is None:
             exports = not NEVER_EXPORTS.match(release(self.server.version) or "")
         if not exports:
-            yield Check.failed("read time", ReadTimeRefused(problem))
+            yield PreflightCheck.failed("read time", ReadTimeRefused(problem))
             return
-        yield Check(
+        yield PreflightCheck(
             name="read time",
             verdict="warning",
             found=f"{problem}: without a snapshot exported by the cluster, or after one that broke off, a "
@@ -107,21 +107,21 @@ class YugabytePreflight(Preflight):
             remedy=ReadTimeRefused.remedy,
         )
 
-    def _commands(self) -> Iterator[Check]:
+    def _commands(self) -> Iterator[PreflightCheck]:
         """Look whether the cluster takes replication commands; a release without the setting does."""
         rows = self.catalogue.query(
             "SELECT name, setting FROM pg_settings WHERE setting = 'off' AND name = ANY(%s)",
             (["yb_enable_replication_commands", "yb_enable_replica_identity"],),
         )
         for name, _ in rows:
-            yield Check(
+            yield PreflightCheck(
                 name="replication commands",
                 verdict="error",
                 found=f"{name} is off",
                 remedy=f"Set the flag ysql_{name} of the nodes (yb-tserver) to true",
             )
 
-    def _held(self) -> Iterator[Check]:
+    def _held(self) -> Iterator[PreflightCheck]:
         """Say what events will hold, by the identities that the slot has: those of its making."""
         by_letter: dict[str, list[str]] = {}
         for table in self.captured:
@@ -130,7 +130,7 @@ class YugabytePreflight(Preflight):
             letter = relation.identity if known is None else known.identity or relation.identity
             by_letter.setdefault(letter, []).append(relation.name)
             if letter != relation.identity:
-                yield Check(
+                yield PreflightCheck(
                     name="replica identity",
                     verdict="warning",
                     found=f"{relation.name} was given another identity after the slot was made; the slot "
@@ -144,16 +144,16 @@ class YugabytePreflight(Preflight):
             problem = (
                 f"replica identity CHANGE is not supported for output plugin pgoutput: {names}"
             )
-            yield Check.failed("replica identity", ChangeRefused(problem))
+            yield PreflightCheck.failed("replica identity", ChangeRefused(problem))
         for letter, tables in sorted(by_letter.items()):
             found = f"{_listed(tables)}: {BEFORE.get(letter, letter)}"
             log.info(found)
-            yield Check(name="events", verdict="ok", found=found)
+            yield PreflightCheck(name="events", verdict="ok", found=found)
 
-    def _keyless(self) -> Iterator[Check]:
+    def _keyless(self) -> Iterator[PreflightCheck]:
         names = [table.relation.name for table in self.captured if _keyless(table)]
         if names:
-            yield Check(
+            yield PreflightCheck(
                 name="primary keys",
                 verdict="warning",
                 found=f"slots leave out tables without primary key: {_listed(names)}",
@@ -161,7 +161,7 @@ class YugabytePreflight(Preflight):
                 "yb_cdcsdk_stream_tables_without_primary_key set, and name message.key.columns",
             )
 
-    def _expiry(self) -> Iterator[Check]:
+    def _expiry(self) -> Iterator[PreflightCheck]:
         """Say until when the slot lasts if nobody reads it."""
         known = {name for (name,) in self.catalogue.query(COLUMNS_SQL)}
         if "yb_restart_time" not in known:
@@ -177,10 +177,10 @@ class YugabytePreflight(Preflight):
             left = window - idle
             found = f"the slot needs what is from {since} on, which is kept for {window // 60000} minutes"
             if left > window * SOON:
-                yield Check(name="slot expiry", verdict="ok", found=found)
+                yield PreflightCheck(name="slot expiry", verdict="ok", found=found)
                 continue
             left_over = f"{left // 60000} minutes are left" if left > 0 else "it may be gone"
-            yield Check(
+            yield PreflightCheck(
                 name="slot expiry",
                 verdict="warning",
                 found=f"{found}: {left_over}",
@@ -189,7 +189,7 @@ class YugabytePreflight(Preflight):
             )
 
 
-def _keyless(table: Table) -> bool:
+def _keyless(table: CatalogTable) -> bool:
     return not (table.primary_key or table.partitioned)
 
 

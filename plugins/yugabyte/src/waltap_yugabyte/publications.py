@@ -3,7 +3,7 @@
 A slot streams what the publication was when the slot was made, or when the slot followed it last, within
 ``cdcsdk_publication_list_refresh_interval_secs``. What is written to a table that joins until then never
 comes. So the time from which on the publication has each table is kept with the slot's entry
-(`waltap.offsets.belongings.Belonging`), and a table is read once the slot has followed.
+(`waltap.offsets.belongings.OwnedObject`), and a table is read once the slot has followed.
 
 A table that was there when the slot was made, and that nobody streamed for four hours, is not of interest:
 the cluster drops what the slot would need of it. One that joins then makes the slot unusable.
@@ -19,11 +19,11 @@ from typing import Any
 
 import msgspec
 
-from waltap.offsets.belongings import Belonging
-from waltap.source.coverage import Coverage
+from waltap.offsets.belongings import OwnedObject
+from waltap.source.coverage import PublicationCompleteness
 from waltap_postgres.errors import INSERTS_SUFFIX, PublicationGone
 from waltap_postgres.replication.memberships import Membership
-from waltap_postgres.replication.publications import Publications
+from waltap_postgres.replication.publications import PublicationSet
 from waltap_yugabyte.errors import TableTooLate
 from waltap_yugabyte.properties import YugabyteProperties
 from waltap_yugabyte.server import release
@@ -60,7 +60,7 @@ that was taken out and put in again has another."""
 Place = tuple[str, str]
 
 
-class YugabytePublications(Publications):
+class YugabytePublications(PublicationSet):
     """A slot streams what the publication was when the slot was made, or refreshed last."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -81,8 +81,10 @@ class YugabytePublications(Publications):
     def writers(self, table: str) -> frozenset[str]:
         return frozenset()  # pg_locks may not be had; a table is read after the slot has followed
 
-    def coverage(self) -> Coverage:
-        return Coverage()  # a TRUNCATE is not streamed, and nothing tells what publications were
+    def coverage(self) -> PublicationCompleteness:
+        return (
+            PublicationCompleteness()
+        )  # a TRUNCATE is not streamed, and nothing tells what publications were
 
     def adds_tables(self) -> bool:
         """Tell whether a table that is made meanwhile may be read, once the slot has followed: also one
@@ -201,12 +203,12 @@ class YugabytePublications(Publications):
             for schema, table, oid, membership in self._catalogue.query(MEMBERS_SQL, (names, names))
         }
 
-    def _slot(self) -> Belonging | None:
+    def _slot(self) -> OwnedObject | None:
         publication = self._belonging(self._properties.publication_name)
         place = "slot", self._properties.slot_name, publication.system_id, publication.database
         return self._context.belongings.find(*place)
 
-    def _keep(self, entry: Belonging, streams: dict[str, int]) -> None:
+    def _keep(self, entry: OwnedObject, streams: dict[str, int]) -> None:
         kept = msgspec.structs.replace(entry, streams=tuple(sorted(streams.items())))
         self._context.belongings.keep(kept)
 

@@ -16,7 +16,7 @@ from waltap.session import PINNED_AGAIN, USERS_PATH
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, ReadingTransaction
-from waltap_postgres.waiting import Watch, pause
+from waltap_postgres.waiting import ServerWaits, pause
 from waltap_yugabyte.properties import YugabyteProperties
 
 __all__ = ["YugabyteReading"]
@@ -44,7 +44,7 @@ class YugabyteReading(ReadingTransaction):
     export a snapshot with a slot, as PostgreSQL does: ``given`` is then its name."""
 
     def __init__(
-        self, properties: PostgresProperties, now: PostgresCatalogue, watch: Watch
+        self, properties: PostgresProperties, now: PostgresCatalogue, watch: ServerWaits
     ) -> None:
         super().__init__(properties, now, watch)
         assert isinstance(properties, YugabyteProperties)

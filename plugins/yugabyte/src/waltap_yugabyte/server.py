@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 
 from waltap.decode.decoder import ServerInfo
-from waltap_postgres.connection import Session
+from waltap_postgres.connection import PostgresSession
 from waltap_postgres.server_identity import ServerIdentity
 from waltap_yugabyte.catalogue import YugabyteCatalogue
 from waltap_yugabyte.errors import NotYugabyte
@@ -31,7 +31,7 @@ class YugabyteServer(ServerIdentity):
         self,
         catalogue: YugabyteCatalogue,
         version_num: int,
-        replication: Callable[[], Session],
+        replication: Callable[[], PostgresSession],
     ) -> None:
         super().__init__(catalogue, version_num, replication)
         self.strict = catalogue.strict

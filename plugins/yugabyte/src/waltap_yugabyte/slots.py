@@ -16,9 +16,9 @@ import msgspec
 from waltap.errors import ConnectionLost, SourceError
 from waltap.source.position import parse_lsn
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.connection import Session
+from waltap_postgres.connection import PostgresSession
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.slot import CreatedSlot, Slot, Slots
+from waltap_postgres.replication.slot import CreatedSlot, ReplicationSlot, SlotAdmin
 from waltap_postgres.waiting import POLL_S
 from waltap_yugabyte.errors import SlotRead
 from waltap_yugabyte.properties import YugabyteProperties
@@ -52,7 +52,7 @@ OWN = ("yb_stream_id", "yb_restart_commit_ht", "yb_lsn_type")
 """Columns that only some releases have."""
 
 
-class YugabyteSlots(Slots):
+class YugabyteSlots(SlotAdmin):
     """The slots of one database. A slot has no reader that could be named: ``active`` says that it was
     read within minutes, and a second reader is not refused. So whoever reads one has an advisory lock of
     its name, on the catalogue's connection, for as long as that lasts."""
@@ -67,14 +67,14 @@ class YugabyteSlots(Slots):
         self._exports = True  # until a release says that it cannot
         self._ours: set[str] = set()
 
-    def read(self, name: str) -> Slot | None:
+    def read(self, name: str) -> ReplicationSlot | None:
         found = self._found("slot_name = %s", (name,))
         return found[0] if found else None
 
-    def all(self) -> list[Slot]:
+    def all(self) -> list[ReplicationSlot]:
         return self._found("database = current_database() ORDER BY slot_name", ())
 
-    def _found(self, which: str, parameters: tuple[object, ...]) -> list[Slot]:
+    def _found(self, which: str, parameters: tuple[object, ...]) -> list[ReplicationSlot]:
         if self._columns is None:
             self._columns = frozenset(name for (name,) in self.catalogue.query(COLUMNS_SQL))
         known = self._columns
@@ -98,7 +98,7 @@ class YugabyteSlots(Slots):
         commit_ht: int | None,
         lsn_type: str | None,
         expired: object,
-    ) -> Slot:
+    ) -> ReplicationSlot:
         consistent = self.own.consistent_snapshot and commit_ht is not None
         return YugabyteSlot(
             name=name,
@@ -123,7 +123,7 @@ class YugabyteSlots(Slots):
 
     def create(
         self,
-        session: Session,
+        session: PostgresSession,
         name: str,
         plugin: str,
         *,
@@ -165,7 +165,7 @@ class YugabyteSlots(Slots):
         self,
         name: str,
         pause: Callable[[float], None],
-        left_behind: Callable[[Slot], bool] = lambda _slot: False,
+        left_behind: Callable[[ReplicationSlot], bool] = lambda _slot: False,
     ) -> None:
         """Take the lock of the slot's name; another process that has it is waited for as one that reads
         the slot is elsewhere. Raises: SlotRead; what ``pause`` raises."""
@@ -213,10 +213,12 @@ class YugabyteSlots(Slots):
         problem = f"replication slot {name!r} is read by another process"
         return SlotRead(problem, slot=name, reader=reader, pid=pid)
 
-    def left_behind(self, slot: Slot, sessions: Collection[int], *, leased: bool) -> bool:
+    def left_behind(
+        self, slot: ReplicationSlot, sessions: Collection[int], *, leased: bool
+    ) -> bool:
         return False
 
-    def end_reader(self, slot: Slot) -> None:
+    def end_reader(self, slot: ReplicationSlot) -> None:
         """There is none that could be ended."""
 
     def wait_notice(self, name: str) -> Callable[[float], None]:
@@ -238,7 +240,7 @@ def _lock(name: str) -> int:
     return int.from_bytes(digest[:8], "big", signed=True)
 
 
-class YugabyteSlot(Slot, frozen=True, kw_only=True):
+class YugabyteSlot(ReplicationSlot, frozen=True, kw_only=True):
     """A slot; ``hybrid``: its LSNs are commit times."""
 
     hybrid: bool = False

@@ -11,7 +11,7 @@ import msgspec
 
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.schema_memory import SchemaMemory
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.specs import RecordTransformSpec
 from waltap_transforms.debezium.new_record_state import (
     ExtractNewRecordState,
@@ -26,7 +26,7 @@ CELL = ("value", "set")
 SHAPES_KEPT = 1000
 
 
-class _Flat(msgspec.Struct, frozen=True):
+class _FlatSchema(msgspec.Struct, frozen=True):
     """A schema without cells, and what makes its values of those that have them."""
 
     schema: Schema
@@ -59,16 +59,16 @@ class PgCompatible:
 
 
 def _is_cell(schema: Schema) -> bool:
-    return schema.kind is Kind.STRUCT and tuple(f.name for f in schema.fields) == CELL
+    return schema.kind is ConnectKind.STRUCT and tuple(f.name for f in schema.fields) == CELL
 
 
-def _flattened(schema: Schema) -> _Flat:
-    if schema.kind is not Kind.STRUCT:
-        return _Flat(schema, lambda value: value)
+def _flattened(schema: Schema) -> _FlatSchema:
+    if schema.kind is not ConnectKind.STRUCT:
+        return _FlatSchema(schema, lambda value: value)
     if _is_cell(schema):
         inner = _flattened(schema.fields[0].schema)
         of = inner.convert
-        return _Flat(inner.schema, lambda cell: None if cell is None else of(cell["value"]))
+        return _FlatSchema(inner.schema, lambda cell: None if cell is None else of(cell["value"]))
     parts = [(field.name, _flattened(field.schema)) for field in schema.fields]
     made = msgspec.structs.replace(
         schema, fields=tuple(Field(name, part.schema) for name, part in parts)
@@ -79,7 +79,7 @@ def _flattened(schema: Schema) -> _Flat:
             return None
         return {name: part.convert(value.get(name)) for name, part in parts}
 
-    return _Flat(made, convert)
+    return _FlatSchema(made, convert)
 
 
 class YbExtractNewRecordState:
@@ -97,7 +97,7 @@ class YbExtractNewRecordState:
 
     def _sent(self, record: ConnectRecord) -> ConnectRecord:
         schema, row = record.value_schema, record.value
-        if schema is None or schema.kind is not Kind.STRUCT or row is None:
+        if schema is None or schema.kind is not ConnectKind.STRUCT or row is None:
             return record
         missing = tuple(
             field.name

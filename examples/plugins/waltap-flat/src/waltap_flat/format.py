@@ -16,7 +16,7 @@ from waltap.decode import (
     Delete,
     Insert,
     LogicalMessage,
-    Missing,
+    MissingValue,
     Relation,
     ReplicaIdentity,
     Truncate,
@@ -108,7 +108,7 @@ class _Table:
         values = {
             name: _text(value)
             for name, value in zip(self._names, row, strict=True)
-            if not isinstance(value, Missing)
+            if not isinstance(value, MissingValue)
         }
         return Record(self.topic, self._key(row), orjson.dumps({"op": operation, "row": values}))
 

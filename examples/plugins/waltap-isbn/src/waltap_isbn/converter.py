@@ -4,17 +4,17 @@ from collections.abc import Sequence
 
 from waltap.config import CommaList, Properties, declare
 from waltap.decode import Column, Relation
-from waltap.mapping import ColumnConverter, Conversion, Field, Kind, Schema
+from waltap.mapping import ColumnConverter, ColumnConversion, Field, ConnectKind, Schema
 
 SCHEMA = Schema(
-    kind=Kind.STRUCT,
+    kind=ConnectKind.STRUCT,
     optional=True,
     name="waltap_isbn.BookNumber",
     fields=(
-        Field("group", Schema(kind=Kind.STRING)),
-        Field("publisher", Schema(kind=Kind.STRING)),
-        Field("title", Schema(kind=Kind.STRING)),
-        Field("check", Schema(kind=Kind.INT32)),
+        Field("group", Schema(kind=ConnectKind.STRING)),
+        Field("publisher", Schema(kind=ConnectKind.STRING)),
+        Field("title", Schema(kind=ConnectKind.STRING)),
+        Field("check", Schema(kind=ConnectKind.INT32)),
     ),
 )
 
@@ -30,11 +30,11 @@ class IsbnProperties(Properties):
 def isbn(properties: IsbnProperties) -> ColumnConverter:
     """Return the converter: one per pipeline."""
 
-    def converter(relation: Relation, column: Column) -> Conversion | None:
+    def converter(relation: Relation, column: Column) -> ColumnConversion | None:
         """Say what a column becomes; asked once per column, not per row."""
         if f"{relation.name}.{column.name}" not in properties.columns:
             return None
-        return Conversion(schema=SCHEMA, values=book_numbers)
+        return ColumnConversion(schema=SCHEMA, values=book_numbers)
 
     return converter
 

@@ -1,7 +1,7 @@
 """A snapshot mode: when tables are read, which of them, and which of their rows."""
 
 from waltap.decode import Relation
-from waltap.snapshot import Known, Snapshotter, SnapshotStart
+from waltap.snapshot import SnapshotFacts, Snapshotter, SnapshotStart
 
 UNREAD = "archive"
 """The schema whose tables are not read."""
@@ -13,7 +13,7 @@ class Resnapshot(Snapshotter):
     """Reads at the first start, and again when the position is lost."""
 
     # [when]
-    def takes_snapshot(self, known: Known) -> bool:
+    def takes_snapshot(self, known: SnapshotFacts) -> bool:
         """Tell whether tables are read before streaming. Nothing else may count: no clock, no database."""
         return not known.offset or known.snapshot_incomplete or not known.position_available
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from waltap.mapping import Field, Kind, Schema, TypeSample, simple_type, types_named
+from waltap.mapping import Field, ConnectKind, Schema, TypeSample, simple_type, types_named
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 # [type]
 PARTS = ("major", "minor", "patch")
 SCHEMA = Schema(
-    kind=Kind.STRUCT,
+    kind=ConnectKind.STRUCT,
     name="waltap_semver.Version",
     version=1,
-    fields=tuple(Field(part, Schema(kind=Kind.INT32)) for part in PARTS),
+    fields=tuple(Field(part, Schema(kind=ConnectKind.INT32)) for part in PARTS),
 )
 
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from waltap.config import Properties, declare
 from waltap.format import ConnectRecord, RecordTransformContext, RecordUnfit, SchemaMemory
-from waltap.mapping import Field, Kind, Schema
+from waltap.mapping import Field, ConnectKind, Schema
 
 
 class SiteProperties(Properties):
@@ -25,7 +25,7 @@ def site(
         """Make the schema of values once; it is kept, as encoders are looked up by the object."""
         if any(field.name == properties.field for field in schema.fields):
             raise RecordUnfit(f"the value has a field {properties.field} already")
-        field = Field(properties.field, Schema(kind=Kind.STRING))
+        field = Field(properties.field, Schema(kind=ConnectKind.STRING))
         return replace(schema, fields=(*schema.fields, field))
 
     memory = SchemaMemory(added)

@@ -1,11 +1,11 @@
 """A check: what a replication slot may keep of the WAL while nobody reads it."""
 
-from waltap.source import Check, CheckContext
+from waltap.source import PreflightCheck, CheckContext
 
 NAME = "wal-limit"
 
 
-def check(context: CheckContext) -> list[Check]:
+def check(context: CheckContext) -> list[PreflightCheck]:
     """Look, and change nothing: `waltap doctor` prints what is found, a start obeys it."""
     rows = context.connector.query(
         "SELECT setting FROM pg_settings WHERE name = 'max_slot_wal_keep_size'"
@@ -13,13 +13,13 @@ def check(context: CheckContext) -> list[Check]:
     return [verdict(str(rows[0][0]) if rows else None)]
 
 
-def verdict(setting: str | None) -> Check:
+def verdict(setting: str | None) -> PreflightCheck:
     """Judge a value of the server; None where it has none (before PostgreSQL 13)."""
     if setting is None or setting == "-1":
-        return Check(
+        return PreflightCheck(
             name=NAME,
             verdict="warning",
             found="a pipeline that stands still may fill the server's disk with WAL",
             remedy="ALTER SYSTEM SET max_slot_wal_keep_size = '50GB'; SELECT pg_reload_conf();",
         )
-    return Check(name=NAME, verdict="ok", found=f"a slot keeps at most {setting} MB")
+    return PreflightCheck(name=NAME, verdict="ok", found=f"a slot keeps at most {setting} MB")

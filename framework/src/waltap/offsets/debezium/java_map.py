@@ -55,12 +55,12 @@ def parse_java_map(data: bytes) -> dict[bytes, bytes]:
     Raises: ValueError, which says what is there instead.
     """
     try:
-        return _Reader(data).entries()
+        return _JavaMapReader(data).entries()
     except (IndexError, OverflowError) as error:
         raise ValueError("it ends early") from error
 
 
-class _Reader:
+class _JavaMapReader:
     """Reads one map. ``_handles`` are what the stream may refer to, in order: classes (None), arrays."""
 
     def __init__(self, data: bytes) -> None:

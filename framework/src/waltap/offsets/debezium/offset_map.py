@@ -18,7 +18,7 @@ from waltap.decode.relation_name import schema_and_table
 from waltap.offsets.debezium.errors import DebeziumOffsetUnusable
 from waltap.offsets.offset import Offset
 from waltap.signals.signal import SnapshotRequest
-from waltap.snapshot.incremental_state import State
+from waltap.snapshot.incremental_state import IncrementalState
 from waltap.source.position import lsn_text
 from waltap.unreadable import UNREADABLE
 
@@ -124,7 +124,7 @@ class OffsetMap:
             raise DebeziumOffsetUnusable(
                 f"the tables of its incremental snapshot cannot be read: {error}"
             ) from error
-        state: dict[str, object] = msgspec.to_builtins(State(queue=queue))
+        state: dict[str, object] = msgspec.to_builtins(IncrementalState(queue=queue))
         return state
 
 
@@ -137,7 +137,7 @@ def of_offset(offset: Offset, *, now_us: int) -> bytes:
     """
     if offset.snapshot is not None:
         raise DebeziumOffsetUnusable("an initial snapshot of waltap's has begun and not ended")
-    state = State.restored(offset.signals) if offset.signals else State()
+    state = IncrementalState.restored(offset.signals) if offset.signals else IncrementalState()
     if state.blocking:
         raise DebeziumOffsetUnusable("a blocking snapshot of waltap's has begun and not ended")
     end_lsn = offset.sole.position.end_lsn

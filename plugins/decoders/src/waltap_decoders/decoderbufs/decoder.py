@@ -33,8 +33,8 @@ from waltap_decoders.decoderbufs.row_message_pb2 import (
     RowMessage,
 )
 from waltap_decoders.decoderbufs.row_messages import examine, fail, is_text, read
-from waltap_decoders.named_relations import Layout, NamedRelations
-from waltap_decoders.row_facts import ColumnFact, Listing, RowFacts
+from waltap_decoders.named_relations import NamedRelations, RowLayout
+from waltap_decoders.row_facts import ColumnFact, OldRowColumns, RowFacts
 from waltap_decoders.skipping import skip
 
 __all__ = ["DecoderBufs"]
@@ -48,17 +48,17 @@ _Rows = tuple[int, str, str, *tuple[object, ...]]
 
 
 @dataclass(slots=True)
-class _Plan:
+class _RowPlan:
     """How rows of one make-up are read; ``turn`` is the last one in which this is known to hold."""
 
     turn: int
 
-    layout: Layout
+    layout: RowLayout
     new: tuple[DatumKind, ...]
     old: tuple[DatumKind, ...]
 
 
-class _Frame:
+class _CurrentFrame:
     """One frame at hand, for errors."""
 
     __slots__ = ("data", "lsn")
@@ -84,7 +84,7 @@ class DecoderBufs(Decoder):
     def __init__(self, context: DecoderContext) -> None:
         self._codec = codec_of(context.server.encoding)
         self._relations = NamedRelations(context)
-        self._plans: dict[_Rows, _Plan] = {}
+        self._plans: dict[_Rows, _RowPlan] = {}
         self._tables: dict[str, tuple[str, str]] = {}
         self._announced: set[Relation] = set()
         self._begin: Begin | None = None
@@ -98,11 +98,11 @@ class DecoderBufs(Decoder):
         messages: list[Message] = []
         for lsn, data in frames:
             message = read(lsn, data, self._codec)
-            self._take(_Frame(lsn, data), message, messages)
+            self._take(_CurrentFrame(lsn, data), message, messages)
         self._relations.pause(messages)
         return messages
 
-    def _take(self, frame: _Frame, message: RowMessage, messages: list[Message]) -> None:
+    def _take(self, frame: _CurrentFrame, message: RowMessage, messages: list[Message]) -> None:
         op, xid, begin = message.op, message.transaction_id, self._begin
         if op in (BEGIN, COMMIT):
             if message.new_tuple or message.old_tuple or message.table:
@@ -125,7 +125,7 @@ class DecoderBufs(Decoder):
         else:
             self._row(frame, message, messages)
 
-    def _row(self, frame: _Frame, message: RowMessage, messages: list[Message]) -> None:
+    def _row(self, frame: _CurrentFrame, message: RowMessage, messages: list[Message]) -> None:
         op = message.op
         schema, table = self._table(frame, message.table)
         if not self._relations.captured(schema, table):
@@ -191,7 +191,9 @@ class DecoderBufs(Decoder):
         else:
             messages.append(Delete(relation, lsn, before, plan.layout.old_kind))
 
-    def _empty_row(self, frame: _Frame, schema: str, table: str, messages: list[Message]) -> None:
+    def _empty_row(
+        self, frame: _CurrentFrame, schema: str, table: str, messages: list[Message]
+    ) -> None:
         """Take a row of a table that has no columns."""
         relation = self._relations.relation(schema, table)
         if relation is None:
@@ -203,7 +205,7 @@ class DecoderBufs(Decoder):
         messages.append(Insert(relation, frame.lsn, ()))
 
     def _unknown_row(
-        self, frame: _Frame, schema: str, table: str, op: int, messages: list[Message]
+        self, frame: _CurrentFrame, schema: str, table: str, op: int, messages: list[Message]
     ) -> None:
         """Take an update or delete of a table without replica identity: nothing tells which row.
 
@@ -219,7 +221,7 @@ class DecoderBufs(Decoder):
         self._show(relation, messages)
         messages.append(Delete(relation, frame.lsn, (), OldTuple.NONE))
 
-    def _renewed(self, key: _Rows, plan: _Plan) -> _Plan | None:
+    def _renewed(self, key: _Rows, plan: _RowPlan) -> _RowPlan | None:
         """Return a plan of a former turn if it holds in this one."""
         schema, table = key[1:3]
         if not self._relations.holds(plan.layout.relation):
@@ -229,7 +231,7 @@ class DecoderBufs(Decoder):
         plan.turn = self._relations.turn
         return plan
 
-    def _new_plan(self, frame: _Frame, key: _Rows, message: RowMessage) -> _Plan | None:
+    def _new_plan(self, frame: _CurrentFrame, key: _Rows, message: RowMessage) -> _RowPlan | None:
         """Keep and return the plan of rows like this one; None where they are not of a table."""
         op, schema, table, *_ = key
         info = [(frame.text(kind.modifier), kind.value_optional) for kind in message.new_typeinfo]
@@ -247,7 +249,7 @@ class DecoderBufs(Decoder):
             _KINDS.get(op, "D"),
             new,
             old,
-            Listing.ALL,
+            OldRowColumns.ALL,
             frozenset(shown),
             by_key=bool(old) and not kept.issubset(shown),
             only_nulls=bool(old) and not shown,
@@ -262,7 +264,7 @@ class DecoderBufs(Decoder):
                 for each in self._announced
                 if each is layout.relation or (each.schema, each.table) != (schema, table)
             }
-        plan = self._plans[key] = _Plan(
+        plan = self._plans[key] = _RowPlan(
             self._relations.turn,
             layout,
             tuple(datum_kind(fact.type_oid) for fact in new),
@@ -271,7 +273,10 @@ class DecoderBufs(Decoder):
         return plan
 
     def _facts(
-        self, frame: _Frame, datums: Iterable[DatumMessage], info: list[tuple[str, bool]] | None
+        self,
+        frame: _CurrentFrame,
+        datums: Iterable[DatumMessage],
+        info: list[tuple[str, bool]] | None,
     ) -> tuple[ColumnFact, ...]:
         facts: dict[str, ColumnFact] = {}
         for number, datum in enumerate(datums):
@@ -290,7 +295,7 @@ class DecoderBufs(Decoder):
             facts[name] = ColumnFact(name, oid, mod, nullable)
         return tuple(facts.values())
 
-    def _table(self, frame: _Frame, text: str) -> tuple[str, str]:
+    def _table(self, frame: _CurrentFrame, text: str) -> tuple[str, str]:
         known = self._tables.get(text)
         if known is None:
             try:
@@ -314,7 +319,9 @@ class DecoderBufs(Decoder):
             messages.append(RelationSeen(relation))
 
 
-def _identified(frame: _Frame, relation: Relation, after: Tuple, message: RowMessage) -> None:
+def _identified(
+    frame: _CurrentFrame, relation: Relation, after: Tuple, message: RowMessage
+) -> None:
     """See that a new row has the values that identify it: one may be NULL where its column allows that."""
     columns = zip(relation.columns, after, message.new_typeinfo, strict=True)
     for column, value, kind in columns:
@@ -336,7 +343,7 @@ def _lacks(before: Tuple, after: Tuple) -> bool:
 
 
 def _values(
-    frame: _Frame, datums: Iterable[DatumMessage], kinds: tuple[DatumKind, ...]
+    frame: _CurrentFrame, datums: Iterable[DatumMessage], kinds: tuple[DatumKind, ...]
 ) -> list[Value]:
     """Return the values of a row's columns as text."""
     values: list[Value] = []

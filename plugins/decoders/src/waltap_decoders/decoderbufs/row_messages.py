@@ -115,7 +115,7 @@ def is_text(lsn: int, data: bytes, value: str) -> str:
 
 def examine(lsn: int, data: bytes) -> None:
     """Raise the DecodeError for the first fault of ``data``, if it has one."""
-    _Walk(lsn, data).message(0, len(data), _ROW, "")
+    _WireWalk(lsn, data).message(0, len(data), _ROW, "")
 
 
 def fail(lsn: int, data: bytes, offset: int, expected: str, found: str) -> Never:
@@ -125,7 +125,7 @@ def fail(lsn: int, data: bytes, offset: int, expected: str, found: str) -> Never
     )
 
 
-class _Walk:
+class _WireWalk:
     """Walks the wire format of one frame, field by field."""
 
     def __init__(self, lsn: int, data: bytes) -> None:

@@ -35,9 +35,9 @@ from waltap.decode.message import (
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import ABSENT, Tuple
 from waltap.errors import DecodeError
-from waltap_decoders.pgoutput.payload import Payload
+from waltap_decoders.pgoutput.payload import PayloadReader
 from waltap_decoders.pgoutput.properties import PgOutputProperties, negotiate
-from waltap_decoders.pgoutput.relation_cache import Announced, RelationCache, Scope
+from waltap_decoders.pgoutput.relation_cache import AnnouncedRelation, RelationCache, RelationScope
 from waltap_decoders.pgoutput.tuple_codec import (
     FORMS,
     RowMessage,
@@ -62,7 +62,7 @@ CAPABILITIES = DecoderCapabilities(
 """What pgoutput can carry on the newest servers; an instance tells what it negotiated."""
 
 
-class _State(enum.Enum):
+class _SessionState(enum.Enum):
     """Where in the message sequence a session is.
 
     stream := ( transaction | segment | prepared | M | K | r | c | A | p )*
@@ -78,11 +78,11 @@ class _State(enum.Enum):
 
 
 _NO_READERS: Mapping[bytes, RowReader] = {}
-_INSIDE = (_State.TRANSACTION, _State.PREPARED, _State.SEGMENT)
-_OUTSIDE = (_State.BETWEEN,)
+_INSIDE = (_SessionState.TRANSACTION, _SessionState.PREPARED, _SessionState.SEGMENT)
+_OUTSIDE = (_SessionState.BETWEEN,)
 _ROWS = frozenset((b"I", b"U", b"D"))
 _STARTS = frozenset((b"B", b"b", b"S"))
-_Parse = Callable[[Any, Payload, list[Message]], None]
+_Parse = Callable[[Any, PayloadReader, list[Message]], None]
 
 
 class PgOutput(Decoder):
@@ -111,7 +111,7 @@ class PgOutput(Decoder):
             binary=self._binary,
         )
         self._cache = RelationCache(self.identities, context)
-        self._state = _State.BETWEEN
+        self._state = _SessionState.BETWEEN
         self._fresh = False
         self._open: Begin | BeginPrepare | None = None
         self._xid = 0
@@ -158,7 +158,7 @@ class PgOutput(Decoder):
                 self.name, lsn=lsn, offset=0, expected="a message type", found=found, payload=data
             )
         states, name, parse = method
-        payload = Payload(self.name, lsn, data, name)
+        payload = PayloadReader(self.name, lsn, data, name)
         if self._state not in states:
             allowed = " or ".join(state.value for state in states)
             payload.fail(f"it {allowed}", f"it {self._state.value}", 0)
@@ -172,7 +172,7 @@ class PgOutput(Decoder):
         """Read a row by its compiled reader where `feed` could not: first after a begin, or inside
         a segment. Tell whether that could be done.
         """
-        if self._state is _State.SEGMENT:
+        if self._state is _SessionState.SEGMENT:
             read = self._cache.streams[self._xid].readers.get(data[:1] + data[5:12])
             message = read and read(lsn, data[12:], int.from_bytes(data[1:5], "big"))
         else:
@@ -188,12 +188,12 @@ class PgOutput(Decoder):
     def _go_on(self) -> None:
         """Note that something followed the begin: no Origin may come, and rows may come fast."""
         self._fresh = False
-        if self._state in (_State.TRANSACTION, _State.PREPARED):
+        if self._state in (_SessionState.TRANSACTION, _SessionState.PREPARED):
             self._readers = self._cache.session.readers
 
     # --- transactions ----------------------------------------------------------------------------
 
-    def _begin(self, payload: Payload, messages: list[Message]) -> None:
+    def _begin(self, payload: PayloadReader, messages: list[Message]) -> None:
         commit_lsn = payload.number(8, "final LSN")
         commit_ts = payload.time("commit time")
         xid = payload.number(4, "xid")
@@ -203,10 +203,10 @@ class PgOutput(Decoder):
         if self._cache.unsettled:
             self._cache.settle(commit_lsn)
         begin = Begin(payload.lsn, xid, commit_lsn, commit_ts)
-        self._enter(_State.TRANSACTION, begin)
+        self._enter(_SessionState.TRANSACTION, begin)
         messages.append(begin)
 
-    def _commit(self, payload: Payload, messages: list[Message]) -> None:
+    def _commit(self, payload: PayloadReader, messages: list[Message]) -> None:
         payload.zero("flags")
         commit_lsn = payload.number(8, "commit LSN")
         end_lsn = payload.number(8, "end LSN")
@@ -220,7 +220,7 @@ class PgOutput(Decoder):
         self._leave()
         messages.append(Commit(payload.lsn, commit_lsn, end_lsn, commit_ts, begin.xid))
 
-    def _origin(self, payload: Payload, messages: list[Message]) -> None:
+    def _origin(self, payload: PayloadReader, messages: list[Message]) -> None:
         if not self._fresh:
             payload.fail("it right after the begin", "it later", 0)
         origin_lsn = payload.number(8, "origin LSN")
@@ -228,8 +228,8 @@ class PgOutput(Decoder):
         payload.end()
         messages.append(Origin(payload.lsn, name, origin_lsn))
 
-    def _message(self, payload: Payload, messages: list[Message]) -> None:
-        inside = self._state is not _State.BETWEEN
+    def _message(self, payload: PayloadReader, messages: list[Message]) -> None:
+        inside = self._state is not _SessionState.BETWEEN
         xid = self._change_xid(payload)
         flags = payload.number(1, "flags")
         if flags > 1:
@@ -251,11 +251,11 @@ class PgOutput(Decoder):
 
     # --- relations and rows ----------------------------------------------------------------------
 
-    def _type(self, payload: Payload, messages: list[Message]) -> None:
+    def _type(self, payload: PayloadReader, messages: list[Message]) -> None:
         self._change_xid(payload)
         self._cache.read_type(payload)
 
-    def _relation(self, payload: Payload, messages: list[Message]) -> None:
+    def _relation(self, payload: PayloadReader, messages: list[Message]) -> None:
         xid = self._change_xid(payload)
         begin = self._open
         relation = self._cache.read_relation(
@@ -266,7 +266,7 @@ class PgOutput(Decoder):
         )
         messages.append(RelationSeen(relation, xid))
 
-    def _row(self, payload: Payload, messages: list[Message]) -> None:
+    def _row(self, payload: PayloadReader, messages: list[Message]) -> None:
         """Read a row message with care; compile the reader for those that follow."""
         xid = self._change_xid(payload)
         announced = self._announced(payload)
@@ -286,7 +286,9 @@ class PgOutput(Decoder):
             form = "update stale"
         self._scope().readers[prefix] = row_reader(relation, form, binary=self._binary)
 
-    def _careful(self, payload: Payload, relation: Relation, form: str, xid: int) -> RowMessage:
+    def _careful(
+        self, payload: PayloadReader, relation: Relation, form: str, xid: int
+    ) -> RowMessage:
         """Return the row message whose first tuple starts at the cursor."""
         lsn, binary, count = payload.lsn, self._binary, len(relation.columns)
         values: Tuple = (None,) * count
@@ -312,7 +314,7 @@ class PgOutput(Decoder):
             return Update(relation, lsn, new, xid=xid)
         return Update(relation, lsn, new, old, kind, xid)
 
-    def _truncate(self, payload: Payload, messages: list[Message]) -> None:
+    def _truncate(self, payload: PayloadReader, messages: list[Message]) -> None:
         xid = self._change_xid(payload)
         start = payload.at
         count = payload.number(4, "number of relations")
@@ -328,7 +330,7 @@ class PgOutput(Decoder):
 
     # --- transactions streamed in progress -------------------------------------------------------
 
-    def _stream_start(self, payload: Payload, messages: list[Message]) -> None:
+    def _stream_start(self, payload: PayloadReader, messages: list[Message]) -> None:
         if self._streaming == "off":
             payload.fail("no Stream Start, since streaming was not asked for", "one", 0)
         xid = payload.number(4, "xid")
@@ -340,17 +342,17 @@ class PgOutput(Decoder):
             known = "a known" if first else "an unknown"
             payload.fail(f"first segment flag {1 - first}", f"{first} for {known} xid {xid}", 5)
         if first:
-            self._cache.streams[xid] = Scope()
+            self._cache.streams[xid] = RelationScope()
         self._xid = xid
-        self._state = _State.SEGMENT
+        self._state = _SessionState.SEGMENT
         messages.append(StreamStart(payload.lsn, xid, bool(first)))
 
-    def _stream_stop(self, payload: Payload, messages: list[Message]) -> None:
+    def _stream_stop(self, payload: PayloadReader, messages: list[Message]) -> None:
         payload.end()
         self._leave()
         messages.append(StreamStop(payload.lsn))
 
-    def _stream_commit(self, payload: Payload, messages: list[Message]) -> None:
+    def _stream_commit(self, payload: PayloadReader, messages: list[Message]) -> None:
         xid = self._streamed(payload)
         payload.zero("flags")
         commit_lsn = payload.number(8, "commit LSN")
@@ -361,7 +363,7 @@ class PgOutput(Decoder):
         self._cache.promote(xid)
         messages.append(StreamCommit(payload.lsn, xid, commit_lsn, end_lsn, commit_ts))
 
-    def _stream_abort(self, payload: Payload, messages: list[Message]) -> None:
+    def _stream_abort(self, payload: PayloadReader, messages: list[Message]) -> None:
         parallel = self._streaming == "parallel"
         wanted = 25 if parallel else 9
         if len(payload.data) != wanted:
@@ -378,7 +380,7 @@ class PgOutput(Decoder):
 
     # --- prepared transactions -------------------------------------------------------------------
 
-    def _begin_prepare(self, payload: Payload, messages: list[Message]) -> None:
+    def _begin_prepare(self, payload: PayloadReader, messages: list[Message]) -> None:
         prepare_lsn = payload.number(8, "prepare LSN")
         end_lsn = payload.number(8, "end LSN")
         prepare_ts = payload.time("prepare time")
@@ -386,10 +388,10 @@ class PgOutput(Decoder):
         gid = payload.string("gid")
         payload.end()
         begin = BeginPrepare(payload.lsn, xid, prepare_lsn, end_lsn, prepare_ts, gid)
-        self._enter(_State.PREPARED, begin)
+        self._enter(_SessionState.PREPARED, begin)
         messages.append(begin)
 
-    def _prepare(self, payload: Payload, messages: list[Message]) -> None:
+    def _prepare(self, payload: PayloadReader, messages: list[Message]) -> None:
         prepare = Prepare(payload.lsn, *self._prepared(payload))
         begin = self._open
         assert isinstance(begin, BeginPrepare)
@@ -401,7 +403,7 @@ class PgOutput(Decoder):
         self._cache.leave_prepared()
         messages.append(prepare)
 
-    def _stream_prepare(self, payload: Payload, messages: list[Message]) -> None:
+    def _stream_prepare(self, payload: PayloadReader, messages: list[Message]) -> None:
         prepare = StreamPrepare(payload.lsn, *self._prepared(payload))
         if prepare.xid not in self._cache.streams:
             payload.fail("the xid of an open stream", str(prepare.xid), 26)
@@ -409,7 +411,7 @@ class PgOutput(Decoder):
         self._cache.promote(prepare.xid)
         messages.append(prepare)
 
-    def _commit_prepared(self, payload: Payload, messages: list[Message]) -> None:
+    def _commit_prepared(self, payload: PayloadReader, messages: list[Message]) -> None:
         payload.zero("flags")
         commit_lsn = payload.number(8, "commit LSN")
         end_lsn = payload.number(8, "end LSN")
@@ -420,7 +422,7 @@ class PgOutput(Decoder):
         self._ends(payload, commit_lsn, end_lsn, 10)
         messages.append(CommitPrepared(payload.lsn, xid, commit_lsn, end_lsn, commit_ts, gid))
 
-    def _rollback_prepared(self, payload: Payload, messages: list[Message]) -> None:
+    def _rollback_prepared(self, payload: PayloadReader, messages: list[Message]) -> None:
         payload.zero("flags")
         prepare_end_lsn = payload.number(8, "prepare end LSN")
         end_lsn = payload.number(8, "rollback end LSN")
@@ -438,7 +440,7 @@ class PgOutput(Decoder):
 
     # --- parts of the above ----------------------------------------------------------------------
 
-    def _prepared(self, payload: Payload) -> tuple[int, int, int, int, str]:
+    def _prepared(self, payload: PayloadReader) -> tuple[int, int, int, int, str]:
         """Read the body that Prepare and Stream Prepare share: (xid, LSNs, time, gid)."""
         payload.zero("flags")
         prepare_lsn = payload.number(8, "prepare LSN")
@@ -449,23 +451,23 @@ class PgOutput(Decoder):
         payload.end()
         return xid, prepare_lsn, end_lsn, prepare_ts, gid
 
-    def _enter(self, state: _State, begin: Begin | BeginPrepare) -> None:
+    def _enter(self, state: _SessionState, begin: Begin | BeginPrepare) -> None:
         self._state, self._open = state, begin
 
     def _leave(self) -> None:
-        self._state, self._open = _State.BETWEEN, None
+        self._state, self._open = _SessionState.BETWEEN, None
         self._readers = _NO_READERS
 
-    def _scope(self) -> Scope:
-        if self._state is _State.SEGMENT:
+    def _scope(self) -> RelationScope:
+        if self._state is _SessionState.SEGMENT:
             return self._cache.streams[self._xid]
         return self._cache.session
 
-    def _change_xid(self, payload: Payload) -> int:
+    def _change_xid(self, payload: PayloadReader) -> int:
         """Read the xid that messages have inside a segment; 0 elsewhere."""
-        return payload.number(4, "xid") if self._state is _State.SEGMENT else 0
+        return payload.number(4, "xid") if self._state is _SessionState.SEGMENT else 0
 
-    def _announced(self, payload: Payload) -> Announced:
+    def _announced(self, payload: PayloadReader) -> AnnouncedRelation:
         """Read a relation's OID and return the relation in force."""
         start = payload.at
         oid = payload.number(4, "relation OID")
@@ -477,14 +479,14 @@ class PgOutput(Decoder):
             return self._cache.in_session(announced, begin.xid)
         return announced
 
-    def _streamed(self, payload: Payload) -> int:
+    def _streamed(self, payload: PayloadReader) -> int:
         """Read the xid of a transaction that has been streamed."""
         xid = payload.number(4, "xid")
         if xid not in self._cache.streams:
             payload.fail("the xid of an open stream", str(xid), 1)
         return xid
 
-    def _prepares(self, payload: Payload, prepare: Prepare | StreamPrepare) -> None:
+    def _prepares(self, payload: PayloadReader, prepare: Prepare | StreamPrepare) -> None:
         """Check the end of a PREPARE. It may lie before ends that came already: what was prepared
         before the slot decoded two-phase comes as a whole at its COMMIT PREPARED.
 
@@ -497,7 +499,7 @@ class PgOutput(Decoder):
             return
         self._ends(payload, prepare.prepare_lsn, prepare.end_lsn, 10)
 
-    def _ends(self, payload: Payload, lsn: int, end_lsn: int, offset: int) -> None:
+    def _ends(self, payload: PayloadReader, lsn: int, end_lsn: int, offset: int) -> None:
         """Check that ends of transactions rise: a confirmed position must never go back."""
         if end_lsn < lsn:
             payload.fail(f"an end LSN from {lsn:#x} on", f"{end_lsn:#x}", offset)
@@ -506,9 +508,9 @@ class PgOutput(Decoder):
             payload.fail(expected, f"{end_lsn:#x}", offset)
         self._last_end = end_lsn
 
-    _METHODS: ClassVar[Mapping[bytes, tuple[tuple[_State, ...], str, _Parse]]] = {
+    _METHODS: ClassVar[Mapping[bytes, tuple[tuple[_SessionState, ...], str, _Parse]]] = {
         b"B": (_OUTSIDE, "Begin", _begin),
-        b"C": ((_State.TRANSACTION,), "Commit", _commit),
+        b"C": ((_SessionState.TRANSACTION,), "Commit", _commit),
         b"O": (_INSIDE, "Origin", _origin),
         b"R": (_INSIDE, "Relation", _relation),
         b"Y": (_INSIDE, "Type", _type),
@@ -518,11 +520,11 @@ class PgOutput(Decoder):
         b"T": (_INSIDE, "Truncate", _truncate),
         b"M": ((*_OUTSIDE, *_INSIDE), "Message", _message),
         b"S": (_OUTSIDE, "Stream Start", _stream_start),
-        b"E": ((_State.SEGMENT,), "Stream Stop", _stream_stop),
+        b"E": ((_SessionState.SEGMENT,), "Stream Stop", _stream_stop),
         b"c": (_OUTSIDE, "Stream Commit", _stream_commit),
         b"A": (_OUTSIDE, "Stream Abort", _stream_abort),
         b"b": (_OUTSIDE, "Begin Prepare", _begin_prepare),
-        b"P": ((_State.PREPARED,), "Prepare", _prepare),
+        b"P": ((_SessionState.PREPARED,), "Prepare", _prepare),
         b"K": (_OUTSIDE, "Commit Prepared", _commit_prepared),
         b"r": (_OUTSIDE, "Rollback Prepared", _rollback_prepared),
         b"p": (_OUTSIDE, "Stream Prepare", _stream_prepare),

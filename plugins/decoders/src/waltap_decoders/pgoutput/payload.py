@@ -4,13 +4,13 @@ from typing import Never
 
 from waltap.errors import DecodeError
 
-__all__ = ["PG_EPOCH_US", "Payload"]
+__all__ = ["PG_EPOCH_US", "PayloadReader"]
 
 PG_EPOCH_US = 946_684_800_000_000
 """2000-01-01 UTC in microseconds since 1970: the zero of the wire's times."""
 
 
-class Payload:
+class PayloadReader:
     """Reads fields in order from ``data``; every fault is a DecodeError at its byte offset."""
 
     __slots__ = ("at", "data", "decoder", "lsn", "what")

@@ -4,7 +4,7 @@ from typing import Literal
 
 from waltap.config.property import Properties, declare
 from waltap.decode.decoder import ServerInfo
-from waltap.errors import ConfigurationError, Problem
+from waltap.errors import ConfigurationError, PropertyProblem
 
 __all__ = ["PgOutputProperties", "highest_protocol", "negotiate"]
 
@@ -79,23 +79,27 @@ def negotiate(
     version = server.version_num
     offered = min(highest_protocol(version), protocol_limit)
     protocol = properties.proto_version or offered
-    problems: list[Problem] = []
+    problems: list[PropertyProblem] = []
 
     def need(name: str, value: object, since: int, wanted: int) -> None:
         if version < since * 10000:
             allowed = f"server version {since} or later, this one is {version // 10000}"
             problems.append(
-                Problem(name, "the server cannot do this", value=str(value), allowed=allowed)
+                PropertyProblem(
+                    name, "the server cannot do this", value=str(value), allowed=allowed
+                )
             )
         elif protocol < wanted:
             allowed = f"pgoutput.proto_version {wanted} or higher, asked for or offered: {protocol}"
             problems.append(
-                Problem(name, "the protocol is too old for this", value=str(value), allowed=allowed)
+                PropertyProblem(
+                    name, "the protocol is too old for this", value=str(value), allowed=allowed
+                )
             )
 
     if protocol > offered:
         problems.append(
-            Problem(
+            PropertyProblem(
                 "pgoutput.proto_version",
                 "the server does not offer this protocol",
                 value=str(protocol),

@@ -12,17 +12,17 @@ import msgspec
 
 from waltap.decode.decoder import DecoderContext
 from waltap.decode.relation import Column, Relation
-from waltap_decoders.pgoutput.payload import Payload
+from waltap_decoders.pgoutput.payload import PayloadReader
 from waltap_decoders.pgoutput.tuple_codec import RowReader
-from waltap_decoders.retirement import Retirement
+from waltap_decoders.retirement import RelationRetirement
 
-__all__ = ["Announced", "RelationCache", "Scope"]
+__all__ = ["AnnouncedRelation", "RelationCache", "RelationScope"]
 
 _VERSIONS_KEPT = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Announced:
+class AnnouncedRelation:
     """A relation in force in a scope; ``order`` counts announcements in the session."""
 
     relation: Relation
@@ -30,7 +30,7 @@ class Announced:
     order: int
 
 
-class Scope:
+class RelationScope:
     """Relations by OID, and readers of row messages by the first eight bytes of the message as it
     is outside a stream: type, relation, first mark, number of columns.
     """
@@ -38,10 +38,10 @@ class Scope:
     __slots__ = ("readers", "relations")
 
     def __init__(self) -> None:
-        self.relations: dict[int, Announced] = {}
+        self.relations: dict[int, AnnouncedRelation] = {}
         self.readers: dict[bytes, RowReader] = {}
 
-    def announce(self, announced: Announced) -> None:
+    def announce(self, announced: AnnouncedRelation) -> None:
         """Put a relation in force; readers of its former version go."""
         oid = announced.relation.oid
         known = self.relations.get(oid)
@@ -57,7 +57,7 @@ class Scope:
 
 
 @dataclass(slots=True)
-class _Version:
+class _WireVersion:
     """A relation as the wire shows it, and as it was described last."""
 
     shown: Relation
@@ -77,18 +77,18 @@ class RelationCache:
         identities: str,
         context: DecoderContext,
     ) -> None:
-        self.session = Scope()
-        self.streams: dict[int, Scope] = {}
+        self.session = RelationScope()
+        self.streams: dict[int, RelationScope] = {}
         self._identities = identities
         self._captures, self._describe = context.captures, context.describe
-        self.retirement = Retirement(context)
+        self.retirement = RelationRetirement(context)
         self.unsettled = context.unsettled
         self._types: dict[int, str] = {}
-        self._versions: dict[int, dict[bytes, _Version]] = {}
+        self._versions: dict[int, dict[bytes, _WireVersion]] = {}
         self._prepared: set[int] = set()
         self._order = 0
 
-    def read_type(self, payload: Payload) -> None:
+    def read_type(self, payload: PayloadReader) -> None:
         """Take in a Type message, the cursor being behind its xid."""
         oid = payload.number(4, "type OID")
         schema = payload.string("schema") or "pg_catalog"
@@ -100,7 +100,7 @@ class RelationCache:
         self._types[oid] = text
 
     def read_relation(
-        self, payload: Payload, scope: Scope, xid: int, *, committed: bool
+        self, payload: PayloadReader, scope: RelationScope, xid: int, *, committed: bool
     ) -> Relation:
         """Take in a Relation message of transaction ``xid``, the cursor being behind its own xid.
 
@@ -117,7 +117,7 @@ class RelationCache:
             parsed = self._parse(payload)
             if len(versions) == _VERSIONS_KEPT:
                 del versions[next(iter(versions))]
-            version = versions[wire] = _Version(parsed, parsed)
+            version = versions[wire] = _WireVersion(parsed, parsed)
         shown, captures = version.shown, self._captures
         captured = captures is None or captures(shown.schema, shown.table)
         if captured and self._describe is not None:
@@ -127,7 +127,7 @@ class RelationCache:
                 self._prepared.add(oid)
         else:
             relation = version.relation
-        scope.announce(Announced(relation, captured, self._order))
+        scope.announce(AnnouncedRelation(relation, captured, self._order))
         self.retirement.grown(self.session.relations)
         return relation
 
@@ -150,17 +150,17 @@ class RelationCache:
             for version in self._versions.get(oid, {}).values():
                 if announced is not None and version.relation is announced.relation:
                     self.session.announce(
-                        Announced(version.shown, announced.captured, announced.order)
+                        AnnouncedRelation(version.shown, announced.captured, announced.order)
                     )
 
-    def in_session(self, announced: Announced, xid: int) -> Announced:
+    def in_session(self, announced: AnnouncedRelation, xid: int) -> AnnouncedRelation:
         """Return ``announced``, in force in the session, described now if it has not been: it was
         announced in a transaction that had not committed then. ``xid`` has committed."""
         relation = announced.relation
         if self._describe is None or not announced.captured or relation.primary_key is not None:
             return announced
         described = self._describe(msgspec.structs.replace(relation, xid=xid))
-        announced = Announced(described, captured=True, order=announced.order)
+        announced = AnnouncedRelation(described, captured=True, order=announced.order)
         self.session.announce(announced)
         return announced
 
@@ -170,7 +170,7 @@ class RelationCache:
         while self._prepared:
             self.session.drop_readers(self._prepared.pop())
 
-    def _described(self, version: "_Version", shown: Relation) -> Relation:
+    def _described(self, version: "_WireVersion", shown: Relation) -> Relation:
         """Describe ``shown``; the same object as last time where nothing new comes of it."""
         assert self._describe is not None
         described = self._describe(shown)
@@ -186,7 +186,7 @@ class RelationCache:
             if known is None or known.order < announced.order:
                 self.session.announce(announced)
 
-    def _parse(self, payload: Payload) -> Relation:
+    def _parse(self, payload: PayloadReader) -> Relation:
         oid = payload.number(4, "relation OID")
         schema = payload.string("namespace") or "pg_catalog"
         table = payload.string("relation name")

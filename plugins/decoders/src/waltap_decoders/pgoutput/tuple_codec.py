@@ -26,7 +26,7 @@ from waltap.decode.message import Delete, Insert, OldTuple, Update
 from waltap.decode.relation import Column, Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
 from waltap.generated import define
-from waltap_decoders.pgoutput.payload import Payload
+from waltap_decoders.pgoutput.payload import PayloadReader
 
 __all__ = ["FORMS", "RowMessage", "RowReader", "read_tuple", "row_reader", "widths"]
 
@@ -102,7 +102,7 @@ def row_reader(relation: Relation, form: str, *, binary: bool) -> RowReader:
 
 
 def read_tuple(
-    payload: Payload, relation: Relation, nulls: Tuple, *, binary: bool, begins: bool = False
+    payload: PayloadReader, relation: Relation, nulls: Tuple, *, binary: bool, begins: bool = False
 ) -> Tuple:
     """Return the TupleData at the cursor, with every fault found and named.
 

@@ -31,8 +31,8 @@ from waltap.decode.tuple_image import Value
 from waltap.errors import DecodeError
 from waltap.source.position import parse_lsn
 from waltap_decoders.capabilities import WAL2JSON
-from waltap_decoders.named_relations import Layout, NamedRelations
-from waltap_decoders.row_facts import ColumnFact, Listing, RowFacts
+from waltap_decoders.named_relations import NamedRelations, RowLayout
+from waltap_decoders.row_facts import ColumnFact, OldRowColumns, RowFacts
 from waltap_decoders.skipping import skip
 from waltap_decoders.wal2json.documents import (
     Action,
@@ -55,7 +55,7 @@ _LSN = re.compile(r"[0-9A-F]{1,8}/[0-9A-F]{1,8}").fullmatch
 _KINDS = {"insert": "I", "update": "U", "delete": "D"}
 
 
-class _Columns(NamedTuple):
+class _ImageColumns(NamedTuple):
     """Columns of one image in a row, in parallel."""
 
     names: tuple[str, ...]
@@ -63,7 +63,7 @@ class _Columns(NamedTuple):
     values: list[Any]
 
 
-_NO_COLUMNS = _Columns((), (), [])
+_NO_COLUMNS = _ImageColumns((), (), [])
 """Of an image that is not there; one that is there may have no columns, too."""
 
 
@@ -72,13 +72,13 @@ _Rows = tuple[str, str, str, *tuple[object, ...]]
 
 
 @dataclass(slots=True)
-class _Plan:
+class _DocumentPlan:
     """How rows of one make-up are read; ``epoch`` and ``turn`` are the last ones in which this is known to
     hold. ``key``: places of the values that new rows never lack."""
 
     epoch: int
     turn: int
-    layout: Layout
+    layout: RowLayout
     new: tuple[ToText, ...]
     old: tuple[ToText, ...]
     key: tuple[int, ...]
@@ -104,7 +104,7 @@ class Wal2Json(Decoder):
         )
         self._codec = codec_of(context.server.encoding)
         self._relations = NamedRelations(context)
-        self._plans: dict[_Rows, _Plan] = {}
+        self._plans: dict[_Rows, _DocumentPlan] = {}
         self._announced: set[Relation] = set()
         self._begin: Begin | None = None
         self._chunks = 0
@@ -180,13 +180,13 @@ class Wal2Json(Decoder):
             return
         new = old = _NO_COLUMNS
         if columns is not UNSET:
-            new = _Columns(
+            new = _ImageColumns(
                 tuple([column.name for column in columns]),
                 tuple([column.typeoid for column in columns]),
                 [column.value for column in columns],
             )
         if identity is not UNSET:
-            old = _Columns(
+            old = _ImageColumns(
                 tuple([column.name for column in identity]),
                 tuple([column.typeoid for column in identity]),
                 [column.value for column in identity],
@@ -275,12 +275,12 @@ class Wal2Json(Decoder):
         if change.columnnames is not UNSET and change.columnvalues is not UNSET:
             oids = change.columntypeoids
             names = tuple(change.columnnames)
-            new = _Columns(
+            new = _ImageColumns(
                 names, (0,) * len(names) if oids is UNSET else tuple(oids), change.columnvalues
             )
         if change.oldkeys is not UNSET:
             names, oids = tuple(change.oldkeys.keynames), change.oldkeys.keytypeoids
-            old = _Columns(
+            old = _ImageColumns(
                 names, (0,) * len(names) if oids is UNSET else tuple(oids), change.oldkeys.keyvalues
             )
         for columns, what in ((new, "column"), (old, "key")):
@@ -347,8 +347,8 @@ class Wal2Json(Decoder):
         kind: str,
         schema: str,
         table: str,
-        new: _Columns,
-        old: _Columns,
+        new: _ImageColumns,
+        old: _ImageColumns,
         pk: tuple[str, ...] | None,
         messages: list[Message],
     ) -> None:
@@ -384,7 +384,7 @@ class Wal2Json(Decoder):
                 return
         messages.append(Update(relation, lsn, after))
 
-    def _renewed(self, key: _Rows, plan: _Plan | None) -> _Plan | None:
+    def _renewed(self, key: _Rows, plan: _DocumentPlan | None) -> _DocumentPlan | None:
         """Return a plan of a former turn if it holds in this one."""
         relations = self._relations
         if plan is None:
@@ -408,10 +408,10 @@ class Wal2Json(Decoder):
         kind: str,
         schema: str,
         table: str,
-        new: _Columns,
-        old: _Columns,
+        new: _ImageColumns,
+        old: _ImageColumns,
         pk: tuple[str, ...] | None,
-    ) -> _Plan | None:
+    ) -> _DocumentPlan | None:
         """Return the plan of rows like this one; None where they are not of a table."""
         for columns in (new, old):
             if len(set(columns.names)) != len(columns.names):
@@ -425,7 +425,7 @@ class Wal2Json(Decoder):
             kind,
             _facts(new),
             _facts(old),
-            Listing.SET if self._first_format else Listing.IDENTITY,
+            OldRowColumns.SET if self._first_format else OldRowColumns.IDENTITY,
             frozenset(old.names),
             pk,
             only_nulls=old is not _NO_COLUMNS and not old.names,
@@ -447,7 +447,7 @@ class Wal2Json(Decoder):
             )
             for columns in (new, old)
         )
-        return _Plan(
+        return _DocumentPlan(
             self._relations.epoch,
             self._relations.turn,
             layout,
@@ -476,7 +476,7 @@ def _keyless(lsn: int, data: bytes, name: str, found: str) -> Never:
     fail(lsn, data, f"a value of column {name!r}, which identifies the new row", found, f'"{name}"')
 
 
-def _facts(columns: _Columns) -> tuple[ColumnFact, ...]:
+def _facts(columns: _ImageColumns) -> tuple[ColumnFact, ...]:
     """Return what a row says of its columns; wal2json prints type OIDs signed."""
     return tuple(
         ColumnFact(name, oid & 0xFFFFFFFF)
@@ -484,7 +484,7 @@ def _facts(columns: _Columns) -> tuple[ColumnFact, ...]:
     )
 
 
-def _texts(lsn: int, data: bytes, columns: _Columns, texts: tuple[ToText, ...]) -> list[Value]:
+def _texts(lsn: int, data: bytes, columns: _ImageColumns, texts: tuple[ToText, ...]) -> list[Value]:
     """Return the values of a row's columns as text."""
     try:
         return [

@@ -19,11 +19,11 @@ from waltap.unreadable import UNREADABLE
 
 __all__ = [
     "Action",
-    "Number",
+    "Format2Column",
+    "JsonNumber",
     "OldKeys",
     "Transaction",
     "TransactionChange",
-    "Value2",
     "fail",
     "read_action",
     "read_change",
@@ -31,13 +31,13 @@ __all__ = [
 ]
 
 
-class Number(str):
+class JsonNumber(str):
     """A JSON number with its digits as they were written."""
 
     __slots__ = ()
 
 
-class Value2(msgspec.Struct, gc=False):
+class Format2Column(msgspec.Struct, gc=False):
     """A column of format 2; ``value`` UNSET when it has none, which is not NULL."""
 
     name: str
@@ -70,8 +70,8 @@ class Action(msgspec.Struct, kw_only=True):
     nextlsn: str | None = None
     schema: str | None = None
     table: str | None = None
-    columns: list[Value2] | UnsetType = UNSET
-    identity: list[Value2] | UnsetType = UNSET
+    columns: list[Format2Column] | UnsetType = UNSET
+    identity: list[Format2Column] | UnsetType = UNSET
     pk: list[KeyColumn] | UnsetType = UNSET
     transactional: bool | None = None
     prefix: str | None = None
@@ -114,9 +114,9 @@ class Transaction(msgspec.Struct, kw_only=True):
 
 T = TypeVar("T")
 
-_ACTION = msgspec.json.Decoder(Action, float_hook=Number).decode
-_CHANGE = msgspec.json.Decoder(TransactionChange, float_hook=Number).decode
-_TRANSACTION = msgspec.json.Decoder(Transaction, float_hook=Number).decode
+_ACTION = msgspec.json.Decoder(Action, float_hook=JsonNumber).decode
+_CHANGE = msgspec.json.Decoder(TransactionChange, float_hook=JsonNumber).decode
+_TRANSACTION = msgspec.json.Decoder(Transaction, float_hook=JsonNumber).decode
 _NEGATIVE_ZEROS = (b":-0,", b":-0}", b",-0,", b",-0]", b"[-0,", b"[-0]")
 _SPACED_NEGATIVE_ZERO = re.compile(rb"\s-0[,}\]\s]").search
 _STRAY_COMMA = re.compile(
@@ -228,7 +228,7 @@ def _carefully(lsn: int, data: bytes, kind: type[T], cause: Exception | None) ->
         value = json.loads(
             text,
             parse_int=_integer,
-            parse_float=Number,
+            parse_float=JsonNumber,
             parse_constant=_refuse_constant,
             object_pairs_hook=_unique,
         )
@@ -242,7 +242,7 @@ def _carefully(lsn: int, data: bytes, kind: type[T], cause: Exception | None) ->
             found="the end" if end else repr(text[error.pos : error.pos + 10]),
             payload=data,
         ) from error
-    except _Refused as error:
+    except _DocumentRefused as error:
         fail(lsn, data, error.expected, error.found, *error.near)
     except RecursionError:
         fail(lsn, data, "JSON of a few levels", "hundreds of levels")
@@ -256,18 +256,18 @@ def _carefully(lsn: int, data: bytes, kind: type[T], cause: Exception | None) ->
         fail(lsn, data, "JSON of a few levels", str(cause))
 
 
-class _Refused(Exception):
+class _DocumentRefused(Exception):
     def __init__(self, expected: str, found: str, *near: str) -> None:
         super().__init__(expected)
         self.expected, self.found, self.near = expected, found, near
 
 
-def _integer(digits: str) -> int | Number:
-    return Number(digits) if digits == "-0" or len(digits) > 4000 else int(digits)
+def _integer(digits: str) -> int | JsonNumber:
+    return JsonNumber(digits) if digits == "-0" or len(digits) > 4000 else int(digits)
 
 
 def _refuse_constant(name: str) -> Never:
-    raise _Refused("a JSON number", f"bare {name}", f":{name}", f",{name}", name)
+    raise _DocumentRefused("a JSON number", f"bare {name}", f":{name}", f",{name}", name)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -275,7 +275,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(result) != len(pairs):
         names = [name for name, _ in pairs]
         name = next(name for name in names if names.count(name) > 1)
-        raise _Refused("each key once", f"key {name!r} again", f'"{name}"')
+        raise _DocumentRefused("each key once", f"key {name!r} again", f'"{name}"')
     return result
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from waltap_decoders.wal2json.documents import Number
+from waltap_decoders.wal2json.documents import JsonNumber
 
 __all__ = ["ToText", "WrongValue", "to_text"]
 
@@ -59,7 +59,7 @@ def _integer(low: int, high: int, *, as_string: bool) -> ToText:
 def _number(value: Any) -> str:
     if value.__class__ is int:
         return str(value)
-    if value.__class__ is Number:
+    if value.__class__ is JsonNumber:
         return str.__str__(value)
     message = "a number"
     raise WrongValue(message)

@@ -8,8 +8,8 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from waltap.format.unfit import Unfit, required
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.format.unfit import SchemaMismatch, required
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap_formats.avro.schema import is_map
 from waltap_formats.varint import unsigned
 
@@ -20,7 +20,7 @@ Write = Callable[[Any], bytes]
 SMALL = 8192
 _DOUBLE, _FLOAT = struct.Struct("<d").pack, struct.Struct("<f").pack
 _TRUE, _FALSE = b"\x01", b"\x00"
-RANGES = {Kind.INT8: 7, Kind.INT16: 15, Kind.INT32: 31, Kind.INT64: 63}
+RANGES = {ConnectKind.INT8: 7, ConnectKind.INT16: 15, ConnectKind.INT32: 31, ConnectKind.INT64: 63}
 
 
 def _varint(value: int) -> bytes:
@@ -83,24 +83,24 @@ def _writer(schema: Schema, *, defaults: bool) -> Write:
         return avro_writer(of, defaults=defaults, what=what)
 
     match schema.kind:
-        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64:
+        case ConnectKind.INT8 | ConnectKind.INT16 | ConnectKind.INT32 | ConnectKind.INT64:
             return integer_writer(schema.kind)
-        case Kind.FLOAT32:
+        case ConnectKind.FLOAT32:
             return _FLOAT
-        case Kind.FLOAT64:
+        case ConnectKind.FLOAT64:
             return _DOUBLE
-        case Kind.BOOLEAN:
+        case ConnectKind.BOOLEAN:
             return lambda value: _TRUE if value else _FALSE
-        case Kind.STRING:
+        case ConnectKind.STRING:
             return _text
-        case Kind.BYTES:
+        case ConnectKind.BYTES:
             return _bytes
-        case Kind.ARRAY:
+        case ConnectKind.ARRAY:
             assert schema.items is not None
             return _blocks(part(schema.items, "an element"))
-        case Kind.MAP:
+        case ConnectKind.MAP:
             return _map(schema, part)
-        case Kind.STRUCT:
+        case ConnectKind.STRUCT:
             members = [
                 (field.name, part(field.schema, f"the field {field.name}"))
                 for field in schema.fields
@@ -108,7 +108,7 @@ def _writer(schema: Schema, *, defaults: bool) -> Write:
             return lambda value: b"".join([write(value.get(name)) for name, write in members])
 
 
-def integer_writer(kind: Kind) -> Write:
+def integer_writer(kind: ConnectKind) -> Write:
     """Return what writes integers of ``kind``; it raises Unfit for one that is out of range."""
     limit = 1 << RANGES[kind]
 
@@ -116,7 +116,7 @@ def integer_writer(kind: Kind) -> Write:
         if 0 <= value < SMALL and value < limit:
             return _LENGTHS[value]
         if not -limit <= value < limit:
-            raise Unfit(f"a number that is no {kind.value}")
+            raise SchemaMismatch(f"a number that is no {kind.value}")
         return _varint(value)
 
     return write

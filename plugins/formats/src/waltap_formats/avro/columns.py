@@ -8,7 +8,7 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from waltap.mapping.connect_schema import Kind
+from waltap.mapping.connect_schema import ConnectKind
 from waltap.mapping.type_mapping import ColumnMapping
 from waltap_formats.avro.binary import RANGES
 
@@ -26,15 +26,15 @@ _PLAIN = ({str}, {str, type(None)})
 
 
 def column_writer(
-    mapping: ColumnMapping, kind: Kind, branch: bytes, null: bytes | None
+    mapping: ColumnMapping, kind: ConnectKind, branch: bytes, null: bytes | None
 ) -> WriteColumn | None:
     """Return what writes columns of whole numbers behind a union's branch, and ``null`` for None; None
     where there is no such way."""
-    if kind not in {Kind.INT32, Kind.INT64} or not _installed():
+    if kind not in {ConnectKind.INT32, ConnectKind.INT64} or not _installed():
         return None
     quick = mapping.json_column
     whole = mapping.to_connect is int  # the cast refuses what is no number
-    if not whole and (quick is None or quick.quoted or kind is not Kind.INT64):
+    if not whole and (quick is None or quick.quoted or kind is not ConnectKind.INT64):
         return None
     limit = 1 << RANGES[kind]
 

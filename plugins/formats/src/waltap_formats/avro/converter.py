@@ -5,7 +5,7 @@ from functools import cached_property
 
 from waltap.events.shape import TableShape
 from waltap.format.converter import Converter, ConverterContext, Encode, WriteCreates, WriteKeys
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap_formats.avro.binary import avro_writer
 from waltap_formats.avro.properties import AvroProperties
 from waltap_formats.avro.rows import create_writer, key_writer
@@ -30,7 +30,7 @@ class AvroConverter(Converter):
         return RegistryClient(self._properties, stopping=self._context.stopping)
 
     def encoder(self, topic: str, schema: Schema | None) -> Encode:
-        schema = schema or Schema(kind=Kind.STRING, optional=True)
+        schema = schema or Schema(kind=ConnectKind.STRING, optional=True)
         write = avro_writer(schema, defaults=self.defaults)
         prefix = self.prefix(topic, schema)
         return lambda value: prefix + write(value)

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
-from waltap_formats.wire import Unreadable, Wire
+from waltap_formats.wire import WireReader, WireUnreadable
 
 __all__ = ["avro_reader"]
 
-Read = Callable[[Wire], Any]
+Read = Callable[[WireReader], Any]
 
 
 def avro_reader(schema: Any, known: Mapping[str, Any] | None = None) -> Callable[[bytes], Any]:
@@ -17,19 +17,19 @@ def avro_reader(schema: Any, known: Mapping[str, Any] | None = None) -> Callable
 
     Decimals become Decimal; other logical types stay the numbers they are. Both raise: Unreadable.
     """
-    read = _Compiler(known or {}).reader(schema, "")
+    read = _ReaderCompiler(known or {}).reader(schema, "")
 
     def whole(data: bytes) -> Any:
-        wire = Wire(data)
+        wire = WireReader(data)
         value = read(wire)
         if wire.left:
-            raise Unreadable(f"{wire.left} bytes follow the value")
+            raise WireUnreadable(f"{wire.left} bytes follow the value")
         return value
 
     return whole
 
 
-class _Compiler:
+class _ReaderCompiler:
     """Makes readers; named types are known once they are defined."""
 
     def __init__(self, known: Mapping[str, Any]) -> None:
@@ -42,7 +42,7 @@ class _Compiler:
         if isinstance(schema, str):
             return PRIMITIVES[schema] if schema in PRIMITIVES else self._by_name(schema, space)
         if not isinstance(schema, dict):
-            raise Unreadable("the schema is no Avro")
+            raise WireUnreadable("the schema is no Avro")
         kind = schema.get("type")
         match kind:
             case "record" | "error" | "enum" | "fixed":
@@ -64,10 +64,10 @@ class _Compiler:
                 return self._later(each)
             if each in self._known:
                 return self.reader(self._known[each], "")
-        raise Unreadable(f"the schema has no type {name}")
+        raise WireUnreadable(f"the schema has no type {name}")
 
     def _later(self, name: str) -> Read:
-        def read(wire: Wire) -> Any:
+        def read(wire: WireReader) -> Any:
             return self._named[name](wire)
 
         return read
@@ -94,20 +94,20 @@ class _Compiler:
 
 
 def _union(branches: list[Read]) -> Read:
-    def read(wire: Wire) -> Any:
+    def read(wire: WireReader) -> Any:
         place = wire.zigzag()
         if not 0 <= place < len(branches):
-            raise Unreadable(f"a union has no branch {place}")
+            raise WireUnreadable(f"a union has no branch {place}")
         return branches[place](wire)
 
     return read
 
 
 def _enum(symbols: list[str]) -> Read:
-    def read(wire: Wire) -> str:
+    def read(wire: WireReader) -> str:
         place = wire.zigzag()
         if not 0 <= place < len(symbols):
-            raise Unreadable(f"an enum has no symbol {place}")
+            raise WireUnreadable(f"an enum has no symbol {place}")
         return symbols[place]
 
     return read
@@ -118,7 +118,7 @@ def _entry(read: Read) -> Read:
 
 
 def _blocks(item: Read, gathered: Callable[[list[Any]], Any]) -> Read:
-    def read(wire: Wire) -> Any:
+    def read(wire: WireReader) -> Any:
         items: list[Any] = []
         while count := wire.zigzag():
             if count < 0:
@@ -134,7 +134,7 @@ def _blocks(item: Read, gathered: Callable[[list[Any]], Any]) -> Read:
 def _decimal(read: Read, schema: Mapping[str, Any]) -> Read:
     scale = int(schema.get("scale", 0))
 
-    def decimal(wire: Wire) -> Decimal:
+    def decimal(wire: WireReader) -> Decimal:
         return scaled(int.from_bytes(read(wire), "big", signed=True), scale)
 
     return decimal
@@ -144,19 +144,19 @@ def scaled(unscaled: int, scale: int) -> Decimal:
     """Return ``unscaled`` · 10^-``scale``, exactly. Raises: Unreadable."""
     digits = tuple(int(digit) for digit in str(abs(unscaled)))
     if abs(scale) > 100_000:
-        raise Unreadable(f"a scale of {scale}")
+        raise WireUnreadable(f"a scale of {scale}")
     return Decimal((int(unscaled < 0), digits, -scale))
 
 
-def _boolean(wire: Wire) -> bool:
+def _boolean(wire: WireReader) -> bool:
     return wire.take(1) != b"\x00"
 
 
 PRIMITIVES: Final[dict[str, Read]] = {
     "null": lambda _wire: None,
     "boolean": _boolean,
-    "int": Wire.zigzag,
-    "long": Wire.zigzag,
+    "int": WireReader.zigzag,
+    "long": WireReader.zigzag,
     "float": lambda wire: wire.number("f"),
     "double": lambda wire: wire.number("d"),
     "bytes": lambda wire: wire.take(wire.zigzag()),

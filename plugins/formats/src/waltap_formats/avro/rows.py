@@ -15,10 +15,10 @@ from waltap.decode.relation import TypeKind
 from waltap.decode.tuple_image import Tuple
 from waltap.events.shape import ShapeColumn, TableShape, column_value
 from waltap.format.converter import WriteCreates, WriteKeys, Written
-from waltap.format.frame import Frame
+from waltap.format.frame import EventFrame
 from waltap.generated import define
 from waltap.json.codec import MISFITS
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.mapping.type_mapping import ColumnMapping
 from waltap_formats.avro.binary import RANGES, avro_writer, integer_writer, long_bytes
 from waltap_formats.avro.columns import column_writer
@@ -28,13 +28,13 @@ __all__ = ["create_writer", "key_writer", "quick_integer"]
 
 SMALL = 8192
 TEXTS_KEPT, LONGEST_KEPT, SHORT = 16_384, 10, 5
-FLOATS = {Kind.FLOAT32: "f", Kind.FLOAT64: "d"}
+FLOATS = {ConnectKind.FLOAT32: "f", ConnectKind.FLOAT64: "d"}
 SOURCE_BEFORE = ("version", "connector", "name", "ts_ms", "snapshot", "db")
 SOURCE_BETWEEN = ("ts_us", "ts_ns", "schema", "table", "txId")
 SOURCE_AFTER = ("xmin", "origin", "origin_lsn")
 
 
-class _Code:
+class _ColumnCode:
     """The expressions of some columns, and the globals they use. ``part`` tells the names of keys from
     those of values; columns in ``shared`` have their bytes in variables, once they are asked for."""
 
@@ -55,7 +55,7 @@ class _Code:
         self.columns: dict[int, str] = {}
         """Columns that may be written at once, and the expression of each of their values."""
 
-    def unpack(self, *others: "_Code") -> str:
+    def unpack(self, *others: "_ColumnCode") -> str:
         """Return the statement that binds the values of the columns that were asked for."""
         used = self.used.union(*(other.used for other in others))
         if not used:
@@ -137,41 +137,41 @@ def column{index}(_rows):
         self.names[convert] = mapping.to_connect
         lengths = f"_lengths{branch.hex()}"
         match schema.kind:
-            case Kind.STRING:
+            case ConnectKind.STRING:
                 self.names[lengths], self.names["_encode"] = _lengths(branch), str.encode
                 text = value if mapping.to_connect is str else f"{convert}({value})"
                 return f"{lengths}[len(e := _encode({text}))] + e"
-            case Kind.BYTES:
+            case ConnectKind.BYTES:
                 self.names[lengths] = _lengths(branch)
                 return f"{lengths}[len(e := {convert}({value}))] + e"
-            case Kind.BOOLEAN:
-                self.names[convert] = _Kept(
+            case ConnectKind.BOOLEAN:
+                self.names[convert] = _EncodedTexts(
                     mapping.to_connect, lambda found: branch + (b"\x01" if found else b"\x00")
                 )
                 return f"{convert}[{value}]"
-            case Kind.FLOAT32 | Kind.FLOAT64:
+            case ConnectKind.FLOAT32 | ConnectKind.FLOAT64:
                 pack = f"_pack_{schema.kind.value}{branch.hex()}"
                 form = f"<{'B' if branch else ''}{FLOATS[schema.kind]}"
                 self.names[pack] = Struct(form).pack
                 first = f"{branch[0]}, " if branch else ""
                 return f"{pack}({first}{convert}({value}))"
-            case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64:
+            case ConnectKind.INT8 | ConnectKind.INT16 | ConnectKind.INT32 | ConnectKind.INT64:
                 return self._integer(mapping, schema.kind, branch, index, value)
         return None
 
     def _integer(
-        self, mapping: ColumnMapping, kind: Kind, branch: bytes, index: str, value: str
+        self, mapping: ColumnMapping, kind: ConnectKind, branch: bytes, index: str, value: str
     ) -> str:
         write = f"_{kind.value}{branch.hex()}"
         self.names[write] = quick_integer(kind, branch)
         convert, kept = f"_convert{index}", f"_kept{index}"
         if mapping.to_connect is int:
-            self.names[kept] = _Kept(int, self.names[write])
+            self.names[kept] = _EncodedTexts(int, self.names[write])
             return f"{kept}[{value}] if len({value}) < {SHORT} else {write}(int({value}))"
-        if kind is Kind.INT32:  # days, months: few texts
-            self.names[kept] = _Kept(mapping.to_connect, self.names[write])
+        if kind is ConnectKind.INT32:  # days, months: few texts
+            self.names[kept] = _EncodedTexts(mapping.to_connect, self.names[write])
             return f"{kept}[{value}]"
-        if kind is Kind.INT64:  # a time of our days has eight bytes
+        if kind is ConnectKind.INT64:  # a time of our days has eight bytes
             self.names.update(_more=MORE, _last=LAST)
             self.names[f"_more{branch.hex()}"] = quick_tables(branch)[1]
             eight = (
@@ -198,7 +198,7 @@ def _branch(schema: Schema) -> bytes:
     return b"\x02" if schema.default is None else b"\x00"
 
 
-class _Kept(dict[str, bytes]):
+class _EncodedTexts(dict[str, bytes]):
     """Bytes of texts, those of the most usual ones kept."""
 
     def __init__(self, convert: Callable[[str], Any], write: Callable[[Any], bytes]) -> None:
@@ -224,7 +224,7 @@ def quick_tables(branch: bytes) -> tuple[list[bytes], list[bytes]]:
     return _QUICK[branch]
 
 
-def quick_integer(kind: Kind, branch: bytes) -> Callable[[int], bytes]:
+def quick_integer(kind: ConnectKind, branch: bytes) -> Callable[[int], bytes]:
     """Return what writes integers of ``kind`` behind a union's branch, as `integer_writer` does."""
     last, more = quick_tables(branch)
     careful = integer_writer(kind)
@@ -268,7 +268,7 @@ def _width(shape: TableShape) -> int:
     return len(shape.keys) + (shape.plan.key_field is not None)
 
 
-def _keys(shape: TableShape, code: _Code, *, read: bool) -> str:
+def _keys(shape: TableShape, code: _ColumnCode, *, read: bool) -> str:
     """Return the expression of the bytes of a key."""
     parts = [
         code.expression(column, (column.read if read else column.field).schema)
@@ -284,7 +284,7 @@ def key_writer(shape: TableShape, prefix: bytes, *, read: bool, defaults: bool) 
     """Return what writes keys; None for shapes that go the general way."""
     if shape.plan.cell.members is not None:
         return None
-    code = _Code(shape, read=read, defaults=defaults)
+    code = _ColumnCode(shape, read=read, defaults=defaults)
     parts = _keys(shape, code, read=read)
     source = f"""
 def keys(_rows):
@@ -314,12 +314,12 @@ def create_writer(
     if shape.plan.cell.members is not None:
         return None
     shared = _shared(shape, read=read) if key_prefix is not None else frozenset[int]()
-    code = _Code(shape, read=read, defaults=defaults, shared=shared)
+    code = _ColumnCode(shape, read=read, defaults=defaults, shared=shared)
     parts = "".join(
         f"{code.expression(column, (column.read if read else column.field).schema)}, "
         for column in shape.values
     )
-    keys, add = _Code(shape, read=read, defaults=defaults, part="k", shared=shared), ""
+    keys, add = _ColumnCode(shape, read=read, defaults=defaults, part="k", shared=shared), ""
     if key_prefix is not None:
         add = f"add_key({_keys(shape, keys, read=read)})"
     source = f"""{code.functions()}
@@ -419,7 +419,7 @@ def _framed(
     names = {"schema": relation.schema, "table": relation.table}
 
     def creates(
-        images: Sequence[Tuple], lsns: Sequence[int | None], op: str, frame: Frame
+        images: Sequence[Tuple], lsns: Sequence[int | None], op: str, frame: EventFrame
     ) -> Written:
         facts = {**frame.source, **names, "transaction": None, "op": op, **frame.stamps}
 

@@ -10,8 +10,8 @@ import json
 import re
 from typing import Any
 
-from waltap.errors import ConfigurationError, Problem
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.errors import ConfigurationError, PropertyProblem
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 
 __all__ = ["MAP_ENTRY", "AvroSchema", "avro_schema", "is_map"]
 
@@ -28,15 +28,15 @@ DEFAULT_PRECISION = 64
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 PRIMITIVES = {
-    Kind.INT8: "int",
-    Kind.INT16: "int",
-    Kind.INT32: "int",
-    Kind.INT64: "long",
-    Kind.FLOAT32: "float",
-    Kind.FLOAT64: "double",
-    Kind.BOOLEAN: "boolean",
-    Kind.STRING: "string",
-    Kind.BYTES: "bytes",
+    ConnectKind.INT8: "int",
+    ConnectKind.INT16: "int",
+    ConnectKind.INT32: "int",
+    ConnectKind.INT64: "long",
+    ConnectKind.FLOAT32: "float",
+    ConnectKind.FLOAT64: "double",
+    ConnectKind.BOOLEAN: "boolean",
+    ConnectKind.STRING: "string",
+    ConnectKind.BYTES: "bytes",
 }
 
 AvroSchema = str | dict[str, Any] | list[Any]
@@ -47,16 +47,16 @@ def avro_schema(schema: Schema, *, connect_metadata: bool = True) -> AvroSchema:
 
     Raises: ConfigurationError for names that Avro does not take.
     """
-    return _Builder(connect_metadata=connect_metadata).build(schema, None)
+    return _AvroSchemaBuilder(connect_metadata=connect_metadata).build(schema, None)
 
 
 def is_map(schema: Schema) -> bool:
     """Tell whether a Connect map is one in Avro, too: keys are strings; else it is an array of entries."""
     assert schema.keys is not None
-    return schema.keys.kind is Kind.STRING and not schema.keys.optional
+    return schema.keys.kind is ConnectKind.STRING and not schema.keys.optional
 
 
-class _Builder:
+class _AvroSchemaBuilder:
     """Builds one schema. ``_defined``: full name → the fields that it was defined with."""
 
     def __init__(self, *, connect_metadata: bool) -> None:
@@ -74,10 +74,10 @@ class _Builder:
         plain = schema.kind in PRIMITIVES
         if plain:
             made: dict[str, Any] = {"type": PRIMITIVES[schema.kind]}
-        elif schema.kind is Kind.ARRAY:
+        elif schema.kind is ConnectKind.ARRAY:
             assert schema.items is not None
             made = {"type": "array", "items": self.build(schema.items, space)}
-        elif schema.kind is Kind.MAP:
+        elif schema.kind is ConnectKind.MAP:
             made = self._map(schema, space)
         else:
             name, record = self._record(schema.name, schema.fields, space, self._properties(schema))
@@ -149,7 +149,7 @@ class _Builder:
             made["connect.default"] = _default(schema, schema.default)
         if schema.name is not None:
             made["connect.name"] = schema.name
-        if schema.kind in {Kind.INT8, Kind.INT16}:
+        if schema.kind in {ConnectKind.INT8, ConnectKind.INT16}:
             made["connect.type"] = schema.kind.value
         return made
 
@@ -185,7 +185,7 @@ def _joined(namespace: str | None, name: str) -> str:
 def _checked(name: str, place: str, what: str) -> str:
     if not _NAME.fullmatch(name):
         problem = f"Avro takes no {what} {json.dumps(name, ensure_ascii=False)}"
-        raise ConfigurationError([Problem(place, problem, allowed="avro, avro_unicode")])
+        raise ConfigurationError([PropertyProblem(place, problem, allowed="avro, avro_unicode")])
     return name
 
 
@@ -193,12 +193,12 @@ def _default(schema: Schema, value: Any) -> Any:
     """Return a default as Avro's JSON has it: bytes as text, a character for each."""
     if isinstance(value, bytes):
         return value.decode("latin-1")
-    if schema.kind is Kind.ARRAY:
+    if schema.kind is ConnectKind.ARRAY:
         assert schema.items is not None
         return [_default(schema.items, each) for each in value]
-    if schema.kind is Kind.MAP:
+    if schema.kind is ConnectKind.MAP:
         assert schema.values is not None
         return {key: _default(schema.values, each) for key, each in value.items()}
-    if schema.kind is Kind.STRUCT:
+    if schema.kind is ConnectKind.STRUCT:
         return {field.name: _default(field.schema, value[field.name]) for field in schema.fields}
     return value

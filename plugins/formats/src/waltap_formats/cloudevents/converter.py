@@ -12,17 +12,17 @@ from typing import Any
 from waltap.capture.name_adjustment import schema_namer
 from waltap.format.converter import Converter, ConverterContext, Encode
 from waltap.format.record import Header
-from waltap.format.unfit import Unfit
+from waltap.format.unfit import SchemaMismatch
 from waltap.json.converter import JsonConverter, JsonConverterProperties, json_writer
 from waltap.json.schema import quote, schema_json
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap_formats.avro.converter import AvroConverter
 from waltap_formats.cloudevents.properties import CloudEventsProperties
 
 __all__ = ["CloudEventsConverter"]
 
-_STRING = Schema(kind=Kind.STRING)
-_OPTIONAL = Schema(kind=Kind.STRING, optional=True)
+_STRING = Schema(kind=ConnectKind.STRING)
+_OPTIONAL = Schema(kind=ConnectKind.STRING, optional=True)
 _NO_ATTRIBUTE = re.compile(r"[^A-Za-z0-9]")
 PREFIX = "iodebezium"
 TRANSACTION = {
@@ -195,8 +195,8 @@ class CloudEventsConverter(Converter):
                 for field in source.fields
             ]
             fields += [Field(each, _OPTIONAL) for each in TRANSACTION.values()]
-        fields.append(Field("data", Schema(kind=Kind.BYTES)))
-        return Schema(kind=Kind.STRUCT, name=name, fields=tuple(fields))
+        fields.append(Field("data", Schema(kind=ConnectKind.BYTES)))
+        return Schema(kind=ConnectKind.STRUCT, name=name, fields=tuple(fields))
 
 
 def extension(name: str) -> str:
@@ -206,7 +206,7 @@ def extension(name: str) -> str:
 
 def _refused(_value: Any) -> bytes | None:
     """Refuse what was an event. Debezium sends null, with which a table's rows would be gone."""
-    raise Unfit(
+    raise SchemaMismatch(
         "cloudevents writes change events, and a transform (ExtractNewRecordState, EventRouter) made "
         "another value of this one: leave the transform out, or use another value.converter"
     )
@@ -224,7 +224,7 @@ def _field(schema: Schema, name: str) -> Schema:
 def _data_schema(schema: Schema) -> Schema:
     source = _field(schema, "source").name or ""
     return Schema(
-        kind=Kind.STRUCT,
+        kind=ConnectKind.STRUCT,
         name=schema_namer("avro")(f"{source.rpartition('.')[0]}.Data"),
         fields=tuple(field for field in schema.fields if field.name in ("before", "after")),
     )

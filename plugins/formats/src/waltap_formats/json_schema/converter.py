@@ -6,7 +6,7 @@ import orjson
 
 from waltap.format.converter import Converter, ConverterContext, Encode
 from waltap.json.converter import json_writer
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap_formats.json_schema.properties import JsonSchemaProperties
 from waltap_formats.json_schema.schema import json_schema
 from waltap_formats.registry.client import RegistryClient
@@ -25,7 +25,7 @@ class JsonSchemaConverter(Converter):
         return RegistryClient(self._properties, stopping=self._context.stopping)
 
     def encoder(self, topic: str, schema: Schema | None) -> Encode:
-        schema = schema or Schema(kind=Kind.STRING, optional=True)
+        schema = schema or Schema(kind=ConnectKind.STRING, optional=True)
         options, numeric = self._properties, self._properties.decimals == "NUMERIC"
         write = json_writer(
             schema, defaults=not options.ignore_default, numeric=numeric, entries=True

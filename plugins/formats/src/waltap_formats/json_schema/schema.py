@@ -6,20 +6,20 @@ What may be null is a ``oneOf`` with null first. Source: kafka-connect-json-sche
 
 from typing import Any
 
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 
 __all__ = ["json_schema"]
 
-TYPES: dict[Kind, tuple[str, str | None]] = {
-    Kind.INT8: ("integer", "int8"),
-    Kind.INT16: ("integer", "int16"),
-    Kind.INT32: ("integer", "int32"),
-    Kind.INT64: ("integer", "int64"),
-    Kind.FLOAT32: ("number", "float32"),
-    Kind.FLOAT64: ("number", "float64"),
-    Kind.BOOLEAN: ("boolean", None),
-    Kind.STRING: ("string", None),
-    Kind.BYTES: ("string", "bytes"),
+TYPES: dict[ConnectKind, tuple[str, str | None]] = {
+    ConnectKind.INT8: ("integer", "int8"),
+    ConnectKind.INT16: ("integer", "int16"),
+    ConnectKind.INT32: ("integer", "int32"),
+    ConnectKind.INT64: ("integer", "int64"),
+    ConnectKind.FLOAT32: ("number", "float32"),
+    ConnectKind.FLOAT64: ("number", "float64"),
+    ConnectKind.BOOLEAN: ("boolean", None),
+    ConnectKind.STRING: ("string", None),
+    ConnectKind.BYTES: ("string", "bytes"),
 }
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
 
@@ -53,10 +53,10 @@ def _plain(schema: Schema, *, numeric: bool) -> dict[str, Any]:
         if numeric and schema.name == DECIMAL:
             kind = "number"
         return {"type": kind} if connect is None else {"type": kind, "connect.type": connect}
-    if schema.kind is Kind.ARRAY:
+    if schema.kind is ConnectKind.ARRAY:
         assert schema.items is not None
         return {"type": "array", "items": json_schema(schema.items, numeric=numeric)}
-    if schema.kind is Kind.MAP:
+    if schema.kind is ConnectKind.MAP:
         return _map(schema, numeric=numeric)
     return {
         "type": "object",
@@ -70,7 +70,7 @@ def _plain(schema: Schema, *, numeric: bool) -> dict[str, Any]:
 def _map(schema: Schema, *, numeric: bool) -> dict[str, Any]:
     assert schema.keys is not None
     assert schema.values is not None
-    if schema.keys.kind is Kind.STRING and not schema.keys.optional:
+    if schema.keys.kind is ConnectKind.STRING and not schema.keys.optional:
         values = json_schema(schema.values, numeric=numeric)
         return {"type": "object", "additionalProperties": values, "connect.type": "map"}
     entry = {

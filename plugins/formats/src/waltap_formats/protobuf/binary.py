@@ -8,28 +8,28 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from waltap.format.unfit import Unfit, required
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.format.unfit import SchemaMismatch, required
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap_formats.avro.binary import RANGES
 from waltap_formats.protobuf.calendar import civil_date
 from waltap_formats.protobuf.schema import LOGICAL
 from waltap_formats.varint import unsigned
 
-__all__ = ["Presence", "message_writer", "wrapped_writer"]
+__all__ = ["NullPresence", "message_writer", "wrapped_writer"]
 
 Write = Callable[[Any], bytes]
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 WIRE = {
-    Kind.INT8: VARINT,
-    Kind.INT16: VARINT,
-    Kind.INT32: VARINT,
-    Kind.INT64: VARINT,
-    Kind.BOOLEAN: VARINT,
-    Kind.FLOAT32: FIXED32,
-    Kind.FLOAT64: FIXED64,
-    Kind.STRING: BYTES,
-    Kind.BYTES: BYTES,
+    ConnectKind.INT8: VARINT,
+    ConnectKind.INT16: VARINT,
+    ConnectKind.INT32: VARINT,
+    ConnectKind.INT64: VARINT,
+    ConnectKind.BOOLEAN: VARINT,
+    ConnectKind.FLOAT32: FIXED32,
+    ConnectKind.FLOAT64: FIXED64,
+    ConnectKind.STRING: BYTES,
+    ConnectKind.BYTES: BYTES,
 }
 _DOUBLE, _FLOAT = struct.Struct("<d").pack, struct.Struct("<f").pack
 _DAY_MS = 86_400_000
@@ -37,7 +37,7 @@ FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 """Years 1 to 9999: what google.protobuf.Timestamp has."""
 
 
-class Presence:
+class NullPresence:
     """How null is told from zero. ``optional``, ``wrappers``, ``defaults``: see `ProtobufProperties`; the
     last: null in a field that has a default is that default."""
 
@@ -49,7 +49,7 @@ class Presence:
         self.optional, self.wrappers, self.defaults = optional, wrappers, defaults
 
 
-def message_writer(schema: Schema, how: Presence) -> Write:
+def message_writer(schema: Schema, how: NullPresence) -> Write:
     """Return what writes structs of ``schema``. The writer raises Unfit, TypeError or KeyError."""
     members = [
         (field.name, _member(field, number, how))
@@ -76,13 +76,13 @@ def tag(number: int, wire: int) -> bytes:
     return unsigned(number << 3 | wire)
 
 
-def _member(field: Field, number: int, how: Presence, *, entry: bool = False) -> Write:
+def _member(field: Field, number: int, how: NullPresence, *, entry: bool = False) -> Write:
     """Return what writes a field with its tag; nothing for null. ``entry``: it is of a map's entry, whose
     fields are never labelled."""
     schema, what = field.schema, f"the field {field.name}"
-    if schema.kind is Kind.ARRAY:
+    if schema.kind is ConnectKind.ARRAY:
         write = _array(schema, number, how, what)
-    elif schema.kind is Kind.MAP:
+    elif schema.kind is ConnectKind.MAP:
         write = _map(schema, number, how, what)
     else:
         write = _single(schema, number, how, labelled=how.optional and not entry)
@@ -100,14 +100,14 @@ def _member(field: Field, number: int, how: Presence, *, entry: bool = False) ->
     return lambda value: null if value is None else write(value)
 
 
-def _single(schema: Schema, number: int, how: Presence, *, labelled: bool) -> Write:
+def _single(schema: Schema, number: int, how: NullPresence, *, labelled: bool) -> Write:
     body = _body(schema, how)
     if body is not None:
         return _sized(body, tag(number, BYTES))
     write, prefix = _scalar(schema.kind), tag(number, WIRE[schema.kind])
     if labelled and schema.optional:
         return lambda value: prefix + write(value)
-    if schema.kind is Kind.STRING or schema.kind is Kind.BYTES:
+    if schema.kind is ConnectKind.STRING or schema.kind is ConnectKind.BYTES:
         return lambda value: prefix + write(value) if value else b""
 
     def implicit(value: Any) -> bytes:
@@ -129,22 +129,22 @@ def _sized(body: Write, prefix: bytes) -> Write:
     return write
 
 
-def _body(schema: Schema, how: Presence) -> Write | None:
+def _body(schema: Schema, how: NullPresence) -> Write | None:
     """Return what writes values that are messages; None: the type is a scalar."""
     if schema.name in LOGICAL:
         return _logical(schema)
-    if schema.kind is Kind.STRUCT:
+    if schema.kind is ConnectKind.STRUCT:
         return message_writer(schema, how)
     return wrapped_writer(schema) if how.wrappers and schema.optional else None
 
 
-def _array(schema: Schema, number: int, how: Presence, what: str) -> Write:
+def _array(schema: Schema, number: int, how: NullPresence, what: str) -> Write:
     items = schema.items
     assert items is not None
 
     def present(value: Any) -> Any:
         if None in value:
-            raise Unfit(f"{what}: Protobuf has no null inside of an array")
+            raise SchemaMismatch(f"{what}: Protobuf has no null inside of an array")
         return value
 
     body = _body(items, how)
@@ -163,7 +163,7 @@ def _array(schema: Schema, number: int, how: Presence, what: str) -> Write:
     return packed
 
 
-def _map(schema: Schema, number: int, how: Presence, what: str) -> Write:
+def _map(schema: Schema, number: int, how: NullPresence, what: str) -> Write:
     assert schema.keys is not None
     assert schema.values is not None
     key = _member(Field(f"key of {what}", schema.keys), 1, how, entry=True)
@@ -179,23 +179,23 @@ def _signed(value: int) -> bytes:
     return unsigned(value & 0xFFFF_FFFF_FFFF_FFFF)
 
 
-def _scalar(kind: Kind) -> Write:
+def _scalar(kind: ConnectKind) -> Write:
     match kind:
-        case Kind.STRING:
+        case ConnectKind.STRING:
             return _text
-        case Kind.BYTES:
+        case ConnectKind.BYTES:
             return lambda value: unsigned(len(value)) + value
-        case Kind.BOOLEAN:
+        case ConnectKind.BOOLEAN:
             return lambda value: b"\x01" if value else b"\x00"
-        case Kind.FLOAT32:
+        case ConnectKind.FLOAT32:
             return _FLOAT
-        case Kind.FLOAT64:
+        case ConnectKind.FLOAT64:
             return _DOUBLE
     limit = 1 << RANGES[kind]
 
     def integer(value: int) -> bytes:
         if not -limit <= value < limit:
-            raise Unfit(f"a number that is no {kind.value}")
+            raise SchemaMismatch(f"a number that is no {kind.value}")
         return _signed(value)
 
     return integer
@@ -246,7 +246,7 @@ def _decimal(scale: int) -> Write:
 
 def _time(value: int) -> bytes:
     if not 0 <= value <= _DAY_MS:
-        raise Unfit("a time that is no time of a day")
+        raise SchemaMismatch("a time that is no time of a day")
     seconds, ms = divmod(value, 1000)
     minutes, seconds = divmod(seconds, 60)
     return _numbers(minutes // 60, minutes % 60, seconds, ms * 1_000_000)
@@ -254,7 +254,7 @@ def _time(value: int) -> bytes:
 
 def _instant(value: int) -> bytes:
     if not FIRST_MS <= value <= LAST_MS:
-        raise Unfit(
+        raise SchemaMismatch(
             "a time that google.protobuf.Timestamp does not have, which ends with year 9999"
         )
     seconds, ms = divmod(value, 1000)

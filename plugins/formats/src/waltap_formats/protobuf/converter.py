@@ -2,11 +2,11 @@
 
 from functools import cached_property
 
-from waltap.errors import ConfigurationError, Problem
+from waltap.errors import ConfigurationError, PropertyProblem
 from waltap.format.converter import Converter, ConverterContext, Encode
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap_formats.avro.binary import long_bytes
-from waltap_formats.protobuf.binary import Presence, message_writer, wrapped_writer
+from waltap_formats.protobuf.binary import NullPresence, message_writer, wrapped_writer
 from waltap_formats.protobuf.properties import ProtobufProperties
 from waltap_formats.protobuf.schema import (
     LOGICAL,
@@ -32,13 +32,13 @@ class ProtobufConverter(Converter):
         return RegistryClient(self._properties, stopping=self._context.stopping)
 
     def encoder(self, topic: str, schema: Schema | None) -> Encode:
-        schema = schema or Schema(kind=Kind.STRING, optional=True)
+        schema = schema or Schema(kind=ConnectKind.STRING, optional=True)
         options = self._properties
-        if schema.kind is Kind.STRUCT:
+        if schema.kind is ConnectKind.STRUCT:
             file = message_file(
                 schema, optional=options.optional, wrappers=options.wrappers, scrub=options.scrub
             )
-            how = Presence(
+            how = NullPresence(
                 optional=options.optional,
                 wrappers=options.wrappers,
                 defaults=not options.ignore_default,
@@ -49,7 +49,7 @@ class ProtobufConverter(Converter):
             if schema.kind not in PRIMITIVES:
                 place = f"{self._context.side}.converter"
                 problem = f"Protobuf has no form for {topic}'s values that are no structs"
-                raise ConfigurationError([Problem(place, problem)])
+                raise ConfigurationError([PropertyProblem(place, problem)])
             write = wrapped_writer(schema)
             prefix = self.prefix(topic, "google.protobuf.DoubleValue", WRAPPERS_TEXT)
             prefix += _place(schema)

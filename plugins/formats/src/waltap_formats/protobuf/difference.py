@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from waltap_formats.protobuf.schema import Member, Message
+from waltap_formats.protobuf.schema import MessageField, MessageType
 from waltap_formats.protobuf.text import ReadFile
 
 __all__ = ["proto_differences"]
@@ -15,7 +15,7 @@ def proto_differences(old: ReadFile, new: ReadFile) -> Iterator[str]:
     yield from _messages(old.messages, new.messages, "")
 
 
-def _messages(old: Sequence[Message], new: Sequence[Message], place: str) -> Iterator[str]:
+def _messages(old: Sequence[MessageType], new: Sequence[MessageType], place: str) -> Iterator[str]:
     before, after = ({each.name: each for each in side} for side in (old, new))
     for name in [*before, *(name for name in after if name not in before)]:
         below = f"{place}.{name}" if place else name
@@ -28,7 +28,7 @@ def _messages(old: Sequence[Message], new: Sequence[Message], place: str) -> Ite
             yield from _messages(before[name].messages, after[name].messages, below)
 
 
-def _members(old: list[Member], new: list[Member], place: str) -> Iterator[str]:
+def _members(old: list[MessageField], new: list[MessageField], place: str) -> Iterator[str]:
     before, after = ({each.number: each for each in side} for side in (old, new))
     for number in sorted({*before, *after}):
         one, other = before.get(number), after.get(number)

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from waltap_formats.avro.reader import scaled
-from waltap_formats.protobuf.schema import WRAPPERS_FILE, WRAPPERS_TEXT, Member
+from waltap_formats.protobuf.schema import WRAPPERS_FILE, WRAPPERS_TEXT, MessageField
 from waltap_formats.protobuf.text import NotProto, ReadFile, ReadMessage, read_text
-from waltap_formats.wire import Unreadable, Wire
+from waltap_formats.wire import WireReader, WireUnreadable
 
 __all__ = ["protobuf_reader"]
 
@@ -34,18 +34,18 @@ VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 DEEPEST: Final = 100
 
 
-def _signed(wire: Wire, bits: int) -> int:
+def _signed(wire: WireReader, bits: int) -> int:
     value = wire.unsigned() & (1 << bits) - 1
     return value - (1 << bits) if value >> (bits - 1) else value
 
 
-SCALARS: Final[dict[str, tuple[int, Callable[[Wire], Any], Any]]] = {
+SCALARS: Final[dict[str, tuple[int, Callable[[WireReader], Any], Any]]] = {
     "int32": (VARINT, lambda wire: _signed(wire, 32), 0),
     "int64": (VARINT, lambda wire: _signed(wire, 64), 0),
-    "uint32": (VARINT, Wire.unsigned, 0),
-    "uint64": (VARINT, Wire.unsigned, 0),
-    "sint32": (VARINT, Wire.zigzag, 0),
-    "sint64": (VARINT, Wire.zigzag, 0),
+    "uint32": (VARINT, WireReader.unsigned, 0),
+    "uint64": (VARINT, WireReader.unsigned, 0),
+    "sint32": (VARINT, WireReader.zigzag, 0),
+    "sint64": (VARINT, WireReader.zigzag, 0),
     "bool": (VARINT, lambda wire: wire.unsigned() != 0, False),
     "fixed32": (FIXED32, lambda wire: wire.number("I"), 0),
     "sfixed32": (FIXED32, lambda wire: wire.number("i"), 0),
@@ -68,18 +68,18 @@ def protobuf_reader(text: str, imported: Iterable[str] = ()) -> Callable[[bytes]
         file = read_text(text)
         files = [file, *(read_text(each) for each in (*imported, *BUILT_IN.values()))]
     except NotProto as error:
-        raise Unreadable(f"the schema cannot be read: {error}") from error
-    types = _Types(files)
+        raise WireUnreadable(f"the schema cannot be read: {error}") from error
+    types = _TypeIndex(files)
 
     def read(data: bytes) -> Any:
-        wire = Wire(data)
+        wire = WireReader(data)
         count = wire.zigzag()
         path = [wire.zigzag() for _ in range(min(count, DEEPEST))] if count > 0 else [0]
         found, name = None, file.package
         within: list[Any] = list(file.messages)
         for place in path:
             if not 0 <= place < len(within):
-                raise Unreadable(f"the schema has no message {path}")
+                raise WireUnreadable(f"the schema has no message {path}")
             found = within[place]
             name = ".".join(filter(None, (name, found.name)))
             within = found.messages
@@ -89,7 +89,7 @@ def protobuf_reader(text: str, imported: Iterable[str] = ()) -> Callable[[bytes]
     return read
 
 
-class _Types:
+class _TypeIndex:
     """All messages and enums of some files, by full name."""
 
     def __init__(self, files: Iterable[ReadFile]) -> None:
@@ -113,10 +113,12 @@ class _Types:
             self._messages.setdefault(name, (message, proto3))
             self._add(name, message.messages, message.enums, proto3=proto3)
 
-    def message(self, wire: Wire, name: str, message: ReadMessage, depth: int) -> dict[str, Any]:
+    def message(
+        self, wire: WireReader, name: str, message: ReadMessage, depth: int
+    ) -> dict[str, Any]:
         """Return the fields of a message that is the rest of ``wire``."""
         if depth > DEEPEST:
-            raise Unreadable("messages are nested too deeply")
+            raise WireUnreadable("messages are nested too deeply")
         members = {member.number: member for member in message.members}
         found: dict[str, Any] = {}
         while wire.left:
@@ -143,9 +145,9 @@ class _Types:
 
     def _take(
         self,
-        wire: Wire,
+        wire: WireReader,
         kind: int,
-        member: Member,
+        member: MessageField,
         name: str,
         found: dict[str, Any],
         depth: int,
@@ -159,18 +161,18 @@ class _Types:
         if known is not None:
             wanted, read, _ = known
             if kind == LENGTH != wanted and repeated:  # packed
-                part = Wire(wire.take(wire.unsigned()))
+                part = WireReader(wire.take(wire.unsigned()))
                 while part.left:
                     found.setdefault(member.name, []).append(read(part))
                 return
             if kind != wanted:
-                raise Unreadable(f"the field {member.name} is no {member.type}")
+                raise WireUnreadable(f"the field {member.name} is no {member.type}")
             value = read(wire)
         else:
             if kind != LENGTH:
-                raise Unreadable(f"the field {member.name} is no message")
+                raise WireUnreadable(f"the field {member.name} is no message")
             message = self._messages[full][0]
-            part = Wire(wire.take(wire.unsigned()))
+            part = WireReader(wire.take(wire.unsigned()))
             fields = self.message(part, full, message, depth + 1)
             if message.entry:
                 found.setdefault(member.name, {})[str(fields.get("key"))] = fields.get("value")
@@ -181,7 +183,7 @@ class _Types:
         else:
             found[member.name] = value
 
-    def _absent(self, member: Member, message: ReadMessage, name: str) -> Any:
+    def _absent(self, member: MessageField, message: ReadMessage, name: str) -> Any:
         """Return what a field has that is not there; None where its absence is told."""
         if member.label == "repeated":
             return {} if self._is_map(member, name) else []
@@ -191,7 +193,7 @@ class _Types:
             return SCALARS[member.type][2]
         return None
 
-    def _is_map(self, member: Member, name: str) -> bool:
+    def _is_map(self, member: MessageField, name: str) -> bool:
         if member.type in SCALARS:
             return False
         full = self._find(member.type, name)
@@ -206,11 +208,11 @@ class _Types:
             if full in self._messages or full in self._enums:
                 return full
             if not within:
-                raise Unreadable(f"the schema has no type {kind}")
+                raise WireUnreadable(f"the schema has no type {kind}")
             within = within.rpartition(".")[0]
 
 
-def _pass_over(wire: Wire, kind: int) -> None:
+def _pass_over(wire: WireReader, kind: int) -> None:
     match kind:
         case 0:
             wire.unsigned()
@@ -221,7 +223,7 @@ def _pass_over(wire: Wire, kind: int) -> None:
         case 5:
             wire.take(4)
         case _:
-            raise Unreadable(f"a field of wire type {kind}")
+            raise WireUnreadable(f"a field of wire type {kind}")
 
 
 def _full(space: str, name: str) -> str:

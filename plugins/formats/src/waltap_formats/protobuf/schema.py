@@ -10,22 +10,30 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from urllib.parse import quote
 
-from waltap.errors import ConfigurationError, Problem
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.errors import ConfigurationError, PropertyProblem
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 
-__all__ = ["LOGICAL", "PRIMITIVES", "WRAPPERS", "WRAPPERS_TEXT", "Member", "Message", "ProtoFile",
-           "message_file"]  # fmt: skip
+__all__ = [
+    "LOGICAL",
+    "PRIMITIVES",
+    "WRAPPERS",
+    "WRAPPERS_TEXT",
+    "MessageField",
+    "MessageType",
+    "ProtoFile",
+    "message_file",
+]
 
 PRIMITIVES = {
-    Kind.INT8: "int32",
-    Kind.INT16: "int32",
-    Kind.INT32: "int32",
-    Kind.INT64: "int64",
-    Kind.FLOAT32: "float",
-    Kind.FLOAT64: "double",
-    Kind.BOOLEAN: "bool",
-    Kind.STRING: "string",
-    Kind.BYTES: "bytes",
+    ConnectKind.INT8: "int32",
+    ConnectKind.INT16: "int32",
+    ConnectKind.INT32: "int32",
+    ConnectKind.INT64: "int64",
+    ConnectKind.FLOAT32: "float",
+    ConnectKind.FLOAT64: "double",
+    ConnectKind.BOOLEAN: "bool",
+    ConnectKind.STRING: "string",
+    ConnectKind.BYTES: "bytes",
 }
 LOGICAL = {
     "org.apache.kafka.connect.data.Decimal": ("confluent.type.Decimal", "confluent/type/decimal.proto"),
@@ -70,7 +78,7 @@ WRAPPERS_TEXT = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class MessageField:
     """A field of a message. ``label``: "", optional or repeated; ``parameters``: what Connect has more."""
 
     name: str
@@ -81,12 +89,12 @@ class Member:
 
 
 @dataclass(slots=True, kw_only=True)
-class Message:
+class MessageType:
     """A message with those that are defined inside it."""
 
     name: str
-    members: list[Member] = field(default_factory=list)
-    messages: list["Message"] = field(default_factory=list)
+    members: list[MessageField] = field(default_factory=list)
+    messages: list["MessageType"] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +103,7 @@ class ProtoFile:
 
     package: str
     imports: tuple[str, ...]
-    message: Message
+    message: MessageType
 
     @property
     def full_name(self) -> str:
@@ -119,11 +127,11 @@ def message_file(
 
     Raises: ConfigurationError for names and shapes that Protobuf does not take.
     """
-    assert schema.kind is Kind.STRUCT
-    return _Builder(optional=optional, wrappers=wrappers, scrub=scrub).file(schema)
+    assert schema.kind is ConnectKind.STRUCT
+    return _ProtobufSchemaBuilder(optional=optional, wrappers=wrappers, scrub=scrub).file(schema)
 
 
-class _Builder:
+class _ProtobufSchemaBuilder:
     """Builds one file."""
 
     def __init__(self, *, optional: bool, wrappers: bool, scrub: bool) -> None:
@@ -136,15 +144,15 @@ class _Builder:
         message = self._message(_checked(name, "schema.name.adjustment.mode", "message"), schema)
         return ProtoFile(package=".".join(space), imports=tuple(self._imports), message=message)
 
-    def _message(self, name: str, schema: Schema, *, entry: bool = False) -> Message:
+    def _message(self, name: str, schema: Schema, *, entry: bool = False) -> MessageType:
         """Return the message of a struct. ``entry``: it is of a map; its fields have neither label nor
         parameters."""
-        made, inside = Message(name=name), _Inside(name)
+        made, inside = MessageType(name=name), _NestedNames(name)
         for number, member in enumerate(schema.fields, start=1):
             called = _checked(self._scrubbed(member.name), "field.name.adjustment.mode", "field")
             if any(other.name == called for other in made.members):
                 problem = f"two fields of {name} are called {called}"
-                raise ConfigurationError([Problem("field.name.adjustment.mode", problem)])
+                raise ConfigurationError([PropertyProblem("field.name.adjustment.mode", problem)])
             found = self._member(called, number, member.schema, made, inside)
             if entry:
                 label = "" if found.label == "optional" else found.label
@@ -153,37 +161,39 @@ class _Builder:
         return made
 
     def _member(
-        self, name: str, number: int, schema: Schema, within: Message, inside: "_Inside"
-    ) -> Member:
+        self, name: str, number: int, schema: Schema, within: MessageType, inside: "_NestedNames"
+    ) -> MessageField:
         label, of = "", schema
-        if schema.kind is Kind.ARRAY:
+        if schema.kind is ConnectKind.ARRAY:
             assert schema.items is not None
             label, of = "repeated", schema.items
-            if of.kind is Kind.ARRAY:
+            if of.kind is ConnectKind.ARRAY:
                 problem = f"Protobuf has no arrays of arrays: the field {name} of {within.name}"
-                raise ConfigurationError([Problem("value.converter", problem)])
-        elif schema.kind is Kind.MAP:
+                raise ConfigurationError([PropertyProblem("value.converter", problem)])
+        elif schema.kind is ConnectKind.MAP:
             label = "repeated"
         elif self._optional and schema.optional:
             label = "optional"
         type_, parameters = self._type(name, of, within, inside)
-        return Member(name=name, number=number, type=type_, label=label, parameters=parameters)
+        return MessageField(
+            name=name, number=number, type=type_, label=label, parameters=parameters
+        )
 
     def _type(
-        self, name: str, schema: Schema, within: Message, inside: "_Inside"
+        self, name: str, schema: Schema, within: MessageType, inside: "_NestedNames"
     ) -> tuple[str, tuple[tuple[str, str], ...]]:
         """Return the type of a field, and its parameters; what it needs is defined in ``within``."""
         if schema.name in LOGICAL:
             made, place = LOGICAL[schema.name]
             self._imports[place] = None
             return made, _decimal(schema) if schema.name == DECIMAL else ()
-        if schema.kind is Kind.STRUCT:
+        if schema.kind is ConnectKind.STRUCT:
             called = self._short(schema.name)
             called, known = inside.place(f"{called}Message" if called == name else called, schema)
             if not known:
                 within.messages.append(self._message(called, schema))
             return called, ()
-        if schema.kind is Kind.MAP:
+        if schema.kind is ConnectKind.MAP:
             assert schema.keys is not None
             assert schema.values is not None
             entry = "".join(
@@ -192,11 +202,11 @@ class _Builder:
             called, known = inside.place(f"{entry}Entry", schema)
             if not known:
                 pair = Field("key", schema.keys), Field("value", schema.values)
-                of = Schema(kind=Kind.STRUCT, fields=pair)
+                of = Schema(kind=ConnectKind.STRUCT, fields=pair)
                 within.messages.append(self._message(called, of, entry=True))
             return called, ()
         kind = PRIMITIVES[schema.kind]
-        small = schema.kind in {Kind.INT8, Kind.INT16}
+        small = schema.kind in {ConnectKind.INT8, ConnectKind.INT16}
         parameters = (("connect.type", schema.kind.value),) if small else ()
         if self._wrappers and schema.optional:
             self._imports[WRAPPERS_FILE] = None
@@ -225,7 +235,7 @@ class _Builder:
         return re.sub(r"[^A-Za-z0-9_]", "_", escaped)
 
 
-class _Inside:
+class _NestedNames:
     """The names of messages inside one: another struct of a name that is taken gets a number."""
 
     def __init__(self, outer: str) -> None:
@@ -234,7 +244,7 @@ class _Inside:
     def place(self, name: str, schema: Schema) -> tuple[str, bool]:
         """Return the name of ``schema``, and whether it is defined already."""
         number, chosen = 1, name
-        of = schema.fields if schema.kind is Kind.STRUCT else schema
+        of = schema.fields if schema.kind is ConnectKind.STRUCT else schema
         while chosen in self._taken and self._taken[chosen] != of:
             number += 1
             chosen = f"{name}{number}"
@@ -253,14 +263,14 @@ def _checked(name: str, place: str, what: str) -> str:
     if not _NAME.fullmatch(name):
         problem = f'Protobuf takes no {what} "{name}"'
         allowed = "avro, avro_unicode, or scrub.invalid.names=true of the converter"
-        raise ConfigurationError([Problem(place, problem, allowed=allowed)])
+        raise ConfigurationError([PropertyProblem(place, problem, allowed=allowed)])
     return name
 
 
 # --- text ---------------------------------------------------------------------------------------------
 
 
-def _printed(message: Message) -> Iterator[str]:
+def _printed(message: MessageType) -> Iterator[str]:
     if not message.members and not message.messages:
         yield f"message {message.name} {{}}"
         return
@@ -276,7 +286,7 @@ def _printed(message: Message) -> Iterator[str]:
     yield "}"
 
 
-def _member_lines(member: Member) -> Iterator[str]:
+def _member_lines(member: MessageField) -> Iterator[str]:
     label = f"{member.label} " if member.label else ""
     begin = f"{label}{member.type} {member.name} = {member.number}"
     if not member.parameters:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from waltap_formats.protobuf.schema import Member, Message
+from waltap_formats.protobuf.schema import MessageField, MessageType
 
 __all__ = ["NotProto", "ReadFile", "ReadMessage", "read_text"]
 
@@ -27,7 +27,7 @@ class NotProto(ValueError):
 
 
 @dataclass(slots=True, kw_only=True)
-class ReadMessage(Message):
+class ReadMessage(MessageType):
     """A message that was read. ``entry``: it is a map's. ``enums``: name → number → label; ``chosen``: the
     fields of which one at most is there."""
 
@@ -49,7 +49,7 @@ class ReadFile:
 
 def read_text(text: str) -> ReadFile:
     """Return what ``text`` says. Raises: NotProto."""
-    return _Reader(list(_tokens(text))).file()
+    return _TokenReader(list(_tokens(text))).file()
 
 
 def _tokens(text: str) -> Iterator[str]:
@@ -63,7 +63,7 @@ def _tokens(text: str) -> Iterator[str]:
         place = found.end()
 
 
-class _Reader:
+class _TokenReader:
     """Reads tokens one after the other."""
 
     def __init__(self, tokens: list[str]) -> None:
@@ -117,7 +117,7 @@ class _Reader:
             elif word != ";":
                 made.members.append(self._field(word))
 
-    def _field(self, word: str) -> Member:
+    def _field(self, word: str) -> MessageField:
         label = ""
         if word in LABELS and self._peek(1) != "=":
             label, word = word, self._next()
@@ -127,9 +127,9 @@ class _Reader:
         self._expect("=")
         number = self._number()
         self._to_end()
-        return Member(name=name, number=number, type=word, label=label)
+        return MessageField(name=name, number=number, type=word, label=label)
 
-    def _map(self, within: ReadMessage) -> Member:
+    def _map(self, within: ReadMessage) -> MessageField:
         self._expect("<")
         key = self._next()
         self._expect(",")
@@ -137,11 +137,13 @@ class _Reader:
         self._expect(">")
         member = self._field(f"{self._peek()}.Entry")
         members = [
-            Member(name="key", number=1, type=key),
-            Member(name="value", number=2, type=value),
+            MessageField(name="key", number=1, type=key),
+            MessageField(name="value", number=2, type=value),
         ]
         within.messages.append(ReadMessage(name=member.type, members=members, entry=True))
-        return Member(name=member.name, number=member.number, type=member.type, label="repeated")
+        return MessageField(
+            name=member.name, number=member.number, type=member.type, label="repeated"
+        )
 
     def _enum(self) -> tuple[str, dict[int, str]]:
         name, labels = self._next(), dict[int, str]()

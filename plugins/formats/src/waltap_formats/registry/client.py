@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 import httpx
 import orjson
 
-from waltap.errors import ConfigurationError, Problem
+from waltap.errors import ConfigurationError, PropertyProblem
 from waltap.http.exchange import bounded, exchange
 from waltap.source.connector import StopRequested
 from waltap_formats.errors import (
@@ -235,7 +235,7 @@ class RegistryClient:
                 context.load_cert_chain(options.client_file, options.client_key, lambda: password)
         except OSError as cause:  # ssl.SSLError is one, too
             problem = f"{file} cannot be read as PEM: {cause.strerror or cause}"
-            raise ConfigurationError([Problem(place, problem)]) from cause
+            raise ConfigurationError([PropertyProblem(place, problem)]) from cause
         return context
 
 

@@ -6,12 +6,12 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
-from waltap.reading.stored_record import Decoded
+from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
+from waltap.reading.stored_record import DecodedDocument
 from waltap_formats.errors import RegistryAway, RegistryLogin, SchemaInvalid, SchemaUnread
 from waltap_formats.registry.client import KnownSchema, RegistryClient
 from waltap_formats.registry.properties import RegistryProperties
-from waltap_formats.wire import Unreadable
+from waltap_formats.wire import WireUnreadable
 
 __all__ = ["RegistryDecoder"]
 
@@ -30,7 +30,7 @@ class RegistryDecoder:
         self._registry: RegistryClient | None = None
         self._known: dict[int, tuple[str, Read] | str] = {}
 
-    def decode(self, data: bytes) -> Decoded | None:
+    def decode(self, data: bytes) -> DecodedDocument | None:
         """Return what ``data`` means. Raises: SchemaUnread, ConfigurationError."""
         if data[:1] != b"\x00" or len(data) < HEAD:
             return None
@@ -39,13 +39,13 @@ class RegistryDecoder:
             self._known[number] = self._asked(number)
         known = self._known[number]
         if isinstance(known, str):
-            return Decoded(document=None, form="bytes", problem=known)
+            return DecodedDocument(document=None, form="bytes", problem=known)
         form, read = known
         try:
-            return Decoded(document=read(data[HEAD:]), form=form)
+            return DecodedDocument(document=read(data[HEAD:]), form=form)
         except (ValueError, RecursionError, OverflowError, ArithmeticError) as error:
             problem = f"does not fit schema {number}, {form}: {_brief(error)}"
-            return Decoded(document=None, form="bytes", problem=problem)
+            return DecodedDocument(document=None, form="bytes", problem=problem)
 
     def _asked(self, number: int) -> tuple[str, Read] | str:
         """Return the form and what reads it, or why there is none."""
@@ -84,7 +84,7 @@ def _reader(schema: KnownSchema) -> tuple[str, Read]:
         case "JSON":
             return "json-schema", json.loads
         case _:
-            raise Unreadable(f"its kind is {schema.kind}")
+            raise WireUnreadable(f"its kind is {schema.kind}")
 
 
 def _brief(error: BaseException) -> str:
@@ -100,7 +100,7 @@ def _properties(settings: Mapping[str, str]) -> RegistryProperties:
         return RegistryProperties.model_validate(settings)
     except ValidationError as error:
         problems = [
-            Problem(
+            PropertyProblem(
                 str(each["loc"][0]) if each["loc"] else "--registry",
                 "is no property of a registry"
                 if each["type"] == "extra_forbidden"

@@ -6,7 +6,7 @@ from typing import Any
 import psycopg
 
 from waltap.capture.java_regex import java_pattern
-from waltap_postgres.catalog.catalogue import Table
+from waltap_postgres.catalog.catalogue import CatalogTable
 from waltap_postgres.connection import driver_error
 from waltap_postgres.identity import has_word
 from waltap_postgres.properties import PostgresProperties
@@ -15,7 +15,9 @@ from waltap_postgres.replication.publication import identifier
 __all__ = ["identity_statements", "set_identities"]
 
 
-def identity_statements(properties: PostgresProperties, captured: Iterable[Table]) -> Iterator[str]:
+def identity_statements(
+    properties: PostgresProperties, captured: Iterable[CatalogTable]
+) -> Iterator[str]:
     """Yield what alters the tables that the property names and that differ from it."""
     for entry in properties.replica_identity_autoset_values:
         pattern, _, value = entry.rpartition(":")
@@ -34,7 +36,7 @@ def identity_statements(properties: PostgresProperties, captured: Iterable[Table
 def set_identities(
     connection: "psycopg.Connection[tuple[Any, ...]]",
     properties: PostgresProperties,
-    captured: Iterable[Table],
+    captured: Iterable[CatalogTable],
 ) -> None:
     """Run `identity_statements`. Raises: SourceError."""
     for statement in identity_statements(properties, captured):

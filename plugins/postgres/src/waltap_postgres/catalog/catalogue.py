@@ -18,11 +18,11 @@ from waltap.session import USERS_PATH
 from waltap.source.position import parse_lsn
 from waltap_postgres.catalog.keys import UniqueIndex, key_index, usable_index
 from waltap_postgres.connection import driver_error
-from waltap_postgres.identity import Mark, mark
+from waltap_postgres.identity import IdentityEvidence, mark
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.snapshot.bounds import bounded, one_of_sql
 
-__all__ = ["UNVERSIONED_RELATION_SQL", "PostgresCatalogue", "Table"]
+__all__ = ["UNVERSIONED_RELATION_SQL", "CatalogTable", "PostgresCatalogue"]
 
 KINDS = {
     "b": TypeKind.BASE,
@@ -132,7 +132,7 @@ SELECT d.adrelid::int8, d.adnum, pg_get_expr(d.adbin, d.adrelid)
 DEFAULTS_WITHIN_MS = 1000
 
 
-class Table(msgspec.Struct, frozen=True, kw_only=True):
+class CatalogTable(msgspec.Struct, frozen=True, kw_only=True):
     """A table as the catalogue has it now. ``estimate`` is the planner's row count.
 
     ``primary_key`` is the real one, ``immediate_key`` tells that it is not deferrable: only such a key
@@ -178,7 +178,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     def supports_updates(self) -> bool:
         """Tell whether UPDATE and DELETE still work once the table is published."""
         relation = self.relation
-        whole = mark(relation.identity) is Mark.ROW
+        whole = mark(relation.identity) is IdentityEvidence.ROW
         return whole or any(column.in_identity for column in relation.columns)
 
 
@@ -326,7 +326,7 @@ class PostgresCatalogue:
             if part is not None:
                 self._take_out(part.oid, out)
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[CatalogTable]:
         """Return every ordinary and partitioned table of the database, by schema and name."""
         rows = self.query(self.relation_sql + " ORDER BY n.nspname, c.relname")
         self._load_types({int(column[1]) for row in rows for column in row[7] or ()})
@@ -365,12 +365,12 @@ class PostgresCatalogue:
             if not (partition if via_root else partitioned)
         }
 
-    def table(self, schema: str, table: str) -> Table | None:
+    def table(self, schema: str, table: str) -> CatalogTable | None:
         """Return one table, None when it does not exist."""
         where = " AND n.nspname = %s AND c.relname = %s"
         return self._one(self.query(self.relation_sql + where, (schema, table)))
 
-    def named_since(self, xid: int) -> list[Table]:
+    def named_since(self, xid: int) -> list[CatalogTable]:
         """Return the tables that transaction ``xid``, or a later one, gave the name that they have now."""
         rows = self.query(
             self.relation_sql
@@ -429,26 +429,26 @@ class PostgresCatalogue:
         found = {row[0] for row in rows}
         return [relation for relation in relations if relation.oid in found]
 
-    def table_of(self, oid: int) -> Table | None:
+    def table_of(self, oid: int) -> CatalogTable | None:
         """Return the table with that OID, whatever it is called now; None when it is gone."""
         return self._one(self.query(self.relation_sql + " AND c.oid = %s", (oid,)))
 
-    def table_seen(self, oid: int) -> tuple[Table | None, str]:
+    def table_seen(self, oid: int) -> tuple[CatalogTable | None, str]:
         """Return the same, and the snapshot that the answer is of: one statement has both."""
         ((seen, *row),) = self.query(SEEN_SQL.format(self.relation_sql), (oid,))
         return self._one([tuple(row)] if row[0] is not None else []), seen
 
-    def tables_of(self, oids: Iterable[int]) -> list[Table]:
+    def tables_of(self, oids: Iterable[int]) -> list[CatalogTable]:
         """Return those of these tables that there are, in no order."""
         rows = self.query(self.relation_sql + " AND c.oid = ANY(%s)", (list(oids),))
         self._load_types({int(column[1]) for row in rows for column in row[7] or ()})
         return self._tables(rows)
 
-    def _one(self, rows: list[tuple[Any, ...]]) -> Table | None:
+    def _one(self, rows: list[tuple[Any, ...]]) -> CatalogTable | None:
         self._load_types({int(column[1]) for row in rows for column in row[7] or ()})
         return next(iter(self._tables(rows)), None)
 
-    def _tables(self, rows: list[tuple[Any, ...]]) -> list[Table]:
+    def _tables(self, rows: list[tuple[Any, ...]]) -> list[CatalogTable]:
         having = [row[0] for row in rows if any(column[5] == "true" for column in row[7] or ())]
         defaults = self._defaults(having) if having else {}
         with_defaults = set(having)
@@ -476,7 +476,7 @@ class PostgresCatalogue:
             found[oid][number] = text
         return found
 
-    def _table(self, row: tuple[Any, ...], defaults: dict[int, str] | None) -> Table:
+    def _table(self, row: tuple[Any, ...], defaults: dict[int, str] | None) -> CatalogTable:
         oid, schema, name, identity, kind, partition, estimate, attributes, rows, *by = row
         names = {int(a[7]): a[0] for a in attributes or ()}
         not_null = {int(a[7]) for a in attributes or () if a[3] == "true"}
@@ -494,9 +494,9 @@ class PostgresCatalogue:
         replica = next((index for index in indexes if index.identity), None)
         identifying: tuple[int, ...] = ()
         marked = mark(identity)
-        if marked is Mark.KEY and primary is not None and primary.immediate:
+        if marked is IdentityEvidence.KEY and primary is not None and primary.immediate:
             identifying = primary.key(rule)
-        elif marked is Mark.INDEX and replica is not None:
+        elif marked is IdentityEvidence.INDEX and replica is not None:
             identifying = replica.columns[: replica.key_columns]
         relation = Relation(
             oid=oid,
@@ -511,7 +511,7 @@ class PostgresCatalogue:
                     name=a[0],
                     type_oid=int(a[1]),
                     typmod=int(a[2]),
-                    in_identity=marked is Mark.ROW or int(a[7]) in identifying,
+                    in_identity=marked is IdentityEvidence.ROW or int(a[7]) in identifying,
                     data_type=self.data_type(int(a[1])),
                     nullable=a[3] != "true",
                     generated=a[4] == "true",
@@ -523,7 +523,7 @@ class PostgresCatalogue:
                 for a in attributes or ()
             ),
         )
-        return Table(
+        return CatalogTable(
             relation=relation,
             partitioned=kind == "p",
             partition=partition,

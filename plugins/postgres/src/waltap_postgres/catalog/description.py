@@ -25,15 +25,15 @@ import msgspec
 from waltap.decode.relation import Column, DataType, Relation
 from waltap.source.connector import ConnectorContext
 from waltap.source.relation_memory import RelationMemory
-from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
+from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.catalog.keys import KeyRule, covers
-from waltap_postgres.catalog.moment import WRAP, Moment
-from waltap_postgres.catalog.standings import Standings
+from waltap_postgres.catalog.moment import WRAP, CatalogVersion
+from waltap_postgres.catalog.standings import NameResolutionCache
 from waltap_postgres.catalog.tables_ahead import TablesAhead
 from waltap_postgres.catalog.witness import fits, shown_by_columns, shown_writers
-from waltap_postgres.identity import Mark, mark
+from waltap_postgres.identity import IdentityEvidence, mark
 
-__all__ = ["Descriptions", "joined"]
+__all__ = ["RelationDescriber", "joined"]
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ SELECT coalesce(current_setting('track_commit_timestamp', true), 'off') = 'on' A
 """
 
 
-class Descriptions:
+class RelationDescriber:
     """Describes the relations of one connection's stream.
 
     ``delivers_prepared``: rows are handed on at PREPARE TRANSACTION, when what it did is not visible
@@ -81,13 +81,13 @@ class Descriptions:
         self._catalogue, self._memory = catalogue, memory
         self._ahead = TablesAhead(catalogue)
         self._delivers_prepared, self._stopping = delivers_prepared, stopping
-        self._moment = Moment()
+        self._moment = CatalogVersion()
         self._described: set[int] = set()
         self.unsettled: dict[int, int] = {}
         self._gone: set[int] = set()
         self._keyed: dict[int, int] = {}
         self._timestamps: bool | None = None
-        self.standings = Standings(catalogue, self._when_visible)
+        self.standings = NameResolutionCache(catalogue, self._when_visible)
 
     @classmethod
     def of(cls, catalogue: PostgresCatalogue, context: ConnectorContext) -> Self:
@@ -123,13 +123,13 @@ class Descriptions:
             self._memory.put(described)
         return described
 
-    def _present(self, wire: Relation) -> tuple[Table | None, Moment]:
+    def _present(self, wire: Relation) -> tuple[CatalogTable | None, CatalogVersion]:
         """Return what the catalogue says, once it shows what the wire tells, and when that was."""
         oid, xid = wire.oid, wire.xid
         if xid and oid in self._described and self._catalogue.tells_transactions:
             found = self._ahead.again(oid, xid)
             if found is not None:
-                return found[0], Moment(xid, found[1] % WRAP)
+                return found[0], CatalogVersion(xid, found[1] % WRAP)
         moment = self._when_visible(xid)
         return self._ahead.table_of(oid, xid) if oid else None, moment
 
@@ -142,7 +142,7 @@ class Descriptions:
         """Let a remembered key hold for transactions that committed by now alone: nothing tells whether
         it was dropped before the one at hand, but it is dropped."""
         known = remembered is not None and wire.oid not in self._described
-        if known and mark(wire.identity) in (Mark.ROW, Mark.NOTHING):
+        if known and mark(wire.identity) in (IdentityEvidence.ROW, IdentityEvidence.NOTHING):
             self.unsettled[wire.oid] = self._catalogue.wal_end() or 0
 
     def renew(self, relation: Relation) -> Relation:
@@ -201,7 +201,7 @@ class Descriptions:
         return msgspec.structs.replace(now.relation, identity=then.identity, columns=columns)
 
     def _renamed(
-        self, schema: str, table: str, columns: Sequence[Column], moment: Moment
+        self, schema: str, table: str, columns: Sequence[Column], moment: CatalogVersion
     ) -> Relation | None:
         """Return a table under a name that nobody has any more, and nobody is known to have had: it was
         renamed by the transaction at hand, or later, before anyone could ask. ``columns`` must tell which
@@ -224,7 +224,7 @@ class Descriptions:
         chosen = then if newer and then is not None else now.relation
         return msgspec.structs.replace(chosen, schema=schema, table=table)
 
-    def start(self, tables: Iterable[Table]) -> None:
+    def start(self, tables: Iterable[CatalogTable]) -> None:
         """Remember tables that nothing is known of: at the start of a stream they are what its changes
         are about, unless their name or OID is remembered."""
         memory, tables = self._memory, list(tables)
@@ -236,7 +236,7 @@ class Descriptions:
             ):
                 memory.put(relation)
 
-    def _told(self, moment: Moment, present: Table) -> Moment:
+    def _told(self, moment: CatalogVersion, present: CatalogTable) -> CatalogVersion:
         """Return ``moment`` with what the server tells of the order of commits, of those transactions
         that wrote what is ``present`` and have later ids. It does with track_commit_timestamp."""
         writers = {xid for xid in (present.named, *present.writers) if moment.precedes(xid)}
@@ -271,12 +271,12 @@ class Descriptions:
                 )
         return found
 
-    def _when_visible(self, xid: int) -> Moment:
+    def _when_visible(self, xid: int) -> CatalogVersion:
         """Wait until the catalogue shows what transaction ``xid`` did; return the moment."""
         if not self._catalogue.tells_transactions:
-            return Moment()
+            return CatalogVersion()
         if not xid or xid == self._moment.xid:
-            return self._moment if xid else Moment()
+            return self._moment if xid else CatalogVersion()
         deadline, pause = time.monotonic() + VISIBLE_WITHIN_S, 0.0005
         while True:
             ((visible, xmax, prepared),) = self._catalogue.query(VISIBLE_SQL, (str(xid), xid))
@@ -291,16 +291,16 @@ class Descriptions:
                 break
             time.sleep(pause)
             pause = min(pause * 2, 0.05)
-        self._moment = Moment(xid, xmax % WRAP)
+        self._moment = CatalogVersion(xid, xmax % WRAP)
         return self._moment
 
 
 def joined(
     wire: Relation,
-    present: Table | None,
+    present: CatalogTable | None,
     remembered: Relation | None,
     types: Mapping[int, DataType],
-    moment: Moment,
+    moment: CatalogVersion,
     *,
     again: bool,
     rule: KeyRule,
@@ -319,7 +319,7 @@ def joined(
     if (
         rule == "sound"
         and flagged
-        and mark(wire.identity) is Mark.INDEX
+        and mark(wire.identity) is IdentityEvidence.INDEX
         and not covers(flagged, key)
     ):
         key, told = flagged, key
@@ -335,7 +335,9 @@ def joined(
     )
 
 
-def _came_later(now: Table, then: Relation, moment: Moment, columns: Sequence[Column]) -> bool:
+def _came_later(
+    now: CatalogTable, then: Relation, moment: CatalogVersion, columns: Sequence[Column]
+) -> bool:
     """Tell whether a table got its name from another one, ``then``, after ``moment``.
 
     A later id may be that of a subtransaction. Then columns of a row that only one of the two can have
@@ -404,7 +406,10 @@ def _places(wire: Relation, present: Sequence[Column]) -> dict[int, Column]:
 def _of_keys(wire: Relation) -> list[bool]:
     """Tell per column whether the wire itself has it in a key, whose columns are never NULL: the primary
     key, or the index of an identity INDEX."""
-    flags, told = mark(wire.identity) in (Mark.KEY, Mark.INDEX), wire.wire_key or ()
+    flags, told = (
+        mark(wire.identity) in (IdentityEvidence.KEY, IdentityEvidence.INDEX),
+        wire.wire_key or (),
+    )
     return [(flags and column.in_identity) or column.name in told for column in wire.columns]
 
 
@@ -412,9 +417,9 @@ def _column(
     column: Column,
     now: Column | None,
     then: Column | None,
-    present: Table | None,
+    present: CatalogTable | None,
     types: Mapping[int, DataType],
-    moment: Moment,
+    moment: CatalogVersion,
     *,
     of_key: bool,
 ) -> Column:
@@ -450,10 +455,10 @@ def _column(
 
 def _key(
     wire: Relation,
-    present: Table | None,
+    present: CatalogTable | None,
     places: Mapping[int, Column],
     remembered: Relation | None,
-    moment: Moment,
+    moment: CatalogVersion,
     *,
     again: bool,
 ) -> tuple[str, ...]:
@@ -467,7 +472,7 @@ def _key(
     flagged = tuple(column.name for column in wire.columns if column.in_identity)
     names = {column.name for column in wire.columns}
     by_present = {column.name: wire.columns[n].name for n, column in places.items()}
-    by_identity = mark(wire.identity) is Mark.KEY and told is None
+    by_identity = mark(wire.identity) is IdentityEvidence.KEY and told is None
     now: tuple[str, ...] = ()
     if present is not None:
         now = present.relation.primary_key or ()
@@ -488,8 +493,8 @@ def _key(
         newer = moment.precedes(present.key_changed)
         return then if newer and then is not None else now
     if present is not None and not now and again:
-        return flagged if mark(wire.identity) is Mark.INDEX else ()
-    return then or (flagged if mark(wire.identity) is Mark.INDEX else ())
+        return flagged if mark(wire.identity) is IdentityEvidence.INDEX else ()
+    return then or (flagged if mark(wire.identity) is IdentityEvidence.INDEX else ())
 
 
 def _is_deferrable(remembered: Relation) -> bool:
@@ -498,4 +503,4 @@ def _is_deferrable(remembered: Relation) -> bool:
     Under FULL, INDEX and NOTHING that cannot be seen, and hardly any key is.
     """
     flagged = any(column.in_identity for column in remembered.columns)
-    return mark(remembered.identity) is Mark.KEY and not flagged
+    return mark(remembered.identity) is IdentityEvidence.KEY and not flagged

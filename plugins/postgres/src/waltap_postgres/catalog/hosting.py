@@ -10,15 +10,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from waltap.errors import WaltapError
-from waltap.source.connector import Check
+from waltap.source.connector import PreflightCheck
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.grants import quoted
 
-__all__ = ["SERVICES", "Hosting", "Service", "hosting"]
+__all__ = ["SERVICES", "HostedService", "ServerHosting", "hosting"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
+class HostedService:
     """``settings``, ``roles``, ``schemas``, ``functions``: what only its servers have, one of them is
     enough; ``hosts``: names of its servers, which count where a server tells nothing.
 
@@ -57,7 +57,7 @@ AMAZON = {
 GOOGLE = "flag {flag} = on, and the instance restarts (setting flags replaces all that were set)"
 
 SERVICES = (
-    Service(
+    HostedService(
         name="Heroku Postgres",
         schemas=("heroku_ext",),
         switch="Heroku Postgres offers no logical replication: move the database, or capture from a copy "
@@ -65,7 +65,7 @@ SERVICES = (
         where="by Heroku's support",
         admin="",
     ),
-    Service(
+    HostedService(
         name="Amazon Aurora",
         functions=("aurora_version",),
         hosts=r"\.cluster-(?:ro-|custom-)?[a-z0-9]+\.[a-z0-9-]+\.rds\.amazonaws\.com(?:\.cn)?$",
@@ -75,7 +75,7 @@ SERVICES = (
         where="in the DB cluster parameter group",
         **AMAZON,  # type: ignore[arg-type]
     ),
-    Service(
+    HostedService(
         name="Amazon RDS",
         settings=("rds.logical_replication",),
         roles=("rds_superuser", "rds_replication", "rdsadmin"),
@@ -86,7 +86,7 @@ SERVICES = (
         where="in the DB parameter group",
         **AMAZON,  # type: ignore[arg-type]
     ),
-    Service(
+    HostedService(
         name="Azure Database for PostgreSQL",
         settings=("azure.extensions",),
         roles=("azure_pg_admin", "azuresu"),
@@ -96,7 +96,7 @@ SERVICES = (
         where="as a server parameter",
         admin="azure_pg_admin",
     ),
-    Service(
+    HostedService(
         name="Google AlloyDB",
         settings=("alloydb.logical_decoding",),
         roles=("alloydbsuperuser", "alloydbadmin"),
@@ -106,7 +106,7 @@ SERVICES = (
         where="as a flag of the instance",
         admin="alloydbsuperuser",
     ),
-    Service(
+    HostedService(
         name="Google Cloud SQL",
         settings=("cloudsql.logical_decoding",),
         roles=("cloudsqlsuperuser", "cloudsqladmin"),
@@ -116,7 +116,7 @@ SERVICES = (
         where="as a flag of the instance",
         admin="cloudsqlsuperuser",
     ),
-    Service(
+    HostedService(
         name="Supabase",
         roles=("supabase_admin",),
         hosts=r"\.supabase\.(?:co|com)$",
@@ -124,7 +124,7 @@ SERVICES = (
         where="with `supabase postgres-config`",
         admin="postgres",
     ),
-    Service(
+    HostedService(
         name="Neon",
         settings=("neon.timeline_id",),
         roles=("neon_superuser",),
@@ -153,10 +153,10 @@ ON = frozenset({"on", "1", "true", "yes"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hosting:
+class ServerHosting:
     """The service that a server belongs to, by what it was told, and the service's own settings."""
 
-    service: Service
+    service: HostedService
     told_by: str
     settings: dict[str, str] = field(default_factory=dict)
 
@@ -172,14 +172,14 @@ class Hosting:
         """Return how a setting of PostgreSQL, ``name = value``, is made."""
         return f"On {self.service.name}, set {setting} {self.service.where}"
 
-    def checks(self) -> Iterator[Check]:
+    def checks(self) -> Iterator[PreflightCheck]:
         """Tell what the server is, and what to know of slots there."""
         service = self.service
         found = f"{service.name}, told by {self.told_by}"
         if service.mind is None:
-            yield Check(name="hosted by", verdict="ok", found=found)
+            yield PreflightCheck(name="hosted by", verdict="ok", found=found)
             return
-        yield Check(
+        yield PreflightCheck(
             name="hosted by",
             verdict="warning",
             found=f"{found}: {service.mind}",
@@ -187,7 +187,7 @@ class Hosting:
         )
 
 
-def hosting(catalogue: PostgresCatalogue, host: str) -> Hosting | None:
+def hosting(catalogue: PostgresCatalogue, host: str) -> ServerHosting | None:
     """Return the service that hosts a server, which is connected to as ``host``; None: none is known.
 
     Raises: SourceError.
@@ -212,10 +212,10 @@ def hosting(catalogue: PostgresCatalogue, host: str) -> Hosting | None:
         for kind, wanted in own.items():
             found = next((name for name in wanted if name in there[kind]), None)
             if found is not None:
-                return Hosting(service=service, told_by=f"{kind} {found}", settings=settings)
+                return ServerHosting(service=service, told_by=f"{kind} {found}", settings=settings)
     for service in SERVICES:
         for each in host.split(","):
             name = each.strip().rstrip(".")
             if service.hosts is not None and re.search(service.hosts, name, re.IGNORECASE):
-                return Hosting(service=service, told_by=f"its name {name}")
+                return ServerHosting(service=service, told_by=f"its name {name}")
     return None

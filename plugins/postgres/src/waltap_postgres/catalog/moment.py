@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-__all__ = ["WRAP", "Moment"]
+__all__ = ["WRAP", "CatalogVersion"]
 
 WRAP, _HALF = 1 << 32, 1 << 31
 
@@ -12,7 +12,7 @@ NEAR = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class CatalogVersion:
     """A transaction, and the first id that no transaction had when the catalogue was asked.
 
     ``later`` tells, by id, whether the server itself has said that a transaction committed after this
@@ -45,7 +45,7 @@ class Moment:
         """Tell whether ``xid`` is a later id than the transaction's own."""
         return 0 < (xid - self.xid) % WRAP < _HALF
 
-    def reaching(self, shown: Iterable[int], written: Iterable[int] = ()) -> "Moment":
+    def reaching(self, shown: Iterable[int], written: Iterable[int] = ()) -> "CatalogVersion":
         """Return the same moment, given the ids of transactions whose work the wire shows.
 
         With one that is later than its own, it is a transaction that does DDL under savepoints. What else

@@ -9,11 +9,11 @@ from typing import ClassVar
 
 from waltap.decode.decoder import ServerInfo
 from waltap.decode.text_encoding import is_converted
-from waltap.errors import Retry, SourceError, WaltapError
-from waltap.source.connector import Check, ConnectorContext
+from waltap.errors import RetryVerdict, SourceError, WaltapError
+from waltap.source.connector import ConnectorContext, PreflightCheck
 from waltap.source.position import lsn_text
-from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
-from waltap_postgres.catalog.hosting import Hosting, hosting
+from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
+from waltap_postgres.catalog.hosting import ServerHosting, hosting
 from waltap_postgres.catalog.server_checks import (
     failover,
     output_plugin,
@@ -25,9 +25,9 @@ from waltap_postgres.catalog.server_checks import (
     writer_delay,
 )
 from waltap_postgres.catalog.server_setting import server_settings
-from waltap_postgres.connection import Session, watch
+from waltap_postgres.connection import PostgresSession, watch
 from waltap_postgres.connection_errors import PoolerInTheWay
-from waltap_postgres.decision import Decision
+from waltap_postgres.decision import StartupPlan
 from waltap_postgres.errors import (
     EncodingNotConverted,
     NothingCaptured,
@@ -49,9 +49,9 @@ from waltap_postgres.replication.publication import (
 from waltap_postgres.replication.slot import failover_refusal
 from waltap_postgres.snapshot.reader import failed
 from waltap_postgres.snapshot.terms import overrides
-from waltap_postgres.snapshot.transaction import Target
+from waltap_postgres.snapshot.transaction import SnapshotTable
 
-__all__ = ["COLUMN_NAMES_SQL", "Preflight", "tables_unreadable"]
+__all__ = ["COLUMN_NAMES_SQL", "PreflightChecks", "tables_unreadable"]
 
 COLUMN_NAMES_SQL = """
 SELECT n.nspname::text, c.relname::text, a.attname::text, t.typname::text
@@ -89,7 +89,7 @@ SELECT concat_ws(' in ', 'role ' || quote_ident(r.rolname), 'database ' || quote
 """Whose commits do not wait for the disk: all, unless our session has that from elsewhere."""
 
 
-class Preflight:
+class PreflightChecks:
     """The checks of one start; they change nothing. Raises, from every method: ConnectionLost."""
 
     def __init__(
@@ -98,7 +98,7 @@ class Preflight:
         properties: PostgresProperties,
         context: ConnectorContext,
         server: ServerInfo,
-        captured: list[Table],
+        captured: list[CatalogTable],
     ) -> None:
         self.catalogue, self.properties, self.context = catalogue, properties, context
         self.server, self.captured = server, captured
@@ -106,18 +106,18 @@ class Preflight:
 
     def checks(
         self,
-        decide: Callable[[], Decision],
+        decide: Callable[[], StartupPlan],
         plan: Callable[[], PublicationPlan],
-        snapshot_tables: Callable[[], list[Target]],
-    ) -> list[Check]:
+        snapshot_tables: Callable[[], list[SnapshotTable]],
+    ) -> list[PreflightCheck]:
         """Return every check. ``decide`` and ``plan`` are what the start itself asks."""
         found = [self.version(), *self.connection()]
-        decision: Decision | None = None
+        decision: StartupPlan | None = None
         try:
             decision = decide()
             found.append(_start(decision))
         except WaltapError as error:
-            found.append(Check.failed("start", error))
+            found.append(PreflightCheck.failed("start", error))
         if decision is None or decision.stream:
             found += self._of_stream(decision, plan)
         found += [self._tables(decision), *self._left_out(), *self._unmasked()]
@@ -131,8 +131,8 @@ class Preflight:
     # --- what streaming needs ------------------------------------------------------------------
 
     def _of_stream(
-        self, decision: Decision | None, plan: Callable[[], PublicationPlan]
-    ) -> list[Check]:
+        self, decision: StartupPlan | None, plan: Callable[[], PublicationPlan]
+    ) -> list[PreflightCheck]:
         found = server_settings(self.catalogue, SETTINGS)
         settings = {name: setting.value for name, setting in found.items()}
         service = hosting(self.catalogue, self.properties.hostname)
@@ -156,18 +156,18 @@ class Preflight:
             self.properties, self.server.version_num, standby=in_recovery
         )
         if refused_failover is not None:
-            checks.append(Check.failed("slot.failover", refused_failover))
+            checks.append(PreflightCheck.failed("slot.failover", refused_failover))
         elif self.properties.slot_failover:
             checks.append(failover(settings, service))
         checks = self.of_server(checks)
         if not self._decoder.capabilities.filters:
             text = f"not used by {self._decoder.output_plugin}"
-            publication = Check(name="publication", verdict="ok", found=text)
+            publication = PreflightCheck(name="publication", verdict="ok", found=text)
             return [*checks, publication, *self._encoding(), *self._identities(None)]
         try:
             planned = plan()
         except WaltapError as error:
-            return [*checks, Check.failed("publication", error)]
+            return [*checks, PreflightCheck.failed("publication", error)]
         denied = None
         if in_recovery and planned.statements:
             denied = "the server is a standby, where nothing can be published"
@@ -180,7 +180,7 @@ class Preflight:
                 database=identifier(self.properties.dbname),
                 user=identifier(self.properties.user),
             )
-            return [*checks, Check.failed("publication", refused)]
+            return [*checks, PreflightCheck.failed("publication", refused)]
         return [*checks, *self._publication(planned), *self._identities(planned)]
 
     facts_sql: ClassVar[str] = """
@@ -195,11 +195,11 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
     whose members may replicate, of one whose members publish as superusers do; is on a standby; how many
     slots and walsenders there are."""
 
-    def version(self) -> Check:
+    def version(self) -> PreflightCheck:
         """Return what is to be said of the server's version."""
         return version(self.server.version_num)
 
-    def connection(self) -> list[Check]:
+    def connection(self) -> list[PreflightCheck]:
         """Look for a pooler: it gives connections process numbers of its own."""
         ((pid,),) = self.catalogue.query("SELECT pg_backend_pid()")
         if pid == self.catalogue.backend_pid:
@@ -207,33 +207,33 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         try:
             way = watch(self.properties)
             with closing(
-                Session(self.properties, role="question", watch=way, replication=True)
+                PostgresSession(self.properties, role="question", watch=way, replication=True)
             ) as session:
                 session.execute("IDENTIFY_SYSTEM")
         except PoolerInTheWay as error:
-            return [Check.failed("connection", error)]
+            return [PreflightCheck.failed("connection", error)]
         except WaltapError:
             return []  # the other checks tell of it
         found = "what answers is not the server itself, but passes replication on"
-        return [Check(name="connection", verdict="ok", found=found)]
+        return [PreflightCheck(name="connection", verdict="ok", found=found)]
 
-    def of_server(self, checks: list[Check]) -> list[Check]:
+    def of_server(self, checks: list[PreflightCheck]) -> list[PreflightCheck]:
         """Return what counts of the checks of WAL, slots, walsenders, privileges and output plugin: all,
         but for servers where these are other things."""
         return checks
 
-    def _slot(self, decision: Decision | None, used: int, limit: int) -> Check:
+    def _slot(self, decision: StartupPlan | None, used: int, limit: int) -> PreflightCheck:
         slot = None if decision is None else decision.slot
         if slot is not None and slot.active_pid and not slot.temporary:
             problem = f"replication slot {slot.name!r} is read by pid {slot.active_pid}"
             error = SlotActive(problem, slot=slot.name, pid=slot.active_pid)
-            return Check.failed("replication slot", error)
+            return PreflightCheck.failed("replication slot", error)
         found = f"{used} of {limit} slots in use"
         if slot is None and decision is not None and used >= limit:
-            return Check.failed("replication slot", ServerLimit(found))
-        return Check(name="replication slot", verdict="ok", found=found)
+            return PreflightCheck.failed("replication slot", ServerLimit(found))
+        return PreflightCheck(name="replication slot", verdict="ok", found=found)
 
-    def _encoding(self) -> list[Check]:
+    def _encoding(self) -> list[PreflightCheck]:
         """The server converts what pgoutput sends; other plugins send text as it is stored, which the
         decoder converts where it can."""
         ((encoding,),) = self.catalogue.query(
@@ -245,7 +245,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         problem = (
             f"the database is in {encoding}, and {self._decoder.output_plugin} sends text as stored"
         )
-        return [Check.failed("encoding", EncodingNotConverted(problem))]
+        return [PreflightCheck.failed("encoding", EncodingNotConverted(problem))]
 
     def _primary(self) -> str | None:
         """Return the address that a standby's WAL comes from; None where it does not tell this role."""
@@ -259,8 +259,8 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         rows = self.catalogue.query(LAZY_SQL)
         return [name for (name,) in rows]
 
-    def _superuser(self) -> Check:
-        return Check(
+    def _superuser(self) -> PreflightCheck:
+        return PreflightCheck(
             name="privileges",
             verdict="warning",
             found=f"role {self.properties.user} is a superuser, which capturing does not need: functions "
@@ -269,10 +269,10 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             "least-privilege has what else it is granted",
         )
 
-    def _privileges(self, service: Hosting | None, *, may_replicate: bool) -> Check:
+    def _privileges(self, service: ServerHosting | None, *, may_replicate: bool) -> PreflightCheck:
         user = self.properties.user
         if may_replicate:
-            return Check(name="privileges", verdict="ok", found="REPLICATION")
+            return PreflightCheck(name="privileges", verdict="ok", found="REPLICATION")
         found = f"role {user} has no REPLICATION"
         sql = f"ALTER ROLE {identifier(user)} WITH REPLICATION"
         remedy = f"As a superuser: {sql};"
@@ -283,7 +283,9 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             if not service.service.admin:
                 sql = remedy = service.service.switch
         error = PrivilegeMissing(found, user=identifier(user), sql=sql)
-        return Check(name="privileges", verdict="error", found=found, remedy=remedy, error=error)
+        return PreflightCheck(
+            name="privileges", verdict="error", found=found, remedy=remedy, error=error
+        )
 
     def _denied(self, plan: PublicationPlan, *, create: bool) -> str | None:
         """Return why this role may not run the statements of ``plan``, None when it may."""
@@ -313,7 +315,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             return f"publication {name!r} must be changed, and belongs to {owner}"
         return None
 
-    def _publication(self, plan: PublicationPlan) -> list[Check]:
+    def _publication(self, plan: PublicationPlan) -> list[PreflightCheck]:
         name = self.properties.publication_name
         if plan.denied:
             return [_left_out(plan, name, self.properties.user)]
@@ -329,9 +331,9 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             said = f"{name!r} will be {verb} ({mode})"
         else:
             said = f"{name!r} covers what is captured"
-        return [Check(name="publication", verdict="ok", found=said)]
+        return [PreflightCheck(name="publication", verdict="ok", found=said)]
 
-    def _uncovered(self, plan: PublicationPlan) -> list[Check]:
+    def _uncovered(self, plan: PublicationPlan) -> list[PreflightCheck]:
         """Tell captured tables that the publication does not send, and that the start does not add."""
         name = self.properties.publication_name
         if plan.statements or self.properties.publication_autocreate_mode == "filtered":
@@ -346,7 +348,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             return []
         tables = ", ".join(identifier(r.schema, r.table) for r in missing[:NAMED])
         return [
-            Check(
+            PreflightCheck(
                 name="publication",
                 verdict="warning",
                 found=f"{name!r} does not cover {', '.join(r.name for r in missing[:NAMED])}",
@@ -354,7 +356,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             )
         ]
 
-    def _identities(self, plan: PublicationPlan | None) -> list[Check]:
+    def _identities(self, plan: PublicationPlan | None) -> list[PreflightCheck]:
         """Return what each table's replica identity leaves out; refused tables are no part of a plan.
 
         ``plan`` None: nothing is published, and so no UPDATE is refused.
@@ -365,9 +367,9 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             try:
                 warnings = self.context.identity_warnings(table.relation)
             except WaltapError as error:
-                return [Check.failed("replica identity", error)]
+                return [PreflightCheck.failed("replica identity", error)]
             found += [
-                Check(
+                PreflightCheck(
                     name="replica identity",
                     verdict="warning",
                     found=f"{warning.relation}: {warning.what}{effect}",
@@ -375,14 +377,16 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
                 )
                 for warning in warnings
             ]
-        return found or [Check(name="replica identity", verdict="ok", found="every table has one")]
+        return found or [
+            PreflightCheck(name="replica identity", verdict="ok", found="every table has one")
+        ]
 
     # --- what is read --------------------------------------------------------------------------
 
-    def _tables(self, decision: Decision | None) -> Check:
+    def _tables(self, decision: StartupPlan | None) -> PreflightCheck:
         if self.captured:
             found = _count(self.captured)
-            return Check(name="captured tables", verdict="ok", found=found)
+            return PreflightCheck(name="captured tables", verdict="ok", found=found)
         capture = self.context.capture
         listed = (
             capture.schema_include
@@ -391,7 +395,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             or capture.table_exclude
         )
         what = "no table fits the include and exclude lists" if listed else "there is no table yet"
-        check = Check.failed("captured tables", NothingCaptured(what))
+        check = PreflightCheck.failed("captured tables", NothingCaptured(what))
         # Debezium refuses, too, where it would make a publication of no tables.
         mode = self.properties.publication_autocreate_mode
         filtered = self._decoder.capabilities.filters and mode == "filtered"
@@ -400,11 +404,11 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         fatal = listed and not resumes and (filtered or not self.context.debezium)
         return check if fatal else check.as_warning()
 
-    def _unmasked(self) -> list[Check]:
+    def _unmasked(self) -> list[PreflightCheck]:
         checks = (self.context.mask_check(table.relation) for table in self.captured)
         return [check for check in checks if check is not None]
 
-    def _left_out(self) -> list[Check]:
+    def _left_out(self) -> list[PreflightCheck]:
         included = (
             "a plugin that knows the type delivers the values (`waltap plugins` lists the types), "
             "include.unknown.datatypes=true the bytes of their text; "
@@ -412,7 +416,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         if self.context.capture.include_unknown_datatypes:
             included = "a generated column of type text delivers such a value; "  # money[]
         return [
-            Check(
+            PreflightCheck(
                 name="columns",
                 verdict="warning",
                 found=f"of {table.relation.name} are left out, nothing maps their types: "
@@ -423,11 +427,11 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             if (names := self.context.left_out(table.relation))
         ]
 
-    def _of_snapshot(self, targets: list[Target]) -> list[Check]:
+    def _of_snapshot(self, targets: list[SnapshotTable]) -> list[PreflightCheck]:
         tables = [target.table for target in targets]
         unreadable = tables_unreadable(self.catalogue, tables, self.properties)
         if unreadable is not None:
-            return [Check.failed("rows", unreadable)]
+            return [PreflightCheck.failed("rows", unreadable)]
         hidden = self.catalogue.query(
             "SELECT n.nspname || '.' || c.relname FROM unnest(%s::oid[]) o(oid)"
             " JOIN pg_class c ON c.oid = o.oid JOIN pg_namespace n ON n.oid = c.relnamespace"
@@ -440,7 +444,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             error = RowsHidden(
                 f"policies hide rows of {names} from role {user!r}", user=identifier(user)
             )
-            return [Check.failed("rows", error)]
+            return [PreflightCheck.failed("rows", error)]
         selects = overrides(self.properties)
         for target in targets:
             select = selects.get(target.table.relation.name)
@@ -448,12 +452,12 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
                 try:
                     self.catalogue.plan(target.selected(select))
                 except SourceError as error:
-                    if error.retry is not Retry.NEVER:
+                    if error.retry is not RetryVerdict.NEVER:
                         raise
-                    return [Check.failed("rows", failed(target, error))]
-        return [Check(name="rows", verdict="ok", found=f"{_count(tables)} to read")]
+                    return [PreflightCheck.failed("rows", failed(target, error))]
+        return [PreflightCheck(name="rows", verdict="ok", found=f"{_count(tables)} to read")]
 
-    def _signal(self, schema: str, table: str) -> Check:
+    def _signal(self, schema: str, table: str) -> PreflightCheck:
         """Signals and watermarks are rows that are written and read back in the stream."""
         name, user = identifier(schema, table), identifier(self.properties.user)
         ((exists, usable, fits, writable),) = self.catalogue.query(
@@ -482,15 +486,15 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             problem = f"role {self.properties.user!r} may not write signal table {schema}.{table}"
             remedy = f"{grants}; GRANT SELECT, INSERT, DELETE ON {name} TO {user}"
         else:
-            return Check(name="signal table", verdict="ok", found=f"{schema}.{table}")
-        check = Check.failed("signal table", SignalTableMissing(problem, sql=remedy))
+            return PreflightCheck(name="signal table", verdict="ok", found=f"{schema}.{table}")
+        check = PreflightCheck.failed("signal table", SignalTableMissing(problem, sql=remedy))
         return check.as_warning() if self.context.debezium else check
 
 
-def _left_out(plan: PublicationPlan, publication: str, user: str) -> Check:
+def _left_out(plan: PublicationPlan, publication: str, user: str) -> PreflightCheck:
     names = ", ".join(f"{'.'.join(place)} (of {owner})" for place, owner in plan.denied[:NAMED])
     tables = ", ".join(identifier(*place) for place, _ in plan.denied)
-    return Check(
+    return PreflightCheck(
         name="publication",
         verdict="warning",
         found=f"role {user!r} may not publish tables that it does not own: {names}; they are left out, "
@@ -500,9 +504,9 @@ def _left_out(plan: PublicationPlan, publication: str, user: str) -> Check:
     )
 
 
-def _waiting(plan: PublicationPlan, slot: str) -> Check:
+def _waiting(plan: PublicationPlan, slot: str) -> PreflightCheck:
     names = ", ".join(plan.waiting[:NAMED])
-    return Check(
+    return PreflightCheck(
         name="publication",
         verdict="warning",
         found="tables without a key join the publication of inserts at a later start, when slot "
@@ -513,7 +517,7 @@ def _waiting(plan: PublicationPlan, slot: str) -> Check:
     )
 
 
-def _falls_short(plan: PublicationPlan) -> Check:
+def _falls_short(plan: PublicationPlan) -> PreflightCheck:
     lacks = "; ".join(f"{name!r}: {shortfall.what}" for name, shortfall in plan.shortfalls[:NAMED])
     found = f"less is published than is captured: {lacks}"
     left: list[str] = []
@@ -521,15 +525,17 @@ def _falls_short(plan: PublicationPlan) -> Check:
         left += shortfall.statements if name not in plan.mended else ()
     if left:
         found += "; what is left out does not come by the stream"
-        return Check(name="publication", verdict="warning", found=found, remedy="; ".join(left))
+        return PreflightCheck(
+            name="publication", verdict="warning", found=found, remedy="; ".join(left)
+        )
     found += "; the start puts that right, what was left out so far does not come by the stream"
     remedy = (
         "To publish less on purpose, manage the publication: publication.autocreate.mode=disabled"
     )
-    return Check(name="publication", verdict="warning", found=found, remedy=remedy)
+    return PreflightCheck(name="publication", verdict="warning", found=found, remedy=remedy)
 
 
-def _start(decision: Decision) -> Check:
+def _start(decision: StartupPlan) -> PreflightCheck:
     does = ["takes a snapshot"] if decision.snapshot else []
     if decision.stream:
         slot = decision.slot
@@ -541,21 +547,21 @@ def _start(decision: Decision) -> Check:
             )
     found = " and ".join(does) or "does nothing"
     if decision.lost is not None:
-        return Check(
+        return PreflightCheck(
             name="start", verdict="warning", found=f"{decision.lost.problem}: the start {found}",
             remedy="snapshot.mode asks for it",
         )  # fmt: skip
     if decision.adopts:
-        return Check(
+        return PreflightCheck(
             name="start",
             verdict="warning",
             found=f"{found}, and takes it over from whoever made it",
             remedy="Choose another slot.name if another consumer needs it",
         )
-    return Check(name="start", verdict="ok", found=found)
+    return PreflightCheck(name="start", verdict="ok", found=found)
 
 
-def _count(tables: list[Table]) -> str:
+def _count(tables: list[CatalogTable]) -> str:
     return "1 table" if len(tables) == 1 else f"{len(tables)} tables"
 
 
@@ -569,7 +575,7 @@ def _of_publication(plan: PublicationPlan | None) -> str:
 
 
 def tables_unreadable(
-    catalogue: PostgresCatalogue, tables: list[Table], properties: PostgresProperties
+    catalogue: PostgresCatalogue, tables: list[CatalogTable], properties: PostgresProperties
 ) -> TableUnreadable | None:
     """Return the error of tables that a snapshot could not read, None when it can read them all."""
     relations = catalogue.unreadable([table.relation for table in tables])
@@ -584,7 +590,7 @@ def tables_unreadable(
     )
 
 
-def hosted_roles(service: Hosting | None) -> tuple[list[str], str]:
+def hosted_roles(service: ServerHosting | None) -> tuple[list[str], str]:
     """Return roles whose members may replicate without the attribute, and the one whose members publish
     as superusers do: those of the service."""
     if service is None:

@@ -4,8 +4,8 @@ Each remedy suffices; where a service hosts the server, it names that one's own 
 """
 
 from waltap.errors import SourceError
-from waltap.source.connector import Check
-from waltap_postgres.catalog.hosting import Hosting
+from waltap.source.connector import PreflightCheck
+from waltap_postgres.catalog.hosting import ServerHosting
 from waltap_postgres.catalog.server_setting import ServerSetting, wal_level_remedy
 from waltap_postgres.errors import (
     WAL_LEVEL_SQL,
@@ -31,15 +31,15 @@ SLOW_MS = 1000
 
 
 def slot_limits(
-    settings: dict[str, str], hosting: Hosting | None, *, budgeted: bool
-) -> list[Check]:
+    settings: dict[str, str], hosting: ServerHosting | None, *, budgeted: bool
+) -> list[PreflightCheck]:
     """Return what makes the server give a slot up while nobody reads it, or that nothing keeps the slot
     from filling its disk; ``budgeted``: the profile bounds that."""
     idle = int(settings.get("idle_replication_slot_timeout", "0"))
     keep = int(settings.get("max_slot_wal_keep_size", "-1"))
     if idle:
         return [
-            Check(
+            PreflightCheck(
                 name="slot limits",
                 verdict="warning",
                 found=f"idle_replication_slot_timeout is {idle} s: a slot that nobody reads for longer is "
@@ -54,7 +54,7 @@ def slot_limits(
     if keep < 0:
         bound = "max_slot_wal_keep_size = '50GB'"
         return [
-            Check(
+            PreflightCheck(
                 name="slot limits",
                 verdict="warning",
                 found="neither max_slot_wal_keep_size nor waltap.wal.budget bounds the WAL that the slot "
@@ -65,17 +65,17 @@ def slot_limits(
             )
         ]
     found = f"max_slot_wal_keep_size is {keep} MB: a slot that keeps more WAL is given up"
-    return [Check(name="slot limits", verdict="ok", found=found)]
+    return [PreflightCheck(name="slot limits", verdict="ok", found=found)]
 
 
-def failover(settings: dict[str, str], hosting: Hosting | None) -> Check:
+def failover(settings: dict[str, str], hosting: ServerHosting | None) -> PreflightCheck:
     """Look whether what is delivered is sure to be on the standby: the server sends it only then where
     the standby's own slot is named."""
     waits = settings.get("synchronized_standby_slots", "")
     if waits:
         found = f"the slot is copied to standbys, and changes wait for {waits}"
-        return Check(name="slot.failover", verdict="ok", found=found)
-    return Check(
+        return PreflightCheck(name="slot.failover", verdict="ok", found=found)
+    return PreflightCheck(
         name="slot.failover",
         verdict="warning",
         found="the slot is copied to standbys, and changes wait for none of them: what a standby lacks "
@@ -89,17 +89,17 @@ def failover(settings: dict[str, str], hosting: Hosting | None) -> Check:
     )
 
 
-def version(version_num: int) -> Check:
+def version(version_num: int) -> PreflightCheck:
     """Return what is to be said of the version."""
     text = f"PostgreSQL {version_num // 10000}.{version_num % 10000}"
     if version_num < 100000:
-        return Check(
+        return PreflightCheck(
             name="server version", verdict="error", found=text, remedy="Upgrade to 10 or later."
         )
-    return Check(name="server version", verdict="ok", found=text)
+    return PreflightCheck(name="server version", verdict="ok", found=text)
 
 
-def wal_level(setting: ServerSetting | None, hosting: Hosting | None) -> Check:
+def wal_level(setting: ServerSetting | None, hosting: ServerHosting | None) -> PreflightCheck:
     """Return whether the WAL has what decoding needs."""
     level = setting.value if setting else "unknown"
     if level != "logical":
@@ -109,7 +109,7 @@ def wal_level(setting: ServerSetting | None, hosting: Hosting | None) -> Check:
             else ""
         )
         found, remedy = f"{level}{waits}", wal_level_remedy(setting, hosting)
-        return Check(
+        return PreflightCheck(
             name="wal_level",
             verdict="error",
             found=found,
@@ -117,13 +117,13 @@ def wal_level(setting: ServerSetting | None, hosting: Hosting | None) -> Check:
             error=WalLevelTooLow(f"wal_level is {found}", sql=remedy),
         )
     if setting and setting.waiting and setting.written not in {None, "logical"}:
-        return Check(
+        return PreflightCheck(
             name="wal_level",
             verdict="warning",
             found=f"logical, but {setting.written} from the next restart on",
             remedy=WAL_LEVEL_SQL if hosting is None else hosting.wal_level_remedy(),
         )
-    return Check(name="wal_level", verdict="ok", found=level)
+    return PreflightCheck(name="wal_level", verdict="ok", found=level)
 
 
 class StandbyCannotDecode(SourceError):
@@ -136,36 +136,40 @@ class StandbyCannotDecode(SourceError):
     )
 
 
-def standby(version_num: int, receives_from: str | None) -> list[Check]:
+def standby(version_num: int, receives_from: str | None) -> list[PreflightCheck]:
     """Refuse a standby that cannot decode; ``receives_from``: where its WAL comes from, if it tells."""
     if version_num >= 160000:
-        return [Check(name="standby", verdict="ok", found="decodes while it is in recovery")]
+        return [
+            PreflightCheck(name="standby", verdict="ok", found="decodes while it is in recovery")
+        ]
     found = f"PostgreSQL {version_num // 10000} does not decode on a standby, and this is one"
     primary = receives_from or "the server that answers false to SELECT pg_is_in_recovery()"
-    return [Check.failed("standby", StandbyCannotDecode(found, primary=primary))]
+    return [PreflightCheck.failed("standby", StandbyCannotDecode(found, primary=primary))]
 
 
-def senders(used: int, limit: int) -> Check:
+def senders(used: int, limit: int) -> PreflightCheck:
     """Return whether a walsender is free."""
     found = f"{used} of {limit} in use"
     if used >= limit:
-        return Check.failed("walsenders", ConnectionsUsedUp(f"{found}: no walsender is free"))
-    return Check(name="walsenders", verdict="ok", found=found)
+        return PreflightCheck.failed(
+            "walsenders", ConnectionsUsedUp(f"{found}: no walsender is free")
+        )
+    return PreflightCheck(name="walsenders", verdict="ok", found=found)
 
 
-def output_plugin(settings: dict[str, str], plugin: str) -> Check:
+def output_plugin(settings: dict[str, str], plugin: str) -> PreflightCheck:
     """Return whether the server lets the plugin be loaded."""
     listed = settings.get("output_plugin_libraries")
     if listed is None:
-        return Check(name="output plugin", verdict="ok", found=plugin)
+        return PreflightCheck(name="output plugin", verdict="ok", found=plugin)
     allowed = [name.strip().strip('"') for name in listed.split(",") if name.strip()]
     names = [name.rpartition("/")[2] for name in allowed]
     if plugin in names or "*" in names:
-        return Check(name="output plugin", verdict="ok", found=f"{plugin} is allowed")
+        return PreflightCheck(name="output plugin", verdict="ok", found=f"{plugin} is allowed")
     found = f"output_plugin_libraries is {listed!r}, without {plugin}"
     # One text with commas in it would be stored as one name.
     wanted = ", ".join("'" + name.replace("'", "''") + "'" for name in [*allowed, plugin])
-    return Check(
+    return PreflightCheck(
         name="output plugin",
         verdict="error",
         found=found,
@@ -174,7 +178,7 @@ def output_plugin(settings: dict[str, str], plugin: str) -> Check:
     )
 
 
-def writer_delay(settings: dict[str, str], lazy: list[str]) -> list[Check]:
+def writer_delay(settings: dict[str, str], lazy: list[str]) -> list[PreflightCheck]:
     """Return what makes changes late before anybody can read them: the stream has WAL that is on disk.
 
     ``lazy``: who commits without waiting for that (``synchronous_commit = off``).
@@ -193,7 +197,7 @@ def writer_delay(settings: dict[str, str], lazy: list[str]) -> list[Check]:
         return []
     slow = (by_writer if lazy else 0) + delay >= SLOW_MS
     return [
-        Check(
+        PreflightCheck(
             name="latency",
             verdict="warning" if slow else "ok",
             found="; ".join(late),

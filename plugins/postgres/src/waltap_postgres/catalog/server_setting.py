@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.catalog.hosting import Hosting, hosting
+from waltap_postgres.catalog.hosting import ServerHosting, hosting
 from waltap_postgres.errors import WAL_LEVEL_SQL, WalLevelTooLow
 
 __all__ = [
@@ -57,7 +57,7 @@ def server_settings(
     return settings
 
 
-def wal_level_remedy(setting: ServerSetting | None, hosting: Hosting | None = None) -> str:
+def wal_level_remedy(setting: ServerSetting | None, hosting: ServerHosting | None = None) -> str:
     """Return what brings ``wal_level`` to logical: SQL and a restart, or the restart alone where it
     is all that is missing. Where a service hosts the server, its own switch."""
     if hosting is not None:

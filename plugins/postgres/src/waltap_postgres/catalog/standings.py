@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from itertools import islice
 
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.catalog.moment import WRAP, Moment
-from waltap_postgres.visibility import Visibility
+from waltap_postgres.catalog.moment import WRAP, CatalogVersion
+from waltap_postgres.visibility import SnapshotVisibility
 
-__all__ = ["Standings"]
+__all__ = ["NameResolutionCache"]
 
 STANDING_SQL = """
 SELECT o.schema, o.name, s.snapshot, c.oid::int8, c.relkind::text, c.relreplident::text, c.xmin::text,
@@ -38,7 +38,7 @@ _Name = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _CatalogAnswer:
     """What stood at one moment: a text, the transactions that wrote it, and the first id that no
     transaction had then."""
 
@@ -49,13 +49,13 @@ class _Answer:
     def for_transaction(self, xid: int) -> tuple[Hashable, ...]:
         """Return what stands for ``xid``: another value before and after each later transaction that
         wrote something of it; and another one if the next id did, which may be of its savepoint."""
-        moment = Moment(xid, self.horizon)
+        moment = CatalogVersion(xid, self.horizon)
         later = frozenset(writer for writer in self.writers if moment.precedes(writer))
         return self.text, later, (xid + 1) % WRAP in later
 
 
-class Standings:
-    """Answers for one stream: see `waltap.decode.decoder.Standings`.
+class NameResolutionCache:
+    """Answers for one stream: see `waltap.decode.decoder.NameResolution`.
 
     ``when_visible`` waits until the catalogue shows what a transaction did.
     """
@@ -67,10 +67,10 @@ class Standings:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._catalogue, self._when_visible, self._clock = catalogue, when_visible, clock
-        self._answers: dict[_Name, _Answer] = {}
+        self._answers: dict[_Name, _CatalogAnswer] = {}
         self._known: dict[_Name, None] = {}
         self._used: set[_Name] = set()
-        self._seen: Visibility | None = None
+        self._seen: SnapshotVisibility | None = None
         self._ahead = False
         self._checks, self._counted = BURST, clock()
 
@@ -108,18 +108,18 @@ class Standings:
     def _covers(self, xid: int) -> bool:
         return self._seen is not None and bool(xid) and self._seen.saw(xid)
 
-    def _ask(self, names: Iterable[_Name], xid: int) -> Visibility | None:
+    def _ask(self, names: Iterable[_Name], xid: int) -> SnapshotVisibility | None:
         """Ask for the names; return what the answer saw."""
         names = list(names)
-        seen: Visibility | None = None
+        seen: SnapshotVisibility | None = None
         rows = self._catalogue.query(STANDING_SQL, ([n[0] for n in names], [n[1] for n in names]))
         for schema, table, snapshot, *told in rows:
             if seen is None:
-                seen = Visibility.parse(f"{snapshot}@0/0")
+                seen = SnapshotVisibility.parse(f"{snapshot}@0/0")
                 assert seen is not None
             name = schema, table
             texts = " ".join(text for text in told[3:] if text).replace("i", "").split()
-            answer = _Answer(tuple(told), frozenset(map(int, texts)), seen.xmax % WRAP)
+            answer = _CatalogAnswer(tuple(told), frozenset(map(int, texts)), seen.xmax % WRAP)
             self._answers[name] = answer
             self._ahead = self._ahead or bool(answer.for_transaction(xid)[1])
             if told[0] is None:

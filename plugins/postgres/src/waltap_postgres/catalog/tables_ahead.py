@@ -9,8 +9,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
-from waltap_postgres.visibility import Visibility
+from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
+from waltap_postgres.visibility import SnapshotVisibility
 
 __all__ = ["TablesAhead"]
 
@@ -33,36 +33,36 @@ class TablesAhead:
         self._expected: dict[int, None] = {}
         self._asked: deque[float] = deque(maxlen=BURST)
         self._next_load = 0.0
-        self._seen: Visibility | None = None
-        self._by_oid: dict[int, Table] = {}
-        self._by_name: dict[tuple[str, str], Table] = {}
-        self._altered: dict[int, tuple[Visibility, Table | None]] = {}
+        self._seen: SnapshotVisibility | None = None
+        self._by_oid: dict[int, CatalogTable] = {}
+        self._by_name: dict[tuple[str, str], CatalogTable] = {}
+        self._altered: dict[int, tuple[SnapshotVisibility, CatalogTable | None]] = {}
 
     def expect(self, oids: Iterable[int]) -> None:
         """Name tables that the stream may announce."""
         self._expected.update(dict.fromkeys(oids))
 
-    def table_of(self, oid: int, xid: int) -> Table | None:
+    def table_of(self, oid: int, xid: int) -> CatalogTable | None:
         """Return the table with that OID, as it is or was after ``xid``; None when it is gone."""
         self._prepare(xid)
         found = self._by_oid.get(oid)
         self._forget(oid)
         return found or self._catalogue.table_of(oid)
 
-    def again(self, oid: int, xid: int) -> tuple[Table | None, int] | None:
+    def again(self, oid: int, xid: int) -> tuple[CatalogTable | None, int] | None:
         """Return the table with that OID, and the first id that no transaction had when the catalogue
         showed it, for a relation that ``xid`` announces anew; None where that is not visible yet."""
         known = self._altered.pop(oid, None)
         if known is None or not known[0].saw(xid):
             found, text = self._catalogue.table_seen(oid)
-            known = Visibility.of_snapshot(text), found
+            known = SnapshotVisibility.of_snapshot(text), found
         self._altered[oid] = known
         if len(self._altered) > ALTERED_MOST:
             del self._altered[next(iter(self._altered))]
         seen, found = known
         return (found, seen.xmax) if seen.saw(xid) else None
 
-    def table(self, schema: str, table: str, xid: int) -> Table | None:
+    def table(self, schema: str, table: str, xid: int) -> CatalogTable | None:
         """The same by name."""
         self._prepare(xid)
         found = self._by_name.get((schema, table)) or self._catalogue.table(schema, table)
@@ -92,7 +92,7 @@ class TablesAhead:
             return
         self._next_load = now + PAUSE_S
         text = self._catalogue.snapshot()
-        seen = Visibility.of_snapshot(text) if text is not None else None
+        seen = SnapshotVisibility.of_snapshot(text) if text is not None else None
         if seen is None or not seen.saw(xid):
             return
         self._seen = seen

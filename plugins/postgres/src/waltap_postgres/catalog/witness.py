@@ -8,13 +8,13 @@ tells whose an id is. But where the wire shows what was written with it, it was 
 from collections.abc import Iterable, Iterator, Sequence
 
 from waltap.decode.relation import Column, Relation
-from waltap_postgres.catalog.catalogue import Table
-from waltap_postgres.identity import Mark, mark
+from waltap_postgres.catalog.catalogue import CatalogTable
+from waltap_postgres.identity import IdentityEvidence, mark
 
 __all__ = ["fits", "shown_by_columns", "shown_writers"]
 
 
-def shown_writers(wire: Relation, present: Table, then: Relation) -> Iterator[int]:
+def shown_writers(wire: Relation, present: CatalogTable, then: Relation) -> Iterator[int]:
     """Yield the transactions whose work an announced relation shows: it is so now, and was otherwise in
     the last description ``then`` of the same relation.
 
@@ -29,11 +29,17 @@ def shown_writers(wire: Relation, present: Table, then: Relation) -> Iterator[in
     if wire.identity != then.identity:
         yield present.row_changed
     flags = _flagged(wire)
-    if mark(wire.identity) is Mark.KEY and flags and flags == _flagged(now) != _flagged(then):
+    if (
+        mark(wire.identity) is IdentityEvidence.KEY
+        and flags
+        and flags == _flagged(now) != _flagged(then)
+    ):
         yield present.key_changed
 
 
-def shown_by_columns(columns: Iterable[Column], present: Table, then: Relation) -> Iterator[int]:
+def shown_by_columns(
+    columns: Iterable[Column], present: CatalogTable, then: Relation
+) -> Iterator[int]:
     """Yield those that columns as rows show them were written by."""
     now = {column.name: column for column in present.relation.columns}
     names = {column.name: column for column in then.columns}

@@ -1,7 +1,7 @@
 """PostgreSQL's replica identities as semantics."""
 
 from waltap.specs import ReplicaIdentitySpec
-from waltap_postgres.identity.mark import Mark, has_word, mark
+from waltap_postgres.identity.mark import IdentityEvidence, has_word, mark
 from waltap_postgres.identity.old_tuple import (
     DefaultIdentity,
     FullIdentity,
@@ -13,8 +13,8 @@ __all__ = [
     "REPLICA_IDENTITIES",
     "DefaultIdentity",
     "FullIdentity",
+    "IdentityEvidence",
     "IndexIdentity",
-    "Mark",
     "NothingIdentity",
     "has_word",
     "mark",

@@ -4,10 +4,10 @@ import enum
 
 from waltap.decode.relation import Relation
 
-__all__ = ["Mark", "has_word", "mark"]
+__all__ = ["IdentityEvidence", "has_word", "mark"]
 
 
-class Mark(enum.Enum):
+class IdentityEvidence(enum.Enum):
     """What the flagged columns of a relation are."""
 
     KEY = "its primary key"
@@ -16,13 +16,13 @@ class Mark(enum.Enum):
     NOTHING = "none, whatever its key is"
 
 
-_MARKS = {"i": Mark.INDEX, "f": Mark.ROW, "n": Mark.NOTHING}
+_MARKS = {"i": IdentityEvidence.INDEX, "f": IdentityEvidence.ROW, "n": IdentityEvidence.NOTHING}
 
 
-def mark(identity: str) -> Mark:
+def mark(identity: str) -> IdentityEvidence:
     """Return what flags mean under an identity (`Relation.identity`): the key under DEFAULT, and under
     those that other servers have besides PostgreSQL's four."""
-    return _MARKS.get(identity, Mark.KEY)
+    return _MARKS.get(identity, IdentityEvidence.KEY)
 
 
 def has_word(relation: Relation, word: str) -> bool:

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from waltap.offsets.offset import Offset
-from waltap.source.connector import Start
-from waltap.source.coverage import Coverage
+from waltap.source.connector import StartPosition
+from waltap.source.coverage import PublicationCompleteness
 from waltap.source.position import parse_lsn
-from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
-from waltap_postgres.replication.slot import Slot
+from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
+from waltap_postgres.replication.slot import ReplicationSlot
 
 __all__ = ["coverage", "covered"]
 
@@ -45,8 +45,11 @@ WITH_SCHEMAS = 150000
 
 
 def coverage(
-    catalogue: PostgresCatalogue, names: Sequence[str], tables: Iterable[Table], version_num: int
-) -> Coverage:
+    catalogue: PostgresCatalogue,
+    names: Sequence[str],
+    tables: Iterable[CatalogTable],
+    version_num: int,
+) -> PublicationCompleteness:
     """Return what publications ``names`` bring of ``tables``.
 
     What identifies their rows in the catalogue, and who wrote those, tells of changes to and fro. Rows of
@@ -54,7 +57,7 @@ def coverage(
     A row that comes into a row filter is streamed as an insert.
     """
     if catalogue.wal_end() is None:  # a server that tells no positions tells not since when
-        return Coverage()
+        return PublicationCompleteness()
     listed = list(names)
     publications: list[tuple[Any, ...]] = catalogue.query(PUBLICATIONS_SQL, (listed,))
     whole = [name for name, _, all_operations, _ in publications if all_operations]
@@ -76,7 +79,7 @@ def coverage(
         found[place] = _short(said, members.get(place, "")) if fits else ""
     others = _short(said, "") if whole and not by_root else ""
     since = parse_lsn(catalogue.horizon())
-    return Coverage(tables=found, others=others, since=since)
+    return PublicationCompleteness(tables=found, others=others, since=since)
 
 
 def _members(
@@ -101,8 +104,13 @@ def _short(*said: str) -> str:
 
 
 def covered(
-    start: Start, coverage: Coverage, offset: Offset | None, slot: Slot | None, *, steady: bool
-) -> Start:
+    start: StartPosition,
+    coverage: PublicationCompleteness,
+    offset: Offset | None,
+    slot: ReplicationSlot | None,
+    *,
+    steady: bool,
+) -> StartPosition:
     """Return ``start`` with what is known of ``coverage``, and with what snapshots saw that ended before
     the ``offset``, of which the slot may still bring changes. ``steady``: all statements of this one see
     the same; else rows that are inserted meanwhile are read, and streamed, too."""
@@ -113,11 +121,11 @@ def covered(
             start, offset=start.offset.with_sole(visible=seen.visible, visible_in=seen.visible_in)
         )
     if beside and start.snapshot and not steady:
-        return replace(start, coverage=Coverage())
+        return replace(start, coverage=PublicationCompleteness())
     return replace(start, coverage=replace(coverage, goes_on=_goes_on(start, offset, slot)))
 
 
-def _goes_on(start: Start, offset: Offset | None, slot: Slot | None) -> bool:
+def _goes_on(start: StartPosition, offset: Offset | None, slot: ReplicationSlot | None) -> bool:
     """Tell whether ``start`` leaves out nothing behind ``offset``: the slot has it all."""
     if start.resumes:
         return True

@@ -6,7 +6,7 @@ import psycopg
 from psycopg import sql
 
 from waltap.capture.properties import CaptureProperties
-from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
+from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.connection import driver_error
 from waltap_postgres.errors import (
     INSERTS_OPERATIONS,
@@ -18,7 +18,7 @@ from waltap_postgres.errors import (
 )
 from waltap_postgres.identity.old_tuple import identity_sql, usable_word
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.shortfall import OPERATIONS, Shortfall
+from waltap_postgres.replication.shortfall import OPERATIONS, PublicationShortfall
 
 __all__ = [
     "SKIPS_MISSING",
@@ -60,7 +60,7 @@ class PublicationPlan:
         self.unsent: set[tuple[str, str]] = set()
         self.all_tables = False
         self.inserts_only = False
-        self.shortfalls: list[tuple[str, Shortfall]] = []
+        self.shortfalls: list[tuple[str, PublicationShortfall]] = []
         self.mended: set[str] = set()
         self.waiting: list[str] = []
         self.denied: list[tuple[tuple[str, str], str]] = []
@@ -157,7 +157,7 @@ def published_by_any(catalogue: PostgresCatalogue, names: Iterable[str]) -> set[
 def plan_publication(
     catalogue: PostgresCatalogue,
     properties: PostgresProperties,
-    captured: list[Table],
+    captured: list[CatalogTable],
     *,
     operations: str | None,
     version_num: int,
@@ -228,7 +228,7 @@ def _plan_filtered(
     plan: PublicationPlan,
     catalogue: PostgresCatalogue,
     properties: PostgresProperties,
-    captured: list[Table],
+    captured: list[CatalogTable],
     existing: set[tuple[str, str]] | None,
     options: str,
     version_num: int,
@@ -258,7 +258,7 @@ def _plan_filtered(
         plan.unsent = set(plan.added) - published_by_any(catalogue, plan.names)
 
 
-def refuse_keyless(keyless: list[Table]) -> None:
+def refuse_keyless(keyless: list[CatalogTable]) -> None:
     """Raises: IdentityMissing, where there is such a table."""
     if not keyless:
         return
@@ -274,7 +274,7 @@ def _cover(
     plan: PublicationPlan,
     catalogue: PostgresCatalogue,
     name: str,
-    tables: list[Table],
+    tables: list[CatalogTable],
     options: str,
 ) -> None:
     """Create the publication for ``tables``, or add and drop tables where it differs.
@@ -333,7 +333,7 @@ def _options(properties: PostgresProperties, operations: str | None, version_num
 
 def _warn_uncovered(
     existing: set[tuple[str, str]],
-    captured: list[Table],
+    captured: list[CatalogTable],
     name: str,
     properties: PostgresProperties,
 ) -> None:
@@ -354,10 +354,10 @@ def _warn_uncovered(
     raise PublicationMissing(f"publication {name!r} covers no captured table", sql=statement)
 
 
-def members(captured: list[Table], *, via_root: bool) -> list[Table]:
+def members(captured: list[CatalogTable], *, via_root: bool) -> list[CatalogTable]:
     """Return the tables by whose names rows are sent: partitioned tables, or their partitions."""
     return [t for t in captured if not (t.partition if via_root else t.partitioned)]
 
 
-def _place(table: Table) -> tuple[str, str]:
+def _place(table: CatalogTable) -> tuple[str, str]:
     return table.relation.schema, table.relation.table

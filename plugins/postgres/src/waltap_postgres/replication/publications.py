@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 import psycopg
 
-from waltap.offsets.belongings import Belonging
+from waltap.offsets.belongings import OwnedObject
 from waltap.source.connector import ConnectorContext
-from waltap.source.coverage import Coverage
-from waltap.source.published import NARROWS, Narrowing, narrowings
-from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
+from waltap.source.coverage import PublicationCompleteness
+from waltap.source.published import NARROWS, PublishedSubset, narrowings
+from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.connection import driver_error, identify
 from waltap_postgres.errors import (
     INSERTS_OPERATIONS,
@@ -37,13 +37,13 @@ from waltap_postgres.replication.publication import (
 )
 from waltap_postgres.replication.shortfall import (
     OPERATIONS,
-    Wanted,
+    WantedPublication,
     shortfalls,
     wanted_columns,
     wanted_operations,
 )
 
-__all__ = ["Publications"]
+__all__ = ["PublicationSet"]
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ WRITERS = """
 writers: all that are open there."""
 
 
-class Publications:
+class PublicationSet:
     """``names`` are those that the stream asks for, () before that is known, and always where the
     decoder uses none.
 
@@ -80,8 +80,8 @@ class Publications:
         properties: PostgresProperties,
         context: ConnectorContext,
         *,
-        captured: Callable[[], list[Table]],
-        belonging: Callable[[str], Belonging],
+        captured: Callable[[], list[CatalogTable]],
+        belonging: Callable[[str], OwnedObject],
     ) -> None:
         self._catalogue, self._connection = catalogue, connection
         self._properties, self._context = properties, context
@@ -115,7 +115,7 @@ class Publications:
         return plan
 
     def _complete(
-        self, plan: PublicationPlan, name: str, captured: list[Table], publish: str
+        self, plan: PublicationPlan, name: str, captured: list[CatalogTable], publish: str
     ) -> None:
         """Look for what ``name`` leaves out. A publication that this pipeline made is put right; one that
         somebody else made may be so on purpose, and is left alone."""
@@ -123,7 +123,7 @@ class Publications:
         covered = published(self._catalogue, name) or set()
         inserts = name != self._properties.publication_name
         operations = wanted_operations(capture)
-        wanted = Wanted(
+        wanted = WantedPublication(
             places=frozenset(
                 covered.intersection(_place(t) for t in members(captured, via_root=root))
             ),
@@ -146,7 +146,7 @@ class Publications:
             plan.statements += shortfall.statements
             plan.unsent |= shortfall.places
 
-    def narrowed(self) -> dict[tuple[str, str], Narrowing]:
+    def narrowed(self) -> dict[tuple[str, str], PublishedSubset]:
         """Return what is published of tables of which not everything is; Debezium reads all of them."""
         if not self._used or self._version_num < NARROWS or self._context.debezium:
             return {}
@@ -156,7 +156,7 @@ class Publications:
             return {}
         return narrowings(self._catalogue.query, names)
 
-    def _dropped(self, entry: Belonging) -> bool:
+    def _dropped(self, entry: OwnedObject) -> bool:
         """Tell whether the pipeline made this publication, and somebody dropped it."""
         if self._context.belongings.find(*entry.place) is None:
             return False
@@ -237,7 +237,7 @@ class Publications:
         is written to it after that; 0 where it does. Raises: SourceError, OffsetError."""
         return 0.0
 
-    def coverage(self) -> Coverage:
+    def coverage(self) -> PublicationCompleteness:
         """Return of which tables they bring every change; nothing is known where the decoder uses none, or
         is told to leave out what was replicated into the database."""
         decoder = self._context.decoder
@@ -245,7 +245,7 @@ class Publications:
         options.update(self._properties.stream_params)
         everything = options.get("origin", "any") == "any"
         if not (self._used and decoder.capabilities.truncate and everything):
-            return Coverage()
+            return PublicationCompleteness()
         return coverage(self._catalogue, self.names, self._captured(), self._version_num)
 
     def publish(self, places: Iterable[tuple[str, str]], *, wanted: bool) -> list[tuple[str, str]]:
@@ -367,5 +367,5 @@ class Publications:
             self._context.belongings.forget([self._belonging(name)])
 
 
-def _place(table: Table) -> tuple[str, str]:
+def _place(table: CatalogTable) -> tuple[str, str]:
     return table.relation.schema, table.relation.table

@@ -13,7 +13,14 @@ from waltap.capture.java_regex import NameMatcher
 from waltap.capture.properties import CaptureProperties
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 
-__all__ = ["OPERATIONS", "Shortfall", "Wanted", "shortfalls", "wanted_columns", "wanted_operations"]
+__all__ = [
+    "OPERATIONS",
+    "PublicationShortfall",
+    "WantedPublication",
+    "shortfalls",
+    "wanted_columns",
+    "wanted_operations",
+]
 
 OPERATIONS = {"c": "insert", "u": "update", "d": "delete", "t": "truncate"}
 """Operations by their letter, in the words of a publication."""
@@ -34,7 +41,7 @@ SELECT n.nspname::text, c.relname::text, pg_get_expr(r.prqual, r.prrelid),
 """
 
 
-class Shortfall(msgspec.Struct, frozen=True, kw_only=True):
+class PublicationShortfall(msgspec.Struct, frozen=True, kw_only=True):
     """``what`` is left out, for people; ``statements`` fix it; ``places`` are the (schema, table)."""
 
     what: str
@@ -42,7 +49,7 @@ class Shortfall(msgspec.Struct, frozen=True, kw_only=True):
     places: frozenset[tuple[str, str]]
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class WantedPublication(msgspec.Struct, frozen=True, kw_only=True):
     """What a publication is to publish: ``operations`` at least, ``publish`` when it is made, of
     ``places``. ``column`` tells for schema.table.column whether events have it. ``via_root``: changes of
     the partitioned tables and partitions ``trees`` come as those of the root."""
@@ -69,8 +76,8 @@ def wanted_columns(capture: CaptureProperties) -> Callable[[str], bool]:
 
 
 def shortfalls(
-    catalogue: PostgresCatalogue, name: str, wanted: Wanted, version_num: int
-) -> list[Shortfall]:
+    catalogue: PostgresCatalogue, name: str, wanted: WantedPublication, version_num: int
+) -> list[PublicationShortfall]:
     """Return what publication ``name`` leaves out of ``wanted``, [] also when it does not exist."""
     rows = catalogue.query(PUBLICATION_SQL, (name,))
     if not rows:
@@ -82,7 +89,7 @@ def shortfalls(
     publication = sql.Identifier(name).as_string(None)
     if missing and wanted.places:
         found.append(
-            Shortfall(
+            PublicationShortfall(
                 what=f"no {', '.join(missing)}",
                 statements=(f"ALTER PUBLICATION {publication} SET (publish = '{wanted.publish}')",),
                 places=wanted.places,
@@ -92,12 +99,14 @@ def shortfalls(
         value = str(wanted.via_root).lower()
         statement = f"ALTER PUBLICATION {publication} SET (publish_via_partition_root = {value})"
         what = f"publish_via_partition_root is not {value}, as the profile has it"
-        found.append(Shortfall(what=what, statements=(statement,), places=wanted.trees))
+        found.append(PublicationShortfall(what=what, statements=(statement,), places=wanted.trees))
     return found
 
 
-def _of_members(catalogue: PostgresCatalogue, name: str, wanted: Wanted) -> list[Shortfall]:
-    found: list[Shortfall] = []
+def _of_members(
+    catalogue: PostgresCatalogue, name: str, wanted: WantedPublication
+) -> list[PublicationShortfall]:
+    found: list[PublicationShortfall] = []
     publication = sql.Identifier(name).as_string(None)
     rows: list[tuple[Any, ...]] = catalogue.query(MEMBERS_SQL, (name,))
     for schema, table, condition, left_out in rows:
@@ -108,7 +117,7 @@ def _of_members(catalogue: PostgresCatalogue, name: str, wanted: Wanted) -> list
         parts += [f"no column {', '.join(columns)}"] if columns else []
         member = sql.Identifier(schema, table).as_string(None)
         found.append(
-            Shortfall(
+            PublicationShortfall(
                 what=f"of {schema}.{table} {' and '.join(parts)}",
                 statements=(
                     f"ALTER PUBLICATION {publication} DROP TABLE {member}",

@@ -11,13 +11,20 @@ from waltap.errors import SourceError
 from waltap.source.connector import SlotStatus
 from waltap.source.position import parse_lsn
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.connection import Session
+from waltap_postgres.connection import PostgresSession
 from waltap_postgres.errors import FailoverUnavailable, PrivilegeMissing, SlotActive
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.stream import start_replication_sql
 from waltap_postgres.replication.wal_disk import wal_disk, wal_folder
 
-__all__ = ["CreatedSlot", "Slot", "SlotNotCreated", "Slots", "failover_refusal", "session_role"]
+__all__ = [
+    "CreatedSlot",
+    "ReplicationSlot",
+    "SlotAdmin",
+    "SlotNotCreated",
+    "failover_refusal",
+    "session_role",
+]
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +47,7 @@ class SlotNotCreated(SourceError):
     )
 
 
-class Slot(msgspec.Struct, frozen=True, kw_only=True):
+class ReplicationSlot(msgspec.Struct, frozen=True, kw_only=True):
     """One row of ``pg_replication_slots``; LSNs are 0 where the server gives none."""
 
     name: str
@@ -101,7 +108,7 @@ class CreatedSlot(msgspec.Struct, frozen=True, kw_only=True):
     consistent_lsn: int
     snapshot: str | None
     identity: str = ""
-    """As `Slot.identity`."""
+    """As `ReplicationSlot.identity`."""
 
 
 def session_role(*, leased: bool) -> str:
@@ -126,7 +133,7 @@ def failover_refusal(
     return FailoverUnavailable(f"slot.failover is asked for, and {why}")
 
 
-class Slots:
+class SlotAdmin:
     """The slots of one database, as PostgreSQL keeps them."""
 
     def __init__(
@@ -138,16 +145,16 @@ class Slots:
         self._xmin_due = 0.0
         self._wal_folder: str | None = None
 
-    def read(self, name: str) -> Slot | None:
+    def read(self, name: str) -> ReplicationSlot | None:
         """Return the slot as it stands now, None when there is none. Raises: SourceError."""
         found = self._read("slot_name = %s", (name,))
         return found[0] if found else None
 
-    def all(self) -> list[Slot]:
+    def all(self) -> list[ReplicationSlot]:
         """Return every logical slot of this database, by name. Raises: SourceError."""
         return self._read("database = current_database() ORDER BY slot_name", ())
 
-    def _read(self, which: str, parameters: tuple[object, ...]) -> list[Slot]:
+    def _read(self, which: str, parameters: tuple[object, ...]) -> list[ReplicationSlot]:
         version_num = self.version_num
         wal_status = "wal_status" if version_num >= 130000 else "NULL"
         two_phase = "two_phase" if version_num >= 140000 else "false"
@@ -169,7 +176,7 @@ class Slots:
             parameters,
         )
         return [
-            Slot(
+            ReplicationSlot(
                 name=row[0],
                 plugin=row[1] or "",
                 database=row[2] or "",
@@ -216,7 +223,7 @@ class Slots:
 
     def create(
         self,
-        session: Session,
+        session: PostgresSession,
         name: str,
         plugin: str,
         *,
@@ -275,7 +282,7 @@ class Slots:
             if refusal is not None:
                 raise refusal
 
-    def set_failover(self, session: Session, name: str) -> None:
+    def set_failover(self, session: PostgresSession, name: str) -> None:
         """Have a slot that nobody reads copied to standbys from now on. Raises: SourceError."""
         session.execute(f'ALTER_REPLICATION_SLOT "{name}" (FAILOVER true)')
 
@@ -302,7 +309,9 @@ class Slots:
             else:
                 return bool(dropped)
 
-    def left_behind(self, slot: Slot, sessions: Collection[int], *, leased: bool) -> bool:
+    def left_behind(
+        self, slot: ReplicationSlot, sessions: Collection[int], *, leased: bool
+    ) -> bool:
         """Tell whether the reader of a slot of ours is what is left of a session that nobody listens to:
         one of ``sessions`` of this run, whose link broke, or, where this process has the pipeline's lease
         (``leased``), one of the process that had it before. Raises: SourceError."""
@@ -313,7 +322,7 @@ class Slots:
         )
         return any(name == f"waltap {session_role(leased=True)}" for (name,) in rows)
 
-    def _end_left_behind(self, slot: Slot) -> None:
+    def _end_left_behind(self, slot: ReplicationSlot) -> None:
         """End a reader that nobody listens to; where the role may not, wait for it as for any other."""
         try:
             self.end_reader(slot)
@@ -335,7 +344,7 @@ class Slots:
         self,
         name: str,
         pause: Callable[[float], None],
-        left_behind: Callable[[Slot], bool] = lambda _slot: False,
+        left_behind: Callable[[ReplicationSlot], bool] = lambda _slot: False,
     ) -> None:
         """Wait until nobody reads the slot: our own last walsender may still have to notice its end. One
         of which ``left_behind`` tells that nobody listens to it is ended: the server would find out after
@@ -370,7 +379,7 @@ class Slots:
                 told = True
             pause(min(POLL_S, left))
 
-    def end_reader(self, slot: Slot) -> None:
+    def end_reader(self, slot: ReplicationSlot) -> None:
         """End the walsender that uses a slot of our own: one that makes it does not see that we are
         gone."""
         if slot.active_pid is not None:

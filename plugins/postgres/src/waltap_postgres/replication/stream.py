@@ -24,7 +24,7 @@ from waltap.errors import ConnectionLost, SourceError
 from waltap.source.connector import ChangeStream, StopRequested
 from waltap.source.position import lsn_text
 from waltap_postgres.errors import PublicationGone, SendFormatUnreadable
-from waltap_postgres.replication.transport import Transport
+from waltap_postgres.replication.transport import ReplicationTransport
 from waltap_postgres.replication.wire import status_update
 from waltap_postgres.waiting import readable
 
@@ -52,7 +52,7 @@ class ReplicationStream(ChangeStream):
 
     def __init__(
         self,
-        transport: Transport,
+        transport: ReplicationTransport,
         decoder: Decoder,
         *,
         confirmed: int,

@@ -16,7 +16,7 @@ from psycopg import pq
 from waltap.decode.decoder import Frame
 from waltap.errors import ConnectionLost, WaltapError
 from waltap.source.connector import StopRequested
-from waltap_postgres.connection import Session, driver_error, identify
+from waltap_postgres.connection import PostgresSession, driver_error, identify
 from waltap_postgres.replication.copy_buffer import CopyBuffer, HeadedRows
 from waltap_postgres.replication.wire import (
     CopyEnded,
@@ -28,8 +28,8 @@ from waltap_postgres.waiting import POLL_S, WRITE
 
 __all__ = [
     "LibpqTransport",
+    "ReplicationTransport",
     "SocketTransport",
-    "Transport",
     "copy_out",
     "copy_out_in_place",
     "open_transport",
@@ -50,14 +50,14 @@ While data flows (it came less than FLOW_GAP_S ago) GATHER_S worth of it is gath
 buffer; what comes after a pause is handed on at once, for latency."""
 
 
-class Transport(abc.ABC):
+class ReplicationTransport(abc.ABC):
     """An open START_REPLICATION stream. `send` may be called from another thread than `read`,
     under the caller's lock."""
 
     heard = False
     """Set whenever anything has come, also what is no frame."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: PostgresSession) -> None:
         self.session = session
         self.splitter = ReplicationSplitter()
         self._last_data = 0.0
@@ -104,10 +104,10 @@ class Transport(abc.ABC):
         )
 
 
-class SocketTransport(Transport):
+class SocketTransport(ReplicationTransport):
     """Reads the socket of an idle libpq connection itself; libpq is only used to close it."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: PostgresSession) -> None:
         super().__init__(session)
         self._early: list[Frame] = []
         self._socket = socket.socket(fileno=socket.dup(session.pgconn.socket))
@@ -183,14 +183,14 @@ class SocketTransport(Transport):
         self.session.leave()
 
 
-class LibpqTransport(Transport):
+class LibpqTransport(ReplicationTransport):
     """Goes through libpq: for TLS and GSS, where only libpq can read the socket.
 
     Neither libpq's connection nor OpenSSL's allows two threads at once, so a lock guards every call;
     nobody holds it while waiting for data.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: PostgresSession) -> None:
         super().__init__(session)
         self._lock = threading.Lock()
 
@@ -261,18 +261,18 @@ class LibpqTransport(Transport):
         self.session.leave()
 
 
-def open_transport(session: Session) -> Transport:
+def open_transport(session: PostgresSession) -> ReplicationTransport:
     """Return the fastest transport that ``session`` allows."""
     return LibpqTransport(session) if _encrypted(session) else SocketTransport(session)
 
 
-def _encrypted(session: Session) -> bool:
+def _encrypted(session: PostgresSession) -> bool:
     """Tell whether only libpq can read the socket: TLS, or GSS where the profile asks for it."""
     gss = session.properties.parameters.get("gssencmode", "disable")
     return session.pgconn.ssl_in_use or gss != "disable"
 
 
-def copy_out(session: Session, sql: str) -> Iterator[bytes]:
+def copy_out(session: PostgresSession, sql: str) -> Iterator[bytes]:
     """Run a COPY … TO STDOUT and yield its data in pieces, in whatever portions it arrives.
 
     Nothing of it is complete before the iterator ends: an error can follow rows.
@@ -282,7 +282,7 @@ def copy_out(session: Session, sql: str) -> Iterator[bytes]:
 
 
 def copy_out_in_place(
-    session: Session, sql: str, buffer_bytes: int
+    session: PostgresSession, sql: str, buffer_bytes: int
 ) -> Iterator[HeadedRows | bytes]:
     """Run a COPY … TO STDOUT in text format; portions of ``buffer_bytes`` may be `HeadedRows`. That needs
     numpy. The rest is as with `copy_out`."""
@@ -290,7 +290,9 @@ def copy_out_in_place(
 
 
 def _copied(
-    session: Session, sql: str, received: Callable[[Session, socket.socket], Iterator[T]]
+    session: PostgresSession,
+    sql: str,
+    received: Callable[[PostgresSession, socket.socket], Iterator[T]],
 ) -> Iterator[T | bytes]:
     try:
         if _encrypted(session):
@@ -304,7 +306,9 @@ def _copied(
 
 
 def _copy_by_socket(
-    session: Session, sql: str, received: Callable[[Session, socket.socket], Iterator[T]]
+    session: PostgresSession,
+    sql: str,
+    received: Callable[[PostgresSession, socket.socket], Iterator[T]],
 ) -> Iterator[T]:
     connection = socket.socket(fileno=socket.dup(session.pgconn.socket))
     try:
@@ -328,7 +332,7 @@ def _copy_by_socket(
         connection.close()
 
 
-def _split(session: Session, connection: socket.socket) -> Iterator[bytes]:
+def _split(session: PostgresSession, connection: socket.socket) -> Iterator[bytes]:
     splitter = CopySplitter()
     while not splitter.done:
         try:
@@ -343,7 +347,7 @@ def _split(session: Session, connection: socket.socket) -> Iterator[bytes]:
 
 
 def _in_place(
-    size: int, session: Session, connection: socket.socket
+    size: int, session: PostgresSession, connection: socket.socket
 ) -> Iterator[HeadedRows | bytes]:
     buffer = CopyBuffer(size)
     while not buffer.done:
@@ -358,7 +362,7 @@ def _in_place(
         yield from buffer.rows()
 
 
-def _copy_by_libpq(session: Session, sql: str) -> Iterator[bytes]:
+def _copy_by_libpq(session: PostgresSession, sql: str) -> Iterator[bytes]:
     pgconn = session.pgconn
     result = session.result(sql)
     if result.status != pq.ExecStatus.COPY_OUT:

@@ -51,7 +51,7 @@ class CopyEnded(Exception):
         self.error = error
 
 
-class _Pieces:
+class _PartialMessage:
     """Joins what was received with what was left over, once per message however large it is.
 
     A message of ``large_bytes`` is collected in one buffer of its size: its pieces, kept until the last
@@ -137,7 +137,7 @@ class ReplicationSplitter:
         self.server_time = 0
         self.reply_requested = False
         self.started = False
-        self._pieces = _Pieces(large_bytes)
+        self._pieces = _PartialMessage(large_bytes)
 
     def split(self, data: bytes) -> list[Frame]:
         """Return the complete frames in ``data`` and what was left over before.
@@ -219,7 +219,7 @@ class CopySplitter:
     """Splits the answer to a COPY … TO STDOUT into its data."""
 
     def __init__(self, *, large_bytes: int = LARGE_BYTES) -> None:
-        self._pieces = _Pieces(large_bytes)
+        self._pieces = _PartialMessage(large_bytes)
         self._error: ServerMessage | None = None
         self.done = False
 

@@ -20,7 +20,7 @@ def ahead(make: Callable[[], Iterator[tuple[T, int]]], abandon: Callable[[], Non
     are never two at a time. What it raises is raised here, after what came before it. ``abandon`` is
     called when the caller stops early: it makes a wait of the thread end.
     """
-    made = _Made[T]()
+    made = _ReadAheadQueue[T]()
     thread = threading.Thread(target=made.fill, args=(make,), name="waltap-snapshot", daemon=True)
     thread.start()
     try:
@@ -31,7 +31,7 @@ def ahead(make: Callable[[], Iterator[tuple[T, int]]], abandon: Callable[[], Non
         thread.join()
 
 
-class _Made(Generic[T]):
+class _ReadAheadQueue(Generic[T]):
     """What is between the two threads."""
 
     def __init__(self) -> None:

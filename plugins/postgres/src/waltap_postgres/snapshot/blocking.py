@@ -2,19 +2,19 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from waltap.errors import Retry, SnapshotError, SourceError
+from waltap.errors import RetryVerdict, SnapshotError, SourceError
 from waltap.signals.signal import SnapshotRequest
 from waltap.source.connector import ConnectorContext
 from waltap.transactions.transaction import SnapshotRows
-from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
+from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.errors import QueryCancelled
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.snapshot.condition import Judge, take_role
-from waltap_postgres.snapshot.plan import Work
+from waltap_postgres.snapshot.condition import ConditionCheck, take_role
+from waltap_postgres.snapshot.plan import ReadTask
 from waltap_postgres.snapshot.reader import SnapshotPoint, TablesReader, in_order, mark
-from waltap_postgres.snapshot.terms import Terms
-from waltap_postgres.snapshot.transaction import ReadingTransaction, Target
-from waltap_postgres.waiting import Watch
+from waltap_postgres.snapshot.terms import SnapshotOptions
+from waltap_postgres.snapshot.transaction import ReadingTransaction, SnapshotTable
+from waltap_postgres.waiting import ServerWaits
 
 __all__ = ["BlockingRead"]
 
@@ -30,9 +30,9 @@ class BlockingRead:
         properties: PostgresProperties,
         context: ConnectorContext,
         now: PostgresCatalogue,
-        watch: Watch,
+        watch: ServerWaits,
         reading: type[ReadingTransaction],
-        terms: Terms,
+        terms: SnapshotOptions,
     ) -> None:
         self._properties, self._context, self._now = properties, context, now
         self._watch, self._reading, self._terms = watch, reading, terms
@@ -64,9 +64,9 @@ class BlockingRead:
 
     def _targets(
         self, asked: dict[tuple[str, str], SnapshotRequest], refused: Refused
-    ) -> list[Target]:
+    ) -> list[SnapshotTable]:
         """Return the tables as they are now, in the order of an initial snapshot."""
-        found: list[Table] = []
+        found: list[CatalogTable] = []
         for place, request in asked.items():
             table = self._now.table(*place)
             if table is None:
@@ -79,7 +79,7 @@ class BlockingRead:
     def _read(
         self,
         transaction: ReadingTransaction,
-        targets: list[Target],
+        targets: list[SnapshotTable],
         asked: dict[tuple[str, str], SnapshotRequest],
         point: SnapshotPoint,
         refused: Refused,
@@ -94,7 +94,7 @@ class BlockingRead:
                 if statement:
                     transaction.session.execute(f"SET LOCAL statement_timeout = {limit_ms}")
                     session = transaction.session
-                    Judge(
+                    ConditionCheck(
                         relation.schema,
                         relation.table,
                         relation.oid,
@@ -114,14 +114,14 @@ class BlockingRead:
                     users_path=not statement,
                     before_stream=False,
                 )
-                yield from reader.read(Work([target]))
+                yield from reader.read(ReadTask([target]))
             except QueryCancelled as error:
                 if not statement:
                     raise
                 why = f"{error.problem}; waltap.signal.condition.timeout.ms is {limit_ms}"
                 refused(request, why)
             except (SourceError, SnapshotError) as error:
-                if error.retry is not Retry.NEVER:
+                if error.retry is not RetryVerdict.NEVER:
                     raise
                 refused(request, error.problem)
             transaction.session.execute("ROLLBACK TO SAVEPOINT waltap_asked")

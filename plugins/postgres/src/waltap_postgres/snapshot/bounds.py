@@ -13,10 +13,10 @@ from waltap.capture.source_type import root_type
 from waltap.decode.relation import Column, TypeKind
 from waltap.decode.tuple_image import Tuple
 
-__all__ = ["Bounded", "after_sql", "bounded", "one_of_sql", "up_to_sql"]
+__all__ = ["RangeColumn", "after_sql", "bounded", "one_of_sql", "up_to_sql"]
 
 
-class Bounded(msgspec.Struct, frozen=True):
+class RangeColumn(msgspec.Struct, frozen=True):
     """A column as a bound names it. ``quoted`` is its name, ``operators`` the schema of its type's
     operators, "" for built-in ones."""
 
@@ -29,15 +29,15 @@ class Bounded(msgspec.Struct, frozen=True):
         return symbol if not self.operators else f"OPERATOR({self.operators}.{symbol})"
 
 
-def bounded(column: Column) -> Bounded:
+def bounded(column: Column) -> RangeColumn:
     """Return ``column`` as a bound names it."""
     found = None if column.data_type is None else root_type(column.data_type)
     own = found is not None and found.kind is TypeKind.BASE and found.schema != "pg_catalog"
     schema = sql.Identifier(found.schema).as_string(None) if own and found else ""
-    return Bounded(sql.Identifier(column.name).as_string(None), column.nullable, schema)
+    return RangeColumn(sql.Identifier(column.name).as_string(None), column.nullable, schema)
 
 
-def after_sql(columns: Sequence[Bounded], bound: Tuple) -> str:
+def after_sql(columns: Sequence[RangeColumn], bound: Tuple) -> str:
     """Return the predicate "comes after ``bound``"."""
     if _as_rows(columns):
         return f"{_row(columns)} > {_row_of(bound)}"
@@ -48,14 +48,14 @@ def after_sql(columns: Sequence[Bounded], bound: Tuple) -> str:
     return "(" + " OR ".join(alternatives) + ")"
 
 
-def up_to_sql(columns: Sequence[Bounded], bound: Tuple) -> str:
+def up_to_sql(columns: Sequence[RangeColumn], bound: Tuple) -> str:
     """Return the predicate "comes no later than ``bound``"."""
     if _as_rows(columns):
         return f"{_row(columns)} <= {_row_of(bound)}"
     return f"NOT {after_sql(columns, bound)}"
 
 
-def one_of_sql(columns: Sequence[Bounded], keys: Sequence[Tuple]) -> str:
+def one_of_sql(columns: Sequence[RangeColumn], keys: Sequence[Tuple]) -> str:
     """Return the predicate "has one of these keys"; none of the columns is null there."""
     if not any(column.operators for column in columns):
         return f"{_row(columns)} IN ({', '.join(map(_row_of, keys))})"
@@ -66,7 +66,7 @@ def one_of_sql(columns: Sequence[Bounded], keys: Sequence[Tuple]) -> str:
     return f"({' OR '.join(equal)})"
 
 
-def _as_rows(columns: Sequence[Bounded]) -> bool:
+def _as_rows(columns: Sequence[RangeColumn]) -> bool:
     """Tell whether the comparison of rows, which an index serves as one range, says it."""
     return not any(column.nullable or column.operators for column in columns)
 
@@ -75,20 +75,20 @@ def _literal(value: object) -> str:
     return sql.Literal(value).as_string(None)
 
 
-def _above(column: Bounded, value: object) -> str:
+def _above(column: RangeColumn, value: object) -> str:
     if value is None:
         return "false"
     text = f"{column.quoted} {column.operator('>')} {_literal(value)}"
     return f"({text} OR {column.quoted} IS NULL)" if column.nullable else text
 
 
-def _equal(column: Bounded, value: object) -> str:
+def _equal(column: RangeColumn, value: object) -> str:
     if value is None:
         return f"{column.quoted} IS NULL"
     return f"{column.quoted} {column.operator('=')} {_literal(value)}"
 
 
-def _row(columns: Sequence[Bounded]) -> str:
+def _row(columns: Sequence[RangeColumn]) -> str:
     return _listed([column.quoted for column in columns])
 
 

@@ -11,9 +11,14 @@ from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.connection import connect, watch
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.snapshot.errors import SnapshotNotShared, TableOvertaken
-from waltap_postgres.snapshot.plan import Part, Work
+from waltap_postgres.snapshot.plan import ReadTask, TableSplit
 from waltap_postgres.snapshot.reader import SnapshotPoint, TablesReader
-from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, ReadingTransaction, Shape, Target
+from waltap_postgres.snapshot.transaction import (
+    ONE_SNAPSHOT,
+    CatalogShape,
+    ReadingTransaction,
+    SnapshotTable,
+)
 
 __all__ = ["PostgresChunk"]
 
@@ -29,9 +34,9 @@ class PostgresChunk(SnapshotChunk):
     given: str
     seen: str
     point: SnapshotPoint
-    target: Target
-    shape: Shape
-    part: Part | None
+    target: SnapshotTable
+    shape: CatalogShape
+    part: TableSplit | None
     visible: str
     count: int
     statement: str | None = None
@@ -65,6 +70,6 @@ class PostgresChunk(SnapshotChunk):
                     transaction, self.point, self.properties, later, statements=chosen
                 )
                 parts = () if self.part is None else (self.part,)
-                for piece in reader.read(Work([self.target], parts, visible=self.visible)):
+                for piece in reader.read(ReadTask([self.target], parts, visible=self.visible)):
                     piece.complete = piece.complete and self.count == 1
                     yield piece

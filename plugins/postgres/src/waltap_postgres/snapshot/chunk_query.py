@@ -14,20 +14,20 @@ from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Tuple
 from waltap.errors import SourceError
 from waltap.signals.signal import SnapshotRequest
-from waltap.snapshot.chunk_source import Chunk
-from waltap.source.published import EVERYTHING, Narrowed, Narrowing, nothing_left_out
+from waltap.snapshot.chunk_source import ReadChunk
+from waltap.source.published import EVERYTHING, Narrowed, PublishedSubset, nothing_left_out
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.connection import Session, driver_error
+from waltap_postgres.connection import PostgresSession, driver_error
 from waltap_postgres.errors import ConditionRefused, QueryCancelled, TableLocked
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 from waltap_postgres.replication.transport import copy_out
 from waltap_postgres.snapshot.bounds import after_sql, bounded, one_of_sql, up_to_sql
-from waltap_postgres.snapshot.condition import Judge, take_role
+from waltap_postgres.snapshot.condition import ConditionCheck, take_role
 from waltap_postgres.snapshot.copy_text import copy_rows
 from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, shapes
-from waltap_postgres.visibility import Visibility
-from waltap_postgres.waiting import Watch
+from waltap_postgres.visibility import SnapshotVisibility
+from waltap_postgres.waiting import ServerWaits
 
 __all__ = ["PostgresChunks", "where_sql"]
 
@@ -50,7 +50,7 @@ class PostgresChunks:
         *,
         captures: Callable[[str, str], bool],
         version_num: int,
-        watch: Watch,
+        watch: ServerWaits,
         debezium: bool = False,
         narrowed: Narrowed = nothing_left_out,
         wait_s: Callable[[tuple[str, str]], float] = lambda _place: 0.0,
@@ -60,7 +60,7 @@ class PostgresChunks:
         ``narrowed`` gives what is published of tables of which not everything is. ``wait_s`` tells how
         long a table is not to be read yet."""
         self._wait_s = wait_s
-        self._narrowed, self._published = narrowed, dict[tuple[str, str], Narrowing]()
+        self._narrowed, self._published = narrowed, dict[tuple[str, str], PublishedSubset]()
         self._watch, self._debezium = watch, debezium
         self._partitioned: dict[tuple[str, str], bool] = {}
         self._catalogue, self._properties, self._connection = catalogue, properties, connection
@@ -73,7 +73,7 @@ class PostgresChunks:
             self._signal_columns = (
                 [identifier(c.name) for c in found.columns[:3]] if found else ["id", "type", "data"]
             )
-        self._session: Session | None = None
+        self._session: PostgresSession | None = None
         self._locked, self._locked_until = "", 0.0
 
     def known_tables(self) -> dict[tuple[str, str], list[tuple[str, str]]]:
@@ -102,9 +102,11 @@ class PostgresChunks:
             self._checked.add(request)
         return relation
 
-    def maximum(self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]) -> Chunk:
+    def maximum(
+        self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]
+    ) -> ReadChunk:
         if not self.readable(request):
-            return Chunk([], None, locked=True)
+            return ReadChunk([], None, locked=True)
         order = ", ".join(f"{identifier(relation.columns[i].name)} DESC" for i in key)
         return self.read(request, relation, f"{where_sql([], request)} ORDER BY {order} LIMIT 1")
 
@@ -118,7 +120,7 @@ class PostgresChunks:
         maximum: Tuple,
         limit: int,
         order: Sequence[int] = (),
-    ) -> Chunk:
+    ) -> ReadChunk:
         assert not order, "maximum gives none"
         chosen = [relation.columns[i] for i in key]
         columns = [bounded(column) for column in chosen]
@@ -141,7 +143,7 @@ class PostgresChunks:
         relation: Relation,
         key: tuple[int, ...],
         keys: Sequence[Tuple],
-    ) -> Chunk:
+    ) -> ReadChunk:
         columns = [bounded(relation.columns[i]) for i in key]
         return self.read(request, relation, where_sql([one_of_sql(columns, keys)], request))
 
@@ -177,8 +179,8 @@ class PostgresChunks:
         finally:
             self.close()
 
-    def _judge(self, session: Session, relation: Relation, condition: str) -> None:
-        Judge(
+    def _judge(self, session: PostgresSession, relation: Relation, condition: str) -> None:
+        ConditionCheck(
             relation.schema, relation.table, relation.oid, session.parsed, self._catalogue.query
         ).condition(identifier(relation.schema, relation.table), condition)
 
@@ -192,10 +194,10 @@ class PostgresChunks:
         """Tell whether a table may be read already. Raises: SourceError, OffsetError."""
         return not self._wait_s((request.schema, request.table))
 
-    def read(self, request: SnapshotRequest, relation: Relation, tail: str) -> Chunk:
+    def read(self, request: SnapshotRequest, relation: Relation, tail: str) -> ReadChunk:
         """Return the rows of a table's SELECT that ends in ``tail``. Raises: SourceError."""
         if time.monotonic() < self._locked_until:
-            return Chunk([], None, locked=True)
+            return ReadChunk([], None, locked=True)
         try:
             chunk = self._read_at_once(request, relation, tail)
         except TableLocked:
@@ -206,11 +208,11 @@ class PostgresChunks:
                     relation.name,
                 )
             self._locked = relation.name
-            return Chunk([], None, locked=True)
+            return ReadChunk([], None, locked=True)
         self._locked = ""
         return chunk
 
-    def _read_at_once(self, request: SnapshotRequest, relation: Relation, tail: str) -> Chunk:
+    def _read_at_once(self, request: SnapshotRequest, relation: Relation, tail: str) -> ReadChunk:
         names = ", ".join(identifier(c.name) for c in relation.columns)
         table = identifier(relation.schema, relation.table)
         alias = identifier(relation.table)
@@ -245,13 +247,13 @@ class PostgresChunks:
             return self._read_at_once(request, relation, tail)
         if until is not None and until[1]:
             text = None  # a standby does not tell which transactions are in progress
-        return Chunk(
+        return ReadChunk(
             rows,
-            None if text is None else Visibility.of_snapshot(text).saw,
+            None if text is None else SnapshotVisibility.of_snapshot(text).saw,
             None if until is None else until[0],
         )
 
-    def _kept_its_rows(self, session: Session, relation: Relation) -> bool:
+    def _kept_its_rows(self, session: PostgresSession, relation: Relation) -> bool:
         """Tell whether the snapshot could see the table's rows: one that was rewritten between the
         snapshot and the reading, which waited for that, looks empty. It is locked now."""
         oids = [relation.oid]
@@ -259,11 +261,11 @@ class PostgresChunks:
         now = shapes(self._catalogue, oids, deep=oids)
         return {oid: s.files for oid, s in then.items()} == {oid: s.files for oid, s in now.items()}
 
-    def _begun(self, limit_ms: int, *, lock_ms: int) -> Session:
+    def _begun(self, limit_ms: int, *, lock_ms: int) -> PostgresSession:
         """Return the reading session, in a transaction that may not write; a statement in it may take
         ``limit_ms``, 0 for as long as it likes, and wait ``lock_ms`` for a lock."""
         if self._session is None:
-            self._session = Session(
+            self._session = PostgresSession(
                 self._properties, role="incremental snapshot", watch=self._watch
             )
             self._session.execute("SET row_security = off")

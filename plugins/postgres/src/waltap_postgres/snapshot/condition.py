@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from waltap_postgres.connection import Session
+from waltap_postgres.connection import PostgresSession
 from waltap_postgres.errors import ConditionRefused
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 
-__all__ = ["Judge", "parse_tree", "take_role"]
+__all__ = ["ConditionCheck", "parse_tree", "take_role"]
 
 BUILT_IN: Final = 16384
 """OIDs below are of what the server brings."""
@@ -137,35 +137,35 @@ Parse = Callable[[str], str]
 
 
 @dataclass(slots=True)
-class Node:
+class ParseNode:
     """A node of a parse tree: its tag, and by the names of its fields what stands there."""
 
     tag: str
-    fields: dict[str, list["str | Node"]] = field(default_factory=dict)
+    fields: dict[str, list["str | ParseNode"]] = field(default_factory=dict)
 
     def numbers(self, name: str) -> list[int]:
         """Return the OIDs in a field."""
         return [int(v) for v in self.fields.get(name, ()) if isinstance(v, str) and v.isdecimal()]
 
-    def walk(self) -> Iterator["Node"]:
+    def walk(self) -> Iterator["ParseNode"]:
         """Yield this node and all below it."""
         waiting = [self]
         while waiting:
             node = waiting.pop()
             yield node
             for values in node.fields.values():
-                waiting += [value for value in values if isinstance(value, Node)]
+                waiting += [value for value in values if isinstance(value, ParseNode)]
 
 
-def parse_tree(text: str) -> list[Node]:
+def parse_tree(text: str) -> list[ParseNode]:
     """Return the nodes that ``text``, as the server prints a parse tree, begins with."""
-    root = Node("")
+    root = ParseNode("")
     values = root.fields.setdefault("", [])
-    stack: list[tuple[Node, list[str | Node]]] = []
+    stack: list[tuple[ParseNode, list[str | ParseNode]]] = []
     node, opens = root, False
     for word in NODES.findall(text):
         if opens:
-            made = Node(word)
+            made = ParseNode(word)
             values.append(made)
             stack.append((node, values))
             node, values, opens = made, made.fields.setdefault("", []), False
@@ -181,10 +181,10 @@ def parse_tree(text: str) -> list[Node]:
             values = node.fields.setdefault(word[1:], [])
         elif word not in "()":
             values.append(word)
-    return [value for value in root.fields[""] if isinstance(value, Node)]
+    return [value for value in root.fields[""] if isinstance(value, ParseNode)]
 
 
-def take_role(session: Session, properties: PostgresProperties) -> None:
+def take_role(session: PostgresSession, properties: PostgresProperties) -> None:
     """Give up the connection's own rights for the rest of the transaction, where the profile names a role.
 
     Raises: SourceError where the connection's role is no member of it.
@@ -194,7 +194,7 @@ def take_role(session: Session, properties: PostgresProperties) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
+class ConditionCheck:
     """Judges what a signal asks of one table, in a transaction that reads it.
 
     ``parse`` has the server parse one statement in that transaction and returns the tree's text: its lock
@@ -293,7 +293,7 @@ class Judge:
 
     # --- the tree ---
 
-    def _tree(self, text: str) -> Node:
+    def _tree(self, text: str) -> ParseNode:
         nodes = [node for root in parse_tree(text) for node in root.walk()]
         queries = [node for node in nodes if node.tag == "QUERY"]
         if len(queries) != 1:
@@ -310,7 +310,7 @@ class Judge:
             raise ConditionRefused(f"it reads another relation than {self.schema}.{self.table}")
         return query
 
-    def _columns(self, query: Node) -> None:
+    def _columns(self, query: ParseNode) -> None:
         """Refuse a SELECT whose rows are not the table's: values that it makes itself would be delivered
         as the table's, and a column under another's name would pass that one's mask."""
         names = {
@@ -321,12 +321,14 @@ class Judge:
             )
         }
         for entry in query.fields["targetList"]:
-            if not isinstance(entry, Node) or entry.fields["resjunk"] == ["true"]:
+            if not isinstance(entry, ParseNode) or entry.fields["resjunk"] == ["true"]:
                 continue
             called = re.sub(r"\\(.)", r"\1", " ".join(map(str, entry.fields["resname"])))
             value = entry.fields["expr"][0]
             numbers = (
-                value.numbers("varattno") if isinstance(value, Node) and value.tag == "VAR" else []
+                value.numbers("varattno")
+                if isinstance(value, ParseNode) and value.tag == "VAR"
+                else []
             )
             if [names.get(number) for number in numbers] != [called]:
                 raise ConditionRefused(
@@ -334,7 +336,7 @@ class Judge:
                     "has columns of the table under their own names"
                 )
 
-    def _expressions(self, nodes: Iterable[Node], allowed: frozenset[str]) -> None:
+    def _expressions(self, nodes: Iterable[ParseNode], allowed: frozenset[str]) -> None:
         """Refuse what may run anything but what the server brings."""
         calls: set[int] = set()
         types: set[int] = set()

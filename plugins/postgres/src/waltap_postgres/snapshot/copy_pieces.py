@@ -7,7 +7,7 @@ from typing import Final
 
 from waltap.decode.tuple_image import Tuple
 from waltap.transactions.row_block import RowBlock
-from waltap_postgres.connection import Session
+from waltap_postgres.connection import PostgresSession
 from waltap_postgres.replication.copy_buffer import (
     BUFFER_BYTES,
     HEAD,
@@ -36,7 +36,7 @@ columns, values and lines, and twice as many rows in one are hardly quicker."""
 
 
 def copy_pieces(
-    session: Session, sql: str, width: int, most: int, *, reads_ahead: bool
+    session: PostgresSession, sql: str, width: int, most: int, *, reads_ahead: bool
 ) -> Iterator[Sequence[Tuple]]:
     """Yield the rows of the SELECT ``sql``, of ``width`` columns, in pieces of at most ``most`` rows:
     lists of tuples, or a `RowBlock` where a piece is large. A caller that stops early leaves the

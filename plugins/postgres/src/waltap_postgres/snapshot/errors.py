@@ -1,6 +1,6 @@
 """What can be wrong with the reading of tables: WT-40xx."""
 
-from waltap.errors import Retry, SnapshotError
+from waltap.errors import RetryVerdict, SnapshotError
 
 __all__ = [
     "SnapshotInterrupted",
@@ -36,7 +36,7 @@ class TableOvertaken(SnapshotError):
     """DDL came between the snapshot's point and the reading of a table."""
 
     code = "WT-4003"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = (
         "The snapshot starts over by itself; snapshot.locking.mode=shared keeps DDL waiting until "
         "{table} has been read."
@@ -47,7 +47,7 @@ class SnapshotNotShared(SnapshotError):
     """A connection that reads a part of a snapshot does not see what the others see."""
 
     code = "WT-4004"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = (
         "The snapshot is taken again by itself. Where something between waltap and the server hands "
         "connections to several servers, name one in database.hostname, or set snapshot.max.threads=1."
@@ -81,7 +81,7 @@ class SnapshotTooOld(SnapshotError):
     ``old_snapshot_threshold`` of the server allows (PostgreSQL before 17)."""
 
     code = "WT-4007"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = (
         "waltap reads the rest in a new snapshot by itself; chunks that are durable stay. Where tables "
         "take longer than the server allows it never ends: ALTER SYSTEM SET old_snapshot_threshold = -1; "

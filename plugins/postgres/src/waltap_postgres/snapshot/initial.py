@@ -5,22 +5,27 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 
 from waltap.snapshot.progress import SnapshotProgress
-from waltap.source.connector import ConnectorContext, SourceLacks, Start
+from waltap.source.connector import ConnectorContext, SourceLacks, StartPosition
 from waltap.transactions.transaction import SnapshotRows
-from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
+from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.connection import watch
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import published_by_any
 from waltap_postgres.snapshot.chunk import PostgresChunk
 from waltap_postgres.snapshot.errors import TableOvertaken
 from waltap_postgres.snapshot.parallel import ParallelReading
-from waltap_postgres.snapshot.plan import Part, Planner, Work
+from waltap_postgres.snapshot.plan import ReadTask, SnapshotPlanner, TableSplit
 from waltap_postgres.snapshot.position import AskedBefore
 from waltap_postgres.snapshot.reader import SnapshotPoint, TablesReader, mark, snapshot_tables
 from waltap_postgres.snapshot.resumed import left_to_read, to_restart
-from waltap_postgres.snapshot.terms import Terms
-from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, ReadingTransaction, Shape, Target
-from waltap_postgres.waiting import Watch
+from waltap_postgres.snapshot.terms import SnapshotOptions
+from waltap_postgres.snapshot.transaction import (
+    ONE_SNAPSHOT,
+    CatalogShape,
+    ReadingTransaction,
+    SnapshotTable,
+)
+from waltap_postgres.waiting import ServerWaits
 
 __all__ = ["InitialSnapshot"]
 
@@ -42,12 +47,12 @@ class InitialSnapshot:
         properties: PostgresProperties,
         context: ConnectorContext,
         now: PostgresCatalogue,
-        captured: Callable[[PostgresCatalogue], list[Table]],
-        watching: Watch,
+        captured: Callable[[PostgresCatalogue], list[CatalogTable]],
+        watching: ServerWaits,
         reading: type[ReadingTransaction],
-        planner: type[Planner],
+        planner: type[SnapshotPlanner],
         version_num: int,
-        terms: Terms,
+        terms: SnapshotOptions,
     ) -> None:
         """``captured`` returns the captured tables as a catalogue has them."""
         self._properties, self._context, self._now = properties, context, now
@@ -61,7 +66,7 @@ class InitialSnapshot:
         self._given: str | None = None  # the snapshot, for connections that read at the same time
         self.estimates: dict[int, int] = {}
 
-    def targets(self, captured: list[Table]) -> list[Target]:
+    def targets(self, captured: list[CatalogTable]) -> list[SnapshotTable]:
         """Return what of the captured tables a snapshot reads, in order."""
         debezium, root = self._context.debezium, self._properties.publish_via_partition_root
         signals = self._context.capture.signal_table
@@ -84,7 +89,7 @@ class InitialSnapshot:
             pause(self._properties.snapshot_delay_ms / 1000)
             self._delayed = True
 
-    def lock(self, captured: list[Table], *, exported: bool) -> None:
+    def lock(self, captured: list[CatalogTable], *, exported: bool) -> None:
         """Where the terms say so: lock the tables from now on, before there is a snapshot, until it has
         been read. Raises: SourceError, SnapshotError."""
         statements = self._terms.locks(self.targets(captured))
@@ -102,7 +107,7 @@ class InitialSnapshot:
         )
         self.close()
 
-    def go_on(self, captured: list[Table], progress: SnapshotProgress | None) -> str:
+    def go_on(self, captured: list[CatalogTable], progress: SnapshotProgress | None) -> str:
         """Begin to read what ``progress`` says is missing, as `lock` and `begin` do: the exported snapshot
         is gone. Return what is to be known of it. Raises: SourceError."""
         assert progress is not None
@@ -157,7 +162,7 @@ class InitialSnapshot:
         return ONE_SNAPSHOT if exported else self._terms.isolation
 
     def pieces(
-        self, captured: list[Table], published_as: Sequence[str], start: Start
+        self, captured: list[CatalogTable], published_as: Sequence[str], start: StartPosition
     ) -> Iterator[SnapshotRows]:
         """Read the tables. ``captured``: as they were before the publications ``published_as`` were made.
         Raises: SnapshotError, ConnectionLost."""
@@ -173,7 +178,7 @@ class InitialSnapshot:
         self.close()
 
     def chunks(
-        self, captured: list[Table], published_as: Sequence[str], start: Start
+        self, captured: list[CatalogTable], published_as: Sequence[str], start: StartPosition
     ) -> list[PostgresChunk]:
         """Return what `pieces` would read, for others to read; until `close` nobody changes the tables.
 
@@ -199,10 +204,10 @@ class InitialSnapshot:
         self,
         leader: ReadingTransaction,
         point: SnapshotPoint,
-        work: Work,
-        target: Target,
-        shape: Shape | None,
-        part: Part | None,
+        work: ReadTask,
+        target: SnapshotTable,
+        shape: CatalogShape | None,
+        part: TableSplit | None,
     ) -> PostgresChunk:
         if shape is None or not leader.unchanged(target, shape):
             name = target.table.relation.name
@@ -225,12 +230,12 @@ class InitialSnapshot:
 
     def _prepared(
         self,
-        captured: list[Table],
+        captured: list[CatalogTable],
         published_as: Sequence[str],
-        start: Start,
+        start: StartPosition,
         *,
         shared: bool = False,
-    ) -> tuple[ReadingTransaction, SnapshotPoint, list[Work]]:
+    ) -> tuple[ReadingTransaction, SnapshotPoint, list[ReadTask]]:
         transaction = self._opened()
         point = self._point(transaction, start)
         targets = self.targets(self._in_snapshot(transaction.catalogue, captured, published_as))
@@ -243,11 +248,11 @@ class InitialSnapshot:
     def _works(
         self,
         transaction: ReadingTransaction,
-        targets: list[Target],
-        start: Start,
+        targets: list[SnapshotTable],
+        start: StartPosition,
         *,
         shared: bool,
-    ) -> list[Work]:
+    ) -> list[ReadTask]:
         """Return what is to be read, first what an earlier run has begun."""
         planner = self._planner(self._properties, self._now, self._version_num)
         lasting = self._context.resumes_snapshot and start.stream and self.steady
@@ -263,7 +268,7 @@ class InitialSnapshot:
                 shared=shared,
             )
         begun = [t for t in targets if str(t.oid) in snapshot.tables]
-        anew: list[Target] = []
+        anew: list[SnapshotTable] = []
         if self._context.restarts_tables:
             anew = to_restart(
                 transaction,
@@ -294,7 +299,7 @@ class InitialSnapshot:
         return works
 
     def _read(
-        self, leader: ReadingTransaction, point: SnapshotPoint, works: Sequence[Work]
+        self, leader: ReadingTransaction, point: SnapshotPoint, works: Sequence[ReadTask]
     ) -> Iterator[SnapshotRows]:
         """Yield what the works give, by as many connections as may read."""
         properties, threads = self._properties, self._properties.snapshot_max_threads
@@ -345,8 +350,8 @@ class InitialSnapshot:
             transaction.close()
 
     def _in_snapshot(
-        self, then: PostgresCatalogue, captured: list[Table], published_as: Sequence[str]
-    ) -> list[Table]:
+        self, then: PostgresCatalogue, captured: list[CatalogTable], published_as: Sequence[str]
+    ) -> list[CatalogTable]:
         """Return the tables as the snapshot has them, with those that came after the publication was
         made where it covers them: their rows would come from nowhere else."""
         known = {table.relation.oid for table in captured}
@@ -360,7 +365,7 @@ class InitialSnapshot:
             if t.relation.oid in known or (t.relation.schema, t.relation.table) in covered
         ]
 
-    def _point(self, transaction: ReadingTransaction, start: Start) -> SnapshotPoint:
+    def _point(self, transaction: ReadingTransaction, start: StartPosition) -> SnapshotPoint:
         """Return where the reading transaction stands, or that whose snapshot goes on: no further than
         what its rows lack. A standby gives no transaction id.
 

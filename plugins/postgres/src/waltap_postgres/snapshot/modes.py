@@ -1,59 +1,59 @@
 """Debezium's snapshot modes as predicates of what a start knows."""
 
 from waltap.config.property import Properties, declare
-from waltap.snapshot.snapshotter import Known, Snapshotter
+from waltap.snapshot.snapshotter import SnapshotFacts, Snapshotter
 from waltap.specs import SnapshotterSpec
 from waltap_postgres.snapshot.errors import SnapshotInterrupted
 
 __all__ = ["SNAPSHOTTERS", "InitialOnly"]
 
 
-class Always(Snapshotter):
+class AlwaysSnapshotter(Snapshotter):
     """Every start reads the tables, then streams; a link that comes back is no start."""
 
-    def takes_snapshot(self, known: Known) -> bool:
+    def takes_snapshot(self, known: SnapshotFacts) -> bool:
         return not known.reconnects or known.snapshot_incomplete
 
-    def streams(self, known: Known) -> bool:
+    def streams(self, known: SnapshotFacts) -> bool:
         return True
 
-    def resumes(self, known: Known) -> bool:
+    def resumes(self, known: SnapshotFacts) -> bool:
         return known.reconnects  # a start reads everything
 
 
-class Initial(Snapshotter):
+class InitialSnapshotter(Snapshotter):
     """Reads the tables when there is no offset yet, or the last snapshot did not end."""
 
-    def takes_snapshot(self, known: Known) -> bool:
+    def takes_snapshot(self, known: SnapshotFacts) -> bool:
         return not known.offset or known.snapshot_incomplete
 
-    def streams(self, known: Known) -> bool:
+    def streams(self, known: SnapshotFacts) -> bool:
         return True
 
 
-class InitialOnly(Initial):
+class InitialOnly(InitialSnapshotter):
     """Like initial, and then it is done: no slot, no publication, no streaming."""
 
-    def streams(self, known: Known) -> bool:
+    def streams(self, known: SnapshotFacts) -> bool:
         return False
 
 
 class NoData(Snapshotter):
     """Streams from where the slot stands; reads no rows."""
 
-    def takes_snapshot(self, known: Known) -> bool:
+    def takes_snapshot(self, known: SnapshotFacts) -> bool:
         if known.snapshot_incomplete:
             raise SnapshotInterrupted("the last run ended in its snapshot")
         return False
 
-    def streams(self, known: Known) -> bool:
+    def streams(self, known: SnapshotFacts) -> bool:
         return True
 
 
-class WhenNeeded(Initial):
+class WhenNeeded(InitialSnapshotter):
     """Like initial, and also when the stored position can no longer be streamed from."""
 
-    def takes_snapshot(self, known: Known) -> bool:
+    def takes_snapshot(self, known: SnapshotFacts) -> bool:
         return super().takes_snapshot(known) or not known.position_available
 
     def recovers_lost_position(self) -> bool:
@@ -89,17 +89,17 @@ class ConfigurationBased(Snapshotter):
     def __init__(self, flags: ConfigurationBasedProperties) -> None:
         self._flags = flags
 
-    def takes_snapshot(self, known: Known) -> bool:
+    def takes_snapshot(self, known: SnapshotFacts) -> bool:
         if known.snapshot_incomplete and not self._flags.data:
             raise SnapshotInterrupted("the last run ended in its snapshot")
         if self._flags.data and (not known.reconnects or known.snapshot_incomplete):
             return True
         return not known.position_available and self._flags.on_data_error
 
-    def streams(self, known: Known) -> bool:
+    def streams(self, known: SnapshotFacts) -> bool:
         return self._flags.stream
 
-    def resumes(self, known: Known) -> bool:
+    def resumes(self, known: SnapshotFacts) -> bool:
         return known.reconnects or not self._flags.data
 
     def recovers_lost_position(self) -> bool:
@@ -110,10 +110,12 @@ SNAPSHOTTERS = (
     SnapshotterSpec(
         name="initial",
         summary="Snapshot when there is no offset, then stream (the default).",
-        factory=lambda _: Initial(),
+        factory=lambda _: InitialSnapshotter(),
     ),
     SnapshotterSpec(
-        name="always", summary="Snapshot at every start, then stream.", factory=lambda _: Always()
+        name="always",
+        summary="Snapshot at every start, then stream.",
+        factory=lambda _: AlwaysSnapshotter(),
     ),
     SnapshotterSpec(
         name="initial_only", summary="Snapshot, then stop.", factory=lambda _: InitialOnly()

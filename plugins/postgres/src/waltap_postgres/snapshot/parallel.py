@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 
 from waltap.source.connector import StopRequested
 from waltap.transactions.transaction import SnapshotRows
-from waltap_postgres.snapshot.plan import Work
+from waltap_postgres.snapshot.plan import ReadTask
 from waltap_postgres.snapshot.reader import TablesReader
 from waltap_postgres.snapshot.size import text_bytes
 from waltap_postgres.waiting import POLL_S
@@ -31,11 +31,11 @@ JOIN_S = 10.0
 Open = Callable[[Callable[[], bool]], contextlib.AbstractContextManager[TablesReader]]
 
 
-class _Closed(Exception):
+class _ReaderClosed(Exception):
     """Nobody takes pieces any more."""
 
 
-class _Lane:
+class _WorkQueue:
     """What waits of one piece of work."""
 
     __slots__ = ("bytes", "pieces")
@@ -51,7 +51,7 @@ class ParallelReading:
 
     def __init__(
         self,
-        works: Sequence[Work],
+        works: Sequence[ReadTask],
         threads: int,
         open_reader: Open,
         stopping: Callable[[], bool],
@@ -59,7 +59,7 @@ class ParallelReading:
         self._works, self._open, self._stopping = works, open_reader, stopping
         self._count = min(threads, sum(max(1, len(work.parts)) for work in works))
         self._changed = threading.Condition()
-        self._lanes = [_Lane() for _ in works]
+        self._lanes = [_WorkQueue() for _ in works]
         self._next = self._current = self._ahead = 0
         self._error: BaseException | None = None
         self._closed = False
@@ -82,7 +82,7 @@ class ParallelReading:
                 if thread.ident is not None:
                     thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _of(self, place: int, work: Work) -> Iterator[SnapshotRows]:
+    def _of(self, place: int, work: ReadTask) -> Iterator[SnapshotRows]:
         with self._changed:
             self._current = place
             self._ahead -= self._lanes[place].bytes
@@ -94,7 +94,7 @@ class ParallelReading:
             wanted -= piece.complete
             yield piece
 
-    def _taken(self, lane: _Lane) -> SnapshotRows:
+    def _taken(self, lane: _WorkQueue) -> SnapshotRows:
         with self._changed:
             while not lane.pieces:
                 if self._error is not None:
@@ -121,7 +121,7 @@ class ParallelReading:
                     with contextlib.closing(reader.read(self._works[place])) as pieces:
                         for piece in pieces:
                             self._put(place, piece)
-        except _Closed:
+        except _ReaderClosed:
             return
         except BaseException as error:  # noqa: BLE001 - whoever iterates raises it
             with self._changed:
@@ -151,14 +151,14 @@ class ParallelReading:
             while not self._closed and not self._room(place, lane):
                 self._changed.wait(POLL_S)
             if self._closed:
-                raise _Closed
+                raise _ReaderClosed
             lane.pieces.append((piece, size))
             lane.bytes += size
             if place != self._current:
                 self._ahead += size
             self._changed.notify_all()
 
-    def _room(self, place: int, lane: _Lane) -> bool:
+    def _room(self, place: int, lane: _WorkQueue) -> bool:
         if place == self._current:
             return lane.bytes < CURRENT_BYTES
         return self._ahead < AHEAD_BYTES

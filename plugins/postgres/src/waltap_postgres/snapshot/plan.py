@@ -13,24 +13,24 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
-from waltap.errors import Retry, SourceError
+from waltap.errors import RetryVerdict, SourceError
 from waltap.snapshot.progress import TableChunks
 from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
-from waltap_postgres.snapshot.bounds import Bounded, after_sql, bounded, up_to_sql
-from waltap_postgres.snapshot.transaction import ReadingTransaction, Shape, Target
+from waltap_postgres.snapshot.bounds import RangeColumn, after_sql, bounded, up_to_sql
+from waltap_postgres.snapshot.transaction import CatalogShape, ReadingTransaction, SnapshotTable
 
 __all__ = [
-    "Blocks",
+    "BlockRange",
     "KeyRange",
-    "Part",
-    "Planner",
     "Range",
-    "TablePlan",
+    "ReadTask",
+    "SnapshotPlanner",
     "TableSize",
-    "Work",
+    "TableSplit",
+    "TableSplits",
 ]
 
 log = logging.getLogger(__name__)
@@ -63,13 +63,13 @@ TID_RANGES = 140000
 """The version of the server from which it reads a range of ctid without reading the rest."""
 
 
-class Blocks(msgspec.Struct, frozen=True, tag="blocks"):
+class BlockRange(msgspec.Struct, frozen=True, tag="blocks"):
     """Rows that lie in the blocks from ``first`` up to, not with, ``end``; None: to the last one."""
 
     first: int
     end: int | None
 
-    def where(self, _shape: Shape) -> str:
+    def where(self, _shape: CatalogShape) -> str:
         """Return the condition."""
         terms = [f"ctid >= '({self.first},0)'::tid"]
         if self.end is not None:
@@ -85,9 +85,9 @@ class KeyRange(msgspec.Struct, frozen=True, tag="key"):
     after: tuple[str, ...] | None
     up_to: tuple[str, ...] | None
 
-    def where(self, shape: Shape) -> str:
+    def where(self, shape: CatalogShape) -> str:
         """Return the condition, with the names that columns have now."""
-        names = [Bounded(identifier(shape.columns[number][0])) for number in self.columns]
+        names = [RangeColumn(identifier(shape.columns[number][0])) for number in self.columns]
         terms = []
         if self.after is not None:
             terms.append(after_sql(names, self.after))
@@ -96,10 +96,10 @@ class KeyRange(msgspec.Struct, frozen=True, tag="key"):
         return " AND ".join(terms) or "true"
 
 
-Range = Blocks | KeyRange
+Range = BlockRange | KeyRange
 
 
-class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
+class TableSplits(msgspec.Struct, frozen=True, kw_only=True):
     """What `TableChunks.plan` holds of a table.
 
     ``basis`` is what the snapshot saw that it was read in first, as `Offset.visible_in` has it; ``files``
@@ -117,7 +117,7 @@ class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
         return TableChunks(plan=msgspec.json.encode(self).decode(), count=max(1, len(self.ranges)))
 
 
-class Part(msgspec.Struct, frozen=True):
+class TableSplit(msgspec.Struct, frozen=True):
     """What one query reads of a table: rows of the chunk ``index``, None for all rows there are, and which
     of them, "" for all."""
 
@@ -125,7 +125,7 @@ class Part(msgspec.Struct, frozen=True):
     rows: Range | None
     condition: str = ""
 
-    def where(self, shape: Shape) -> str:
+    def where(self, shape: CatalogShape) -> str:
         """Return what stands behind the table's name."""
         terms = [self.rows.where(shape)] if self.rows is not None else []
         if self.condition:
@@ -133,7 +133,7 @@ class Part(msgspec.Struct, frozen=True):
         return f" WHERE {' AND '.join(terms)}" if terms else ""
 
 
-class Work:
+class ReadTask:
     """Some tables that one connection reads whole, or one table whose ``parts`` several share.
 
     Whoever shares it holds a lock on the table from before it takes its first range until none is left to
@@ -142,8 +142,8 @@ class Work:
 
     def __init__(
         self,
-        targets: Sequence[Target],
-        parts: Sequence[Part] = (),
+        targets: Sequence[SnapshotTable],
+        parts: Sequence[TableSplit] = (),
         *,
         begins: Mapping[str, TableChunks] | None = None,
         visible: str = "",
@@ -166,7 +166,7 @@ class Work:
         self._arrived = 0
         self._lock = threading.Lock()
 
-    def take(self) -> Part | None:
+    def take(self) -> TableSplit | None:
         """Return the next part that nobody reads, None without any."""
         with self._lock:
             return self._free.pop(0) if self._free else None
@@ -203,7 +203,7 @@ class TableSize(msgspec.Struct, frozen=True):
     heap: bool
 
 
-class Planner:
+class SnapshotPlanner:
     """Cuts what is to be read into work. ``now`` is a catalogue that shows the present."""
 
     def __init__(
@@ -215,17 +215,17 @@ class Planner:
     def plan(
         self,
         transaction: ReadingTransaction,
-        targets: Sequence[Target],
+        targets: Sequence[SnapshotTable],
         *,
         basis: str = "",
         visible: str = "",
         chosen: Collection[str] = (),
         restarts: bool = False,
         shared: bool = False,
-    ) -> list[Work]:
+    ) -> list[ReadTask]:
         """Return the work, in the order in which tables are delivered. ``basis`` is what the transaction
-        sees, where a later start is to go on with what this one leaves; ``visible`` as `Work` has it;
-        ``chosen`` names tables that a SELECT of their own reads; ``restarts`` as `Work` has it;
+        sees, where a later start is to go on with what this one leaves; ``visible`` as `ReadTask` has it;
+        ``chosen`` names tables that a SELECT of their own reads; ``restarts`` as `ReadTask` has it;
         ``shared``: other processes read it, so that large tables are cut in any case.
         Raises: SourceError."""
         properties, self._chosen = self.properties, chosen
@@ -239,23 +239,23 @@ class Planner:
     def _work(
         self,
         transaction: ReadingTransaction,
-        targets: Sequence[Target],
+        targets: Sequence[SnapshotTable],
         sizes: dict[int, TableSize],
         basis: str,
         visible: str,
         *,
         restarts: bool,
-    ) -> Iterator[Work]:
-        def work(some: Sequence[Target], ranges: tuple[Range, ...] = ()) -> Work:
+    ) -> Iterator[ReadTask]:
+        def work(some: Sequence[SnapshotTable], ranges: tuple[Range, ...] = ()) -> ReadTask:
             begins = {
-                str(t.oid): TablePlan(
+                str(t.oid): TableSplits(
                     basis=basis, files=transaction.files(t.oid), ranges=ranges
                 ).chunks()
                 for t in some
                 if basis
             }
-            parts = [Part(index, each) for index, each in enumerate(ranges)]
-            return Work(
+            parts = [TableSplit(index, each) for index, each in enumerate(ranges)]
+            return ReadTask(
                 some,
                 parts,
                 begins=begins,
@@ -264,7 +264,7 @@ class Planner:
                 restarts=restarts,
             )
 
-        group: list[Target] = []
+        group: list[SnapshotTable] = []
         rows = 0
         for target in targets:
             size = sizes.get(target.oid)
@@ -283,12 +283,12 @@ class Planner:
         if group:
             yield work(group)
 
-    def _sizes(self, targets: Sequence[Target]) -> dict[int, TableSize]:
+    def _sizes(self, targets: Sequence[SnapshotTable]) -> dict[int, TableSize]:
         oids = [target.oid for target in targets]
         try:
             found = self.now.query(SIZES_SQL, (str(LOCK_WAIT_MS), oids))
         except SourceError as error:
-            if error.retry is not Retry.NEVER:
+            if error.retry is not RetryVerdict.NEVER:
                 raise
             found = self.now.query(PAGES_SQL, (str(LOCK_WAIT_MS), oids))
         return {
@@ -299,9 +299,9 @@ class Planner:
     def _by_rows(
         self,
         transaction: ReadingTransaction,
-        targets: Sequence[Target],
+        targets: Sequence[SnapshotTable],
         sizes: dict[int, TableSize],
-    ) -> list[Target]:
+    ) -> list[SnapshotTable]:
         """Return the targets by their number of rows: counted where the table is small, or was never
         analysed; else the planner's. Those with as many keep their order."""
         rows: dict[int, int] = {}
@@ -313,14 +313,14 @@ class Planner:
         down = self.properties.snapshot_order_by_row_count == "descending"
         return sorted(targets, key=lambda t: -rows[t.oid] if down else rows[t.oid])
 
-    def _count(self, transaction: ReadingTransaction, target: Target) -> int | None:
+    def _count(self, transaction: ReadingTransaction, target: SnapshotTable) -> int | None:
         """Return how many rows a table has; None where that cannot be had, by a lock or a privilege."""
         query = f"SELECT count(*)::text FROM {transaction.source(target)}"
         rows = transaction.attempt(query, LOCK_WAIT_MS)
         return None if rows is None else int(rows[0][0] or 0)
 
     def _cut(
-        self, transaction: ReadingTransaction, target: Target, size: TableSize
+        self, transaction: ReadingTransaction, target: SnapshotTable, size: TableSize
     ) -> tuple[Range, ...]:
         relation = target.table.relation
         properties = self.properties
@@ -333,7 +333,7 @@ class Planner:
         return self.ranges(transaction, target, size, threads * multiplier if threads > 1 else 1)
 
     def ranges(
-        self, transaction: ReadingTransaction, target: Target, size: TableSize, count: int
+        self, transaction: ReadingTransaction, target: SnapshotTable, size: TableSize, count: int
     ) -> tuple[Range, ...]:
         """Return the ranges of a table that ``count`` are wanted of; fewer than two: it is read whole."""
         if size.heap and not target.deep and self._version_num >= TID_RANGES:
@@ -341,13 +341,13 @@ class Planner:
             count = min(max(count, size.blocks // RANGE_BLOCKS), MOST_RANGES)
             starts: list[int | None] = [size.blocks * n // count for n in range(count)]
             return tuple(
-                Blocks(first or 0, end)
+                BlockRange(first or 0, end)
                 for first, end in zip(starts, [*starts[1:], None], strict=True)
             )
         return self._key_ranges(transaction, target, size, min(count, MOST_RANGES))
 
     def _key_ranges(
-        self, transaction: ReadingTransaction, target: Target, size: TableSize, count: int
+        self, transaction: ReadingTransaction, target: SnapshotTable, size: TableSize, count: int
     ) -> tuple[Range, ...]:
         relation = target.table.relation
         columns = {column.name: column for column in relation.columns}

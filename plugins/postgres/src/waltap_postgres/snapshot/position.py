@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.visibility import WHOLE, Visibility
+from waltap_postgres.visibility import WHOLE, SnapshotVisibility
 
 __all__ = ["AskedBefore"]
 
@@ -38,7 +38,7 @@ class AskedBefore:
         if now.standby() or (lsn := now.wal_end()) is None:
             return None
         text = now.snapshot()
-        running = Visibility.of_snapshot(text).in_progress if text else frozenset()
+        running = SnapshotVisibility.of_snapshot(text).in_progress if text else frozenset()
         ids = frozenset(xid % WHOLE for xid in running)
         return cls(lsn, ids - {xid for (xid,) in now.query(OPEN_SQL)} if ids else ids)
 
@@ -46,7 +46,7 @@ class AskedBefore:
         """Return where rows of the snapshot that saw ``seen`` stand (`Offset.visible_in`), when the stream
         begins at ``begin``: there, where a transaction may be in doubt, as nothing comes from before."""
         if self.committing and seen:
-            running = Visibility.of_snapshot(seen.partition("@")[0]).in_progress
+            running = SnapshotVisibility.of_snapshot(seen.partition("@")[0]).in_progress
             if not self.committing.isdisjoint(xid % WHOLE for xid in running):
                 return min(self.lsn, begin)
         return self.lsn

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from waltap.capture.java_regex import java_pattern
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Tuple
-from waltap.errors import Retry, SourceError
+from waltap.errors import RetryVerdict, SourceError
 from waltap.session import PINNED_AGAIN, USERS_PATH
 from waltap.transactions.transaction import SnapshotRows
-from waltap_postgres.catalog.catalogue import Table
-from waltap_postgres.connection import Session
+from waltap_postgres.catalog.catalogue import CatalogTable
+from waltap_postgres.connection import PostgresSession
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 from waltap_postgres.snapshot.copy_pieces import copy_pieces, reordered
@@ -21,8 +21,13 @@ from waltap_postgres.snapshot.errors import (
     SnapshotTooOld,
     TableOvertaken,
 )
-from waltap_postgres.snapshot.plan import Part, TablePlan, Work
-from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, ReadingTransaction, Shape, Target
+from waltap_postgres.snapshot.plan import ReadTask, TableSplit, TableSplits
+from waltap_postgres.snapshot.transaction import (
+    ONE_SNAPSHOT,
+    CatalogShape,
+    ReadingTransaction,
+    SnapshotTable,
+)
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +48,8 @@ class SnapshotPoint:
 
 
 def snapshot_tables(
-    captured: list[Table], properties: PostgresProperties, patterns: tuple[str, ...]
-) -> list[Table]:
+    captured: list[CatalogTable], properties: PostgresProperties, patterns: tuple[str, ...]
+) -> list[CatalogTable]:
     """Return the tables a snapshot reads, in order. ``patterns`` is ``table.include.list``."""
     wanted = [java_pattern(p) for p in properties.snapshot_include_collection_list]
     chosen = [
@@ -53,11 +58,11 @@ def snapshot_tables(
     return in_order(chosen, patterns)
 
 
-def in_order(tables: list[Table], patterns: tuple[str, ...]) -> list[Table]:
+def in_order(tables: list[CatalogTable], patterns: tuple[str, ...]) -> list[CatalogTable]:
     """Sort by the first pattern of the include list that fits, then by name."""
     compiled = [java_pattern(p) for p in patterns]
 
-    def rank(table: Table) -> tuple[int, str]:
+    def rank(table: CatalogTable) -> tuple[int, str]:
         name = table.relation.name
         places = (n for n, pattern in enumerate(compiled) if pattern.fullmatch(name))
         return next(places, len(compiled)), name
@@ -96,20 +101,20 @@ class TablesReader:
         self._statements, self._users_path = statements or {}, users_path
         self._before_stream, self._reads_ahead = before_stream, reads_ahead
 
-    def read(self, work: Work) -> Generator[SnapshotRows]:
+    def read(self, work: ReadTask) -> Generator[SnapshotRows]:
         """Yield the rows of some tables, or of as many parts of one as are left, unmarked.
 
         Raises: SnapshotReadFailed, TableOvertaken, ConnectionLost.
         """
         yield from self._parts(work) if work.parts else self._group(work, work.targets)
 
-    def _parts(self, work: Work) -> Iterator[SnapshotRows]:
+    def _parts(self, work: ReadTask) -> Iterator[SnapshotRows]:
         (target,) = work.targets
         transaction = self._transaction
         try:
             shape = transaction.hold([target]).get(target.oid)
         except SourceError as error:
-            if error.retry is not Retry.NEVER:
+            if error.retry is not RetryVerdict.NEVER:
                 raise
             raise failed(target, error) from error
         if shape is not None and transaction.unchanged(target, shape):
@@ -121,12 +126,12 @@ class TablesReader:
         if work.take_all():
             yield from self._anew(target, work)
 
-    def _group(self, work: Work, group: Sequence[Target]) -> Iterator[SnapshotRows]:
+    def _group(self, work: ReadTask, group: Sequence[SnapshotTable]) -> Iterator[SnapshotRows]:
         transaction = self._transaction
         try:
             held = transaction.hold(group)
         except SourceError as error:
-            if error.retry is not Retry.NEVER:
+            if error.retry is not RetryVerdict.NEVER:
                 raise
             if len(group) == 1:
                 raise failed(group[0], error) from error
@@ -146,7 +151,7 @@ class TablesReader:
         for target in changed:
             yield from self._anew(target, work)
 
-    def _anew(self, target: Target, work: Work) -> Iterator[SnapshotRows]:
+    def _anew(self, target: SnapshotTable, work: ReadTask) -> Iterator[SnapshotRows]:
         """Read a table in a snapshot that is later than what was done to it. Of one that was begun before,
         the stream leaves out no more than before: rows that are gone may be at the destination."""
         name = target.table.relation.name
@@ -169,7 +174,7 @@ class TablesReader:
                         f"{name} was rewritten and became {table.relation.name} before it was read",
                         table=name,
                     )
-                target = Target.of(table, target.published, deep=target.deep)
+                target = SnapshotTable.of(table, target.published, deep=target.deep)
                 transaction.expect([target])
                 shape = transaction.hold([target]).get(target.oid)
                 if shape is None or not transaction.unchanged(target, shape):
@@ -187,7 +192,7 @@ class TablesReader:
                 )
                 yield from _begun_anew(pieces, target, visible, shape, work)
             except SourceError as error:
-                if error.retry is not Retry.NEVER:
+                if error.retry is not RetryVerdict.NEVER:
                     raise
                 raise failed(target, error) from error
             finally:
@@ -198,10 +203,10 @@ class TablesReader:
     def _rows(
         self,
         transaction: ReadingTransaction,
-        target: Target,
-        shape: Shape,
+        target: SnapshotTable,
+        shape: CatalogShape,
         visible: str = "",
-        part: Part | None = None,
+        part: TableSplit | None = None,
     ) -> Iterator[SnapshotRows]:
         """Yield the rows of one table, or a part of it, in pieces of about ``snapshot.fetch.size``."""
         chunk = 0 if part is None else part.index
@@ -225,7 +230,7 @@ class TablesReader:
             last.ends_chunk = True
             yield last
         except SourceError as error:
-            if error.retry is not Retry.NEVER:
+            if error.retry is not RetryVerdict.NEVER:
                 raise
             raise failed(target, error) from error
 
@@ -253,18 +258,22 @@ class TablesReader:
 
 
 def _begun_anew(
-    pieces: Iterator[SnapshotRows], target: Target, visible: str, shape: Shape, work: Work
+    pieces: Iterator[SnapshotRows],
+    target: SnapshotTable,
+    visible: str,
+    shape: CatalogShape,
+    work: ReadTask,
 ) -> Iterator[SnapshotRows]:
     """Say with the first piece that the table begins again, in the snapshot that saw ``visible``."""
     for number, piece in enumerate(pieces):
         if not number and work.resumable:
-            plan = TablePlan(basis=visible, files=shape.files, all_rows=work.begun)
+            plan = TableSplits(basis=visible, files=shape.files, all_rows=work.begun)
             piece.begins = {str(target.oid): plan.chunks()}
         yield piece
 
 
 def failed(
-    target: Target, error: SourceError
+    target: SnapshotTable, error: SourceError
 ) -> SnapshotReadFailed | SnapshotSelectNarrow | SnapshotTooOld:
     """Return what a server's refusal to read a table means."""
     name = target.table.relation.name
@@ -281,7 +290,10 @@ def failed(
 
 
 def _select(
-    session: Session, target: Target, shape: Shape, statements: Mapping[str, str]
+    session: PostgresSession,
+    target: SnapshotTable,
+    shape: CatalogShape,
+    statements: Mapping[str, str],
 ) -> tuple[int, str, list[int | None] | None]:
     """Return how many columns the query gives, the query, and where in its rows the columns of the
     relation are; None: in their places."""
@@ -298,7 +310,7 @@ def _select(
     return len(names), override, places
 
 
-def _result_columns(session: Session, statement: str) -> list[str]:
+def _result_columns(session: PostgresSession, statement: str) -> list[str]:
     session.execute(f"DECLARE waltap_columns NO SCROLL CURSOR FOR {statement}")
     result = session.result("FETCH 0 FROM waltap_columns")
     names = [(result.fname(n) or b"").decode() for n in range(result.nfields)]

@@ -22,12 +22,12 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from waltap.errors import Retry, SourceError
+from waltap.errors import RetryVerdict, SourceError
 from waltap.snapshot.progress import TableChunks
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.snapshot.plan import LOCK_WAIT_MS, KeyRange, Part, TablePlan, Work
-from waltap_postgres.snapshot.transaction import ReadingTransaction, Target
-from waltap_postgres.visibility import Visibility, changed_since
+from waltap_postgres.snapshot.plan import LOCK_WAIT_MS, KeyRange, ReadTask, TableSplit, TableSplits
+from waltap_postgres.snapshot.transaction import ReadingTransaction, SnapshotTable
+from waltap_postgres.visibility import SnapshotVisibility, changed_since
 
 __all__ = ["left_to_read", "long_values", "to_restart"]
 
@@ -54,7 +54,7 @@ def long_values(now: PostgresCatalogue, tables: Mapping[str, TableChunks]) -> se
     try:
         return {oid for (oid,) in now.query(LONG_VALUES_SQL, (oids, str(LOCK_WAIT_MS)))}
     except SourceError as error:
-        if error.retry is not Retry.NEVER:
+        if error.retry is not RetryVerdict.NEVER:
             raise
         return set(oids)
 
@@ -62,24 +62,24 @@ def long_values(now: PostgresCatalogue, tables: Mapping[str, TableChunks]) -> se
 def to_restart(
     transaction: ReadingTransaction,
     now: PostgresCatalogue,
-    targets: Sequence[Target],
+    targets: Sequence[SnapshotTable],
     tables: Mapping[str, TableChunks],
     *,
     seen: str,
     chosen: Collection[str],
-) -> list[Target]:
+) -> list[SnapshotTable]:
     """Return those of the tables that have begun whose chunks cannot go on exactly, for a sink to which
     what came of them counts for nothing then: nothing of them is durable, or their rows lie elsewhere, or
     some rows' age is in doubt, or values lie out of line. Arguments as of `left_to_read`."""
-    then, long = Visibility.parse(seen), long_values(now, tables)
+    then, long = SnapshotVisibility.parse(seen), long_values(now, tables)
     assert then is not None, "only a server that tells what is visible lets a snapshot go on"
     found = []
     for target in targets:
         known = tables.get(str(target.oid))
         if known is None or known.complete:
             continue
-        plan = msgspec.json.decode(known.plan, type=TablePlan)
-        basis = Visibility.parse(plan.basis)
+        plan = msgspec.json.decode(known.plan, type=TableSplits)
+        basis = SnapshotVisibility.parse(plan.basis)
         if (
             not known.done
             or target.oid in long
@@ -95,25 +95,25 @@ def to_restart(
 
 def left_to_read(
     transaction: ReadingTransaction,
-    targets: Sequence[Target],
+    targets: Sequence[SnapshotTable],
     tables: Mapping[str, TableChunks],
     *,
     seen: str,
     chosen: Collection[str],
-) -> list[Work]:
+) -> list[ReadTask]:
     """Return the work that is left of tables that have begun. ``seen`` is what ``transaction`` sees,
     ``chosen`` names tables that a SELECT of the profile's reads."""
-    now = Visibility.parse(seen)
+    now = SnapshotVisibility.parse(seen)
     assert now is not None, "only a server that tells what is visible lets a snapshot go on"
     works = []
     for target in targets:
         known = tables.get(str(target.oid))
         if known is None or known.complete:
             continue
-        plan = msgspec.json.decode(known.plan, type=TablePlan)
+        plan = msgspec.json.decode(known.plan, type=TableSplits)
         if _lies_elsewhere(transaction, target, plan) or target.table.relation.name in chosen:
             files = transaction.files(target.oid)
-            anew = TablePlan(basis=plan.basis, files=files, all_rows=True)
+            anew = TableSplits(basis=plan.basis, files=files, all_rows=True)
             begins = {str(target.oid): anew.chunks()}
             works.append(_goes_on(target, plan, begins=begins))
             continue
@@ -123,14 +123,14 @@ def left_to_read(
 
 
 def _goes_on(
-    target: Target,
-    plan: TablePlan,
-    parts: Sequence[Part] = (),
+    target: SnapshotTable,
+    plan: TableSplits,
+    parts: Sequence[TableSplit] = (),
     begins: Mapping[str, TableChunks] | None = None,
     *,
     goes_on: bool = False,
-) -> Work:
-    return Work(
+) -> ReadTask:
+    return ReadTask(
         [target],
         parts,
         begins=begins,
@@ -141,7 +141,9 @@ def _goes_on(
     )
 
 
-def _lies_elsewhere(transaction: ReadingTransaction, target: Target, plan: TablePlan) -> bool:
+def _lies_elsewhere(
+    transaction: ReadingTransaction, target: SnapshotTable, plan: TableSplits
+) -> bool:
     shape = transaction.then.get(target.oid)
     if shape is None or plan.all_rows or shape.files != plan.files:
         return True
@@ -149,14 +151,14 @@ def _lies_elsewhere(transaction: ReadingTransaction, target: Target, plan: Table
     return not keys <= shape.columns.keys()
 
 
-def _missing(known: TableChunks, plan: TablePlan, now: Visibility) -> list[Part]:
-    basis = Visibility.parse(plan.basis)
+def _missing(known: TableChunks, plan: TableSplits, now: SnapshotVisibility) -> list[TableSplit]:
+    basis = SnapshotVisibility.parse(plan.basis)
     assert basis is not None
     changed, certain = changed_since(basis, now)
     unchanged = f"NOT {changed}" if certain else ""
     parts = [
-        Part(index, each, unchanged)
+        TableSplit(index, each, unchanged)
         for index, each in enumerate(plan.ranges or (None,))
         if index not in known.done
     ]
-    return parts or [Part(NO_CHUNK, None, "false")]
+    return parts or [TableSplit(NO_CHUNK, None, "false")]

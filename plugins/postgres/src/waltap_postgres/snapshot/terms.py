@@ -8,20 +8,20 @@ from waltap.decode.relation import Relation
 from waltap.snapshot.snapshotter import ISOLATIONS, SnapshotStart, Snapshotter
 from waltap.source.connector import ConnectorContext
 from waltap.source.published import EVERYTHING, Narrowed, nothing_left_out
-from waltap_postgres.catalog.catalogue import Table
+from waltap_postgres.catalog.catalogue import CatalogTable
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 from waltap_postgres.snapshot.errors import SnapshotModeUnclear
-from waltap_postgres.snapshot.transaction import ISOLATION, ONE_FOR_ALL, Target
+from waltap_postgres.snapshot.transaction import ISOLATION, ONE_FOR_ALL, SnapshotTable
 
-__all__ = ["Terms", "overrides"]
+__all__ = ["SnapshotOptions", "overrides"]
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T", str, bool, str | None)
 
 
-class Terms:
+class SnapshotOptions:
     """Asks the snapshot mode, and the plugins that answer in its place, for one start after the other:
     `about` says which."""
 
@@ -50,12 +50,12 @@ class Terms:
             self._mode, "reads", bool, self._mode.reads(relation, self._start), relation
         )
 
-    def targets(self, tables: Sequence[Table], *, deep: bool) -> list[Target]:
+    def targets(self, tables: Sequence[CatalogTable], *, deep: bool) -> list[SnapshotTable]:
         """Return what is read of tables, ``deep`` or not where they are not partitioned; no more than what
         is published."""
         narrowed = self._narrowed()
         return [
-            Target.of(
+            SnapshotTable.of(
                 table,
                 narrowed.get((table.relation.schema, table.relation.table), EVERYTHING),
                 deep=deep or table.partitioned,
@@ -63,7 +63,7 @@ class Terms:
             for table in tables
         ]
 
-    def statements(self, targets: Sequence[Target]) -> dict[str, str]:
+    def statements(self, targets: Sequence[SnapshotTable]) -> dict[str, str]:
         """Return the SELECTs of those tables that have one, by schema.table, of no other rows than are
         published. Raises: SnapshotModeUnclear."""
         found = {}
@@ -75,7 +75,7 @@ class Terms:
                 found[name] = statement
         return found
 
-    def chosen(self, target: Target) -> str | None:
+    def chosen(self, target: SnapshotTable) -> str | None:
         """Return the SELECT that the mode, not the profile, has for a table, of no other rows than are
         published. Raises: SnapshotModeUnclear."""
         if self._start is None:
@@ -86,7 +86,7 @@ class Terms:
         statement = (statement or "").strip().rstrip(";")
         return target.selected(statement) if statement else None
 
-    def locks(self, targets: Sequence[Target]) -> list[str]:
+    def locks(self, targets: Sequence[SnapshotTable]) -> list[str]:
         """Return the statements that lock tables, to be run before there is a snapshot."""
         own: list[str] = []
         shared = []
@@ -126,7 +126,7 @@ class Terms:
             )
         return word
 
-    def before(self, targets: Sequence[Target]) -> None:
+    def before(self, targets: Sequence[SnapshotTable]) -> None:
         """Tell the mode that the initial snapshot begins."""
         if self._start is not None:
             self._begun = True

@@ -16,24 +16,24 @@ from collections.abc import Sequence
 import msgspec
 from psycopg import pq
 
-from waltap.errors import ConnectionLost, Retry, SourceError
+from waltap.errors import ConnectionLost, RetryVerdict, SourceError
 from waltap.session import PINNED_AGAIN, USERS_PATH
-from waltap.source.published import EVERYTHING, Narrowing
-from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
-from waltap_postgres.connection import Session
+from waltap.source.published import EVERYTHING, PublishedSubset
+from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
+from waltap_postgres.connection import PostgresSession
 from waltap_postgres.errors import QueryFailed
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 from waltap_postgres.snapshot.errors import SnapshotLockRefused, SnapshotNotShared
-from waltap_postgres.waiting import Watch
+from waltap_postgres.waiting import ServerWaits
 
 __all__ = [
     "ISOLATION",
     "ONE_FOR_ALL",
     "ONE_SNAPSHOT",
+    "CatalogShape",
     "ReadingTransaction",
-    "Shape",
-    "Target",
+    "SnapshotTable",
     "shapes",
 ]
 
@@ -76,16 +76,16 @@ SELECT c.oid::int8, n.nspname::text, c.relname::text, f.paths, a.numbers, a.name
 """
 
 
-class Target(msgspec.Struct, frozen=True):
+class SnapshotTable(msgspec.Struct, frozen=True):
     """A table to read. ``deep``: with its partitions, or the tables that inherit from it. ``published``:
     what of it is read."""
 
-    table: Table
+    table: CatalogTable
     deep: bool
-    published: Narrowing = EVERYTHING
+    published: PublishedSubset = EVERYTHING
 
     @classmethod
-    def of(cls, table: Table, published: Narrowing, *, deep: bool) -> "Target":
+    def of(cls, table: CatalogTable, published: PublishedSubset, *, deep: bool) -> "SnapshotTable":
         """Return what of ``table`` is published, to be read."""
         relation = published.of(table.relation)
         if relation is not table.relation:
@@ -101,7 +101,7 @@ class Target(msgspec.Struct, frozen=True):
         return self.table.relation.oid
 
 
-class Shape(msgspec.Struct, frozen=True):
+class CatalogShape(msgspec.Struct, frozen=True):
     """What the catalogue says of a table at a moment: its name, the files that hold its rows, and by
     number each column's name and type."""
 
@@ -115,7 +115,7 @@ class Shape(msgspec.Struct, frozen=True):
         """Return ``schema.table``."""
         return f"{self.schema}.{self.table}"
 
-    def holds(self, other: "Shape") -> bool:
+    def holds(self, other: "CatalogShape") -> bool:
         """Tell whether a table of this shape still has the rows and columns of ``other``."""
         types = {number: kind for number, (_, kind) in self.columns.items()}
         return self.files == other.files and all(
@@ -127,10 +127,12 @@ class Shape(msgspec.Struct, frozen=True):
         return f"{'' if deep else 'ONLY '}{identifier(self.schema, self.table)}"
 
 
-def shapes(catalogue: PostgresCatalogue, oids: list[int], *, deep: list[int]) -> dict[int, Shape]:
+def shapes(
+    catalogue: PostgresCatalogue, oids: list[int], *, deep: list[int]
+) -> dict[int, CatalogShape]:
     """Return the shapes of the tables that exist, by OID; of those in ``deep`` with their children."""
     return {
-        oid: Shape(
+        oid: CatalogShape(
             schema,
             table,
             tuple(files),
@@ -145,7 +147,9 @@ def shapes(catalogue: PostgresCatalogue, oids: list[int], *, deep: list[int]) ->
     }
 
 
-def _shapes(catalogue: PostgresCatalogue, targets: Sequence[Target]) -> dict[int, Shape]:
+def _shapes(
+    catalogue: PostgresCatalogue, targets: Sequence[SnapshotTable]
+) -> dict[int, CatalogShape]:
     oids = [target.oid for target in targets]
     return shapes(catalogue, oids, deep=[target.oid for target in targets if target.deep])
 
@@ -155,13 +159,13 @@ class ReadingTransaction:
     the reading of some tables. ``now`` is a catalogue that shows the present."""
 
     def __init__(
-        self, properties: PostgresProperties, now: PostgresCatalogue, watch: Watch
+        self, properties: PostgresProperties, now: PostgresCatalogue, watch: ServerWaits
     ) -> None:
-        self.session = Session(properties, role="snapshot", watch=watch)
+        self.session = PostgresSession(properties, role="snapshot", watch=watch)
         self.catalogue = now.on(self.session.connection)
         self.properties, self._now = properties, now
         self._begun = False
-        self.then: dict[int, Shape] = {}
+        self.then: dict[int, CatalogShape] = {}
         # A policy that hides rows from this role must fail the snapshot, not shorten it; and rows come
         # in the order they lie in, also when another scan of the table is under way.
         self.session.execute("SET row_security = off; SET synchronize_seqscans = off")
@@ -176,7 +180,7 @@ class ReadingTransaction:
             try:
                 self.session.execute(statement)
             except SourceError as error:
-                if error.retry is not Retry.NEVER:
+                if error.retry is not RetryVerdict.NEVER:
                     raise
                 raise SnapshotLockRefused(
                     f"a lock of the snapshot was not to be had: {error.problem} ({statement})",
@@ -245,11 +249,11 @@ class ReadingTransaction:
         snapshot = self.catalogue.snapshot()
         return "" if snapshot is None else f"{snapshot}@{self.catalogue.horizon()}"
 
-    def expect(self, targets: Sequence[Target]) -> None:
+    def expect(self, targets: Sequence[SnapshotTable]) -> None:
         """Take note of the shapes that tables have in the snapshot."""
         self.then.update(_shapes(self.catalogue, targets))
 
-    def source(self, target: Target) -> str:
+    def source(self, target: SnapshotTable) -> str:
         """Return what stands after FROM, as names were in the snapshot."""
         return self.then[target.oid].source(deep=target.deep)
 
@@ -265,7 +269,7 @@ class ReadingTransaction:
         try:
             return self.session.execute(sql)
         except SourceError as error:
-            if error.retry is not Retry.NEVER:
+            if error.retry is not RetryVerdict.NEVER:
                 raise
             return None
         finally:
@@ -274,7 +278,7 @@ class ReadingTransaction:
                     "ROLLBACK TO SAVEPOINT waltap_attempt; RELEASE SAVEPOINT waltap_attempt"
                 )
 
-    def hold(self, targets: Sequence[Target]) -> dict[int, Shape]:
+    def hold(self, targets: Sequence[SnapshotTable]) -> dict[int, CatalogShape]:
         """Lock tables and return the shapes that they now have, by OID; of those that are gone, none.
 
         Raises: SourceError, for one of several tables without saying which.
@@ -308,7 +312,7 @@ class ReadingTransaction:
         """Release what `hold` locked; after an error of a query too."""
         self.session.execute("ROLLBACK TO SAVEPOINT waltap_tables")
 
-    def unchanged(self, target: Target, shape: Shape) -> bool:
+    def unchanged(self, target: SnapshotTable, shape: CatalogShape) -> bool:
         """Tell whether the rows of a table that is held are as the snapshot has them."""
         return shape.holds(self.then[target.oid])
 

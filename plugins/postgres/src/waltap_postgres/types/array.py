@@ -18,14 +18,14 @@ import msgspec
 from waltap.arrow.column import lists, strings
 from waltap.decode.relation import Column, DataType, TypeKind
 from waltap.json.schema import quote
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.mapping.type_mapping import (
     ColumnMapping,
     JsonExpression,
     TypeMapper,
     TypeOptions,
 )
-from waltap.mapping.value_form import Misfit, ValueForm, column_mapping, placeholder_text
+from waltap.mapping.value_form import OutOfRange, ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
 from waltap_postgres.types.claims import ARRAY_ELEMENTS, BUILTIN_OIDS, builtin_name
 from waltap_postgres.types.enum import written_labels
@@ -216,7 +216,7 @@ def _unavailable(name: str | None, items: Schema, options: TypeOptions) -> objec
     match name:
         case "text" | "varchar" | "bpchar" | "json" | "jsonb":
             return [text]
-        case "bytea" if items.kind is Kind.BYTES:
+        case "bytea" if items.kind is ConnectKind.BYTES:
             return [placeholder]
         case "int4":
             return _signed_bytes(placeholder)
@@ -246,10 +246,10 @@ def _build(column: Column, mapper: TypeMapper) -> ColumnMapping | None:
     if element is None:
         return None
     items = element.schema
-    misfit = Misfit(column.name, mapper.options)
-    reader = _Reader(column.data_type, element_type, element, misfit, mapper.options)
+    misfit = OutOfRange(column.name, mapper.options)
+    reader = _ArrayReader(column.data_type, element_type, element, misfit, mapper.options)
     form = ValueForm(
-        schema=Schema(kind=Kind.ARRAY, items=items),
+        schema=Schema(kind=ConnectKind.ARRAY, items=items),
         to_json=reader.json(element.to_json),
         to_connect=reader.connect,
         zero=[],
@@ -263,7 +263,7 @@ def _build(column: Column, mapper: TypeMapper) -> ColumnMapping | None:
     return column_mapping(column, mapper.options, form, misfit)
 
 
-def _by_label(reader: "_Reader", element_type: DataType) -> JsonExpression | None:
+def _by_label(reader: "_ArrayReader", element_type: DataType) -> JsonExpression | None:
     """Return an expression for arrays of an enum that knows its labels alone, as that of the enum does."""
     if element_type.kind is not TypeKind.ENUM:
         return None
@@ -304,7 +304,7 @@ def _element_mapping(
     return dataclasses.replace(opaque, from_binary=base.from_binary)
 
 
-class _Reader:
+class _ArrayReader:
     """Converters of one array column, bound once."""
 
     __slots__ = ("_delimiter", "_element", "_inner", "_misfit", "_parse")
@@ -314,7 +314,7 @@ class _Reader:
         array: DataType,
         element_type: DataType,
         element: ColumnMapping,
-        misfit: Misfit,
+        misfit: OutOfRange,
         options: TypeOptions,
     ) -> None:
         self._delimiter, self._parse = array.delimiter, _parser(array)
@@ -329,7 +329,7 @@ class _Reader:
         printed = element_type.kind is TypeKind.ENUM or (
             _known_name(element_type) in _PRINTED_BY_JAVA
         )
-        if self._element.schema.kind is not Kind.STRING:
+        if self._element.schema.kind is not ConnectKind.STRING:
             return lambda _: None
         if options.multidimensional_arrays == "literal":
             delimiter = self._delimiter

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from waltap.arrow.column import byte_strings, converted, strings
 from waltap.decode.relation import Column, DataType
 from waltap.mapping.column_default import default_value
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.mapping.type_mapping import ArrowMapping, ColumnMapping, TypeMapper, TypeOptions
 from waltap.mapping.value_form import ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
@@ -71,7 +71,7 @@ def binary_form(
             encode, unavailable = bytes.hex, placeholder_text(options)
         case _:
             return ValueForm(
-                schema=Schema(kind=Kind.BYTES),
+                schema=Schema(kind=ConnectKind.BYTES),
                 to_json=_base64_json
                 if read is bytea_bytes
                 else lambda text: f'"{_standard(read(text))}"',
@@ -82,7 +82,7 @@ def binary_form(
                 arrow=arrow,
             )
     return ValueForm(
-        schema=Schema(kind=Kind.STRING),
+        schema=Schema(kind=ConnectKind.STRING),
         to_json=lambda text: f'"{encode(read(text))}"',
         to_connect=lambda text: encode(read(text)),
         zero="",
@@ -139,7 +139,7 @@ def _build_bits(column: Column, mapper: TypeMapper) -> ColumnMapping:
     length = column.typmod if column.typmod > 0 else (2**31 - 1 if varying else 1)
     if length == 1:
         form = ValueForm(
-            schema=Schema(kind=Kind.BOOLEAN),
+            schema=Schema(kind=ConnectKind.BOOLEAN),
             to_json=_bit_json,
             to_connect=_bit,
             zero=False,
@@ -150,7 +150,7 @@ def _build_bits(column: Column, mapper: TypeMapper) -> ColumnMapping:
     else:
         form = ValueForm(
             schema=Schema(
-                kind=Kind.BYTES,
+                kind=ConnectKind.BYTES,
                 name="io.debezium.data.Bits",
                 version=1,
                 parameters=(("length", str(length)),),

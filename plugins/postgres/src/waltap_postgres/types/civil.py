@@ -25,7 +25,7 @@ DAY = 86_400_000_000
 _CACHED_DAYS = 65_536
 
 
-class _Days(dict[str, int]):
+class _EpochDays(dict[str, int]):
     """``YYYY-MM-DD`` → seconds since 1970 at its midnight; filled on use, emptied when full."""
 
     def __missing__(self, text: str) -> int:
@@ -39,10 +39,10 @@ class _Days(dict[str, int]):
         return seconds
 
 
-DAYS = _Days()
+DAYS = _EpochDays()
 
 
-class _Seconds(dict[str, int]):
+class _DaySeconds(dict[str, int]):
     """``HH:MM:SS`` → seconds since midnight, up to 24:00:00; filled on use, 86,401 at most."""
 
     def __missing__(self, text: str) -> int:
@@ -58,7 +58,7 @@ class _Seconds(dict[str, int]):
         return total
 
 
-SECONDS = _Seconds()
+SECONDS = _DaySeconds()
 
 
 def _day_number(year: int, month: int, day: int) -> int:

@@ -15,7 +15,7 @@ from waltap.arrow.column import AS_TEXT, strings
 from waltap.arrow.misfit import ArrowMisfit
 from waltap.decode.relation import Column, DataType
 from waltap.json.schema import quote
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.mapping.type_mapping import ArrowMapping, ColumnMapping, TypeMapper, TypeOptions
 from waltap.mapping.value_form import ValueForm, column_mapping
 from waltap_postgres.types.text import text_mapping
@@ -73,7 +73,7 @@ def _attribute(text: str, at: int, end: int) -> tuple[str | None, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Attributes:
+class _CompositeAttributes:
     """The attributes of one type with their mappings."""
 
     names: tuple[str, ...]
@@ -147,7 +147,7 @@ def composite_mapping(
         for name, mapping in zip(known.names, known.mappings, strict=True)
     )
     form = ValueForm(
-        schema=Schema(kind=Kind.STRUCT, fields=fields),
+        schema=Schema(kind=ConnectKind.STRUCT, fields=fields),
         to_json=known.json,
         to_connect=known.connect,
         zero=dict.fromkeys(known.names),
@@ -157,11 +157,11 @@ def composite_mapping(
     return column_mapping(column, mapper.options, form)
 
 
-def _attributes(data_type: DataType, mapper: TypeMapper) -> _Attributes:
+def _attributes(data_type: DataType, mapper: TypeMapper) -> _CompositeAttributes:
     mappings = []
     for name, kind, typmod in data_type.attributes:
         each = Column(name=name, type_oid=kind.oid, typmod=typmod, data_type=kind, nullable=True)
         found = mapper.column(each) or text_mapping(each, mapper)
         mappings.append(found.read or found)
     names = tuple(name for name, _type, _modifier in data_type.attributes)
-    return _Attributes(names, tuple(mappings), grown=not data_type.attributes_dropped)
+    return _CompositeAttributes(names, tuple(mappings), grown=not data_type.attributes_dropped)

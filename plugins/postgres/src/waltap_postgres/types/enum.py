@@ -7,7 +7,7 @@ from waltap.arrow.column import strings
 from waltap.decode.relation import Column, DataType, TypeKind
 from waltap.json.schema import quote
 from waltap.mapping.column_default import default_value
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.mapping.type_mapping import ColumnMapping, JsonExpression, TypeMapper
 from waltap.mapping.value_form import ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
@@ -26,7 +26,7 @@ def _build(column: Column, mapper: TypeMapper) -> ColumnMapping:
     literal = column.default if column.default and column.default.startswith("'") else None
     form = ValueForm(
         schema=Schema(
-            kind=Kind.STRING,
+            kind=ConnectKind.STRING,
             name="io.debezium.data.Enum",
             version=1,
             parameters=(("allowed", ",".join(column.data_type.labels)),),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from waltap.arrow.column import converted
 from waltap.decode.relation import Column
 from waltap.json.schema import number_json
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.mapping.java_number import double_text
 from waltap.mapping.printed_float import pg_double_text
 from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
@@ -22,22 +22,22 @@ __all__ = ["GEOMETRY_SPECS", "java_geometry", "native_from_binary"]
 
 _POINT_WKB = struct.Struct("<bIdd")
 
-_SRID = Field("srid", Schema(kind=Kind.INT32, optional=True))
+_SRID = Field("srid", Schema(kind=ConnectKind.INT32, optional=True))
 _POINT = Schema(
-    kind=Kind.STRUCT,
+    kind=ConnectKind.STRUCT,
     name="io.debezium.data.geometry.Point",
     version=1,
     doc="Geometry (POINT)",
     fields=(
-        Field("x", Schema(kind=Kind.FLOAT64)),
-        Field("y", Schema(kind=Kind.FLOAT64)),
-        Field("wkb", Schema(kind=Kind.BYTES, optional=True)),
+        Field("x", Schema(kind=ConnectKind.FLOAT64)),
+        Field("y", Schema(kind=ConnectKind.FLOAT64)),
+        Field("wkb", Schema(kind=ConnectKind.BYTES, optional=True)),
         _SRID,
     ),
 )
 
 
-class Point(NamedTuple):
+class PlanePoint(NamedTuple):
     """A point of the plane."""
 
     x: float
@@ -49,13 +49,13 @@ class Point(NamedTuple):
         return _POINT_WKB.pack(1, 1, self.x, self.y)
 
 
-def parse_point(text: str) -> Point:
+def parse_point(text: str) -> PlanePoint:
     """Return the point of ``(x,y)``."""
     if text[:1] != "(" or text[-1:] != ")":
         msg = "malformed point"
         raise ValueError(msg)
     x, y = text[1:-1].split(",")
-    return Point(float(x), float(y))
+    return PlanePoint(float(x), float(y))
 
 
 def _point_json(text: str) -> str:

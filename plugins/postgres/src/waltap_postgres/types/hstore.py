@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from waltap.arrow.column import converted
 from waltap.decode.relation import Column
 from waltap.json.schema import quote
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.mapping.type_mapping import ColumnMapping, TypeMapper, types_named
 from waltap.mapping.value_form import ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
@@ -55,7 +55,7 @@ def parse_hstore(text: str) -> dict[str, str | None]:
     return pairs
 
 
-class _Spread(dict[str, int]):
+class _JavaHashes(dict[str, int]):
     """Key → Java's hash of it as a HashMap spreads it; emptied when full."""
 
     def __missing__(self, key: str) -> int:
@@ -71,7 +71,7 @@ class _Spread(dict[str, int]):
         return code
 
 
-_SPREAD = _Spread()
+_SPREAD = _JavaHashes()
 
 
 def java_order(keys: Iterable[str]) -> list[str]:
@@ -148,9 +148,9 @@ def _build(column: Column, mapper: TypeMapper) -> ColumnMapping:
     if options.hstore_handling_mode == "map":
         form = ValueForm(
             schema=Schema(
-                kind=Kind.MAP,
-                keys=Schema(kind=Kind.STRING),
-                values=Schema(kind=Kind.STRING, optional=True),
+                kind=ConnectKind.MAP,
+                keys=Schema(kind=ConnectKind.STRING),
+                values=Schema(kind=ConnectKind.STRING, optional=True),
             ),
             to_json=_object,
             to_connect=_ordered,
@@ -161,7 +161,7 @@ def _build(column: Column, mapper: TypeMapper) -> ColumnMapping:
         )
     else:
         form = ValueForm(
-            schema=Schema(kind=Kind.STRING, name="io.debezium.data.Json", version=1),
+            schema=Schema(kind=ConnectKind.STRING, name="io.debezium.data.Json", version=1),
             to_json=lambda value: quote(_object(value)),
             to_connect=_object,
             zero="{}",

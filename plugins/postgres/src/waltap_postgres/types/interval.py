@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from waltap.arrow.column import converted
 from waltap.decode.relation import Column
 from waltap.mapping.column_default import default_value
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
-from waltap.mapping.value_form import Misfit, ValueForm, column_mapping, placeholder_text
+from waltap.mapping.value_form import OutOfRange, ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
 from waltap_postgres.types.civil import clock_text
 from waltap_postgres.types.claims import builtin
@@ -138,7 +138,7 @@ _ARROW = converted("interval", _string_type, _arrow_text, (("waltap.form", "iso8
 
 def _build_interval(column: Column, mapper: TypeMapper) -> ColumnMapping:
     options = mapper.options
-    misfit = Misfit(column.name, options)
+    misfit = OutOfRange(column.name, options)
     as_text = options.interval_handling_mode == "string"
 
     def to_connect(text: str) -> object:
@@ -155,7 +155,7 @@ def _build_interval(column: Column, mapper: TypeMapper) -> ColumnMapping:
 
     form = ValueForm(
         schema=Schema(
-            kind=Kind.STRING if as_text else Kind.INT64,
+            kind=ConnectKind.STRING if as_text else ConnectKind.INT64,
             name="io.debezium.time.Interval" if as_text else "io.debezium.time.MicroDuration",
             version=1,
         ),

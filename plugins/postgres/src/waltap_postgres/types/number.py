@@ -11,7 +11,7 @@ from waltap.arrow import column as arrow_column
 from waltap.decode.relation import Column
 from waltap.json import columns
 from waltap.mapping.column_default import default_value
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.mapping.java_number import float_text
 from waltap.mapping.printed_float import pg_double_text, pg_float_text, single
 from waltap.mapping.type_mapping import ColumnMapping, JsonExpression, TypeMapper
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-class _Booleans(dict[str, str]):
+class _BooleanTexts(dict[str, str]):
     """``t`` and ``f`` → JSON; any other text is refused as ValueError, not KeyError."""
 
     def __missing__(self, text: str) -> str:
@@ -36,7 +36,7 @@ class _Booleans(dict[str, str]):
         raise ValueError(msg)
 
 
-BOOLEANS = _Booleans(t="true", f="false")
+BOOLEANS = _BooleanTexts(t="true", f="false")
 
 
 def _bool(text: str) -> bool:
@@ -137,9 +137,9 @@ def whole_number(layout: str) -> Callable[[bytes], str]:
 
 
 _INTEGERS = {
-    "int2": (Kind.INT16, 2, whole_number(">h")),
-    "int4": (Kind.INT32, 4, whole_number(">i")),
-    "int8": (Kind.INT64, 8, whole_number(">q")),
+    "int2": (ConnectKind.INT16, 2, whole_number(">h")),
+    "int4": (ConnectKind.INT32, 4, whole_number(">i")),
+    "int8": (ConnectKind.INT64, 8, whole_number(">q")),
 }
 
 
@@ -163,7 +163,7 @@ _OID_ARROW = dataclasses.replace(arrow_column.integers(64), binary=None)
 
 def _build_bool(column: Column, mapper: TypeMapper) -> ColumnMapping:
     form = ValueForm(
-        schema=Schema(kind=Kind.BOOLEAN),
+        schema=Schema(kind=ConnectKind.BOOLEAN),
         to_json=BOOLEANS.__getitem__,
         to_connect=_bool,
         zero=False,
@@ -195,7 +195,7 @@ def _build_integer(column: Column, mapper: TypeMapper) -> ColumnMapping:
 
 def _build_oid(column: Column, mapper: TypeMapper) -> ColumnMapping:
     form = ValueForm(
-        schema=Schema(kind=Kind.INT64),
+        schema=Schema(kind=ConnectKind.INT64),
         to_json=whole_json,
         to_connect=int,
         zero=0,
@@ -212,7 +212,7 @@ def _build_float(column: Column, mapper: TypeMapper) -> ColumnMapping:
     double = builtin_name(column.data_type) == "float8"
     convert = float if double else single
     form = ValueForm(
-        schema=Schema(kind=Kind.FLOAT64 if double else Kind.FLOAT32),
+        schema=Schema(kind=ConnectKind.FLOAT64 if double else ConnectKind.FLOAT32),
         to_json=_double_json if double else _float_json,
         to_connect=convert,
         zero=0.0,

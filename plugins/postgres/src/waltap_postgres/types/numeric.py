@@ -15,9 +15,9 @@ from waltap.decode.relation import Column
 from waltap.json import columns
 from waltap.json.schema import number_json, quote
 from waltap.mapping.column_default import default_value
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.mapping.type_mapping import ArrowMapping, ColumnMapping, TypeMapper, TypeOptions
-from waltap.mapping.value_form import Misfit, ValueForm, column_mapping, placeholder_text
+from waltap.mapping.value_form import OutOfRange, ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
 from waltap_postgres.types.claims import builtin
 
@@ -33,11 +33,14 @@ _EXACT = Context(prec=200_000)
 """Wider than any numeric: 131,072 digits before and 16,383 after the point."""
 
 VARIABLE_SCALE = Schema(
-    kind=Kind.STRUCT,
+    kind=ConnectKind.STRUCT,
     name="io.debezium.data.VariableScaleDecimal",
     version=1,
     doc="Variable scaled decimal",
-    fields=(Field("scale", Schema(kind=Kind.INT32)), Field("value", Schema(kind=Kind.BYTES))),
+    fields=(
+        Field("scale", Schema(kind=ConnectKind.INT32)),
+        Field("value", Schema(kind=ConnectKind.BYTES)),
+    ),
 )
 
 
@@ -74,7 +77,7 @@ def _unscaled(text: str, scale: int) -> int:
     return int(scaled)
 
 
-def _precise_json(scale: int, misfit: Misfit) -> Callable[[str], str]:
+def _precise_json(scale: int, misfit: OutOfRange) -> Callable[[str], str]:
     """Return text → JSON of a Decimal of ``scale``; the server prints exactly that many decimals."""
     point = -scale - 1
 
@@ -114,7 +117,7 @@ def _unscaled_text(text: str, scale: int) -> int:
         raise ValueError(msg) from cause
 
 
-def _precise_connect(scale: int, misfit: Misfit) -> Callable[[str], object]:
+def _precise_connect(scale: int, misfit: OutOfRange) -> Callable[[str], object]:
     point = -scale - 1
 
     def to_connect(text: str) -> object:
@@ -160,7 +163,7 @@ def _exponent_scale(text: str) -> int:
         raise ValueError(msg) from cause
 
 
-def _variable_json(misfit: Misfit) -> Callable[[str], str]:
+def _variable_json(misfit: OutOfRange) -> Callable[[str], str]:
     def to_json(text: str) -> str:
         if text in SPECIAL:
             return misfit.json("numeric is NaN or infinite")
@@ -170,7 +173,7 @@ def _variable_json(misfit: Misfit) -> Callable[[str], str]:
     return to_json
 
 
-def _variable_connect(misfit: Misfit) -> Callable[[str], object]:
+def _variable_connect(misfit: OutOfRange) -> Callable[[str], object]:
     def to_connect(text: str) -> object:
         if text in SPECIAL:
             return misfit.connect("numeric is NaN or infinite")
@@ -214,7 +217,7 @@ def _build_numeric(column: Column, mapper: TypeMapper) -> ColumnMapping:
     match options.decimal_handling_mode:
         case "double":
             form = ValueForm(
-                schema=Schema(kind=Kind.FLOAT64),
+                schema=Schema(kind=ConnectKind.FLOAT64),
                 to_json=_double_json,
                 to_connect=_double,
                 zero=0.0,
@@ -226,7 +229,7 @@ def _build_numeric(column: Column, mapper: TypeMapper) -> ColumnMapping:
         case "string":
             convert = _string_connect(limits[1] if limits else None)
             form = ValueForm(
-                schema=Schema(kind=Kind.STRING),
+                schema=Schema(kind=ConnectKind.STRING),
                 to_json=lambda text: quote(convert(text)),
                 to_connect=convert,
                 zero=convert("0"),
@@ -263,7 +266,7 @@ def _build_precise(
     limits: tuple[int, int] | None,
     arrow: ArrowMapping,
 ) -> ColumnMapping:
-    misfit = Misfit(column.name, mapper.options)
+    misfit = OutOfRange(column.name, mapper.options)
     if limits is None:  # a struct: Debezium gives it no default
         form = ValueForm(
             schema=VARIABLE_SCALE,
@@ -293,7 +296,7 @@ def _build_precise(
 
 def _decimal_schema(parameters: tuple[tuple[str, str], ...]) -> Schema:
     return Schema(
-        kind=Kind.BYTES,
+        kind=ConnectKind.BYTES,
         name="org.apache.kafka.connect.data.Decimal",
         version=1,
         parameters=parameters,
@@ -356,7 +359,7 @@ def _build_money(column: Column, mapper: TypeMapper) -> ColumnMapping:
     match options.decimal_handling_mode:
         case "double":
             form = ValueForm(
-                schema=Schema(kind=Kind.FLOAT64),
+                schema=Schema(kind=ConnectKind.FLOAT64),
                 to_json=lambda text: number_json(float(_money(text)), single=False),
                 to_connect=lambda text: float(_money(text)),
                 zero=0.0,
@@ -365,7 +368,7 @@ def _build_money(column: Column, mapper: TypeMapper) -> ColumnMapping:
             )
         case "string":
             form = ValueForm(
-                schema=Schema(kind=Kind.STRING),
+                schema=Schema(kind=ConnectKind.STRING),
                 to_json=lambda text: f'"{_money(text):f}"',
                 to_connect=lambda text: f"{_money(text):f}",
                 zero=f"{Decimal(0).quantize(unit):f}",

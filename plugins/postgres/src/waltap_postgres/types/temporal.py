@@ -13,9 +13,9 @@ from waltap.arrow import column as arrow_column
 from waltap.decode.relation import Column
 from waltap.json import columns
 from waltap.mapping.column_default import default_value
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.mapping.type_mapping import ColumnMapping, JsonExpression, TypeMapper, TypeOptions
-from waltap.mapping.value_form import Misfit, ValueForm, column_mapping, placeholder_text
+from waltap.mapping.value_form import OutOfRange, ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
 from waltap_postgres.types.civil import (
     DAY,
@@ -53,7 +53,7 @@ def _digits(typmod: int) -> int:
     return typmod if 0 <= typmod <= 6 else 6
 
 
-def _schema(kind: Kind, name: str) -> Schema:
+def _schema(kind: ConnectKind, name: str) -> Schema:
     return Schema(kind=kind, name=name, version=1)
 
 
@@ -135,7 +135,7 @@ def _date_mapping(column: Column, options: TypeOptions, infinite_date: str) -> C
     if iso:
         to_text = _iso_day_converter(infinite_date)
         form = ValueForm(
-            schema=_schema(Kind.STRING, _DEBEZIUM + "IsoDate"),
+            schema=_schema(ConnectKind.STRING, _DEBEZIUM + "IsoDate"),
             to_json=to_json,
             to_connect=to_text,
             zero="1970-01-01Z",
@@ -149,7 +149,7 @@ def _date_mapping(column: Column, options: TypeOptions, infinite_date: str) -> C
         to_day = _day_converter(infinite_date)
         prefix = _CONNECT if options.time_precision_mode == "connect" else _DEBEZIUM
         form = ValueForm(
-            schema=_schema(Kind.INT32, prefix + "Date"),
+            schema=_schema(ConnectKind.INT32, prefix + "Date"),
             to_json=to_json,
             to_connect=to_day,
             zero=0,
@@ -165,11 +165,11 @@ def _date_mapping(column: Column, options: TypeOptions, infinite_date: str) -> C
 # --- time ---------------------------------------------------------------------------------------
 
 
-_TIME_UNITS: dict[str, tuple[Kind, str, int, int]] = {
-    "milli": (Kind.INT32, _DEBEZIUM + "Time", 1, 1000),
-    "connect": (Kind.INT32, _CONNECT + "Time", 1, 1000),
-    "micro": (Kind.INT64, _DEBEZIUM + "MicroTime", 1, 1),
-    "nano": (Kind.INT64, _DEBEZIUM + "NanoTime", 1000, 1),
+_TIME_UNITS: dict[str, tuple[ConnectKind, str, int, int]] = {
+    "milli": (ConnectKind.INT32, _DEBEZIUM + "Time", 1, 1000),
+    "connect": (ConnectKind.INT32, _CONNECT + "Time", 1, 1000),
+    "micro": (ConnectKind.INT64, _DEBEZIUM + "MicroTime", 1, 1),
+    "nano": (ConnectKind.INT64, _DEBEZIUM + "NanoTime", 1000, 1),
 }
 _TIMESTAMP_UNITS: dict[str, tuple[str, int, int]] = {
     "milli": (_DEBEZIUM + "Timestamp", 1, 1000),
@@ -217,7 +217,7 @@ def _build_time(column: Column, mapper: TypeMapper) -> ColumnMapping:
     options = mapper.options
     if options.time_precision_mode == "isostring":
         form = ValueForm(
-            schema=_schema(Kind.STRING, _DEBEZIUM + "IsoTime"),
+            schema=_schema(ConnectKind.STRING, _DEBEZIUM + "IsoTime"),
             to_json=lambda text: f'"{_iso_time(text)}"',
             to_connect=_iso_time,
             zero="00:00:00Z",
@@ -262,7 +262,7 @@ def _near_micros(text: str) -> int:
 
 
 def _number_converter(
-    unit: str, misfit: Misfit
+    unit: str, misfit: OutOfRange
 ) -> tuple[Callable[[str], str], Callable[[str], object]]:
     """Return text → JSON and text → Connect number of a unit; beyond int64 is a misfit."""
     _, multiplier, divisor = _TIMESTAMP_UNITS[unit]
@@ -359,7 +359,7 @@ def _build_timestamp(column: Column, mapper: TypeMapper) -> ColumnMapping:
     generated = "1970-01-01 00:00:00"
     if options.time_precision_mode == "isostring":
         form = ValueForm(
-            schema=_schema(Kind.STRING, _DEBEZIUM + "IsoTimestamp"),
+            schema=_schema(ConnectKind.STRING, _DEBEZIUM + "IsoTimestamp"),
             to_json=lambda text: f'"{_iso_timestamp(text)}"',
             to_connect=_iso_timestamp,
             zero="1970-01-01T00:00:00Z",
@@ -369,11 +369,11 @@ def _build_timestamp(column: Column, mapper: TypeMapper) -> ColumnMapping:
             arrow=arrow_column.timestamps(options),
         )
         return column_mapping(column, options, form)
-    misfit = Misfit(column.name, options)
+    misfit = OutOfRange(column.name, options)
     unit = _unit(options.time_precision_mode, _digits(column.typmod), adaptive_time=False)
     to_json, to_connect = _number_converter(unit, misfit)
     form = ValueForm(
-        schema=_schema(Kind.INT64, _TIMESTAMP_UNITS[unit][0]),
+        schema=_schema(ConnectKind.INT64, _TIMESTAMP_UNITS[unit][0]),
         to_json=to_json,
         to_connect=to_connect,
         zero=0,
@@ -434,7 +434,7 @@ def _build_timestamptz(column: Column, mapper: TypeMapper) -> ColumnMapping:
     digits = _digits(column.typmod)
     convert = _zoned_text(digits)
     form = ValueForm(
-        schema=_schema(Kind.STRING, _DEBEZIUM + "ZonedTimestamp"),
+        schema=_schema(ConnectKind.STRING, _DEBEZIUM + "ZonedTimestamp"),
         to_json=_zoned_json(digits, convert),
         to_connect=convert,
         zero="1970-01-01T00:00:00Z",
@@ -481,7 +481,7 @@ def _timetz_from_binary(data: bytes) -> str:
 
 def _build_timetz(column: Column, mapper: TypeMapper) -> ColumnMapping:
     form = ValueForm(
-        schema=_schema(Kind.STRING, _DEBEZIUM + "ZonedTime"),
+        schema=_schema(ConnectKind.STRING, _DEBEZIUM + "ZonedTime"),
         to_json=lambda text: f'"{_zoned_time(text)}"',
         to_connect=_zoned_time,
         zero="00:00:00Z",

@@ -7,7 +7,7 @@ from waltap.decode.relation import Column, DataType
 from waltap.json import columns
 from waltap.json.schema import quote
 from waltap.mapping.column_default import default_value
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.mapping.type_mapping import (
     ArrowMapping,
     ColumnMapping,
@@ -44,7 +44,7 @@ def text_mapping(
     ``generated`` stands for a default that is a function call; None: the type has no defaults.
     """
     form = ValueForm(
-        schema=Schema(kind=Kind.STRING, name=name, version=None if name is None else 1),
+        schema=Schema(kind=ConnectKind.STRING, name=name, version=None if name is None else 1),
         to_json=quote,
         to_connect=str,
         zero="",

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from waltap_sinks.changelog.properties import ChangeLogProperties
 
 if TYPE_CHECKING:
-    from waltap.files.store import Store
-    from waltap_sinks.changelog.manifest import NOTHING, Manifest, Mark, Segment, TableEntry
+    from waltap.files.store import FileStore
+    from waltap_sinks.changelog.manifest import NOTHING, LogPosition, Manifest, Segment, TableEntry
     from waltap_sinks.changelog.reader import ChangeLog
-    from waltap_sinks.changelog.readers import Reader, Readers
+    from waltap_sinks.changelog.readers import LogReader, LogReaders
     from waltap_sinks.changelog.sink import ChangeLogSink
 
 __all__ = [
@@ -20,21 +20,21 @@ __all__ = [
     "ChangeLog",
     "ChangeLogProperties",
     "ChangeLogSink",
+    "FileStore",
+    "LogPosition",
+    "LogReader",
+    "LogReaders",
     "Manifest",
-    "Mark",
-    "Reader",
-    "Readers",
     "Segment",
-    "Store",
     "TableEntry",
 ]
 
 _MODULES = {
     "ChangeLog": f"{__name__}.reader",
     "ChangeLogSink": f"{__name__}.sink",
-    "Reader": f"{__name__}.readers",
-    "Readers": f"{__name__}.readers",
-    "Store": "waltap.files.store",
+    "LogReader": f"{__name__}.readers",
+    "LogReaders": f"{__name__}.readers",
+    "FileStore": "waltap.files.store",
 }
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from waltap.cli.screen import echo
-from waltap_sinks.changelog.manifest import NOTHING, Manifest, Mark, bucket_of
+from waltap_sinks.changelog.manifest import NOTHING, LogPosition, Manifest, bucket_of
 from waltap_sinks.changelog.reader import ChangeLog
 from waltap_sinks.changelog.readers import HOLD_S
 
@@ -137,14 +137,14 @@ def _before(hours: float) -> str:
     return bucket_of(dt.datetime.now(dt.UTC) - dt.timedelta(hours=hours))
 
 
-def _mark(text: str) -> Mark:
+def _mark(text: str) -> LogPosition:
     try:
         epoch, end_lsn, ordinal = (int(part, 16) for part in text.split("-"))
     except ValueError as cause:
         raise typer.BadParameter(
             f"{text} is not a mark; `waltap changelog list` shows them", param_hint="--applied"
         ) from cause
-    return Mark(epoch, end_lsn, ordinal)
+    return LogPosition(epoch, end_lsn, ordinal)
 
 
 def _tables(step: Manifest) -> str:

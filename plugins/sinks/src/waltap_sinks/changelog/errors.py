@@ -15,7 +15,7 @@ SinkError
 └── RowsElsewhere           WT-5112   rows of a snapshot went past it, right into tables
 """
 
-from waltap.errors import Retry, SinkError
+from waltap.errors import RetryVerdict, SinkError
 
 __all__ = [
     "ChangeLogDamaged",
@@ -52,7 +52,7 @@ class TransactionGap(SinkError):
     """The middle of a transaction arrived, but this log has not seen its beginning."""
 
     code = "WT-5105"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = "Delivery starts again from the last manifest; if this lasts, report it as a bug."
 
 

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from waltap.files.store import Store
+from waltap.files.store import FileStore
 from waltap.unreadable import UNREADABLE
 from waltap_sinks.changelog.errors import ChangeLogDamaged
 
@@ -14,11 +14,11 @@ __all__ = ["log_identity", "make_log_identity", "same_place"]
 FILE: Final = "log.json"
 
 
-class _Identity(msgspec.Struct, frozen=True):
+class _LogIdentity(msgspec.Struct, frozen=True):
     id: str
 
 
-def log_identity(store: Store) -> str:
+def log_identity(store: FileStore) -> str:
     """Return the id of the log in ``store``, "" where an earlier version wrote it last.
 
     Raises: ChangeLogDamaged, FilesUnavailable.
@@ -26,16 +26,16 @@ def log_identity(store: Store) -> str:
     if FILE not in store.names(""):
         return ""
     try:
-        return msgspec.json.decode(store.read(FILE), type=_Identity).id
+        return msgspec.json.decode(store.read(FILE), type=_LogIdentity).id
     except UNREADABLE as cause:
         raise ChangeLogDamaged(f"{FILE} has no id: {cause}", path=store.uri(FILE)) from cause
 
 
-def make_log_identity(store: Store) -> str:
+def make_log_identity(store: FileStore) -> str:
     """Return the id of the log in ``store``, which gets one if it has none."""
     found = log_identity(store)
     if not found:
-        store.publish(FILE, msgspec.json.encode(_Identity(uuid.uuid4().hex)) + b"\n")
+        store.publish(FILE, msgspec.json.encode(_LogIdentity(uuid.uuid4().hex)) + b"\n")
         found = log_identity(store)  # of two that make one, the last is the log's
     return found
 

@@ -19,8 +19,8 @@ __all__ = [
     "NOTHING",
     "VERSION",
     "ColumnEntry",
+    "LogPosition",
     "Manifest",
-    "Mark",
     "Segment",
     "SnapshotPart",
     "TableEntry",
@@ -38,7 +38,7 @@ _SUM: Final = b',"crc32":"%08x"}\n'
 _NAME: Final = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{6})\.json")
 
 
-class Mark(msgspec.Struct, frozen=True, order=True):
+class LogPosition(msgspec.Struct, frozen=True, order=True):
     """A point of the change log; totally ordered. It stands for everything up to it.
 
     ``epoch`` counts server histories: it grows when a pipeline starts over, because LSNs of two
@@ -54,7 +54,7 @@ class Mark(msgspec.Struct, frozen=True, order=True):
         return f"{self.epoch:04x}-{self.end_lsn:016x}-{self.ordinal:06x}"
 
 
-NOTHING: Final = Mark(0, 0, 0)
+NOTHING: Final = LogPosition(0, 0, 0)
 """The mark before the first manifest."""
 
 
@@ -166,8 +166,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     version: int
-    mark: Mark
-    previous: Mark
+    mark: LogPosition
+    previous: LogPosition
     bucket: str
     transactions: int = 0
     rows: int = 0
@@ -208,7 +208,7 @@ def bucket_of(moment: dt.datetime) -> str:
     return moment.strftime("%Y%m%dT%H%M")[:-1]
 
 
-def manifest_name(previous: Mark, mark: Mark) -> str:
+def manifest_name(previous: LogPosition, mark: LogPosition) -> str:
     """Return the file name of the manifest that leads from ``previous`` to ``mark``.
 
     Names of one epoch sort in the order of the log.
@@ -217,10 +217,10 @@ def manifest_name(previous: Mark, mark: Mark) -> str:
     return f"{start:016x}-{mark.end_lsn:016x}-{mark.ordinal:06x}.json"
 
 
-def mark_of_name(epoch: int, name: str) -> Mark | None:
+def mark_of_name(epoch: int, name: str) -> LogPosition | None:
     """Return the mark that a manifest's file name tells, None for another file."""
     match = _NAME.fullmatch(name)
-    return None if match is None else Mark(epoch, int(match[2], 16), int(match[3], 16))
+    return None if match is None else LogPosition(epoch, int(match[2], 16), int(match[3], 16))
 
 
 def parse_manifest(data: bytes | str, path: str) -> Manifest:

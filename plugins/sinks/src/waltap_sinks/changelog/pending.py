@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from waltap_sinks.changelog.manifest import TableEntry
 from waltap_sinks.changelog.segment import TableBuffer
 
-__all__ = ["BufferKey", "Pending"]
+__all__ = ["BufferKey", "PendingTables"]
 
 BufferKey = tuple[str, str, int | None, int | None]
 """Schema, table, the generation of rows of a snapshot, and their chunk while it has not ended."""
 
 
-class Pending:
+class PendingTables:
     """Buffers of the tables that one manifest, or one open transaction, touches."""
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ import contextlib
 from pathlib import Path
 
 from waltap.offsets.private_file import private, private_folder
-from waltap_sinks.changelog.manifest import Mark
+from waltap_sinks.changelog.manifest import LogPosition
 
 __all__ = ["PublishedNote"]
 
@@ -17,7 +17,7 @@ class PublishedNote:
         self._path, self._log = path, log
         self.identity = ""
 
-    def write(self, mark: Mark) -> None:
+    def write(self, mark: LogPosition) -> None:
         """Note how far the log goes now; what fails is only a check."""
         draft = self._path.with_suffix(".tmp")
         with contextlib.suppress(OSError):
@@ -26,7 +26,7 @@ class PublishedNote:
                 file.write(f"{self._log}\n{self.identity}\n{mark}")
             draft.replace(self._path)
 
-    def read(self) -> Mark | None:
+    def read(self) -> LogPosition | None:
         """Return how far this log went; None: nothing was written to it, or this is not known."""
         try:
             about, _, mark = self._path.read_text().rpartition("\n")
@@ -37,7 +37,7 @@ class PublishedNote:
         own = self._log in {log, about} or (
             identity and identity == self.identity
         )  # 0.1: no identity
-        return Mark(epoch, end_lsn, ordinal) if own else None
+        return LogPosition(epoch, end_lsn, ordinal) if own else None
 
     def forget(self) -> None:
         """Remove the note."""

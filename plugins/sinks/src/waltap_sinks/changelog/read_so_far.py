@@ -5,13 +5,13 @@ from collections.abc import Iterable
 from waltap.snapshot.progress import SnapshotProgress
 from waltap_sinks.changelog.manifest import Manifest, SnapshotPart
 
-__all__ = ["ReadSoFar"]
+__all__ = ["ReadChunks"]
 
 _FIRST = frozenset((0,))
 """The chunks of most tables."""
 
 
-class ReadSoFar:
+class ReadChunks:
     """Tables and chunks of one generation, by the table's OID, all of whose rows were taken. ``part`` is
     what manifests say of the snapshot, None where none has been published."""
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from waltap.files import StorageProperties, Store
-from waltap.sink.readable import KeptTable, Readable, Side
+from waltap.files import FileStore, StorageProperties
+from waltap.sink.readable import KeptTable, TableReader, VerificationSource
 from waltap_sinks.changelog.errors import ChangeLogMissing
 from waltap_sinks.changelog.manifest import ColumnEntry, TableEntry
 from waltap_sinks.changelog.properties import ChangeLogProperties
@@ -26,18 +26,18 @@ class WritesChangeLog(Protocol):
         """Return the folder."""
 
 
-def named_store(location: str) -> Store:
+def named_store(location: str) -> FileStore:
     """Return the files of the change log that a command names: its folder, a URI, or a profile.
 
     A profile says how an object store is reached. Raises: ConfigurationError; ChangeLogMissing where the
     profile writes no change log; FilesUnavailable.
     """
     if "://" in location or not Path(location).is_file():
-        return Store(location)
+        return FileStore(location)
     return profile_store(location)
 
 
-def profile_store(file: str) -> Store:
+def profile_store(file: str) -> FileStore:
     """Return the files of the change log that the profile ``file`` writes, be it beside tables.
 
     Raises: ConfigurationError; ChangeLogMissing where it writes none; FilesUnavailable.
@@ -51,19 +51,19 @@ def profile_store(file: str) -> Store:
     for sink in sinks:
         properties = sink.properties
         if isinstance(properties, StorageProperties) and isinstance(properties, WritesChangeLog):
-            return Store(properties.changelog, properties)
+            return FileStore(properties.changelog, properties)
     raise ChangeLogMissing(f"the profile {file} writes no change log", path=file)
 
 
-def open_readable(properties: ChangeLogProperties, pipeline: str) -> Readable:
+def open_readable(properties: ChangeLogProperties, pipeline: str) -> VerificationSource:
     """Open the change log of a pipeline. Raises: ChangeLogMissing."""
-    log = ChangeLog(Store(properties.path, properties))
+    log = ChangeLog(FileStore(properties.path, properties))
     if not log.exists():
         raise ChangeLogMissing(f"there is no change log at {properties.path}", path=properties.path)
-    return _Log(log)
+    return _LogReader(log)
 
 
-class _Log:
+class _LogReader:
     """Tables by their newest entries; a comparison reads all changes of one, in memory."""
 
     def __init__(self, log: ChangeLog) -> None:
@@ -103,7 +103,7 @@ class _Log:
 
     def side(
         self, table: KeptTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
-    ) -> Side:
+    ) -> TableReader:
         """Return the rows that the changes come to."""
         entry = self._entries[table.name]
         names = [called for called, _ in columns]

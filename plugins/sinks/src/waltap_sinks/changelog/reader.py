@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from waltap.errors import WaltapError
-from waltap.files.store import Store
+from waltap.files.store import FileStore
 from waltap_sinks.changelog.errors import (
     ChangeLogDamaged,
     ChangeLogRetired,
@@ -15,14 +15,14 @@ from waltap_sinks.changelog.errors import (
 from waltap_sinks.changelog.log_identity import log_identity
 from waltap_sinks.changelog.manifest import (
     NOTHING,
+    LogPosition,
     Manifest,
-    Mark,
     TableEntry,
     bucket_of,
     mark_of_name,
     parse_manifest,
 )
-from waltap_sinks.changelog.readers import Readers
+from waltap_sinks.changelog.readers import LogReaders
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,9 +38,9 @@ OPEN_FOR: Final = dt.timedelta(hours=24)
 class ChangeLog:
     """A change log, to read. Any number of readers may follow one while it is written."""
 
-    def __init__(self, location: "Store | str") -> None:
-        self.store = location if isinstance(location, Store) else Store(location)
-        self.readers = Readers(self.store)
+    def __init__(self, location: "FileStore | str") -> None:
+        self.store = location if isinstance(location, FileStore) else FileStore(location)
+        self.readers = LogReaders(self.store)
 
     def exists(self) -> bool:
         """Tell whether there is a change log, be it empty."""
@@ -68,7 +68,9 @@ class ChangeLog:
                 return self._load(marks[0][1])
         return None
 
-    def manifests(self, after: Mark | None = None, until: Mark | None = None) -> Iterator[Manifest]:
+    def manifests(
+        self, after: LogPosition | None = None, until: LogPosition | None = None
+    ) -> Iterator[Manifest]:
         """Return the manifests after ``after`` (up to and with ``until``), in order; without a mark
         from the first and to the last.
 
@@ -95,9 +97,9 @@ class ChangeLog:
                 raise gap
             missed = True
 
-    def _behind(self, after: Mark) -> list[tuple[Mark, str]]:
+    def _behind(self, after: LogPosition) -> list[tuple[LogPosition, str]]:
         """Return marks and paths of the manifests after ``after``, in order."""
-        found: list[tuple[Mark, str]] = []
+        found: list[tuple[LogPosition, str]] = []
         for epoch, bucket in self._buckets(newest_first=True):
             marks = self._marks(epoch, bucket)
             found[:0] = [item for item in marks if item[0] > after]
@@ -115,7 +117,7 @@ class ChangeLog:
         return [self._load(path) for path in found[-count:]]
 
     @staticmethod
-    def _gap(previous: Mark, found: Manifest, *, retired: bool) -> WaltapError:
+    def _gap(previous: LogPosition, found: Manifest, *, retired: bool) -> WaltapError:
         if retired:
             text = f"the log reaches back to {found.previous} only, not to {previous}"
             return ChangeLogRetired(text, path=found.path)
@@ -129,7 +131,7 @@ class ChangeLog:
             for bucket in reversed(buckets) if newest_first else buckets:
                 yield int(epoch, 16), bucket
 
-    def _marks(self, epoch: int, bucket: str) -> list[tuple[Mark, str]]:
+    def _marks(self, epoch: int, bucket: str) -> list[tuple[LogPosition, str]]:
         folder = f"{MANIFESTS}/{epoch:04x}/{bucket}"
         named = ((mark_of_name(epoch, name), name) for name in self.store.names(folder))
         return sorted((mark, f"{folder}/{name}") for mark, name in named if mark is not None)
@@ -155,8 +157,8 @@ class ChangeLog:
         schema: str,
         table: str,
         *,
-        after: Mark | None = None,
-        until: Mark | None = None,
+        after: LogPosition | None = None,
+        until: LogPosition | None = None,
         standing: bool = False,
     ) -> "list[pa.Table]":
         """Return the changes of one table, one Arrow table per schema it had, in order.
@@ -200,8 +202,8 @@ class ChangeLog:
         schema: str,
         table: str,
         *,
-        after: Mark | None = None,
-        until: Mark | None = None,
+        after: LogPosition | None = None,
+        until: LogPosition | None = None,
         standing: bool = False,
     ) -> list[tuple[int, TableEntry]]:
         """Return what manifests say of one table, each with its epoch: of that `rows` has the rows."""
@@ -265,7 +267,7 @@ class ChangeLog:
                     removed += 1
         return removed
 
-    def retire(self, applied: Mark, before: str) -> int:
+    def retire(self, applied: LogPosition, before: str) -> int:
         """Remove manifests up to ``applied`` in folders (`bucket_of` a time) older than
         ``before``, with their segments; the newest manifest always stays, those of a snapshot that is
         not complete (by them it goes on), and what a registered reader (`readers`) that the log waits for

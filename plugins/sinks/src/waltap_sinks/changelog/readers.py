@@ -15,12 +15,12 @@ from typing import Final
 
 import msgspec
 
-from waltap.files.store import Store, safe_name
+from waltap.files.store import FileStore, safe_name
 from waltap.unreadable import UNREADABLE
 from waltap_sinks.changelog.errors import ChangeLogDamaged, ReaderUnknown
-from waltap_sinks.changelog.manifest import NOTHING, Mark
+from waltap_sinks.changelog.manifest import NOTHING, LogPosition
 
-__all__ = ["HOLD_S", "Reader", "Readers"]
+__all__ = ["HOLD_S", "LogReader", "LogReaders"]
 
 log = logging.getLogger(__name__)
 
@@ -29,14 +29,14 @@ SUFFIX: Final = ".json"
 HOLD_S: Final = 72 * 3600.0
 
 
-class Reader(msgspec.Struct, frozen=True, kw_only=True):
+class LogReader(msgspec.Struct, frozen=True, kw_only=True):
     """A reader: everything up to ``mark`` is read; ``seen`` is when it said so (s since 1970).
 
     ``hold_s``: how long the log waits for its next word. ``by``: who it is, for people.
     """
 
     name: str
-    mark: Mark
+    mark: LogPosition
     seen: float
     hold_s: float = HOLD_S
     by: str = ""
@@ -46,16 +46,16 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
         return now - self.seen <= self.hold_s
 
 
-class Readers:
+class LogReaders:
     """The readers of the log in ``store``. Every method asks the files; a reader writes its own alone."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: FileStore) -> None:
         self._store = store
         self._passed: set[str] = set()
 
     def register(
-        self, name: str, mark: Mark = NOTHING, *, hold_s: float = HOLD_S, by: str = ""
-    ) -> Reader:
+        self, name: str, mark: LogPosition = NOTHING, *, hold_s: float = HOLD_S, by: str = ""
+    ) -> LogReader:
         """Have the log keep what comes after ``mark``; one of that name that is there is where it was.
 
         Returns it as it stands now.
@@ -63,9 +63,9 @@ class Readers:
         found = self.get(name)
         if found is not None:
             mark = found.mark
-        return self._write(Reader(name=name, mark=mark, seen=time.time(), hold_s=hold_s, by=by))
+        return self._write(LogReader(name=name, mark=mark, seen=time.time(), hold_s=hold_s, by=by))
 
-    def advance(self, name: str, mark: Mark) -> Reader:
+    def advance(self, name: str, mark: LogPosition) -> LogReader:
         """Let go of what lies up to ``mark``; this is a sign of life, too. It never goes back.
 
         Raises: ReaderUnknown.
@@ -82,17 +82,17 @@ class Readers:
             raise self._unknown(name)
         self._store.delete(_path(name))
 
-    def get(self, name: str) -> Reader | None:
+    def get(self, name: str) -> LogReader | None:
         """Return the reader called ``name``, None when there is none. Raises: ChangeLogDamaged."""
         file = _path(name).rpartition("/")[2]
         return self._load(file) if file in self._store.names(FOLDER) else None
 
-    def all(self) -> list[Reader]:
+    def all(self) -> list[LogReader]:
         """Return every reader, by name. Raises: ChangeLogDamaged."""
         names = [name for name in self._store.names(FOLDER) if name.endswith(SUFFIX)]
         return [self._load(name) for name in names]
 
-    def held(self, applied: Mark) -> Mark:
+    def held(self, applied: LogPosition) -> LogPosition:
         """Return the mark up to which ``applied`` and every reader that the log waits for are."""
         now = time.time()
         for reader in self.all():
@@ -108,14 +108,14 @@ class Readers:
                 )
         return applied
 
-    def _load(self, file: str) -> Reader:
+    def _load(self, file: str) -> LogReader:
         path = f"{FOLDER}/{file}"
         try:
-            return msgspec.json.decode(self._store.read(path), type=Reader)
+            return msgspec.json.decode(self._store.read(path), type=LogReader)
         except UNREADABLE as cause:
             raise ChangeLogDamaged(f"{path} is no reader: {cause}", path=path) from cause
 
-    def _write(self, reader: Reader) -> Reader:
+    def _write(self, reader: LogReader) -> LogReader:
         self._store.publish(_path(reader.name), msgspec.json.encode(reader) + b"\n")
         return reader
 

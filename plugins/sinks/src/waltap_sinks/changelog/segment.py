@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from waltap.arrow.array import integer_array
 from waltap.decode.message import Change
 from waltap.decode.tuple_image import Tuple
-from waltap.files.store import Store
+from waltap.files.store import FileStore
 from waltap.transactions.row_block import RowBlock
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.changelog.manifest import Segment, TableEntry
-from waltap_sinks.changelog.table_version import Rows, TableVersion
+from waltap_sinks.changelog.table_version import LogRows, TableVersion
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,7 +45,7 @@ class SegmentFile:
     """One Parquet file being written; nobody sees it before a manifest names it."""
 
     def __init__(
-        self, store: Store, path: str, schema: "pa.Schema", compression: str, row_bytes: int = 0
+        self, store: FileStore, path: str, schema: "pa.Schema", compression: str, row_bytes: int = 0
     ) -> None:
         """Begin a file for rows of ``row_bytes`` on average. From `WIDE_BYTES` on they are in Parquet's
         second form of a data page, which is put together from what is compressed already: two copies of a
@@ -214,7 +214,7 @@ class TableBuffer:
         self._changes, self._tuples = [], []
         self._sequence, self._commit_lsn, self._commit_ts, self._xid = [], [], [], []
 
-    def _append(self, rows: Rows, lsns: list[int]) -> None:
+    def _append(self, rows: LogRows, lsns: list[int]) -> None:
         import pyarrow as pa
 
         count = len(rows.tuples)
@@ -288,7 +288,7 @@ class TableBuffer:
         self.rows += count
         self.bytes += batch.nbytes
 
-    def _look_for_crossing(self, rows: Rows, commit_lsn: list[int]) -> None:
+    def _look_for_crossing(self, rows: LogRows, commit_lsn: list[int]) -> None:
         """Learn `TableEntry.crossed`. A transaction that began in columns made before counts as
         crossed when it deletes anything: its earlier keys are not kept."""
         if not self._crossed and self.version.key and "d" in rows.operations:
@@ -301,7 +301,9 @@ class TableBuffer:
 
     # --- files ------------------------------------------------------------------------------------
 
-    def spill(self, store: Store, path: "SegmentPath", compression: str, most_rows: int) -> None:
+    def spill(
+        self, store: FileStore, path: "SegmentPath", compression: str, most_rows: int
+    ) -> None:
         """Write the columns kept so far to the open segment; starts one, ends a full one."""
         import pyarrow as pa
 
@@ -329,7 +331,7 @@ class TableBuffer:
         pa.default_memory_pool().release_unused()
 
     def finish(
-        self, store: Store, path: "SegmentPath", compression: str, most_rows: int
+        self, store: FileStore, path: "SegmentPath", compression: str, most_rows: int
     ) -> TableEntry:
         """Write all that is left and return what the manifest says of this table."""
         self.convert()

@@ -12,11 +12,11 @@ from waltap.decode.message import Change
 from waltap.decode.per_relation import PerRelation
 from waltap.decode.relation import Relation
 from waltap.files.errors import FilesUnavailable
-from waltap.files.store import Store
+from waltap.files.store import FileStore
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
-from waltap.source.connector import Check
-from waltap.source.coverage import Coverage
+from waltap.source.connector import PreflightCheck
+from waltap.source.coverage import PublicationCompleteness
 from waltap.source.position import Position, lsn_text
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.changelog.by_relation import by_relation
@@ -30,20 +30,20 @@ from waltap_sinks.changelog.log_identity import log_identity, make_log_identity
 from waltap_sinks.changelog.manifest import (
     NOTHING,
     VERSION,
+    LogPosition,
     Manifest,
-    Mark,
     SnapshotPart,
     bucket_of,
     manifest_name,
 )
 from waltap_sinks.changelog.missed_note import MissedNote
-from waltap_sinks.changelog.pending import Pending
+from waltap_sinks.changelog.pending import PendingTables
 from waltap_sinks.changelog.properties import ChangeLogProperties
 from waltap_sinks.changelog.published_note import PublishedNote
-from waltap_sinks.changelog.read_so_far import ReadSoFar
+from waltap_sinks.changelog.read_so_far import ReadChunks
 from waltap_sinks.changelog.reader import ChangeLog
 from waltap_sinks.changelog.segment import SegmentPath, TableBuffer, estimated_bytes
-from waltap_sinks.changelog.stretches import Stretches
+from waltap_sinks.changelog.stretches import TableContinuity
 from waltap_sinks.changelog.table_version import TableVersion
 
 __all__ = ["ChangeLogSink"]
@@ -75,10 +75,10 @@ class ChangeLogSink(Sink):
         properties: ChangeLogProperties,
         context: SinkContext,
         *,
-        store: Store | None = None,
+        store: FileStore | None = None,
     ) -> None:
         self._properties, self._context = properties, context
-        self._store = store or Store(properties.path, properties)
+        self._store = store or FileStore(properties.path, properties)
         self._store.takes_over, self._store.may_write = context.takes_over, context.may_write
         self._fail_stop = FailStop(self._store.location)
         self._gap = FailStop(self._store.location)
@@ -87,7 +87,7 @@ class ChangeLogSink(Sink):
             context.state_dir / "changelog.published", self._store.path("")
         )
         self._missed = MissedNote(context.state_dir / "changelog.missed")
-        self._stretches = Stretches(self._store)
+        self._stretches = TableContinuity(self._store)
         self._versions = PerRelation(self._compiled)
         self._told: set[str] = set()
         self._batches = 0
@@ -100,12 +100,12 @@ class ChangeLogSink(Sink):
         self._paths = SegmentPath()
         self._published_below = 0
         self._next_generation = 1
-        self._read = ReadSoFar()
+        self._read = ReadChunks()
         self._forget()
 
     def _forget(self) -> None:
         """Drop everything that is not published."""
-        self._whole, self._open = Pending(), Pending()
+        self._whole, self._open = PendingTables(), PendingTables()
         self._open_commit: int | None = None
         self._routes: dict[tuple[Relation, bool], TableBuffer | None] = {}
         self._unconverted = self._unconverted_bytes = 0
@@ -118,7 +118,7 @@ class ChangeLogSink(Sink):
 
     # --- life cycle -------------------------------------------------------------------------------
 
-    def check(self) -> list[Check]:
+    def check(self) -> list[PreflightCheck]:
         """Look whether the folder can be written, is nobody else's, and still has what was written to it.
 
         Raises: FilesUnavailable, FilesInUse, ChangeLogGone, ChangeLogOfAnother."""
@@ -128,7 +128,7 @@ class ChangeLogSink(Sink):
             self._check_owner(last)
         elif self._context.resumes and self._published_note.read():
             raise self._emptied()
-        return [Check(name="sink changelog", verdict="ok", found=self._store.location)]
+        return [PreflightCheck(name="sink changelog", verdict="ok", found=self._store.location)]
 
     def open(self) -> Position | None:
         """Lock the log, find its last manifest and return its position.
@@ -172,17 +172,17 @@ class ChangeLogSink(Sink):
             )
         self._epoch = last.mark.epoch
         if last.snapshot is not None and not last.snapshot.complete:
-            self._read = ReadSoFar(last.snapshot, log.of_snapshot(last.snapshot.generation))
+            self._read = ReadChunks(last.snapshot, log.of_snapshot(last.snapshot.generation))
             return None  # the snapshot goes on, or is taken anew
         if last.transactions:
             self._skip_below = self._published_below = last.mark.end_lsn
         return Position(last.mark.end_lsn)
 
-    def begins(self, coverage: Coverage) -> None:
+    def begins(self, coverage: PublicationCompleteness) -> None:
         """Tell by the entries of which tables nothing is missing. Raises: FilesUnavailable."""
         whole, capture = self._context.whole, self._context.capture
         captures = None if capture is None else capture.captures
-        self._stretches.begins(coverage if whole else Coverage(), captures)
+        self._stretches.begins(coverage if whole else PublicationCompleteness(), captures)
         self._routes.clear()
 
     def held(self) -> Position | None:
@@ -391,7 +391,7 @@ class ChangeLogSink(Sink):
         for key in [key for key in self._whole.current if key[2] is not None]:
             self._whole.current.pop(key).abandon()
         self._whole.finished = [entry for entry in self._whole.finished if entry.generation is None]
-        self._read = ReadSoFar()
+        self._read = ReadChunks()
         self._generation = self._next_generation
         self._next_generation += 1
         self._snapshot_part = SnapshotPart(
@@ -441,7 +441,7 @@ class ChangeLogSink(Sink):
 
     def _buffer(
         self,
-        pending: Pending,
+        pending: PendingTables,
         version: TableVersion,
         generation: int | None,
         chunk: int | None = None,
@@ -485,7 +485,7 @@ class ChangeLogSink(Sink):
         properties = self._properties
         buffer.spill(self._store, self._paths, properties.compression, properties.segment_rows)
 
-    def _finish(self, pending: Pending, buffer: TableBuffer) -> None:
+    def _finish(self, pending: PendingTables, buffer: TableBuffer) -> None:
         properties = self._properties
         entry = buffer.finish(
             self._store, self._paths, properties.compression, properties.segment_rows
@@ -502,14 +502,14 @@ class ChangeLogSink(Sink):
         generations = {k: b for k, b in self._whole.current.items() if k[2] is not None}
         self._whole.finished += self._open.finished
         self._whole.current = generations
-        self._open = Pending()
+        self._open = PendingTables()
         self._open_commit = None
         self._routes.clear()
 
     def _drop_open(self) -> None:
         for buffer in self._open.buffers():
             buffer.abandon()
-        self._open = Pending()
+        self._open = PendingTables()
         self._open_commit = None
         self._routes.clear()
 
@@ -560,7 +560,7 @@ class ChangeLogSink(Sink):
         end_lsn = self._position.end_lsn
         previous = self.mark
         same = previous.epoch == self._epoch and previous.end_lsn == end_lsn
-        mark = Mark(self._epoch, end_lsn, previous.ordinal + 1 if same else 0)
+        mark = LogPosition(self._epoch, end_lsn, previous.ordinal + 1 if same else 0)
         entries = self._missed.marked(self._whole.finished)
         manifest = Manifest(
             version=VERSION,
@@ -588,7 +588,7 @@ class ChangeLogSink(Sink):
         self._missed.published(manifest.tables)
         if manifest.transactions:
             self._published_below = manifest.mark.end_lsn
-        chunks, self._whole = self._whole.chunks(), Pending()
+        chunks, self._whole = self._whole.chunks(), PendingTables()
         self._whole.current.update(chunks)
         self._routes = {key: buffer for key, buffer in self._routes.items() if not key[1]}
         self._transactions, self._commit_ts = 0, None

@@ -13,49 +13,49 @@ from typing import Final
 
 import msgspec
 
-from waltap.files.store import Store
-from waltap.source.coverage import Coverage
+from waltap.files.store import FileStore
+from waltap.source.coverage import PublicationCompleteness
 from waltap.unreadable import UNREADABLE
 
-__all__ = ["Stretches"]
+__all__ = ["TableContinuity"]
 
 FILE: Final = "stretches.json"
 
 
-class _Stretch(msgspec.Struct, frozen=True, array_like=True):
-    """``said`` is what `Coverage.of` said of the table."""
+class _Continuity(msgspec.Struct, frozen=True, array_like=True):
+    """``said`` is what `PublicationCompleteness.of` said of the table."""
 
     name: str
     said: str
 
 
-class _Noted(msgspec.Struct, frozen=True):
-    """``others`` is `Coverage.others` of the last start."""
+class _StoredContinuities(msgspec.Struct, frozen=True):
+    """``others`` is `PublicationCompleteness.others` of the last start."""
 
     others: str = ""
-    tables: dict[str, _Stretch] = {}
+    tables: dict[str, _Continuity] = {}
 
 
-class Stretches:
+class TableContinuity:
     """The stretches of one log's tables. Life cycle: open, (begins, of*, save)*."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: FileStore) -> None:
         self._store = store
-        self._known: dict[str, _Stretch] = {}
-        self._coverage = Coverage()
+        self._known: dict[str, _Continuity] = {}
+        self._coverage = PublicationCompleteness()
         self._others = ""
         self._passed = self._as_before = self._unsaved = False
         self._reread = ""
 
     def open(self, *, goes_on: bool) -> None:
         """Find those that go on, where any may. Raises: FilesUnavailable."""
-        self._known, self._coverage, self._others = {}, Coverage(), ""
+        self._known, self._coverage, self._others = {}, PublicationCompleteness(), ""
         self._passed = self._as_before = self._unsaved = False
         self._reread = ""
         if FILE not in self._store.names(""):
             return
         try:
-            noted = msgspec.json.decode(self._store.read(FILE), type=_Noted)
+            noted = msgspec.json.decode(self._store.read(FILE), type=_StoredContinuities)
             self._known, self._others = dict(noted.tables), noted.others
         except UNREADABLE:
             self._unsaved = True
@@ -63,7 +63,7 @@ class Stretches:
             self.end()
 
     def begins(
-        self, coverage: Coverage, captures: Callable[[str, str], bool] | None = None
+        self, coverage: PublicationCompleteness, captures: Callable[[str, str], bool] | None = None
     ) -> None:
         """Let those end that what comes now does not go on with; before anything is missing in the log, so
         that no later run goes on with them. Raises: FilesUnavailable."""
@@ -117,14 +117,14 @@ class Stretches:
             as_before = self._as_before and said == self._coverage.others
             if not (read or self._passed or as_before):
                 return ""
-            self._known[name] = _Stretch(uuid.uuid4().hex[:12], said)
+            self._known[name] = _Continuity(uuid.uuid4().hex[:12], said)
             self._unsaved = True
         return self._known[name].name
 
     def save(self) -> None:
         """Keep what goes on in a later run. Raises: FilesUnavailable."""
         if self._unsaved:
-            noted = _Noted(others=self._others, tables=self._known)
+            noted = _StoredContinuities(others=self._others, tables=self._known)
             self._store.publish(FILE, msgspec.json.encode(noted) + b"\n")
             self._unsaved = False
 

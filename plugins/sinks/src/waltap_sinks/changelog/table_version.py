@@ -40,7 +40,7 @@ from waltap_sinks.changelog.manifest import ColumnEntry
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["LOG_COLUMNS", "Rows", "TableVersion"]
+__all__ = ["LOG_COLUMNS", "LogRows", "TableVersion"]
 
 LOG_COLUMNS: Final = (
     "_op",
@@ -58,7 +58,7 @@ Project = Callable[[Tuple], Tuple]
 
 
 @dataclass(slots=True)
-class Rows:
+class LogRows:
     """Changes spread out to rows, as parallel lists.
 
     ``source`` gives for each row the index of the change it came from, None when row n comes from
@@ -212,7 +212,7 @@ class TableVersion:
 
     # --- changes to rows --------------------------------------------------------------------------
 
-    def rows(self, changes: Sequence[Change]) -> Rows:
+    def rows(self, changes: Sequence[Change]) -> LogRows:
         """Spread ``changes`` of this relation version out to rows, in order.
 
         A change of the key becomes a delete of the old key and an insert (sub 0 and 1). Without a
@@ -221,7 +221,7 @@ class TableVersion:
         """
         found = runs(changes)
         if len(found) == 1 and found[0][0] is INSERTS:
-            rows = Rows([change.new for change in changes], "c")  # type: ignore[union-attr]
+            rows = LogRows([change.new for change in changes], "c")  # type: ignore[union-attr]
         else:
             rows = self._mixed(found)
         project = self._project
@@ -229,7 +229,7 @@ class TableVersion:
             rows.tuples = [project(row) for row in rows.tuples]
         return rows
 
-    def crossed(self, rows: Rows, commit_lsn: Sequence[int]) -> bool:
+    def crossed(self, rows: LogRows, commit_lsn: Sequence[int]) -> bool:
         """Tell whether one transaction of ``rows`` deletes a key that it put before.
 
         ``commit_lsn`` is that of each row.
@@ -248,12 +248,12 @@ class TableVersion:
                 return True
         return False
 
-    def snapshot(self, tuples: Sequence[Tuple]) -> Rows:
+    def snapshot(self, tuples: Sequence[Tuple]) -> LogRows:
         """Return rows that a snapshot read; those of a `RowBlock` as one."""
         project = self._project
         if isinstance(tuples, RowBlock):
-            return Rows(tuples if project is None else self._projected(tuples), "r")
-        return Rows(tuples if project is None else [project(row) for row in tuples], "r")
+            return LogRows(tuples if project is None else self._projected(tuples), "r")
+        return LogRows(tuples if project is None else [project(row) for row in tuples], "r")
 
     def _projected(self, block: RowBlock) -> RowBlock:
         """Return what `_project` makes of each row."""
@@ -263,11 +263,11 @@ class TableVersion:
         ]
         return RowBlock(columns, len(block))
 
-    def _mixed(self, found: list[Run]) -> Rows:
+    def _mixed(self, found: list[Run]) -> LogRows:
         operations: list[str] = []
         source: list[int] = []
         tuples: list[Tuple] = []
-        rows, index = Rows(tuples, operations), 0
+        rows, index = LogRows(tuples, operations), 0
         add, add_source, add_operation = tuples.append, source.append, operations.append
         for kind, _relation, run in found:
             letter = OPERATIONS[kind]
@@ -300,7 +300,7 @@ class TableVersion:
         self,
         run: Sequence[Change],
         index: int,
-        rows: Rows,
+        rows: LogRows,
         tuples: list[Tuple],
         operations: list[str],
         source: list[int],

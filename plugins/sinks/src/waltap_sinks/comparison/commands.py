@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
     from waltap.config.profile import Component, Profile
-    from waltap.dead_letters.letter import Letter
-    from waltap.sink.readable import Readable
+    from waltap.dead_letters.letter import DeadLetter
+    from waltap.sink.readable import VerificationSource
     from waltap.specs import SinkSpec
-    from waltap_sinks.comparison.found import Comparison
-    from waltap_sinks.comparison.lacking import Captured
+    from waltap_sinks.comparison.found import TableDifferences
+    from waltap_sinks.comparison.lacking import CaptureScope
 
 __all__ = [
     "DIFFERENT",
@@ -133,7 +133,7 @@ def verify(
     raise typer.Exit(DIFFERENT if DIFFERENT in codes else max(codes))
 
 
-def _say_where(profile: "Profile", name: str, found: "Sequence[Comparison]") -> None:
+def _say_where(profile: "Profile", name: str, found: "Sequence[TableDifferences]") -> None:
     """Write files that name all rows which only the destination has, and say where they are."""
     from waltap.cli.screen import answers
     from waltap.printable import printable
@@ -153,7 +153,7 @@ def _say_where(profile: "Profile", name: str, found: "Sequence[Comparison]") -> 
 
 
 def told(
-    results: "Sequence[Comparison]",
+    results: "Sequence[TableDifferences]",
     name: str,
     *,
     wanted: "Sequence[str]" = (),
@@ -197,16 +197,16 @@ def told(
     return LATE if any(each.verdict == "late" for each in results) else 0
 
 
-def _differs(found: "Comparison") -> bool:
+def _differs(found: "TableDifferences") -> bool:
     return found.verdict == "different" or bool(found.left_out)
 
 
-def captured_for(profile: "Profile", sink: str) -> "Captured":
+def captured_for(profile: "Profile", sink: str) -> "CaptureScope":
     """Return what of the source is to be in the destination ``sink`` (its name among several)."""
-    from waltap.capture.capture import Capture
-    from waltap_sinks.comparison.lacking import Captured
+    from waltap.capture.capture import CaptureRules
+    from waltap_sinks.comparison.lacking import CaptureScope
 
-    capture = Capture(profile.capture)
+    capture = CaptureRules(profile.capture)
     own = [use for outlet in profile.outlets if outlet.name == sink for use in outlet.transforms]
     leaves_out = sorted({u.spec.name for u in (*profile.transforms, *own) if not u.spec.keeps_all})
     properties = profile.connector.properties
@@ -214,7 +214,7 @@ def captured_for(profile: "Profile", sink: str) -> "Captured":
         getattr(properties, "publication_autocreate_mode", "") == "disabled"
     ):  # somebody else says what is in it
         leaves_out.append("the publication")
-    return Captured(
+    return CaptureScope(
         captures=lambda schema, table: (
             (schema, table) != capture.signal_table and capture.captures(schema, table)
         ),
@@ -233,7 +233,7 @@ def publications_of(profile: "Profile") -> tuple[str, ...]:
     return names if filters and not profile.debezium else ()
 
 
-def _letters(profile: "Profile") -> "list[Letter]":
+def _letters(profile: "Profile") -> "list[DeadLetter]":
     from waltap.dead_letters.store import LetterStore
     from waltap.offsets.state_folder import DEAD_LETTERS
 
@@ -293,9 +293,9 @@ def dsn_of(profile: "Profile") -> str:
     return make_conninfo("", **{name: v for name, v in given.items() if v is not None})
 
 
-def readables(profile: "Profile", wanted: str | None) -> "list[tuple[str, Readable]]":
+def readables(profile: "Profile", wanted: str | None) -> "list[tuple[str, VerificationSource]]":
     """Open the destinations. Raises: ConfigurationError where one cannot be read."""
-    from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
+    from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 
     sinks: list[tuple[str, Component[SinkSpec]]] = [
         (outlet.name, outlet.sink) for outlet in profile.outlets
@@ -304,12 +304,14 @@ def readables(profile: "Profile", wanted: str | None) -> "list[tuple[str, Readab
         sinks = [each for each in sinks if each[0] == wanted]
         if not sinks:
             names = ", ".join(outlet.name for outlet in profile.outlets)
-            problem = Problem("--sink", "names none of the sinks", value=wanted, allowed=names)
+            problem = PropertyProblem(
+                "--sink", "names none of the sinks", value=wanted, allowed=names
+            )
             raise ConfigurationError([problem], origin=COMMAND_LINE)
     found = []
     for name, sink in sinks:
         if sink.spec.readable is None:
             text = f"{sink.spec.name} keeps nothing that could be read back by rows"
-            raise ConfigurationError([Problem("sink.type", text)], origin=COMMAND_LINE)
+            raise ConfigurationError([PropertyProblem("sink.type", text)], origin=COMMAND_LINE)
         found.append((name, sink.spec.readable(sink.properties, profile.name)))
     return found

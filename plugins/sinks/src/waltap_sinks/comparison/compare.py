@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from waltap.sink.readable import KeptTable, Readable, Row, Rows, Side
-from waltap_sinks.comparison.found import Comparison, keys_shown, rows_shown
-from waltap_sinks.comparison.lacking import Captured, lacking
+from waltap.sink.readable import KeptTable, Row, Rows, TableReader, VerificationSource
+from waltap_sinks.comparison.found import TableDifferences, keys_shown, rows_shown
+from waltap_sinks.comparison.lacking import CaptureScope, lacking
 from waltap_sinks.comparison.row_hash import short_hash
-from waltap_sinks.comparison.source import Source, SourceColumn, SourceTable
+from waltap_sinks.comparison.source import ComparisonSource, SourceColumn, SourceTable
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -37,23 +37,23 @@ MANY: Final = 1_000
 
 def compare(
     connection: "Connection[object]",
-    target: Readable,
+    target: VerificationSource,
     *,
     tables: Sequence[str] = (),
     without: Sequence[str] = (),
     patience_s: float = 30.0,
-    captured: Captured | None = None,
+    captured: CaptureScope | None = None,
     publications: Sequence[str] = (),
-) -> list[Comparison]:
+) -> list[TableDifferences]:
     """Compare the tables that ``target`` has (where given, of ``tables``) with those of the source, as
     ``publications`` publish them; tell of those, too, that are ``captured`` and that it lacks.
 
     ``connection`` leads there, in autocommit. ``without`` is what is not compared: ``column``,
     ``schema.table.column``, or a whole ``schema.table``. What differs is read again for ``patience_s``.
     """
-    source = Source(connection, publications)
+    source = ComparisonSource(connection, publications)
 
-    def compared(kept: KeptTable) -> Comparison | None:
+    def compared(kept: KeptTable) -> TableDifferences | None:
         table = source.table(kept)
         if table is None or table.name in without or (tables and table.name not in tables):
             return None
@@ -70,7 +70,7 @@ def compare(
     if captured is None:
         return found
 
-    def look(kept: Sequence[KeptTable]) -> list[Comparison]:
+    def look(kept: Sequence[KeptTable]) -> list[TableDifferences]:
         every = lacking(source, kept, captured, tables)
         return [each for each in every if each.table not in without]
 
@@ -81,11 +81,11 @@ def compare(
 
 
 def _missing(
-    source: Source,
-    target: Readable,
-    look: Callable[[Sequence[KeptTable]], list[Comparison]],
+    source: ComparisonSource,
+    target: VerificationSource,
+    look: Callable[[Sequence[KeptTable]], list[TableDifferences]],
     patience_s: float,
-) -> tuple[list[Comparison], Sequence[KeptTable]]:
+) -> tuple[list[TableDifferences], Sequence[KeptTable]]:
     """Return what ``look`` finds to be lacking still when the target has got to where the source was, and
     the tables that the target has then."""
     kept = target.tables()
@@ -106,24 +106,24 @@ def _missing(
         time.sleep(ROUND_S)
 
 
-def _late_by_now(target: Readable, name: str) -> str:
+def _late_by_now(target: VerificationSource, name: str) -> str:
     """Return why a table is late that was not when the comparison began."""
     return next((each.late for each in target.tables() if each.name == name), "")
 
 
-def _apart(name: str, why: str) -> Comparison:
-    return Comparison(
+def _apart(name: str, why: str) -> TableDifferences:
+    return TableDifferences(
         table=name, source_rows=0, target_rows=0, source_hash="", target_hash="", apart=why
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Pair:
+class _TablePair:
     """A table on both sides. ``names`` are what the destination calls the columns."""
 
     name: str
-    ours: Side
-    theirs: Side
+    ours: TableReader
+    theirs: TableReader
     names: tuple[str, ...]
     key: tuple[str, ...]
     left_out: tuple[str, ...]
@@ -131,8 +131,12 @@ class _Pair:
 
 
 def _pair(
-    source: Source, target: Readable, kept: KeptTable, table: SourceTable, without: Sequence[str]
-) -> _Pair:
+    source: ComparisonSource,
+    target: VerificationSource,
+    kept: KeptTable,
+    table: SourceTable,
+    without: Sequence[str],
+) -> _TablePair:
     columns: list[tuple[SourceColumn, str, str]] = []
     left_out = []
     for column in table.columns:
@@ -151,7 +155,7 @@ def _pair(
     ours = source.side(
         table, [(column, text) for column, _, text in columns], [by_name[name] for name in key]
     )
-    return _Pair(
+    return _TablePair(
         name=table.name,
         ours=ours,
         theirs=target.side(kept, theirs, key),
@@ -164,7 +168,9 @@ def _pair(
     )
 
 
-def _compared(source: Source, target: Readable, pair: _Pair, patience_s: float) -> Comparison:
+def _compared(
+    source: ComparisonSource, target: VerificationSource, pair: _TablePair, patience_s: float
+) -> TableDifferences:
     """Compare a table. The patience begins when all has been read once, however long that takes."""
     if not pair.key:
         return _whole(source, target, pair, patience_s)
@@ -190,7 +196,11 @@ def _compared(source: Source, target: Readable, pair: _Pair, patience_s: float) 
 
 
 def _round(
-    source: Source, target: Readable, pair: _Pair, keys: set[Row], deadline: float
+    source: ComparisonSource,
+    target: VerificationSource,
+    pair: _TablePair,
+    keys: set[Row],
+    deadline: float,
 ) -> tuple[Rows, Rows, Mapping[Row, set[Row | None]], bool]:
     """Read ``keys`` on both sides; return the rows, the states that the source had of each since the
     round began, and whether the destination did not get there."""
@@ -217,13 +227,15 @@ def _round(
     return here, there, states, not there_yet
 
 
-def _sample(pair: _Pair, keys: set[Row], states: Mapping[Row, set[Row | None]]) -> None:
+def _sample(pair: _TablePair, keys: set[Row], states: Mapping[Row, set[Row | None]]) -> None:
     now = pair.ours.of_keys(keys)
     for key in keys:
         states[key].add(now.get(key))
 
 
-def _whole(source: Source, target: Readable, pair: _Pair, patience_s: float) -> Comparison:
+def _whole(
+    source: ComparisonSource, target: VerificationSource, pair: _TablePair, patience_s: float
+) -> TableDifferences:
     """Compare a table without a key: all of it, until it is equal or patience ends."""
     position, deadline = source.position() if patience_s > 0 else None, None
     while True:
@@ -237,7 +249,9 @@ def _whole(source: Source, target: Readable, pair: _Pair, patience_s: float) -> 
         time.sleep(ROUND_S)
 
 
-def _told(pair: _Pair, found: Comparison, keys: set[Row], here: Rows, there: Rows) -> Comparison:
+def _told(
+    pair: _TablePair, found: TableDifferences, keys: set[Row], here: Rows, there: Rows
+) -> TableDifferences:
     """Return ``found`` with the keys that differ, and the columns."""
     changed = [key for key in keys if key in here and key in there]
     columns = [
@@ -261,8 +275,10 @@ def _told(pair: _Pair, found: Comparison, keys: set[Row], here: Rows, there: Row
     )
 
 
-def _comparison(pair: _Pair, here: tuple[int, int], there: tuple[int, int]) -> Comparison:
-    return Comparison(
+def _comparison(
+    pair: _TablePair, here: tuple[int, int], there: tuple[int, int]
+) -> TableDifferences:
+    return TableDifferences(
         table=pair.name,
         source_rows=here[0],
         target_rows=there[0],

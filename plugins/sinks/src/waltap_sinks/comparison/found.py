@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KEYS_SHOWN",
-    "Comparison",
+    "TableDifferences",
     "comparison_table",
     "key_shown",
     "keys_shown",
@@ -27,7 +27,7 @@ Verdict = Literal["equal", "different", "late", "apart"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class TableDifferences:
     """One table on both sides. ``left_out``: columns that the target lacks, or has nothing to compare by.
 
     Where the sides differ and the table has a key, ``columns`` are some that do, and keys of rows
@@ -120,7 +120,7 @@ def _value(text: str | None) -> str:
     return repr(text if len(text) <= TEXT_SHOWN else f"{text[:TEXT_SHOWN]}…")
 
 
-def _of_letters(found: Comparison) -> str:
+def _of_letters(found: TableDifferences) -> str:
     """Say what dead letters have to do with the difference."""
     if not found.keys:
         return f"{found.letters} dead letters of this table were not delivered"
@@ -133,7 +133,7 @@ def _behind(target: str) -> str:
     return f"{target} did not get to where the source was in time: does the pipeline run?"
 
 
-def comparison_table(found: Sequence[Comparison], target: str) -> "Table":
+def comparison_table(found: Sequence[TableDifferences], target: str) -> "Table":
     """Return the comparison with ``target`` for a terminal."""
     from rich.markup import escape
     from rich.table import Table

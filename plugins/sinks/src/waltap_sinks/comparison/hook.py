@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from waltap.sink.comparison import Compared
+from waltap.sink.comparison import TableComparison
 from waltap_sinks.comparison.commands import connected, dsn_of, publications_of, readables
 from waltap_sinks.comparison.compare import compare
 from waltap_sinks.comparison.surplus import write_surplus
@@ -18,13 +18,13 @@ __all__ = ["compared"]
 
 def compared(
     profile: "Profile", tables: Sequence[str], patience_s: float
-) -> Mapping[str, Compared] | None:
+) -> Mapping[str, TableComparison] | None:
     """Return what is known of ``tables`` over all destinations of a profile; None where one of them cannot
     be read. Raises: WaltapError."""
     sinks = [outlet.sink for outlet in profile.outlets] or [profile.sink]
     if any(sink.spec.readable is None for sink in sinks):
         return None
-    found: dict[str, Compared] = {}
+    found: dict[str, TableComparison] = {}
     with connected(dsn_of(profile)) as source:
         for name, readable in readables(profile, None):
             try:
@@ -41,8 +41,8 @@ def compared(
             with suppress(OSError):  # what is found counts all the same
                 places = write_surplus(profile, name, results)
             for each in results:
-                known = found.get(each.table, Compared(equal=True))
-                found[each.table] = Compared(
+                known = found.get(each.table, TableComparison(equal=True))
+                found[each.table] = TableComparison(
                     equal=known.equal and each.equal and not (each.left_out or each.apart),
                     surplus=(*known.surplus, *each.surplus),
                     place=" and ".join(

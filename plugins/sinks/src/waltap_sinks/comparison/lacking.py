@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from waltap.sink.readable import KeptTable
-from waltap_sinks.comparison.found import Comparison
-from waltap_sinks.comparison.source import Source, SourcePlace
+from waltap_sinks.comparison.found import TableDifferences
+from waltap_sinks.comparison.source import ComparisonSource, SourcePlace
 
-__all__ = ["UNREADABLE", "Captured", "lacking"]
+__all__ = ["UNREADABLE", "CaptureScope", "lacking"]
 
 UNREADABLE: Final = "there is no such table, and this role may not read the source's"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Captured:
+class CaptureScope:
     """What a pipeline captures. ``captures`` tells for (schema, table); ``via_root``: rows of partitions
     come as those of the table that is partitioned. ``unsure``: why a table with rows may be lacking all
     the same, "" where it may not."""
@@ -25,8 +25,11 @@ class Captured:
 
 
 def lacking(
-    source: Source, kept: Iterable[KeptTable], captured: Captured, wanted: Sequence[str] = ()
-) -> list[Comparison]:
+    source: ComparisonSource,
+    kept: Iterable[KeptTable],
+    captured: CaptureScope,
+    wanted: Sequence[str] = (),
+) -> list[TableDifferences]:
     """Return the captured tables of the source (where given, of ``wanted``) that are not ``kept``: those
     that have rows, or that may not be read, and those that are wanted by name."""
     places = source.places()
@@ -47,7 +50,7 @@ def lacking(
 
 
 def _streamed(
-    places: Mapping[int, SourcePlace], there: set[int], captured: Captured
+    places: Mapping[int, SourcePlace], there: set[int], captured: CaptureScope
 ) -> Iterator[SourcePlace]:
     """Yield what captured rows come as, but for what is ``there``. A part of a tree is there with a table
     above it; where parts of a tree are there, it is not to come whole."""
@@ -72,8 +75,8 @@ def _above(places: Mapping[int, SourcePlace], oid: int) -> list[int]:
     return found
 
 
-def _lacking(name: str, rows: int, apart: str = "") -> Comparison:
-    return Comparison(
+def _lacking(name: str, rows: int, apart: str = "") -> TableDifferences:
+    return TableDifferences(
         table=name,
         source_rows=0 if apart else rows,
         target_rows=0,

@@ -3,19 +3,19 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from waltap.dead_letters.letter import Letter
+from waltap.dead_letters.letter import DeadLetter
 from waltap.sink.readable import Row
-from waltap_sinks.comparison.found import Comparison
+from waltap_sinks.comparison.found import TableDifferences
 
 __all__ = ["with_letters"]
 
 
 def with_letters(
-    found: Sequence[Comparison], letters: Iterable[Letter], sink: str
-) -> list[Comparison]:
+    found: Sequence[TableDifferences], letters: Iterable[DeadLetter], sink: str
+) -> list[TableDifferences]:
     """Return ``found`` with what letters of ``sink`` (its name among several, else "") say of it: those
     that were not delivered."""
-    by_table: dict[str, list[Letter]] = {}
+    by_table: dict[str, list[DeadLetter]] = {}
     for letter in letters:
         if letter.sink == sink and letter.replayed_ms is None:
             for relation in () if letter.change is None else letter.change.relations:
@@ -25,12 +25,12 @@ def with_letters(
     ]
 
 
-def _explained(found: Comparison, letters: Sequence[Letter]) -> Comparison:
+def _explained(found: TableDifferences, letters: Sequence[DeadLetter]) -> TableDifferences:
     keys = {key for letter in letters for key in _keys(letter, found.table, found.key)}
     return replace(found, letters=len(letters), refused=len(found.keys & keys))
 
 
-def _keys(letter: Letter, table: str, key: Sequence[str]) -> Iterable[Row]:
+def _keys(letter: DeadLetter, table: str, key: Sequence[str]) -> Iterable[Row]:
     """Return the keys of the rows that a letter is about, old and new, as the server writes them."""
     form = letter.change
     if form is None or not key:

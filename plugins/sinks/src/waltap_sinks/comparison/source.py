@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from waltap.sink.readable import KeptTable
 
-__all__ = ["Source", "SourceColumn", "SourcePlace", "SourceTable"]
+__all__ = ["ComparisonSource", "SourceColumn", "SourcePlace", "SourceTable"]
 
 TABLE: Final = """
     SELECT c.oid::bigint, n.nspname::text, c.relname::text,
@@ -88,7 +88,7 @@ class SourcePlace:
         return f"{self.schema}.{self.table}"
 
 
-class Source:
+class ComparisonSource:
     """A connection to the source, in autocommit. Of tables it has what ``publications`` publish of them,
     all where none does."""
 

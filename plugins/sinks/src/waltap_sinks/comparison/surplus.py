@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from waltap.offsets.private_file import private, private_folder
 from waltap.offsets.state_folder import DIFFERENCES
 from waltap.printable import printable
-from waltap_sinks.comparison.found import Comparison, key_shown
+from waltap_sinks.comparison.found import TableDifferences, key_shown
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
@@ -19,7 +19,9 @@ __all__ = ["write_surplus"]
 NO_NAME: Final = re.compile(r"[^\w.-]")
 
 
-def write_surplus(profile: "Profile", sink: str, found: Iterable[Comparison]) -> Mapping[str, Path]:
+def write_surplus(
+    profile: "Profile", sink: str, found: Iterable[TableDifferences]
+) -> Mapping[str, Path]:
     """Write a file for each table with rows that the source has no more, in the pipeline's state folder;
     return where, by table. Files of tables that have none now are removed. Raises: OSError."""
     folder = profile.engine.state_dir / profile.name / DIFFERENCES
@@ -38,7 +40,7 @@ def write_surplus(profile: "Profile", sink: str, found: Iterable[Comparison]) ->
     return places
 
 
-def _lines(found: Comparison) -> Iterable[str]:
+def _lines(found: TableDifferences) -> Iterable[str]:
     if found.removal:
         yield f"-- {len(found.surplus_keys)} rows of {printable(found.table)} that the source has no more"
         yield from found.removal

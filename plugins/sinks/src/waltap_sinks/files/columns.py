@@ -10,7 +10,7 @@ from waltap.sink.sink import SinkContext
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.changelog.segment import TableBuffer, estimated_bytes
 from waltap_sinks.changelog.table_version import TableVersion
-from waltap_sinks.files.lines import Folders, day_of
+from waltap_sinks.files.lines import FolderNames, day_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,7 +29,7 @@ class GatheredColumns:
 
     ending: Final = ".parquet"
 
-    def __init__(self, folders: Folders, compression: str, context: SinkContext) -> None:
+    def __init__(self, folders: FolderNames, compression: str, context: SinkContext) -> None:
         self._folders, self._compression, self._context = folders, compression, context
         self._versions = PerRelation(self._compiled)
         self._told: set[str] = set()

@@ -3,8 +3,9 @@
 ::
 
     table=public.orders/date=2026-03-01/0000000012-000000000153f2a8-0001.jsonl.gz
-    _waltap/commits/0000000012.json      `Commit`: appears behind its files, whole or not at all
-    _waltap/begun.json                   `Begun`: the names of files, before the first of them appears
+    _waltap/commits/0000000012.json      `FileCommit`: appears behind its files, whole or not at all
+    _waltap/begun.json                   `PendingCommit`: the names of files, before the first of
+    them appears
 
 A file's name is made of the number of the commit that it will be part of, and of the position behind which
 it begins: what is delivered again after a crash gets the same name. A name tells a file of another history
@@ -19,7 +20,16 @@ from waltap.source.position import Position
 from waltap.unreadable import UNREADABLE
 from waltap_sinks.files.errors import FilesDamaged
 
-__all__ = ["BEGUN", "COMMITS", "VERSION", "Begun", "Commit", "WrittenFile", "file_name", "parse"]
+__all__ = [
+    "BEGUN",
+    "COMMITS",
+    "VERSION",
+    "FileCommit",
+    "PendingCommit",
+    "WrittenFile",
+    "file_name",
+    "parse",
+]
 
 VERSION: Final = 1
 COMMITS: Final = "_waltap/commits"
@@ -34,7 +44,7 @@ class WrittenFile(msgspec.Struct, frozen=True):
     bytes: int
 
 
-class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class FileCommit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one commit added. ``positions``: how far each partition of the source has got with it.
     ``snapshot``: an initial snapshot had begun and not ended, so that they are no place to go on from.
     ``letters``: dead letters that the last replay delivered, in this commit or one before
@@ -55,7 +65,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{COMMITS}/{self.number:010d}.json"
 
 
-class Begun(msgspec.Struct, frozen=True, kw_only=True):
+class PendingCommit(msgspec.Struct, frozen=True, kw_only=True):
     """Files that a commit is about to have: without that commit they count for nothing."""
 
     number: int
@@ -68,10 +78,10 @@ def file_name(number: int, behind: Position | None, part: int, ending: str) -> s
     return f"{number:010d}-{lsn:016x}-{part:04d}{ending}"
 
 
-def parse(data: bytes, path: str) -> Commit:
+def parse(data: bytes, path: str) -> FileCommit:
     """Read a commit. Raises: FilesDamaged."""
     try:
-        found = msgspec.json.decode(data, type=Commit)
+        found = msgspec.json.decode(data, type=FileCommit)
     except UNREADABLE as cause:
         raise FilesDamaged(f"{path} is not a commit: {cause}", path=path) from cause
     if found.version != VERSION:

@@ -11,7 +11,7 @@ from waltap.format.record_block import RecordBlock
 from waltap.json.lines import JsonLines
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 
-__all__ = ["Folders", "Gathered", "day_of"]
+__all__ = ["FolderNames", "LineBlocks", "day_of"]
 
 GZIP_LEVEL: Final = 4
 ENDINGS: Final = {"none": ".jsonl", "gzip": ".jsonl.gz", "zstd": ".jsonl.zst"}
@@ -19,7 +19,7 @@ MOST_FOLDERS: Final = 20_000
 _topic_of = attrgetter("topic")
 
 
-class Folders:
+class FolderNames:
     """Names folders. ``prefix``: what topics begin with, which {table} leaves out."""
 
     def __init__(self, layout: str, prefix: str) -> None:
@@ -47,10 +47,10 @@ class Folders:
         return folder
 
 
-class Gathered:
+class LineBlocks:
     """Blocks of whole lines, by folder. ``bytes`` are those of all."""
 
-    def __init__(self, folders: Folders, compression: str, *, values: bool) -> None:
+    def __init__(self, folders: FolderNames, compression: str, *, values: bool) -> None:
         """``values``: lines are values."""
         self._folders, self._compression, self._values = folders, compression, values
         self._lines = JsonLines()

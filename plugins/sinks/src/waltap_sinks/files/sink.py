@@ -12,12 +12,12 @@ from typing import Any, Final
 import msgspec
 
 from waltap.files.errors import FilesUnavailable
-from waltap.files.store import Store
+from waltap.files.store import FileStore
 from waltap.offsets.private_file import private, private_folder
 from waltap.sink.delivered import begins_snapshot, was_delivered
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
-from waltap.source.connector import Check
+from waltap.source.connector import PreflightCheck
 from waltap.source.position import Positions
 from waltap.transactions.transaction import Batch
 from waltap.unreadable import UNREADABLE
@@ -26,14 +26,14 @@ from waltap_sinks.files.commit import (
     BEGUN,
     COMMITS,
     VERSION,
-    Begun,
-    Commit,
+    FileCommit,
+    PendingCommit,
     WrittenFile,
     file_name,
     parse,
 )
 from waltap_sinks.files.errors import FilesGone, FilesOfAnother
-from waltap_sinks.files.lines import Folders, Gathered
+from waltap_sinks.files.lines import FolderNames, LineBlocks
 from waltap_sinks.files.properties import FilesProperties
 
 __all__ = ["FilesSink"]
@@ -67,17 +67,17 @@ class FilesSink(Sink):
 
     def __init__(self, properties: FilesProperties, context: SinkContext) -> None:
         self._properties, self._context = properties, context
-        self._store = Store(properties.path, properties)
+        self._store = FileStore(properties.path, properties)
         self._store.takes_over, self._store.may_write = context.takes_over, context.may_write
         capture = context.capture
         prefix = "" if capture is None else capture.properties.topic_prefix
-        folders, compression = Folders(properties.layout, prefix), properties.compression
-        self._gathered: Gathered | GatheredColumns
+        folders, compression = FolderNames(properties.layout, prefix), properties.compression
+        self._gathered: LineBlocks | GatheredColumns
         if properties.format == "parquet":
             self.capabilities = replace(self.capabilities, records=False, json_only=False)
             self._gathered = GatheredColumns(folders, compression, context)
         else:
-            self._gathered = Gathered(folders, compression, values=properties.line == "value")
+            self._gathered = LineBlocks(folders, compression, values=properties.line == "value")
         self._fail_stop = FailStop(self._store.location)
         self._note = context.state_dir / "files.committed"
         self._forget()
@@ -97,13 +97,13 @@ class FilesSink(Sink):
 
     # --- life cycle -------------------------------------------------------------------------------
 
-    def check(self) -> list[Check]:
+    def check(self) -> list[PreflightCheck]:
         """Look whether the folder can be written, and is this pipeline's.
 
         Raises: FilesUnavailable, FilesInUse, FilesOfAnother, FilesGone."""
         self._store.check(".lock")
         self._last(self._store.names(COMMITS))
-        return [Check(name="sink files", verdict="ok", found=self._store.location)]
+        return [PreflightCheck(name="sink files", verdict="ok", found=self._store.location)]
 
     def open(self) -> Positions | None:
         """Lock the folder, remove what no commit names, and return the position of the last commit.
@@ -138,7 +138,7 @@ class FilesSink(Sink):
         """Return what the last replay committed."""
         return self._letters
 
-    def _last(self, names: list[str]) -> Commit | None:
+    def _last(self, names: list[str]) -> FileCommit | None:
         """Return the newest commit. Raises: FilesDamaged, FilesOfAnother, FilesGone."""
         known = self._known()
         path = f"{COMMITS}/{names[-1]}" if names else ""
@@ -157,12 +157,12 @@ class FilesSink(Sink):
             )
         return last
 
-    def _remove_begun(self, last: Commit | None) -> None:
+    def _remove_begun(self, last: FileCommit | None) -> None:
         """Remove files of a commit that a crash has prevented: their lines come again."""
         if BEGUN.rpartition("/")[2] not in self._store.names("_waltap"):
             return
         try:
-            begun = msgspec.json.decode(self._store.read(BEGUN), type=Begun)
+            begun = msgspec.json.decode(self._store.read(BEGUN), type=PendingCommit)
         except UNREADABLE:
             return  # it appears whole: somebody else's
         if last is not None and begun.number <= last.number:
@@ -247,7 +247,9 @@ class FilesSink(Sink):
             name = file_name(number, behind, part, self._gathered.ending)
             contents.append((f"{folder}/{name}", blocks, lines))
         paths = tuple(path for path, _blocks, _lines in contents)
-        begun = Begun(number=number, paths=tuple(each.path for each in self._written) + paths)
+        begun = PendingCommit(
+            number=number, paths=tuple(each.path for each in self._written) + paths
+        )
         self._store.publish(BEGUN, msgspec.json.encode(begun))
         if len(contents) == 1:
             self._written.append(self._put(contents[0]))
@@ -262,7 +264,7 @@ class FilesSink(Sink):
         return WrittenFile(path, lines, len(data))
 
     def _commit(self) -> None:
-        commit = Commit(
+        commit = FileCommit(
             version=VERSION,
             number=self._number + 1,
             pipeline=self._context.pipeline,

@@ -1,6 +1,6 @@
 """What may go wrong between the sink ``http`` and its address."""
 
-from waltap.errors import Retry, SinkError
+from waltap.errors import RetryVerdict, SinkError
 
 __all__ = ["HttpLoginRefused", "HttpRefused", "HttpUnavailable"]
 
@@ -9,7 +9,7 @@ class HttpUnavailable(SinkError):
     """The address does not answer, or answers that it cannot take requests now."""
 
     code = "WT-5601"
-    retry = Retry.SAME_BATCH
+    retry = RetryVerdict.SAME_BATCH
     remedy = (
         "Look whether the service at {place} is up, and how much it takes (429 says: too much); nothing "
         "is confirmed meanwhile, and delivery goes on with the same records. url, timeout.ms and "

@@ -10,14 +10,14 @@ import msgspec
 from waltap.format.record import Header, Record
 from waltap.json.lines import JsonLines
 
-__all__ = ["Request", "lanes", "packer"]
+__all__ = ["HttpRequest", "lanes", "packer"]
 
 JSON: Final = "application/json"
 CLOUD_EVENTS: Final = "ce_"
 """How Kafka's binding of CloudEvents begins the names of headers; that of HTTP has a dash."""
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class HttpRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A body with its headers; ``topic`` is that of its first record, for messages. ``held`` are the
     records that it is made of."""
 
@@ -27,7 +27,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     held: Sequence[Record] = ()
 
 
-Pack = Callable[[Sequence[Record]], Iterator[Request]]
+Pack = Callable[[Sequence[Record]], Iterator[HttpRequest]]
 
 
 def lanes(records: Iterable[Record], count: int) -> list[list[Record]]:
@@ -66,7 +66,7 @@ def packer(
             return record.value or b""
         return line(record) if body == "lines" else line(record)[:-1]
 
-    def many(records: Sequence[Record]) -> Iterator[Request]:
+    def many(records: Sequence[Record]) -> Iterator[HttpRequest]:
         gathered: list[bytes] = []
         held: list[Record] = []
         size, topic = 0, ""
@@ -84,8 +84,8 @@ def packer(
         if gathered:
             yield _joined(gathered, held, topic)
 
-    def _joined(items: list[bytes], held: list[Record], topic: str) -> Request:
-        return Request(
+    def _joined(items: list[bytes], held: list[Record], topic: str) -> HttpRequest:
+        return HttpRequest(
             body=begin + between.join(items) + end,
             headers={"Content-Type": kind},
             topic=topic,
@@ -97,7 +97,7 @@ def packer(
 
 def _singles(
     records: Iterable[Record], prefix: str, *, encode: bool, tombstones: bool
-) -> Iterator[Request]:
+) -> Iterator[HttpRequest]:
     for record in records:
         if record.value is None and not tombstones:
             continue
@@ -107,7 +107,9 @@ def _singles(
         for header in record.headers:
             name, value = _header(header, prefix, encode=encode)
             headers[name] = value
-        yield Request(body=record.value or b"", headers=headers, topic=record.topic, held=(record,))
+        yield HttpRequest(
+            body=record.value or b"", headers=headers, topic=record.topic, held=(record,)
+        )
 
 
 def _header(header: Header, prefix: str, *, encode: bool) -> tuple[str, str]:

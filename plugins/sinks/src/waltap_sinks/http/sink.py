@@ -17,16 +17,16 @@ from waltap.errors import SinkError
 from waltap.format.record import Record
 from waltap.http import TRIES_AGAIN, WebhookSignature, retry_after
 from waltap.plugin_errors import LibraryMissing
-from waltap.sink.refusal import RecordsRefused, Refused
+from waltap.sink.refusal import RecordsRefused, RefusedEvent
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
-from waltap.source.connector import Check, StopRequested
+from waltap.source.connector import PreflightCheck, StopRequested
 from waltap.source.position import Positions
 from waltap.transactions.transaction import Batch
 from waltap.version import VERSION
 from waltap_sinks.http.errors import HttpLoginRefused, HttpRefused, HttpUnavailable
 from waltap_sinks.http.login import ClientCredentials, login_of
 from waltap_sinks.http.properties import HttpProperties
-from waltap_sinks.http.requests import Request, lanes, packer
+from waltap_sinks.http.requests import HttpRequest, lanes, packer
 
 if TYPE_CHECKING:
     import httpx
@@ -74,9 +74,9 @@ class HttpSink(Sink):
         self._credentials: ClientCredentials | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._accepted = Positions()
-        self._pending: tuple[Batch, list[_Lane]] | None = None
+        self._pending: tuple[Batch, list[_HttpShard]] | None = None
 
-    def check(self) -> list[Check]:
+    def check(self) -> list[PreflightCheck]:
         """Say where records go, and whether somebody listens there. Nothing is sent: a request that is not
         a record might do something. Behind a proxy only the first request shows it.
 
@@ -85,15 +85,15 @@ class HttpSink(Sink):
         self._new_client().close()
         parts = urlsplit(self._properties.url)
         if parts.hostname is None or parts.scheme in getproxies():
-            return [Check(name="sink http", verdict="ok", found=self._place)]
+            return [PreflightCheck(name="sink http", verdict="ok", found=self._place)]
         port = parts.port or (443 if parts.scheme == "https" else 80)
         try:
             socket.create_connection((parts.hostname, port), timeout=LOOK_AT_MOST_S).close()
         except OSError as error:
             found = f"{self._place}: {error.strerror or error}"
             remedy = "Start what is to listen there; a run tries again until it does."
-            return [Check(name="sink http", verdict="warning", found=found, remedy=remedy)]
-        return [Check(name="sink http", verdict="ok", found=self._place)]
+            return [PreflightCheck(name="sink http", verdict="warning", found=found, remedy=remedy)]
+        return [PreflightCheck(name="sink http", verdict="ok", found=self._place)]
 
     def open(self) -> None:
         """Make the client; the first record makes the connection. Raises: LibraryMissing, SinkError."""
@@ -112,7 +112,7 @@ class HttpSink(Sink):
         RecordsRefused, StopRequested."""
         if self._pending is None or self._pending[0] is not batch:
             shared = lanes(batch.records or (), self._properties.concurrency)
-            self._pending = batch, [_Lane(self._pack(lane)) for lane in shared]
+            self._pending = batch, [_HttpShard(self._pack(lane)) for lane in shared]
         given = self._pending[1]
         try:
             self._send([lane for lane in given if not lane.empty])
@@ -122,13 +122,13 @@ class HttpSink(Sink):
             if not (blamed and error.of_a_record):
                 raise
             index = [id(record) for record in batch.records or ()].index(id(blamed[0]))
-            raise RecordsRefused([Refused(index=index, error=error)]) from error
+            raise RecordsRefused([RefusedEvent(index=index, error=error)]) from error
         refused = {id(record): error for lane in given for record, error in lane.refused}
         if refused:  # the others are there: when the rest comes, it only counts
             self._pending = batch, []
             raise RecordsRefused(
                 [
-                    Refused(index=index, error=refused[id(record)])
+                    RefusedEvent(index=index, error=refused[id(record)])
                     for index, record in enumerate(batch.records or ())
                     if id(record) in refused
                 ]
@@ -151,7 +151,7 @@ class HttpSink(Sink):
 
     # --- requests -----------------------------------------------------------------------------------
 
-    def _send(self, waiting: "list[_Lane]") -> None:
+    def _send(self, waiting: "list[_HttpShard]") -> None:
         """Empty the lanes, each in its order; every one comes to its end before a failure is raised."""
         if self._threads is None or len(waiting) == 1:
             for lane in waiting:
@@ -165,7 +165,7 @@ class HttpSink(Sink):
         if failures:
             raise failures[0]
 
-    def _empty(self, lane: "_Lane") -> None:
+    def _empty(self, lane: "_HttpShard") -> None:
         while (request := lane.next()) is not None:
             try:
                 self._deliver(request, lane.identifier)
@@ -184,7 +184,7 @@ class HttpSink(Sink):
             else:
                 lane.taken()
 
-    def _deliver(self, request: Request, identifier: str) -> None:
+    def _deliver(self, request: HttpRequest, identifier: str) -> None:
         """Send one request until it is taken."""
         given = self._properties
         until = time.monotonic() + given.retry_total_ms / 1000
@@ -213,7 +213,7 @@ class HttpSink(Sink):
             wait = min(LONGEST_WAIT_S, wait * 2)
 
     def _post(
-        self, request: Request, identifier: str, token: str
+        self, request: HttpRequest, identifier: str, token: str
     ) -> tuple[SinkError | None, float]:
         """Try once; return what is wrong, None for nothing, and the seconds the address asks to wait."""
         import httpx
@@ -315,11 +315,11 @@ class HttpSink(Sink):
         return context
 
 
-class _Lane:
+class _HttpShard:
     """Requests that go one after the other. What was not taken stays at the head, with its identifier.
     ``refused`` are records that were left, each with the reason, ``blamed`` is one that ended it."""
 
-    def __init__(self, requests: Iterator[Request]) -> None:
+    def __init__(self, requests: Iterator[HttpRequest]) -> None:
         self._requests = requests
         self._head = next(requests, None)
         self.identifier = f"msg_{uuid4()}"
@@ -330,14 +330,14 @@ class _Lane:
     def empty(self) -> bool:
         return self._head is None
 
-    def next(self) -> Request | None:
+    def next(self) -> HttpRequest | None:
         return self._head
 
     def taken(self) -> None:
         self._head = next(self._requests, None)
         self.identifier = f"msg_{uuid4()}"
 
-    def instead(self, requests: Iterator[Request]) -> None:
+    def instead(self, requests: Iterator[HttpRequest]) -> None:
         """Let others take the place of the head."""
         self._requests = chain(requests, self._requests)
         self.taken()

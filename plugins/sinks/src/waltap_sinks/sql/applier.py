@@ -15,22 +15,22 @@ from waltap.events import (
 )
 from waltap.mapping.type_mapping import TypeMapper
 from waltap.transactions.transaction import SnapshotRows, TransactionPart
-from waltap_sinks.sql.fold import Fold
-from waltap_sinks.sql.history import Cause, History
+from waltap_sinks.sql.fold import NetChanges
+from waltap_sinks.sql.history import HistoryWriter, VersionCause
 from waltap_sinks.sql.properties import SqlProperties
-from waltap_sinks.sql.rows import Rows
-from waltap_sinks.sql.shape import TableName, TableShape
-from waltap_sinks.sql.shapes import Shapes
-from waltap_sinks.sql.tables import Tables
-from waltap_sinks.sql.target import Bound, Target
+from waltap_sinks.sql.rows import RowWriter
+from waltap_sinks.sql.shape import TargetName, TargetShape
+from waltap_sinks.sql.shapes import TargetShapes
+from waltap_sinks.sql.tables import TargetTables
+from waltap_sinks.sql.target import BoundTable, SqlTarget
 
-__all__ = ["Applier"]
+__all__ = ["SqlApplier"]
 
 UNSURE_FOR = 64
 """How many batches the new rows of a table go in by upserts, after one of them was there already."""
 
 
-class Applier:
+class SqlApplier:
     """Applies changes to the target, in the transaction that is open there.
 
     `add` folds, `settle` writes; what must not be folded is written in between. ``at`` is the table being
@@ -39,25 +39,25 @@ class Applier:
 
     def __init__(
         self,
-        target: Target,
-        tables: Tables,
-        shapes: Shapes,
+        target: SqlTarget,
+        tables: TargetTables,
+        shapes: TargetShapes,
         types: TypeMapper | None,
         properties: SqlProperties,
     ) -> None:
         self._target, self._tables, self._shapes = target, tables, shapes
-        self._rows = Rows(target)
+        self._rows = RowWriter(target)
         self._properties = properties
         self._inserts_only = properties.mode == "insert"
-        self._folds: dict[TableName, Fold] = {}
-        self._appended: dict[TableShape, list[Tuple]] = {}
-        self._unsure: dict[TableName, int] = {}
-        self.at: Bound | None = None
-        self.history: History | None = None
+        self._folds: dict[TargetName, NetChanges] = {}
+        self._appended: dict[TargetShape, list[Tuple]] = {}
+        self._unsure: dict[TargetName, int] = {}
+        self.at: BoundTable | None = None
+        self.history: HistoryWriter | None = None
         if properties.history != "none" and types is not None:
-            self.history = History(target, tables, shapes, types, properties, self._stands_at)
+            self.history = HistoryWriter(target, tables, shapes, types, properties, self._stands_at)
 
-    def _stands_at(self, table: Bound) -> None:
+    def _stands_at(self, table: BoundTable) -> None:
         self.at = table
 
     def forget(self) -> None:
@@ -73,10 +73,10 @@ class Applier:
 
     # --- taking changes ---------------------------------------------------------------------------
 
-    def unbound(self, parts: Iterable[TransactionPart | SnapshotRows]) -> list[TableShape]:
+    def unbound(self, parts: Iterable[TransactionPart | SnapshotRows]) -> list[TargetShape]:
         """Return the shapes of the captured relations of ``parts`` that no table is known of yet."""
         relations: dict[Relation, None] = {}
-        shapes: list[TableShape | None] = []
+        shapes: list[TargetShape | None] = []
         for part in parts:
             if isinstance(part, SnapshotRows):
                 shapes.append(self._shapes.read(part.relation))
@@ -86,7 +86,7 @@ class Applier:
                     relations.update(dict.fromkeys(change.relations))
                 elif not isinstance(change, LogicalMessage):
                     relations[change.relation] = None
-        found: list[TableShape] = []
+        found: list[TargetShape] = []
         shapes += map(self._shapes.of, relations)
         for shape in dict.fromkeys(shapes):
             if shape is None:
@@ -98,7 +98,7 @@ class Applier:
                 found.append(shape)
         return [shape for shape in found if not self._tables.is_bound(shape)]
 
-    def _is_elsewhere(self, shape: TableShape) -> bool:
+    def _is_elsewhere(self, shape: TargetShape) -> bool:
         """Tell whether the table's history stands in its place."""
         return self.history is not None and self.history.replaces(shape)
 
@@ -135,21 +135,21 @@ class Applier:
             else:
                 self._keyed(shape, kind, run, ts)
 
-    def _fold(self, shape: TableShape) -> Fold:
+    def _fold(self, shape: TargetShape) -> NetChanges:
         fold = self._folds.get(shape.name)
         if fold is None or fold.shape is not shape:
             if fold:
                 self.settle()  # its rows have other columns
-            fold = self._folds[shape.name] = Fold(shape)
+            fold = self._folds[shape.name] = NetChanges(shape)
         return fold
 
-    def _insert(self, shape: TableShape, rows: list[Tuple]) -> None:
+    def _insert(self, shape: TargetShape, rows: list[Tuple]) -> None:
         if shape.key_of is None:
             self._appended.setdefault(shape, []).extend(rows)
         else:
             self._fold(shape).insert(rows)
 
-    def _keyed(self, shape: TableShape, kind: str, run: Sequence[Change], ts: int) -> None:
+    def _keyed(self, shape: TargetShape, kind: str, run: Sequence[Change], ts: int) -> None:
         fold = self._fold(shape)
         if kind is UPDATES:
             for change in run:
@@ -166,7 +166,7 @@ class Applier:
                     assert shape.key_of is not None
                     fold.delete(shape.key_of(images[1]), ts)
 
-    def _changed(self, shape: TableShape, change: Update, ts: int) -> None:
+    def _changed(self, shape: TargetShape, change: Update, ts: int) -> None:
         fold, key_of = self._fold(shape), shape.key_of
         assert key_of is not None
         _before, row, old = shape.plan.update(change)
@@ -177,13 +177,13 @@ class Applier:
         elif not fold.move(key_of(old), row, ts):
             self._move(shape, key_of(old), row)
 
-    def _move(self, shape: TableShape, old: object, row: Tuple) -> None:
+    def _move(self, shape: TargetShape, old: object, row: Tuple) -> None:
         """Give a row of the target another key, in place: it has values that were not sent."""
         self.settle()
         self.at = self._tables.of(shape)
         self._rows.move(self.at, old, row)
 
-    def _keyless(self, shape: TableShape, kind: str, run: Sequence[Change]) -> None:
+    def _keyless(self, shape: TargetShape, kind: str, run: Sequence[Change]) -> None:
         """Apply changes of a table whose rows are known as a whole only."""
         self.settle()
         table = self.at = self._tables.of(shape)
@@ -214,7 +214,7 @@ class Applier:
             tables, cascade=told and change.cascade, restart=told and change.restart_identity
         )
 
-    def read(self, shape: TableShape, rows: Sequence[Tuple], cause: Cause) -> None:
+    def read(self, shape: TargetShape, rows: Sequence[Tuple], cause: VersionCause) -> None:
         """Take rows that were read while their table was streamed: they may be there or not."""
         if self.history is not None:
             self.history.read(shape, rows, cause)
@@ -227,7 +227,7 @@ class Applier:
         else:
             self._fold(shape).upsert(rows)
 
-    def load(self, shape: TableShape, rows: Sequence[Tuple], cause: Cause) -> None:
+    def load(self, shape: TargetShape, rows: Sequence[Tuple], cause: VersionCause) -> None:
         """Add the rows of a snapshot, of a table that was emptied for it."""
         if self.history is not None:
             self.history.load(shape, rows, cause)
@@ -236,7 +236,7 @@ class Applier:
         self.at = self._tables.of(shape)
         self._rows.insert(self.at, rows)
 
-    def empty(self, shape: TableShape, ts: int) -> None:
+    def empty(self, shape: TargetShape, ts: int) -> None:
         """Delete every row of the table; in its history they end at ``ts``."""
         if self.history is not None:
             self.history.bind(shape)
@@ -268,7 +268,7 @@ class Applier:
         if self.history is not None:
             self.history.settle()
 
-    def _gone(self, table: Bound, fold: Fold) -> None:
+    def _gone(self, table: BoundTable, fold: NetChanges) -> None:
         if not fold.gone:
             return
         self.at = table
@@ -278,7 +278,7 @@ class Applier:
         else:
             self._rows.mark_deleted(table, keys, list(fold.gone.values()), due)
 
-    def _puts(self, table: Bound, fold: Fold) -> None:
+    def _puts(self, table: BoundTable, fold: NetChanges) -> None:
         if not fold.puts:
             return
         self.at = table
@@ -295,7 +295,7 @@ class Applier:
         for rows in partial.values():
             self._rows.update(table, fold.shape.sent(rows[0]), rows)
 
-    def _fresh(self, table: Bound, fold: Fold) -> None:
+    def _fresh(self, table: BoundTable, fold: NetChanges) -> None:
         if not fold.fresh:
             return
         self.at = table

@@ -7,10 +7,10 @@ from typing import Any
 
 from waltap.source.position import Position, lsn_text, parse_lsn
 from waltap_sinks.sql.errors import SqlFenced, SqlPositionChanged
-from waltap_sinks.sql.shape import TableName
-from waltap_sinks.sql.target import Target
+from waltap_sinks.sql.shape import TargetName
+from waltap_sinks.sql.target import SqlTarget
 
-__all__ = ["Books", "KnownTable"]
+__all__ = ["KnownTable", "SinkMetadata"]
 
 
 @dataclass(slots=True)
@@ -19,13 +19,13 @@ class KnownTable:
     to types and modifiers of the source. ``stale``: why rows may differ from the source's until a
     snapshot replaces them."""
 
-    name: TableName
+    name: TargetName
     columns: dict[int, str] = field(default_factory=dict)
     types: dict[int, tuple[str, int]] = field(default_factory=dict)
     stale: tuple[str, ...] = ()
 
 
-class Books:
+class SinkMetadata:
     """The table of positions, one row for each pipeline, and beside it the table of what was bound and,
     from the first replay on, that of the dead letters that were delivered last.
 
@@ -34,12 +34,12 @@ class Books:
     connection has the rows of an earlier one.
     """
 
-    def __init__(self, target: Target, table: TableName, pipeline: str) -> None:
+    def __init__(self, target: SqlTarget, table: TargetName, pipeline: str) -> None:
         self._target, self._pipeline, self.generation = target, pipeline, 0
         self._table = table
         self.at: Position | None = None
-        self._tables = TableName(table.schema, f"{table.name}_tables")
-        self._letters = TableName(table.schema, f"{table.name}_letters")
+        self._tables = TargetName(table.schema, f"{table.name}_tables")
+        self._letters = TargetName(table.schema, f"{table.name}_letters")
         self._known: dict[int, KnownTable] | None = None
 
     @property
@@ -150,7 +150,7 @@ class Books:
             )
             target.commit()
 
-    def adopt(self, books: "Books") -> None:
+    def adopt(self, books: "SinkMetadata") -> None:
         """Commit for the opening that another connection made, behind what that has committed."""
         self.generation, self.at = books.generation, books.at
 
@@ -228,7 +228,7 @@ class Books:
             [self._pipeline, json.dumps(marks)],
         )
 
-    def _forget_rows(self, table: TableName) -> None:
+    def _forget_rows(self, table: TargetName) -> None:
         target = self._target
         target.run(
             f"DELETE FROM {target.quoted_table(table)} WHERE {target.quoted('pipeline')} = %s",
@@ -245,7 +245,7 @@ class Books:
             [self._pipeline],
         )
         return {
-            int(oid): _known(TableName(schema or None, name), json.loads(columns))
+            int(oid): _known(TargetName(schema or None, name), json.loads(columns))
             for oid, schema, name, columns in rows
         }
 
@@ -281,7 +281,7 @@ def _written(table: KnownTable) -> dict[str, object]:
     return {**kept, "stale": table.stale} if table.stale else kept
 
 
-def _known(name: TableName, kept: dict[str, Any]) -> KnownTable:
+def _known(name: TargetName, kept: dict[str, Any]) -> KnownTable:
     """Return a table of what `_written` gave; an earlier version kept names alone."""
     known = KnownTable(name, stale=tuple(kept.pop("stale", ())))
     for number, column in kept.items():

@@ -45,14 +45,14 @@ def _target(file: str) -> "tuple[SqlProperties, str]":
     """Return the sink's properties and the pipeline's name. Raises: ConfigurationError."""
     from waltap.cli.profile_source import read
     from waltap.config.resolve import resolve
-    from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
+    from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
     from waltap.host import Host
     from waltap_sinks.sql.properties import SqlProperties
 
     profile = resolve(read(file), Host())
     properties = profile.sink.properties
     if not isinstance(properties, SqlProperties) or not properties.url.startswith("postgres"):
-        problem = Problem(
+        problem = PropertyProblem(
             "sink.type", "is not the sink sql with a PostgreSQL target", allowed="sql"
         )
         raise ConfigurationError([problem], origin=COMMAND_LINE)

@@ -19,8 +19,8 @@ from waltap_sinks.sql.errors import (
     SqlValueUnfit,
 )
 from waltap_sinks.sql.generic import READ_AT_ONCE, GenericTarget
-from waltap_sinks.sql.shape import ShapeColumn, TableName
-from waltap_sinks.sql.target import Bound, BoundColumn, Described, ExistingColumn
+from waltap_sinks.sql.shape import TargetColumn, TargetName
+from waltap_sinks.sql.target import BoundColumn, BoundTable, ExistingColumn, TargetDescription
 from waltap_sinks.sql.typed import arrow_type
 
 if TYPE_CHECKING:
@@ -95,8 +95,8 @@ class DuckTarget(GenericTarget):
 
     def _executed(self, statement: str, parameters: Sequence[object]) -> Any:
         if parameters:
-            return _Result(self._raw.execute(self._placed(statement), list(parameters)))
-        return _Result(self._raw.execute(statement))
+            return _DuckCursor(self._raw.execute(self._placed(statement), list(parameters)))
+        return _DuckCursor(self._raw.execute(statement))
 
     def read(self, statement: str) -> Iterator[Sequence[Any]]:
         reader = self._raw.sql(statement).to_arrow_reader(READ_AT_ONCE)
@@ -106,7 +106,7 @@ class DuckTarget(GenericTarget):
     def many(self, statement: str, columns: Sequence[Sequence[Any]]) -> int:
         text, count = self._placed(statement), 0
         for row in zip(*columns, strict=True):
-            count += _Result(self._raw.execute(text, list(row))).rowcount
+            count += _DuckCursor(self._raw.execute(text, list(row))).rowcount
         return count
 
     # --- tables ---
@@ -114,7 +114,7 @@ class DuckTarget(GenericTarget):
     def quoted(self, name: str) -> str:
         return '"' + name.replace('"', '""') + '"'
 
-    def describe(self, name: TableName) -> Described | None:
+    def describe(self, name: TargetName) -> TargetDescription | None:
         place = [name.schema, name.name]
         info = self.run(COLUMNS, place)
         if not info:
@@ -126,9 +126,9 @@ class DuckTarget(GenericTarget):
             column: ExistingColumn(column, kind, kind, collation=_collation(made, column))
             for column, kind in info
         }
-        return Described(columns, unique, is_table=not views)
+        return TargetDescription(columns, unique, is_table=not views)
 
-    def type_for(self, column: ShapeColumn) -> str:
+    def type_for(self, column: TargetColumn) -> str:
         return _type_of(arrow_type(column))
 
     def widened(self, existing: str, wanted: str) -> bool:
@@ -168,7 +168,7 @@ class DuckTarget(GenericTarget):
         self,
         verb: str,
         ending: str,
-        table: Bound,
+        table: BoundTable,
         columns: Sequence[BoundColumn],
         rows: Sequence[Tuple],
     ) -> int:
@@ -212,7 +212,7 @@ class DuckTarget(GenericTarget):
         return text.partition(" key ")[0] if "Duplicate key" in text else text
 
 
-class _Result:
+class _DuckCursor:
     """What DuckDB answers, as a cursor has it."""
 
     def __init__(self, found: Any) -> None:

@@ -24,7 +24,7 @@ SinkError
 └── SqlKeyUnfit            WT-5721   the target's type cannot hold a value of a key
 """
 
-from waltap.errors import Retry, SinkError
+from waltap.errors import RetryVerdict, SinkError
 
 __all__ = [
     "SqlChangeIgnored",
@@ -55,7 +55,7 @@ class SqlUnreachable(SinkError):
     """The target does not answer, or ended the connection; what was not committed comes again."""
 
     code = "WT-5701"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = (
         "A run that had connected goes on by itself when it can connect again; else check that the server "
         "of {url} is up, reachable, and has room for one more connection."
@@ -156,7 +156,7 @@ class SqlConflict(SinkError):
     serialization failure. The transaction was undone and is tried again."""
 
     code = "WT-5707"
-    retry = Retry.SAME_BATCH
+    retry = RetryVerdict.SAME_BATCH
     remedy = (
         "waltap tries again by itself; if this lasts, see which sessions of the target write or lock "
         "the same tables, and end them."
@@ -167,7 +167,7 @@ class SqlConflictMidway(SqlConflict):
     """The same, where earlier batches of a large transaction were undone too."""
 
     code = "WT-5714"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = (
         "waltap delivers the transaction again by itself; if this lasts, see which sessions of the "
         "target write or lock the same tables, and end them."
@@ -189,7 +189,7 @@ class SqlPositionChanged(SinkError):
     beneath the connection, or changed the row. The next `open` compares it with what was durable."""
 
     code = "WT-5720"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = (
         "waltap connects again, reads {positions}, and ends with WT-5003 where the target has less than "
         "it had. Only waltap writes there."
@@ -201,7 +201,7 @@ class SqlCommitUnknown(SinkError):
     became of it: it is asked when the sink opens again."""
 
     code = "WT-5709"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = (
         "waltap connects again and reads {positions}: what was committed is not applied again, what was "
         "not comes again."
@@ -253,7 +253,7 @@ class SqlTransactionGap(SinkError):
     """The middle of a transaction arrived, but this sink has not seen its beginning."""
 
     code = "WT-5712"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = "Delivery starts again from the table of positions; if this lasts, report it as a bug."
 
 
@@ -261,7 +261,7 @@ class SqlReadOnly(SinkError):
     """The target takes no changes: it is a standby, or was made read-only; what is committed stays."""
 
     code = "WT-5715"
-    retry = Retry.RECONNECT
+    retry = RetryVerdict.RECONNECT
     remedy = (
         "A run that had connected goes on by itself when {url} leads to a server that can be written: "
         "the primary (target_session_attrs=read-write in the url finds it), or this one, writable again."

@@ -9,7 +9,7 @@ from waltap.decode.relation import Column, Relation, TypeKind
 from waltap.errors import SinkError, WaltapError
 from waltap.sink.sink import SinkContext
 from waltap.source.check_context import CheckContext
-from waltap.source.connector import Check
+from waltap.source.connector import PreflightCheck
 from waltap_sinks.sql.kinds import target_of
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import base_column, target_name
@@ -31,7 +31,7 @@ SHORT: Final = frozenset(
 """Types whose values are short, or no text in the target."""
 
 
-def held(context: CheckContext) -> list[Check]:
+def held(context: CheckContext) -> list[PreflightCheck]:
     """Return what of the captured tables a MariaDB or MySQL target would refuse in mid-run."""
     profile = context.profile
     sinks = [outlet.sink for outlet in profile.outlets] or [profile.sink]
@@ -54,7 +54,7 @@ def held(context: CheckContext) -> list[Check]:
     return found
 
 
-def _long_keys(relation: Relation) -> Iterator[Check]:
+def _long_keys(relation: Relation) -> Iterator[PreflightCheck]:
     from waltap_sinks.sql.mysql import INDEX_BYTES
 
     names = relation.primary_key or ()
@@ -66,7 +66,7 @@ def _long_keys(relation: Relation) -> Iterator[Check]:
         pattern = f"{relation.name}.{long[0]}".replace(".", r"\.")
         limits = " AND ".join(f"length({_sql(name)}) <= {most}" for name in long)
         table = f"{_sql(relation.schema)}.{_sql(relation.table)}"
-        yield Check(
+        yield PreflightCheck(
             name="target keys",
             verdict="warning",
             found=f"the target holds {most} characters of {', '.join(long)}, of the key of "
@@ -94,7 +94,7 @@ def _may_exceed(column: Column, most: int) -> bool:
 
 def _of_target(
     properties: SqlProperties, pipeline: str, folder: Path, relations: list[Relation]
-) -> Iterator[Check]:
+) -> Iterator[PreflightCheck]:
     """Yield what tables that are there do not take."""
     from waltap_sinks.sql.mysql import MysqlTarget
 
@@ -114,9 +114,11 @@ def _of_target(
                 existing = described.columns[column]
                 if column.casefold() in keys and existing.collation:
                     exact = f"{existing.type} {target.collated}"
-                    yield Check.failed(f"target {name}", inexact(target, name, existing, exact))
+                    yield PreflightCheck.failed(
+                        f"target {name}", inexact(target, name, existing, exact)
+                    )
                 elif encoding != "utf8mb4":
-                    yield Check(
+                    yield PreflightCheck(
                         name=f"target {name}",
                         verdict="warning",
                         found=f"column {column} is {encoding}: a character that this lacks ends the run "

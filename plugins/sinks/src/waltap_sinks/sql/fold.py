@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from waltap.decode.tuple_image import UNCHANGED, Tuple
-from waltap_sinks.sql.shape import TableShape
+from waltap_sinks.sql.shape import TargetShape
 
-__all__ = ["Fold"]
+__all__ = ["NetChanges"]
 
 
-class Fold:
+class NetChanges:
     """Changes of one table with a key, folded: one entry for each key, the last state of its row.
 
     ``fresh`` are rows that were inserted, so the target has none of their key (once ``gone`` is gone),
@@ -21,7 +21,7 @@ class Fold:
 
     __slots__ = ("brief", "fresh", "gone", "puts", "shape")
 
-    def __init__(self, shape: TableShape) -> None:
+    def __init__(self, shape: TargetShape) -> None:
         self.shape = shape
         self.fresh: dict[Any, Tuple] = {}
         self.puts: dict[Any, Tuple] = {}

@@ -24,8 +24,8 @@ from waltap_sinks.sql.errors import (
     SqlValueUnfit,
 )
 from waltap_sinks.sql.properties import SqlProperties
-from waltap_sinks.sql.shape import ShapeColumn
-from waltap_sinks.sql.target import Bound, BoundColumn, Target, chunks
+from waltap_sinks.sql.shape import TargetColumn
+from waltap_sinks.sql.target import BoundColumn, BoundTable, SqlTarget, chunks
 from waltap_sinks.sql.typed import TypedRows
 
 __all__ = ["GenericTarget", "escaped"]
@@ -39,7 +39,7 @@ LOOKED_UP = 200
 """Keys of one query."""
 
 
-class GenericTarget(Target):
+class GenericTarget(SqlTarget):
     """A connection by SQLAlchemy's driver of a dialect. Statements have %s for values, in all dialects."""
 
     schemas = False
@@ -185,11 +185,11 @@ class GenericTarget(Target):
 
     # --- rows ---
 
-    def insert(self, table: Bound, rows: Sequence[Tuple]) -> int:
+    def insert(self, table: BoundTable, rows: Sequence[Tuple]) -> int:
         columns = [c for c in table.columns if c.existing.written]
         return self._put("INSERT INTO", "", table, columns, rows)
 
-    def upsert(self, table: Bound, rows: Sequence[Tuple], *, keep: bool = False) -> int:
+    def upsert(self, table: BoundTable, rows: Sequence[Tuple], *, keep: bool = False) -> int:
         columns = [c for c in table.columns if c.existing.written]
         return self._put("INSERT INTO", self.on_conflict(table, keep=keep), table, columns, rows)
 
@@ -197,7 +197,7 @@ class GenericTarget(Target):
         self,
         verb: str,
         ending: str,
-        table: Bound,
+        table: BoundTable,
         columns: Sequence[BoundColumn],
         rows: Sequence[Tuple],
     ) -> int:
@@ -207,7 +207,7 @@ class GenericTarget(Target):
         values = self.rows.columns(table.shape, [column.source for column in columns], rows)
         return self.many(statement, values)
 
-    def on_conflict(self, table: Bound, *, keep: bool) -> str:
+    def on_conflict(self, table: BoundTable, *, keep: bool) -> str:
         """Return what an INSERT ends with where rows of the same key may be there."""
         keys = {key.quoted for key in table.key}
         names = ", ".join(escaped(key.quoted) for key in table.key)
@@ -222,7 +222,9 @@ class GenericTarget(Target):
             return f" ON CONFLICT ({names}) DO NOTHING"
         return f" ON CONFLICT ({names}) DO UPDATE SET {', '.join(sets)}"
 
-    def update(self, table: Bound, columns: Sequence[ShapeColumn], rows: Sequence[Tuple]) -> int:
+    def update(
+        self, table: BoundTable, columns: Sequence[TargetColumn], rows: Sequence[Tuple]
+    ) -> int:
         sent = {column.index for column in columns}
         keys = {key.quoted for key in table.key}
         chosen = [c for c in table.columns if c.source.index in sent and c.existing.written]
@@ -240,13 +242,13 @@ class GenericTarget(Target):
             )
         return count
 
-    def _sets(self, table: Bound, columns: Sequence[BoundColumn]) -> str:
+    def _sets(self, table: BoundTable, columns: Sequence[BoundColumn]) -> str:
         sets = [f"{escaped(column.quoted)} = %s" for column in columns]
         if table.soft is not None:
             sets.append(f"{escaped(table.soft)} = NULL")
         return ", ".join(sets)
 
-    def move(self, table: Bound, old: Sequence[Any], row: Tuple) -> int:
+    def move(self, table: BoundTable, old: Sequence[Any], row: Tuple) -> int:
         sent = [
             c for c in table.columns if row[c.source.index] is not UNCHANGED and c.existing.settable
         ]
@@ -255,11 +257,11 @@ class GenericTarget(Target):
         statement = f"UPDATE {escaped(table.quoted)} SET {self._sets(table, sent)}{_keyed(table)}"
         return self.many(statement, [*values, *keys])
 
-    def delete(self, table: Bound, keys: Sequence[Any]) -> int:
+    def delete(self, table: BoundTable, keys: Sequence[Any]) -> int:
         statement = f"DELETE FROM {escaped(table.quoted)}{_keyed(table)}"
         return self.many(statement, self.rows.keys(table.shape, keys))
 
-    def holding(self, table: Bound, keys: Sequence[Any], where: str = "") -> int:
+    def holding(self, table: BoundTable, keys: Sequence[Any], where: str = "") -> int:
         one = " AND ".join(f"{escaped(key.quoted)} = %s" for key in table.key)
         rows, count = list(zip(*self.rows.keys(table.shape, keys), strict=True)), 0
         for some in chunks(rows, LOOKED_UP):
@@ -273,7 +275,7 @@ class GenericTarget(Target):
             count += int(found)
         return count
 
-    def mark_deleted(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> int:
+    def mark_deleted(self, table: BoundTable, keys: Sequence[Any], times: Sequence[int]) -> int:
         assert table.soft is not None
         statement = f"UPDATE {escaped(table.quoted)} SET {escaped(table.soft)} = %s{_keyed(table)}"
         moments = [self.moment(ts) for ts in times]
@@ -283,7 +285,7 @@ class GenericTarget(Target):
     def moment(self, ts: int) -> object:
         """Return an instant, µs since 1970 UTC, as the driver takes it."""
 
-    def delete_row(self, table: Bound, row: Tuple) -> bool:
+    def delete_row(self, table: BoundTable, row: Tuple) -> bool:
         columns = [c for c in table.columns if c.existing.written]
         values = self.rows.columns(table.shape, [c.source for c in columns], [row])
         tests = " AND ".join(self.same(escaped(column.quoted)) for column in columns) or "1 = 1"
@@ -300,10 +302,10 @@ class GenericTarget(Target):
     def one_row(self, table: str, tests: str) -> str:
         """Return what a DELETE or UPDATE ends with that is of one row of those that pass ``tests``."""
 
-    def delete_all(self, table: Bound) -> None:
+    def delete_all(self, table: BoundTable) -> None:
         self.run(f"DELETE FROM {table.quoted}")
 
-    def truncate(self, tables: Sequence[Bound], *, cascade: bool, restart: bool) -> None:
+    def truncate(self, tables: Sequence[BoundTable], *, cascade: bool, restart: bool) -> None:
         for table in reversed(self.ordered(tables)):
             self.delete_all(table)
 
@@ -323,7 +325,7 @@ class GenericTarget(Target):
         return self.meaning(error) is SqlConflict
 
     def failure(
-        self, error: BaseException, *, table: Bound | None, position: str, positions: str
+        self, error: BaseException, *, table: BoundTable | None, position: str, positions: str
     ) -> SinkError:
         kind = self.meaning(error) or SqlFailed
         if isinstance(error, OSError):
@@ -355,6 +357,6 @@ def escaped(text: str) -> str:
     return text.replace("%", "%%")
 
 
-def _keyed(table: Bound) -> str:
+def _keyed(table: BoundTable) -> str:
     tests = " AND ".join(f"{escaped(key.quoted)} = %s" for key in table.key)
     return f" WHERE {tests}"

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 from waltap.decode.tuple_image import Tuple
 from waltap_sinks.sql.generic import GenericTarget, escaped
 from waltap_sinks.sql.history_shape import HistoryShape, with_suffix
-from waltap_sinks.sql.shape import ShapeColumn
-from waltap_sinks.sql.target import Bound, BoundColumn, chunks
-from waltap_sinks.sql.versions import Versions, shape_of
+from waltap_sinks.sql.shape import TargetColumn
+from waltap_sinks.sql.target import BoundColumn, BoundTable, chunks
+from waltap_sinks.sql.versions import VersionStatements, shape_of
 
 if TYPE_CHECKING:
     from waltap_sinks.sql.duck import DuckTarget
@@ -22,7 +22,7 @@ INDEXES: Final = """
 """
 
 
-class GenericVersions(Versions):
+class GenericVersions(VersionStatements):
     """Versions by the driver's ``executemany``."""
 
     def __init__(self, target: GenericTarget) -> None:
@@ -43,9 +43,9 @@ class GenericVersions(Versions):
 
     def insert_filled(
         self,
-        table: Bound,
+        table: BoundTable,
         rows: Sequence[Tuple],
-        lacking: Sequence[ShapeColumn],
+        lacking: Sequence[TargetColumn],
         keys: Sequence[Any],
     ) -> int:
         target, place = self._target, escaped(table.quoted)
@@ -62,7 +62,7 @@ class GenericVersions(Versions):
         values = target.rows.columns(table.shape, [column.source for column in sent], rows)
         return target.many(statement, [*values, *target.rows.keys(table.shape, keys)])
 
-    def close(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> int:
+    def close(self, table: BoundTable, keys: Sequence[Any], times: Sequence[int]) -> int:
         tests = " AND ".join(f"{escaped(key.quoted)} = %s" for key in table.key)
         moments = [self._target.moment(time) for time in times]
         return self._target.many(
@@ -71,7 +71,7 @@ class GenericVersions(Versions):
             [moments, *self._target.rows.keys(table.shape, keys)],
         )
 
-    def close_row(self, table: Bound, row: Tuple, time: int) -> bool:
+    def close_row(self, table: BoundTable, row: Tuple, time: int) -> bool:
         target, shape = self._target, shape_of(table)
         own = len(shape.base.relation.columns)
         columns = [c for c in table.columns if c.source.index < own and c.existing.written]
@@ -87,13 +87,13 @@ class GenericVersions(Versions):
             f"SELECT 1 FROM {place} WHERE {where} LIMIT 1", [value[0] for value in values]
         )
 
-    def close_all(self, table: Bound, time: int) -> None:
+    def close_all(self, table: BoundTable, time: int) -> None:
         self._target.change(
             f"UPDATE {escaped(table.quoted)} SET {self._ended(table)} WHERE {self._current(table)}",
             [self._target.moment(time)],
         )
 
-    def open(self, table: Bound, keys: Sequence[Any]) -> int:
+    def open(self, table: BoundTable, keys: Sequence[Any]) -> int:
         tests = " AND ".join(f"{escaped(key.quoted)} = %s" for key in table.key)
         return self._target.many(
             f"UPDATE {escaped(table.quoted)} SET {self._current(table)} = TRUE"
@@ -101,27 +101,27 @@ class GenericVersions(Versions):
             self._target.rows.keys(table.shape, keys),
         )
 
-    def open_all(self, table: Bound) -> None:
+    def open_all(self, table: BoundTable) -> None:
         shape, quoted = shape_of(table), self._target.quoted
         self._target.run(
             f"UPDATE {table.quoted} SET {quoted(shape.current)} = TRUE"
             f" WHERE {quoted(shape.valid_to)} IS NULL"
         )
 
-    def drop_unopened(self, table: Bound) -> None:
+    def drop_unopened(self, table: BoundTable) -> None:
         shape, quoted = shape_of(table), self._target.quoted
         self._target.run(
             f"DELETE FROM {table.quoted} WHERE {quoted(shape.valid_to)} IS NULL"
             f" AND NOT {quoted(shape.current)}"
         )
 
-    def _current(self, table: Bound) -> str:
+    def _current(self, table: BoundTable) -> str:
         return escaped(self._target.quoted(shape_of(table).current))
 
-    def _valid_to(self, table: Bound) -> str:
+    def _valid_to(self, table: BoundTable) -> str:
         return escaped(self._target.quoted(shape_of(table).valid_to))
 
-    def _ended(self, table: Bound) -> str:
+    def _ended(self, table: BoundTable) -> str:
         return f"{self._valid_to(table)} = %s, {self._current(table)} = FALSE"
 
 
@@ -140,7 +140,7 @@ class MysqlVersions(GenericVersions):
             # one that was made for another key has its name already
             self._index(shape, f"{shape.name.name}_{abs(shape.relation.oid)}_{len(found)}")
 
-    def close(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> int:
+    def close(self, table: BoundTable, keys: Sequence[Any], times: Sequence[int]) -> int:
         names = ", ".join(escaped(key.quoted) for key in table.key)
         one = f"({', '.join(['%s'] * len(table.key))})"
         rows = list(zip(*self._target.rows.keys(table.shape, keys), strict=True))
@@ -166,7 +166,7 @@ class DuckVersions(GenericVersions):
     def index(self, shape: HistoryShape) -> None:
         """An index there makes a delete and an insert of each UPDATE."""
 
-    def close(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> int:
+    def close(self, table: BoundTable, keys: Sequence[Any], times: Sequence[int]) -> int:
         moments = [self._target.moment(time) for time in times]
         with self._target.given("waltap_keys", self._keyed(table, keys) | {"ended": moments}):
             return self._target.change(
@@ -176,7 +176,7 @@ class DuckVersions(GenericVersions):
                 (),
             )
 
-    def open(self, table: Bound, keys: Sequence[Any]) -> int:
+    def open(self, table: BoundTable, keys: Sequence[Any]) -> int:
         quoted, shape = self._target.quoted, shape_of(table)
         with self._target.given("waltap_keys", self._keyed(table, keys)):
             return self._target.change(
@@ -186,11 +186,11 @@ class DuckVersions(GenericVersions):
                 (),
             )
 
-    def _set(self, table: Bound) -> str:
+    def _set(self, table: BoundTable) -> str:
         quoted, shape = self._target.quoted, shape_of(table)
         return f"{quoted(shape.valid_to)} = k.ended, {quoted(shape.current)} = FALSE"
 
-    def _keyed(self, table: Bound, keys: Sequence[Any]) -> dict[str, Sequence[Any]]:
+    def _keyed(self, table: BoundTable, keys: Sequence[Any]) -> dict[str, Sequence[Any]]:
         values = self._target.rows.keys(table.shape, keys)
         return {f"c{n}": column for n, column in enumerate(values)}
 

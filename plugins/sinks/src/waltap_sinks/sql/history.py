@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from waltap.capture.java_regex import NameMatcher
 from waltap.decode.message import Change, Delete, Truncate, Update
-from waltap.decode.tuple_image import UNCHANGED, Missing, Tuple, Value
+from waltap.decode.tuple_image import UNCHANGED, MissingValue, Tuple, Value
 from waltap.events import DELETES, INSERTS, TRUNCATES, runs
 from waltap.mapping.type_mapping import TypeMapper
 from waltap.transactions.row_block import RowBlock
@@ -16,14 +16,14 @@ from waltap.transactions.transaction import TransactionPart
 from waltap_sinks.sql.fold import merged
 from waltap_sinks.sql.history_shape import HistoryShape
 from waltap_sinks.sql.properties import SqlProperties
-from waltap_sinks.sql.rows import Rows
-from waltap_sinks.sql.shape import TableName, TableShape
-from waltap_sinks.sql.shapes import Shapes
-from waltap_sinks.sql.tables import Tables
-from waltap_sinks.sql.target import Bound, Target
+from waltap_sinks.sql.rows import RowWriter
+from waltap_sinks.sql.shape import TargetName, TargetShape
+from waltap_sinks.sql.shapes import TargetShapes
+from waltap_sinks.sql.tables import TargetTables
+from waltap_sinks.sql.target import BoundTable, SqlTarget
 from waltap_sinks.sql.versions import shape_of, versions_of
 
-__all__ = ["History"]
+__all__ = ["HistoryWriter"]
 
 READ_SEQ: Final = -1
 """``seq`` of rows that were read, not changed: before the first change of a transaction at their LSN."""
@@ -32,7 +32,7 @@ EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is written beh
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class VersionCause:
     """What made a version: ``ts`` is when it begins (µs since 1970 UTC), ``committed`` whether a commit
     was that; ``xid`` None for rows that were read."""
 
@@ -43,13 +43,13 @@ class Cause:
 
 
 @dataclass(slots=True)
-class Version:
+class RowVersion:
     """A row from ``cause`` on, to ``ends`` (None: it is open). ``lender``: the key whose open version in
     the target has the values that were not sent."""
 
     row: Tuple
     op: str
-    cause: Cause
+    cause: VersionCause
     seq: int
     sub: int = 0
     ends: int | None = None
@@ -57,25 +57,25 @@ class Version:
 
 
 @dataclass(slots=True)
-class Log:
+class HistoryChanges:
     """What a batch adds to the history of one shape. ``open`` has the keys that the batch touched, with
     their open version (None: closed); ``closes`` those whose version in the target it closes, and when."""
 
     shape: HistoryShape
-    versions: list[Version] = field(default_factory=list)
-    open: dict[Any, Version | None] = field(default_factory=dict)
+    versions: list[RowVersion] = field(default_factory=list)
+    open: dict[Any, RowVersion | None] = field(default_factory=dict)
     closes: dict[Any, int] = field(default_factory=dict)
 
     def clear(self) -> None:
         """Begin anew: all was written."""
         self.versions, self.open, self.closes = [], {}, {}
 
-    def begin(self, key: Any, version: Version) -> None:
+    def begin(self, key: Any, version: RowVersion) -> None:
         """Add an open version."""
         self.versions.append(version)
         self.open[key] = version
 
-    def end(self, key: Any, ts: int) -> Version | None:
+    def end(self, key: Any, ts: int) -> RowVersion | None:
         """Close the open version of ``key``; return it, None where only the target has it."""
         if key not in self.open:
             self.closes[key], self.open[key] = ts, None
@@ -87,7 +87,7 @@ class Log:
         return before
 
     def lent(
-        self, key: Any, row: Tuple, before: Version | None, *, known: bool
+        self, key: Any, row: Tuple, before: RowVersion | None, *, known: bool
     ) -> tuple[Tuple, Any]:
         """Return ``row`` with the values that it lacks, and who lends it the rest. ``known``: the batch
         touched ``key`` before."""
@@ -100,7 +100,7 @@ class Log:
         return merged(row, before.row), before.lender
 
 
-class History:
+class HistoryWriter:
     """Writes the histories of tables, in the transaction that is open.
 
     `add` and `read` collect, `settle` writes. ``on_table`` is told the table being written. A snapshot
@@ -110,25 +110,25 @@ class History:
 
     def __init__(
         self,
-        target: Target,
-        tables: Tables,
-        shapes: Shapes,
+        target: SqlTarget,
+        tables: TargetTables,
+        shapes: TargetShapes,
         types: TypeMapper,
         properties: SqlProperties,
-        on_table: Callable[[Bound], None],
+        on_table: Callable[[BoundTable], None],
     ) -> None:
         self._target, self._tables, self._shapes = target, tables, shapes
         self._types, self._properties, self._on_table = types, properties, on_table
-        self._rows = Rows(target)
+        self._rows = RowWriter(target)
         self._versions = versions_of(target)
         self._matches = NameMatcher(properties.history_tables)
-        self._logs: dict[TableName, Log] = {}
-        self._loading: dict[TableName, tuple[HistoryShape, int]] = {}
+        self._logs: dict[TargetName, HistoryChanges] = {}
+        self._loading: dict[TargetName, tuple[HistoryShape, int]] = {}
         self._deferred = not target.transactional_ddl
         self.doubtful = False
         """A row that is inserted may be there: what came before it was refused, or comes again later."""
 
-    def of(self, shape: TableShape) -> HistoryShape | None:
+    def of(self, shape: TargetShape) -> HistoryShape | None:
         """Return the shape of the history of ``shape``; None: it has none. Raises:
         SqlHistoryColumnTaken."""
         if shape.history is None:
@@ -137,7 +137,7 @@ class History:
         found: HistoryShape | None = shape.history or None
         return found
 
-    def replaces(self, shape: TableShape) -> bool:
+    def replaces(self, shape: TargetShape) -> bool:
         """Tell whether the history is all that there is to be of ``shape``."""
         return self._properties.history == "instead" and self.of(shape) is not None
 
@@ -147,7 +147,7 @@ class History:
 
     # --- taking changes ---------------------------------------------------------------------------
 
-    def _log(self, shape: TableShape | None) -> Log | None:
+    def _log(self, shape: TargetShape | None) -> HistoryChanges | None:
         versions = None if shape is None else self.of(shape)
         if versions is None:
             return None
@@ -155,12 +155,12 @@ class History:
         if log is None or log.shape is not versions:
             if log is not None:
                 self._settle(log)  # its rows have other columns
-            log = self._logs[versions.name] = Log(versions)
+            log = self._logs[versions.name] = HistoryChanges(versions)
         return log
 
     def add(self, part: TransactionPart, changes: Sequence[Change], numbers: Iterator[int]) -> None:
         """Take ``changes`` of ``part``, which have these ``numbers`` in their transaction."""
-        cause = Cause(part.commit_lsn, part.commit_ts, part.xid)
+        cause = VersionCause(part.commit_lsn, part.commit_ts, part.xid)
         for kind, relation, run in runs(changes):
             if relation is None:
                 for change in run:
@@ -180,7 +180,7 @@ class History:
                     row: Tuple = change.new  # type: ignore[union-attr]
                     if self.doubtful:
                         log.end(key_of(row), cause.ts)
-                    log.begin(key_of(row), Version(row, "c", cause, next(numbers)))
+                    log.begin(key_of(row), RowVersion(row, "c", cause, next(numbers)))
             elif kind is DELETES:
                 for change in run:
                     self._delete(log, change, cause, next(numbers))  # type: ignore[arg-type]
@@ -188,7 +188,9 @@ class History:
                 for change in run:
                     self._update(log, change, cause, next(numbers))  # type: ignore[arg-type]
 
-    def _update(self, log: Log, change: Update, cause: Cause, number: int) -> None:
+    def _update(
+        self, log: HistoryChanges, change: Update, cause: VersionCause, number: int
+    ) -> None:
         key_of = log.shape.key_of
         assert key_of is not None
         _before, row, old = log.shape.plan.update(change)
@@ -199,20 +201,24 @@ class History:
         known = left in log.open
         before = log.end(left, cause.ts)
         row, lender = log.lent(left, row, before, known=known)
-        log.versions.append(Version(_told(old), "d", cause, number, ends=cause.ts))
+        log.versions.append(RowVersion(_told(old), "d", cause, number, ends=cause.ts))
         log.end(key, cause.ts)
-        log.begin(key, Version(row, "c", cause, number, sub=1, lender=lender))
+        log.begin(key, RowVersion(row, "c", cause, number, sub=1, lender=lender))
 
-    def _put(self, log: Log, row: Tuple, op: str, cause: Cause, number: int) -> None:
+    def _put(
+        self, log: HistoryChanges, row: Tuple, op: str, cause: VersionCause, number: int
+    ) -> None:
         """Take the new state of the row of its key."""
         assert log.shape.key_of is not None
         key = log.shape.key_of(row)
         known = key in log.open
         before = log.end(key, cause.ts)
         row, lender = log.lent(key, row, before, known=known)
-        log.begin(key, Version(row, op, cause, number, lender=lender))
+        log.begin(key, RowVersion(row, op, cause, number, lender=lender))
 
-    def _delete(self, log: Log, change: Delete, cause: Cause, number: int) -> None:
+    def _delete(
+        self, log: HistoryChanges, change: Delete, cause: VersionCause, number: int
+    ) -> None:
         assert log.shape.key_of is not None
         images = log.shape.plan.delete(change)
         if images is not None:
@@ -220,10 +226,14 @@ class History:
             key = log.shape.key_of(identifying)
             log.end(key, cause.ts)
             row = merged_missing(before, identifying)
-            log.versions.append(Version(row, "d", cause, number, ends=cause.ts))
+            log.versions.append(RowVersion(row, "d", cause, number, ends=cause.ts))
 
     def _keyless(
-        self, log: Log, run: Sequence[Change], cause: Cause, numbers: Iterator[int]
+        self,
+        log: HistoryChanges,
+        run: Sequence[Change],
+        cause: VersionCause,
+        numbers: Iterator[int],
     ) -> None:
         """Take changes of a table whose rows are known as a whole only."""
         for change in run:
@@ -234,41 +244,41 @@ class History:
                     self._end_row(log, before, cause.ts)
                     row = merged_missing(row, before)
                 ends = cause.ts if before is None else None  # nothing tells which row it was
-                log.versions.append(Version(row, "u", cause, number, ends=ends))
+                log.versions.append(RowVersion(row, "u", cause, number, ends=ends))
             elif isinstance(change, Delete):
                 images = log.shape.plan.delete(change)
                 if images is not None:
                     self._end_row(log, images[0], cause.ts)
                     log.versions.append(
-                        Version(_told(images[0]), "d", cause, number, ends=cause.ts)
+                        RowVersion(_told(images[0]), "d", cause, number, ends=cause.ts)
                     )
             else:
-                log.versions.append(Version(change.new, "c", cause, number))  # type: ignore[union-attr]
+                log.versions.append(RowVersion(change.new, "c", cause, number))  # type: ignore[union-attr]
 
-    def _end_row(self, log: Log, row: Tuple, ts: int) -> None:
+    def _end_row(self, log: HistoryChanges, row: Tuple, ts: int) -> None:
         self._settle(log)
         table = self._bound(log.shape)
         blank = (None,) * (len(log.shape.relation.columns) - len(row))
         if not self._versions.close_row(table, row + blank, ts):
             self._rows.refuse(table, "UPDATE")
 
-    def _truncate(self, change: Truncate, cause: Cause, number: int) -> None:
+    def _truncate(self, change: Truncate, cause: VersionCause, number: int) -> None:
         for relation in change.relations:
             log = self._log(self._shapes.of(relation))
             if log is not None:
                 self._settle(log)
                 self._close_all(self._bound(log.shape), cause.ts)
                 nothing: Tuple = (None,) * len(log.shape.base.relation.columns)
-                log.versions.append(Version(nothing, "t", cause, number, ends=cause.ts))
+                log.versions.append(RowVersion(nothing, "t", cause, number, ends=cause.ts))
 
-    def read(self, shape: TableShape, rows: Sequence[Tuple], cause: Cause) -> None:
+    def read(self, shape: TargetShape, rows: Sequence[Tuple], cause: VersionCause) -> None:
         """Take rows that were read while their table was streamed: they may be there or not."""
         log = self._log(shape)
         if log is None:
             return
         for row in rows:
             if log.shape.key_of is None:
-                log.versions.append(Version(row, "r", cause, READ_SEQ))
+                log.versions.append(RowVersion(row, "r", cause, READ_SEQ))
             else:
                 self._put(log, row, "r", cause, READ_SEQ)
 
@@ -278,13 +288,13 @@ class History:
         """Forget a snapshot that broke off."""
         self._loading = {}
 
-    def bind(self, shape: TableShape) -> None:
+    def bind(self, shape: TargetShape) -> None:
         """Make or find the table, before anything is written that making it would commit."""
         versions = self.of(shape)
         if versions is not None:
             self._tables.of(versions)
 
-    def empty(self, shape: TableShape, ts: int) -> None:
+    def empty(self, shape: TargetShape, ts: int) -> None:
         """Close every version, as of ``ts``: a snapshot begins new ones."""
         versions = self.of(shape)
         if versions is None:
@@ -296,7 +306,7 @@ class History:
         else:
             self._close_all(table, ts)
 
-    def load(self, shape: TableShape, rows: Sequence[Tuple], cause: Cause) -> None:
+    def load(self, shape: TargetShape, rows: Sequence[Tuple], cause: VersionCause) -> None:
         """Add the rows of a snapshot."""
         versions = self.of(shape)
         if versions is None:
@@ -323,13 +333,13 @@ class History:
         for log in self._logs.values():
             self._settle(log)
 
-    def _settle(self, log: Log) -> None:
+    def _settle(self, log: HistoryChanges) -> None:
         if not (log.versions or log.closes):
             log.clear()
             return
         table = self._bound(log.shape)
         whole: list[Tuple] = []
-        lacking: dict[tuple[int, ...], list[Version]] = {}
+        lacking: dict[tuple[int, ...], list[RowVersion]] = {}
         indexes = [column.index for column in log.shape.base.columns]
         for version in log.versions:
             unsent: tuple[int, ...] = ()
@@ -358,20 +368,20 @@ class History:
             self._rows.insert(table, whole)
         log.clear()
 
-    def _close(self, table: Bound, closes: dict[Any, int]) -> None:
+    def _close(self, table: BoundTable, closes: dict[Any, int]) -> None:
         """Close the open versions of keys; a key that the batch begins with has none."""
         keys = list(closes)
         if self._versions.close(table, keys, list(closes.values())) < len(keys):
             self._rows.require_gone(table, keys, "UPDATE", self._current(table))
 
-    def _close_all(self, table: Bound, ts: int) -> None:
+    def _close_all(self, table: BoundTable, ts: int) -> None:
         self._versions.close_all(table, ts)
         self._rows.require_none(table, "UPDATE", self._current(table))
 
-    def _current(self, table: Bound) -> str:
+    def _current(self, table: BoundTable) -> str:
         return self._target.quoted(shape_of(table).current)
 
-    def _bound(self, shape: HistoryShape) -> Bound:
+    def _bound(self, shape: HistoryShape) -> BoundTable:
         table = self._tables.of(shape)
         self._on_table(table)
         return table
@@ -389,31 +399,32 @@ def moment_text(ts: int) -> str:
 
 def _told(row: Tuple) -> Tuple:
     """Return ``row`` with NULL for what it does not have."""
-    return tuple(None if isinstance(value, Missing) else value for value in row)
+    return tuple(None if isinstance(value, MissingValue) else value for value in row)
 
 
 def merged_missing(row: Tuple, before: Tuple) -> Tuple:
     """Return ``row`` with the values of ``before`` where it has none, and NULL where neither has."""
     return _told(
         tuple(
-            old if isinstance(new, Missing) else new for new, old in zip(row, before, strict=True)
+            old if isinstance(new, MissingValue) else new
+            for new, old in zip(row, before, strict=True)
         )
     )
 
 
-def _whole(version: Version) -> Tuple:
+def _whole(version: RowVersion) -> Tuple:
     row = _told(version.row) if UNCHANGED in version.row else version.row
     return row + _told_of(version, current=version.ends is None)
 
 
-def _told_of(version: Version, *, current: bool) -> Tuple:
+def _told_of(version: RowVersion, *, current: bool) -> Tuple:
     return _values(
         version.op, version.cause, version.seq, version.sub, version.ends, current=current
     )
 
 
 def _values(
-    op: str, cause: Cause, seq: int, sub: int, ends: int | None, *, current: bool
+    op: str, cause: VersionCause, seq: int, sub: int, ends: int | None, *, current: bool
 ) -> tuple[Value, ...]:
     """Return the values of the columns behind the table's own, as PostgreSQL prints them."""
     begins = moment_text(cause.ts)

@@ -9,7 +9,7 @@ from waltap.decode.relation import Column, DataType
 from waltap.mapping.type_mapping import TypeMapper
 from waltap_sinks.sql.errors import SqlHistoryColumnTaken
 from waltap_sinks.sql.properties import SqlProperties
-from waltap_sinks.sql.shape import ShapeColumn, TableName, TableShape
+from waltap_sinks.sql.shape import TargetColumn, TargetName, TargetShape
 
 __all__ = ["HistoryShape", "with_suffix"]
 
@@ -30,7 +30,7 @@ LONGEST: Final = 63
 """Bytes of a name that every target takes."""
 
 
-class HistoryShape(TableShape):
+class HistoryShape(TargetShape):
     """The shape of the history of ``base``.
 
     Tuples are those of the table with the values of `TOLD` behind them. ``key`` is that of the table, of
@@ -42,7 +42,7 @@ class HistoryShape(TableShape):
 
     unique = False
 
-    def __init__(self, base: TableShape, types: TypeMapper, properties: SqlProperties) -> None:
+    def __init__(self, base: TargetShape, types: TypeMapper, properties: SqlProperties) -> None:
         """Raises: SqlHistoryColumnTaken."""
         self.base, self.plan = base, base.plan
         relation = base.relation
@@ -66,12 +66,12 @@ class HistoryShape(TableShape):
             relation, oid=-relation.oid, columns=relation.columns + told
         )
         self.source = f"the history of {base.source}"
-        self.name = TableName(
+        self.name = TargetName(
             base.name.schema, with_suffix(base.name.name, properties.history_suffix)
         )
         first = len(relation.columns)
         self.columns = base.columns + tuple(
-            ShapeColumn(first + n, column.name, column, types.column(column), None, key=False)
+            TargetColumn(first + n, column.name, column, types.column(column), None, key=False)
             for n, column in enumerate(told)
         )
         self.key, self.key_of = base.key, base.key_of

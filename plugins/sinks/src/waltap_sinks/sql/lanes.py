@@ -10,16 +10,16 @@ from waltap.decode.message import Delete, Insert, LogicalMessage, Truncate, Upda
 from waltap.errors import WaltapError
 from waltap.sink.sink import SinkContext
 from waltap.transactions.transaction import SnapshotRows, TransactionPart
-from waltap_sinks.sql.applier import Applier
-from waltap_sinks.sql.books import Books
+from waltap_sinks.sql.applier import SqlApplier
+from waltap_sinks.sql.books import SinkMetadata
 from waltap_sinks.sql.kinds import target_of
 from waltap_sinks.sql.properties import SqlProperties
-from waltap_sinks.sql.shape import TableName
-from waltap_sinks.sql.shapes import Shapes
-from waltap_sinks.sql.tables import Tables
-from waltap_sinks.sql.target import Target
+from waltap_sinks.sql.shape import TargetName
+from waltap_sinks.sql.shapes import TargetShapes
+from waltap_sinks.sql.tables import TargetTables
+from waltap_sinks.sql.target import SqlTarget
 
-__all__ = ["Lanes", "slices_of"]
+__all__ = ["ParallelApply", "slices_of"]
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +36,13 @@ Slice = list[TransactionPart]
 
 
 @dataclass(slots=True)
-class Lane:
+class ApplyConnection:
     """A connection with what applies there."""
 
-    target: Target
-    books: Books
-    tables: Tables
-    applier: Applier
+    target: SqlTarget
+    books: SinkMetadata
+    tables: TargetTables
+    applier: SqlApplier
 
     def apply(self, parts: Slice) -> None:
         """Apply whole transactions; what comes of them waits to be committed."""
@@ -59,7 +59,7 @@ class Lane:
         self.books.forget()
 
 
-class Lanes:
+class ParallelApply:
     """Applies slices of a batch on connections of their own.
 
     A slice is some consecutive transactions, whole; no two slices touch the same row. They are applied
@@ -72,14 +72,14 @@ class Lanes:
         self,
         properties: SqlProperties,
         context: SinkContext,
-        shapes: Shapes,
-        positions: TableName,
+        shapes: TargetShapes,
+        positions: TargetName,
     ) -> None:
         self._count = properties.connections
         lock_ms = min(PATIENCE_MS, properties.lock_timeout_ms)
         self._properties = properties.model_copy(update={"lock_timeout_ms": lock_ms})
         self._context, self._shapes, self._positions = context, shapes, positions
-        self._lanes: list[Lane] = []
+        self._lanes: list[ApplyConnection] = []
         self._pool: ThreadPoolExecutor | None = None
         self._alone = 0
         self._batches = self._shared = 0
@@ -125,7 +125,10 @@ class Lanes:
         return found if len(found) > 1 else []
 
     def apply(
-        self, slices: Sequence[Slice], books: Books, commit: Callable[[Lane, Slice], None]
+        self,
+        slices: Sequence[Slice],
+        books: SinkMetadata,
+        commit: Callable[[ApplyConnection, Slice], None],
     ) -> int:
         """Apply ``slices`` at once; ``commit`` is called for each, in order. Return how many are in.
 
@@ -167,21 +170,23 @@ class Lanes:
             self._shared += 1
         return done
 
-    def _open(self, opened: Books) -> None:
+    def _open(self, opened: SinkMetadata) -> None:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._count, thread_name_prefix="waltap-sql-lane")
         while len(self._lanes) < self._count:
             target = target_of(self._properties, self._context)
-            books = Books(target, self._positions, self._context.pipeline)
-            tables = Tables(target, books, self._properties)
-            applier = Applier(target, tables, self._shapes, self._context.types, self._properties)
-            self._lanes.append(Lane(target, books, tables, applier))
+            books = SinkMetadata(target, self._positions, self._context.pipeline)
+            tables = TargetTables(target, books, self._properties)
+            applier = SqlApplier(
+                target, tables, self._shapes, self._context.types, self._properties
+            )
+            self._lanes.append(ApplyConnection(target, books, tables, applier))
             target.open()
         for lane in self._lanes:
             lane.books.adopt(opened)
 
 
-def slices_of(parts: Sequence[TransactionPart], shapes: Shapes, count: int) -> list[Slice]:
+def slices_of(parts: Sequence[TransactionPart], shapes: TargetShapes, count: int) -> list[Slice]:
     """Cut transactions into at most ``count`` slices that share no row; [] where rows are not known."""
     total = sum(len(part.changes) for part in parts)
     if total <= WORTH:
@@ -217,7 +222,7 @@ def slices_of(parts: Sequence[TransactionPart], shapes: Shapes, count: int) -> l
     return slices
 
 
-def _touched(part: TransactionPart, shapes: Shapes) -> set[Any] | None:
+def _touched(part: TransactionPart, shapes: TargetShapes) -> set[Any] | None:
     """Return the rows that ``part`` touches, by table and key; None: not all are known by a key."""
     if not (part.starts and part.complete):
         return None

@@ -21,8 +21,14 @@ from waltap_sinks.sql.errors import (
     SqlValueUnfit,
 )
 from waltap_sinks.sql.generic import GenericTarget, escaped
-from waltap_sinks.sql.shape import ShapeColumn, TableName
-from waltap_sinks.sql.target import Bound, Described, ExistingColumn, Obstacle, chunks
+from waltap_sinks.sql.shape import TargetColumn, TargetName
+from waltap_sinks.sql.target import (
+    BoundTable,
+    ExistingColumn,
+    TargetDescription,
+    WriteObstacle,
+    chunks,
+)
 from waltap_sinks.sql.typed import arrow_type, finite, json_text
 
 if TYPE_CHECKING:
@@ -125,7 +131,7 @@ class MysqlTarget(GenericTarget):
     def quoted(self, name: str) -> str:
         return "`" + name.replace("`", "``") + "`"
 
-    def describe(self, name: TableName) -> Described | None:
+    def describe(self, name: TargetName) -> TargetDescription | None:
         info = self.run(COLUMNS, [name.name])
         if not info:
             return None
@@ -145,14 +151,14 @@ class MysqlTarget(GenericTarget):
             " WHERE table_schema = database() AND table_name = %s",
             [name.name],
         )
-        return Described(
+        return TargetDescription(
             columns, tuple(map(frozenset, unique.values())), is_table="VIEW" not in kind
         )
 
-    def obstacles(self, name: TableName) -> list[Obstacle]:
+    def obstacles(self, name: TargetName) -> list[WriteObstacle]:
         rows = self.run(ENGINE, [name.name])
         return [
-            Obstacle(
+            WriteObstacle(
                 f"its engine {engine} has no transactions",
                 f"ALTER TABLE {self.quoted_table(name)} ENGINE = InnoDB",
             )
@@ -162,11 +168,11 @@ class MysqlTarget(GenericTarget):
     def _is_exact(self, collation: str | None) -> bool:
         return collation in {None, self._collation} or bool(EXACT.fullmatch(str(collation)))
 
-    def type_for(self, column: ShapeColumn) -> str:
+    def type_for(self, column: TargetColumn) -> str:
         kind = _type_of(arrow_type(column), column)
         return f"{kind} {self.collated}" if kind.startswith(("varchar", "longtext")) else kind
 
-    def exact_statement(self, name: TableName, column: str, type_: str) -> str:
+    def exact_statement(self, name: TargetName, column: str, type_: str) -> str:
         return (
             f"ALTER TABLE {self.quoted_table(name)} MODIFY {self.quoted(column)} {type_} NOT NULL"
         )
@@ -183,7 +189,7 @@ class MysqlTarget(GenericTarget):
             return wide - fine > precision - scale or fine > scale
         return new[1] > old[1]
 
-    def alter_type(self, name: TableName, column: str, type_: str) -> None:
+    def alter_type(self, name: TargetName, column: str, type_: str) -> None:
         table, quoted = self.quoted_table(name), self.quoted(column)
         self.run(f"ALTER TABLE {table} MODIFY COLUMN {quoted} {type_}")
 
@@ -208,7 +214,7 @@ class MysqlTarget(GenericTarget):
         # a float is written with six digits
         return f"CAST({quoted} AS DOUBLE)" if type_ == "float" else quoted
 
-    def on_conflict(self, table: Bound, *, keep: bool) -> str:
+    def on_conflict(self, table: BoundTable, *, keep: bool) -> str:
         keys = {key.quoted for key in table.key}
         sets = [
             f"{escaped(column.quoted)} = VALUES({escaped(column.quoted)})"
@@ -222,7 +228,7 @@ class MysqlTarget(GenericTarget):
             sets = [f"{key} = {key}"]
         return f" ON DUPLICATE KEY UPDATE {', '.join(sets)}"
 
-    def upsert(self, table: Bound, rows: Sequence[Tuple], *, keep: bool = False) -> int:
+    def upsert(self, table: BoundTable, rows: Sequence[Tuple], *, keep: bool = False) -> int:
         """Here any unique index counts as the key: where there are more, old rows go first."""
         if table.only_key:
             return super().upsert(table, rows, keep=keep)
@@ -235,7 +241,7 @@ class MysqlTarget(GenericTarget):
         self.delete(table, keys)
         return self.insert(table, rows)
 
-    def delete(self, table: Bound, keys: Sequence[Any]) -> int:
+    def delete(self, table: BoundTable, keys: Sequence[Any]) -> int:
         names = ", ".join(escaped(key.quoted) for key in table.key)
         one = f"({', '.join(['%s'] * len(table.key))})"
         rows = list(zip(*self.rows.keys(table.shape, keys), strict=True))
@@ -303,7 +309,7 @@ def _parsed(kind: str) -> tuple[str, tuple[int, ...]]:
     return match[1], tuple(map(int, match[2].split(","))) if match[2] else ()
 
 
-def _type_of(kind: "pa.DataType", column: ShapeColumn) -> str:
+def _type_of(kind: "pa.DataType", column: TargetColumn) -> str:
     import pyarrow.types as pat
 
     simple = {

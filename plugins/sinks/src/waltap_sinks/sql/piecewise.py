@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 
 from waltap.dead_letters.pieces import Part, failing
 from waltap.errors import RecordError, SinkError, WaltapError
-from waltap.sink import RecordsRefused, Refused
+from waltap.sink import RecordsRefused, RefusedEvent
 from waltap.source.position import lsn_text
 from waltap.transactions.transaction import SnapshotRows, TransactionPart
 from waltap_sinks.sql.errors import SqlConstraintViolated, SqlValueUnfit
-from waltap_sinks.sql.target import Target
+from waltap_sinks.sql.target import SqlTarget
 
 __all__ = ["is_of_a_record", "place_of", "take_in_pieces"]
 
@@ -29,7 +29,7 @@ def take_in_pieces(
     parts: Sequence[TransactionPart | SnapshotRows],
     apply: Callable[[Part], None],
     *,
-    target: Target,
+    target: SqlTarget,
     failure: Callable[[Exception, str], SinkError],
     forget: Callable[[], None],
 ) -> None:
@@ -64,11 +64,11 @@ def take_in_pieces(
 
 def _refused(
     parts: Sequence[TransactionPart | SnapshotRows], where: tuple[int, int], error: RecordError
-) -> Refused:
+) -> RefusedEvent:
     reason = error.__cause__
     assert isinstance(reason, WaltapError)
     number, at = where
     part = parts[number]
     if isinstance(part, SnapshotRows):
-        return Refused(rows=part, index=at, error=reason)
-    return Refused(change=part.changes[at], error=reason)
+        return RefusedEvent(rows=part, index=at, error=reason)
+    return RefusedEvent(change=part.changes[at], error=reason)

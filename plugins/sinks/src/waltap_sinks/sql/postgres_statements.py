@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from waltap.decode.tuple_image import Tuple
 from waltap.transactions.row_block import RowBlock
 from waltap_sinks.sql.copy_text import array_literal
-from waltap_sinks.sql.target import Bound, BoundColumn
+from waltap_sinks.sql.target import BoundColumn, BoundTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,7 +55,7 @@ def equals(column: BoundColumn) -> str:
     return f"OPERATOR({percent(operators)}.=)" if operators else "="
 
 
-def insert_statement(table: Bound, ending: str, columns: Sequence[BoundColumn]) -> str:
+def insert_statement(table: BoundTable, ending: str, columns: Sequence[BoundColumn]) -> str:
     """Return an INSERT of rows that come as an array of texts for each of ``columns``."""
     names = ", ".join(map(sql_name, columns))
     casts = ", ".join(f"c{n}::{cast_to(column)}" for n, column in enumerate(columns))
@@ -72,7 +72,7 @@ def unnested(count: int) -> str:
     return f"unnest({arrays}) AS s({names})"
 
 
-def on_conflict(table: Bound, *, keep: bool) -> str:
+def on_conflict(table: BoundTable, *, keep: bool) -> str:
     """Return what an INSERT ends with where rows of the same key may be there."""
     names = ", ".join(map(sql_name, table.key))
     keys = {key.quoted for key in table.key}
@@ -88,12 +88,12 @@ def on_conflict(table: Bound, *, keep: bool) -> str:
     return f" ON CONFLICT ({names}) DO UPDATE SET {', '.join(sets)}"
 
 
-def alive(table: Bound) -> str:
+def alive(table: BoundTable) -> str:
     """Return what an UPDATE sets besides, where a row that was marked deleted is there again."""
     return "" if table.soft is None else f", {percent(table.soft)} = NULL"
 
 
-def update_statement(table: Bound, columns: Sequence[BoundColumn]) -> str:
+def update_statement(table: BoundTable, columns: Sequence[BoundColumn]) -> str:
     """Return an UPDATE of rows that come as an array of texts for each of ``columns``."""
     keys = {key.quoted for key in table.key}
     settable = [c for c in columns if c.quoted not in keys and c.existing.settable]
@@ -109,7 +109,7 @@ def update_statement(table: Bound, columns: Sequence[BoundColumn]) -> str:
     )
 
 
-def keys_relation(table: Bound, *more: tuple[str, str]) -> tuple[str, str]:
+def keys_relation(table: BoundTable, *more: tuple[str, str]) -> tuple[str, str]:
     """Return SQL of a relation ``k`` of keys, and the condition that joins it to ``t``."""
     casts = [f"c{n}::{cast_to(key)} AS {sql_name(key)}" for n, key in enumerate(table.key)]
     casts += [f"c{n}::{type_} AS {name}" for n, (name, type_) in enumerate(more, len(casts))]
@@ -122,7 +122,7 @@ def keys_relation(table: Bound, *more: tuple[str, str]) -> tuple[str, str]:
 # --- values ---------------------------------------------------------------------------------------
 
 
-def key_literals(table: Bound, keys: Sequence[Any]) -> list[str]:
+def key_literals(table: BoundTable, keys: Sequence[Any]) -> list[str]:
     """Return the values of keys, as `TableShape.key_of` gives them: an array for each column."""
     return [
         array_literal(table.shape.values(key.source, values))
@@ -131,7 +131,7 @@ def key_literals(table: Bound, keys: Sequence[Any]) -> list[str]:
 
 
 def texts(
-    table: Bound, columns: Sequence[BoundColumn], rows: Sequence[Tuple]
+    table: BoundTable, columns: Sequence[BoundColumn], rows: Sequence[Tuple]
 ) -> "list[Sequence[str | None] | pa.StringArray]":
     """Return a sequence of texts for each of ``columns``; those of a `RowBlock` stay Arrow's."""
     if isinstance(rows, RowBlock):

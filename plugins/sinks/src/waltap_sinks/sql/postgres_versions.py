@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from waltap.decode.tuple_image import Missing, Tuple
+from waltap.decode.tuple_image import MissingValue, Tuple
 from waltap_sinks.sql.copy_text import array_literal
 from waltap_sinks.sql.history_shape import HistoryShape
 from waltap_sinks.sql.postgres_statements import (
@@ -15,9 +15,9 @@ from waltap_sinks.sql.postgres_statements import (
     sql_name,
     texts,
 )
-from waltap_sinks.sql.shape import ShapeColumn
-from waltap_sinks.sql.target import Bound, chunks
-from waltap_sinks.sql.versions import Versions, shape_of
+from waltap_sinks.sql.shape import TargetColumn
+from waltap_sinks.sql.target import BoundTable, chunks
+from waltap_sinks.sql.versions import VersionStatements, shape_of
 
 if TYPE_CHECKING:
     from waltap_sinks.sql.postgresql import PostgresTarget
@@ -30,7 +30,7 @@ AT_ONCE = 10_000
 MOMENT = "timestamptz 'epoch' + {} * interval '1 microsecond'"
 
 
-class PostgresVersions(Versions):
+class PostgresVersions(VersionStatements):
     """Versions come and are closed by arrays of text, as rows of tables are."""
 
     def __init__(self, target: "PostgresTarget") -> None:
@@ -48,9 +48,9 @@ class PostgresVersions(Versions):
 
     def insert_filled(
         self,
-        table: Bound,
+        table: BoundTable,
         rows: Sequence[Tuple],
-        lacking: Sequence[ShapeColumn],
+        lacking: Sequence[TargetColumn],
         keys: Sequence[Any],
     ) -> int:
         absent = {column.index for column in lacking}
@@ -79,7 +79,7 @@ class PostgresVersions(Versions):
             count += self._target.change(statement, literals)
         return count
 
-    def close(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> int:
+    def close(self, table: BoundTable, keys: Sequence[Any], times: Sequence[int]) -> int:
         source, where = keys_relation(table, ("waltap_ts", "int8"))
         statement = (
             f"UPDATE {percent(table.quoted)} AS t SET {self._ended(table, 'k.waltap_ts')}"
@@ -92,14 +92,14 @@ class PostgresVersions(Versions):
             count += self._target.change(statement, [*literals, ends])
         return count
 
-    def close_row(self, table: Bound, row: Tuple, time: int) -> bool:
+    def close_row(self, table: BoundTable, row: Tuple, time: int) -> bool:
         own = len(shape_of(table).base.relation.columns)
         columns = [
             column
             for column in table.columns
             if column.source.index < own
             and column.existing.written
-            and not isinstance(row[column.source.index], Missing)
+            and not isinstance(row[column.source.index], MissingValue)
         ]
         tests, values = equal_tests(columns, row)
         place = percent(table.quoted)
@@ -112,14 +112,14 @@ class PostgresVersions(Versions):
             return True
         return not self._target.run(f"SELECT 1 {alike}", values)
 
-    def close_all(self, table: Bound, time: int) -> None:
+    def close_all(self, table: BoundTable, time: int) -> None:
         self._target.change(
             f"UPDATE {percent(table.quoted)} SET {self._ended(table, '%s::int8')}"
             f" WHERE {self._current(table)}",
             [time],
         )
 
-    def open(self, table: Bound, keys: Sequence[Any]) -> int:
+    def open(self, table: BoundTable, keys: Sequence[Any]) -> int:
         current = self._current(table)
         source, where = keys_relation(table)
         statement = (
@@ -131,13 +131,13 @@ class PostgresVersions(Versions):
             for some in chunks(keys, AT_ONCE)
         )
 
-    def open_all(self, table: Bound) -> None:
+    def open_all(self, table: BoundTable) -> None:
         self._target.run(
             f"UPDATE {table.quoted} SET {self._quoted(shape_of(table).current)} = true"
             f" WHERE {self._quoted(shape_of(table).valid_to)} IS NULL"
         )
 
-    def drop_unopened(self, table: Bound) -> None:
+    def drop_unopened(self, table: BoundTable) -> None:
         shape = shape_of(table)
         self._target.run(
             f"DELETE FROM {table.quoted} WHERE {self._quoted(shape.valid_to)} IS NULL"
@@ -147,11 +147,11 @@ class PostgresVersions(Versions):
     def _quoted(self, name: str) -> str:
         return self._target.quoted(name)
 
-    def _current(self, table: Bound) -> str:
+    def _current(self, table: BoundTable) -> str:
         return percent(self._quoted(shape_of(table).current))
 
-    def _valid_to(self, table: Bound) -> str:
+    def _valid_to(self, table: BoundTable) -> str:
         return percent(self._quoted(shape_of(table).valid_to))
 
-    def _ended(self, table: Bound, time: str) -> str:
+    def _ended(self, table: BoundTable, time: str) -> str:
         return f"{self._valid_to(table)} = {MOMENT.format(time)}, {self._current(table)} = false"

@@ -13,7 +13,7 @@ from psycopg import sql
 
 from waltap.config.secrecy import redacted
 from waltap.decode.relation import TypeKind
-from waltap.decode.tuple_image import Missing, Tuple
+from waltap.decode.tuple_image import MissingValue, Tuple
 from waltap.errors import SinkError
 from waltap.session import PINNED_AGAIN, USERS_PATH, beginning
 from waltap.sink.sink import SinkContext
@@ -48,14 +48,14 @@ from waltap_sinks.sql.postgres_statements import (
 )
 from waltap_sinks.sql.postgres_types import is_wider
 from waltap_sinks.sql.properties import SqlProperties
-from waltap_sinks.sql.shape import ShapeColumn, TableName
+from waltap_sinks.sql.shape import TargetColumn, TargetName
 from waltap_sinks.sql.target import (
-    Bound,
     BoundColumn,
-    Described,
+    BoundTable,
     ExistingColumn,
-    Obstacle,
-    Target,
+    SqlTarget,
+    TargetDescription,
+    WriteObstacle,
     chunks,
 )
 
@@ -154,7 +154,7 @@ letters that pg_rewrite has of them."""
 VERBS: Final = {"2": "UPDATE", "3": "INSERT", "4": "DELETE"}
 
 
-class PostgresTarget(Target):
+class PostgresTarget(SqlTarget):
     """A connection to a PostgreSQL server.
 
     Rows are sent as arrays of text that a statement unnests and casts, many new ones by COPY. Where the
@@ -241,7 +241,7 @@ class PostgresTarget(Target):
     def quoted(self, name: str) -> str:
         return sql.Identifier(name).as_string(self.raw)
 
-    def quoted_table(self, name: TableName) -> str:
+    def quoted_table(self, name: TargetName) -> str:
         if name.schema is None and self._path:
             place = self._places.get(name.name)
             if place is None:
@@ -249,7 +249,7 @@ class PostgresTarget(Target):
                 place = found[0][0] if found else self._path[0]
                 if found:
                     self._places[name.name] = place
-            name = TableName(place, name.name)
+            name = TargetName(place, name.name)
         return super().quoted_table(name)
 
     def run(self, statement: str, parameters: Sequence[object] = ()) -> list[Any]:
@@ -260,7 +260,7 @@ class PostgresTarget(Target):
     def change(self, statement: str, parameters: Sequence[object]) -> int:
         return self.raw.execute(statement.encode(), parameters).rowcount
 
-    def describe(self, name: TableName) -> Described | None:
+    def describe(self, name: TargetName) -> TargetDescription | None:
         written = self.quoted_table(name)
         rows = self.run(COLUMNS, [written])
         if not rows:
@@ -279,13 +279,13 @@ class PostgresTarget(Target):
             if column is not None
         }
         unique = tuple(frozenset(names) for (names,) in self.run(UNIQUE, [written]))
-        return Described(columns, unique, is_table=rows[0][0] in "rpf")
+        return TargetDescription(columns, unique, is_table=rows[0][0] in "rpf")
 
-    def obstacles(self, name: TableName) -> list[Obstacle]:
+    def obstacles(self, name: TargetName) -> list[WriteObstacle]:
         written, fired = self.quoted_table(name), ["A", "R" if self._replica else "O"]
         rows = self.run(OBSTACLES, [written, written, fired, written, fired])
         return [
-            Obstacle(
+            WriteObstacle(
                 problem,
                 statement,
                 certain=certain,
@@ -294,7 +294,7 @@ class PostgresTarget(Target):
             for problem, statement, certain, letters in rows
         ]
 
-    def type_for(self, column: ShapeColumn) -> str:
+    def type_for(self, column: TargetColumn) -> str:
         """Return the same type where the target knows it, else text."""
         found = column.column
         kind = found.data_type
@@ -316,13 +316,13 @@ class PostgresTarget(Target):
             return str(name)
         return "text[]" if kind is not None and kind.kind is TypeKind.ARRAY else "text"
 
-    def exact_statement(self, name: TableName, column: str, type_: str) -> str:
+    def exact_statement(self, name: TargetName, column: str, type_: str) -> str:
         return f'{super().exact_statement(name, column, type_)} COLLATE "C"'
 
     def widened(self, existing: str, wanted: str) -> bool:
         return is_wider(existing, wanted)
 
-    def add_column(self, name: TableName, column: str, type_: str, missing: str | None) -> None:
+    def add_column(self, name: TargetName, column: str, type_: str, missing: str | None) -> None:
         table, quoted = self.quoted_table(name), self.quoted(column)
         if missing is None:
             self.run(f"ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {quoted} {type_}")
@@ -331,11 +331,11 @@ class PostgresTarget(Target):
         self.run(f"ALTER TABLE {table} ADD COLUMN {quoted} {type_} DEFAULT {value}")
         self.run(f"ALTER TABLE {table} ALTER COLUMN {quoted} DROP DEFAULT")
 
-    def alter_type(self, name: TableName, column: str, type_: str) -> None:
+    def alter_type(self, name: TargetName, column: str, type_: str) -> None:
         table, quoted = self.quoted_table(name), self.quoted(column)
         self.run(f"ALTER TABLE {table} ALTER COLUMN {quoted} TYPE {type_} USING {quoted}::{type_}")
 
-    def ordered(self, tables: Sequence[Bound]) -> list[Bound]:
+    def ordered(self, tables: Sequence[BoundTable]) -> list[BoundTable]:
         if self._replica or len(tables) < 2:
             return list(tables)
         oids = {
@@ -353,14 +353,14 @@ class PostgresTarget(Target):
 
     # --- rows ---
 
-    def insert(self, table: Bound, rows: Sequence[Tuple]) -> int:
+    def insert(self, table: BoundTable, rows: Sequence[Tuple]) -> int:
         if len(rows) >= COPY_ROWS:
             return self._copy(table, rows)
         return self._unnested(
             partial(insert_statement, table, ""), "insert", table, table.columns, rows
         )
 
-    def _copy(self, table: Bound, rows: Sequence[Tuple]) -> int:
+    def _copy(self, table: BoundTable, rows: Sequence[Tuple]) -> int:
         columns = [column for column in table.columns if column.existing.written]
         names = ", ".join(column.quoted for column in columns)
         statement = f"COPY {table.quoted} ({names}) FROM STDIN"
@@ -370,7 +370,7 @@ class PostgresTarget(Target):
                     copy.write(copy_lines(texts(table, columns, some)))
             return cursor.rowcount
 
-    def upsert(self, table: Bound, rows: Sequence[Tuple], *, keep: bool = False) -> int:
+    def upsert(self, table: BoundTable, rows: Sequence[Tuple], *, keep: bool = False) -> int:
         kind = "keep" if keep else "upsert"
         build = partial(insert_statement, table, on_conflict(table, keep=keep))
         return sum(
@@ -382,7 +382,7 @@ class PostgresTarget(Target):
         self,
         build: Any,
         kind: str,
-        table: Bound,
+        table: BoundTable,
         columns: Sequence[BoundColumn],
         rows: Sequence[Tuple],
     ) -> int:
@@ -394,7 +394,9 @@ class PostgresTarget(Target):
             statement = self._statements[place] = build(written)
         return self.raw.execute(statement.encode(), literals).rowcount
 
-    def update(self, table: Bound, columns: Sequence[ShapeColumn], rows: Sequence[Tuple]) -> int:
+    def update(
+        self, table: BoundTable, columns: Sequence[TargetColumn], rows: Sequence[Tuple]
+    ) -> int:
         sent = {column.index for column in columns}
         chosen = [column for column in table.columns if column.source.index in sent]
         total = 0
@@ -406,8 +408,8 @@ class PostgresTarget(Target):
             total += count
         return total
 
-    def move(self, table: Bound, old: Sequence[Any], row: Tuple) -> int:
-        sent = [c for c in table.columns if not isinstance(row[c.source.index], Missing)]
+    def move(self, table: BoundTable, old: Sequence[Any], row: Tuple) -> int:
+        sent = [c for c in table.columns if not isinstance(row[c.source.index], MissingValue)]
         sets = ", ".join(f"{sql_name(c)} = %s::{cast_to(c)}" for c in sent if c.existing.settable)
         where = " AND ".join(
             f"{sql_name(key)} {equals(key)} %s::{cast_to(key)}" for key in table.key
@@ -420,7 +422,7 @@ class PostgresTarget(Target):
         ]
         return self.raw.execute(statement.encode(), [*values, *keys]).rowcount
 
-    def delete(self, table: Bound, keys: Sequence[Any]) -> int:
+    def delete(self, table: BoundTable, keys: Sequence[Any]) -> int:
         source, where = keys_relation(table)
         statement = (
             f"DELETE FROM {percent(table.quoted)} AS t USING {source} WHERE {where}".encode()
@@ -430,7 +432,7 @@ class PostgresTarget(Target):
             for some in chunks(keys, AT_ONCE)
         )
 
-    def holding(self, table: Bound, keys: Sequence[Any], where: str = "") -> int:
+    def holding(self, table: BoundTable, keys: Sequence[Any], where: str = "") -> int:
         source, join = keys_relation(table)
         tests = f"{join} AND {percent(where)}" if where else join
         statement = f"SELECT count(*) FROM {percent(table.quoted)} AS t, {source} WHERE {tests}"
@@ -438,7 +440,7 @@ class PostgresTarget(Target):
             self.run(statement, key_literals(table, some))[0][0] for some in chunks(keys, AT_ONCE)
         )
 
-    def mark_deleted(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> int:
+    def mark_deleted(self, table: BoundTable, keys: Sequence[Any], times: Sequence[int]) -> int:
         assert table.soft is not None
         source, where = keys_relation(table, ("waltap_ts", "int8"))
         moment = "timestamptz 'epoch' + k.waltap_ts * interval '1 microsecond'"
@@ -449,11 +451,11 @@ class PostgresTarget(Target):
         literals = [*key_literals(table, keys), array_literal([str(ts) for ts in times])]
         return self.raw.execute(statement.encode(), literals).rowcount
 
-    def delete_row(self, table: Bound, row: Tuple) -> bool:
+    def delete_row(self, table: BoundTable, row: Tuple) -> bool:
         columns = [
             column
             for column in table.columns
-            if column.existing.written and not isinstance(row[column.source.index], Missing)
+            if column.existing.written and not isinstance(row[column.source.index], MissingValue)
         ]
         tests, values = equal_tests(columns, row)
         table_name = percent(table.quoted)
@@ -465,10 +467,10 @@ class PostgresTarget(Target):
             return True
         return not self.run(f"SELECT 1 {alike}", values)
 
-    def delete_all(self, table: Bound) -> None:
+    def delete_all(self, table: BoundTable) -> None:
         self.run(f"DELETE FROM {table.quoted}")
 
-    def truncate(self, tables: Sequence[Bound], *, cascade: bool, restart: bool) -> None:
+    def truncate(self, tables: Sequence[BoundTable], *, cascade: bool, restart: bool) -> None:
         names = ", ".join(table.quoted for table in tables)
         words = (" RESTART IDENTITY" if restart else "") + (" CASCADE" if cascade else "")
         self.run(f"TRUNCATE {names}{words}")
@@ -491,7 +493,7 @@ class PostgresTarget(Target):
         return state in {"40001", "40P01", "55P03"}
 
     def failure(
-        self, error: BaseException, *, table: Bound | None, position: str, positions: str
+        self, error: BaseException, *, table: BoundTable | None, position: str, positions: str
     ) -> SinkError:
         if isinstance(error, sqlalchemy.exc.DBAPIError) and error.orig is not None:
             error = error.orig
@@ -530,7 +532,7 @@ class PostgresTarget(Target):
             return SqlTableUnfit(text, statement=statement, **fields)
         return SqlFailed(text, **fields)
 
-    def _columns_told(self, error: BaseException, table: Bound | None) -> str:
+    def _columns_told(self, error: BaseException, table: BoundTable | None) -> str:
         """Return the columns that a message names by their type alone."""
         if table is None:
             return ""

@@ -6,17 +6,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from waltap.sink.readable import KeptTable, Readable, Row, Side
+from waltap.sink.readable import KeptTable, Row, TableReader, VerificationSource
 from waltap.sink.sink import SinkContext
 from waltap_sinks.comparison.common_text import reader_of, source_text
 from waltap_sinks.comparison.postgres_side import PostgresSide, settle_session
 from waltap_sinks.comparison.row_side import RowSide
-from waltap_sinks.sql.books import Books
+from waltap_sinks.sql.books import SinkMetadata
 from waltap_sinks.sql.generic import GenericTarget
 from waltap_sinks.sql.kinds import target_of
 from waltap_sinks.sql.properties import SqlProperties
-from waltap_sinks.sql.shape import TableName
-from waltap_sinks.sql.target import Described, Target
+from waltap_sinks.sql.shape import TargetName
+from waltap_sinks.sql.target import SqlTarget, TargetDescription
 
 if TYPE_CHECKING:
     from waltap_sinks.sql.postgresql import PostgresTarget
@@ -30,14 +30,14 @@ PRIMARY = """
 """
 
 
-def open_readable(properties: SqlProperties, pipeline: str) -> Readable:
+def open_readable(properties: SqlProperties, pipeline: str) -> VerificationSource:
     """Connect to the target of a pipeline. Raises: SinkError."""
     target = target_of(properties, SinkContext(pipeline=pipeline, state_dir=Path()))
-    books = Books(
-        target, TableName.parsed(properties.position_table, schemas=target.schemas), pipeline
+    books = SinkMetadata(
+        target, TargetName.parsed(properties.position_table, schemas=target.schemas), pipeline
     )
     generic = isinstance(target, GenericTarget)
-    found: _Readable = _Generic(target, books) if generic else _Postgres(target, books)
+    found: _SqlSource = _GenericTarget(target, books) if generic else _PostgresTarget(target, books)
     try:
         target.open()
         found.prepare()
@@ -52,12 +52,12 @@ def open_readable(properties: SqlProperties, pipeline: str) -> Readable:
     return found
 
 
-class _Readable(abc.ABC):
+class _SqlSource(abc.ABC):
     """What targets of all kinds share: the books tell which tables and columns there are."""
 
-    def __init__(self, target: Target, books: Books) -> None:
+    def __init__(self, target: SqlTarget, books: SinkMetadata) -> None:
         self._target, self._books = target, books
-        self._described: dict[TableName, Described | None] = {}
+        self._described: dict[TargetName, TargetDescription | None] = {}
 
     def prepare(self) -> None:
         """Set the session up."""
@@ -69,7 +69,7 @@ class _Readable(abc.ABC):
     @abc.abstractmethod
     def side(
         self, table: KeptTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
-    ) -> Side:
+    ) -> TableReader:
         """Return columns of a table."""
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ class _Readable(abc.ABC):
         ]
 
     def _removal(
-        self, name: TableName, columns: Sequence[tuple[str, str]], keys: Collection[Row]
+        self, name: TargetName, columns: Sequence[tuple[str, str]], keys: Collection[Row]
     ) -> Iterator[str]:
         """Give the statements that remove the rows with ``keys`` of a table."""
         place = self._target.quoted_table(name)
@@ -109,11 +109,11 @@ class _Readable(abc.ABC):
 
     @abc.abstractmethod
     def _literals(
-        self, name: TableName, columns: Sequence[tuple[str, str]], keys: Collection[Row]
+        self, name: TargetName, columns: Sequence[tuple[str, str]], keys: Collection[Row]
     ) -> Iterator[tuple[str, ...]]:
         """Give ``keys`` as SQL of the target."""
 
-    def _columns(self, table: KeptTable) -> Described | None:
+    def _columns(self, table: KeptTable) -> TargetDescription | None:
         name = self._books.known[table.oid].name
         if name not in self._described:
             self._described[name] = self._target.describe(name)
@@ -123,14 +123,14 @@ class _Readable(abc.ABC):
         described = self._columns(table)
         return described is None or called not in described.columns
 
-    def key(self, name: TableName) -> tuple[str, ...]:
+    def key(self, name: TargetName) -> tuple[str, ...]:
         """Return the columns that identify a row, () without."""
         described = self._target.describe(name)
         unique = () if described is None else described.unique
         return tuple(sorted(unique[0])) if unique else ()
 
 
-class _Postgres(_Readable):
+class _PostgresTarget(_SqlSource):
     """A PostgreSQL target: types are the source's, so texts are as the servers cast them."""
 
     _target: "PostgresTarget"
@@ -140,7 +140,7 @@ class _Postgres(_Readable):
         self._target.reads_whole_tables()
         settle_session(self._target.raw)
 
-    def key(self, name: TableName) -> tuple[str, ...]:
+    def key(self, name: TargetName) -> tuple[str, ...]:
         rows = self._target.run(PRIMARY, [self._target.quoted_table(name)])
         return tuple(row[0] for row in rows)
 
@@ -149,7 +149,7 @@ class _Postgres(_Readable):
 
     def side(
         self, table: KeptTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
-    ) -> Side:
+    ) -> TableReader:
         quoted, place = self._target.quoted, self._place(table)
         types = dict(self._target.run(PRIMARY, [place]))
         keys = [(quoted(name), types[name], f"{quoted(name)}::text") for name in key]
@@ -157,7 +157,7 @@ class _Postgres(_Readable):
         return PostgresSide(self._target.raw, place, texts, keys)
 
     def _literals(
-        self, name: TableName, columns: Sequence[tuple[str, str]], keys: Collection[Row]
+        self, name: TargetName, columns: Sequence[tuple[str, str]], keys: Collection[Row]
     ) -> Iterator[tuple[str, ...]]:
         for key in keys:
             yield tuple(self._target.text_literal(part or "") for part in key)
@@ -166,7 +166,7 @@ class _Postgres(_Readable):
         return self._target.quoted_table(self._books.known[table.oid].name)
 
 
-class _Generic(_Readable):
+class _GenericTarget(_SqlSource):
     """A target whose rows are read and hashed here."""
 
     _target: "GenericTarget"
@@ -176,14 +176,14 @@ class _Generic(_Readable):
 
     def side(
         self, table: KeptTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
-    ) -> Side:
+    ) -> TableReader:
         described = self._columns(table)
         assert described is not None
         read = partial(self._read, self._books.known[table.oid].name, described, columns)
         return RowSide(read, columns, key)
 
     def _read(
-        self, name: TableName, described: Described, columns: Sequence[tuple[str, str]]
+        self, name: TargetName, described: TargetDescription, columns: Sequence[tuple[str, str]]
     ) -> Iterator[Sequence[Any]]:
         target = self._target
         names = ", ".join(
@@ -193,7 +193,7 @@ class _Generic(_Readable):
         return target.read(f"SELECT {names or '1'} FROM {target.quoted_table(name)}")
 
     def _literals(
-        self, name: TableName, columns: Sequence[tuple[str, str]], keys: Collection[Row]
+        self, name: TargetName, columns: Sequence[tuple[str, str]], keys: Collection[Row]
     ) -> Iterator[tuple[str, ...]]:
         # as they are kept: the text of the comparison is none of the target's for many types
         described = self._target.describe(name)

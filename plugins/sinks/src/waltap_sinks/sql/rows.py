@@ -5,16 +5,16 @@ from typing import Any, Final, NoReturn
 
 from waltap.decode.tuple_image import Tuple
 from waltap_sinks.sql.errors import SqlChangeIgnored
-from waltap_sinks.sql.shape import ShapeColumn, TableName
-from waltap_sinks.sql.target import Bound, Target
+from waltap_sinks.sql.shape import TargetColumn, TargetName
+from waltap_sinks.sql.target import BoundTable, SqlTarget
 
-__all__ = ["Rows", "certainly_ignored"]
+__all__ = ["RowWriter", "certainly_ignored"]
 
 LONGEST_KEY: Final = 200
 """Characters of a key that a message shows."""
 
 
-class Rows:
+class RowWriter:
     """Writes rows to a target, in the transaction that is open, and sees that it took them.
 
     What a statement must affect is known: every row that is put, every key that is there and goes. Keys
@@ -22,10 +22,10 @@ class Rows:
     and only where the count is too small. Every method raises SqlChangeIgnored.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: SqlTarget) -> None:
         self._target = target
 
-    def insert(self, table: Bound, rows: Sequence[Tuple]) -> None:
+    def insert(self, table: BoundTable, rows: Sequence[Tuple]) -> None:
         """Add rows whose keys the target does not have."""
         if self._target.insert(table, rows) >= len(rows):
             return
@@ -33,7 +33,7 @@ class Rows:
             self._ignored(table, "INSERT", "")
         self._require(table, self._keys(table, rows), "INSERT", there=True)
 
-    def upsert(self, table: Bound, rows: Sequence[Tuple], *, keep: bool = False) -> None:
+    def upsert(self, table: BoundTable, rows: Sequence[Tuple], *, keep: bool = False) -> None:
         """Add rows, or put them in place of those of their keys; ``keep``: those that are there stay."""
         if self._target.upsert(table, rows, keep=keep) >= len(rows):
             return
@@ -42,12 +42,14 @@ class Rows:
         else:
             self._refuse_first(table, rows, lambda some: self._target.upsert(table, some))
 
-    def update(self, table: Bound, columns: Sequence[ShapeColumn], rows: Sequence[Tuple]) -> None:
+    def update(
+        self, table: BoundTable, columns: Sequence[TargetColumn], rows: Sequence[Tuple]
+    ) -> None:
         """Set ``columns`` of the rows of these keys; one that is not there is added with what is known."""
         if self._target.update(table, columns, rows) < len(rows):
             self._refuse_first(table, rows, lambda some: self._target.update(table, columns, some))
 
-    def move(self, table: Bound, old: Any, row: Tuple) -> None:
+    def move(self, table: BoundTable, old: Any, row: Tuple) -> None:
         """Give the row of the key ``old`` what ``row`` has values of, its key too; one that is not there
         is added with what is known."""
         shape = table.shape
@@ -55,30 +57,30 @@ class Rows:
             self._require(table, [old], "UPDATE", there=False)
             self.update(table, shape.sent(row), [row])
 
-    def delete(self, table: Bound, keys: Sequence[Any], due: int) -> None:
+    def delete(self, table: BoundTable, keys: Sequence[Any], due: int) -> None:
         """Delete the rows of ``keys``, of which ``due`` are there unless the target has fewer rows than
         the source had."""
         if self._target.delete(table, keys) < due:
             self._require(table, keys, "DELETE", there=False)
 
     def mark_deleted(
-        self, table: Bound, keys: Sequence[Any], times: Sequence[int], due: int
+        self, table: BoundTable, keys: Sequence[Any], times: Sequence[int], due: int
     ) -> None:
         """Set the column for soft deletes of the rows of ``keys``, ``due`` as for `delete`."""
         if self._target.mark_deleted(table, keys, times) < due:
             self._require(table, keys, "UPDATE", there=False, where=f"{table.soft} IS NULL")
 
-    def delete_row(self, table: Bound, row: Tuple) -> None:
+    def delete_row(self, table: BoundTable, row: Tuple) -> None:
         """Delete one row that is as ``row``, of a table without a key."""
         if not self._target.delete_row(table, row):
             self._ignored(table, "DELETE", "")
 
-    def delete_all(self, table: Bound) -> None:
+    def delete_all(self, table: BoundTable) -> None:
         """Delete every row."""
         self._target.delete_all(table)
         self.require_none(table, "DELETE")
 
-    def truncate(self, tables: Sequence[Bound], *, cascade: bool, restart: bool) -> None:
+    def truncate(self, tables: Sequence[BoundTable], *, cascade: bool, restart: bool) -> None:
         """Empty tables at once."""
         self._target.truncate(tables, cascade=cascade, restart=restart)
         for table in tables:
@@ -86,27 +88,27 @@ class Rows:
 
     # --- what is looked at ------------------------------------------------------------------------
 
-    def require_none(self, table: Bound, verb: str, where: str = "") -> None:
+    def require_none(self, table: BoundTable, verb: str, where: str = "") -> None:
         """See that the table has no row of which ``where`` holds."""
         condition = f" WHERE {where}" if where else ""
         if self._target.run(f"SELECT 1 FROM {table.quoted}{condition} LIMIT 1"):
             self._ignored(table, verb, "")
 
-    def require_gone(self, table: Bound, keys: Sequence[Any], verb: str, where: str) -> None:
+    def require_gone(self, table: BoundTable, keys: Sequence[Any], verb: str, where: str) -> None:
         """See that no row of ``keys`` is left of which ``where`` holds."""
         self._require(table, keys, verb, there=False, where=where)
 
-    def refuse(self, table: Bound, verb: str, keys: Sequence[Any] = ()) -> NoReturn:
+    def refuse(self, table: BoundTable, verb: str, keys: Sequence[Any] = ()) -> NoReturn:
         """Raise that a row did not become what a statement says: that of ``keys``, where there is one."""
         key = self._told(table, keys[0]) if len(keys) == 1 else ""
         self._ignored(table, verb, key)
 
-    def _keys(self, table: Bound, rows: Sequence[Tuple]) -> list[Any]:
+    def _keys(self, table: BoundTable, rows: Sequence[Tuple]) -> list[Any]:
         assert table.shape.key_of is not None
         return list(map(table.shape.key_of, rows))
 
     def _require(
-        self, table: Bound, keys: Sequence[Any], verb: str, *, there: bool, where: str = ""
+        self, table: BoundTable, keys: Sequence[Any], verb: str, *, there: bool, where: str = ""
     ) -> None:
         """See that every row of ``keys``, of which ``where`` holds, is ``there``, or none."""
 
@@ -117,19 +119,19 @@ class Rows:
             self._ignored(table, verb, self._told(table, _first(keys, right)))
 
     def _refuse_first(
-        self, table: Bound, rows: Sequence[Tuple], write: Callable[[Sequence[Tuple]], int]
+        self, table: BoundTable, rows: Sequence[Tuple], write: Callable[[Sequence[Tuple]], int]
     ) -> NoReturn:
         """Raise for the first of ``rows`` that the target does not take; all of it will be undone."""
         row = _first(rows, lambda some: write(some) >= len(some))
         self._ignored(table, "UPDATE", self._told(table, self._keys(table, [row])[0]))
 
-    def _told(self, table: Bound, key: Any) -> str:
+    def _told(self, table: BoundTable, key: Any) -> str:
         shape = table.shape
         columns = zip(shape.key, shape.keys([key]), strict=True)
         told = ", ".join(f"{c.name}={shape.values(c, values)[0]!s}" for c, values in columns)
         return told if len(told) <= LONGEST_KEY else f"{told[:LONGEST_KEY]}…"
 
-    def _ignored(self, table: Bound, verb: str, key: str) -> NoReturn:
+    def _ignored(self, table: BoundTable, verb: str, key: str) -> NoReturn:
         row = f"the row {key}" if key else "rows"
         name = table.shape.name
         found = [each for each in self._target.obstacles(name) if verb in each.verbs]
@@ -145,7 +147,7 @@ class Rows:
 _ARTICLES: Final = {"INSERT": "an", "UPDATE": "an", "DELETE": "a"}
 
 
-def certainly_ignored(target: Target, name: TableName) -> SqlChangeIgnored | None:
+def certainly_ignored(target: SqlTarget, name: TargetName) -> SqlChangeIgnored | None:
     """Return what is wrong with a table that cannot do what is written; None where it may."""
     found = [each for each in target.obstacles(name) if each.certain]
     if not found:

@@ -13,17 +13,17 @@ from waltap.events import EventPlan
 from waltap.mapping.type_mapping import ColumnMapping
 from waltap_sinks.sql.properties import SqlProperties
 
-__all__ = ["ShapeColumn", "TableName", "TableShape", "base_column"]
+__all__ = ["TargetColumn", "TargetName", "TargetShape", "base_column"]
 
 
-class TableName(NamedTuple):
+class TargetName(NamedTuple):
     """A table of the target; ``schema`` None: wherever the user's tables are."""
 
     schema: str | None
     name: str
 
     @classmethod
-    def parsed(cls, text: str, *, schemas: bool) -> "TableName":
+    def parsed(cls, text: str, *, schemas: bool) -> "TargetName":
         """Return what ``SCHEMA.TABLE``, or ``TABLE``, names."""
         schema, dot, name = text.rpartition(".")
         return cls(schema if dot and schemas else None, name)
@@ -33,7 +33,7 @@ class TableName(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ShapeColumn:
+class TargetColumn:
     """One column. ``index`` is its place in tuples, ``name`` what the target calls it; ``column`` has the
     base type of a domain. ``mask`` changes values, NULL too; what was not sent stays not sent. A column of
     the ``key`` is one of ``key_columns``."""
@@ -47,7 +47,7 @@ class ShapeColumn:
     key_columns: int = 1
 
 
-class TableShape:
+class TargetShape:
     """What the target needs to know of one relation version.
 
     ``columns`` are those that are written, in the source's order: captured, and of types that somebody
@@ -83,7 +83,7 @@ class TableShape:
         relation = plan.relation
         indexes = sorted(captured.union(identifying))
         self.columns = tuple(
-            ShapeColumn(
+            TargetColumn(
                 index,
                 plan.names[index],
                 base_column(relation.columns[index]),
@@ -104,7 +104,7 @@ class TableShape:
         """Write no columns at these places, unless a row is known by them."""
         self.columns = tuple(c for c in self.columns if c.key or c.index not in indexes)
 
-    def sent(self, row: Tuple) -> tuple[ShapeColumn, ...]:
+    def sent(self, row: Tuple) -> tuple[TargetColumn, ...]:
         """Return the columns that ``row`` has a value of."""
         return tuple(column for column in self.columns if row[column.index] is not UNCHANGED)
 
@@ -114,7 +114,7 @@ class TableShape:
             return [keys]
         return list(zip(*keys, strict=True))
 
-    def values(self, column: ShapeColumn, values: Sequence[Value]) -> Sequence[Value]:
+    def values(self, column: TargetColumn, values: Sequence[Value]) -> Sequence[Value]:
         """Return what of ``values`` goes to the target: masked, and as text where it came as bytes."""
         if bytes in set(map(type, values)):
             read = None if column.mapping is None else column.mapping.from_binary
@@ -126,18 +126,18 @@ class TableShape:
         return values
 
 
-def target_name(relation: Relation, topic: str, pattern: str, *, schemas: bool) -> TableName:
+def target_name(relation: Relation, topic: str, pattern: str, *, schemas: bool) -> TargetName:
     """Return what the target calls ``relation``; the properties say by what rule."""
     if not pattern:
         if schemas:
-            return TableName(relation.schema, relation.table)
+            return TargetName(relation.schema, relation.table)
         prefix = "" if relation.schema == "public" else f"{relation.schema}_"
-        return TableName(None, prefix + relation.table)
+        return TargetName(None, prefix + relation.table)
     named = {"schema": relation.schema, "table": relation.table, "topic": topic}
     head, dot, tail = pattern.partition(".")
     if dot and schemas:
-        return TableName(head.format(**named), tail.format(**named))
-    return TableName(None, pattern.format(**named))
+        return TargetName(head.format(**named), tail.format(**named))
+    return TargetName(None, pattern.format(**named))
 
 
 def base_column(column: Column) -> Column:

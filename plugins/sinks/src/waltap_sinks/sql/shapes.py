@@ -3,16 +3,16 @@
 import logging
 
 from waltap.decode.relation import Column, Relation
-from waltap.events import EventContext, EventPlan, Plans
+from waltap.events import EventContext, EventPlan, EventPlans
 from waltap_sinks.sql.properties import SqlProperties
-from waltap_sinks.sql.shape import TableShape
+from waltap_sinks.sql.shape import TargetShape
 
-__all__ = ["Shapes"]
+__all__ = ["TargetShapes"]
 
 log = logging.getLogger(__name__)
 
 
-class Shapes(Plans[TableShape]):
+class TargetShapes(EventPlans[TargetShape]):
     """The shape of each relation version; None for one that is not captured. `of` is for relations of
     changes, `read` for those of rows that were read.
 
@@ -22,20 +22,20 @@ class Shapes(Plans[TableShape]):
     """
 
     def __init__(self, context: EventContext, properties: SqlProperties, *, schemas: bool) -> None:
-        super().__init__(context, lambda plan: TableShape(plan, properties, schemas=schemas))
+        super().__init__(context, lambda plan: TargetShape(plan, properties, schemas=schemas))
         self._streamed: dict[int, Relation] = {}
         """The relation of each OID that came with a change last: its columns are those of the wire."""
-        self._narrow: dict[int, tuple[Relation, frozenset[int], TableShape]] = {}
+        self._narrow: dict[int, tuple[Relation, frozenset[int], TargetShape]] = {}
         """By OID the relation that was read last without some of its columns, which, and its shape."""
         self._told: set[str] = set()
 
-    def of(self, relation: Relation) -> TableShape | None:
+    def of(self, relation: Relation) -> TargetShape | None:
         """Return the shape for changes of ``relation``: every column that they have is written."""
         if self._streamed.get(relation.oid) is not relation:
             self._streamed[relation.oid] = relation
         return super().of(relation)
 
-    def read(self, relation: Relation) -> TableShape | None:
+    def read(self, relation: Relation) -> TargetShape | None:
         """Return the shape for rows of ``relation`` that were read, not changed."""
         shape = super().of(relation)
         if shape is None:
@@ -53,7 +53,7 @@ class Shapes(Plans[TableShape]):
             self._tell(f"{', '.join(left_out)} of {shape.source}")
         return narrow
 
-    def build(self, relation: Relation, described: Relation) -> TableShape:
+    def build(self, relation: Relation, described: Relation) -> TargetShape:
         """Return the shape of ``relation``, with the key that the replica identity knows rows by."""
         return self._build(EventPlan(relation, described, self._context, by_row=True))
 

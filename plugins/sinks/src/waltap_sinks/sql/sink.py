@@ -7,26 +7,26 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from waltap.config.secrecy import without_frames
 from waltap.dead_letters.pieces import Part
-from waltap.errors import ConfigurationError, Problem, RecordError, SinkError, WaltapError
-from waltap.sink import RecordsRefused, Refused
+from waltap.errors import ConfigurationError, PropertyProblem, RecordError, SinkError, WaltapError
+from waltap.sink import RecordsRefused, RefusedEvent
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
-from waltap.source.connector import Check
+from waltap.source.connector import PreflightCheck
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
-from waltap_sinks.sql.applier import Applier
-from waltap_sinks.sql.books import Books
+from waltap_sinks.sql.applier import SqlApplier
+from waltap_sinks.sql.books import SinkMetadata
 from waltap_sinks.sql.errors import SqlCommitUnknown, SqlConflictMidway, SqlTransactionGap
-from waltap_sinks.sql.history import Cause
+from waltap_sinks.sql.history import VersionCause
 from waltap_sinks.sql.kinds import target_of
-from waltap_sinks.sql.lanes import Lane, Lanes
+from waltap_sinks.sql.lanes import ApplyConnection, ParallelApply
 from waltap_sinks.sql.piecewise import is_of_a_record, place_of, take_in_pieces
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.rows import certainly_ignored
-from waltap_sinks.sql.shape import TableName
-from waltap_sinks.sql.shapes import Shapes
-from waltap_sinks.sql.tables import Tables
-from waltap_sinks.sql.target import Target
+from waltap_sinks.sql.shape import TargetName
+from waltap_sinks.sql.shapes import TargetShapes
+from waltap_sinks.sql.tables import TargetTables
+from waltap_sinks.sql.target import SqlTarget
 
 __all__ = ["SqlSink"]
 
@@ -54,25 +54,27 @@ class SqlSink(Sink):
 
     def __init__(self, properties: SqlProperties, context: SinkContext) -> None:
         self._properties, self._context = properties, context
-        self._target: Target = target_of(properties, context)
+        self._target: SqlTarget = target_of(properties, context)
         self._fail_stop = FailStop(self._target.url)
         self._gap = FailStop(self._target.url)
         """After a failed write nothing follows; what was committed before it stays promised."""
-        table = TableName.parsed(properties.position_table, schemas=self._target.schemas)
-        self._books = Books(self._target, table, context.pipeline)
-        self._tables = Tables(self._target, self._books, properties, repairs=context.repairs)
-        self._shapes = Shapes(context.events, properties, schemas=self._target.schemas)
-        self._applier = Applier(self._target, self._tables, self._shapes, context.types, properties)
-        self._lanes: Lanes | None = None
+        table = TargetName.parsed(properties.position_table, schemas=self._target.schemas)
+        self._books = SinkMetadata(self._target, table, context.pipeline)
+        self._tables = TargetTables(self._target, self._books, properties, repairs=context.repairs)
+        self._shapes = TargetShapes(context.events, properties, schemas=self._target.schemas)
+        self._applier = SqlApplier(
+            self._target, self._tables, self._shapes, context.types, properties
+        )
+        self._lanes: ParallelApply | None = None
         if properties.connections > 1:
             if not self._target.concurrent:
-                problem = Problem(
+                problem = PropertyProblem(
                     "sink.apply.connections",
                     "is 1 for a target that one connection writes",
                     allowed="1",
                 )
                 raise ConfigurationError([problem])
-            self._lanes = Lanes(properties, context, self._shapes, table)
+            self._lanes = ParallelApply(properties, context, self._shapes, table)
         self._reset(None)
         self._unknown = False
         """Nobody here knows what became of a commit: the next `open` asks the table of positions."""
@@ -93,12 +95,12 @@ class SqlSink(Sink):
         """Where the transaction commits of which more is to come."""
         self._rows_open = 0
         self._snapshot = False
-        self._emptied: set[TableName] = set()
+        self._emptied: set[TargetName] = set()
         self._replays: tuple[str, ...] = ()
 
     # --- life cycle -------------------------------------------------------------------------------
 
-    def check(self) -> list[Check]:
+    def check(self) -> list[PreflightCheck]:
         """Look whether the target answers and lets us in. Raises: SinkError."""
         try:
             self._target.open()
@@ -109,15 +111,15 @@ class SqlSink(Sink):
             raise self._failure(error) from error
         finally:
             self._target.close()
-        return [Check(name="sink sql", verdict="ok", found=self._target.url), *of_tables]
+        return [PreflightCheck(name="sink sql", verdict="ok", found=self._target.url), *of_tables]
 
-    def _of_tables(self) -> list[Check]:
+    def _of_tables(self) -> list[PreflightCheck]:
         """Return which tables need a snapshot, and what keeps rows from them, or may."""
         found = []
         for table in self._books.known.values():
             if table.stale:
                 found.append(
-                    Check(
+                    PreflightCheck(
                         name=f"target {table.name}",
                         verdict="warning",
                         found=f"it needs a new snapshot: {'; '.join(table.stale)}",
@@ -127,10 +129,10 @@ class SqlSink(Sink):
                 )
             certain = certainly_ignored(self._target, table.name)
             if certain is not None:
-                found.append(Check.failed(f"target {table.name}", certain))
+                found.append(PreflightCheck.failed(f"target {table.name}", certain))
                 continue
             found += [
-                Check(
+                PreflightCheck(
                     name=f"target {table.name}",
                     verdict="warning",
                     found=f"{each.problem}: a run ends where it does",
@@ -396,11 +398,11 @@ class SqlSink(Sink):
         if shape is not None and part.rows:
             self._applier.load(shape, part.rows, self._read_by(part))
 
-    def _read_by(self, part: SnapshotRows, lsn: int = 0) -> Cause:
+    def _read_by(self, part: SnapshotRows, lsn: int = 0) -> VersionCause:
         """Return what rows that were read begin by; ``lsn`` is that of the changes before them, for a
         snapshot that has none of its own."""
         at = lsn if part.lsn is None else part.lsn
-        return Cause(at, part.ts, committed=False)
+        return VersionCause(at, part.ts, committed=False)
 
     def _load_what_fits(self, pieces: list[SnapshotRows]) -> None:
         """Load rows. Raises: RecordsRefused, and none was."""
@@ -455,7 +457,7 @@ class SqlSink(Sink):
             position = position if self._stored is None else max(position, self._stored)
             self._commit(position, durable=durable)
 
-    def _apply_in_lanes(self, lanes: Lanes, parts: Parts, position: Position) -> Parts:
+    def _apply_in_lanes(self, lanes: ParallelApply, parts: Parts, position: Position) -> Parts:
         """Apply what of ``parts`` several connections can, and commit it; return the rest."""
         parts = [  # what lanes committed before something failed does not go in again
             part
@@ -471,7 +473,7 @@ class SqlSink(Sink):
         if not slices:
             return parts
 
-        def commit(lane: Lane, some: Sequence[TransactionPart]) -> None:
+        def commit(lane: ApplyConnection, some: Sequence[TransactionPart]) -> None:
             end = position if some is slices[-1] else Position(max(part.end_lsn for part in some))
             end = end if self._stored is None else max(end, self._stored)
             durable = not lane.target.lazy_commits
@@ -537,7 +539,7 @@ class SqlSink(Sink):
                 except (SinkError, RecordError) as error:
                     if midway or not (self._context.tolerant and is_of_a_record(error)):
                         raise
-                    raise RecordsRefused([Refused(change=change, error=error)]) from error
+                    raise RecordsRefused([RefusedEvent(change=change, error=error)]) from error
         applier.settle()
 
     def _one(self, part: TransactionPart, at: int) -> None:
@@ -572,7 +574,7 @@ class SqlSink(Sink):
             self._durable = position
         self._skip_below = max(self._skip_below, position.end_lsn)
 
-    def _commit_on(self, target: Target, *, durable: bool) -> None:
+    def _commit_on(self, target: SqlTarget, *, durable: bool) -> None:
         self._context.may_write()
         try:
             target.commit(durable=durable)

@@ -15,8 +15,8 @@ from waltap_sinks.sql.errors import (
     SqlValueUnfit,
 )
 from waltap_sinks.sql.generic import GenericTarget
-from waltap_sinks.sql.shape import ShapeColumn, TableName
-from waltap_sinks.sql.target import Described, ExistingColumn, Obstacle
+from waltap_sinks.sql.shape import TargetColumn, TargetName
+from waltap_sinks.sql.target import ExistingColumn, TargetDescription, WriteObstacle
 from waltap_sinks.sql.typed import arrow_type, json_text
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class SqliteTarget(GenericTarget):
     def quoted(self, name: str) -> str:
         return '"' + name.replace('"', '""') + '"'
 
-    def describe(self, name: TableName) -> Described | None:
+    def describe(self, name: TargetName) -> TargetDescription | None:
         kinds = self.run(
             "SELECT type FROM sqlite_master WHERE name = %s COLLATE NOCASE", [name.name]
         )
@@ -96,24 +96,26 @@ class SqliteTarget(GenericTarget):
             )
             for column, kind, _key, hidden in info
         }  # fmt: skip
-        return Described(columns, tuple(filter(None, unique)), is_table=kinds[0][0] == "table")
+        return TargetDescription(
+            columns, tuple(filter(None, unique)), is_table=kinds[0][0] == "table"
+        )
 
-    def obstacles(self, name: TableName) -> list[Obstacle]:
+    def obstacles(self, name: TargetName) -> list[WriteObstacle]:
         triggers = self.run(
             "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = %s COLLATE NOCASE"
             " AND sql LIKE '%%raise%%ignore%%'",
             [name.name],
         )
         return [
-            Obstacle(f"trigger {trigger} may keep rows from it", drop, certain=False)
+            WriteObstacle(f"trigger {trigger} may keep rows from it", drop, certain=False)
             for (trigger,) in triggers
             for drop in [f"DROP TRIGGER {self.quoted(trigger)}"]
         ]
 
-    def type_for(self, column: ShapeColumn) -> str:
+    def type_for(self, column: TargetColumn) -> str:
         return _type_of(arrow_type(column))
 
-    def exact_statement(self, name: TableName, column: str, type_: str) -> str:
+    def exact_statement(self, name: TargetName, column: str, type_: str) -> str:
         return f"a new table with {self.quoted(column)} {type_}: SQLite alters no collation"
 
     def widened(self, existing: str, wanted: str) -> bool:

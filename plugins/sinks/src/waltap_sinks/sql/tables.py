@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from waltap.decode.relation import may_change_values, type_name
-from waltap_sinks.sql.books import Books, KnownTable
+from waltap_sinks.sql.books import KnownTable, SinkMetadata
 from waltap_sinks.sql.errors import (
     SqlColumnMissing,
     SqlColumnNameTaken,
@@ -16,32 +16,43 @@ from waltap_sinks.sql.errors import (
 from waltap_sinks.sql.history_shape import HistoryShape
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.rows import certainly_ignored
-from waltap_sinks.sql.shape import ShapeColumn, TableName, TableShape
-from waltap_sinks.sql.target import Bound, BoundColumn, Described, ExistingColumn, Target
+from waltap_sinks.sql.shape import TargetColumn, TargetName, TargetShape
+from waltap_sinks.sql.target import (
+    BoundColumn,
+    BoundTable,
+    ExistingColumn,
+    SqlTarget,
+    TargetDescription,
+)
 from waltap_sinks.sql.versions import versions_of
 
-__all__ = ["Tables", "inexact"]
+__all__ = ["TargetTables", "inexact"]
 
 log = logging.getLogger(__name__)
 
 
-class Tables:
+class TargetTables:
     """Binds shapes to tables of the target. What of the target is not there is made where evolution is
     ``basic``: tables, columns, wider types, new names of what the source renamed. Nothing is dropped: a
     column whose source is gone stays, and so does one that another of its name took the place of, under
     another name. What was there when it was bound last is missed, unless the run ``repairs``."""
 
     def __init__(
-        self, target: Target, books: Books, properties: SqlProperties, *, repairs: bool = False
+        self,
+        target: SqlTarget,
+        books: SinkMetadata,
+        properties: SqlProperties,
+        *,
+        repairs: bool = False,
     ) -> None:
         self._target, self._books, self._properties = target, books, properties
         self._rebuilds = repairs
-        self._bound: dict[TableShape, Bound] = {}
-        self._sources: dict[TableName, tuple[int, str]] = {}
+        self._bound: dict[TargetShape, BoundTable] = {}
+        self._sources: dict[TargetName, tuple[int, str]] = {}
         """Who has a table of the target, as long as this lives: the source's OID and name."""
-        self._shape_of: dict[int, TableShape] = {}
+        self._shape_of: dict[int, TargetShape] = {}
         self._alike_of: dict[int, KnownTable] | None = None
-        self._alike: dict[TableName, set[int]] = {}
+        self._alike: dict[TargetName, set[int]] = {}
         """What of the books was looked at, and its OIDs by folded names."""
 
     def forget(self) -> None:
@@ -53,7 +64,7 @@ class Tables:
         """Make anew what is missing from now on: a snapshot brings every row."""
         self._rebuilds = True
 
-    def is_bound(self, shape: TableShape) -> bool:
+    def is_bound(self, shape: TargetShape) -> bool:
         """Tell whether `of` only looks up."""
         return shape in self._bound
 
@@ -63,7 +74,7 @@ class Tables:
         if shape is not None:
             self._bound.pop(shape, None)
 
-    def of(self, shape: TableShape) -> Bound:
+    def of(self, shape: TargetShape) -> BoundTable:
         """Return the table for ``shape``. Raises: SqlNameTaken, SqlColumnMissing, SqlTableUnfit, and what
         the driver raises."""
         found = self._bound.get(shape)
@@ -77,7 +88,7 @@ class Tables:
             self._bound[shape] = found
         return found
 
-    def _bind(self, shape: TableShape) -> Bound:
+    def _bind(self, shape: TargetShape) -> BoundTable:
         name, target = shape.name, self._target
         self._claim(shape)
         evolves = self._properties.evolution == "basic"
@@ -122,7 +133,7 @@ class Tables:
             )
             for column in shape.columns
         }
-        return Bound(
+        return BoundTable(
             shape,
             target.quoted_table(name),
             tuple(columns.values()),
@@ -132,7 +143,7 @@ class Tables:
         )
 
     def _require_there(
-        self, shape: TableShape, described: Described | None, known: KnownTable | None
+        self, shape: TargetShape, described: TargetDescription | None, known: KnownTable | None
     ) -> None:
         """See that the target has what was bound before. Raises: SqlTableGone."""
         if self._rebuilds or known is None or known.name != shape.name:
@@ -146,14 +157,14 @@ class Tables:
                     f"column {column} of {shape.name}, which had values, is not in the target any more"
                 )
 
-    def _require_exact(self, shape: TableShape, described: Described) -> None:
+    def _require_exact(self, shape: TargetShape, described: TargetDescription) -> None:
         """See that keys which differ at the source differ in the target. Raises: SqlTableUnfit."""
         for column in shape.key:
             existing = described.columns.get(column.name)
             if existing is not None and existing.collation:
                 raise inexact(self._target, shape.name, existing, self._target.type_for(column))
 
-    def _claim(self, shape: TableShape) -> None:
+    def _claim(self, shape: TargetShape) -> None:
         """Note whose the table is to be. Raises: SqlNameTaken, SqlColumnNameTaken."""
         target, name, oid = self._target, shape.name, shape.relation.oid
         if target.folds_columns:
@@ -179,7 +190,7 @@ class Tables:
                     "of another"
                 )
 
-    def _known_alike(self) -> dict[TableName, set[int]]:
+    def _known_alike(self) -> dict[TargetName, set[int]]:
         """Return the OIDs of known tables by the names by which the target knows them."""
         if self._alike_of is not self._books.known:
             self._alike_of, self._alike = self._books.known, {}
@@ -187,13 +198,13 @@ class Tables:
                 self._alike.setdefault(self._folded(known.name), set()).add(oid)
         return self._alike
 
-    def _folded(self, name: TableName) -> TableName:
+    def _folded(self, name: TargetName) -> TargetName:
         """Return the name by which the target knows a table."""
         if not self._target.folds_tables:
             return name
-        return TableName(name.schema and name.schema.lower(), name.name.lower())
+        return TargetName(name.schema and name.schema.lower(), name.name.lower())
 
-    def _described(self, shape: TableShape) -> Described | None:
+    def _described(self, shape: TargetShape) -> TargetDescription | None:
         """Return what the target has of the name of ``shape``, with columns called as the shape calls
         them where case makes no difference."""
         found = self._target.describe(shape.name)
@@ -207,11 +218,11 @@ class Tables:
             unique=tuple(frozenset(called.get(n, n) for n in names) for names in found.unique),
         )
 
-    def _soft(self, shape: TableShape, described: Described) -> str | None:
+    def _soft(self, shape: TargetShape, described: TargetDescription) -> str | None:
         wanted = self._properties.delete_mode == "soft" and bool(shape.key) and shape.unique
         return self._properties.soft_column if wanted else None
 
-    def _create(self, shape: TableShape) -> Described:
+    def _create(self, shape: TargetShape) -> TargetDescription:
         target, name = self._target, shape.name
         columns = [(column.name, target.type_for(column)) for column in shape.columns]
         key = [column.name for column in shape.key] if shape.unique else []
@@ -230,7 +241,7 @@ class Tables:
 
     # --- in step ----------------------------------------------------------------------------------
 
-    def _rename_table(self, known: KnownTable, name: TableName) -> None:
+    def _rename_table(self, known: KnownTable, name: TargetName) -> None:
         if known.name == name or known.name.schema != name.schema:
             return
         if any(k.name == known.name for k in self._books.known.values() if k is not known):
@@ -239,7 +250,9 @@ class Tables:
             self._target.rename_table(known.name, name.name)
             log.info("renamed %s to %s in the target", known.name, name)
 
-    def _evolve(self, shape: TableShape, described: Described, known: KnownTable | None) -> bool:
+    def _evolve(
+        self, shape: TargetShape, described: TargetDescription, known: KnownTable | None
+    ) -> bool:
         """Give the table what ``shape`` has and it has not; tell whether anything was done."""
         columns = dict(described.columns)
         done = self._rename_columns(shape, columns, known)
@@ -261,7 +274,7 @@ class Tables:
             done = True
         return done
 
-    def _add(self, shape: TableShape, column: ShapeColumn, type_: str) -> None:
+    def _add(self, shape: TargetShape, column: TargetColumn, type_: str) -> None:
         source = column.column
         self._target.add_column(shape.name, column.name, type_, source.missing)
         log.info("added column %s to %s in the target", column.name, shape.name)
@@ -274,7 +287,7 @@ class Tables:
             )  # fmt: skip
 
     def _rename_columns(
-        self, shape: TableShape, columns: dict[str, ExistingColumn], known: KnownTable | None
+        self, shape: TargetShape, columns: dict[str, ExistingColumn], known: KnownTable | None
     ) -> bool:
         """Follow renames by the source's numbers of columns; those that swapped names too."""
         if known is None:
@@ -307,13 +320,13 @@ class Tables:
         return bool(moved or replaced)
 
     def _rename(
-        self, name: TableName, columns: dict[str, ExistingColumn], old: str, new: str
+        self, name: TargetName, columns: dict[str, ExistingColumn], old: str, new: str
     ) -> None:
         self._target.rename_column(name, old, new)
         columns[new] = columns.pop(old)
         log.info("renamed column %s of %s to %s in the target", old, name, new)
 
-    def renewed(self, shape: TableShape) -> Bound:
+    def renewed(self, shape: TargetShape) -> BoundTable:
         """Return the table for ``shape``, whose rows a snapshot is about to replace."""
         known = self._books.known.get(shape.relation.oid)
         if known is not None:
@@ -323,7 +336,7 @@ class Tables:
         return found
 
     def _doubts(
-        self, shape: TableShape, types: dict[int, tuple[str, int]], known: KnownTable
+        self, shape: TargetShape, types: dict[int, tuple[str, int]], known: KnownTable
     ) -> tuple[str, ...]:
         """Return why rows of before may differ from the source's."""
         stale = known.stale
@@ -340,7 +353,7 @@ class Tables:
                 stale = stale if doubt in stale else (*stale, doubt)
         return stale
 
-    def _note(self, shape: TableShape, known: KnownTable | None) -> None:
+    def _note(self, shape: TargetShape, known: KnownTable | None) -> None:
         numbers: Sequence[tuple[int | None, str]] = [
             (column.column.number, column.name) for column in shape.columns
         ]
@@ -363,7 +376,9 @@ class Tables:
         self._books.note(oid, KnownTable(shape.name, columns, types, stale))
 
 
-def inexact(target: Target, table: TableName, column: ExistingColumn, type_: str) -> SqlTableUnfit:
+def inexact(
+    target: SqlTarget, table: TargetName, column: ExistingColumn, type_: str
+) -> SqlTableUnfit:
     """Return what to raise of a key that takes different texts for the same; it should be of ``type_``."""
     return SqlTableUnfit(
         f"{table} compares keys in {column.name} by the collation {column.collation}, for which different "

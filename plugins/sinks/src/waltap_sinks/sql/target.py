@@ -8,9 +8,17 @@ from typing import Any
 
 from waltap.decode.tuple_image import Tuple
 from waltap.errors import SinkError
-from waltap_sinks.sql.shape import ShapeColumn, TableName, TableShape
+from waltap_sinks.sql.shape import TargetColumn, TargetName, TargetShape
 
-__all__ = ["Bound", "BoundColumn", "Described", "ExistingColumn", "Obstacle", "Target", "chunks"]
+__all__ = [
+    "BoundColumn",
+    "BoundTable",
+    "ExistingColumn",
+    "SqlTarget",
+    "TargetDescription",
+    "WriteObstacle",
+    "chunks",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +39,7 @@ class ExistingColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class TargetDescription:
     """A table that the target has. ``unique``: the column sets of unique indexes that an upsert can go by.
     ``is_table``: rows can be put in."""
 
@@ -41,7 +49,7 @@ class Described:
 
 
 @dataclass(frozen=True, slots=True)
-class Obstacle:
+class WriteObstacle:
     """What keeps rows that are written from a table, or where not ``certain``, what may. ``verbs`` are
     those of the statements, ``statement`` is the SQL that takes it away."""
 
@@ -55,17 +63,17 @@ class Obstacle:
 class BoundColumn:
     """A column of the source and what it is in the target; ``quoted`` is its name in SQL."""
 
-    source: ShapeColumn
+    source: TargetColumn
     quoted: str
     existing: ExistingColumn
 
 
 @dataclass(eq=False, slots=True)
-class Bound:
+class BoundTable:
     """A shape and the target's table that its rows go to. ``quoted`` is the table's name in SQL, ``soft``
     that of the column for soft deletes, None without. ``only_key``: no other columns must be unique."""
 
-    shape: TableShape
+    shape: TargetShape
     quoted: str
     columns: tuple[BoundColumn, ...]
     key: tuple[BoundColumn, ...]
@@ -81,7 +89,7 @@ class Bound:
         )
 
 
-class Target(abc.ABC):
+class SqlTarget(abc.ABC):
     """One connection to a target. Single-threaded; `begin` … `commit` or `rollback`.
 
     Rows are tuples of the source, values PostgreSQL's text (or its send format). What goes wrong comes out
@@ -147,18 +155,18 @@ class Target(abc.ABC):
     # --- tables ---
 
     @abc.abstractmethod
-    def describe(self, name: TableName) -> Described | None:
+    def describe(self, name: TargetName) -> TargetDescription | None:
         """Return what the target has of this name; None: nothing."""
 
-    def obstacles(self, name: TableName) -> "list[Obstacle]":
+    def obstacles(self, name: TargetName) -> "list[WriteObstacle]":
         """Return what keeps rows from the table ``name`` in silence."""
         return []
 
     @abc.abstractmethod
-    def type_for(self, column: ShapeColumn) -> str:
+    def type_for(self, column: TargetColumn) -> str:
         """Return the type that the target is to give ``column``, as the target prints it."""
 
-    def exact_statement(self, name: TableName, column: str, type_: str) -> str:
+    def exact_statement(self, name: TargetName, column: str, type_: str) -> str:
         """Return the statement that has a column compare texts as they are."""
         return (
             f"ALTER TABLE {self.quoted_table(name)} ALTER COLUMN {self.quoted(column)} TYPE {type_}"
@@ -176,7 +184,7 @@ class Target(abc.ABC):
         """Return ``text`` as a literal of its SQL."""
         return "'" + text.replace("'", "''") + "'"
 
-    def quoted_table(self, name: TableName) -> str:
+    def quoted_table(self, name: TargetName) -> str:
         """Return a table's name as SQL."""
         table = self.quoted(name.name)
         return table if name.schema is None else f"{self.quoted(name.schema)}.{table}"
@@ -189,20 +197,20 @@ class Target(abc.ABC):
     def change(self, statement: str, parameters: Sequence[object]) -> int:
         """Run one statement as `run` does; return how many rows it changed."""
 
-    def create_schema(self, name: TableName) -> None:
+    def create_schema(self, name: TargetName) -> None:
         """Make the schema of ``name`` where it is not there."""
         if name.schema is not None:
             self.run(f"CREATE SCHEMA IF NOT EXISTS {self.quoted(name.schema)}")
 
     def create(
-        self, name: TableName, columns: Sequence[tuple[str, str]], key: Sequence[str]
+        self, name: TargetName, columns: Sequence[tuple[str, str]], key: Sequence[str]
     ) -> None:
         """Make a table of (column, type)."""
         self.create_schema(name)
         self.run(self.create_statement(name, columns, key))
 
     def create_statement(
-        self, name: TableName, columns: Sequence[tuple[str, str]], key: Sequence[str]
+        self, name: TargetName, columns: Sequence[tuple[str, str]], key: Sequence[str]
     ) -> str:
         """Return the SQL that `create` runs."""
         parts = [f"{self.quoted(column)} {type_}" for column, type_ in columns]
@@ -210,76 +218,78 @@ class Target(abc.ABC):
             parts.append(f"PRIMARY KEY ({', '.join(map(self.quoted, key))})")
         return f"CREATE TABLE IF NOT EXISTS {self.quoted_table(name)} ({', '.join(parts)})"
 
-    def add_column(self, name: TableName, column: str, type_: str, missing: str | None) -> None:
+    def add_column(self, name: TargetName, column: str, type_: str, missing: str | None) -> None:
         """Add a column; rows that are there get ``missing``, PostgreSQL's text of a value."""
         table, quoted = self.quoted_table(name), self.quoted(column)
         self.run(f"ALTER TABLE {table} ADD COLUMN {quoted} {type_}")
         if missing is not None:
             self.run(f"UPDATE {table} SET {quoted} = %s", [missing])
 
-    def alter_type(self, name: TableName, column: str, type_: str) -> None:
+    def alter_type(self, name: TargetName, column: str, type_: str) -> None:
         """Give a column another type; its values stay."""
         table, quoted = self.quoted_table(name), self.quoted(column)
         self.run(f"ALTER TABLE {table} ALTER COLUMN {quoted} TYPE {type_}")
 
-    def rename_column(self, name: TableName, old: str, new: str) -> None:
+    def rename_column(self, name: TargetName, old: str, new: str) -> None:
         """Give a column another name."""
         table = self.quoted_table(name)
         self.run(f"ALTER TABLE {table} RENAME COLUMN {self.quoted(old)} TO {self.quoted(new)}")
 
-    def rename_table(self, old: TableName, new: str) -> None:
+    def rename_table(self, old: TargetName, new: str) -> None:
         """Give a table another name in its schema."""
         self.run(f"ALTER TABLE {self.quoted_table(old)} RENAME TO {self.quoted(new)}")
 
-    def ordered(self, tables: Sequence[Bound]) -> list[Bound]:
+    def ordered(self, tables: Sequence[BoundTable]) -> list[BoundTable]:
         """Return ``tables`` with those before others that these refer to by foreign keys."""
         return list(tables)
 
     # --- rows: `Rows` holds the counts that are returned against what was given ---
 
     @abc.abstractmethod
-    def insert(self, table: Bound, rows: Sequence[Tuple]) -> int:
+    def insert(self, table: BoundTable, rows: Sequence[Tuple]) -> int:
         """Add rows whose keys the target does not have, however many; return how many it took."""
 
     @abc.abstractmethod
-    def upsert(self, table: Bound, rows: Sequence[Tuple], *, keep: bool = False) -> int:
+    def upsert(self, table: BoundTable, rows: Sequence[Tuple], *, keep: bool = False) -> int:
         """Add rows, or put them in place of those of their keys; ``keep``: those that are there stay.
         Return how many rows it added or set, at least."""
 
     @abc.abstractmethod
-    def update(self, table: Bound, columns: Sequence[ShapeColumn], rows: Sequence[Tuple]) -> int:
+    def update(
+        self, table: BoundTable, columns: Sequence[TargetColumn], rows: Sequence[Tuple]
+    ) -> int:
         """Set ``columns`` of the rows of these keys; one that is not there is added with what is known.
         Return how many rows were set or added."""
 
     @abc.abstractmethod
-    def move(self, table: Bound, old: Sequence[Any], row: Tuple) -> int:
+    def move(self, table: BoundTable, old: Sequence[Any], row: Tuple) -> int:
         """Give the row whose key has the values ``old`` what ``row`` has values of, its key too;
         return how many rows that were."""
 
     @abc.abstractmethod
-    def delete(self, table: Bound, keys: Sequence[Any]) -> int:
-        """Delete the rows of ``keys``, as `TableShape.key_of` gives them; return how many were there."""
+    def delete(self, table: BoundTable, keys: Sequence[Any]) -> int:
+        """Delete the rows of ``keys``, as `TargetShape.key_of` gives them; return how many were there."""
 
     @abc.abstractmethod
-    def mark_deleted(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> int:
+    def mark_deleted(self, table: BoundTable, keys: Sequence[Any], times: Sequence[int]) -> int:
         """Set the column for soft deletes of the rows of ``keys``, to µs since 1970 UTC; return how many
         were there."""
 
     @abc.abstractmethod
-    def holding(self, table: Bound, keys: Sequence[Any], where: str = "") -> int:
+    def holding(self, table: BoundTable, keys: Sequence[Any], where: str = "") -> int:
         """Return how many rows there are of ``keys`` of which ``where``, SQL, holds."""
 
     @abc.abstractmethod
-    def delete_row(self, table: Bound, row: Tuple) -> bool:
+    def delete_row(self, table: BoundTable, row: Tuple) -> bool:
         """Delete one row that is as ``row``, of a table without a key. False: there is one, and
         it stays."""
 
     @abc.abstractmethod
-    def delete_all(self, table: Bound) -> None:
+    def delete_all(self, table: BoundTable) -> None:
         """Delete every row, so that readers of before still see them."""
 
     @abc.abstractmethod
-    def truncate(self, tables: Sequence[Bound], *, cascade: bool, restart: bool) -> None:
+    def truncate(self, tables: Sequence[BoundTable], *, cascade: bool, restart: bool) -> None:
         """Empty tables at once."""
 
     # --- failures ---
@@ -298,7 +308,7 @@ class Target(abc.ABC):
 
     @abc.abstractmethod
     def failure(
-        self, error: BaseException, *, table: Bound | None, position: str, positions: str
+        self, error: BaseException, *, table: BoundTable | None, position: str, positions: str
     ) -> SinkError:
         """Return what to tell of an exception of the driver: no value of a row is in it."""
 

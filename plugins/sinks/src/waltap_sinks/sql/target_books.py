@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from waltap.sink.sink import SinkContext
-from waltap_sinks.sql.books import Books
+from waltap_sinks.sql.books import SinkMetadata
 from waltap_sinks.sql.postgresql import PostgresTarget
 from waltap_sinks.sql.properties import SqlProperties
-from waltap_sinks.sql.shape import TableName
+from waltap_sinks.sql.shape import TargetName
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -20,11 +20,13 @@ __all__ = ["opened_books"]
 @contextmanager
 def opened_books(
     properties: SqlProperties, pipeline: str
-) -> "Iterator[tuple[Connection[Any], Books]]":
+) -> "Iterator[tuple[Connection[Any], SinkMetadata]]":
     """Connect to the target; give the connection, in autocommit, and the books. Raises: SinkError."""
     context = SinkContext(pipeline=pipeline, state_dir=Path())
     target = PostgresTarget(properties, context)
-    books = Books(target, TableName.parsed(properties.position_table, schemas=True), pipeline)
+    books = SinkMetadata(
+        target, TargetName.parsed(properties.position_table, schemas=True), pipeline
+    )
     try:
         try:
             target.open()

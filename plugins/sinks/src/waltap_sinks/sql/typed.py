@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from waltap.arrow.tuples import RelationCodec
-from waltap.decode.tuple_image import Missing, Tuple
+from waltap.decode.tuple_image import MissingValue, Tuple
 from waltap.mapping.type_mapping import TypeMapper
 from waltap.transactions.row_block import RowBlock
 from waltap_sinks.sql.errors import SqlKeyUnfit
-from waltap_sinks.sql.shape import ShapeColumn, TableShape
+from waltap_sinks.sql.shape import TargetColumn, TargetShape
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,7 +25,7 @@ __all__ = ["TypedRows", "arrow_type", "finite", "json_text"]
 log = logging.getLogger(__name__)
 
 
-def arrow_type(column: ShapeColumn) -> "pa.DataType":
+def arrow_type(column: TargetColumn) -> "pa.DataType":
     """Return the Arrow type of a column; text for what has none."""
     import pyarrow as pa
 
@@ -42,10 +42,10 @@ class TypedRows:
         self, types: TypeMapper, adapt: "Callable[[pa.DataType], Callable[[Any], Any] | None]"
     ) -> None:
         self._types, self._adapt = types, adapt
-        self._codecs: WeakKeyDictionary[TableShape, RelationCodec] = WeakKeyDictionary()
+        self._codecs: WeakKeyDictionary[TargetShape, RelationCodec] = WeakKeyDictionary()
         self._told: set[tuple[str, str]] = set()
 
-    def batch(self, shape: TableShape, rows: Sequence[Tuple]) -> "pa.RecordBatch":
+    def batch(self, shape: TargetShape, rows: Sequence[Tuple]) -> "pa.RecordBatch":
         """Return ``rows`` as Arrow columns of the source's names; of values that were not sent, null."""
         codec = self._codecs.get(shape)
         if codec is None:
@@ -78,7 +78,7 @@ class TypedRows:
         return made
 
     def columns(
-        self, shape: TableShape, columns: Sequence[ShapeColumn], rows: Sequence[Tuple]
+        self, shape: TargetShape, columns: Sequence[TargetColumn], rows: Sequence[Tuple]
     ) -> list[list[Any]]:
         """Return the values of ``columns``, a list for each."""
         batch = self.batch(shape, rows)
@@ -91,8 +91,8 @@ class TypedRows:
             found.append(values)
         return found
 
-    def keys(self, shape: TableShape, keys: Sequence[Any]) -> list[list[Any]]:
-        """Return the values of the key's columns, of what `TableShape.key_of` gave."""
+    def keys(self, shape: TargetShape, keys: Sequence[Any]) -> list[list[Any]]:
+        """Return the values of the key's columns, of what `TargetShape.key_of` gave."""
         found = []
         for column, values in zip(shape.key, shape.keys(keys), strict=True):
             texts: Any = shape.values(column, values)
@@ -103,7 +103,7 @@ class TypedRows:
             found.append(made)
         return found
 
-    def _values(self, shape: TableShape, column: ShapeColumn, array: Any) -> list[Any]:
+    def _values(self, shape: TargetShape, column: TargetColumn, array: Any) -> list[Any]:
         values: list[Any] = array.to_pylist() if hasattr(array, "to_pylist") else list(array)
         adapt = self._adapt(arrow_type(column))
         if adapt is None:
@@ -125,11 +125,11 @@ def finite(value: float) -> float | None:
 
 
 def _require_held(
-    shape: TableShape, column: ShapeColumn, given: Sequence[object], made: Sequence[object]
+    shape: TargetShape, column: TargetColumn, given: Sequence[object], made: Sequence[object]
 ) -> None:
     """See that no value of a key has become null. Raises: SqlKeyUnfit."""
     for before, now in zip(given, made, strict=True):
-        if now is None and before is not None and not isinstance(before, Missing):
+        if now is None and before is not None and not isinstance(before, MissingValue):
             raise SqlKeyUnfit(
                 f"the target's table {shape.name} cannot hold a value of {column.column.name}, which "
                 f"rows of {shape.source} are known by",

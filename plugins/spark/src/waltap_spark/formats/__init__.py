@@ -2,12 +2,12 @@
 (`register_table_formats`) that implements `TableFormat`."""
 
 from waltap_spark.formats.table_format import (
-    Brought,
-    Evolution,
-    FormatContext,
-    Step,
+    CommitContext,
+    GroupRows,
+    TableChange,
     TableFormat,
+    TableFormatContext,
     What,
 )
 
-__all__ = ["Brought", "Evolution", "FormatContext", "Step", "TableFormat", "What"]
+__all__ = ["CommitContext", "GroupRows", "TableChange", "TableFormat", "TableFormatContext", "What"]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from waltap_spark.errors import FormatUnknown
 from waltap_spark.formats.parquet import ParquetFormat
-from waltap_spark.formats.table_format import FormatContext, TableFormat
+from waltap_spark.formats.table_format import TableFormat, TableFormatContext
 from waltap_spark.output import OutputState
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class FormatChoice:
         self.name, self.values = name, dict(values or {})
 
     @property
-    def factory(self) -> Callable[[FormatContext], TableFormat]:
+    def factory(self) -> Callable[[TableFormatContext], TableFormat]:
         """Return what makes the format. Raises: FormatUnknown, ConfigurationError."""
         if self.name == PARQUET and not self.values:
             return ParquetFormat
@@ -61,14 +61,16 @@ class FormatChoice:
         from pydantic import ValidationError
 
         from waltap.config.property import Properties
-        from waltap.errors import ConfigurationError, Problem
+        from waltap.errors import ConfigurationError, PropertyProblem
 
         own = {name.removeprefix(PREFIX): value for name, value in self.values.items()}
         try:
             return (spec.properties or Properties).model_validate(own)
         except ValidationError as cause:
             problems = [
-                Problem((PREFIX + ".".join(map(str, each["loc"]))).rstrip("."), _said(each, spec))
+                PropertyProblem(
+                    (PREFIX + ".".join(map(str, each["loc"]))).rstrip("."), _said(each, spec)
+                )
                 for each in cause.errors(include_input=False, include_url=False)
             ]
             raise ConfigurationError(problems, origin=f"the format {spec.name}") from cause
@@ -85,7 +87,7 @@ def choice_of(state: OutputState | None) -> FormatChoice:
     return FormatChoice() if state is None else FormatChoice(state.format, state.format_values)
 
 
-def _made(spec: "TableFormatSpec", properties: object, context: FormatContext) -> TableFormat:
+def _made(spec: "TableFormatSpec", properties: object, context: TableFormatContext) -> TableFormat:
     made = spec.factory(properties, context)
     if not isinstance(made, TableFormat):
         text = f"the table format {spec.name} is a {type(made).__name__}, not a TableFormat"

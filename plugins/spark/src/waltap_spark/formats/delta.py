@@ -1,7 +1,8 @@
 """Delta Lake: tables by path below the output, or by name in a catalogue of Spark's.
 
 A step's transaction id is Delta's own (``txnAppId``, ``txnVersion``), which MERGE takes from the session
-alone: so each table that is written has a session to itself. The `Note` is the commit's ``userMetadata``.
+alone: so each table that is written has a session to itself. The `CommitNote` is the commit's
+``userMetadata``.
 """
 
 import contextlib
@@ -19,12 +20,12 @@ from waltap_spark.errors import FormatLimit, FormatNotReady, FormatUnsupported, 
 from waltap_spark.expression import column_of, namespace_of, quoted
 from waltap_spark.formats.merge_sql import OVERWRITE, retyped
 from waltap_spark.formats.merging import MergingFormat
-from waltap_spark.formats.notes import Note
-from waltap_spark.formats.stepwise import Commit
-from waltap_spark.formats.table_format import FormatContext, What
-from waltap_spark.output import TableState, Target
-from waltap_spark.properties import DeltaProperties
-from waltap_spark.targets import HISTORY, OF_HISTORY, Layout, named
+from waltap_spark.formats.notes import CommitNote
+from waltap_spark.formats.stepwise import TableCommit
+from waltap_spark.formats.table_format import TableFormatContext, What
+from waltap_spark.output import TableState, TargetTable
+from waltap_spark.properties import DeltaTableProperties
+from waltap_spark.targets import HISTORY, OF_HISTORY, FileLayout, named
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
@@ -123,7 +124,7 @@ class DeltaFormat(MergingFormat):
 
     measured = "analyzed"  # an optimized plan has its files chosen, by a job
 
-    def __init__(self, properties: DeltaProperties, context: FormatContext) -> None:
+    def __init__(self, properties: DeltaTableProperties, context: TableFormatContext) -> None:
         super().__init__(context)
         self._properties = properties
         self._ready: WeakSet[SparkSession] = WeakSet()
@@ -142,16 +143,16 @@ class DeltaFormat(MergingFormat):
         """Paths do; no catalogue does that Delta is known to have."""
         return not self._properties.catalog
 
-    def layout(self, table: TableState, what: What) -> Layout:
+    def layout(self, table: TableState, what: What) -> FileLayout:
         """Return what the profile says. Raises: FormatLimit."""
         name = table.target_name + ("" if what == "current" else OF_HISTORY)
-        found = Layout.of(name, self._properties.partition_by, self._properties.cluster_by)
+        found = FileLayout.of(name, self._properties.partition_by, self._properties.cluster_by)
         if found.partition and found.cluster:
             text = f"{name} is to be partitioned and clustered, and Delta Lake has either"
             raise FormatLimit(text)
         return found
 
-    def create(self, spark: "SparkSession", at: str, columns: str, layout: Layout) -> None:
+    def create(self, spark: "SparkSession", at: str, columns: str, layout: FileLayout) -> None:
         """CREATE TABLE; a schema of a catalogue that is not there is made."""
         if self._properties.catalog:
             spark.sql(f"CREATE SCHEMA IF NOT EXISTS {namespace_of(at)}")
@@ -160,7 +161,7 @@ class DeltaFormat(MergingFormat):
             f"CREATE TABLE IF NOT EXISTS {at} ({columns}) USING delta {divided} {_properties()}"
         )
 
-    def at_version(self, spark: "SparkSession", target: Target) -> "DataFrame":
+    def at_version(self, spark: "SparkSession", target: TargetTable) -> "DataFrame":
         """Return the rows of a version. Raises: FormatNotReady, VersionGone."""
         from pyspark.errors import AnalysisException
 
@@ -176,7 +177,11 @@ class DeltaFormat(MergingFormat):
             ) from error
 
     def rewriting(
-        self, spark: "SparkSession", target: Target, names: Sequence[str], types: Mapping[str, str]
+        self,
+        spark: "SparkSession",
+        target: TargetTable,
+        names: Sequence[str],
+        types: Mapping[str, str],
     ) -> Sequence[Callable[[], object]]:
         """CREATE OR REPLACE TABLE … AS, which is one commit."""
         query = f"SELECT {retyped(names, types)} FROM {target.at}"
@@ -187,7 +192,7 @@ class DeltaFormat(MergingFormat):
         )
         return [lambda: spark.sql(sql)]
 
-    def commits(self, spark: "SparkSession", target: Target) -> list[Commit] | None:
+    def commits(self, spark: "SparkSession", target: TargetTable) -> list[TableCommit] | None:
         """Read Delta's log: by its files where the table is known by its path, which costs no Spark job,
         or by DESCRIBE HISTORY. Raises: FormatNotReady, when this session has no Delta."""
         self._require_delta(spark)
@@ -216,7 +221,7 @@ class DeltaFormat(MergingFormat):
                 return None
             raise
 
-    def _described(self, spark: "SparkSession", target: Target) -> list[Commit] | None:
+    def _described(self, spark: "SparkSession", target: TargetTable) -> list[TableCommit] | None:
         from pyspark.errors import AnalysisException
 
         most = 8
@@ -235,10 +240,10 @@ class DeltaFormat(MergingFormat):
         if target.version >= 0 and target.version not in versions and oldest != target.version + 1:
             return None
         return [
-            Commit(
+            TableCommit(
                 row["version"],
                 row["operation"],
-                Note.read(row["userMetadata"]),
+                CommitNote.read(row["userMetadata"]),
                 _restored(row["operation"], row["operationParameters"]),
             )
             for row in reversed(rows)
@@ -267,7 +272,7 @@ class DeltaFormat(MergingFormat):
         return writer.option(REPLACE_ON, on).option("targetAlias", OLD)
 
     @contextlib.contextmanager
-    def noted(self, spark: "SparkSession", note: Note) -> Iterator[None]:
+    def noted(self, spark: "SparkSession", note: CommitNote) -> Iterator[None]:
         """Set transaction id and metadata for all that this session writes meanwhile."""
         spark.conf.set(OVERWRITE, "static")  # dynamic: rows stay in parts that get none
         chosen = {METADATA: msgspec.json.encode(note).decode()}
@@ -393,7 +398,7 @@ def _digits(kind: str) -> tuple[int, int]:
     return int(precision), int(scale)
 
 
-def _commit(version: int, text: bytes) -> Commit:
+def _commit(version: int, text: bytes) -> TableCommit:
     """Return what one file of Delta's log says of its commit."""
     for line in text.splitlines():
         try:
@@ -404,8 +409,10 @@ def _commit(version: int, text: bytes) -> Commit:
             info = entry["commitInfo"]
             operation = info.get("operation", "")
             restored = _restored(operation, info.get("operationParameters"))
-            return Commit(version, operation, Note.read(info.get("userMetadata")), restored)
-    return Commit(version, "unknown", None)
+            return TableCommit(
+                version, operation, CommitNote.read(info.get("userMetadata")), restored
+            )
+    return TableCommit(version, "unknown", None)
 
 
 def _restored(operation: str, parameters: Mapping[str, object] | None) -> int | None:

@@ -1,6 +1,6 @@
 """Apache Iceberg: tables in a catalogue of Spark's, or in a Hadoop catalogue below the output.
 
-Every step is one snapshot, whose summary has the `Note`. SQL takes it from the session. A change of
+Every step is one snapshot, whose summary has the `CommitNote`. SQL takes it from the session. A change of
 columns makes no snapshot by itself, so it is made by Iceberg's own transaction, together with an empty
 append: one commit, by which the columns, too, are known as of a version.
 """
@@ -26,17 +26,17 @@ from waltap_spark.errors import (
 )
 from waltap_spark.expression import namespace_of, quoted
 from waltap_spark.formats.iceberg_types import promotes, stored_type
-from waltap_spark.formats.kept_versions import Version, needed_since
+from waltap_spark.formats.kept_versions import TableVersionInfo, needed_since
 from waltap_spark.formats.merge_sql import OVERWRITE, retyped
 from waltap_spark.formats.merging import MergingFormat
-from waltap_spark.formats.notes import Note
-from waltap_spark.formats.stepwise import Commit
-from waltap_spark.formats.table_format import Evolution, FormatContext, Step, What
-from waltap_spark.output import TableState, Target
-from waltap_spark.properties import IcebergProperties
+from waltap_spark.formats.notes import CommitNote
+from waltap_spark.formats.stepwise import TableCommit
+from waltap_spark.formats.table_format import CommitContext, TableChange, TableFormatContext, What
+from waltap_spark.output import TableState, TargetTable
+from waltap_spark.properties import IcebergTableProperties
 from waltap_spark.schema import sql_type
 from waltap_spark.session import ROW_GROUP_BYTES, ROWS_UNSEEN
-from waltap_spark.targets import HISTORY, OF_HISTORY, Layout, named
+from waltap_spark.targets import HISTORY, OF_HISTORY, FileLayout, named
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -139,7 +139,7 @@ def _brought() -> bool:
 class IcebergFormat(MergingFormat):
     """Tables of Apache Iceberg. Writing needs a session with a JVM of its own, reading any."""
 
-    def __init__(self, properties: IcebergProperties, context: FormatContext) -> None:
+    def __init__(self, properties: IcebergTableProperties, context: TableFormatContext) -> None:
         super().__init__(context)
         self._properties = properties
         self._ready: WeakSet[SparkSession] = WeakSet()
@@ -157,7 +157,7 @@ class IcebergFormat(MergingFormat):
             parts = [*catalog.split("."), schema, name if what == "current" else name + HISTORY]
         return ".".join(map(quoted, parts))
 
-    def evolve(self, step: Step, table: TableState, change: Evolution) -> TableState:
+    def evolve(self, step: CommitContext, table: TableState, change: TableChange) -> TableState:
         """Refuse what has no place in Iceberg; then as `MergingFormat` does."""
 
         def learn(before: TableState) -> TableState:
@@ -185,12 +185,12 @@ class IcebergFormat(MergingFormat):
             return uri.startswith(("jdbc:sqlite:", "jdbc:postgresql:"))
         return not self._properties.catalog or kind in ("hadoop", "nessie")
 
-    def layout(self, table: TableState, what: What) -> Layout:
+    def layout(self, table: TableState, what: What) -> FileLayout:
         """Return what the profile says."""
         name = table.target_name + ("" if what == "current" else OF_HISTORY)
-        return Layout.of(name, self._properties.partition_by, self._properties.cluster_by)
+        return FileLayout.of(name, self._properties.partition_by, self._properties.cluster_by)
 
-    def create(self, spark: "SparkSession", at: str, columns: str, layout: Layout) -> None:
+    def create(self, spark: "SparkSession", at: str, columns: str, layout: FileLayout) -> None:
         """CREATE TABLE, then an empty snapshot; a schema of a catalogue that is not there is made."""
         if self._properties.catalog:
             with self._starting:  # catalogues look first, and insert then
@@ -213,7 +213,11 @@ class IcebergFormat(MergingFormat):
             pass
 
     def rewriting(
-        self, spark: "SparkSession", target: Target, names: Sequence[str], types: Mapping[str, str]
+        self,
+        spark: "SparkSession",
+        target: TargetTable,
+        names: Sequence[str],
+        types: Mapping[str, str],
     ) -> Sequence[Callable[[], object]]:
         """Put new columns in place of the old ones; then write all rows anew from the version before.
 
@@ -293,7 +297,7 @@ class IcebergFormat(MergingFormat):
 
     # --- versions -----------------------------------------------------------------------------------
 
-    def commits(self, spark: "SparkSession", target: Target) -> list[Commit] | None:
+    def commits(self, spark: "SparkSession", target: TargetTable) -> list[TableCommit] | None:
         """Go back from the newest snapshot; what was rolled back is none. Raises: FormatNotReady."""
         from pyspark.errors import AnalysisException
 
@@ -303,17 +307,19 @@ class IcebergFormat(MergingFormat):
             if (error.getCondition() or "") in {"TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND"}:
                 return None
             raise
-        found: list[Commit] = []
+        found: list[TableCommit] = []
         snapshot = table.currentSnapshot()
         maker = table.properties().get(KEY)
         if snapshot is None and maker != self._identity():  # there before us
-            made = None if maker is None else Note(waltap=maker, step=0, source=maker)
-            return [Commit(0, "CREATE", made)]
+            made = None if maker is None else CommitNote(waltap=maker, step=0, source=maker)
+            return [TableCommit(0, "CREATE", made)]
         parent = None
         while snapshot is not None and snapshot.snapshotId() != target.version:
             summary = snapshot.summary()
-            note = Note.read(summary.get(KEY))
-            found.append(Commit(snapshot.snapshotId(), snapshot.operation() or "unknown", note))
+            note = CommitNote.read(summary.get(KEY))
+            found.append(
+                TableCommit(snapshot.snapshotId(), snapshot.operation() or "unknown", note)
+            )
             parent = snapshot.parentId()
             snapshot = None if parent is None else table.snapshot(parent)
         if snapshot is None and target.version >= 0 and parent != target.version:
@@ -321,7 +327,7 @@ class IcebergFormat(MergingFormat):
         return each_step_once(list(reversed(found)))
 
     @contextlib.contextmanager
-    def noted(self, spark: "SparkSession", note: Note) -> Iterator[None]:
+    def noted(self, spark: "SparkSession", note: CommitNote) -> Iterator[None]:
         """Set the note for all snapshots that this session makes meanwhile."""
         self._require_iceberg(spark)  # another session may have looked into the table before
         spark.conf.set(NOTED, msgspec.json.encode(note).decode())
@@ -337,7 +343,7 @@ class IcebergFormat(MergingFormat):
             self._require_iceberg(spark)
         return super().rows_of(spark, table)
 
-    def at_version(self, spark: "SparkSession", target: Target) -> "DataFrame":
+    def at_version(self, spark: "SparkSession", target: TargetTable) -> "DataFrame":
         """Return the rows of a snapshot. Raises: VersionGone, when it has expired."""
         self._require_iceberg(spark)
         sql = f"SELECT * FROM {target.at} VERSION AS OF {target.version}"
@@ -432,10 +438,10 @@ class IcebergFormat(MergingFormat):
         limit = round((time.time() - self._properties.retention_hours * 3600) * 1000)
         held = [each.held for each in self._tables().values() if each.held is not None]
         named = {t.version for each in held for t in each.targets.values() if t.at == at}
-        there, snapshot = list[Version](), table.currentSnapshot()
+        there, snapshot = list[TableVersionInfo](), table.currentSnapshot()
         while snapshot is not None:
-            note = Note.read(snapshot.summary().get(KEY))
-            there.append(Version(snapshot.snapshotId(), snapshot.timestampMillis(), note))
+            note = CommitNote.read(snapshot.summary().get(KEY))
+            there.append(TableVersionInfo(snapshot.snapshotId(), snapshot.timestampMillis(), note))
             parent = snapshot.parentId()
             snapshot = None if parent is None else table.snapshot(parent)
         times = [each.made_ms for each in there]
@@ -567,14 +573,14 @@ def _iceberg_type(spark: "SparkSession", kind: str) -> Any:
     return jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(spark_type)
 
 
-def each_step_once(commits: list[Commit]) -> list[Commit]:
+def each_step_once(commits: list[TableCommit]) -> list[TableCommit]:
     """Return ``commits`` in which a step that was taken before is somebody else's: two drivers wrote."""
     seen: set[tuple[str, str, int]] = set()
     found = []
     for commit in commits:
         note = commit.note
         if note is not None and note.step and (note.waltap, note.table, note.step) in seen:
-            found.append(Commit(commit.version, f"step {note.step} once more", None))
+            found.append(TableCommit(commit.version, f"step {note.step} once more", None))
             continue
         if note is not None:
             seen.add((note.waltap, note.table, note.step))

@@ -9,21 +9,21 @@ import math
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from waltap_spark.formats.notes import NOWHERE, Note
+from waltap_spark.formats.notes import NOWHERE, CommitNote
 
-__all__ = ["Version", "needed_since"]
+__all__ = ["TableVersionInfo", "needed_since"]
 
 
-class Version(NamedTuple):
+class TableVersionInfo(NamedTuple):
     """A version of a table: its number or id, when it was made (ms since 1970), and its note."""
 
     number: int
     made_ms: int
-    note: Note | None
+    note: CommitNote | None
 
 
 def needed_since(
-    versions: Iterable[Version], named: Collection[int], own: str, silent_ms: float
+    versions: Iterable[TableVersionInfo], named: Collection[int], own: str, silent_ms: float
 ) -> float:
     """Return when the oldest version was made that somebody needs; infinity where nobody does.
 

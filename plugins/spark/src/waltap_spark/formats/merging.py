@@ -23,17 +23,17 @@ from waltap_spark.formats.notes import ROWS, SIGN
 from waltap_spark.formats.shared import SharedWork, at_versions, begin, make_room, part_of, together
 from waltap_spark.formats.stepwise import StepwiseFormat, stored_columns, whats
 from waltap_spark.formats.table_format import (
-    Brought,
-    Evolution,
-    Step,
+    CommitContext,
+    GroupRows,
+    TableChange,
     What,
 )
-from waltap_spark.formats.work import Work
-from waltap_spark.output import Held, TableState, Target
+from waltap_spark.formats.work import TableWriter
+from waltap_spark.output import StoredTable, TableState, TargetTable
 from waltap_spark.schema import LOG_FIELDS, struct_of
 from waltap_spark.settle import copies, distinguishing
 from waltap_spark.shared_targets import sharers
-from waltap_spark.targets import Layout, refuse_alike
+from waltap_spark.targets import FileLayout, refuse_alike
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,7 +60,7 @@ class MergingFormat(StepwiseFormat):
         """What files are divided by stays."""
         return frozenset(table.held.divided if table.held is not None else ())
 
-    def evolve(self, step: Step, table: TableState, change: Evolution) -> TableState:
+    def evolve(self, step: CommitContext, table: TableState, change: TableChange) -> TableState:
         """Learn; then rename, drop, add and retype columns, each as a step."""
         learnt = change.learn(table)
         if not learnt.columns:
@@ -73,7 +73,7 @@ class MergingFormat(StepwiseFormat):
             shared = SharedWork(self, step, learnt, learnt.held)
             shared.evolve(renamed, change.forgets, rows=not change.replaces)
             return msgspec.structs.replace(learnt, held=shared.held)
-        work = Work(self, step, learnt, learnt.held)
+        work = TableWriter(self, step, learnt, learnt.held)
         if renamed:
             work.rename(renamed)
         work.drop(change.forgets)
@@ -81,7 +81,7 @@ class MergingFormat(StepwiseFormat):
         work.retype()
         return msgspec.structs.replace(learnt, held=work.held)
 
-    def replace(self, step: Step, table: TableState, rows: Brought) -> TableState:
+    def replace(self, step: CommitContext, table: TableState, rows: GroupRows) -> TableState:
         """Write history; then overwrite the rows."""
         work = self._work(step, table)
         self._log(work, table, rows)
@@ -89,7 +89,7 @@ class MergingFormat(StepwiseFormat):
             work.overwrite("current", rows.rows(table))
         return work.done(epoch=rows.group.epoch, stretch=rows.group.stretch)
 
-    def apply(self, step: Step, table: TableState, rows: Brought) -> TableState:
+    def apply(self, step: CommitContext, table: TableState, rows: GroupRows) -> TableState:
         """Write history; then MERGE what the changes come to."""
         work, epoch, stretch = self._work(step, table), rows.group.epoch, rows.group.stretch
         self._log(work, table, rows)
@@ -125,7 +125,7 @@ class MergingFormat(StepwiseFormat):
         there = spark.table(table.held.targets["current"].at).columns
         return set(there) == set(self.all_columns(table, "current"))
 
-    def truncate(self, step: Step, table: TableState) -> TableState:
+    def truncate(self, step: CommitContext, table: TableState) -> TableState:
         """Delete all rows."""
         if table.held is None or table.mode.name == "append":
             return table
@@ -154,7 +154,7 @@ class MergingFormat(StepwiseFormat):
             columns.append(column.alias(name))
         return frame.select(*columns)
 
-    def maintain(self, step: Step, table: TableState) -> TableState:
+    def maintain(self, step: CommitContext, table: TableState) -> TableState:
         """Compact every `COMPACT_STEPS` steps; have old files removed once a day (`afterwards`)."""
         held = table.held
         if held is None:
@@ -172,7 +172,9 @@ class MergingFormat(StepwiseFormat):
             self._cluttered[table.name] = [target.at for target in held.targets.values()]
         return msgspec.structs.replace(table, held=held)
 
-    def _compacted(self, step: Step, table: TableState, target: Target) -> Target:
+    def _compacted(
+        self, step: CommitContext, table: TableState, target: TargetTable
+    ) -> TargetTable:
         """Return ``target`` with few files, at the version that has them. It is compacted once in a
         commit, whichever of its sources asks."""
         with self.alone(target.at), _forgiven(target.at, "compacted"):
@@ -226,7 +228,9 @@ class MergingFormat(StepwiseFormat):
                     found[each.name] = stands
         return found
 
-    def rested(self, step: Step, tables: Mapping[str, TableState]) -> Mapping[str, TableState]:
+    def rested(
+        self, step: CommitContext, tables: Mapping[str, TableState]
+    ) -> Mapping[str, TableState]:
         """Go on to the newest versions that have a table's rows: who has files compacted by others has old
         versions removed by them, too. In a target that other outputs write, a table that stands still
         stays, and shows at which one. What one cannot do keeps no other from it."""
@@ -246,11 +250,11 @@ class MergingFormat(StepwiseFormat):
         return found
 
     @staticmethod
-    def _apart(table: TableState, held: Held) -> list[tuple[str, ...]]:
+    def _apart(table: TableState, held: StoredTable) -> list[tuple[str, ...]]:
         """Return those targets together that go on together, or not at all."""
         return [tuple(held.targets)] if table.place is not None else [(w,) for w in held.targets]
 
-    def _rested(self, step: Step, table: TableState, goes: Iterable[str]) -> TableState:
+    def _rested(self, step: CommitContext, table: TableState, goes: Iterable[str]) -> TableState:
         held = table.held
         assert held is not None
         targets = dict(held.targets)
@@ -280,13 +284,13 @@ class MergingFormat(StepwiseFormat):
 
     # --- rows ---------------------------------------------------------------------------------------
 
-    def _work(self, step: Step, table: TableState) -> "Work":
+    def _work(self, step: CommitContext, table: TableState) -> "TableWriter":
         assert table.held is not None
-        kind = Work if table.place is None else SharedWork
+        kind = TableWriter if table.place is None else SharedWork
         return kind(self, step, table, table.held)
 
     def _made(
-        self, spark: "SparkSession", table: TableState, at: str, columns: str, layout: Layout
+        self, spark: "SparkSession", table: TableState, at: str, columns: str, layout: FileLayout
     ) -> None:
         """Create a table. Raises: NameTaken, where the catalogue takes no such name."""
         from pyspark.errors import AnalysisException
@@ -300,8 +304,8 @@ class MergingFormat(StepwiseFormat):
             text = f"{table.name} would be kept as {at}, and the catalogue takes no such name"
             raise NameTaken(text, table=table.name) from None
 
-    def _created(self, step: Step, table: TableState) -> TableState:
-        held = Held(columns=dict(table.columns))
+    def _created(self, step: CommitContext, table: TableState) -> TableState:
+        held = StoredTable(columns=dict(table.columns))
         layouts = {what: self.layout(table, what) for what in whats(table)}
         stored = {what: self.all_columns(table, what) for what in layouts}
         for what, layout in layouts.items():
@@ -311,7 +315,7 @@ class MergingFormat(StepwiseFormat):
         tells_case = self.tells_case(step.spark)
         self._claims.take(table.name, list(ats.values()), tells_case=tells_case, source=source)
         try:
-            targets = {what: Target(at=at) for what, at in ats.items()}
+            targets = {what: TargetTable(at=at) for what, at in ats.items()}
             for target in targets.values():
                 self.taken(step.spark, table, target)  # both are free before one is made
         except NameTaken:
@@ -330,11 +334,11 @@ class MergingFormat(StepwiseFormat):
         return msgspec.structs.replace(table, held=held)
 
     @staticmethod
-    def _log(work: "Work", table: TableState, rows: Brought) -> None:
+    def _log(work: "TableWriter", table: TableState, rows: GroupRows) -> None:
         if table.mode.history:
             work.insert("changes", rows.log(table))
 
-    def _left(self, step: Step, table: TableState, rows: Brought) -> "DataFrame":
+    def _left(self, step: CommitContext, table: TableState, rows: GroupRows) -> "DataFrame":
         """Return what is there after changes with a truncate among them."""
         base = self.read(step.spark, table, "current")
         if table.key:
@@ -342,7 +346,7 @@ class MergingFormat(StepwiseFormat):
         changes, base = rows.changes(table, base)
         return copies(table, [rows.group], base, changes)
 
-    def _exchanged(self, step: Step, table: TableState, rows: Brought) -> "DataFrame":
+    def _exchanged(self, step: CommitContext, table: TableState, rows: GroupRows) -> "DataFrame":
         """Return, for a table without key, rows to take away (`gone`: all that are equal to one of them)
         and rows to add."""
         from pyspark.sql import functions as F  # noqa: N812

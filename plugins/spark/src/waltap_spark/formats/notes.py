@@ -6,7 +6,7 @@ import msgspec
 
 from waltap.unreadable import UNREADABLE
 
-__all__ = ["NOWHERE", "ROWS", "SIGN", "Note"]
+__all__ = ["NOWHERE", "ROWS", "SIGN", "CommitNote"]
 
 NOWHERE: Final = -1
 """Where a table stands of which no commit names anything."""
@@ -18,7 +18,7 @@ SIGN: Final = "sign"
 """That of commits which change nothing, and show that an output is there."""
 
 
-class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CommitNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a commit of the format says of itself: the output it belongs to, its step, and the table whose
     step it is, "" where an earlier version made it. ``source``: of a target that is shared, the source
     whose rows alone it touches; step 0 changes columns for all of them. ``since``: the version by
@@ -38,7 +38,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stands: int = NOWHERE
 
     @classmethod
-    def read(cls, text: str | None) -> "Note | None":
+    def read(cls, text: str | None) -> "CommitNote | None":
         """Return the note that ``text`` is, None where it is none, or somebody else's."""
         try:
             return None if text is None else msgspec.json.decode(text, type=cls)

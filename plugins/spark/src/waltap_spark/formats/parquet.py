@@ -14,11 +14,11 @@ import msgspec
 
 from waltap_spark.few import moved, settled_few
 from waltap_spark.formats.table_format import (
-    Brought,
-    Evolution,
-    FormatContext,
-    Step,
+    CommitContext,
+    GroupRows,
+    TableChange,
     TableFormat,
+    TableFormatContext,
     What,
 )
 from waltap_spark.output import (
@@ -29,7 +29,7 @@ from waltap_spark.output import (
     shared_stretch,
     unpacked_in_all,
 )
-from waltap_spark.plan import Group, only_adds
+from waltap_spark.plan import SegmentGroup, only_adds
 from waltap_spark.resolve import changes_frame, current_frame
 from waltap_spark.schema import log_struct
 from waltap_spark.settle import with_moves
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from waltap_spark.spared import Spared
+    from waltap_spark.spared import RetainedKeys
 
 __all__ = ["ParquetFormat"]
 
@@ -57,10 +57,10 @@ class ParquetFormat(TableFormat):
 
     writes_in_place: ClassVar[bool] = False
 
-    def __init__(self, context: FormatContext) -> None:
+    def __init__(self, context: TableFormatContext) -> None:
         self._output, self._options = context.output, context.options
 
-    def evolve(self, step: Step, table: TableState, change: Evolution) -> TableState:
+    def evolve(self, step: CommitContext, table: TableState, change: TableChange) -> TableState:
         """Take the new columns and key; what is pending under others is folded before."""
         if change.replaces:
             table = msgspec.structs.replace(table, base=(), pending=())
@@ -74,7 +74,7 @@ class ParquetFormat(TableFormat):
             table = self._fold(step, table)
         return change.learn(table)
 
-    def replace(self, step: Step, table: TableState, rows: Brought) -> TableState:
+    def replace(self, step: CommitContext, table: TableState, rows: GroupRows) -> TableState:
         """Write the rows once, as history and as the whole base."""
         table, written = self._write_changes(step, table, rows)
         if table.mode.name == "append":
@@ -82,7 +82,7 @@ class ParquetFormat(TableFormat):
         replaced = msgspec.structs.replace(table, base=(), pending=())
         return _kept(_with_base(replaced, rows.group, written))
 
-    def apply(self, step: Step, table: TableState, rows: Brought) -> TableState:
+    def apply(self, step: CommitContext, table: TableState, rows: GroupRows) -> TableState:
         """Write the changes as history; they are pending until the next fold, or base at once."""
         if rows.group.replaces and table.pending:
             table = self._fold(step, table)
@@ -96,7 +96,7 @@ class ParquetFormat(TableFormat):
             table = self._fold(step, table, rows.spared)
         return _kept(table)
 
-    def truncate(self, step: Step, table: TableState) -> TableState:
+    def truncate(self, step: CommitContext, table: TableState) -> TableState:
         """Have no base and nothing pending."""
         return _kept(msgspec.structs.replace(table, base=(), pending=()))
 
@@ -106,7 +106,7 @@ class ParquetFormat(TableFormat):
             return changes_frame(spark, table, table.changes, self._output.uri)
         return current_frame(spark, table, self._output.uri)
 
-    def maintain(self, step: Step, table: TableState) -> TableState:
+    def maintain(self, step: CommitContext, table: TableState) -> TableState:
         """Fold what is pending when it is much, and merge small change sets."""
         pending_rows = sum(change.rows for change in table.pending)
         options = self._options
@@ -123,7 +123,7 @@ class ParquetFormat(TableFormat):
     # --- files ------------------------------------------------------------------------------------
 
     def _write_changes(
-        self, step: Step, table: TableState, rows: Brought
+        self, step: CommitContext, table: TableState, rows: GroupRows
     ) -> tuple[TableState, ChangeSet]:
         group, size = rows.group, 0
         small = is_small(group)
@@ -152,7 +152,9 @@ class ParquetFormat(TableFormat):
         )
         return msgspec.structs.replace(table, changes=(*table.changes, written)), written
 
-    def _fold(self, step: Step, table: TableState, spared: "Spared | None" = None) -> TableState:
+    def _fold(
+        self, step: CommitContext, table: TableState, spared: "RetainedKeys | None" = None
+    ) -> TableState:
         """Write the table as it stands now: the pending changes become part of its base. ``spared``: what
         does not end since they lack it.
 
@@ -183,7 +185,9 @@ class ParquetFormat(TableFormat):
             parts = [part for part in parts if part.rows]
         return msgspec.structs.replace(table, base=(*ended, *parts), pending=())
 
-    def _settled(self, step: Step, table: TableState) -> "tuple[DataFrame, DataFrame | None]":
+    def _settled(
+        self, step: CommitContext, table: TableState
+    ) -> "tuple[DataFrame, DataFrame | None]":
         """Return the pending rows, with what moved rows kept, and what comes of them where that was
         settled here."""
         rows = changes_frame(step.spark, table, table.pending, self._output.uri, filled=True)
@@ -199,7 +203,7 @@ class ParquetFormat(TableFormat):
 
     def _part(
         self,
-        step: Step,
+        step: CommitContext,
         table: TableState,
         frame: "DataFrame",
         expected: int,
@@ -221,7 +225,7 @@ class ParquetFormat(TableFormat):
             stretch=stretch,
         )
 
-    def _merge_closed(self, step: Step, table: TableState) -> TableState:
+    def _merge_closed(self, step: CommitContext, table: TableState) -> TableState:
         """Make one part of small ones whose versions ended, when there are many of them: each fold leaves
         one."""
         few = [part for part in table.base if part.closed and part.rows < self._options.file_rows]
@@ -234,7 +238,7 @@ class ParquetFormat(TableFormat):
         rest = tuple(each for each in table.base if each not in few)
         return msgspec.structs.replace(table, base=(part, *rest))
 
-    def _merge(self, step: Step, table: TableState) -> TableState:
+    def _merge(self, step: CommitContext, table: TableState) -> TableState:
         """Make one set of the oldest neighbours of one size, when there are many of them."""
         pending = {change.path for change in table.pending}
         run: list[ChangeSet] = []
@@ -282,7 +286,7 @@ class ParquetFormat(TableFormat):
         self._output.sync(path, size)
         return size
 
-    def _count(self, step: Step, frame: "DataFrame", path: str) -> int:
+    def _count(self, step: CommitContext, frame: "DataFrame", path: str) -> int:
         """Return how many rows of ``frame`` were written to ``path``."""
         stored = step.spark.read.schema(frame.schema).parquet(self._output.uri(path))
         return int(stored.count())
@@ -321,7 +325,7 @@ def _kept(table: TableState) -> TableState:
     return table if changes == table.changes else msgspec.structs.replace(table, changes=changes)
 
 
-def _with_base(table: TableState, group: Group, written: ChangeSet) -> TableState:
+def _with_base(table: TableState, group: SegmentGroup, written: ChangeSet) -> TableState:
     """Return ``table`` with rows that were written as history as part of its base, too."""
     part = BasePart(
         path=written.path,
@@ -335,7 +339,7 @@ def _with_base(table: TableState, group: Group, written: ChangeSet) -> TableStat
     return msgspec.structs.replace(table, base=(*table.base, part))
 
 
-def _only_adds(table: TableState, group: Group) -> bool:
+def _only_adds(table: TableState, group: SegmentGroup) -> bool:
     """Tell whether the group's rows are new rows beside the base, and nothing but that.
 
     Inserts alone meet no row of their key, unless one of them was delivered in an earlier epoch, a delete

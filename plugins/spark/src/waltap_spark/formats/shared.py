@@ -18,10 +18,10 @@ from waltap_spark.expression import column_of, quoted
 from waltap_spark.formats.merge_sql import inserted, literal
 from waltap_spark.formats.notes import ROWS
 from waltap_spark.formats.stepwise import StepwiseFormat, stored_columns, whats
-from waltap_spark.formats.table_format import Step, What
-from waltap_spark.formats.work import VIEW, Work, of
+from waltap_spark.formats.table_format import CommitContext, What
+from waltap_spark.formats.work import VIEW, TableWriter, of
 from waltap_spark.nested import fitted, new_fields, same_type
-from waltap_spark.output import TableState, Target
+from waltap_spark.output import TableState, TargetTable
 from waltap_spark.schema import common_type, sql_type, struct_of
 from waltap_spark.shared_targets import union_columns
 
@@ -33,7 +33,7 @@ __all__ = ["SharedWork", "at_versions", "begin", "make_room", "part_of", "togeth
 
 def make_room(
     tables: StepwiseFormat,
-    step: Step,
+    step: CommitContext,
     table: TableState,
     what: What,
     at: str,
@@ -43,7 +43,7 @@ def make_room(
 
     Raises: SourcesDiffer, FormatLimit.
     """
-    target = Target(at=at)
+    target = TargetTable(at=at)
 
     def made() -> None:
         if tables.commits(step.spark, target) is None:
@@ -54,7 +54,9 @@ def make_room(
         tables.beside_others(step, table, target, made)
 
 
-def _widen(tables: StepwiseFormat, step: Step, table: TableState, what: What, at: str) -> None:
+def _widen(
+    tables: StepwiseFormat, step: CommitContext, table: TableState, what: What, at: str
+) -> None:
     """Let a target that is there have the columns of ``table``."""
     spark = step.spark
     there = {field.name: field.dataType.json() for field in spark.table(at).schema.fields}
@@ -93,7 +95,9 @@ def _widen(tables: StepwiseFormat, step: Step, table: TableState, what: What, at
             tables.widen_column(spark, at, name, kind)
 
 
-def begin(tables: StepwiseFormat, step: Step, table: TableState, what: What, at: str) -> None:
+def begin(
+    tables: StepwiseFormat, step: CommitContext, table: TableState, what: What, at: str
+) -> None:
     """Add no row: the commit is the first that is of ``table``."""
     listed = ", ".join(map(quoted, tables.all_columns(table, what)))
     step.spark.sql(f"INSERT INTO {at} ({listed}) SELECT {listed} FROM {at} LIMIT 0")
@@ -168,7 +172,7 @@ def at_versions(table: TableState, versions: Mapping[str, int]) -> TableState:
     return msgspec.structs.replace(table, held=msgspec.structs.replace(held, targets=targets))
 
 
-class SharedWork(Work):
+class SharedWork(TableWriter):
     """Steps of one table in a target that it shares."""
 
     @property
@@ -212,8 +216,8 @@ class SharedWork(Work):
         self.take(what, action, ROWS)
 
     def stored(self, frame: "DataFrame") -> "DataFrame":
-        """As `Work.stored`, with the source; fields are in the order in which the target has them, whoever
-        brought them."""
+        """As `TableWriter.stored`, with the source; fields are in the order in which the target
+        has them, whoever brought them."""
         from pyspark.sql import functions as F  # noqa: N812
 
         place = self._table.place

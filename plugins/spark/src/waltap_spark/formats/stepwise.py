@@ -1,8 +1,8 @@
 """Tables that are written in place, step by step: each step once, whoever repeats it.
 
 What is done to a target is a sequence of *steps*, numbered from 1 for ever. A step is one commit of the
-format, and the commit carries a `Note`: whose it is, and which step. So whoever repeats a step, after a
-crash or after a table stood still, looks for it in the target's own log first.
+format, and the commit carries a `CommitNote`: whose it is, and which step. So whoever repeats a
+step, after a crash or after a table stood still, looks for it in the target's own log first.
 """
 
 import contextlib
@@ -21,19 +21,19 @@ from msgspec.structs import replace
 
 from waltap_spark.errors import NameTaken, StepDiffers, TargetChanged, first_words
 from waltap_spark.expression import column_of, quoted
-from waltap_spark.formats.notes import NOWHERE, ROWS, SIGN, Note
-from waltap_spark.formats.table_format import FormatContext, Step, TableFormat, What
+from waltap_spark.formats.notes import NOWHERE, ROWS, SIGN, CommitNote
+from waltap_spark.formats.table_format import CommitContext, TableFormat, TableFormatContext, What
 from waltap_spark.modes import row_columns
-from waltap_spark.output import TableState, Target
+from waltap_spark.output import TableState, TargetTable
 from waltap_spark.schema import LOG_FIELDS, sql_type, struct_of
-from waltap_spark.targets import Claims, Layout
+from waltap_spark.targets import FileLayout, NameClaims
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from waltap_sinks.changelog.manifest import Mark
+    from waltap_sinks.changelog.manifest import LogPosition
 
-__all__ = ["Commit", "StepwiseFormat", "stored_columns", "whats"]
+__all__ = ["StepwiseFormat", "TableCommit", "stored_columns", "whats"]
 
 log = logging.getLogger(__name__)
 
@@ -50,13 +50,13 @@ WHATS: Final[tuple[What, ...]] = ("current", "changes")
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class TableCommit:
     """One entry of a table's own log. ``note`` is None where somebody else made it; ``restores`` is the
     version that the table was brought back to."""
 
     version: int
     operation: str
-    note: Note | None
+    note: CommitNote | None
     restores: int | None = None
 
 
@@ -66,17 +66,17 @@ class StepwiseFormat(TableFormat):
     measured: ClassVar[str] = "optimizedPlan"
     """The plan of Spark's whose statistics say how much a table has."""
 
-    def __init__(self, context: FormatContext) -> None:
+    def __init__(self, context: TableFormatContext) -> None:
         self._output, self._options = context.output, context.options
         self._identity = context.identity
-        self._claims = Claims(context.tables)
-        self._taken: dict[tuple[str, str], tuple[int, dict[int, Commit]]] = {}
+        self._claims = NameClaims(context.tables)
+        self._taken: dict[tuple[str, str], tuple[int, dict[int, TableCommit]]] = {}
         """Steps taken before: table and identifier → the step that they are after, step → commit. A table
         that failed elsewhere stands at an earlier step again, of which nothing is known then."""
         self._restored: dict[tuple[str, str], int] = {}
         """Tables as above → the version that brought one back, as of the last look into its log."""
         self._tables = context.tables
-        self._tended: dict[str, Mark] = {}
+        self._tended: dict[str, LogPosition] = {}
         """At which mark a table was compacted: identifier → mark."""
         self._cluttered: dict[str, list[str]] = {}
         """Tables whose old files are to go, with their identifiers."""
@@ -90,23 +90,27 @@ class StepwiseFormat(TableFormat):
         """Return what SQL calls the table."""
 
     @abstractmethod
-    def create(self, spark: "SparkSession", at: str, columns: str, layout: Layout) -> None:
+    def create(self, spark: "SparkSession", at: str, columns: str, layout: FileLayout) -> None:
         """Make the table; ``columns`` as in CREATE TABLE."""
 
     @abstractmethod
     def rewriting(
-        self, spark: "SparkSession", target: Target, names: Sequence[str], types: Mapping[str, str]
+        self,
+        spark: "SparkSession",
+        target: TargetTable,
+        names: Sequence[str],
+        types: Mapping[str, str],
     ) -> Sequence[Callable[[], object]]:
         """Return what gives columns of ``target`` other types (SQL), and their values with them: actions,
         each of which is one commit. ``names`` are all columns of the table."""
 
     @abstractmethod
-    def commits(self, spark: "SparkSession", target: Target) -> list[Commit] | None:
+    def commits(self, spark: "SparkSession", target: TargetTable) -> list[TableCommit] | None:
         """Return the commits after the version of ``target``, oldest first; None when there is no such
         table, or not with that version."""
 
     @abstractmethod
-    def noted(self, spark: "SparkSession", note: Note) -> AbstractContextManager[None]:
+    def noted(self, spark: "SparkSession", note: CommitNote) -> AbstractContextManager[None]:
         """Let what is written in this session meanwhile carry ``note``, and be refused, or ignored, where
         the step was taken already."""
 
@@ -130,9 +134,9 @@ class StepwiseFormat(TableFormat):
         """Tell whether two tables may have names that differ by case alone."""
         return False
 
-    def layout(self, table: TableState, what: What) -> Layout:
+    def layout(self, table: TableState, what: What) -> FileLayout:
         """Return how the files of a table that is to be made are divided. Raises: FormatLimit."""
-        return Layout()
+        return FileLayout()
 
     def files(self, spark: "SparkSession", at: str) -> int:
         """Return how many files the newest version has."""
@@ -186,7 +190,7 @@ class StepwiseFormat(TableFormat):
     def sign(self, spark: "SparkSession", at: str) -> None:
         """Show others who share the table that this output is there, if they remove versions by that."""
 
-    def at_version(self, spark: "SparkSession", target: Target) -> "DataFrame":
+    def at_version(self, spark: "SparkSession", target: TargetTable) -> "DataFrame":
         """Return the rows of a version."""
         return spark.sql(f"SELECT * FROM {target.at} VERSION AS OF {target.version}")
 
@@ -201,14 +205,14 @@ class StepwiseFormat(TableFormat):
 
     def take(
         self,
-        step: Step,
+        step: CommitContext,
         table: TableState,
-        target: Target,
+        target: TargetTable,
         action: Callable[[], object],
         kind: str,
-    ) -> Target:
+    ) -> TargetTable:
         """Do ``action`` as the next step of ``target``, one of ``table``, unless it was done before;
-        return the target after it. ``kind``: as `Note` has it.
+        return the target after it. ``kind``: as `CommitNote` has it.
 
         Raises: TargetChanged, NameTaken, StepDiffers.
         """
@@ -231,7 +235,7 @@ class StepwiseFormat(TableFormat):
         return replace(target, version=commit.version, step=number, since=since)
 
     @contextlib.contextmanager
-    def _forgetting(self, table: TableState, target: Target) -> Iterator[None]:
+    def _forgetting(self, table: TableState, target: TargetTable) -> Iterator[None]:
         """Know nothing of the steps of ``target`` where the block fails: nobody knows what took place."""
         try:
             yield
@@ -241,16 +245,16 @@ class StepwiseFormat(TableFormat):
 
     def _written(
         self,
-        step: Step,
+        step: CommitContext,
         table: TableState,
-        target: Target,
-        note: Note,
+        target: TargetTable,
+        note: CommitNote,
         action: Callable[[], object],
-    ) -> dict[int, Commit]:
+    ) -> dict[int, TableCommit]:
         """Do ``action`` as the step of ``note``; return the steps that were taken then. It is done again
         where another output that writes the target was quicker."""
 
-        def taken() -> dict[int, Commit]:
+        def taken() -> dict[int, TableCommit]:
             return self._look(step.spark, table, target)
 
         def act() -> None:
@@ -264,7 +268,11 @@ class StepwiseFormat(TableFormat):
         return taken()
 
     def beside_others(
-        self, step: Step, table: TableState, target: Target, action: Callable[[], object]
+        self,
+        step: CommitContext,
+        table: TableState,
+        target: TargetTable,
+        action: Callable[[], object],
     ) -> None:
         """Do ``action``, which may be repeated; again where it fails, and other outputs write what
         ``table`` shares with them: one of them may have been quicker."""
@@ -283,7 +291,7 @@ class StepwiseFormat(TableFormat):
                 return
             time.sleep(random.uniform(0.1, 0.5) * turn)  # noqa: S311 - not at the same time again
 
-    def _foreign(self, spark: "SparkSession", table: TableState, target: Target) -> int | None:
+    def _foreign(self, spark: "SparkSession", table: TableState, target: TargetTable) -> int | None:
         """Return the newest version that another output made of what ``table`` shares, behind that of
         ``target``."""
         if table.place is None:
@@ -293,7 +301,7 @@ class StepwiseFormat(TableFormat):
         made = (each.version for each in later if each.note and each.note.waltap != own)
         return next(reversed(list(made)), None)
 
-    def others(self, spark: "SparkSession", table: TableState, target: Target) -> bool:
+    def others(self, spark: "SparkSession", table: TableState, target: TargetTable) -> bool:
         """Tell whether other outputs have written rows, or columns, of what ``table`` shares with them,
         since the version of ``target``."""
         own = self._identity()
@@ -306,10 +314,15 @@ class StepwiseFormat(TableFormat):
             return self._locks.setdefault(at, RLock())
 
     def note(
-        self, step: Step, table: TableState, number: int, target: Target, kind: str = ""
-    ) -> Note:
+        self,
+        step: CommitContext,
+        table: TableState,
+        number: int,
+        target: TargetTable,
+        kind: str = "",
+    ) -> CommitNote:
         """Return what a commit to ``target`` says of the step ``number`` of ``table``; 0: it is none."""
-        return Note(
+        return CommitNote(
             waltap=self._identity(),
             step=number,
             mark=str(step.mark),
@@ -327,7 +340,9 @@ class StepwiseFormat(TableFormat):
         targets = () if held is None else held.targets.values()
         return next((each.version for each in targets if each.at == at), NOWHERE)
 
-    def taken(self, spark: "SparkSession", table: TableState, target: Target) -> dict[int, Commit]:
+    def taken(
+        self, spark: "SparkSession", table: TableState, target: TargetTable
+    ) -> dict[int, TableCommit]:
         """Return the steps after that of ``target`` that were taken already, with their commits."""
         key = (table.name, target.at)
         step, found = self._taken.get(key, (-1, {}))
@@ -336,7 +351,9 @@ class StepwiseFormat(TableFormat):
             self._taken[key] = target.step, found
         return found
 
-    def _look(self, spark: "SparkSession", table: TableState, target: Target) -> dict[int, Commit]:
+    def _look(
+        self, spark: "SparkSession", table: TableState, target: TargetTable
+    ) -> dict[int, TableCommit]:
         """Look into the table's log for steps after that of ``target``.
 
         Raises: TargetChanged, when somebody else's are among them; NameTaken, when all are.
@@ -346,8 +363,8 @@ class StepwiseFormat(TableFormat):
             if target.step:
                 raise self._changed(target, "is gone, or was made anew")
             return {}
-        steps: dict[int, Commit] = {}
-        foreign: Commit | None = None
+        steps: dict[int, TableCommit] = {}
+        foreign: TableCommit | None = None
         owner = table.name
         fine = [target.version]  # the versions that have what is ours, and nobody's but it
         self._restored.pop((owner, target.at), None)
@@ -382,7 +399,7 @@ class StepwiseFormat(TableFormat):
             raise self._changed(target, what, version=fine[-1])
         return steps
 
-    def _is_others(self, note: Note, table: TableState) -> bool:
+    def _is_others(self, note: CommitNote, table: TableState) -> bool:
         """Tell whether a commit changes no row of ``table``, but columns of a target that it shares, or
         rows of another source there, of this output or another one."""
         place = table.place
@@ -395,7 +412,7 @@ class StepwiseFormat(TableFormat):
         """Return that one of ``versions`` that was made last."""
         return max(versions)
 
-    def newest(self, spark: "SparkSession", table: TableState, target: Target) -> Target:
+    def newest(self, spark: "SparkSession", table: TableState, target: TargetTable) -> TargetTable:
         """Return ``target`` at the newest version that has its rows. Raises: TargetChanged."""
         if self._look(spark, table, target):
             raise self._changed(target, "has steps that no commit names")
@@ -403,15 +420,17 @@ class StepwiseFormat(TableFormat):
         since = self._since(table, target)
         return replace(target, version=later[-1].version, since=since) if later else target
 
-    def _since(self, table: TableState, target: Target) -> int | None:
+    def _since(self, table: TableState, target: TargetTable) -> int | None:
         """Return the version that brought the table back last, as `_look` found it, or was told before."""
         back = self._restored.get((table.name, target.at), -1)
         return back if back > target.version else target.since
 
-    def _is_of(self, note: Note, owner: str) -> bool:
+    def _is_of(self, note: CommitNote, owner: str) -> bool:
         return note.waltap == self._identity() and note.table in ("", owner)
 
-    def _changed(self, target: Target, what: str, *, version: int | None = None) -> TargetChanged:
+    def _changed(
+        self, target: TargetTable, what: str, *, version: int | None = None
+    ) -> TargetChanged:
         version = target.version if version is None else version
         return TargetChanged(f"{target.at} {what}", table=target.at, version=max(version, 0))
 
@@ -443,7 +462,7 @@ class StepwiseFormat(TableFormat):
         )
 
 
-def _require_same(target: Target, had: Note | None, wants: Note) -> None:
+def _require_same(target: TargetTable, had: CommitNote | None, wants: CommitNote) -> None:
     """Raises: StepDiffers, where a step was another one when it was taken."""
     if had is None:
         return

@@ -22,11 +22,11 @@ from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from waltap.files.store import Store
+from waltap.files.store import FileStore
 from waltap_spark.few import moved, settle
 from waltap_spark.options import ApplyOptions
-from waltap_spark.output import Output, TableState
-from waltap_spark.plan import Group, only_adds
+from waltap_spark.output import SparkOutput, TableState
+from waltap_spark.plan import SegmentGroup, only_adds
 from waltap_spark.settle import after_last_truncate, widened, with_source
 from waltap_spark.shared_targets import union_columns
 from waltap_spark.superseded import last_rows
@@ -35,39 +35,39 @@ from waltap_spark.timeline import changed, fresh, standing
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from waltap_sinks.changelog.manifest import Mark
-    from waltap_spark.spared import Spared
+    from waltap_sinks.changelog.manifest import LogPosition
+    from waltap_spark.spared import RetainedKeys
 
-__all__ = ["Brought", "Evolution", "FormatContext", "Step", "TableFormat", "What"]
+__all__ = ["CommitContext", "GroupRows", "TableChange", "TableFormat", "TableFormatContext", "What"]
 
 What = Literal["current", "changes"]
 """The rows that a table has, or its history: the rows of the change log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FormatContext:
+class TableFormatContext:
     """What a format is made with: where the tables lie, and how they are kept.
 
     ``identity`` is the output's own, for ever: what was written under another is not ours. ``tables``:
     those of the last commit, by name.
     """
 
-    output: Output
+    output: SparkOutput
     options: ApplyOptions
     identity: Callable[[], str]
     tables: Callable[[], Mapping[str, TableState]] = dict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class CommitContext:
     """One commit in the making: its number, the mark it reaches, and a session of one's own."""
 
     spark: "SparkSession"
     number: int
-    mark: "Mark"
+    mark: "LogPosition"
     attempt: str
-    until: "Mark | None" = None
-    """The mark up to which the group goes that is written (`Group.until`)."""
+    until: "LogPosition | None" = None
+    """The mark up to which the group goes that is written (`SegmentGroup.until`)."""
     given: list[str] = field(default_factory=list)
     """The paths that were asked for: what is not named in the end was written in vain."""
     _counter: "count[int]" = field(default_factory=count)
@@ -81,7 +81,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evolution:
+class TableChange:
     """A table is about to get the columns, the key or the number in the source that a group has.
 
     ``learn`` gives the table after that; call it once. ``renames``: present name → new name; ``retold``:
@@ -98,17 +98,17 @@ class Evolution:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Brought:
+class GroupRows:
     """The rows that one group of segments brings to a table. Nothing is read before it is asked for.
 
     ``read`` makes `frame`. ``files``: those of the change log, for a format that writes few rows
     without Spark (`waltap_spark.small_sets`). ``spared``: what does not end since the group lacks it.
     """
 
-    group: Group
+    group: SegmentGroup
     read: Callable[[], "DataFrame"]
-    files: Store
-    spared: "Spared | None" = None
+    files: FileStore
+    spared: "RetainedKeys | None" = None
 
     @cached_property
     def frame(self) -> "DataFrame":
@@ -203,7 +203,9 @@ class TableFormat(ABC):
         """Return what is to be done now that a commit is there, each with a session of its own."""
         return ()
 
-    def rested(self, step: Step, tables: Mapping[str, TableState]) -> Mapping[str, TableState]:
+    def rested(
+        self, step: CommitContext, tables: Mapping[str, TableState]
+    ) -> Mapping[str, TableState]:
         """Return those of ``tables`` that have the same rows at a version that is kept for longer."""
         return {}
 
@@ -219,21 +221,21 @@ class TableFormat(ABC):
         )
 
     @abstractmethod
-    def evolve(self, step: Step, table: TableState, change: Evolution) -> TableState:
+    def evolve(self, step: CommitContext, table: TableState, change: TableChange) -> TableState:
         """Return ``change.learn(table)``, with what is stored in step with it."""
 
     @abstractmethod
-    def replace(self, step: Step, table: TableState, rows: Brought) -> TableState:
+    def replace(self, step: CommitContext, table: TableState, rows: GroupRows) -> TableState:
         """Let ``rows``, those of a whole snapshot, be all the table's rows; add them to its history.
 
         A table that keeps its past, and has one, is given them as changes (``rows.group.replaces``)."""
 
     @abstractmethod
-    def apply(self, step: Step, table: TableState, rows: Brought) -> TableState:
+    def apply(self, step: CommitContext, table: TableState, rows: GroupRows) -> TableState:
         """Apply the changes ``rows`` to the table's rows; add them to its history."""
 
     @abstractmethod
-    def truncate(self, step: Step, table: TableState) -> TableState:
+    def truncate(self, step: CommitContext, table: TableState) -> TableState:
         """Let the table have no rows: another table took its name. Its history stays."""
 
     @abstractmethod
@@ -241,7 +243,7 @@ class TableFormat(ABC):
         """Return the table's rows or its history as of the version that ``table`` names."""
 
     @abstractmethod
-    def maintain(self, step: Step, table: TableState) -> TableState:
+    def maintain(self, step: CommitContext, table: TableState) -> TableState:
         """Do what is due for the files to stay few and large; return ``table`` itself when nothing is. No
         row changes.
 

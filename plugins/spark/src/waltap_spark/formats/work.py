@@ -12,16 +12,16 @@ from waltap_spark.expression import quoted
 from waltap_spark.formats.merge_sql import equal, inserted, literal
 from waltap_spark.formats.notes import ROWS
 from waltap_spark.formats.stepwise import StepwiseFormat, whats
-from waltap_spark.formats.table_format import Step, What
+from waltap_spark.formats.table_format import CommitContext, What
 from waltap_spark.modes import row_key
 from waltap_spark.nested import new_fields, same_type
-from waltap_spark.output import Held, TableState
+from waltap_spark.output import StoredTable, TableState
 from waltap_spark.schema import LOG_FIELDS, floating, sql_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["VIEW", "Work", "of"]
+__all__ = ["VIEW", "TableWriter", "of"]
 
 VIEW: Final = "__waltap_rows"
 
@@ -31,10 +31,12 @@ def of(verb: str, columns: Iterable[str]) -> str:
     return f"{verb} {', '.join(columns)}"
 
 
-class Work:
+class TableWriter:
     """Steps of one table, one after the other."""
 
-    def __init__(self, tables: StepwiseFormat, step: Step, table: TableState, held: Held) -> None:
+    def __init__(
+        self, tables: StepwiseFormat, step: CommitContext, table: TableState, held: StoredTable
+    ) -> None:
         self._format, self._step, self._table, self.held = tables, step, table, held
         self._spark = step.spark
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from waltap_spark.expression import quoted
-from waltap_spark.kafka.connect_schema import DECIMAL, Field
+from waltap_spark.kafka.connect_schema import DECIMAL, TopicField
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,13 +79,13 @@ def learn_functions(spark: "SparkSession") -> None:
     spark.udf.register(_DIGITS, digits, "string")
 
 
-def raw_struct(fields: tuple[Field, ...]) -> str:
+def raw_struct(fields: tuple[TopicField, ...]) -> str:
     """Return the DDL by which the JSON of a row is read, before its values are understood."""
     columns = ", ".join(f"{quoted(each.name)} {_raw(each)}" for each in fields)
     return f"{columns}, {CORRUPT} string" if columns else f"{CORRUPT} string"
 
 
-def _raw(field: Field) -> str:
+def _raw(field: TopicField) -> str:
     if field.kind == "array":
         assert field.items is not None
         return f"array<{_raw(field.items)}>"
@@ -102,24 +102,24 @@ def _raw(field: Field) -> str:
     return _RAW.get(field.kind, "string")  # bytes are base64 in JSON
 
 
-def _has_pairs(field: Field) -> bool:
+def _has_pairs(field: TopicField) -> bool:
     """Tell whether a map is an array of pairs in JSON, whose objects have no other keys than text."""
     return field.keys is not None and field.keys.kind != "string"
 
 
-def _is_variant(field: Field) -> bool:
+def _is_variant(field: TopicField) -> bool:
     """Tell whether JSON has to say if digits are a number or base64: one of a scale has a point."""
     return field.meaning == DECIMAL and int(field.parameters.get("scale", "0")) <= 0
 
 
-def is_there(field: Field, column: str, *, avro: bool) -> str:
+def is_there(field: TopicField, column: str, *, avro: bool) -> str:
     """Return SQL that tells whether a raw value is none of null."""
     if not avro and _is_variant(field):
         return f"({column} is not null and not is_variant_null({column}))"
     return f"{column} is not null"
 
 
-def typed_column(field: Field, column: str, *, avro: bool, inside: bool = False) -> str:
+def typed_column(field: TopicField, column: str, *, avro: bool, inside: bool = False) -> str:
     """Return SQL that makes of a raw value, ``column``, what the field means; null where it cannot.
 
     Avro has bytes as such (`without_decimals`), JSON as base64. ``inside`` an array Spark calls no
@@ -161,7 +161,7 @@ def typed_column(field: Field, column: str, *, avro: bool, inside: bool = False)
     return f"try_cast({column} as {narrow})" if narrow and avro else column
 
 
-def _map_of_pairs(field: Field, column: str) -> str:
+def _map_of_pairs(field: TopicField, column: str) -> str:
     assert field.keys is not None
     assert field.items is not None
     kinds = (_RAW.get(each.kind, "string") for each in (field.keys, field.items))
@@ -170,7 +170,7 @@ def _map_of_pairs(field: Field, column: str) -> str:
     return f"if(exists({column}, e -> {key} is null), null, map_from_entries({entries}))"
 
 
-def _decimal(field: Field, column: str, *, avro: bool, inside: bool) -> str:
+def _decimal(field: TopicField, column: str, *, avro: bool, inside: bool) -> str:
     scale = int(field.parameters.get("scale", "0"))
     precision = int(field.parameters.get("connect.decimal.precision", _MOST_DIGITS))
     fits = 0 <= scale <= precision <= _MOST_DIGITS
@@ -252,10 +252,14 @@ def _unscaled(value: str) -> str:
     return f"if(length({value}) > 16, null, cast({number} as string))"
 
 
-def declared_field(name: str, kind: str) -> Field:
+def declared_field(name: str, kind: str) -> TopicField:
     """Return the field of a column that somebody declared: its values are read as text, but decimals with
     all digits of a number."""
-    return Field(name, "bytes", DECIMAL) if kind.startswith("decimal(") else Field(name, "string")
+    return (
+        TopicField(name, "bytes", DECIMAL)
+        if kind.startswith("decimal(")
+        else TopicField(name, "string")
+    )
 
 
 def declared_column(kind: str, column: str) -> str:
@@ -295,7 +299,7 @@ def _text_in(variant: str) -> str:
     return f"try_variant_get({variant}, '$', 'string')"
 
 
-def out_of_range(field: Field, kind: str | None, column: str) -> str:
+def out_of_range(field: TopicField, kind: str | None, column: str) -> str:
     """Return SQL that tells whether a raw value which became null is one that no type of Spark's holds:
     an infinite or far date or time, 24:00. ``kind``: the type that was declared, if any."""
     if kind is not None:
@@ -312,7 +316,7 @@ def _far(column: str, kind: str) -> str:
     return f"({column} rlike {_quoted_pattern(_FAR)} or try_cast({column} as {kind}) is not null)"
 
 
-def unread(field: Field, column: str, *, avro: bool) -> tuple[str, str] | None:
+def unread(field: TopicField, column: str, *, avro: bool) -> tuple[str, str] | None:
     """Return SQL that tells whether a part of a raw array became null that cannot be read, and whether one
     did that no type of Spark's holds; None for other values."""
     if field.kind == "array" and field.items is not None:
@@ -328,7 +332,7 @@ def unread(field: Field, column: str, *, avro: bool) -> tuple[str, str] | None:
 
 
 def was_not_sent(
-    field: Field, kind: str | None, column: str, placeholder: str, *, avro: bool
+    field: TopicField, kind: str | None, column: str, placeholder: str, *, avro: bool
 ) -> str | None:
     """Return SQL that tells whether a raw value stands for one that the server did not send; None for
     types that are never out of line. ``kind``: the type that was declared, if any."""

@@ -1,7 +1,7 @@
 """Schemas of change events, as Kafka Connect writes them: within JSON, or as Avro in a registry.
 
-A `Field` is a column: Connect's type, the semantic name that says what values mean, and what it is made
-of. Knows no Spark.
+A `TopicField` is a column: Connect's type, the semantic name that says what values mean, and what
+it is made of. Knows no Spark.
 """
 
 import json
@@ -13,7 +13,7 @@ from waltap_spark.kafka.errors import EventUnread
 
 __all__ = [
     "DECIMAL",
-    "Field",
+    "TopicField",
     "fields_of_avro",
     "fields_of_json",
     "key_fields",
@@ -33,7 +33,7 @@ _TELLING: Final = ("scale", "connect.decimal.precision", "length")
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class TopicField:
     """One column, or a part of one. ``kind`` is Connect's type, ``meaning`` its semantic name; ``keys`` is
     of a map in JSON."""
 
@@ -41,9 +41,9 @@ class Field:
     kind: str
     meaning: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict, hash=False)
-    items: "Field | None" = None
-    fields: "tuple[Field, ...]" = ()
-    keys: "Field | None" = None
+    items: "TopicField | None" = None
+    fields: "tuple[TopicField, ...]" = ()
+    keys: "TopicField | None" = None
 
     def described(self) -> str:
         """Return the type as a change log's manifest names it; equal where values mean the same."""
@@ -55,7 +55,7 @@ class Field:
         return " ".join(parts)
 
 
-def fields_of_json(schema: str) -> tuple[Field, ...]:
+def fields_of_json(schema: str) -> tuple[TopicField, ...]:
     """Return the columns that an event's own schema has (text of the JSON). Raises: EventUnread."""
     try:
         envelope = json.loads(schema)
@@ -67,9 +67,9 @@ def fields_of_json(schema: str) -> tuple[Field, ...]:
     raise EventUnread("the schema of an event has no field 'after'")
 
 
-def _of_json(found: Mapping[str, Any]) -> Field:
+def _of_json(found: Mapping[str, Any]) -> TopicField:
     kind = found["type"]
-    return Field(
+    return TopicField(
         name=found.get("field", ""),
         kind=kind,
         meaning=found.get("name") or "",
@@ -82,7 +82,7 @@ def _of_json(found: Mapping[str, Any]) -> Field:
     )
 
 
-def fields_of_avro(schema: str) -> tuple[Field, ...]:
+def fields_of_avro(schema: str) -> tuple[TopicField, ...]:
     """Return the columns that an Avro schema of events has. Raises: EventUnread."""
     try:
         envelope = json.loads(schema)
@@ -96,12 +96,12 @@ def fields_of_avro(schema: str) -> tuple[Field, ...]:
     raise EventUnread("the Avro schema of an event has no field 'after'")
 
 
-def _of_avro(name: str, kind: Any, known: dict[str, Any], space: str) -> Field:
+def _of_avro(name: str, kind: Any, known: dict[str, Any], space: str) -> TopicField:
     if isinstance(kind, list):
         (kind,) = [each for each in kind if each != "null"]
     if isinstance(kind, str):
         if kind in _AVRO:
-            return Field(name, _AVRO[kind])
+            return TopicField(name, _AVRO[kind])
         kind = known[kind] if kind in known else known[f"{space}.{kind}"]
     type_ = kind["type"]
     if isinstance(type_, dict):
@@ -120,13 +120,15 @@ def _of_avro(name: str, kind: Any, known: dict[str, Any], space: str) -> Field:
         fields = tuple(
             _of_avro(each["name"], each["type"], known, space) for each in kind["fields"]
         )
-        return Field(name, "struct", meaning, {}, None, fields)
+        return TopicField(name, "struct", meaning, {}, None, fields)
     if type_ == "array":
-        return Field(name, "array", meaning, {}, _of_avro("", kind["items"], known, space))
+        return TopicField(name, "array", meaning, {}, _of_avro("", kind["items"], known, space))
     if type_ == "map":
-        return Field(name, "map", meaning, {}, _of_avro("", kind["values"], known, space))
+        return TopicField(name, "map", meaning, {}, _of_avro("", kind["values"], known, space))
     narrow = kind.get("connect.type")
-    return Field(name, narrow if narrow in ("int8", "int16") else _AVRO[type_], meaning, parameters)
+    return TopicField(
+        name, narrow if narrow in ("int8", "int16") else _AVRO[type_], meaning, parameters
+    )
 
 
 def key_fields(key: str) -> tuple[str, ...]:

@@ -11,14 +11,14 @@ from waltap_spark.kafka.columns import text_of
 from waltap_spark.kafka.connect_schema import key_fields, names_in_avro, without_decimals
 from waltap_spark.kafka.errors import EventUnread, OffsetsLost
 from waltap_spark.kafka.place import AFTER_ROW, placed
-from waltap_spark.kafka.registry import Registry
+from waltap_spark.kafka.registry import SchemaRegistry
 from waltap_spark.kafka.rows import TableRows, table_rows
 from waltap_spark.kafka.topics import BadRecord, High, KafkaTopics, Place, Reached
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
-__all__ = ["Events"]
+__all__ = ["TopicEvents"]
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ _MOVED_HERE, _MOVES_AWAY = "__debezium.oldkey", "__debezium.newkey"
 
 
 @dataclass(frozen=True, slots=True)
-class _Half:
+class _KeyChangeHalf:
     """One of the two events of a row whose key changed, whose other is not there."""
 
     place: Place
@@ -42,7 +42,7 @@ class _Half:
     age_s: float
 
 
-class Events:
+class TopicEvents:
     """The events of some ranges of topics. ``reached``: how far partitions were taken before;
     ``keys``: what is known of tables' keys; ``spread``: topics of several partitions. Use as a context:
     they are held meanwhile."""
@@ -56,7 +56,7 @@ class Events:
         spread: frozenset[str],
     ) -> None:
         self._topics, self._spark = topics, records.sparkSession
-        self._keys, self._registry = dict(keys), Registry(topics.registry)
+        self._keys, self._registry = dict(keys), SchemaRegistry(topics.registry)
         self._avro = topics.form == "avro"
         has = "coalesce(exists(headers, h -> h.key = '{}'), false) AS {}"
         own = records.where("value is not null").selectExpr(
@@ -232,7 +232,7 @@ class Events:
                 found[place] = min(starts)
         return found
 
-    def _may_follow(self, half: _Half, more: Mapping[Place, High]) -> bool:
+    def _may_follow(self, half: _KeyChangeHalf, more: Mapping[Place, High]) -> bool:
         """Tell whether the other event may still come; ``more``: positions from which on there is more in
         partitions than is here."""
         return half.age_s < self._topics.patience_s or any(
@@ -248,7 +248,7 @@ class Events:
             cut |= here & (F.col("offset") >= end)
         self._all, self._seen = self._whole.where(~cut), None
 
-    def _halves(self, now: float) -> list[_Half]:
+    def _halves(self, now: float) -> list[_KeyChangeHalf]:
         from pyspark.sql import functions as F  # noqa: N812
 
         moves = self._all.where(
@@ -262,7 +262,7 @@ class Events:
             .collect()
         )
         return [
-            _Half((each["topic"], each["partition"]), each["offset"],
+            _KeyChangeHalf((each["topic"], each["partition"]), each["offset"],
                   (each["_commit"], row["_lsn"]), now - each["timestamp"].timestamp())
             for row in rows for each in row["where"]
         ]  # fmt: skip

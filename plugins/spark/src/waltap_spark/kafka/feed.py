@@ -7,15 +7,15 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from waltap.files.store import Store, safe_name
+from waltap.files.store import FileStore, safe_name
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.log_identity import make_log_identity
 from waltap_sinks.changelog.manifest import (
     NOTHING,
     VERSION,
     ColumnEntry,
+    LogPosition,
     Manifest,
-    Mark,
     Segment,
     TableEntry,
     bucket_of,
@@ -25,7 +25,7 @@ from waltap_spark.addresses import address
 from waltap_spark.expression import column_of, long_bytes
 from waltap_spark.kafka.columns import learn_functions
 from waltap_spark.kafka.errors import EventUnread
-from waltap_spark.kafka.events import Events
+from waltap_spark.kafka.events import TopicEvents
 from waltap_spark.kafka.rows import LOST, MARKS, PROBLEM, TableRows
 from waltap_spark.kafka.topics import BadRecord, KafkaTopics, Place, Reached, offered, records
 from waltap_spark.schema import log_struct
@@ -55,10 +55,12 @@ class KafkaFeed:
     ...         follower.catch_up()
     """
 
-    def __init__(self, spark: "SparkSession", topics: KafkaTopics, location: "Store | str") -> None:
+    def __init__(
+        self, spark: "SparkSession", topics: KafkaTopics, location: "FileStore | str"
+    ) -> None:
         self._spark, self._topics = prepare(spark), topics
         learn_functions(self._spark)
-        self._store = location if isinstance(location, Store) else Store(location)
+        self._store = location if isinstance(location, FileStore) else FileStore(location)
         self.log = ChangeLog(self._store)
         self._mark, self._bucket = NOTHING, ""
         self._keys: dict[tuple[str, str], tuple[str, ...]] = {}
@@ -113,7 +115,7 @@ class KafkaFeed:
             if not what.ranges:
                 return None
             frame = records(self._spark, self._topics, what.ranges)
-            with Events(self._topics, frame, self._reached, self._keys, what.spread) as events:
+            with TopicEvents(self._topics, frame, self._reached, self._keys, what.spread) as events:
                 ends = {place: each.end for place, each in what.ranges.items()}
                 ends |= events.hold_back(what.unfinished)
                 if any(ends[place] > each.start for place, each in what.ranges.items()):
@@ -130,7 +132,7 @@ class KafkaFeed:
             log.warning("%s has no topic %s (yet): nothing is read", self._topics.bootstrap, names)
         self._absent = absent
 
-    def _pulled(self, events: Events, ends: Mapping[Place, int]) -> Manifest:
+    def _pulled(self, events: TopicEvents, ends: Mapping[Place, int]) -> Manifest:
         bucket = max(self._bucket, bucket_of(dt.datetime.now(dt.UTC)))
         if bucket != self._bucket:
             self._sweep()
@@ -183,7 +185,7 @@ class KafkaFeed:
             more = f"more than {self._topics.most_bad} records of a portion cannot be taken"
             raise EventUnread(f"{more}, the first is {bad[0].told()}")
 
-    def _keep(self, events: Events, bad: list[BadRecord]) -> None:
+    def _keep(self, events: TopicEvents, bad: list[BadRecord]) -> None:
         """Write bad records to a file, called after the manifest before: a second attempt replaces it."""
         contents = events.contents(bad)
         lines = []
@@ -229,7 +231,7 @@ class KafkaFeed:
                 reads.setdefault(topic, {})[partition] = read
         return Manifest(
             version=VERSION,
-            mark=Mark(1, end, before.ordinal + 1 if same else 0),
+            mark=LogPosition(1, end, before.ordinal + 1 if same else 0),
             previous=before,
             bucket=self._bucket,
             transactions=1 if entries else 0,

@@ -9,13 +9,13 @@ from urllib.parse import urlsplit, urlunsplit
 
 from waltap_spark.kafka.errors import EventUnread, TopicsUnreadable
 
-__all__ = ["Registry"]
+__all__ = ["SchemaRegistry"]
 
 _ANSWER_S: Final = 30
 _NOT_FOUND: Final = 404
 
 
-class Registry:
+class SchemaRegistry:
     """Asks for each schema once. ``address`` may have user and password."""
 
     def __init__(self, address: str) -> None:

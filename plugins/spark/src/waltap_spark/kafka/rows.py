@@ -21,7 +21,7 @@ from waltap_spark.kafka.columns import (
     unread,
     was_not_sent,
 )
-from waltap_spark.kafka.connect_schema import Field, fields_of_avro, fields_of_json
+from waltap_spark.kafka.connect_schema import TopicField, fields_of_avro, fields_of_json
 from waltap_spark.kafka.errors import ColumnsUnknown, EventUnread
 from waltap_spark.kafka.topics import KafkaTopics
 from waltap_spark.schema import types_of
@@ -88,7 +88,7 @@ def table_rows(
     key = _key_within(name, key, fields)
     sides = events if avro else _parsed(events, raw_struct(fields))
     rows = sides.selectExpr("*", f"explode({_changes(keyed=bool(key))}) AS p")
-    made = _Made(topics, kinds, avro=avro)
+    made = _ColumnSql(topics, kinds, avro=avro)
     for each in fields:
         made.add(each)
     frame = rows.selectExpr("*", *made.stage).selectExpr(
@@ -105,7 +105,7 @@ def table_rows(
     return TableRows(table, key, frame, types, described, tuple(made.held))
 
 
-class _Made:
+class _ColumnSql:
     """SQL of the columns of a change log, from a row ``p.row``. ``stage`` makes each value once, however
     often it is looked at; ``held`` are columns whose values may not have been sent."""
 
@@ -122,7 +122,7 @@ class _Made:
         if not avro:
             self._bad.append(f"when p.row.{CORRUPT} is not null then 'its row cannot be read'")
 
-    def add(self, field: Field) -> None:
+    def add(self, field: TopicField) -> None:
         """Add one column."""
         at = len(self.columns)
         raw, value = f"p.row.{quoted(field.name)}", f"{_VALUE}{at}"
@@ -183,7 +183,7 @@ def _changes(*, keyed: bool) -> str:
       else array(named_struct('op', op, 'sub', if(moved, 1, 0), 'row', a)) end"""
 
 
-def _require_free(table: tuple[str, str], fields: tuple[Field, ...]) -> None:
+def _require_free(table: tuple[str, str], fields: tuple[TopicField, ...]) -> None:
     """Raises: ColumnNameTaken, where a column is called like one of the change log's own."""
     for each in fields:
         if each.name in LOG_COLUMNS:
@@ -192,7 +192,9 @@ def _require_free(table: tuple[str, str], fields: tuple[Field, ...]) -> None:
             raise ColumnNameTaken(text, column=rf"{table[0]}\.{table[1]}\.{each.name}")
 
 
-def _key_within(table: str, key: tuple[str, ...], fields: tuple[Field, ...]) -> tuple[str, ...]:
+def _key_within(
+    table: str, key: tuple[str, ...], fields: tuple[TopicField, ...]
+) -> tuple[str, ...]:
     """Return the key's columns that rows have; others were added for the topic. Raises: EventUnread."""
     names = {each.name for each in fields}
     found = tuple(name for name in key if name in names)

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
+    "AvailableRanges",
     "BadRecord",
     "High",
     "KafkaTopics",
-    "Offered",
+    "OffsetRange",
     "Place",
-    "Range",
     "Reached",
     "offered",
     "records",
@@ -74,7 +74,7 @@ class BadRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class OffsetRange:
     """Records of one partition: from ``start``, before ``end``."""
 
     start: int
@@ -82,11 +82,11 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class AvailableRanges:
     """What topics have behind what was taken: ``ranges`` of a portion, the ``ends`` of partitions, and
     topics ``spread`` over several partitions."""
 
-    ranges: dict[Place, Range]
+    ranges: dict[Place, OffsetRange]
     ends: dict[Place, int]
     spread: frozenset[str]
 
@@ -100,7 +100,7 @@ class Offered:
 
 def offered(
     spark: "SparkSession", topics: KafkaTopics, taken: Mapping[Place, int], *, records: int
-) -> Offered:
+) -> AvailableRanges:
     """Return what there is behind what was ``taken`` (the next offset of each partition), up to
     ``records`` of each partition.
 
@@ -117,12 +117,12 @@ def offered(
             )
             raise OffsetsLost(text)
         if start < end:
-            found[place] = Range(start, min(end, start + records))
+            found[place] = OffsetRange(start, min(end, start + records))
     for place in taken:
         if place[0] in topics.topics and place not in last:
             raise OffsetsLost(f"{place[0]} has no partition {place[1]} any more")
     spread = frozenset(topic for topic, partition in last if partition > 0)
-    return Offered(found, last, spread)
+    return AvailableRanges(found, last, spread)
 
 
 def _bounds(
@@ -179,7 +179,7 @@ def _consumer(topics: KafkaTopics) -> dict[str, str]:
 
 
 def records(
-    spark: "SparkSession", topics: KafkaTopics, wanted: Mapping[Place, Range]
+    spark: "SparkSession", topics: KafkaTopics, wanted: Mapping[Place, OffsetRange]
 ) -> "DataFrame":
     """Return the records of ``wanted``, without aborted ones: topic, partition, offset, key, value,
     headers."""

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from waltap_sinks.changelog import NOTHING, ChangeLog, Manifest, Mark, TableEntry
+from waltap_sinks.changelog import NOTHING, ChangeLog, LogPosition, Manifest, TableEntry
 from waltap_spark.schema import LOG_FIELDS, struct_of
 from waltap_spark.source.errors import SourceOption, TableNotLogged
-from waltap_spark.source.options import Options
+from waltap_spark.source.options import SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,7 +18,7 @@ __all__ = [
     "MANY",
     "OWN",
     "SOURCE",
-    "Columns",
+    "QueryColumns",
     "arrow_types",
     "beside",
     "logged_tables",
@@ -38,7 +38,7 @@ SOURCE: Final = {"_source": '"string"'}
 LOOKED_AT: Final = (16, 256, 4096)
 
 
-class Columns(msgspec.Struct, frozen=True, kw_only=True):
+class QueryColumns(msgspec.Struct, frozen=True, kw_only=True):
     """The columns of one table as a query has them: name → the source's number, if that is known.
 
     ``mark``: where the log stood when this was looked up; what it has since is new. ``oid``: of which
@@ -47,7 +47,7 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
 
     table: str
     numbers: dict[str, int | None]
-    mark: Mark
+    mark: LogPosition
     oid: int = 0
     arrow: dict[str, str] = {}
 
@@ -66,14 +66,14 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
                 found[name] = called
         return found
 
-    def new_in(self, entry: TableEntry, mark: Mark) -> list[str]:
+    def new_in(self, entry: TableEntry, mark: LogPosition) -> list[str]:
         """Return the columns of ``entry``, of the manifest at ``mark``, that the query cannot know."""
         if mark <= self.mark:
             return []
         taken = set(self.stored(entry).values())
         return [each.name for each in entry.columns if each.name not in taken]
 
-    def retyped_in(self, entry: TableEntry, mark: Mark) -> list[str]:
+    def retyped_in(self, entry: TableEntry, mark: LogPosition) -> list[str]:
         """Return the columns of ``entry``, of the manifest at ``mark``, whose types the query has not."""
         if mark <= self.mark:
             return []
@@ -87,7 +87,7 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def logged_tables(
-    log: ChangeLog, options: Options, until: Mark | None = None
+    log: ChangeLog, options: SourceOptions, until: LogPosition | None = None
 ) -> dict[str, TableEntry]:
     """Return the newest entry of every table that is wanted, by name; of those that are there by ``until``
     the newest up to there. Raises: TableNotLogged."""
@@ -121,7 +121,7 @@ def _newest(log: ChangeLog, *, everything: bool) -> Iterator[list[Manifest]]:
     yield [] if first is None else list(log.manifests(first.previous))
 
 
-def source_struct(log: ChangeLog, options: Options) -> "StructType":
+def source_struct(log: ChangeLog, options: SourceOptions) -> "StructType":
     """Return the schema of a query: one table's columns, or a struct for each table, and the log's."""
     tables = {name: table_types(log, entry) for name, entry in logged_tables(log, options).items()}
     if options.table:

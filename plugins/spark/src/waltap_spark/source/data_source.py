@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from waltap_sinks.changelog import NOTHING, Mark
+from waltap_sinks.changelog import NOTHING, LogPosition
 from waltap_spark.source.catalogue import source_struct
-from waltap_spark.source.options import Options, parse_options
+from waltap_spark.source.options import SourceOptions, parse_options
 from waltap_spark.source.stream import ChangeLogStream, read_task
 from waltap_spark.source.tasks import TaskPlanner
 
@@ -32,15 +32,15 @@ class ChangeLogSource(DataSource):  # type: ignore[misc]
     what they got later is not in the schema.
     """
 
-    _known: Mark | None = None
-    _spools: dict[str, Mark] | None = None
+    _known: LogPosition | None = None
+    _spools: dict[str, LogPosition] | None = None
 
     @classmethod
     def name(cls) -> str:
         """Return what stands in ``format(…)``."""
         return "waltap"
 
-    def _parsed(self) -> Options:
+    def _parsed(self) -> SourceOptions:
         return parse_options(dict(self.options))
 
     def schema(self) -> "StructType":
@@ -81,7 +81,9 @@ class ChangeLogSource(DataSource):  # type: ignore[misc]
 class ChangeLogBatch(DataSourceReader):  # type: ignore[misc]
     """Reads a range of the log once. Rows of snapshots that were never completed are left out."""
 
-    def __init__(self, options: Options, struct: "StructType", known: Mark | None = None) -> None:
+    def __init__(
+        self, options: SourceOptions, struct: "StructType", known: LogPosition | None = None
+    ) -> None:
         """``known``: as `TaskPlanner` has it."""
         self._options, self._struct, self._known = options, struct, known
 

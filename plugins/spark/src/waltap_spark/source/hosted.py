@@ -22,10 +22,10 @@ from waltap.host import Host
 from waltap.pipeline.in_process import Pipeline, PipelineEnded
 from waltap.pipeline.limits import Limits
 from waltap.pipeline.lock import PipelineLock, PipelineRunning
-from waltap.pipeline.setup import Stages, build
+from waltap.pipeline.setup import PipelineStages, build
 from waltap.sink.sink import SinkContext
 from waltap.source.connector import MadeByRun
-from waltap_sinks.changelog import NOTHING, ChangeLog, ChangeLogProperties, Mark, Store
+from waltap_sinks.changelog import NOTHING, ChangeLog, ChangeLogProperties, FileStore, LogPosition
 from waltap_sinks.changelog.manifest import bucket_of
 from waltap_sinks.changelog.table_version import TableVersion
 from waltap_spark.source.errors import CapturedElsewhere
@@ -87,7 +87,7 @@ class HostedEngine:
     @property
     def log(self) -> ChangeLog:
         """Return the spool, which may not be there yet."""
-        return ChangeLog(Store(self.location, self.storage))
+        return ChangeLog(FileStore(self.location, self.storage))
 
     @property
     def _sink(self) -> str | None:
@@ -118,7 +118,7 @@ class HostedEngine:
         finally:
             connector.close()
 
-    def _stages(self) -> Stages:
+    def _stages(self) -> PipelineStages:
         host = Host()
         profile = resolve(load(Path(self.file)), host, sink=self._sink)
         return build(profile, host, run_id="")
@@ -196,7 +196,7 @@ class HostedEngine:
 
     # --- what Spark is done with ------------------------------------------------------------------
 
-    def release(self, mark: Mark, *, spent: Mark) -> None:
+    def release(self, mark: LogPosition, *, spent: LogPosition) -> None:
         """Let the slot move on to ``mark``, where Spark wants nothing more of what lies before; old
         segments may go up to ``spent``, where the checkpoint is: a query goes on from there."""
         self._released = max(self._released, mark)
@@ -222,7 +222,7 @@ class HostedEngine:
         pipeline = self._pipeline
         return pipeline is not None and pipeline.running and pipeline.status().state in UNDER_LOCK
 
-    def _retire(self, spent: Mark) -> None:
+    def _retire(self, spent: LogPosition) -> None:
         readers = self.log.readers
         readers.register(READER, spent, by="Spark")
         readers.advance(READER, spent)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from waltap_sinks.changelog import NOTHING, Mark
+from waltap_sinks.changelog import NOTHING, LogPosition
 
 __all__ = ["NOWHERE", "FirstLsn", "mark_of", "offset_of"]
 
@@ -25,12 +25,12 @@ class FirstLsn:
         told = offset.get("first")
         return None if told is None else cls(told["epoch"], told["lsn"])
 
-    def lies_behind(self, mark: Mark) -> bool:
+    def lies_behind(self, mark: LogPosition) -> bool:
         """Tell whether manifests after ``mark`` may have rows below it."""
         return (mark.epoch, mark.end_lsn) <= (self.epoch, self.lsn)
 
 
-def offset_of(identity: str, mark: Mark, first: FirstLsn | None = None) -> dict[str, Any]:
+def offset_of(identity: str, mark: LogPosition, first: FirstLsn | None = None) -> dict[str, Any]:
     """Return the offset of ``mark`` in the log ``identity``, with ``first`` while it is of use."""
     offset: dict[str, Any] = {
         "version": VERSION,
@@ -44,9 +44,9 @@ def offset_of(identity: str, mark: Mark, first: FirstLsn | None = None) -> dict[
     return offset
 
 
-def mark_of(offset: dict[str, Any]) -> Mark:
+def mark_of(offset: dict[str, Any]) -> LogPosition:
     """Return the mark of an offset."""
-    return Mark(offset["epoch"], offset["end_lsn"], offset["ordinal"])
+    return LogPosition(offset["epoch"], offset["end_lsn"], offset["ordinal"])
 
 
 NOWHERE: Final = offset_of("", NOTHING)

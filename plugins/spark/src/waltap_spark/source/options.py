@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Final, Literal, cast
 
 from waltap.files.properties import StorageProperties
-from waltap_sinks.changelog import NOTHING, ChangeLog, Manifest, Mark, Store
+from waltap_sinks.changelog import NOTHING, ChangeLog, FileStore, LogPosition, Manifest
 from waltap_spark.positions import parse_position
 from waltap_spark.source.errors import SourceOption
 
 __all__ = [
     "OF_A_BATCH",
-    "Bound",
-    "Options",
+    "LogBoundary",
+    "SourceOptions",
     "before_first",
     "end_mark",
     "parse_options",
@@ -61,25 +61,25 @@ is of ten minutes, and clocks differ."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class LogBoundary:
     """A point of the log: ``words`` (earliest, latest), a mark, an LSN, or a time (µs since 1970)."""
 
     words: Literal["earliest", "latest", ""] = ""
-    mark: Mark | None = None
+    mark: LogPosition | None = None
     lsn: int | None = None
     time: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class SourceOptions:
     """What a reader is told. ``patterns``: of tables, where ``table`` is not one of its own.
     ``profiles``: files, in place of ``path``; ``spool``: where their engines write."""
 
     path: str
     table: str = ""
     patterns: tuple[str, ...] = ()
-    start: Bound
-    end: Bound
+    start: LogBoundary
+    end: LogBoundary
     most_rows: int | None = None
     most_bytes: int | None = None
     rows_per_task: int = 250_000
@@ -102,13 +102,13 @@ class Options:
     def log(self) -> ChangeLog:
         """Return the change log at ``path``, or the one in it. Raises: SourceOption."""
         for location in (self.path, f"{self.path.rstrip('/')}/changelog"):
-            found = ChangeLog(Store(location, self.storage))
+            found = ChangeLog(FileStore(location, self.storage))
             if found.exists():
                 return found
         raise SourceOption(f"{self.path} is not a change log", option="path")
 
 
-def parse_options(given: Mapping[str, str]) -> Options:
+def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """Read the options of a reader. Raises: SourceOption."""
     lower = {name.lower(): value for name, value in given.items()}
     known = {name.lower() for name in KNOWN}
@@ -132,7 +132,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         raise SourceOption("give either table (schema.table) or tables (patterns)", option="table")
     if table and "." not in table:
         raise SourceOption(f"{table} has no schema before it: schema.table", option="table")
-    return Options(
+    return SourceOptions(
         path=path,
         table=table,
         patterns=tuple(each.strip() for each in tables.split(",") if each.strip()),
@@ -166,22 +166,22 @@ def _number(given: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-def _bound(given: Mapping[str, str], side: str, default: str) -> Bound:
+def _bound(given: Mapping[str, str], side: str, default: str) -> LogBoundary:
     position, time = given.get(f"{side}position"), given.get(f"{side}time")
     if position is not None and time is not None:
         raise SourceOption(f"give {side}Position or {side}Time, not both", option=f"{side}Time")
     if time is not None:
-        return Bound(time=_moment(time, f"{side}Time"))
+        return LogBoundary(time=_moment(time, f"{side}Time"))
     text = (position or default).strip()
     if text.lower() in ("earliest", "latest"):
-        return Bound(cast(Literal["earliest", "latest"], text.lower()))
+        return LogBoundary(cast(Literal["earliest", "latest"], text.lower()))
     try:
         found = parse_position(text)
     except ValueError as cause:
         what = "earliest, latest, an LSN (0/16B3748) or a mark of `waltap changelog list`"
         name = f"{side}Position"
         raise SourceOption(f"{name} is {text}, not {what}", option=name) from cause
-    return Bound(mark=found) if isinstance(found, Mark) else Bound(lsn=found)
+    return LogBoundary(mark=found) if isinstance(found, LogPosition) else LogBoundary(lsn=found)
 
 
 def _moment(text: str, option: str) -> int:
@@ -199,7 +199,7 @@ def _micros(moment: dt.datetime) -> int:
     return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
 
 
-def start_mark(log: ChangeLog, bound: Bound, last: Manifest | None) -> Mark:
+def start_mark(log: ChangeLog, bound: LogBoundary, last: Manifest | None) -> LogPosition:
     """Return the mark after which reading starts: no row that ``bound`` wants lies before it. ``last``:
     the newest manifest; an LSN is one of its epoch."""
     if last is None or bound.words == "earliest":
@@ -233,7 +233,7 @@ def _lies_before(step: Manifest, time: int) -> bool:
     return step.last_commit_ts is None or step.last_commit_ts < time
 
 
-def end_mark(log: ChangeLog, bound: Bound) -> Mark:
+def end_mark(log: ChangeLog, bound: LogBoundary) -> LogPosition:
     """Return the mark up to which reading goes: no row that ``bound`` wants lies behind it."""
     last = log.last()
     if last is None:
@@ -247,7 +247,7 @@ def end_mark(log: ChangeLog, bound: Bound) -> Mark:
     return last.mark
 
 
-def before_first(log: ChangeLog) -> Mark:
+def before_first(log: ChangeLog) -> LogPosition:
     """Return the mark before the oldest manifest that there is."""
     first = log.first()
     return NOTHING if first is None else first.previous

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
-from waltap_sinks.changelog import NOTHING, Mark
+from waltap_sinks.changelog import NOTHING, LogPosition
 from waltap_spark.schema import struct_of
 from waltap_spark.source.catalogue import (
     MANY,
@@ -27,7 +27,7 @@ from waltap_spark.source.catalogue import (
 from waltap_spark.source.errors import OffsetOfAnother, SourceOption, TableNotLogged
 from waltap_spark.source.hosted import HostedEngine
 from waltap_spark.source.offsets import NOWHERE, mark_of, offset_of
-from waltap_spark.source.options import Options, before_first
+from waltap_spark.source.options import SourceOptions, before_first
 from waltap_spark.source.rows import batches
 from waltap_spark.source.stream import (
     LIMITED,
@@ -57,7 +57,7 @@ class SpoolTask(InputPartition):  # type: ignore[misc]
         self.segments = [replace(each, source=host.name) for each in task.segments]
 
 
-def hosts_of(options: Options) -> list[HostedEngine]:
+def hosts_of(options: SourceOptions) -> list[HostedEngine]:
     """Return the engines of the profiles, not begun. Raises: ConfigurationError, SourceOption."""
     found = [HostedEngine(file, options.spool) for file in options.profiles]
     names = [each.name for each in found]
@@ -66,12 +66,12 @@ def hosts_of(options: Options) -> list[HostedEngine]:
     return found
 
 
-def spool_marks(options: Options) -> dict[str, Mark]:
+def spool_marks(options: SourceOptions) -> dict[str, LogPosition]:
     """Return where the spool of each profile stands, by the profile's name. Raises: WaltapError."""
     return {each.name: _last(each) for each in hosts_of(options)}
 
 
-def profiles_struct(options: Options) -> "StructType":
+def profiles_struct(options: SourceOptions) -> "StructType":
     """Return the schema of a query: as the spools have the tables, else as the servers have them now. A
     column that some profiles have is null in rows of the others: a new one comes to one server first.
 
@@ -95,7 +95,7 @@ def profiles_struct(options: Options) -> "StructType":
     return struct_of({**MANY, **structs, **OWN, **SOURCE})
 
 
-def _tables(host: HostedEngine, options: Options) -> dict[str, dict[str, str]]:
+def _tables(host: HostedEngine, options: SourceOptions) -> dict[str, dict[str, str]]:
     log, found = host.log, {}
     if log.exists():
         try:
@@ -114,7 +114,10 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
     """Reads what the engines of profiles capture. A batch ends, in each, between two transactions."""
 
     def __init__(
-        self, options: Options, struct: "StructType", known: Mapping[str, Mark] | None = None
+        self,
+        options: SourceOptions,
+        struct: "StructType",
+        known: Mapping[str, LogPosition] | None = None,
     ) -> None:
         """``known``: where each spool stood when ``struct`` was made, None: its reader made it."""
         if not LIMITED:
@@ -124,7 +127,9 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
             raise SourceOption(what, option=options.ranged[0])
         self._options, self._struct = options, struct
         self._spools = [
-            _Spool(host, options, struct, None if known is None else known.get(host.name, NOTHING))
+            _ProfileSpool(
+                host, options, struct, None if known is None else known.get(host.name, NOTHING)
+            )
             for host in hosts_of(options)
         ]
         self._ends = False
@@ -216,7 +221,10 @@ class ProfilesBatch(DataSourceReader):  # type: ignore[misc]
     """Captures up to what the servers have, when Spark plans, and reads the spools."""
 
     def __init__(
-        self, options: Options, struct: "StructType", known: Mapping[str, Mark] | None = None
+        self,
+        options: SourceOptions,
+        struct: "StructType",
+        known: Mapping[str, LogPosition] | None = None,
     ) -> None:
         """``known``: as `ProfilesStream` has it. Raises: WaltapError."""
         places = [each for each in (options.start, options.end) if each.lsn or each.mark]
@@ -255,41 +263,41 @@ class ProfilesBatch(DataSourceReader):  # type: ignore[misc]
 
 
 def _rows(
-    options: Options, struct: "StructType", partition: InputPartition
+    options: SourceOptions, struct: "StructType", partition: InputPartition
 ) -> "Iterator[pa.RecordBatch]":
     if not isinstance(partition, SpoolTask):
         return iter(())
-    from waltap_sinks.changelog import Store
+    from waltap_sinks.changelog import FileStore
 
-    store, many = Store(partition.location, partition.storage), not options.table
+    store, many = FileStore(partition.location, partition.storage), not options.table
     return batches(store, partition.segments, struct, partition.limits, many=many)
 
 
-def _of_spool(options: Options, host: HostedEngine) -> Options:
+def _of_spool(options: SourceOptions, host: HostedEngine) -> SourceOptions:
     return replace(options, path=host.location, storage=host.storage, profiles=(), reader="")
 
 
-def _last(host: HostedEngine) -> Mark:
+def _last(host: HostedEngine) -> LogPosition:
     """Return where the spool stands, `NOTHING` where there is none yet."""
     last = host.log.last() if host.log.exists() else None
     return NOTHING if last is None else last.mark
 
 
-class _Spool:
+class _ProfileSpool:
     """The spool of one profile, and the stream over it once there is something to read."""
 
     def __init__(
         self,
         host: HostedEngine,
-        options: Options,
+        options: SourceOptions,
         struct: "StructType",
-        known: Mark | None,
+        known: LogPosition | None,
     ) -> None:
         self.host, self.name = host, host.name
         self.stream: ChangeLogStream | None = None
         self._options = _of_spool(options, host)
         self._struct = struct
-        self._tried: Mark | None = None
+        self._tried: LogPosition | None = None
         self._passed = NOTHING, NOTHING
         self._next_progress = time.monotonic() + PROGRESS_S
         self._known = NOTHING if known is None else known
@@ -317,7 +325,7 @@ class _Spool:
                 self._tried = last.mark
         return self.stream
 
-    def _may_have(self, last: Mark) -> bool:
+    def _may_have(self, last: LogPosition) -> bool:
         """Tell whether the spool, up to ``last``, may have one of the tables by now."""
         if self._tried is None:
             return True
@@ -350,7 +358,7 @@ class _Spool:
         self.host.release(passed, spent=mark)
         return begin
 
-    def _passed_over(self, begin: dict[str, Any]) -> Mark:
+    def _passed_over(self, begin: dict[str, Any]) -> LogPosition:
         """Return up to where the spool has nothing of the tables, while it has none of them at all.
 
         Raises: OffsetOfAnother; ChangeLogRetired where something after ``begin`` may have been lost."""

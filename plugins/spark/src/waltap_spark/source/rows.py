@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from waltap_sinks.changelog import Store
+from waltap_sinks.changelog import FileStore
 from waltap_spark.schema import arrow_schema
 from waltap_spark.source.catalogue import OWN
 from waltap_spark.source.errors import ValuesUnfit
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["Limits", "SegmentRows", "batches"]
+__all__ = ["RowLimits", "SegmentRows", "batches"]
 
 BATCH_ROWS: Final = 32_768
 
@@ -33,7 +33,7 @@ class SegmentRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class RowLimits:
     """Which rows of the first and last manifests are wanted: by LSN within ``epoch``, or by time (µs)."""
 
     epoch: int = 0
@@ -44,7 +44,12 @@ class Limits:
 
 
 def batches(
-    store: Store, segments: "list[SegmentRows]", struct: "StructType", limits: Limits, *, many: bool
+    store: FileStore,
+    segments: "list[SegmentRows]",
+    struct: "StructType",
+    limits: RowLimits,
+    *,
+    many: bool,
 ) -> "Iterator[pa.RecordBatch]":
     """Return the rows of ``segments`` in order; ``many``: the columns of each table are a struct."""
     schema = arrow_schema(struct)
@@ -55,7 +60,7 @@ def batches(
                 yield _shaped(wanted, segment, schema, many=many)
 
 
-def _within(rows: "pa.RecordBatch", epoch: int, limits: Limits) -> "pa.RecordBatch":
+def _within(rows: "pa.RecordBatch", epoch: int, limits: RowLimits) -> "pa.RecordBatch":
     import pyarrow as pa
     import pyarrow.compute as pc
 

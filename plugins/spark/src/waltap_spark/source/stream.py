@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from waltap_sinks.changelog import Manifest, Mark
+from waltap_sinks.changelog import LogPosition, Manifest
 from waltap_spark.source.errors import OffsetOfAnother, SourceOption
 from waltap_spark.source.offsets import FirstLsn, mark_of, offset_of
-from waltap_spark.source.options import OF_A_BATCH, Options, start_mark
+from waltap_spark.source.options import OF_A_BATCH, SourceOptions, start_mark
 from waltap_spark.source.rows import batches
 from waltap_spark.source.tasks import LogTask, TaskPlanner
 
@@ -47,7 +47,7 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
     """Reads a change log as it grows. A batch ends with a manifest, that is between two transactions."""
 
     def __init__(
-        self, options: Options, struct: "StructType", *, known: Mark | None = None
+        self, options: SourceOptions, struct: "StructType", *, known: LogPosition | None = None
     ) -> None:
         """``known``: as `TaskPlanner` has it. Raises: SourceOption."""
         for name in options.ranged:
@@ -60,9 +60,9 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         self._first: FirstLsn | None = (
             None  # that of the offsets: they do not say it once it is passed
         )
-        self._target: Mark | None = None
-        self._passed: tuple[Mark, Mark] | None = None
-        self._at: tuple[Mark, int | None] | None = None
+        self._target: LogPosition | None = None
+        self._passed: tuple[LogPosition, LogPosition] | None = None
+        self._at: tuple[LogPosition, int | None] | None = None
         self._next_progress = time.monotonic() + PROGRESS_S
 
     # --- offsets ----------------------------------------------------------------------------------
@@ -77,10 +77,10 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
             self._log.readers.register(self._options.reader, mark, by="Spark")
         return offset_of(self._identity, mark, first)
 
-    def _offset(self, mark: Mark) -> dict[str, Any]:
+    def _offset(self, mark: LogPosition) -> dict[str, Any]:
         return offset_of(self._identity, mark, self._first)
 
-    def _mark(self, offset: dict[str, Any]) -> Mark:
+    def _mark(self, offset: dict[str, Any]) -> LogPosition:
         """Return the mark of an offset. Raises: OffsetOfAnother."""
         log = offset.get("log", "")
         if log and self._identity and log != self._identity:
@@ -95,7 +95,7 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
             last = self._log.last()
             return self.initialOffset() if last is None else self._offset(last.mark)
         begin, self._first = self._mark(start), FirstLsn.of(start) or self._first
-        at, found = begin, _Taken()
+        at, found = begin, _BatchEstimate()
         if self._passed is not None and self._passed[0] == begin:
             at = self._passed[1]
         for manifest in self._log.manifests(at, self._target):
@@ -111,7 +111,7 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
             self._passed = (begin, at)
         return self._offset(at if at > begin and self._progresses() and not found.rows else begin)
 
-    def passed(self, begin: Mark) -> Mark:
+    def passed(self, begin: LogPosition) -> LogPosition:
         """Return up to where nothing of the tables follows ``begin``, as far as was looked."""
         if self._passed is not None and self._passed[0] == begin:
             return self._passed[1]
@@ -173,7 +173,7 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         return read_task(self._options, self._struct, partition)
 
 
-def read_limit(options: Options) -> Any:
+def read_limit(options: SourceOptions) -> Any:
     """Return what Spark calls the limit of a batch."""
     if options.most_rows is not None:
         return ReadMaxRows(options.most_rows)
@@ -194,7 +194,7 @@ def share_of(limit: Any, parts: int) -> Any:
 
 
 def read_task(
-    options: Options, struct: "StructType", partition: InputPartition
+    options: SourceOptions, struct: "StructType", partition: InputPartition
 ) -> "Iterator[pa.RecordBatch]":
     """Return the rows of ``partition``; a batch without any has one that is no task."""
     if not isinstance(partition, LogTask):
@@ -203,7 +203,7 @@ def read_task(
     return batches(store, partition.segments, struct, partition.limits, many=not options.table)
 
 
-class _Taken:
+class _BatchEstimate:
     """What a batch would have: rows, bytes and segments of the tables that the query reads."""
 
     __slots__ = ("bytes", "files", "rows")
@@ -211,10 +211,10 @@ class _Taken:
     def __init__(self, rows: int = 0, size: int = 0, files: int = 0) -> None:
         self.rows, self.bytes, self.files = rows, size, files
 
-    def with_(self, planner: TaskPlanner, manifest: Manifest) -> "_Taken":
+    def with_(self, planner: TaskPlanner, manifest: Manifest) -> "_BatchEstimate":
         """Return this with what ``manifest`` adds."""
         parts = [part for entry in planner.wanted(manifest) for part in entry.segments]
-        return _Taken(
+        return _BatchEstimate(
             self.rows + sum(part.rows for part in parts),
             self.bytes + sum(part.bytes for part in parts),
             self.files + len(parts),

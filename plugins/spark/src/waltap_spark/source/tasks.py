@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
-from waltap_sinks.changelog import ChangeLog, Manifest, Mark, TableEntry
+from waltap_sinks.changelog import ChangeLog, LogPosition, Manifest, TableEntry
 from waltap_sinks.changelog.errors import RowsElsewhere
 from waltap_sinks.changelog.manifest import NOTHING
-from waltap_spark.source.catalogue import MANY, OWN, Columns, logged_tables
+from waltap_spark.source.catalogue import MANY, OWN, QueryColumns, logged_tables
 from waltap_spark.source.errors import ColumnsGrew, TableNotLogged
 from waltap_spark.source.offsets import FirstLsn
-from waltap_spark.source.options import Options, end_mark, start_mark
-from waltap_spark.source.rows import Limits, SegmentRows
+from waltap_spark.source.options import SourceOptions, end_mark, start_mark
+from waltap_spark.source.rows import RowLimits, SegmentRows
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -23,7 +23,7 @@ __all__ = ["LogTask", "TaskPlanner"]
 class LogTask(InputPartition):  # type: ignore[misc]
     """Segments that one task reads, in order, and which of their rows; plain values, since it travels."""
 
-    def __init__(self, segments: list[SegmentRows], limits: Limits) -> None:
+    def __init__(self, segments: list[SegmentRows], limits: RowLimits) -> None:
         super().__init__(len(segments))
         self.segments, self.limits = segments, limits
 
@@ -32,7 +32,11 @@ class TaskPlanner:
     """Turns manifests into tasks for one query, whose columns are looked up when it is made."""
 
     def __init__(
-        self, log: ChangeLog, options: Options, struct: "StructType", known: Mark | None = None
+        self,
+        log: ChangeLog,
+        options: SourceOptions,
+        struct: "StructType",
+        known: LogPosition | None = None,
     ) -> None:
         """``known``: where the log stood when ``struct`` was made, None: its reader made it.
         Tables of ``struct`` that the log does not have are those of a catalogue, or retired."""
@@ -48,8 +52,8 @@ class TaskPlanner:
         }
 
     def _known(
-        self, entry: TableEntry | None, table: str, struct: "StructType", gone: Mark
-    ) -> Columns:
+        self, entry: TableEntry | None, table: str, struct: "StructType", gone: LogPosition
+    ) -> QueryColumns:
         """Return the columns of a table as the query has them; ``gone``: behind what an entry is new where
         the log has none."""
         if self._options.table:
@@ -57,9 +61,9 @@ class TaskPlanner:
         else:
             names = list(struct[table].dataType.names)
         if entry is None:
-            return Columns(table=table, numbers=dict.fromkeys(names), mark=gone)
+            return QueryColumns(table=table, numbers=dict.fromkeys(names), mark=gone)
         columns = {each.name: each for each in entry.columns if each.name in names}
-        return Columns(
+        return QueryColumns(
             table=table,
             numbers=dict.fromkeys(names) | {name: each.number for name, each in columns.items()},
             mark=self._mark,
@@ -86,8 +90,10 @@ class TaskPlanner:
                 segments += self._segments(entry, manifest.mark)
         time = self._options.start.time
         if first is None:
-            return self._cut(segments, Limits(first_time=time))
-        return self._cut(segments, Limits(epoch=first.epoch, first_lsn=first.lsn, first_time=time))
+            return self._cut(segments, RowLimits(first_time=time))
+        return self._cut(
+            segments, RowLimits(epoch=first.epoch, first_lsn=first.lsn, first_time=time)
+        )
 
     def of_range(self, log: ChangeLog) -> list[LogTask]:
         """Return the tasks that read what the options want of ``log``, without rows of snapshots that were
@@ -110,12 +116,12 @@ class TaskPlanner:
             [
                 each
                 for epoch, entry in entries
-                for each in self._segments(entry, Mark(epoch, at.end_lsn, at.ordinal))
+                for each in self._segments(entry, LogPosition(epoch, at.end_lsn, at.ordinal))
             ],
             _limits(options, NOTHING.epoch if last is None else last.mark.epoch),
         )
 
-    def _called(self, entry: TableEntry, mark: Mark) -> dict[str, str] | None:
+    def _called(self, entry: TableEntry, mark: LogPosition) -> dict[str, str] | None:
         """Return what the query's columns are called in ``entry``, of the manifest at ``mark``; None where
         the query leaves the table out. Raises: ColumnsGrew."""
         columns = self._columns.get(entry.name)
@@ -131,7 +137,7 @@ class TaskPlanner:
             raise ColumnsGrew(f"{entry.name} has other types at {mark}: {', '.join(retyped)}")
         return columns.stored(entry)
 
-    def _segments(self, entry: TableEntry, mark: Mark) -> list[SegmentRows]:
+    def _segments(self, entry: TableEntry, mark: LogPosition) -> list[SegmentRows]:
         called = self._called(entry, mark)
         if called is None:
             return []
@@ -147,7 +153,7 @@ class TaskPlanner:
             for part in entry.segments
         ]
 
-    def _cut(self, segments: list[SegmentRows], limits: Limits) -> list[LogTask]:
+    def _cut(self, segments: list[SegmentRows], limits: RowLimits) -> list[LogTask]:
         """Put small segments together: a task costs more than reading a few rows."""
         tasks: list[LogTask] = []
         rows = 0
@@ -160,15 +166,17 @@ class TaskPlanner:
         return tasks
 
 
-def _logged(log: ChangeLog, options: Options, until: Mark | None = None) -> dict[str, TableEntry]:
+def _logged(
+    log: ChangeLog, options: SourceOptions, until: LogPosition | None = None
+) -> dict[str, TableEntry]:
     try:
         return logged_tables(log, options, until)
     except TableNotLogged:
         return {}
 
 
-def _limits(options: Options, epoch: int) -> Limits:
-    return Limits(
+def _limits(options: SourceOptions, epoch: int) -> RowLimits:
+    return RowLimits(
         epoch=epoch,
         first_lsn=options.start.lsn,
         end_lsn=options.end.lsn,

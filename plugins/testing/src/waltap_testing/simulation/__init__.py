@@ -12,8 +12,14 @@ says, tests of the connector find out on a real one.
 """
 
 from waltap_testing.simulation.clock import TimeStandsStill, VirtualClock
-from waltap_testing.simulation.destination import Destination
+from waltap_testing.simulation.destination import SimulatedDestination
 from waltap_testing.simulation.pipeline import SimulatedPipeline
-from waltap_testing.simulation.source import Source
+from waltap_testing.simulation.source import SimulatedSource
 
-__all__ = ["Destination", "SimulatedPipeline", "Source", "TimeStandsStill", "VirtualClock"]
+__all__ = [
+    "SimulatedDestination",
+    "SimulatedPipeline",
+    "SimulatedSource",
+    "TimeStandsStill",
+    "VirtualClock",
+]

@@ -1,4 +1,4 @@
-"""The connector of a `Source`: the contract, and nothing that a database would add to it."""
+"""The connector of a `SimulatedSource`: the contract, and nothing that a database would add to it."""
 
 from collections.abc import Iterator
 
@@ -7,19 +7,19 @@ from waltap.decode.message import Message
 from waltap.decode.relation import Relation
 from waltap.errors import ConnectionLost
 from waltap.offsets.offset import Offset, PartitionOffset, SnapshotProgress
-from waltap.snapshot.snapshotter import Known
+from waltap.snapshot.snapshotter import SnapshotFacts
 from waltap.source.connector import (
     ChangeStream,
-    Check,
     Connector,
     ConnectorContext,
+    PreflightCheck,
     SlotStatus,
-    Start,
+    StartPosition,
 )
 from waltap.source.position import Position
 from waltap.specs import ConnectorSpec
 from waltap.transactions.transaction import SnapshotRows
-from waltap_testing.simulation.source import Source
+from waltap_testing.simulation.source import SimulatedSource
 
 __all__ = ["connector_of"]
 
@@ -28,17 +28,17 @@ ROUND = 100
 """Transactions that one read gives at most."""
 
 
-def connector_of(source: Source) -> ConnectorSpec:
+def connector_of(source: SimulatedSource) -> ConnectorSpec:
     """Return the spec of a connector to ``source``."""
     return ConnectorSpec(
         name="simulated",
         summary="A server in memory.",
-        factory=lambda _properties, context: _Connector(source, context),
+        factory=lambda _properties, context: _SimulatedConnector(source, context),
     )
 
 
-class _Connector(Connector):
-    def __init__(self, source: Source, context: ConnectorContext) -> None:
+class _SimulatedConnector(Connector):
+    def __init__(self, source: SimulatedSource, context: ConnectorContext) -> None:
         if not source.reachable:
             source.refused += 1
             raise ConnectionLost("the server is not there")
@@ -46,13 +46,13 @@ class _Connector(Connector):
         self._generation, self._made_slot = source.generation, False
         self.server = ServerInfo(version_num=150000, system_id=SYSTEM, timeline=1)
 
-    def check(self, offset: Offset | None) -> list[Check]:
+    def check(self, offset: Offset | None) -> list[PreflightCheck]:
         return []
 
-    def prepare(self, offset: Offset | None) -> Start:
+    def prepare(self, offset: Offset | None) -> StartPosition:
         source = self._source
         self._alive()
-        known = Known(
+        known = SnapshotFacts(
             offset=offset is not None,
             snapshot_incomplete=offset is not None and offset.snapshot is not None,
             position_available=source.slot_lsn is not None,
@@ -74,14 +74,14 @@ class _Connector(Connector):
                 slot_created_lsn=lsn,
             )
             offset = Offset(partitions=dict.fromkeys(source.partitions, slot), snapshot=snapshot)
-        return Start(
+        return StartPosition(
             snapshot=offset.snapshot is not None,
             stream=self._context.snapshotter.streams(known),
             offset=offset,
             slot_created=self._made_slot,
         )
 
-    def snapshot(self, start: Start) -> Iterator[SnapshotRows]:
+    def snapshot(self, start: StartPosition) -> Iterator[SnapshotRows]:
         source = self._source
         for table, rows in source.tables.items():
             for at in range(0, max(1, len(rows)), source.piece_rows):
@@ -102,7 +102,7 @@ class _Connector(Connector):
         source, told = self._source, self._context.confirmable(position.end_lsn)
         if source.slot_lsn is not None:  # the first status tells where the stream starts
             source.slot_lsn = max(source.slot_lsn, told)
-        return _Stream(source, position)
+        return _SimulatedStream(source, position)
 
     def describe(self, relation: Relation) -> Relation:
         return relation
@@ -149,8 +149,8 @@ class _Connector(Connector):
             raise ConnectionLost("the link is cut")
 
 
-class _Stream(ChangeStream):
-    def __init__(self, source: Source, position: Position) -> None:
+class _SimulatedStream(ChangeStream):
+    def __init__(self, source: SimulatedSource, position: Position) -> None:
         assert source.slot_lsn is not None
         self._source, self._generation = source, source.generation
         start = max(position.end_lsn, source.slot_lsn)

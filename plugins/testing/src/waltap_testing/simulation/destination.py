@@ -10,11 +10,11 @@ from waltap.specs import SinkSpec
 from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
 from waltap_testing.simulation.clock import VirtualClock
 
-__all__ = ["Destination", "sink_of"]
+__all__ = ["SimulatedDestination", "sink_of"]
 
 
 @dataclass(slots=True)
-class Destination:
+class SimulatedDestination:
     """What arrived. ``durable`` are the serials of rows that a flush promised, in order; what was written
     and not flushed when its instance ended is lost. ``writes`` has the times and sizes of batches,
     ``flushes`` and ``heartbeats`` the times. ``positions`` are those of the last flush.
@@ -41,18 +41,18 @@ class Destination:
     closed: int = 0
 
 
-def sink_of(destination: Destination) -> SinkSpec:
+def sink_of(destination: SimulatedDestination) -> SinkSpec:
     """Return the spec of a sink that writes to ``destination``."""
 
     def build(_properties: object, context: SinkContext) -> Sink:
         destination.made += 1
-        return _Sink(destination, context)
+        return _SimulatedSink(destination, context)
 
     return SinkSpec(name="memory", summary="Memory.", factory=build)
 
 
-class _Sink(Sink):
-    def __init__(self, destination: Destination, context: SinkContext) -> None:
+class _SimulatedSink(Sink):
+    def __init__(self, destination: SimulatedDestination, context: SinkContext) -> None:
         self._destination, self._stopping = destination, context.stopping
         self.capabilities = SinkCapabilities(
             records=False,

@@ -15,20 +15,20 @@ from waltap.host import Host
 from waltap.offsets.memory_store import MemoryOffsetStore
 from waltap.pipeline import Engine, Limits
 from waltap.pipeline.properties import EngineProperties
-from waltap.snapshot.snapshotter import Known, Snapshotter
+from waltap.snapshot.snapshotter import SnapshotFacts, Snapshotter
 from waltap.specs import DecoderSpec, OffsetStoreSpec, SinkSpec, SnapshotterSpec
 from waltap_testing.simulation.clock import VirtualClock
 from waltap_testing.simulation.connector import connector_of
-from waltap_testing.simulation.destination import Destination, sink_of
-from waltap_testing.simulation.source import Source
+from waltap_testing.simulation.destination import SimulatedDestination, sink_of
+from waltap_testing.simulation.source import SimulatedSource
 
-__all__ = ["Observed", "SimulatedPipeline"]
+__all__ = ["ObservedNotices", "SimulatedPipeline"]
 
 NAME = "simulated"
 LONGEST_S = 30 * 24 * 3600.0
 
 
-class Observed:
+class ObservedNotices:
     """What observers were told, each with its time."""
 
     def __init__(self, clock: VirtualClock) -> None:
@@ -73,9 +73,12 @@ class SimulatedPipeline:
         **settings: Any,
     ) -> None:
         self.clock = VirtualClock()
-        self.source, self.destination = Source(self.clock), Destination(self.clock)
+        self.source, self.destination = (
+            SimulatedSource(self.clock),
+            SimulatedDestination(self.clock),
+        )
         self.store = MemoryOffsetStore()
-        self.observed = Observed(self.clock)
+        self.observed = ObservedNotices(self.clock)
         self.confirmable: Callable[[int], int] | None = None
         self._sink = sink or Component(sink_of(self.destination))
         self._transforms = tuple(transforms)
@@ -128,13 +131,13 @@ class SimulatedPipeline:
         )
 
 
-class _Initial(Snapshotter):
+class _SimulatedSnapshotter(Snapshotter):
     """Reads the rows that there are before the first change, once."""
 
-    def takes_snapshot(self, known: Known) -> bool:
+    def takes_snapshot(self, known: SnapshotFacts) -> bool:
         return known.snapshot_incomplete or not known.offset
 
-    def streams(self, known: Known) -> bool:
+    def streams(self, known: SnapshotFacts) -> bool:
         return True
 
 
@@ -150,5 +153,5 @@ _DECODER = DecoderSpec(
     capabilities=DecoderCapabilities(),
 )
 _SNAPSHOTTER = SnapshotterSpec(
-    name="simulated", summary="Once.", factory=lambda _properties: _Initial()
+    name="simulated", summary="Once.", factory=lambda _properties: _SimulatedSnapshotter()
 )

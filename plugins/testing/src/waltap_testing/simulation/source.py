@@ -10,13 +10,13 @@ from waltap.source.position import SOLE
 from waltap_testing.simulation.clock import VirtualClock
 from waltap_testing.workload import ITEMS
 
-__all__ = ["Committed", "Source"]
+__all__ = ["CommittedTransaction", "SimulatedSource"]
 
 STEP = 0x40
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommittedTransaction:
     """One transaction of the log, as a decoder gives it."""
 
     messages: tuple[Message, ...]
@@ -24,7 +24,7 @@ class Committed:
 
 
 @dataclass(slots=True)
-class Source:
+class SimulatedSource:
     """What happens on the server, and when. Times are seconds of the clock.
 
     ``tables`` is what a snapshot reads: relation → rows. ``read_s``: how long it takes to read a piece
@@ -40,7 +40,7 @@ class Source:
     existing: dict[str, tuple[str, str]] = field(default_factory=dict)
     read_s: float = 0.01
     piece_rows: int = 100
-    log: list[Committed] = field(default_factory=list)
+    log: list[CommittedTransaction] = field(default_factory=list)
     confirmed: list[tuple[float, int]] = field(default_factory=list)
     heartbeats: list[float] = field(default_factory=list)
     looks: list[float] = field(default_factory=list)
@@ -111,7 +111,7 @@ class Source:
 
     # --- what is asked of it ------------------------------------------------------------------
 
-    def after(self, lsn: int) -> Sequence[Committed]:
+    def after(self, lsn: int) -> Sequence[CommittedTransaction]:
         """Return the transactions that end after ``lsn``."""
         return [each for each in self.log if each.end_lsn > lsn]
 
@@ -127,4 +127,4 @@ class Source:
         end = Commit(
             lsn=commit, commit_lsn=commit, end_lsn=self._step(), commit_ts=ts, xid=self._xid
         )
-        self.log.append(Committed((begin, *changes, end), end.end_lsn))
+        self.log.append(CommittedTransaction((begin, *changes, end), end.end_lsn))

@@ -4,51 +4,57 @@ It makes corner cases and faults of the protocol repeatable: half frames, cuts, 
 SQLSTATE, keepalives that ask, silence; and it notes all feedback. Beside real servers, not instead.
 """
 
-from waltap_testing.walsender.answers import Answer, CopyOut, Done, Query, Rows
-from waltap_testing.walsender.capture import Capture, load_capture
-from waltap_testing.walsender.forward import READS, Forward
+from waltap_testing.walsender.answers import (
+    Answer,
+    CommandAnswer,
+    CopyOut,
+    ReceivedQuery,
+    RowsAnswer,
+)
+from waltap_testing.walsender.capture import WireCapture, load_capture
+from waltap_testing.walsender.forward import READS, QueryForwarder
 from waltap_testing.walsender.script import (
-    Confirmed,
+    AwaitConfirmed,
+    AwaitFeedback,
     CopyDone,
-    Cut,
-    Half,
-    Heard,
-    Keepalive,
-    Pause,
-    Pieces,
-    Raw,
-    Script,
+    CutConnection,
+    PauseSeconds,
+    SendHalf,
+    SendKeepalive,
+    SendPieces,
+    SendRaw,
     ServerError,
     Step,
+    StreamScript,
     XLogData,
 )
-from waltap_testing.walsender.server import ScriptFailed, Walsender
-from waltap_testing.walsender.wire import Feedback
+from waltap_testing.walsender.server import ScriptedWalsender, ScriptFailed
+from waltap_testing.walsender.wire import StandbyStatus
 
 __all__ = [
     "READS",
     "Answer",
-    "Capture",
-    "Confirmed",
+    "AwaitConfirmed",
+    "AwaitFeedback",
+    "CommandAnswer",
     "CopyDone",
     "CopyOut",
-    "Cut",
-    "Done",
-    "Feedback",
-    "Forward",
-    "Half",
-    "Heard",
-    "Keepalive",
-    "Pause",
-    "Pieces",
-    "Query",
-    "Raw",
-    "Rows",
-    "Script",
+    "CutConnection",
+    "PauseSeconds",
+    "QueryForwarder",
+    "ReceivedQuery",
+    "RowsAnswer",
     "ScriptFailed",
+    "ScriptedWalsender",
+    "SendHalf",
+    "SendKeepalive",
+    "SendPieces",
+    "SendRaw",
     "ServerError",
+    "StandbyStatus",
     "Step",
-    "Walsender",
+    "StreamScript",
+    "WireCapture",
     "XLogData",
     "load_capture",
 ]

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from waltap.source.position import lsn_text
 from waltap_testing.walsender.script import ServerError
 
-__all__ = ["Answer", "AnswerBook", "CopyOut", "Done", "Query", "Rows"]
+__all__ = ["Answer", "AnswerBook", "CommandAnswer", "CopyOut", "ReceivedQuery", "RowsAnswer"]
 
 TEXT, INT4, INT8 = 25, 23, 20
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class ReceivedQuery:
     """One query; ``parameters`` are the values bound by the extended protocol, bytes where they came
     in binary form, and ``types`` their type OIDs (0: not said)."""
 
@@ -23,7 +23,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowsAnswer:
     """A result: columns as names or (name, type OID), rows of texts (None: NULL)."""
 
     columns: Sequence[str | tuple[str, int]]
@@ -35,7 +35,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class CommandAnswer:
     """A command that gives no rows."""
 
     tag: str
@@ -49,8 +49,8 @@ class CopyOut:
     columns: int = 1
 
 
-Answer = Rows | Done | CopyOut | ServerError
-Answering = Answer | Sequence[Answer | None] | Callable[[Query], Answer]
+Answer = RowsAnswer | CommandAnswer | CopyOut | ServerError
+Answering = Answer | Sequence[Answer | None] | Callable[[ReceivedQuery], Answer]
 """An answer; or several, given in turn, the last for ever (None: what a walsender does); or a
 function of the query."""
 
@@ -71,12 +71,12 @@ class AnswerBook:
     wal_end: int
     _used: dict[str, int] = field(default_factory=dict)
 
-    def find(self, query: Query) -> Answer | None:
+    def find(self, query: ReceivedQuery) -> Answer | None:
         """Return the given answer, else a walsender's own; None: nobody knows."""
         answer = self.scripted(query)
         return self._own(query.text.strip().rstrip(";")) if answer is None else answer
 
-    def scripted(self, query: Query) -> Answer | None:
+    def scripted(self, query: ReceivedQuery) -> Answer | None:
         """Return the given answer, None when there is none for this query, or not this time."""
         for pattern, answering in self.given.items():
             if re.search(pattern, query.text, re.IGNORECASE | re.DOTALL):
@@ -93,18 +93,18 @@ class AnswerBook:
             case ["IDENTIFY_SYSTEM"]:
                 columns = [("systemid", TEXT), ("timeline", INT8), ("xlogpos", TEXT)]
                 row = [self.system_id, str(self.timeline), lsn_text(self.wal_end), self.database]
-                return Rows([*columns, ("dbname", TEXT)], [row])
+                return RowsAnswer([*columns, ("dbname", TEXT)], [row])
             case ["SHOW"] if len(words) == 2:
                 name = words[1].lower()
                 if name in self.settings:
-                    return Rows([name], [[self.settings[name]]])
+                    return RowsAnswer([name], [[self.settings[name]]])
                 return ServerError("42704", f'unrecognized configuration parameter "{name}"')
             case ["CREATE_REPLICATION_SLOT"]:
                 return self._slot(text)
             case ["DROP_REPLICATION_SLOT"]:
-                return Done("DROP_REPLICATION_SLOT")
+                return CommandAnswer("DROP_REPLICATION_SLOT")
             case [("BEGIN" | "COMMIT" | "ROLLBACK" | "SET") as word]:
-                return Done(word)
+                return CommandAnswer(word)
         return None
 
     def _slot(self, text: str) -> Answer:
@@ -119,4 +119,4 @@ class AnswerBook:
         exports = not re.search(r"'(nothing|use)'|NOEXPORT|USE_SNAPSHOT", options, re.IGNORECASE)
         columns = ["slot_name", "consistent_point", "snapshot_name", "output_plugin"]
         snapshot = "00000003-00000001-1" if exports else None
-        return Rows(columns, [[name, lsn_text(self.wal_end), snapshot, plugin]])
+        return RowsAnswer(columns, [[name, lsn_text(self.wal_end), snapshot, plugin]])

@@ -19,22 +19,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from waltap_testing.walsender.answers import Answer, Answering, Done, Rows
-from waltap_testing.walsender.script import Heard, Raw, Script, ServerError, Step
+from waltap_testing.walsender.answers import Answer, Answering, CommandAnswer, RowsAnswer
+from waltap_testing.walsender.script import AwaitFeedback, SendRaw, ServerError, Step, StreamScript
 
-__all__ = ["Capture", "load_capture"]
+__all__ = ["WireCapture", "load_capture"]
 
 
 @dataclass(frozen=True, slots=True)
-class Capture:
+class WireCapture:
     """What a file holds. ``frames`` are the (WAL start, payload) of its XLogData messages."""
 
-    scripts: tuple[Script, ...]
+    scripts: tuple[StreamScript, ...]
     answers: dict[str, Answering]
     frames: tuple[tuple[int, bytes], ...]
 
 
-def load_capture(path: Path) -> Capture:
+def load_capture(path: Path) -> WireCapture:
     """Read a recorded conversation. Raises: ValueError naming the line that is not one."""
     scripts: list[list[Step]] = []
     answers: dict[str, list[Answer | None]] = {}
@@ -49,24 +49,26 @@ def load_capture(path: Path) -> Capture:
                 answers.setdefault(f"^{re.escape(event['sql'])}$", []).append(answer)
             elif "recv" in event and scripts:
                 payload = bytes.fromhex(event["recv"])
-                scripts[-1].append(Raw(payload))
+                scripts[-1].append(SendRaw(payload))
                 if payload[:1] == b"w":
                     frames.append((int.from_bytes(payload[1:9]), payload[25:]))
             elif "send" in event and scripts:
-                scripts[-1].append(Heard())
+                scripts[-1].append(AwaitFeedback())
         except (ValueError, KeyError, TypeError, AttributeError) as cause:
             text = f"{path.name}, line {number}: not an event of a recorded conversation: {cause}"
             raise ValueError(text) from cause
-    played = tuple(Script(tuple(steps)) for steps in scripts)
-    return Capture(played, dict(answers), tuple(frames))
+    played = tuple(StreamScript(tuple(steps)) for steps in scripts)
+    return WireCapture(played, dict(answers), tuple(frames))
 
 
 def _answer(event: dict[str, Any]) -> Answer | None:
     match event["status"]:
         case "TUPLES_OK":
-            return Rows(list(zip(event["columns"], event["types"], strict=True)), event["rows"])
+            return RowsAnswer(
+                list(zip(event["columns"], event["types"], strict=True)), event["rows"]
+            )
         case "COMMAND_OK":
-            return Done(event["sql"].split()[0])
+            return CommandAnswer(event["sql"].split()[0])
         case "FATAL_ERROR":
             detail = event.get("detail") or ""
             return ServerError(event["sqlstate"], event["message"], detail=detail)

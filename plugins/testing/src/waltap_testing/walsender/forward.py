@@ -9,19 +9,19 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from waltap_testing.walsender.answers import Answer, Done, Query, Rows
+from waltap_testing.walsender.answers import Answer, CommandAnswer, ReceivedQuery, RowsAnswer
 from waltap_testing.walsender.script import ServerError
 
 if TYPE_CHECKING:
     from psycopg import pq
 
-__all__ = ["READS", "Forward"]
+__all__ = ["READS", "QueryForwarder"]
 
 READS = r"^\s*(SELECT|WITH|SET|SHOW|RESET)\b"
 """What may be forwarded without changing anything: reads, and settings of the session."""
 
 
-class Forward:
+class QueryForwarder:
     """Runs queries on the server of ``dsn``, one after the other through one connection.
 
     Needs psycopg. Close it before the database is to be dropped.
@@ -32,7 +32,7 @@ class Forward:
         self._lock = threading.Lock()
         self._connection: pq.abc.PGconn | None = None
 
-    def __call__(self, query: Query) -> Answer:
+    def __call__(self, query: ReceivedQuery) -> Answer:
         """Return what the server answers."""
         from psycopg import pq
 
@@ -43,7 +43,7 @@ class Forward:
         if result.status == pq.ExecStatus.TUPLES_OK:
             return _rows(result)
         if result.status == pq.ExecStatus.COMMAND_OK:
-            return Done((result.command_status or b"").decode())
+            return CommandAnswer((result.command_status or b"").decode())
         sqlstate = result.error_field(pq.DiagnosticField.SQLSTATE) or b"08006"
         text = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message
         return ServerError(sqlstate.decode(), text.decode())
@@ -63,7 +63,7 @@ class Forward:
                 self._connection = None
 
 
-def _run(connection: "pq.abc.PGconn", query: Query) -> "pq.abc.PGresult":
+def _run(connection: "pq.abc.PGconn", query: ReceivedQuery) -> "pq.abc.PGresult":
     if not query.parameters:
         return connection.exec_(query.text.encode())
     values = [v.encode() if isinstance(v, str) else v for v in query.parameters]
@@ -72,13 +72,13 @@ def _run(connection: "pq.abc.PGconn", query: Query) -> "pq.abc.PGresult":
     return connection.exec_params(query.text.encode(), values, types, formats)
 
 
-def _rows(result: "pq.abc.PGresult") -> Rows:
+def _rows(result: "pq.abc.PGresult") -> RowsAnswer:
     columns = [((result.fname(n) or b"").decode(), result.ftype(n)) for n in range(result.nfields)]
     rows = [
         [_text(result.get_value(row, column)) for column in range(result.nfields)]
         for row in range(result.ntuples)
     ]
-    return Rows(columns, rows)
+    return RowsAnswer(columns, rows)
 
 
 def _text(value: bytes | None) -> str | None:

@@ -11,19 +11,19 @@ from dataclasses import dataclass, field
 from waltap_testing.walsender import wire
 
 __all__ = [
-    "Confirmed",
+    "AwaitConfirmed",
+    "AwaitFeedback",
     "CopyDone",
-    "Cut",
-    "Half",
-    "Heard",
-    "Keepalive",
-    "Pause",
-    "Pieces",
-    "Raw",
-    "Script",
+    "CutConnection",
+    "PauseSeconds",
+    "SendHalf",
+    "SendKeepalive",
+    "SendPieces",
+    "SendRaw",
     "Sending",
     "ServerError",
     "Step",
+    "StreamScript",
     "XLogData",
 ]
 
@@ -49,7 +49,7 @@ class XLogData:
 
 
 @dataclass(frozen=True, slots=True)
-class Keepalive:
+class SendKeepalive:
     """A primary keepalive; ``reply`` asks the client to answer at once."""
 
     wal_end: int
@@ -62,7 +62,7 @@ class Keepalive:
 
 
 @dataclass(frozen=True, slots=True)
-class Raw:
+class SendRaw:
     """A CopyData message with any payload: recorded frames, or frames no server sends."""
 
     payload: bytes
@@ -72,11 +72,11 @@ class Raw:
         return wire.copy_data(self.payload)
 
 
-Sending = XLogData | Keepalive | Raw
+Sending = XLogData | SendKeepalive | SendRaw
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class SendPieces:
     """``of`` in several writes: after ``sizes[0]`` bytes, ``sizes[1]`` more …, then the rest, with
     ``gap`` seconds between them so that the client sees each piece alone.
     """
@@ -87,22 +87,22 @@ class Pieces:
 
 
 @dataclass(frozen=True, slots=True)
-class Half:
-    """The first ``keep`` bytes of ``of``, and never the rest. A `Cut` usually follows."""
+class SendHalf:
+    """The first ``keep`` bytes of ``of``, and never the rest. A `CutConnection` usually follows."""
 
     of: Sending
     keep: int
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class PauseSeconds:
     """Silence for ``seconds``; ends early when the client leaves."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Confirmed:
+class AwaitConfirmed:
     """Waits until a status update confirmed (flushed) at least ``lsn``."""
 
     lsn: int
@@ -110,7 +110,7 @@ class Confirmed:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class AwaitFeedback:
     """Waits for ``count`` status updates since the last frame was sent, whatever they say."""
 
     count: int = 1
@@ -148,7 +148,7 @@ class CopyDone:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class CutConnection:
     """The connection is gone without a word; ``reset``: with a TCP reset, not an orderly close."""
 
     reset: bool = False
@@ -156,21 +156,21 @@ class Cut:
 
 Step = (
     XLogData
-    | Keepalive
-    | Raw
-    | Pieces
-    | Half
-    | Pause
-    | Confirmed
-    | Heard
+    | SendKeepalive
+    | SendRaw
+    | SendPieces
+    | SendHalf
+    | PauseSeconds
+    | AwaitConfirmed
+    | AwaitFeedback
     | ServerError
     | CopyDone
-    | Cut
+    | CutConnection
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class StreamScript:
     """The steps of one START_REPLICATION. ``matches``, a regular expression, must be found in the
     command or the client gets an error: so a test also pins what was asked for.
     """

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from waltap_testing.walsender.answers import AnswerBook, Answering, Query
-from waltap_testing.walsender.script import Script, ServerError, Step
-from waltap_testing.walsender.session import Session
-from waltap_testing.walsender.wire import Feedback
+from waltap_testing.walsender.answers import AnswerBook, Answering, ReceivedQuery
+from waltap_testing.walsender.script import ServerError, Step, StreamScript
+from waltap_testing.walsender.session import ClientSession
+from waltap_testing.walsender.wire import StandbyStatus
 
-__all__ = ["ScriptFailed", "Walsender"]
+__all__ = ["ScriptFailed", "ScriptedWalsender"]
 
 PARAMETERS = {
     "server_version": "15.20",
@@ -45,11 +45,11 @@ class ScriptFailed(AssertionError):
     """The conversation did not go as the script says."""
 
 
-class Walsender:
+class ScriptedWalsender:
     """A PostgreSQL walsender that follows scripts and notes everything the client says.
 
     The n-th START_REPLICATION, over all connections, plays the n-th of ``scripts`` (a list of
-    steps, or a `Script`). Queries are answered by ``answers`` (regular expression → answer), then
+    steps, or a `StreamScript`). Queries are answered by ``answers`` (regular expression → answer), then
     as a walsender would; what nobody knows is an error and is listed in ``unanswered``. The first
     connections are refused with ``refusals``, one each. It trusts whoever comes, refuses TLS, and
     listens on 127.0.0.1 only.
@@ -67,7 +67,7 @@ class Walsender:
 
     def __init__(
         self,
-        *scripts: Script | Sequence[Step],
+        *scripts: StreamScript | Sequence[Step],
         answers: Mapping[str, Answering] | None = None,
         settings: Mapping[str, str] | None = None,
         parameters: Mapping[str, str] | None = None,
@@ -77,7 +77,9 @@ class Walsender:
         database: str = "postgres",
         wal_end: int = 0x1000000,
     ) -> None:
-        self._scripts = [s if isinstance(s, Script) else Script(tuple(s)) for s in scripts]
+        self._scripts = [
+            s if isinstance(s, StreamScript) else StreamScript(tuple(s)) for s in scripts
+        ]
         self._refusals = list(refusals)
         self._parameters = {**PARAMETERS, **(parameters or {})}
         self._book = AnswerBook(
@@ -89,7 +91,7 @@ class Walsender:
             wal_end=wal_end,
         )
         self.database = database
-        self.sessions: list[Session] = []
+        self.sessions: list[ClientSession] = []
         self._started_streams = 0
         self._changed = threading.Condition()
         self._since = time.monotonic()
@@ -112,7 +114,7 @@ class Walsender:
         return f"host=127.0.0.1 port={self.port} user=postgres dbname={self.database}"
 
     @property
-    def feedback(self) -> list[Feedback]:
+    def feedback(self) -> list[StandbyStatus]:
         """Return the status updates of all connections, by time of arrival."""
         with self._changed:
             updates = [update for session in self.sessions for update in session.feedback]
@@ -124,7 +126,7 @@ class Walsender:
         return [query.text for session in self.sessions for query in session.queries]
 
     @property
-    def unanswered(self) -> list[Query]:
+    def unanswered(self) -> list[ReceivedQuery]:
         """Return the queries that nobody knew an answer to."""
         return [query for session in self.sessions for query in session.unanswered]
 
@@ -133,7 +135,7 @@ class Walsender:
         """Return how many START_REPLICATION commands were let in."""
         return self._started_streams
 
-    def wait(self, until: Callable[["Walsender"], bool], within: float = 60.0) -> None:
+    def wait(self, until: Callable[["ScriptedWalsender"], bool], within: float = 60.0) -> None:
         """Wait until ``until(self)`` holds. Raises: ScriptFailed when it does not ``within`` s."""
         with self._changed:
             held = self._changed.wait_for(lambda: until(self), within)
@@ -174,7 +176,7 @@ class Walsender:
                 connection, _ = listener.accept()
             except OSError:
                 return
-            session = Session(
+            session = ClientSession(
                 connection,
                 answers=self._book,
                 next_script=self._next_script,
@@ -188,7 +190,7 @@ class Walsender:
                 self._changed.notify_all()
             self._spawn(session.serve)
 
-    def _next_script(self) -> Script | None:
+    def _next_script(self) -> StreamScript | None:
         with self._changed:
             number, self._started_streams = self._started_streams, self._started_streams + 1
             self._changed.notify_all()

@@ -15,35 +15,41 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from waltap_testing.walsender import wire
-from waltap_testing.walsender.answers import Answer, AnswerBook, Done, Query, Rows
+from waltap_testing.walsender.answers import (
+    Answer,
+    AnswerBook,
+    CommandAnswer,
+    ReceivedQuery,
+    RowsAnswer,
+)
 from waltap_testing.walsender.script import (
-    Confirmed,
+    AwaitConfirmed,
+    AwaitFeedback,
     CopyDone,
-    Cut,
-    Half,
-    Heard,
-    Keepalive,
-    Pause,
-    Pieces,
-    Raw,
-    Script,
+    CutConnection,
+    PauseSeconds,
+    SendHalf,
+    SendKeepalive,
+    SendPieces,
+    SendRaw,
     ServerError,
     Step,
+    StreamScript,
     XLogData,
 )
 
-__all__ = ["Session"]
+__all__ = ["ClientSession"]
 
 SPOKEN_MINOR = 0
 LAST_WORDS_SECONDS = 5.0
 REPLICATES = ("true", "on", "yes", "1", "database")
 
 
-class _Over(Exception):
+class _ConversationOver(Exception):
     """The conversation is over: the client left, or the script closed the connection."""
 
 
-class Session:
+class ClientSession:
     """What one client did. Read its lists freely; they only ever grow."""
 
     def __init__(
@@ -51,16 +57,16 @@ class Session:
         connection: socket.socket,
         *,
         answers: AnswerBook,
-        next_script: Callable[[], Script | None],
+        next_script: Callable[[], StreamScript | None],
         parameters: dict[str, str],
         refusal: ServerError | None,
         changed: threading.Condition,
         started: float,
     ) -> None:
         self.parameters: dict[str, str] = {}
-        self.queries: list[Query] = []
-        self.unanswered: list[Query] = []
-        self.feedback: list[wire.Feedback] = []
+        self.queries: list[ReceivedQuery] = []
+        self.unanswered: list[ReceivedQuery] = []
+        self.feedback: list[wire.StandbyStatus] = []
         self.copied: list[bytes] = []
         self.failure: str | None = None
         self.ended = False
@@ -72,8 +78,8 @@ class Session:
         self._left = self._done = False
         self._heard = 0
         self._transaction = "I"
-        self._statements: dict[bytes, Query] = {}
-        self._portals: dict[bytes, tuple[Query, Answer]] = {}
+        self._statements: dict[bytes, ReceivedQuery] = {}
+        self._portals: dict[bytes, tuple[ReceivedQuery, Answer]] = {}
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     # --- threads ---
@@ -91,7 +97,7 @@ class Session:
             finally:
                 self._part()
                 thread.join()
-        except (_Over, OSError):
+        except (_ConversationOver, OSError):
             pass
         except (ValueError, UnicodeDecodeError, struct.error) as wrong:
             self._fail(f"the client sent what no client sends: {wrong}")
@@ -124,7 +130,7 @@ class Session:
         try:
             while data := self._socket.recv(65536):
                 for item in messages.feed(data):
-                    if not isinstance(item, wire.Startup):
+                    if not isinstance(item, wire.StartupMessage):
                         self._take(*item)
         except ValueError as wrong:
             self._fail(f"the client sent what no client sends: {wrong}")
@@ -155,7 +161,7 @@ class Session:
         messages = wire.FrontendMessages()
         while data := self._socket.recv(65536):
             for item in messages.feed(data):
-                if not isinstance(item, wire.Startup):
+                if not isinstance(item, wire.StartupMessage):
                     self._take(*item)
                 elif item.code in (wire.SSL, wire.GSS):
                     self._send(b"N")
@@ -170,7 +176,7 @@ class Session:
                     return messages
         return None
 
-    def _welcome(self, startup: wire.Startup) -> None:
+    def _welcome(self, startup: wire.StartupMessage) -> None:
         greeting = b""
         extensions = [name for name in startup.parameters if name.startswith("_pq_.")]
         if startup.code & 0xFFFF > SPOKEN_MINOR or extensions:
@@ -197,7 +203,7 @@ class Session:
                 failed = not self._extended(kind, body)
 
     def _simple(self, text: str) -> None:
-        query = Query(text)
+        query = ReceivedQuery(text)
         self.queries.append(query)
         if text.lstrip().upper().startswith("START_REPLICATION"):
             refused = self._answers.scripted(query)
@@ -209,13 +215,13 @@ class Session:
             self._give(self._answer(query))
         self._send(wire.ready(self._transaction))
 
-    def _answer(self, query: Query) -> Answer:
+    def _answer(self, query: ReceivedQuery) -> Answer:
         answer = self._answers.find(query)
         if answer is None:
             self.unanswered.append(query)
             return ServerError("0A000", f"the scripted server has no answer to: {query.text}")
         word = query.text.lstrip()[:6].upper()
-        if isinstance(answer, Done) and word.startswith("BEGIN"):
+        if isinstance(answer, CommandAnswer) and word.startswith("BEGIN"):
             self._transaction = "T"
         elif word in ("COMMIT", "ROLLBA"):
             self._transaction = "I"
@@ -225,10 +231,10 @@ class Session:
         if isinstance(answer, ServerError):
             self._send(answer.encoded())
             if answer.severity != "ERROR":
-                raise _Over
-        elif isinstance(answer, Done):
+                raise _ConversationOver
+        elif isinstance(answer, CommandAnswer):
             self._send(wire.command_complete(answer.tag))
-        elif isinstance(answer, Rows):
+        elif isinstance(answer, RowsAnswer):
             head = b"" if described else wire.row_description(answer.described())
             rows = b"".join(wire.data_row(row) for row in answer.rows)
             self._send(head + rows + wire.command_complete(f"SELECT {len(answer.rows)}"))
@@ -247,7 +253,7 @@ class Session:
             name, sql, rest = body.split(b"\0", 2)
             (count,) = struct.unpack_from("!h", rest)
             types = struct.unpack_from(f"!{count}I", rest, 2)
-            self._statements[name] = Query(sql.decode(), types=types)
+            self._statements[name] = ReceivedQuery(sql.decode(), types=types)
             self._send(wire.message(b"1"))
         elif kind == b"B":
             portal, name, rest = body.split(b"\0", 2)
@@ -259,7 +265,7 @@ class Session:
             self._send(wire.message(b"3"))
         elif kind == b"D" and body[:1] == b"P":
             answer = self._portals[body[1:].rstrip(b"\0")][1]
-            columns = answer.described() if isinstance(answer, Rows) else []
+            columns = answer.described() if isinstance(answer, RowsAnswer) else []
             self._send(wire.row_description(columns) if columns else wire.message(b"n"))
         elif kind == b"D":
             query = self._statements[body[1:].rstrip(b"\0")]
@@ -299,10 +305,10 @@ class Session:
     def _play(self, step: Step) -> bool:
         """Play one step; False when it ended the stream."""
         match step:
-            case XLogData() | Keepalive() | Raw():
+            case XLogData() | SendKeepalive() | SendRaw():
                 self._heard = len(self.feedback)
                 self._send(step.encoded())
-            case Pieces(of, sizes, gap):
+            case SendPieces(of, sizes, gap):
                 self._heard = len(self.feedback)
                 data = of.encoded()
                 for size in sizes:
@@ -310,17 +316,17 @@ class Session:
                     data = data[size:]
                     self._wait(lambda: self._done, gap)
                 self._send(data)
-            case Half(of, keep):
+            case SendHalf(of, keep):
                 self._send(of.encoded()[:keep])
-            case Pause(seconds):
+            case PauseSeconds(seconds):
                 self._wait(lambda: self._done, seconds)
-            case Confirmed(lsn, within):
+            case AwaitConfirmed(lsn, within):
                 self._expect(
                     lambda: any(update.flushed >= lsn for update in self.feedback),
                     within,
                     f"LSN {lsn:#x} was never confirmed",
                 )
-            case Heard(count, within):
+            case AwaitFeedback(count, within):
                 self._heard += count
                 self._expect(
                     lambda: len(self.feedback) >= self._heard,
@@ -330,7 +336,7 @@ class Session:
             case ServerError():
                 self._send(step.encoded())
                 if step.severity != "ERROR":
-                    raise _Over
+                    raise _ConversationOver
                 self._send(wire.ready("I"))
                 return False
             case CopyDone():
@@ -339,23 +345,23 @@ class Session:
                 self._send(wire.command_complete("COPY 0"))
                 self._send(wire.command_complete("START_REPLICATION") + wire.ready("I"))
                 return False
-            case Cut(reset):
+            case CutConnection(reset):
                 if reset:
                     self.drop(reset=True)
-                raise _Over
+                raise _ConversationOver
         return True
 
     def _expect(self, holds: Callable[[], bool], within: float, otherwise: str) -> None:
         if not self._wait(lambda: holds() or self._done, within):
             self._fail(f"{otherwise} within {within} s")
-            raise _Over
+            raise _ConversationOver
 
     def _wait(self, holds: Callable[[], bool], seconds: float | None) -> bool:
         """Wait until ``holds`` or the time is up; tell whether it holds. Raises: _Over."""
         with self._changed:
             self._changed.wait_for(lambda: holds() or self._left, seconds)
             if self._left and not holds():
-                raise _Over
+                raise _ConversationOver
             return holds()
 
     def _fail(self, text: str) -> None:

@@ -11,9 +11,9 @@ from struct import Struct, pack, unpack_from
 
 __all__ = [
     "EPOCH_US",
-    "Feedback",
     "FrontendMessages",
-    "Startup",
+    "StandbyStatus",
+    "StartupMessage",
     "authentication_ok",
     "backend_key",
     "command_complete",
@@ -44,7 +44,7 @@ LARGEST_MESSAGE = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
-class Startup:
+class StartupMessage:
     """The first message of a connection: a request code or protocol version, and its parameters."""
 
     code: int
@@ -52,7 +52,7 @@ class Startup:
 
 
 @dataclass(frozen=True, slots=True)
-class Feedback:
+class StandbyStatus:
     """One standby status update. ``client_time`` is µs since 1970 UTC as the client says;
     ``seconds`` is when it arrived, counted from the server's start.
     """
@@ -161,7 +161,7 @@ def keepalive(wal_end: int, sent: int, *, reply: bool) -> bytes:
 # --- what the client says ---
 
 
-def parse_feedback(payload: bytes, seconds: float) -> Feedback | None:
+def parse_feedback(payload: bytes, seconds: float) -> StandbyStatus | None:
     """Return the standby status update in ``payload`` of CopyData, None when it is another kind.
 
     Raises: ValueError when it says it is one and is not (PostgreSQL answers 08P01).
@@ -172,7 +172,7 @@ def parse_feedback(payload: bytes, seconds: float) -> Feedback | None:
         text = f"standby status update of {len(payload)} bytes, must be {STATUS.size}"
         raise ValueError(text)
     _, written, flushed, applied, time, reply = STATUS.unpack(payload)
-    return Feedback(written, flushed, applied, time + EPOCH_US, bool(reply), seconds)
+    return StandbyStatus(written, flushed, applied, time + EPOCH_US, bool(reply), seconds)
 
 
 class FrontendMessages:
@@ -182,7 +182,7 @@ class FrontendMessages:
         self._buffer = bytearray()
         self._started = False
 
-    def feed(self, data: bytes) -> Iterator[Startup | tuple[bytes, bytes]]:
+    def feed(self, data: bytes) -> Iterator[StartupMessage | tuple[bytes, bytes]]:
         """Yield what is complete: a Startup at first, then (type, body).
 
         Raises: ValueError for a length that no client sends.
@@ -208,15 +208,15 @@ class FrontendMessages:
                 yield startup
 
 
-def _startup(body: bytes) -> Startup:
+def _startup(body: bytes) -> StartupMessage:
     if len(body) < 4:
         text = "startup packet ends early"
         raise ValueError(text)
     (code,) = unpack_from("!I", body)
     if code in (CANCEL, SSL, GSS):
-        return Startup(code, {})
+        return StartupMessage(code, {})
     words = [word.decode() for word in body[4:].rstrip(b"\0").split(b"\0")]
-    return Startup(code, dict(zip(words[::2], words[1::2], strict=False)))
+    return StartupMessage(code, dict(zip(words[::2], words[1::2], strict=False)))
 
 
 def _text(value: str) -> bytes:

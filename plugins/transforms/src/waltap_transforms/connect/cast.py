@@ -11,7 +11,7 @@ from waltap.config.property import CommaList, declare
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordUnfit
 from waltap.format.schema_memory import SchemaMemory
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.mapping.java_number import float_text
 from waltap_transforms.connect.java_number import (
     DECIMAL,
@@ -37,18 +37,18 @@ __all__ = ["CAST"]
 
 PURPOSE = "cast fields of"
 TARGETS = {
-    "int8": Kind.INT8,
-    "int16": Kind.INT16,
-    "int32": Kind.INT32,
-    "int64": Kind.INT64,
-    "float32": Kind.FLOAT32,
-    "float64": Kind.FLOAT64,
-    "boolean": Kind.BOOLEAN,
-    "string": Kind.STRING,
+    "int8": ConnectKind.INT8,
+    "int16": ConnectKind.INT16,
+    "int32": ConnectKind.INT32,
+    "int64": ConnectKind.INT64,
+    "float32": ConnectKind.FLOAT32,
+    "float64": ConnectKind.FLOAT64,
+    "boolean": ConnectKind.BOOLEAN,
+    "string": ConnectKind.STRING,
 }
-BITS = {Kind.INT8: 8, Kind.INT16: 16, Kind.INT32: 32, Kind.INT64: 64}
+BITS = {ConnectKind.INT8: 8, ConnectKind.INT16: 16, ConnectKind.INT32: 32, ConnectKind.INT64: 64}
 LOGICAL = TEMPORAL | {DECIMAL}
-COMPOUND = frozenset({Kind.ARRAY, Kind.MAP, Kind.STRUCT})
+COMPOUND = frozenset({ConnectKind.ARRAY, ConnectKind.MAP, ConnectKind.STRUCT})
 
 To = Callable[[Any], Any]
 
@@ -69,9 +69,9 @@ class CastProperties(NullToDefault):
         self.targets()
         return self
 
-    def targets(self) -> dict[str | None, Kind]:
+    def targets(self) -> dict[str | None, ConnectKind]:
         """Return field → type, None → that of the whole. Raises: ValueError."""
-        found: dict[str | None, Kind] = {}
+        found: dict[str | None, ConnectKind] = {}
         for entry in self.spec:
             *names, word = (part.strip() for part in entry.split(":"))
             if len(names) > 1:
@@ -118,7 +118,7 @@ def _change(properties: CastProperties) -> Change:
 
 
 def _cast_struct(
-    schema: Schema, targets: dict[str | None, Kind], *, with_defaults: bool
+    schema: Schema, targets: dict[str | None, ConnectKind], *, with_defaults: bool
 ) -> tuple[Schema, To]:
     fields, casts, defaults = [], [], []
     for field in schema.fields:
@@ -146,7 +146,7 @@ def _cast_struct(
     return replace(schema, fields=tuple(fields)), cast
 
 
-def _cast_schema(schema: Schema, target: Kind, *, basics: Schema | None) -> Schema:
+def _cast_schema(schema: Schema, target: ConnectKind, *, basics: Schema | None) -> Schema:
     """Return the schema of cast values: optional as ``schema`` is, with its default cast; the whole keeps
     name, version, doc and parameters too (``basics``)."""
     default = schema.default
@@ -164,24 +164,24 @@ def _cast_schema(schema: Schema, target: Kind, *, basics: Schema | None) -> Sche
     )
 
 
-def _caster(schema: Schema, target: Kind, what: str) -> To:
+def _caster(schema: Schema, target: ConnectKind, what: str) -> To:
     """Return what casts values of ``schema``; it raises RecordUnfit."""
     if schema.kind in COMPOUND:
         return _refusal(f"{what} is of type {schema.kind.value}, which cannot be cast")
     read: To = lambda value: value  # noqa: E731 - it is replaced below
-    if schema.kind is Kind.BYTES:
+    if schema.kind is ConnectKind.BYTES:
         if schema.name == DECIMAL:
             scale = scale_of(schema)
             read = lambda value: decimal_of(value, scale)  # noqa: E731
-        elif target is Kind.STRING:
+        elif target is ConnectKind.STRING:
             return lambda value: b64encode(value).decode()
         else:
             return _refusal(f"{what} is of type bytes, which can be cast to string only")
-    elif schema.name in TEMPORAL and target is Kind.STRING:
+    elif schema.name in TEMPORAL and target is ConnectKind.STRING:
         return lambda value: plain_text(milliseconds(schema, value))
-    elif schema.kind is Kind.FLOAT32:
+    elif schema.kind is ConnectKind.FLOAT32:
         read = lambda value: single(float(value))  # noqa: E731
-    elif schema.kind is Kind.FLOAT64:
+    elif schema.kind is ConnectKind.FLOAT64:
         read = float
     to = _to(target, schema)
 
@@ -194,15 +194,15 @@ def _caster(schema: Schema, target: Kind, what: str) -> To:
     return cast
 
 
-def _to(target: Kind, schema: Schema | None) -> To:
+def _to(target: ConnectKind, schema: Schema | None) -> To:
     if target in BITS:
         bits = BITS[target]
         return lambda value: to_integer(value, bits)
-    if target is Kind.FLOAT32:
+    if target is ConnectKind.FLOAT32:
         return to_single
-    if target is Kind.FLOAT64:
+    if target is ConnectKind.FLOAT64:
         return to_double
-    if target is Kind.BOOLEAN:
+    if target is ConnectKind.BOOLEAN:
         return _truth
     return lambda value: to_text(value, schema)
 
@@ -220,13 +220,18 @@ def _refusal(problem: str) -> To:
     return refuse
 
 
-def _plain(value: Any, target: Kind, what: str) -> Any:
+def _plain(value: Any, target: ConnectKind, what: str) -> Any:
     """Return a value without schema as ``target``."""
-    kinds = {bool: Kind.BOOLEAN, int: Kind.INT64, float: Kind.FLOAT64, str: Kind.STRING}
-    kinds |= {bytes: Kind.BYTES, list: Kind.ARRAY, dict: Kind.MAP}
+    kinds = {
+        bool: ConnectKind.BOOLEAN,
+        int: ConnectKind.INT64,
+        float: ConnectKind.FLOAT64,
+        str: ConnectKind.STRING,
+    }
+    kinds |= {bytes: ConnectKind.BYTES, list: ConnectKind.ARRAY, dict: ConnectKind.MAP}
     cast = _caster(Schema(kind=kinds[type(value)]), target, what)(value)
     # nothing tells a float later: its digits are those that Java prints of one
-    return float(float_text(cast)) if target is Kind.FLOAT32 else cast
+    return float(float_text(cast)) if target is ConnectKind.FLOAT32 else cast
 
 
 CAST = sides(

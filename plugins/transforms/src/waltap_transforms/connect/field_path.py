@@ -3,7 +3,7 @@
 from typing import Any
 
 from waltap.format.record_transform import RecordUnfit
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 
 __all__ = ["field_steps", "found_field", "found_in_map", "found_in_struct"]
 
@@ -59,7 +59,7 @@ def found_field(schema: Schema, steps: tuple[str, ...]) -> Field | None:
     lead through what is no struct."""
     found = None
     for step in steps:
-        if schema.kind is not Kind.STRUCT:
+        if schema.kind is not ConnectKind.STRUCT:
             raise RecordUnfit(f"fields are looked for in a struct, and found {schema.kind.value}")
         found = next((field for field in schema.fields if field.name == step), None)
         if found is None:

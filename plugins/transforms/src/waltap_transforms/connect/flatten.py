@@ -9,7 +9,7 @@ from waltap.config.property import Properties, declare
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordUnfit
 from waltap.format.schema_memory import SchemaMemory
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap_transforms.connect.sides import Change, Row, map_of, of_fields, sides, struct_of
 
 __all__ = ["FLATTEN"]
@@ -34,7 +34,7 @@ def _change(properties: FlattenProperties) -> Change:
     delimiter = properties.delimiter
 
     def made(schema: Schema) -> tuple[Schema, list[Leaf]]:
-        if schema.kind is not Kind.STRUCT:
+        if schema.kind is not ConnectKind.STRUCT:
             raise RecordUnfit(f"it needs a struct to {PURPOSE}, and found {schema.kind.value}")
         leaves: list[Leaf] = []
         default = schema.default if isinstance(schema.default, dict) else None
@@ -86,9 +86,9 @@ def _fields(
         default = own.default
         if default is None and given is not None:
             default = given.get(field.name)
-        if own.kind is Kind.MAP:
+        if own.kind is ConnectKind.MAP:
             raise RecordUnfit(f"the field {name} is a map, which cannot be flattened")
-        if own.kind is Kind.STRUCT:
+        if own.kind is ConnectKind.STRUCT:
             inner = default if isinstance(default, dict) else None
             yield from _fields(own, steps, delimiter, leaves, optional=may_lack, given=inner)
             continue

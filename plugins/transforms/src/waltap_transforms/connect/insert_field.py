@@ -8,7 +8,7 @@ from pydantic import field_validator, model_validator
 from waltap.config.property import declare
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.schema_memory import SchemaMemory
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap_transforms.connect.sides import (
     Change,
     NullToDefault,
@@ -66,7 +66,7 @@ class InsertFieldProperties(NullToDefault):
 
 
 @dataclass(frozen=True, slots=True)
-class _Inserted:
+class _InsertedField:
     """A field to be, and where its value comes from."""
 
     name: str
@@ -75,10 +75,10 @@ class _Inserted:
 
     def field(self) -> Field:
         kind, name, version = {
-            "topic": (Kind.STRING, None, None),
-            "partition": (Kind.INT32, None, None),
-            "timestamp": (Kind.INT64, TIMESTAMP, 1),
-            "static": (Kind.STRING, None, None),
+            "topic": (ConnectKind.STRING, None, None),
+            "partition": (ConnectKind.INT32, None, None),
+            "timestamp": (ConnectKind.INT64, TIMESTAMP, 1),
+            "static": (ConnectKind.STRING, None, None),
         }[self.what]
         return Field(
             self.name, Schema(kind=kind, optional=self.optional, name=name, version=version)
@@ -87,7 +87,7 @@ class _Inserted:
 
 def _change(properties: InsertFieldProperties) -> Change:
     inserted = [
-        _Inserted(name[:-1] if name[-1:] in ("?", "!") else name, name[-1:] != "!", what)
+        _InsertedField(name[:-1] if name[-1:] in ("?", "!") else name, name[-1:] != "!", what)
         for what in ("topic", "partition", "timestamp", "static")
         if (name := getattr(properties, what)) is not None
     ]

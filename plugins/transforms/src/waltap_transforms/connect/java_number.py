@@ -10,7 +10,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.mapping.java_number import double_text, float_text
 
 __all__ = [
@@ -174,6 +174,6 @@ def to_text(value: Any, schema: Schema | None) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        one = schema is not None and schema.kind is Kind.FLOAT32
+        one = schema is not None and schema.kind is ConnectKind.FLOAT32
         return float_text(value) if one else double_text(value)
     return str(value)

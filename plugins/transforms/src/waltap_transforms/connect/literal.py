@@ -7,7 +7,7 @@ import math
 from decimal import Decimal
 from typing import Any
 
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap_transforms.connect.java_number import (
     DECIMAL,
     big_decimal,
@@ -26,25 +26,35 @@ Literal = tuple[Schema | None, Any]
 LONGEST_WHOLE = 20
 """Digits that are more than a long has."""
 DELIMITERS = ':,{}[]"'
-TEXT = Schema(kind=Kind.STRING)
-TRUTH = Schema(kind=Kind.BOOLEAN)
+TEXT = Schema(kind=ConnectKind.STRING)
+TRUTH = Schema(kind=ConnectKind.BOOLEAN)
 INTEGERS = (
-    (8, Schema(kind=Kind.INT8)),
-    (16, Schema(kind=Kind.INT16)),
-    (32, Schema(kind=Kind.INT32)),
-    (64, Schema(kind=Kind.INT64)),
+    (8, Schema(kind=ConnectKind.INT8)),
+    (16, Schema(kind=ConnectKind.INT16)),
+    (32, Schema(kind=ConnectKind.INT32)),
+    (64, Schema(kind=ConnectKind.INT64)),
 )
-SINGLE, DOUBLE = Schema(kind=Kind.FLOAT32), Schema(kind=Kind.FLOAT64)
-WIDTH = {kind: rank for rank, kind in enumerate(
-    (Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64, Kind.FLOAT32, Kind.FLOAT64)
-)}  # fmt: skip
+SINGLE, DOUBLE = Schema(kind=ConnectKind.FLOAT32), Schema(kind=ConnectKind.FLOAT64)
+WIDTH = {
+    kind: rank
+    for rank, kind in enumerate(
+        (
+            ConnectKind.INT8,
+            ConnectKind.INT16,
+            ConnectKind.INT32,
+            ConnectKind.INT64,
+            ConnectKind.FLOAT32,
+            ConnectKind.FLOAT64,
+        )
+    )
+}
 TEMPORAL = {
-    len("HH:mm:ss.SSSZ"): ("HH:mm:ss.SSS'Z'", Schema(kind=Kind.INT32, name=TIME, version=1)),
+    len("HH:mm:ss.SSSZ"): ("HH:mm:ss.SSS'Z'", Schema(kind=ConnectKind.INT32, name=TIME, version=1)),
     len("yyyy-MM-ddTHH:mm:ss.SSSZ"): (
         "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'",
-        Schema(kind=Kind.INT64, name=TIMESTAMP, version=1),
+        Schema(kind=ConnectKind.INT64, name=TIMESTAMP, version=1),
     ),
-    len("yyyy-MM-dd"): ("yyyy-MM-dd", Schema(kind=Kind.INT32, name=DATE, version=1)),
+    len("yyyy-MM-dd"): ("yyyy-MM-dd", Schema(kind=ConnectKind.INT32, name=DATE, version=1)),
 }
 
 
@@ -59,10 +69,10 @@ def parse_literal(text: str) -> Literal:
     """
     if not text:
         return TEXT, text
-    return _Reading(text).literal(embedded=False)
+    return _LiteralReader(text).literal(embedded=False)
 
 
-class _Reading:
+class _LiteralReader:
     """A text, split at delimiters that no backslash precedes, and how far it has been read."""
 
     def __init__(self, text: str) -> None:
@@ -151,11 +161,13 @@ class _Reading:
 
     def _array(self) -> Literal:
         values: list[Any] = []
-        merged = _Merged()
+        merged = _MergedSchema()
         while not self._ended:
             if self._took("]"):
                 schema = merged.shared()
-                return Schema(kind=Kind.ARRAY, items=schema), [_aligned(v, schema) for v in values]
+                return Schema(kind=ConnectKind.ARRAY, items=schema), [
+                    _aligned(v, schema) for v in values
+                ]
             if self._took(","):
                 raise _NoLiteral
             of, value = self.literal(embedded=True)
@@ -170,12 +182,12 @@ class _Reading:
 
     def _map(self) -> Literal:
         found: dict[Any, Any] = {}
-        keys, values = _Merged(), _Merged()
+        keys, values = _MergedSchema(), _MergedSchema()
         while not self._ended:
             if self._took("}"):
                 key, value = keys.shared(), values.shared()
                 aligned = {_aligned(k, key): _aligned(v, value) for k, v in found.items()}
-                return Schema(kind=Kind.MAP, keys=key, values=value), aligned
+                return Schema(kind=ConnectKind.MAP, keys=key, values=value), aligned
             if self._took(","):
                 raise _NoLiteral
             of_key, key_found = self.literal(embedded=True)
@@ -188,7 +200,7 @@ class _Reading:
         raise _NoLiteral
 
 
-class _Merged:
+class _MergedSchema:
     """The schema that elements share: the widest of numbers, one that all have, or none."""
 
     def __init__(self) -> None:
@@ -220,9 +232,9 @@ def _aligned(value: Any, schema: Schema) -> Any:
     """Return a number as one of the type that all share."""
     if value is None:
         raise _NoLiteral
-    if schema.kind is Kind.FLOAT32:
+    if schema.kind is ConnectKind.FLOAT32:
         return to_single(value)
-    if schema.kind is Kind.FLOAT64:
+    if schema.kind is ConnectKind.FLOAT64:
         return to_double(value)
     return value
 
@@ -267,6 +279,6 @@ def _number(number: Decimal) -> Literal:
     if exponent and not math.isinf(to_double(number)):
         return DOUBLE, to_double(number)
     schema = Schema(
-        kind=Kind.BYTES, name=DECIMAL, version=1, parameters=(("scale", str(-exponent)),)
+        kind=ConnectKind.BYTES, name=DECIMAL, version=1, parameters=(("scale", str(-exponent)),)
     )
     return schema, decimal_bytes(number, -exponent)

@@ -9,7 +9,7 @@ from waltap.config.property import CommaList, declare
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordUnfit
 from waltap.format.schema_memory import SchemaMemory
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap_transforms.connect.java_number import (
     DECIMAL,
     big_decimal,
@@ -32,14 +32,14 @@ from waltap_transforms.connect.temporal import TEMPORAL
 __all__ = ["MASK_FIELD"]
 
 PURPOSE = "mask fields of"
-BITS = {Kind.INT8: 8, Kind.INT16: 16, Kind.INT32: 32, Kind.INT64: 64}
-NOTHING: dict[Kind, Callable[[], Any]] = {
-    Kind.BOOLEAN: lambda: False,
-    Kind.FLOAT32: lambda: 0.0,
-    Kind.FLOAT64: lambda: 0.0,
-    Kind.STRING: lambda: "",
-    Kind.ARRAY: list,
-    Kind.MAP: dict,
+BITS = {ConnectKind.INT8: 8, ConnectKind.INT16: 16, ConnectKind.INT32: 32, ConnectKind.INT64: 64}
+NOTHING: dict[ConnectKind, Callable[[], Any]] = {
+    ConnectKind.BOOLEAN: lambda: False,
+    ConnectKind.FLOAT32: lambda: 0.0,
+    ConnectKind.FLOAT64: lambda: 0.0,
+    ConnectKind.STRING: lambda: "",
+    ConnectKind.ARRAY: list,
+    ConnectKind.MAP: dict,
     **dict.fromkeys(BITS, lambda: 0),
 }
 
@@ -96,7 +96,7 @@ def _change(properties: MaskFieldProperties) -> Change:
 def _mask(field: Field, replacement: str | None) -> Callable[[], Any]:
     """Return what makes the mask of a field; it raises RecordUnfit where there can be none."""
     schema = field.schema
-    if replacement is None and schema.kind is Kind.BYTES and schema.name == DECIMAL:
+    if replacement is None and schema.kind is ConnectKind.BYTES and schema.name == DECIMAL:
         return lambda: b"\0"
     if replacement is None and schema.kind in NOTHING:
         return NOTHING[schema.kind]
@@ -122,17 +122,17 @@ def _unfit(problem: str) -> Callable[[], Any]:
 
 def _replaced(schema: Schema, text: str) -> Any:
     """Return ``text`` as a value of ``schema``, None where there is no such value. Raises: ValueError."""
-    if schema.kind is Kind.STRING:
+    if schema.kind is ConnectKind.STRING:
         return text
     if schema.name in TEMPORAL:
         return None
     if schema.kind in BITS:
         return to_integer(to_integer(big_decimal(text), 64), BITS[schema.kind])
-    if schema.kind is Kind.FLOAT64:
+    if schema.kind is ConnectKind.FLOAT64:
         return to_double(big_decimal(text))
-    if schema.kind is Kind.FLOAT32:
+    if schema.kind is ConnectKind.FLOAT32:
         return single(to_double(big_decimal(text)))
-    if schema.kind is Kind.BYTES and schema.name == DECIMAL:
+    if schema.kind is ConnectKind.BYTES and schema.name == DECIMAL:
         return decimal_bytes(big_decimal(text), scale_of(schema))
     return None
 
@@ -141,9 +141,14 @@ def _plain(name: str, value: Any, replacement: str | None) -> Any:
     """Return the mask of a value without schema."""
     if value is None:
         return None
-    kinds = {bool: Kind.BOOLEAN, int: Kind.INT64, float: Kind.FLOAT64, str: Kind.STRING}
-    kinds |= {list: Kind.ARRAY, dict: Kind.MAP}
-    kind = kinds.get(type(value), Kind.BYTES)
+    kinds = {
+        bool: ConnectKind.BOOLEAN,
+        int: ConnectKind.INT64,
+        float: ConnectKind.FLOAT64,
+        str: ConnectKind.STRING,
+    }
+    kinds |= {list: ConnectKind.ARRAY, dict: ConnectKind.MAP}
+    kind = kinds.get(type(value), ConnectKind.BYTES)
     return _mask(Field(name, Schema(kind=kind)), replacement)()
 
 

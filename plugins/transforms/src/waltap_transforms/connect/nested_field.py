@@ -8,7 +8,7 @@ from waltap.config.property import Properties, declare
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordUnfit
 from waltap.format.schema_memory import SchemaMemory
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap_transforms.connect.field_path import (
     field_steps,
     found_field,
@@ -70,7 +70,9 @@ def _extracted(properties: ExtractFieldProperties) -> Change:
 
 def _hoisted(properties: HoistFieldProperties) -> Change:
     name = properties.field
-    memory = SchemaMemory(lambda schema: Schema(kind=Kind.STRUCT, fields=(Field(name, schema),)))
+    memory = SchemaMemory(
+        lambda schema: Schema(kind=ConnectKind.STRUCT, fields=(Field(name, schema),))
+    )
 
     def change(_record: ConnectRecord, schema: Schema | None, value: Any) -> tuple[Any, Any]:
         return None if schema is None else memory.of(schema), {name: value}

@@ -9,7 +9,7 @@ from waltap.config.property import declare
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordUnfit
 from waltap.format.schema_memory import SchemaMemory
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap_transforms.connect.sides import Change, NullToDefault, copied, sides
 
 __all__ = ["SCHEMA_METADATA"]
@@ -33,7 +33,7 @@ def _change(properties: SetSchemaMetadataProperties) -> Change:
         name = schema.name if properties.name is None else properties.name
         version = schema.version if properties.version is None else properties.version
         renamed = replace(schema, name=name, version=version)
-        if schema.kind is not Kind.STRUCT:
+        if schema.kind is not ConnectKind.STRUCT:
             raise RecordUnfit(f"it names schemas of structs, and found {schema.kind.value}")
         return renamed, copied(schema.fields, with_defaults=properties.null_to_default)
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from waltap.config.property import Properties, declare
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordTransform, RecordUnfit
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.specs import RecordTransformSpec
 from waltap_transforms.connect.spec import connect_spec
 
@@ -104,7 +104,7 @@ def _on_values(change: Change) -> RecordTransform:
 
 def struct_of(schema: Schema, value: Any, purpose: str) -> Row:
     """Return ``value`` where it is a struct. Raises: RecordUnfit."""
-    if value.__class__ is dict and schema.kind is Kind.STRUCT:
+    if value.__class__ is dict and schema.kind is ConnectKind.STRUCT:
         return value
     raise RecordUnfit(f"it needs a struct to {purpose}, and found {_found(schema, value)}")
 

@@ -30,7 +30,7 @@ _ZONE = re.compile(r"(?:GMT|UTC|UT)?([+-])(\d{1,2}):?(\d{2})?|GMT|UTC|UT|Z", re.
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _PatternPart:
     """Some of one letter, or with ``letter`` "" a text."""
 
     letter: str
@@ -39,7 +39,7 @@ class _Part:
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
+class _DateFields:
     """An instant, in fields; ``year`` 0 is 1 BC, ``weekday`` 1 Sunday."""
 
     year: int
@@ -88,7 +88,9 @@ class SimpleDateFormat:
         joined = _is_number(part) and bool(following) and _is_number(following[0])
         return part.count if joined else 0
 
-    def _take(self, part: _Part, text: str, at: int, fields: dict[str, int], *, width: int) -> int:
+    def _take(
+        self, part: _PatternPart, text: str, at: int, fields: dict[str, int], *, width: int
+    ) -> int:
         """Read one part from ``at``; ``width``: so many digits, as another number follows at once."""
         while at < len(text) and text[at] in " \t":
             at += 1
@@ -112,7 +114,7 @@ class SimpleDateFormat:
         fields[letter] = value
         return end
 
-    def _word(self, part: _Part, text: str, at: int, fields: dict[str, int]) -> int:
+    def _word(self, part: _PatternPart, text: str, at: int, fields: dict[str, int]) -> int:
         letter = part.letter
         names = MONTHS if letter in "ML" else DAYS if letter == "E" else TEXTS[letter]
         for size in (None, 3):
@@ -135,15 +137,15 @@ class SimpleDateFormat:
         return match.end()
 
 
-def _parts(pattern: str) -> tuple[_Part, ...]:
-    parts: list[_Part] = []
+def _parts(pattern: str) -> tuple[_PatternPart, ...]:
+    parts: list[_PatternPart] = []
     at = 0
 
     def add(text: str) -> None:
         if parts and not parts[-1].letter:
-            parts[-1] = _Part("", text=parts[-1].text + text)
+            parts[-1] = _PatternPart("", text=parts[-1].text + text)
         else:
-            parts.append(_Part("", text=text))
+            parts.append(_PatternPart("", text=text))
 
     while at < len(pattern):
         letter = pattern[at]
@@ -157,7 +159,7 @@ def _parts(pattern: str) -> tuple[_Part, ...]:
                 end += 1
             if letter == "X" and end - at > 3:
                 raise ValueError(f"{pattern!r}: at most three X")
-            parts.append(_Part(letter, end - at))
+            parts.append(_PatternPart(letter, end - at))
             at = end
         else:
             add(letter)
@@ -185,7 +187,7 @@ def _quoted(pattern: str, at: int, add: Callable[[str], None]) -> int:
     raise ValueError(f"{pattern!r}: a quote has no other one")
 
 
-def _is_number(part: _Part) -> bool:
+def _is_number(part: _PatternPart) -> bool:
     if part.letter in "ML":
         return part.count < 3
     return part.letter != "" and part.letter not in "GEazZX"
@@ -194,7 +196,7 @@ def _is_number(part: _Part) -> bool:
 # --- writing ----------------------------------------------------------------------------------------
 
 
-def _written(part: _Part, m: _Moment) -> str:
+def _written(part: _PatternPart, m: _DateFields) -> str:
     letter, count = part.letter, part.count
     hour = m.ms // 3_600_000
     if letter in "yY":
@@ -222,18 +224,18 @@ def _written(part: _Part, m: _Moment) -> str:
     return str(number).zfill(count)
 
 
-def _first_weekday(m: _Moment, day: int) -> int:
+def _first_weekday(m: _DateFields, day: int) -> int:
     """Return the weekday (0: Sunday) of the day ``day - 1`` days before."""
     return (m.weekday - 1 - (day - 1)) % 7
 
 
-def _week_of_year(m: _Moment) -> int:
+def _week_of_year(m: _DateFields) -> int:
     """Return the week, of weeks that begin on Sunday; that of 1 January is the first."""
     week = (m.day_of_year - 1 + _first_weekday(m, m.day_of_year)) // 7 + 1
     return 1 if _week_year(m) > m.year else week
 
 
-def _week_year(m: _Moment) -> int:
+def _week_year(m: _DateFields) -> int:
     left = (366 if _is_leap(m.year) else 365) - m.day_of_year
     saturday = 7 - m.weekday
     return m.year + 1 if left < saturday else m.year
@@ -248,11 +250,11 @@ def _is_leap(year: int) -> bool:
     return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
 
 
-def _moment(instant: int) -> _Moment:
+def _moment(instant: int) -> _DateFields:
     day, ms = divmod(instant, DAY_MS)
     year, month, of_month = _gregorian(day) if day >= CUTOVER_DAY else _julian(day)
     of_year = day - _day_number(year, 1, 1) + 1
-    return _Moment(year, month, of_month, of_year, (day + 4) % 7 + 1, ms)
+    return _DateFields(year, month, of_month, of_year, (day + 4) % 7 + 1, ms)
 
 
 def _gregorian(day: int) -> tuple[int, int, int]:

@@ -10,7 +10,7 @@ from waltap.config.property import declare
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordUnfit
 from waltap.format.schema_memory import SchemaMemory
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap_transforms.connect.sides import (
     Change,
     NullToDefault,
@@ -69,7 +69,7 @@ class TimestampConverterProperties(NullToDefault):
         return self
 
 
-class _Converter:
+class _TimestampConversion:
     """From any form to the one that is wanted."""
 
     def __init__(self, properties: TimestampConverterProperties) -> None:
@@ -81,11 +81,11 @@ class _Converter:
     def schema(self, schema: Schema) -> Schema:
         """Return the schema of what values of ``schema`` become."""
         kind, name = {
-            "string": (Kind.STRING, None),
-            "unix": (Kind.INT64, None),
-            "Date": (Kind.INT32, DATE),
-            "Time": (Kind.INT32, TIME),
-            "Timestamp": (Kind.INT64, TIMESTAMP),
+            "string": (ConnectKind.STRING, None),
+            "unix": (ConnectKind.INT64, None),
+            "Date": (ConnectKind.INT32, DATE),
+            "Time": (ConnectKind.INT32, TIME),
+            "Timestamp": (ConnectKind.INT64, TIMESTAMP),
         }[self._target]
         return Schema(kind=kind, optional=schema.optional, name=name, version=1 if name else None)
 
@@ -93,9 +93,9 @@ class _Converter:
         """Return what converts values of ``schema``. Raises: RecordUnfit where it has no times."""
         if schema.name in TEMPORAL:
             return lambda value: self._written(milliseconds(schema, value))
-        if schema.kind is Kind.STRING:
+        if schema.kind is ConnectKind.STRING:
             return lambda value: self._written(self._read(value, what))
-        if schema.kind is Kind.INT64:
+        if schema.kind is ConnectKind.INT64:
             return lambda value: self._written(self._of_unix(value))
         raise RecordUnfit(f"{what} is of type {schema.kind.value}, which holds no timestamp")
 
@@ -150,12 +150,12 @@ def _held(number: int) -> int:
 
 
 def _change(properties: TimestampConverterProperties) -> Change:
-    converter, name = _Converter(properties), properties.field
+    converter, name = _TimestampConversion(properties), properties.field
 
     def made(schema: Schema) -> tuple[Schema, Convert]:
         if not name:
             return converter.schema(schema), converter.of(schema, "it")
-        if schema.kind is not Kind.STRUCT:
+        if schema.kind is not ConnectKind.STRUCT:
             raise RecordUnfit(f"it needs a struct to {PURPOSE}, and found {schema.kind.value}")
         copy = copied(schema.fields, with_defaults=properties.null_to_default)
         own = next((field for field in schema.fields if field.name == name), None)

@@ -6,7 +6,7 @@ from waltap.config.property import CommaList, declare
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordTransform, RecordTransformContext, RecordUnfit
 from waltap.format.schema_memory import SchemaMemory
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap_transforms.connect.sides import NullToDefault, map_of, struct_of
 from waltap_transforms.connect.spec import connect_spec
 
@@ -34,7 +34,9 @@ def value_to_key(
         for name in names:
             if name not in known:
                 raise RecordUnfit(f"the value has no field {name}")
-        key = Schema(kind=Kind.STRUCT, fields=tuple(Field(name, known[name]) for name in names))
+        key = Schema(
+            kind=ConnectKind.STRUCT, fields=tuple(Field(name, known[name]) for name in names)
+        )
         given = properties.null_to_default
         return key, [(name, known[name].default if given else None) for name in names]
 

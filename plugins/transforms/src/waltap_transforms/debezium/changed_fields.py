@@ -9,7 +9,7 @@ import msgspec
 from waltap.config.property import Properties, declare
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.schema_memory import SchemaMemory
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap_transforms.debezium.structure import is_envelope, member
 
 __all__ = ["ExtractChangedRecordState", "ExtractChangedRecordStateProperties"]
@@ -58,13 +58,13 @@ class ExtractChangedRecordState:
 def _list_schema(name: str | None) -> Schema | None:
     if name is None or not name.strip():
         return None
-    text = Schema(kind=Kind.STRING, optional=True)
-    return Schema(kind=Kind.ARRAY, optional=True, name=name, items=text)
+    text = Schema(kind=ConnectKind.STRING, optional=True)
+    return Schema(kind=ConnectKind.ARRAY, optional=True, name=name, items=text)
 
 
 def _names(envelope: Schema) -> tuple[str, ...]:
-    member(envelope, "before", "an event", Kind.STRUCT)
-    row = member(envelope, "after", "an event", Kind.STRUCT).schema
+    member(envelope, "before", "an event", ConnectKind.STRUCT)
+    row = member(envelope, "after", "an event", ConnectKind.STRUCT).schema
     return tuple(field.name for field in row.fields)
 
 

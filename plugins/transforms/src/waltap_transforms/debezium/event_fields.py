@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from waltap.format.record_transform import RecordUnfit
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap_transforms.debezium.structure import field_of
 
 __all__ = ["EventField", "event_fields"]
@@ -35,7 +35,7 @@ class EventField(msgspec.Struct, frozen=True):
         if found is None:
             return None
         schema = found.schema
-        if schema.kind is Kind.STRUCT:
+        if schema.kind is ConnectKind.STRUCT:
             raise RecordUnfit(f"{self.field} is a struct; name one of its fields")
         return Schema(
             kind=schema.kind,
@@ -67,7 +67,7 @@ class EventField(msgspec.Struct, frozen=True):
         if self.struct is None:
             return envelope
         parent = field_of(envelope, self.struct)
-        if parent is None or parent.schema.kind is not Kind.STRUCT:
+        if parent is None or parent.schema.kind is not ConnectKind.STRUCT:
             raise RecordUnfit(f"{self.struct} is no struct of {envelope.name}")
         return parent.schema
 

@@ -13,10 +13,10 @@ from waltap.config.property import CommaList, Properties, declare
 from waltap.format.connect_record import ConnectHeader, ConnectRecord
 from waltap.format.record_transform import RecordTransformContext, RecordUnfit
 from waltap.format.schema_memory import SchemaMemory
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap_transforms.debezium.json_payload import JsonPayload, NotExpanded
-from waltap_transforms.debezium.structure import Member, field_of, is_envelope, member
-from waltap_transforms.debezium.tracing import Tracing
+from waltap_transforms.debezium.structure import StructMember, field_of, is_envelope, member
+from waltap_transforms.debezium.tracing import EventTracing
 
 __all__ = ["EventRouter", "EventRouterProperties"]
 
@@ -32,7 +32,7 @@ _UNITS = {
 """Parts of a millisecond that columns of time count in, by the name of their schema."""
 
 
-class Placement(NamedTuple):
+class FieldPlacement(NamedTuple):
     """Where a further column of the outbox goes: header, envelope or partition, and by what name."""
 
     column: str
@@ -167,7 +167,7 @@ class EventRouterProperties(Properties):
         return self
 
 
-def placements(entries: tuple[str, ...]) -> list[Placement]:
+def placements(entries: tuple[str, ...]) -> list[FieldPlacement]:
     """Return what ``entries`` say. Raises: ValueError for one that is not column:place[:name]."""
     found = []
     for entry in entries:
@@ -177,7 +177,7 @@ def placements(entries: tuple[str, ...]) -> list[Placement]:
                 f"{entry!r} is not column:place or column:place:name with header, envelope or "
                 "partition as place"
             )
-        found.append(Placement(column, rest[0].lower(), rest[1] if rest[1:] else column))
+        found.append(FieldPlacement(column, rest[0].lower(), rest[1] if rest[1:] else column))
     return found
 
 
@@ -190,7 +190,7 @@ class EventRouter:
         self._pattern = java_pattern(properties.regex, ignore_case=False)
         self._template = java_replacement(properties.replacement, self._pattern)
         self._outboxes = SchemaMemory(self._outbox)
-        self._wrappers: dict[tuple[int, int, int | None], tuple[_Outbox, Schema, Schema]] = {}
+        self._wrappers: dict[tuple[int, int, int | None], tuple[_OutboxTable, Schema, Schema]] = {}
         self._payloads = None
         if properties.expand:
             self._payloads = JsonPayload(
@@ -198,7 +198,7 @@ class EventRouter:
                 field_name=field_namer(properties.field_names),
             )
         self._told: set[str] = set()
-        self._tracing = Tracing(
+        self._tracing = EventTracing(
             properties.span_context,
             properties.span_operation,
             required=properties.span_required,
@@ -283,7 +283,7 @@ class EventRouter:
             return schema, payload
 
     def _timestamp(
-        self, event: Mapping[str, Any], row: Mapping[str, Any], outbox: "_Outbox"
+        self, event: Mapping[str, Any], row: Mapping[str, Any], outbox: "_OutboxTable"
     ) -> int | None:
         if outbox.timestamp is not None:
             at: int | None = outbox.timestamp.raw(row)
@@ -294,7 +294,7 @@ class EventRouter:
         return found
 
     def _wrapper(
-        self, payload: Schema, outbox: "_Outbox", row: Mapping[str, Any], route: str
+        self, payload: Schema, outbox: "_OutboxTable", row: Mapping[str, Any], route: str
     ) -> Schema:
         """Return the schema of a payload with columns beside it. It is named after the first topic that it
         was made for, as Debezium names it."""
@@ -306,7 +306,7 @@ class EventRouter:
                 self._wrappers.clear()
             beside = (Field(name, column.schema) for name, column in outbox.envelope)
             made = Schema(
-                kind=Kind.STRUCT,
+                kind=ConnectKind.STRUCT,
                 name=_between(outbox.row.name, route),
                 version=version,
                 fields=(Field("payload", payload), *beside),
@@ -315,11 +315,11 @@ class EventRouter:
             entry = self._wrappers[place] = outbox, payload, made
         return entry[2]
 
-    def _outbox(self, envelope: Schema) -> "_Outbox":
+    def _outbox(self, envelope: Schema) -> "_OutboxTable":
         """Return the columns of an outbox table. Raises: RecordUnfit for one that lacks some."""
         of = self._of
-        row = member(envelope, "after", "an event", Kind.STRUCT).schema
-        placed: dict[str, list[tuple[str, Member]]] = {
+        row = member(envelope, "after", "an event", ConnectKind.STRUCT).schema
+        placed: dict[str, list[tuple[str, StructMember]]] = {
             "header": [],
             "envelope": [],
             "partition": [],
@@ -327,24 +327,24 @@ class EventRouter:
         for each in self._placements:
             if of.additional_missing == "ignore" and field_of(row, each.column) is None:
                 continue
-            kind = Kind.INT32 if each.place == "partition" else None
+            kind = ConnectKind.INT32 if each.place == "partition" else None
             column = member(row, each.column, "table.fields.additional.placement", kind)
             placed[each.place].append((each.name, column))
         timestamp = version = None
         if of.event_timestamp is not None:
             what = "table.field.event.timestamp"
-            timestamp = member(row, of.event_timestamp, what, Kind.INT64)
+            timestamp = member(row, of.event_timestamp, what, ConnectKind.INT64)
             if timestamp.schema.name not in _UNITS:
                 raise RecordUnfit(f"{what}: {timestamp.name} has the type {timestamp.schema.name}")
         if of.schema_version is not None:
             what = "table.field.event.schema.version"
-            version = member(row, of.schema_version, what, Kind.INT32)
-        return _Outbox(
+            version = member(row, of.schema_version, what, ConnectKind.INT32)
+        return _OutboxTable(
             row=row,
             event_id=member(row, of.event_id, "table.field.event.id"),
             key=member(row, of.event_key, "table.field.event.key"),
             payload=member(row, of.payload, "table.field.event.payload"),
-            route=member(row, of.route_by, "route.by.field", Kind.STRING),
+            route=member(row, of.route_by, "route.by.field", ConnectKind.STRING),
             timestamp=timestamp,
             version=version,
             wrapped=any(each.place == "envelope" for each in self._placements),
@@ -354,20 +354,20 @@ class EventRouter:
         )
 
 
-class _Outbox(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class _OutboxTable(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The columns of one version of an outbox table; those placed somewhere with their names there."""
 
     row: Schema
-    event_id: Member
-    key: Member
-    payload: Member
-    route: Member
-    timestamp: Member | None
-    version: Member | None
+    event_id: StructMember
+    key: StructMember
+    payload: StructMember
+    route: StructMember
+    timestamp: StructMember | None
+    version: StructMember | None
     wrapped: bool
-    headers: tuple[tuple[str, Member], ...]
-    envelope: tuple[tuple[str, Member], ...]
-    partition: Member | None
+    headers: tuple[tuple[str, StructMember], ...]
+    envelope: tuple[tuple[str, StructMember], ...]
+    partition: StructMember | None
 
 
 def _between(name: str | None, topic: str) -> str:

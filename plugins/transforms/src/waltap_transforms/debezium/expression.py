@@ -17,7 +17,7 @@ from typing import Any
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordUnfit
 from waltap.format.schema_memory import SchemaMemory
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 
 __all__ = ["ENTRY_POINTS", "Expression", "cel_expression", "compiled", "members", "python_function"]
 
@@ -178,17 +178,17 @@ def _view_of(tree: Tree) -> Callable[[Schema], View]:
 def _view(schema: Schema, tree: Tree) -> View | None:
     """Return what an expression gets of values of ``schema``, of structs the members in ``tree``; None:
     the value as it is."""
-    if schema.name == DECIMAL and schema.kind is Kind.BYTES:
+    if schema.name == DECIMAL and schema.kind is ConnectKind.BYTES:
         scale = int(dict(schema.parameters).get("scale", "0"))
         return lambda value: None if value is None else _number(value, scale)
     if schema.name == VARIABLE_DECIMAL:
         return lambda value: None if value is None else _number(value["value"], value["scale"])
-    if schema.kind is Kind.ARRAY and schema.items is not None:
+    if schema.kind is ConnectKind.ARRAY and schema.items is not None:
         item = _view(schema.items, {})
         if item is None:
             return None
         return lambda value: None if value is None else [item(each) for each in value]
-    if schema.kind is not Kind.STRUCT:
+    if schema.kind is not ConnectKind.STRUCT:
         return None
     parts = [
         (field.name, _view(field.schema, tree.get(field.name, {})))

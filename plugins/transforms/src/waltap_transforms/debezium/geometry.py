@@ -7,7 +7,7 @@ from pydantic import field_validator
 from waltap.config.property import CommaList, Properties, declare
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordUnfit
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap_transforms.debezium.struct_rewrite import Convert, StructRewrite
 from waltap_transforms.debezium.wkb import is_extended, swapped, with_srid, without_srid
 
@@ -91,7 +91,7 @@ class GeometryFormat:
 
 def _geometries(convert: Convert) -> Any:
     def change(schema: Schema) -> tuple[Schema, Convert] | None:
-        if schema.kind is Kind.STRUCT and schema.name == GEOMETRY:
+        if schema.kind is ConnectKind.STRUCT and schema.name == GEOMETRY:
             return schema, convert
         return None
 
@@ -103,7 +103,7 @@ def _rewritten(records: list[ConnectRecord], rewrite: StructRewrite) -> list[Con
         rewrite(record)
         if record.value is not None
         and record.value_schema is not None
-        and record.value_schema.kind is Kind.STRUCT
+        and record.value_schema.kind is ConnectKind.STRUCT
         else record
         for record in records
     ]

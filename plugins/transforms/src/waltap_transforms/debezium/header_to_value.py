@@ -9,7 +9,7 @@ from pydantic import model_validator
 from waltap.config.property import CommaList, Properties, declare
 from waltap.format.connect_record import ConnectHeader, ConnectRecord
 from waltap.format.record_transform import RecordUnfit
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap_transforms.debezium.structure import field_of, required_struct
 
 __all__ = ["HeaderToValue", "HeaderToValueProperties"]
@@ -40,7 +40,7 @@ class HeaderToValueProperties(Properties):
         return self
 
 
-class _Entry(NamedTuple):
+class _HeaderField(NamedTuple):
     """A field to be: its path, schema and value."""
 
     path: tuple[str, ...]
@@ -66,10 +66,10 @@ class HeaderToValue:
         if record.value is None:
             return record
         schema = record.value_schema
-        if schema is None or schema.kind is not Kind.STRUCT:
+        if schema is None or schema.kind is not ConnectKind.STRUCT:
             raise RecordUnfit("the value is no struct")
         entries = [
-            _Entry(self._fields[name], of, value)
+            _HeaderField(self._fields[name], of, value)
             for name, of, value in record.headers
             if name in self._fields
         ]
@@ -82,7 +82,7 @@ class HeaderToValue:
         value = _value(ROOT, record.value, schema, made, entries, 0)
         return msgspec.structs.replace(record, value_schema=made, value=value, headers=headers)
 
-    def _schema(self, schema: Schema, entries: Sequence[_Entry]) -> Schema:
+    def _schema(self, schema: Schema, entries: Sequence[_HeaderField]) -> Schema:
         """Return the schema with these fields: one that was made before where it has them all, as Debezium
         keeps the first one that it makes of a schema."""
         asked = {entry.path: entry.schema for entry in entries}
@@ -101,13 +101,13 @@ class HeaderToValue:
         return made
 
 
-def _no_scalar_parents(schema: Schema, entries: Sequence[_Entry]) -> None:
+def _no_scalar_parents(schema: Schema, entries: Sequence[_HeaderField]) -> None:
     for path, _, _ in entries:
         inside: Schema | None = schema
         for name in path[:-1]:
             field = None if inside is None else field_of(inside, name)
             inside = None if field is None else field.schema
-            if inside is not None and inside.kind is not Kind.STRUCT:
+            if inside is not None and inside.kind is not ConnectKind.STRUCT:
                 raise RecordUnfit(f"{name} is {inside.kind.value}: it can have no field {path[-1]}")
 
 
@@ -120,11 +120,13 @@ def _here(path: tuple[str, ...], struct: str, level: int) -> str | None:
     return None
 
 
-def _contains(name: str, entries: Sequence[_Entry]) -> bool:
+def _contains(name: str, entries: Sequence[_HeaderField]) -> bool:
     return any(len(path) > 1 and f"{name}." in ".".join(path) for path, _, _ in entries)
 
 
-def _new_parents(struct: str, schema: Schema, entries: Sequence[_Entry], level: int) -> list[str]:
+def _new_parents(
+    struct: str, schema: Schema, entries: Sequence[_HeaderField], level: int
+) -> list[str]:
     """Return the structs that ``struct`` does not have and some entry is a field of."""
     found: list[str] = []
     for path, _, _ in entries:
@@ -147,10 +149,12 @@ def _below(path: tuple[str, ...], parent: str, struct: str, level: int) -> str |
     return None
 
 
-def _with_fields(struct: str, schema: Schema, entries: Sequence[_Entry], level: int) -> Schema:
+def _with_fields(
+    struct: str, schema: Schema, entries: Sequence[_HeaderField], level: int
+) -> Schema:
     fields = [
         Field(field.name, _with_fields(field.name, field.schema, entries, level + 1))
-        if field.schema.kind is Kind.STRUCT and _contains(field.name, entries)
+        if field.schema.kind is ConnectKind.STRUCT and _contains(field.name, entries)
         else field
         for field in schema.fields
     ]
@@ -159,13 +163,15 @@ def _with_fields(struct: str, schema: Schema, entries: Sequence[_Entry], level: 
         name = _here(path, struct, level)
         if name is not None and name not in names:
             fields.append(
-                Field(name, of if of is not None else Schema(kind=Kind.STRING, optional=True))
+                Field(
+                    name, of if of is not None else Schema(kind=ConnectKind.STRING, optional=True)
+                )
             )
             names.add(name)
     for parent in _new_parents(struct, schema, entries, level):
         inside = [(_below(path, parent, struct, level), of) for path, of, _ in entries]
         made = tuple(Field(name, of) for name, of in inside if name is not None and of is not None)
-        fields.append(Field(parent, Schema(kind=Kind.STRUCT, optional=True, fields=made)))
+        fields.append(Field(parent, Schema(kind=ConnectKind.STRUCT, optional=True, fields=made)))
     return required_struct(schema, fields)
 
 
@@ -174,7 +180,7 @@ def _value(
     value: Mapping[str, Any],
     schema: Schema,
     made: Schema,
-    entries: Sequence[_Entry],
+    entries: Sequence[_HeaderField],
     level: int,
 ) -> dict[str, Any]:
     out: dict[str, Any] = {}
@@ -183,7 +189,7 @@ def _value(
         held = field.schema.default if held is None else held
         if held is None:
             continue
-        if field.schema.kind is Kind.STRUCT and _contains(field.name, entries):
+        if field.schema.kind is ConnectKind.STRUCT and _contains(field.name, entries):
             inside = field_of(made, field.name)
             assert inside is not None
             held = _value(field.name, held, field.schema, inside.schema, entries, level + 1)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from waltap.format.record_transform import RecordUnfit
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 
 __all__ = ["java_hash", "murmur_hash"]
 
@@ -34,7 +34,7 @@ def java_hash(value: Any, schema: Schema) -> int:
 
 def murmur_hash(value: Any, schema: Schema) -> int:
     """Return Debezium's MurmurHash3 of ``value`` as a signed 32-bit number. Raises: RecordUnfit."""
-    if schema.kind is Kind.STRING:
+    if schema.kind is ConnectKind.STRING:
         data = value.encode("utf-8", "replace")
     else:
         data = (_hash(value, schema) & _32).to_bytes(4, "little")
@@ -42,29 +42,29 @@ def murmur_hash(value: Any, schema: Schema) -> int:
 
 
 def _hash(value: Any, schema: Schema) -> int:
-    if schema.name == DECIMAL and schema.kind is Kind.BYTES:
+    if schema.name == DECIMAL and schema.kind is ConnectKind.BYTES:
         unscaled = int.from_bytes(value, "big", signed=True)
         return 31 * _big(unscaled) + int(dict(schema.parameters).get("scale", "0"))
     match schema.kind:
         case _ if schema.name in MILLISECONDS:
             return _long(value * MILLISECONDS[schema.name or ""])
-        case Kind.INT8 | Kind.INT16 | Kind.INT32:
+        case ConnectKind.INT8 | ConnectKind.INT16 | ConnectKind.INT32:
             return int(value)
-        case Kind.INT64:
+        case ConnectKind.INT64:
             return _long(value)
-        case Kind.STRING:
+        case ConnectKind.STRING:
             return _string(value)
-        case Kind.BOOLEAN:
+        case ConnectKind.BOOLEAN:
             return 1231 if value else 1237
-        case Kind.FLOAT32:
+        case ConnectKind.FLOAT32:
             return _float(value)
-        case Kind.FLOAT64:
+        case ConnectKind.FLOAT64:
             return _double(value)
-        case Kind.BYTES:
+        case ConnectKind.BYTES:
             return _bytes(value)
-        case Kind.ARRAY:
+        case ConnectKind.ARRAY:
             return _list(value, schema.items)
-        case Kind.MAP:
+        case ConnectKind.MAP:
             return _map(value, schema)
         case _:
             raise RecordUnfit(
@@ -136,7 +136,7 @@ def _map(values: Mapping[Any, Any], schema: Schema) -> int:
     )
 
 
-class _State:
+class _Murmur3State:
     """The state of MurmurHash3 over 64-bit words."""
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ class _State:
 
 def _murmur(data: bytes) -> int:
     """Return the first 64 bits. The bytes of the tail count as signed, as Debezium has it."""
-    state, whole = _State(), len(data) // 16 * 16
+    state, whole = _Murmur3State(), len(data) // 16 * 16
     for at in range(0, whole, 16):
         state.mix(
             int.from_bytes(data[at : at + 8], "little"),

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 
 __all__ = ["JsonPayload", "NotExpanded"]
 
@@ -19,10 +19,17 @@ SHAPES_KEPT = 10_000
 _INT32, _INT64 = range(-(2**31), 2**31), range(-(2**63), 2**63)
 _SCALARS = {
     kind: Schema(kind=kind, optional=True)
-    for kind in (Kind.STRING, Kind.BOOLEAN, Kind.INT32, Kind.INT64, Kind.FLOAT64, Kind.BYTES)
+    for kind in (
+        ConnectKind.STRING,
+        ConnectKind.BOOLEAN,
+        ConnectKind.INT32,
+        ConnectKind.INT64,
+        ConnectKind.FLOAT64,
+        ConnectKind.BYTES,
+    )
 }
 
-Shape = Kind | tuple[Any, ...]
+Shape = ConnectKind | tuple[Any, ...]
 """A scalar's kind, ("array", shape) or ("struct", path, ((name, shape), …), optional)."""
 
 
@@ -76,7 +83,7 @@ class JsonPayload:
         if isinstance(node, list):
             return ("array", self._element(key, node)) if node else None
         if node is None:
-            return Kind.BYTES if self._nulls else None
+            return ConnectKind.BYTES if self._nulls else None
         return _scalar(node)
 
     def _element(self, key: str | None, nodes: list[Any]) -> Shape:
@@ -100,20 +107,24 @@ class JsonPayload:
         fields: dict[str, Shape] = {}
         for _, _, members, _ in shapes:
             for name, shape in members:
-                if name not in fields or (fields[name] is Kind.BYTES and shape is not Kind.BYTES):
+                if name not in fields or (
+                    fields[name] is ConnectKind.BYTES and shape is not ConnectKind.BYTES
+                ):
                     fields[name] = shape
         return "struct", shapes[0][1], tuple(fields.items()), False
 
     def _schema(self, shape: Shape) -> Schema:
-        if isinstance(shape, Kind):
+        if isinstance(shape, ConnectKind):
             return _SCALARS[shape]
         known = self._schemas.get(shape)
         if known is None:
             if shape[0] == "array":
-                known = Schema(kind=Kind.ARRAY, optional=True, items=self._schema(shape[1]))
+                known = Schema(kind=ConnectKind.ARRAY, optional=True, items=self._schema(shape[1]))
             else:
                 fields = tuple(Field(name, self._schema(part)) for name, part in shape[2])
-                known = Schema(kind=Kind.STRUCT, optional=shape[3], name=shape[1], fields=fields)
+                known = Schema(
+                    kind=ConnectKind.STRUCT, optional=shape[3], name=shape[1], fields=fields
+                )
             self._schemas[shape] = known
         return known
 
@@ -122,19 +133,19 @@ def _type(node: Any) -> Any:
     return _scalar(node) if isinstance(node, int | float | str) else type(node)
 
 
-def _scalar(node: str | float) -> Kind:
+def _scalar(node: str | float) -> ConnectKind:
     if isinstance(node, str):
-        return Kind.STRING
+        return ConnectKind.STRING
     if isinstance(node, bool):
-        return Kind.BOOLEAN
+        return ConnectKind.BOOLEAN
     if isinstance(node, float):
         if not math.isfinite(node):
             raise NotExpanded("a number is too large")
-        return Kind.FLOAT64
+        return ConnectKind.FLOAT64
     if node in _INT32:
-        return Kind.INT32
+        return ConnectKind.INT32
     if node in _INT64:
-        return Kind.INT64
+        return ConnectKind.INT64
     raise NotExpanded("a whole number has more than 64 bits")
 
 
@@ -144,13 +155,13 @@ def _value(node: Any, schema: Schema) -> Any:
         if not schema.optional:
             raise NotExpanded("an array has null among objects that differ")
         return None
-    if isinstance(node, dict) and schema.kind is Kind.STRUCT:
+    if isinstance(node, dict) and schema.kind is ConnectKind.STRUCT:
         return {
             field.name: _value(node[field.name], field.schema)
             for field in schema.fields
             if field.name in node
         }
-    if isinstance(node, list) and schema.kind is Kind.ARRAY:
+    if isinstance(node, list) and schema.kind is ConnectKind.ARRAY:
         assert schema.items is not None
         return [_value(each, schema.items) for each in node]
     if isinstance(node, dict | list) or _scalar(node) is not schema.kind:

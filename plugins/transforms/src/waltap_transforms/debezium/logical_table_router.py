@@ -11,13 +11,13 @@ from waltap.capture.name_adjustment import schema_namer
 from waltap.config.property import Properties, declare
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordUnfit
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap_transforms.debezium.structure import defaults_of, filled, is_envelope, without_repeats
 
 __all__ = ["ByLogicalTableRouter", "ByLogicalTableRouterProperties"]
 
 TOPICS_KEPT = 10_000
-_TABLE = Schema(kind=Kind.STRING)
+_TABLE = Schema(kind=ConnectKind.STRING)
 
 
 class ByLogicalTableRouterProperties(Properties):
@@ -88,13 +88,13 @@ class ByLogicalTableRouter:
 
     def __init__(self, properties: ByLogicalTableRouterProperties) -> None:
         self._unique, self._field = properties.unique, properties.key_field
-        self._topic = _Replacement(properties.regex, properties.replacement)
+        self._topic = _TopicReplacement(properties.regex, properties.replacement)
         self._table = None
         if properties.key_regex is not None and properties.key_regex.strip():
-            self._table = _Replacement(properties.key_regex, properties.key_replacement or "")
+            self._table = _TopicReplacement(properties.key_regex, properties.key_replacement or "")
         self._adjusted = schema_namer(properties.names)
         self._keys: dict[tuple[int, str], tuple[Schema, Schema]] = {}
-        self._values: dict[tuple[int, str], tuple[Schema, _Values]] = {}
+        self._values: dict[tuple[int, str], tuple[Schema, _RoutedValues]] = {}
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
         """Return what ``records`` become. Raises: RecordUnfit."""
@@ -108,7 +108,7 @@ class ByLogicalTableRouter:
             return record
         key_schema, key = None, None
         if record.key is not None:
-            if record.key_schema is None or record.key_schema.kind is not Kind.STRUCT:
+            if record.key_schema is None or record.key_schema.kind is not ConnectKind.STRUCT:
                 raise RecordUnfit("a key is no struct")
             key_schema, key = self._key_schema(record.key_schema, topic), record.key
             if self._unique:
@@ -136,7 +136,7 @@ class ByLogicalTableRouter:
             entry = self._keys[place] = schema, made
         return entry[1]
 
-    def _of(self, schema: Schema, topic: str) -> "_Values":
+    def _of(self, schema: Schema, topic: str) -> "_RoutedValues":
         place = id(schema), topic
         entry = self._values.get(place)
         if entry is None:
@@ -145,7 +145,7 @@ class ByLogicalTableRouter:
             entry = self._values[place] = schema, self._made(schema, topic)
         return entry[1]
 
-    def _made(self, schema: Schema, topic: str) -> "_Values":
+    def _made(self, schema: Schema, topic: str) -> "_RoutedValues":
         row = next((field.schema for field in schema.fields if field.name == "before"), None)
         if row is None:
             raise RecordUnfit(f"{schema.name} has no field before")
@@ -155,10 +155,10 @@ class ByLogicalTableRouter:
             for field in schema.fields
         )
         made = _renamed(schema, self._adjusted(f"{topic}.Envelope"), fields)
-        return _Values(made, defaults_of(made))
+        return _RoutedValues(made, defaults_of(made))
 
 
-class _Values(msgspec.Struct, frozen=True):
+class _RoutedValues(msgspec.Struct, frozen=True):
     """Events under another name. Debezium reads the envelope's own fields with their defaults."""
 
     schema: Schema
@@ -168,7 +168,7 @@ class _Values(msgspec.Struct, frozen=True):
         return filled(event, self.defaults) if self.defaults else event
 
 
-class _Replacement:
+class _TopicReplacement:
     """What names of topics become; answers are kept."""
 
     def __init__(self, regex: str, replacement: str) -> None:

@@ -8,7 +8,7 @@ import msgspec
 from waltap.config.property import Properties, declare
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordUnfit
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap_transforms.debezium.json_payload import JsonPayload, NotExpanded
 from waltap_transforms.debezium.structure import defaults_of, filled
 
@@ -60,7 +60,7 @@ class DecodeMessageContent:
             if message.name == MESSAGE
             for field in message.schema.fields
         }
-        if kinds.get("content") is not Kind.BYTES:
+        if kinds.get("content") is not ConnectKind.BYTES:
             raise RecordUnfit(
                 "the content of logical messages is text; binary.handling.mode must be bytes"
             )
@@ -82,7 +82,7 @@ class DecodeMessageContent:
                 self._schemas.clear()
             fields = tuple(field for field in schema.fields if field.name != MESSAGE)
             made = Schema(
-                kind=Kind.STRUCT,
+                kind=ConnectKind.STRUCT,
                 name=f"{schema.name}.Envelope",  # EventRouter takes it for a change then
                 fields=(*fields, Field("after", row)),
             )

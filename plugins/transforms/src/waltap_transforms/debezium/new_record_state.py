@@ -10,7 +10,7 @@ from waltap.config.property import CommaList, Properties, declare
 from waltap.format.connect_record import ConnectHeader, ConnectRecord
 from waltap.format.record_transform import RecordUnfit
 from waltap.format.schema_memory import SchemaMemory
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap_transforms.debezium.event_fields import EventField, event_fields
 from waltap_transforms.debezium.structure import (
     defaults_of,
@@ -24,8 +24,8 @@ from waltap_transforms.debezium.structure import (
 __all__ = ["ExtractNewRecordState", "ExtractNewRecordStateProperties"]
 
 DELETED = "__deleted"
-_DELETED_FIELD = Field(DELETED, Schema(kind=Kind.STRING, optional=True))
-_TEXT = Schema(kind=Kind.STRING)
+_DELETED_FIELD = Field(DELETED, Schema(kind=ConnectKind.STRING, optional=True))
+_TEXT = Schema(kind=ConnectKind.STRING)
 DROPS_KEPT = 1000
 Mode = Literal["drop", "tombstone", "rewrite", "rewrite-with-tombstone", "delete-to-tombstone"]
 OLDER_MODES: dict[tuple[str, bool], Mode] = {
@@ -156,7 +156,7 @@ class ExtractNewRecordState:
         self._drop = None
         header = properties.drop_fields_header
         if header is not None and header.strip():
-            self._drop = _Drop(
+            self._drop = _DropByHeader(
                 header,
                 from_key=properties.drop_fields_from_key,
                 only_optional=properties.drop_fields_optional,
@@ -197,7 +197,7 @@ class ExtractNewRecordState:
         if (
             self._route
         ):  # Debezium reads a deleted row's as it came, and others' as they are written
-            route = member(side.row, self._route, "route.by.field", Kind.STRING)
+            route = member(side.row, self._route, "route.by.field", ConnectKind.STRING)
             found = route.raw(row if deleted else value) or ""
             topic = found if found.strip() else topic
         headers = record.headers
@@ -211,16 +211,16 @@ class ExtractNewRecordState:
         )  # fmt: skip
         return made if self._drop is None else self._drop(made)
 
-    def _plan(self, schema: Schema) -> "_Plan":
+    def _plan(self, schema: Schema) -> "_UnwrapPlan":
         before, after = (self._side(schema, name) for name in ("before", "after"))
         headers = [(each, each.schema_in(schema)) for each in self._headers]
-        return _Plan(
+        return _UnwrapPlan(
             before=before,
             after=after,
             headers=tuple((each.bound(schema), made) for each, made in headers if made is not None),
         )
 
-    def _side(self, envelope: Schema, name: str) -> "_Side":
+    def _side(self, envelope: Schema, name: str) -> "_UnwrappedRows":
         field = field_of(envelope, name)
         if field is None:
             raise RecordUnfit(f"{envelope.name} has no field {name}")
@@ -229,7 +229,7 @@ class ExtractNewRecordState:
         added = [(each.bound(envelope), made) for each, made in found if made is not None]
         fields = [*row.fields, *([_DELETED_FIELD] if self._rewrites else [])]
         schema = required_struct(row, [*fields, *(Field(each.name, made) for each, made in added)])
-        return _Side(
+        return _UnwrappedRows(
             row=row,
             schema=schema,
             added=tuple(each for each, _ in added),
@@ -238,7 +238,7 @@ class ExtractNewRecordState:
         )
 
 
-class _Side(msgspec.Struct, frozen=True):
+class _UnwrappedRows(msgspec.Struct, frozen=True):
     """What rows of one schema become."""
 
     row: Schema
@@ -258,20 +258,20 @@ class _Side(msgspec.Struct, frozen=True):
         return written
 
 
-class _Plan(msgspec.Struct, frozen=True):
+class _UnwrapPlan(msgspec.Struct, frozen=True):
     """What events of one schema become."""
 
-    before: _Side
-    after: _Side
+    before: _UnwrappedRows
+    after: _UnwrappedRows
     headers: tuple[tuple[EventField, Schema], ...]
 
 
-class _Drop:
+class _DropByHeader:
     """Leaves out the fields that a header names."""
 
     def __init__(self, header: str, *, from_key: bool, only_optional: bool) -> None:
         self._header, self._from_key, self._only_optional = header, from_key, only_optional
-        self._known: dict[tuple[int, tuple[str, ...]], tuple[Schema, _Less | None]] = {}
+        self._known: dict[tuple[int, tuple[str, ...]], tuple[Schema, _ReducedStruct | None]] = {}
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
         header = next((each for each in record.headers if each[0] == self._header), None)
@@ -305,8 +305,8 @@ class _Drop:
         made = filled(value, less.defaults)
         return less.schema, {name: made.get(name) for name in less.names}
 
-    def _less(self, schema: Schema, names: tuple[str, ...]) -> "_Less | None":
-        if schema.kind is not Kind.STRUCT:
+    def _less(self, schema: Schema, names: tuple[str, ...]) -> "_ReducedStruct | None":
+        if schema.kind is not ConnectKind.STRUCT:
             raise RecordUnfit(f"fields cannot be left out of {schema.kind.value}")
         dropped = {
             field.name
@@ -317,10 +317,10 @@ class _Drop:
             return None
         left = [field for field in schema.fields if field.name not in dropped]
         made = required_struct(schema, left)
-        return _Less(made, tuple(field.name for field in left), defaults_of(made))
+        return _ReducedStruct(made, tuple(field.name for field in left), defaults_of(made))
 
 
-class _Less(msgspec.Struct, frozen=True):
+class _ReducedStruct(msgspec.Struct, frozen=True):
     """A struct with less fields, in which nulls became defaults, as Connect's ReplaceField has it."""
 
     schema: Schema

@@ -10,7 +10,7 @@ from waltap.config.property import CommaList, Properties, declare
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordUnfit
 from waltap.format.schema_memory import SchemaMemory
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap_transforms.debezium.java_hash import java_hash, murmur_hash
 from waltap_transforms.debezium.structure import field_of, is_envelope
 
@@ -90,7 +90,7 @@ def _reader(schema: Schema, path: tuple[str, ...]) -> Read | None:
     inside = schema
     for name in path[:-1]:
         field = field_of(inside, name)
-        if field is None or field.schema.kind is not Kind.STRUCT:
+        if field is None or field.schema.kind is not ConnectKind.STRUCT:
             return None
         inside = field.schema
     last = field_of(inside, path[-1])

@@ -99,7 +99,7 @@ class ContentBasedRouterProperties(ExpressionProperties):
         return self
 
 
-class _Concerned:
+class _ScriptScope:
     """Tells what is done with a record: ask the expression, keep it, or drop it."""
 
     def __init__(self, properties: ExpressionProperties) -> None:
@@ -118,7 +118,7 @@ class RecordFilter:
     """Takes a batch's records, in order, and gives those that stay."""
 
     def __init__(self, properties: RecordFilterProperties) -> None:
-        self._concerned = _Concerned(properties)
+        self._concerned = _ScriptScope(properties)
         self._condition = properties.expression(properties.condition)
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
@@ -139,7 +139,7 @@ class ContentBasedRouter:
     """Takes a batch's records, in order, and gives them with their topics."""
 
     def __init__(self, properties: ContentBasedRouterProperties) -> None:
-        self._concerned = _Concerned(properties)
+        self._concerned = _ScriptScope(properties)
         self._topic = properties.expression(properties.topic_expression)
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:

@@ -9,14 +9,17 @@ from waltap.config.property import Properties, declare
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordUnfit
 from waltap.format.schema_memory import SchemaMemory
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap_transforms.debezium.structure import is_envelope, member, without_repeats
 
 __all__ = ["ExtractSchema", "ExtractSchemaProperties"]
 
 PARAMETER = "__debezium.source.column."
-_TEXT, _OPTIONAL_TEXT = Schema(kind=Kind.STRING), Schema(kind=Kind.STRING, optional=True)
-_OPTIONAL_INT = Schema(kind=Kind.INT32, optional=True)
+_TEXT, _OPTIONAL_TEXT = (
+    Schema(kind=ConnectKind.STRING),
+    Schema(kind=ConnectKind.STRING, optional=True),
+)
+_OPTIONAL_INT = Schema(kind=ConnectKind.INT32, optional=True)
 
 
 class ExtractSchemaProperties(Properties):
@@ -36,7 +39,7 @@ class ExtractSchema:
     def __init__(self, properties: ExtractSchemaProperties) -> None:
         name = schema_namer(properties.names)
         column = Schema(
-            kind=Kind.STRUCT,
+            kind=ConnectKind.STRUCT,
             name=name("io.debezium.connector.source.schema.Column"),
             version=1,
             fields=(
@@ -48,13 +51,13 @@ class ExtractSchema:
             ),
         )
         table = Schema(
-            kind=Kind.STRUCT,
+            kind=ConnectKind.STRUCT,
             name="io.debezium.connector.source.schema.Table",
             version=1,
-            fields=(Field("columns", Schema(kind=Kind.ARRAY, items=column)),),
+            fields=(Field("columns", Schema(kind=ConnectKind.ARRAY, items=column)),),
         )
         self._block = Schema(
-            kind=Kind.STRUCT,
+            kind=ConnectKind.STRUCT,
             name=name("io.debezium.connector.source.Schema"),
             version=1,
             fields=(Field("id", _TEXT), Field("table", table)),
@@ -79,7 +82,7 @@ class ExtractSchema:
         )
 
     def _made(self, envelope: Schema) -> tuple[Schema, list[dict[str, Any]]]:
-        row = member(envelope, "after", "an event", Kind.STRUCT).schema
+        row = member(envelope, "after", "an event", ConnectKind.STRUCT).schema
         fields = (*envelope.fields, Field("sourceSchema", self._block))
         without_repeats(envelope.name, fields)
         made = msgspec.structs.replace(envelope, fields=fields, default=None)

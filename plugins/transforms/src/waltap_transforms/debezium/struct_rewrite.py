@@ -7,7 +7,7 @@ import msgspec
 
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.schema_memory import SchemaMemory
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 
 __all__ = ["Change", "StructRewrite"]
 
@@ -39,9 +39,9 @@ class StructRewrite:
         found = self._change(schema)
         if found is not None:
             return found
-        if schema.kind is Kind.STRUCT:
+        if schema.kind is ConnectKind.STRUCT:
             return self._struct(schema)
-        if not self._inside or schema.kind not in (Kind.ARRAY, Kind.MAP):
+        if not self._inside or schema.kind not in (ConnectKind.ARRAY, ConnectKind.MAP):
             return schema, None
         return self._collection(schema)
 

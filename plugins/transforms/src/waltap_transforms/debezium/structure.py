@@ -11,10 +11,10 @@ import msgspec
 
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordUnfit
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 
 __all__ = [
-    "Member",
+    "StructMember",
     "defaults_of",
     "field_of",
     "filled",
@@ -47,7 +47,7 @@ def required_struct(schema: Schema, fields: Iterable[Field]) -> Schema:
     chosen = tuple(fields)
     without_repeats(schema.name, chosen)
     return Schema(
-        kind=Kind.STRUCT,
+        kind=ConnectKind.STRUCT,
         name=schema.name,
         version=schema.version,
         doc=schema.doc,
@@ -82,7 +82,7 @@ def filled(value: Mapping[str, Any], defaults: Iterable[tuple[str, object]]) -> 
     return copy
 
 
-class Member(msgspec.Struct, frozen=True):
+class StructMember(msgspec.Struct, frozen=True):
     """A field of a struct: ``of`` reads it with its default for null, ``raw`` without."""
 
     name: str
@@ -98,7 +98,7 @@ class Member(msgspec.Struct, frozen=True):
         return struct.get(self.name)
 
 
-def member(schema: Schema, name: str, what: str, kind: Kind | None = None) -> Member:
+def member(schema: Schema, name: str, what: str, kind: ConnectKind | None = None) -> StructMember:
     """Return the field ``name`` of ``schema``; ``what`` is what it is looked for.
 
     Raises: RecordUnfit where there is no such field, or one that is not ``kind``.
@@ -110,4 +110,4 @@ def member(schema: Schema, name: str, what: str, kind: Kind | None = None) -> Me
         raise RecordUnfit(
             f"{what}: {name} of {schema.name} is {field.schema.kind.value}, not {kind.value}"
         )
-    return Member(name, field.schema)
+    return StructMember(name, field.schema)

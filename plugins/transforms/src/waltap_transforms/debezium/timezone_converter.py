@@ -11,9 +11,9 @@ from pydantic import field_validator, model_validator
 from waltap.config.property import CommaList, Properties, declare
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordTransformContext
-from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap_transforms.debezium.structure import field_of, is_envelope
-from waltap_transforms.debezium.zone import Zone, moved_time, moved_timestamp
+from waltap_transforms.debezium.zone import NamedZone, moved_time, moved_timestamp
 
 __all__ = ["TimezoneConverter", "TimezoneConverterProperties"]
 
@@ -64,7 +64,7 @@ class TimezoneConverterProperties(Properties):
     @field_validator("zone")
     @classmethod
     def _known(cls, value: str) -> str:
-        Zone(value)
+        NamedZone(value)
         return value
 
     @model_validator(mode="after")
@@ -85,7 +85,7 @@ class TimezoneConverter:
     def __init__(
         self, properties: TimezoneConverterProperties, context: RecordTransformContext
     ) -> None:
-        self._zone, self._context = Zone(properties.zone), context
+        self._zone, self._context = NamedZone(properties.zone), context
         self._includes, self._excludes = bool(properties.include), bool(properties.exclude)
         self._rules = _rules(properties.exclude or properties.include)
         self._known: dict[tuple[int, str, str | None], tuple[Schema, _Plan]] = {}
@@ -120,7 +120,7 @@ class TimezoneConverter:
         plan = []
         for side in ("before", "after", "source"):
             inside = field_of(schema, side)
-            if inside is None or inside.schema.kind is not Kind.STRUCT:
+            if inside is None or inside.schema.kind is not ConnectKind.STRUCT:
                 continue
             parts = [
                 (field.name, field.schema.default, convert)
@@ -190,7 +190,7 @@ def _changed(struct: dict[str, Any], parts: _Parts) -> dict[str, Any]:
     return out
 
 
-def _epoch(zone: Zone, unit: int | None) -> Convert | None:
+def _epoch(zone: NamedZone, unit: int | None) -> Convert | None:
     return None if unit is None else lambda at: at + zone.offset_at(at // unit) * unit
 
 

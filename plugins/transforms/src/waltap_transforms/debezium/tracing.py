@@ -15,16 +15,16 @@ from waltap.config.property import Properties, declare
 from waltap.format.connect_record import ConnectHeader, ConnectRecord
 from waltap.format.record_transform import RecordTransformContext, RecordUnfit
 from waltap.format.schema_memory import SchemaMemory
-from waltap.mapping.connect_schema import Kind, Schema
-from waltap_transforms.debezium.structure import Member, field_of, is_envelope, member
+from waltap.mapping.connect_schema import ConnectKind, Schema
+from waltap_transforms.debezium.structure import StructMember, field_of, is_envelope, member
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-__all__ = ["ActivateTracingSpan", "Tracing", "TracingProperties"]
+__all__ = ["ActivateTracingSpan", "EventTracing", "TracingProperties"]
 
 SCOPE = "waltap_transforms.debezium.tracing"
-_TEXT = Schema(kind=Kind.STRING)
+_TEXT = Schema(kind=ConnectKind.STRING)
 _NAMES = {"db": "db.instance", "connector": "db.type", "name": "db.cdc-name"}
 """Attributes of fields of the source block that have other names than ``db.FIELD``."""
 
@@ -50,7 +50,7 @@ class TracingProperties(Properties):
     )
 
 
-class Tracing:
+class EventTracing:
     """Makes the spans of an event, and the headers that go on with it."""
 
     def __init__(
@@ -78,16 +78,18 @@ class Tracing:
         kept = tuple(each for each in record.headers if each[0] not in added)
         return kept + tuple((name, _TEXT, value) for name, value in added.items())
 
-    def _columns(self, envelope: Schema) -> tuple[Member | None, tuple[Member, ...]]:
+    def _columns(self, envelope: Schema) -> tuple[StructMember | None, tuple[StructMember, ...]]:
         row, source = field_of(envelope, "after"), field_of(envelope, "source")
         column = None
         if row is not None and field_of(row.schema, self._column) is not None:
-            column = member(row.schema, self._column, "tracing.span.context.field", Kind.STRING)
+            column = member(
+                row.schema, self._column, "tracing.span.context.field", ConnectKind.STRING
+            )
         fields = () if source is None else source.schema.fields
-        return column, tuple(Member(field.name, field.schema) for field in fields)
+        return column, tuple(StructMember(field.name, field.schema) for field in fields)
 
     def _traced(
-        self, event: Mapping[str, Any], carried: str | None, source: tuple[Member, ...]
+        self, event: Mapping[str, Any], carried: str | None, source: tuple[StructMember, ...]
     ) -> dict[str, str]:
         """Make the spans of ``event``; return what a receiver needs to make others below them."""
         try:
@@ -129,7 +131,7 @@ class ActivateTracingSpan:
                 told.add(text)
                 context.warn(f"{context.label}: {text}")
 
-        self._tracing = Tracing(
+        self._tracing = EventTracing(
             properties.span_context, properties.operation, required=properties.required, tell=tell
         )
 

@@ -5,7 +5,7 @@ from typing import Any
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordUnfit
 from waltap.mapping import double_text, float_text
-from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap_transforms.debezium.struct_rewrite import Convert, StructRewrite
 
 __all__ = ["VectorToJson"]
@@ -27,14 +27,14 @@ class VectorToJson:
     def _written(self, record: ConnectRecord) -> ConnectRecord:
         if record.value is None:
             return record
-        if record.value_schema is None or record.value_schema.kind is not Kind.STRUCT:
+        if record.value_schema is None or record.value_schema.kind is not ConnectKind.STRUCT:
             raise RecordUnfit("the value is no struct")
         return self._rewrite(record)
 
 
 def _vector(schema: Schema) -> tuple[Schema, Convert] | None:
     json = Schema(
-        kind=Kind.STRING, optional=schema.optional, name="io.debezium.data.Json", version=1
+        kind=ConnectKind.STRING, optional=schema.optional, name="io.debezium.data.Json", version=1
     )
     if schema.name == SPARSE:
         return json, _sparse

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from waltap.format.record_transform import RecordUnfit
 
-__all__ = ["Zone", "moved_time", "moved_timestamp"]
+__all__ = ["NamedZone", "moved_time", "moved_timestamp"]
 
 _OFFSET = re.compile(r"([+-])(\d\d):(\d\d)(?::(\d\d))?")
 _TIME = r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:\d\d(?::\d\d)?)"
@@ -19,7 +19,7 @@ _EPOCH = 719_468
 """Days from 1 March of the year 0 to 1970."""
 
 
-class Zone:
+class NamedZone:
     """A zone by its name (``Europe/Vienna``) or offset (``+08:00``). Raises: ValueError."""
 
     def __init__(self, name: str) -> None:
@@ -45,7 +45,7 @@ class Zone:
         return _of(_near(instant).replace(tzinfo=UTC).astimezone(self._zone))
 
 
-def moved_timestamp(text: str, zone: Zone) -> str:
+def moved_timestamp(text: str, zone: NamedZone) -> str:
     """Return the instant of an ISO text with date and offset in ``zone``. As Debezium's converter, it
     takes the offset that the zone has at the text's own date and time.
 
