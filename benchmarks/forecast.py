@@ -28,9 +28,9 @@ from tests.harness.servers.postgres import Cluster, server_programs
 import waltap
 from benchmarks.machine import stamp
 from benchmarks.report import RESULTS
-from waltap.guardian.forecast import WINDOW_S, SlotReading, forecast
 from waltap.hookspecs import hookimpl
 from waltap.sink.sink import Sink, SinkCapabilities
+from waltap.slot_monitor.forecast import WINDOW_S, SlotReading, forecast
 from waltap.specs import SinkSpec
 from waltap.transactions.transaction import Batch
 

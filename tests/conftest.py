@@ -14,7 +14,7 @@ from tests.harness.tiers.groups import add_groups
 from tests.harness.pipeline import SIGNALS, PipelineRig
 from tests.harness.servers import shared_classes
 from tests.harness.servers.postgres import Database
-from waltap.config import secrecy
+from waltap.config import redaction
 
 pytest_plugins = ["tests.harness.servers.fixtures"]
 
@@ -39,11 +39,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def _own_secrets() -> Iterator[None]:
     """What one test hides stays hidden in the process: it would go from the messages of the next ones."""
-    before = set(secrecy._hidden), secrecy._known
+    before = set(redaction._hidden), redaction._known
     yield
-    secrecy._hidden.clear()
-    secrecy._hidden.update(before[0])
-    secrecy._known = before[1]
+    redaction._hidden.clear()
+    redaction._hidden.update(before[0])
+    redaction._known = before[1]
 
 
 @pytest.fixture

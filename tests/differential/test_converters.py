@@ -17,7 +17,7 @@ from tests.harness.servers.jars import MissingProgram
 from tests.harness.servers.registry import Registry
 from waltap.errors import ConfigurationError
 from waltap.format.converter import ConverterContext
-from waltap.format.unfit import SchemaMismatch
+from waltap.format.schema_mismatch import SchemaMismatch
 from waltap.mapping.connect_schema import Field, ConnectKind, Schema
 from waltap_formats.avro.binary import avro_writer
 from waltap_formats.avro.schema import avro_schema

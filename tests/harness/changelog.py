@@ -16,7 +16,7 @@ from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
 from waltap_sinks.changelog.table_version import LOG_COLUMNS
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.sink.sink import SinkContext
-from waltap.source.coverage import PublicationCompleteness
+from waltap.source.completeness import PublicationCompleteness
 from waltap.source.position import Position
 
 TYPES = {

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from waltap.pipeline.setup import build
+from waltap.pipeline.stages import build
 from waltap.sink.sink import SinkContext
 from waltap.snapshot import SnapshotChunk
 from waltap.source.connector import MadeByRun
@@ -13,7 +13,7 @@ from waltap.transactions.transaction import Batch, SnapshotRows
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.applier import OutputApplier, ApplyOptions
 from waltap_spark.formats.choice import PARQUET, FormatChoice
-from waltap_spark.handed import Handed, AssignedSplits
+from waltap_spark.snapshot_splits import Handed, AssignedSplits
 from waltap_spark.live import LiveTables
 from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare

@@ -9,7 +9,7 @@ import pytest
 
 from tests.harness.shared_sources import COLUMNS, INTO, RULES, anything, check, of
 from tests.harness.spark import Rig
-from waltap_spark import resting
+from waltap_spark import idle_tables
 from waltap_spark.formats.choice import FormatChoice
 
 __all__ = ["write_one_target"]
@@ -64,7 +64,7 @@ def write_one_target(
         raise error
     for tenant, rig in rigs.items():
         check(rig, {tenant: told[tenant]}, KINDS)
-    monkeypatch.setattr(resting, "REST_S", 0.0)
+    monkeypatch.setattr(idle_tables, "REST_S", 0.0)
     chance = random.Random(3)
     for _turn in range(TURNS):
         anything(rigs["1"], chance, told["1"])

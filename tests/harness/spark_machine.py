@@ -18,7 +18,7 @@ import msgspec
 import pytest
 from waltap.decode.relation import Relation
 from waltap.snapshot.progress import SnapshotProgress
-from waltap.source.coverage import PublicationCompleteness
+from waltap.source.completeness import PublicationCompleteness
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from waltap_spark import resting
+from waltap_spark import idle_tables
 from waltap_spark.live import LiveTables
 from waltap_spark.output import TargetTable
 
@@ -32,7 +32,7 @@ def a_table_at_rest_outlives_its_version(
 
     ``compact``, ``clear``: what a user does with a table, as SQL calls it.
     """
-    monkeypatch.setattr(resting, "REST_S", 0.0)
+    monkeypatch.setattr(idle_tables, "REST_S", 0.0)
     for number in ("1", "2"):  # two files
         for table in (QUIET, TOUCHED):
             rig.db.insert(table, [number, "a"])

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from waltap.config.secrecy import HIDDEN
+from waltap.config.redaction import HIDDEN
 from waltap.source.connector import StopRequested
 from waltap.source.password_command import PasswordCommandFailed, printed_password
 

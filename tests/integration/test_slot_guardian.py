@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from waltap.guardian.errors import SlotGivenUp
-from waltap.guardian.health import SlotHealth
+from waltap.slot_monitor.errors import SlotGivenUp
+from waltap.slot_monitor.health import SlotHealth
 from waltap.notifications.notification import Notification
 from waltap.offsets.gaps import CaptureGap, GapCertificates
 from waltap.source.position import parse_lsn

@@ -17,10 +17,10 @@ import pytest
 import waltap as package
 from waltap.cli.connection import connected
 from waltap.errors import WaltapError
-from waltap.offsets.belongings import OwnedObject
+from waltap.offsets.owned_objects import OwnedObject
 from waltap.offsets.offset import Offset, PartitionOffset
-from waltap.pipeline.delivery import SinkWriter
-from waltap.pipeline.setup import PipelineStages
+from waltap.pipeline.sink_writer import SinkWriter
+from waltap.pipeline.stages import PipelineStages
 from waltap.pipeline.slot_owners import orphan_slots
 from waltap.source.connector import Connector
 from waltap.source.position import Position

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from waltap.errors import ConnectionLost
-from waltap.pipeline.setup import build
+from waltap.pipeline.stages import build
 from waltap.snapshot import SnapshotChunk
 from waltap.source.connector import Connector, MadeByRun, SourceLacks
 from waltap_postgres import connector as postgres_connector

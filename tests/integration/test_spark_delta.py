@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from pyspark.errors import PySparkException
 
-from waltap_spark import applier, resting, retries
-from waltap_spark.adoption import adopt
+from waltap_spark import applier, idle_tables, retries
+from waltap_spark.relink import adopt
 from waltap_spark.applier import OutputApplier
 from waltap_spark.errors import FormatDiffers, VersionGone
 from waltap_spark.follower import FollowOptions, LogFollower
@@ -266,7 +266,7 @@ def test_a_try_that_fails_early_forgets_no_step_of_those_before(
 def test_a_log_that_is_cut_off_stops_its_own_table_alone(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resting, "REST_S", 0.0)
+    monkeypatch.setattr(idle_tables, "REST_S", 0.0)
     for table in (LEFT, RIGHT):
         rig.db.insert(table, ["1", "1", None])
     rig.commit()

@@ -6,7 +6,7 @@ from typing import Any
 from waltap.cli.connection import connected
 from waltap.host import Host
 from waltap.source.check_context import CheckContext
-from waltap_spark.kept_check import kept_as_said
+from waltap_spark.mode_check import kept_as_said
 
 from tests.harness.changelog import relation
 from tests.harness.pipeline import PipelineRig

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from waltap_spark import few as few_changes
+from waltap_spark import compact_in_memory as few_changes
 from waltap_spark import pipelines
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
@@ -136,7 +136,7 @@ def test_a_row_put_beside_the_one_it_replaces_stays(rig: Rig) -> None:
 def test_a_value_is_kept_through_any_number_of_moves(
     rig: Rig, moves: int, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("waltap_spark.few.FEW", few)
+    monkeypatch.setattr("waltap_spark.compact_in_memory.FEW", few)
     rig.db.insert(PEOPLE, ["1", "a", "far"], ["-1", "b", "near"])
     rig.commit()
     rig.apply()
@@ -157,7 +157,7 @@ def test_a_row_that_moves_behind_a_truncate_has_nothing_of_the_one_before(
     spark: Any, tmp_path: Path, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was put under the key that another row had, and moved on, in one transaction."""
-    monkeypatch.setattr("waltap_spark.few.FEW", few)
+    monkeypatch.setattr("waltap_spark.compact_in_memory.FEW", few)
     rig = Rig(tmp_path, spark, modes=ModeRules(modes=(r"public\.kept:scd2", "scd1")))
     kept = relation("public.kept", COLUMNS)
     for table in (PEOPLE, kept):
@@ -187,7 +187,7 @@ def test_a_row_that_moves_behind_a_truncate_has_nothing_of_the_one_before(
 def test_columns_may_be_called_as_those_that_are_made_on_the_way(
     rig: Rig, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("waltap_spark.few.FEW", few)
+    monkeypatch.setattr("waltap_spark.compact_in_memory.FEW", few)
     table = relation(
         "public.odd",
         [("_id", "int4"), ("_value", "text"), ("__gone", "text"), ("__code", "text"),

@@ -115,7 +115,7 @@ def test_a_key_that_was_lost_for_a_while_leaves_versions_as_if_it_had_stayed(
     delta: Any, tmp_path: Path, table_format: str, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever commit it is in, and with a driver that dies within."""
-    monkeypatch.setattr("waltap_spark.few.FEW", few)
+    monkeypatch.setattr("waltap_spark.compact_in_memory.FEW", few)
     rig = Rig(tmp_path, delta, table_format, parallel=1, modes=BY_VERSION)
     rig.db.insert(KEYED, ["1", "a"], ["2", "b"])
     rig.commit()

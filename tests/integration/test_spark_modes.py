@@ -120,7 +120,7 @@ def test_every_mode_holds_what_its_log_comes_to(
 ) -> None:
     """Random work with kills of the driver, a snapshot that brings what no change told, and columns that
     come, widen and change their names; settled here, and by Spark."""
-    monkeypatch.setattr("waltap_spark.few.FEW", few)
+    monkeypatch.setattr("waltap_spark.compact_in_memory.FEW", few)
     rig = Rig(
         tmp_path,
         delta,
@@ -160,7 +160,7 @@ def test_rows_of_a_snapshot_that_are_kept_are_not_put_in_one_partition(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, deletes: bool
 ) -> None:
     """They all have one position; what a move leaves is found without having them in one place."""
-    monkeypatch.setattr("waltap_spark.few.FEW", 0)
+    monkeypatch.setattr("waltap_spark.compact_in_memory.FEW", 0)
     rig = Rig(tmp_path, spark, modes=RULES, fold_rows=0)
     kept = next(table for table in ALIKE if table.table == "kept")
     rig.db.insert(kept, *[[str(n), "a", None] for n in range(200)])
@@ -269,7 +269,7 @@ def test_extra_columns_are_what_the_log_has_of_the_change_that_made_a_row(
     delta: Any, tmp_path: Path, table_format: str, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Spark settles changes, and as we do."""
-    monkeypatch.setattr("waltap_spark.few.FEW", few)
+    monkeypatch.setattr("waltap_spark.compact_in_memory.FEW", few)
     folds = {"fold_rows": 0, "fold_sets": 2, "merge_sets": 2}
     rig = Rig(tmp_path, delta, table_format, parallel=2, modes=STAMPED, **folds)
     rows_have_columns_of_their_changes(rig)

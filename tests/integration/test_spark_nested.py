@@ -8,7 +8,7 @@ import pytest
 from waltap_spark.formats import merge_sql
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
-from waltap_spark.settle import distinguishing
+from waltap_spark.compaction import distinguishing
 
 from tests.harness.lake import Lake
 from tests.harness.servers.postgres import Database

@@ -13,7 +13,7 @@ from waltap_spark.applier import OutputApplier, ApplyOptions
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
 from waltap_spark.output import SparkOutput
-from waltap_spark.resumption import ResumeRequests
+from waltap_spark.resume_requests import ResumeRequests
 from waltap_spark.session import prepare
 
 LAKE = Path(__file__).parents[1] / "golden" / "lakes" / "whole-commits.tar.gz"

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waltap_spark import few
+from waltap_spark import compact_in_memory
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
 from waltap_spark.output import ChangeSet, TableState
 from waltap_spark.schema import LOG_FIELDS, struct_of
 from waltap_spark.session import make_active, prepare
-from waltap_spark.beside import GONE
+from waltap_spark.temp_columns import GONE
 
 from tests.harness.changelog import relation
 from tests.harness.spark import Rig
@@ -65,13 +65,13 @@ def log_rows(sources: dict[int, Source], truncates: list[tuple[int, int, int, in
 
 
 @pytest.mark.parametrize(
-    ("table_format", "most"), [("parquet", 0), ("parquet", few.FEW), ("delta", 0)]
+    ("table_format", "most"), [("parquet", 0), ("parquet", compact_in_memory.FEW), ("delta", 0)]
 )
 def test_a_key_is_the_zero_that_the_source_has_last(
     delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table_format: str, most: int
 ) -> None:
     """The two zeros are one key; what is stored of them is the source's value."""
-    monkeypatch.setattr(few, "FEW", most)
+    monkeypatch.setattr(compact_in_memory, "FEW", most)
     rules = ModeRules(
         modes=(r"public\.versions:scd2", "scd1"), deletes=(r"public\.soft:soft", "hard")
     )
@@ -136,8 +136,8 @@ def test_both_ways_come_to_what_the_tables_hold(
         crossed=crossed, unpacked=1,
     )  # fmt: skip
     for most in (20_000, 0):
-        monkeypatch.setattr(few, "FEW", most)
-        settled = few.settle(TABLE, [change], rows, base).collect()
+        monkeypatch.setattr(compact_in_memory, "FEW", most)
+        settled = compact_in_memory.settle(TABLE, [change], rows, base).collect()
         found = {(row["world"], row["_id"]): None if row[GONE] else row["large"] for row in settled}
         assert len(found) == len(settled)
         after = {} if empties else {(w, k): v for w, k, v in there if w in sources}

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from waltap.files.store import FileStore
 from waltap_sinks.changelog.manifest import Segment
-from waltap_spark import few, superseded
-from waltap_spark.beside import GONE
+from waltap_spark import compact_in_memory, drop_overwritten
+from waltap_spark.temp_columns import GONE
 from waltap_spark.formats.table_format import GroupRows
 from waltap_spark.log_rows import logged, with_epoch
 from waltap_spark.modes import TableMode
@@ -22,7 +22,7 @@ from waltap_spark.plan import SegmentGroup
 from waltap_spark.schema import struct_of
 from waltap_spark.session import make_active, prepare
 from waltap_spark.small_sets import stored_types
-from waltap_spark.superseded import last_rows
+from waltap_spark.drop_overwritten import last_rows
 
 from tests.property.test_move_origins import Action, Source
 from tests.harness.changelog import relation
@@ -131,9 +131,9 @@ def test_values_are_one_key_here_where_they_are_for_spark(
     own = pa.schema({"one": kind, "two": kind, "n": pa.int64()})
     segments = Segments(tmp_path, own, ("one", "two"), [rows[:20], rows[20:]])
     brought, found = segments.brought(session), {}
-    monkeypatch.setattr(few, "FEW", 0)
-    for most in (superseded.MOST, 0):
-        monkeypatch.setattr(superseded, "MOST", most)
+    monkeypatch.setattr(compact_in_memory, "FEW", 0)
+    for most in (drop_overwritten.MOST, 0):
+        monkeypatch.setattr(drop_overwritten, "MOST", most)
         frame = brought.settled(
             segments.table, session.createDataFrame([], struct_of(segments.table.columns))
         )
@@ -211,9 +211,13 @@ def test_sixty_tables_settle_three_ways_to_what_they_hold(
         struct_of({**segments.table.columns, "_seq": '"integer"'}),
     )
     after = {(w, k): v for w, source in sources.items() for k, v in source.rows.items()}
-    for most, many in ((few.FEW, superseded.MOST), (0, superseded.MOST), (0, 0)):
-        monkeypatch.setattr(few, "FEW", most)
-        monkeypatch.setattr(superseded, "MOST", many)
+    for most, many in (
+        (compact_in_memory.FEW, drop_overwritten.MOST),
+        (0, drop_overwritten.MOST),
+        (0, 0),
+    ):
+        monkeypatch.setattr(compact_in_memory, "FEW", most)
+        monkeypatch.setattr(drop_overwritten, "MOST", many)
         settled = segments.brought(session).settled(segments.table, base)
         assert ("Aggregate" in plan_of(settled)) == (not most and not many)
         found = settled.collect()
@@ -235,7 +239,7 @@ def test_a_table_in_delta_follows_through_renamed_keys_and_wider_types(
     delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hot: bool
 ) -> None:
     """``hot``: most rows are superseded, and it is the others that Spark is told."""
-    monkeypatch.setattr(few, "FEW", 0)
+    monkeypatch.setattr(compact_in_memory, "FEW", 0)
     plans: list[str] = []
 
     def noted(*given: Any) -> Any:

@@ -12,7 +12,7 @@ from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
 from waltap_spark.output import SparkOutput, TableState
 from waltap_spark.session import prepare
-from waltap_spark.upkeep import CompactionWorker
+from waltap_spark.compaction_worker import CompactionWorker
 
 from tests.harness.changelog import relation
 from tests.harness.spark import Rig

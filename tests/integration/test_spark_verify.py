@@ -15,7 +15,7 @@ from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare
 from waltap_sinks.comparison import TableDifferences, comparison_table
 from waltap_sinks.comparison.commands import told
-from waltap_sinks.comparison.lacking import CaptureScope
+from waltap_sinks.comparison.missing_tables import CaptureScope
 from waltap_spark.verify import compare, lacking
 
 from tests.harness.busy_lake import looks_right_while_it_runs

@@ -8,11 +8,11 @@ import pytest
 
 from waltap.decode.relation import Relation
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_spark import elsewhere
+from waltap_spark import external_snapshots
 from waltap_spark.applier import OutputApplier, ApplyOptions
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.formats.work import TableWriter
-from waltap_spark.handed import Handed, AssignedSplits
+from waltap_spark.snapshot_splits import Handed, AssignedSplits
 from waltap_spark.live import LiveTables
 from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare
@@ -83,7 +83,7 @@ class Tables:
     @property
     def waiting(self) -> list[Path]:
         """Return files of rows that wait."""
-        return list((self.folder / "out" / elsewhere.WAITING).rglob("*.parquet"))
+        return list((self.folder / "out" / external_snapshots.WAITING).rglob("*.parquet"))
 
 
 def test_a_step_that_was_taken_keeps_its_rows_when_driver_and_engine_die(
@@ -120,7 +120,7 @@ def test_rows_of_which_some_are_missing_are_read_again(
         "no step is taken before they are there"
     )
     with monkeypatch.context() as patch:
-        patch.setattr(elsewhere.ExternalSnapshots, "settle", lambda _self: None)
+        patch.setattr(external_snapshots.ExternalSnapshots, "settle", lambda _self: None)
         tables.apply()
     assert tables.waiting
     assert not before & set(tables.waiting), "they were written anew"

@@ -20,7 +20,7 @@ from waltap.source.position import Position
 from waltap.transactions.transaction import TransactionPart
 from waltap_sinks.sql import SqlSink
 from waltap_sinks.sql.errors import SqlCommitUnknown
-from waltap_sinks.sql.lanes import slices_of
+from waltap_sinks.sql.parallel_apply import slices_of
 from waltap_sinks.sql.shapes import TargetShapes
 
 SERVERS = pytest.mark.parametrize("place", ["postgres", "maria"], indirect=True)

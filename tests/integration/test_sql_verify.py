@@ -19,7 +19,7 @@ from waltap.cli.application import application
 from waltap_sinks.comparison import TableDifferences
 from waltap_sinks.comparison.compare import compare
 from waltap_sinks.sql import SqlProperties
-from waltap_sinks.sql.readable import open_readable
+from waltap_sinks.sql.verification import open_readable
 
 TABLES = """
 CREATE TABLE t (id int PRIMARY KEY, a text, n numeric(10, 2), at timestamptz, "odd%s" float8);

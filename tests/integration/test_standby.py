@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from waltap.pipeline.lock import PipelineRunning, StateFolderGone
-from waltap.pipeline.tenure import LeaseLost
+from waltap.pipeline.leadership import LeaseLost
 
 from tests.harness.pipeline import Destination, PipelineRig, Run, until
 from tests.harness.proxy import Proxy

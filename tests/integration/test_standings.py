@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.catalog.standings import BURST, CHECKS_PER_S, NameResolutionCache
+from waltap_postgres.catalog.name_resolution import BURST, CHECKS_PER_S, NameResolutionCache
 from waltap_postgres.properties import PostgresProperties
 
 from tests.harness.servers.postgres import Database

@@ -17,7 +17,7 @@ from tests.harness.servers.moto import Moto
 from tests.harness.servers.nats import NatsServer
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.redis import RedisServer
-from waltap.config.secrecy import hide, redacted
+from waltap.config.redaction import hide, redacted
 from waltap.errors import SinkError
 from waltap.format.record import Record
 from waltap.sink.sink import Sink

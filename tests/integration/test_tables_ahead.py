@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.catalog.tables_ahead import BURST, PAUSE_S, TablesAhead
+from waltap_postgres.catalog.prefetch import BURST, PAUSE_S, TablesAhead
 from waltap_postgres.properties import PostgresProperties
 
 from tests.harness.servers.postgres import Database

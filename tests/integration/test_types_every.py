@@ -11,7 +11,7 @@ import pytest
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 from waltap.host import Host
-from waltap.pipeline.setup import build
+from waltap.pipeline.stages import build
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.properties import PostgresProperties
 

@@ -21,7 +21,7 @@ from tests.harness.typed_values import typed  # noqa: F401 - a fixture
 from waltap.format.converted import ConvertedFormat, RecordConverters
 from waltap.format.converter import ConverterContext, ValueUnfit
 from waltap.format.record import Record
-from waltap.format.unfit import SchemaMismatch
+from waltap.format.schema_mismatch import SchemaMismatch
 from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap_formats.avro.binary import avro_writer
 from waltap_formats.avro.converter import AvroConverter

@@ -18,7 +18,7 @@ import pytest
 
 from tests.harness.typed_records import context
 from tests.harness.typed_values import LITERALS, UNKNOWN, both_once, typed
-from waltap.arrow.misfit import MisfitCount
+from waltap.arrow.out_of_range import MisfitCount
 from waltap.arrow.tuples import RelationCodec
 from waltap.decode.relation import Column, DataType, Relation
 from waltap.format.record_block import RecordBlock
@@ -229,7 +229,7 @@ ARROW: dict[str, set[str]] = {
     "timestamp infinite or out of range": MOMENTS - {"date"},
     "time infinite or out of range": {"time", "time(3)"},
 }
-"""Reason → types: what the Arrow type cannot hold under ``waltap.arrow.misfit=null``."""
+"""Reason → types: what the Arrow type cannot hold under ``waltap.arrow.out_of_range=null``."""
 
 
 def nulls(value: Any) -> int:

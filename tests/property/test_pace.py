@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from waltap.guardian.forecast import WINDOW_S
-from waltap.guardian.pace import SHORTER_S, TREND_S, WalGrowth, pace
+from waltap.slot_monitor.forecast import WINDOW_S
+from waltap.slot_monitor.pace import SHORTER_S, TREND_S, WalGrowth, pace
 
 RATES = st.floats(1e3, 1e9)
 STEPS = st.sampled_from((1, 2, 5, 10))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from waltap_spark import few, superseded
+from waltap_spark import compact_in_memory, drop_overwritten
 from waltap_spark.errors import SessionTaken
 from waltap_spark.formats import merging
 from waltap_spark.formats.choice import FormatChoice
@@ -189,14 +189,14 @@ def test_many_plain_changes_are_settled_by_leaving_superseded_rows_out(
     plans: list[str] = []
 
     def noted(*given: Any) -> Any:
-        found = superseded.last_rows(*given)
+        found = drop_overwritten.last_rows(*given)
         plans.append(
             "" if found is None else found._jdf.queryExecution().optimizedPlan().toString()
         )
         return found
 
     monkeypatch.setattr("waltap_spark.formats.table_format.last_rows", noted)
-    monkeypatch.setattr(few, "FEW", 0)
+    monkeypatch.setattr(compact_in_memory, "FEW", 0)
     rig.db.insert(PEOPLE, *([str(n), "old", None] for n in range(20)))
     rig.commit()
     rig.apply()

@@ -34,7 +34,7 @@ from waltap_spark.live import LiveTables, open_tables
 from waltap_spark.maintenance import maintain
 from waltap_spark.modes import ModeRules
 from waltap_spark.output import SparkOutput
-from waltap_spark.resumption import ResumeRequests
+from waltap_spark.resume_requests import ResumeRequests
 from waltap_spark.verify import compare
 
 LEFT = relation("public.left", [("id", "int4"), ("amount", "int8"), ("note", "text")])
@@ -109,7 +109,7 @@ def test_readers_see_one_cut_while_it_runs_and_a_table_that_cannot_follow_stands
         application, ["resume", str(rig.folder / "out"), "public.odd", "--as-text"]
     )
     assert asked.exit_code == 0, asked.output
-    monkeypatch.setattr("waltap_spark.resumption.LOOK_S", 0.0)
+    monkeypatch.setattr("waltap_spark.resume_requests.LOOK_S", 0.0)
     rig.applier._requests = ResumeRequests(rig.output)  # looks at once
     rig.apply()
     assert rig.output.table("odd").failed == ""

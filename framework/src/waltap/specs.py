@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from waltap.offsets.offset import OffsetStore
     from waltap.signals.actions import SignalCall
     from waltap.signals.channel import SignalChannel
-    from waltap.sink.readable import VerificationSource
     from waltap.sink.sink import Sink, SinkContext
+    from waltap.sink.verification import VerificationSource
     from waltap.snapshot.snapshotter import Snapshotter
     from waltap.source.connector import Connector, PreflightCheck
     from waltap.source.lease import LeaderLease, LeaseContext

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from waltap.pipeline.setup import build
+from waltap.pipeline.stages import build
 from waltap.signals.signal import SnapshotRequest
 from waltap.snapshot.incremental_state import ChunkState
 from waltap.source.connector import MadeByRun

@@ -198,7 +198,7 @@ def test_a_role_that_may_not_read_at_a_time_is_found_before_the_start(
 def checked(pipeline: PipelineRig, **settings: object) -> list:
     """Return what ``waltap doctor`` finds."""
     from waltap.pipeline.preflight import checks
-    from waltap.pipeline.setup import build
+    from waltap.pipeline.stages import build
     from waltap.source.connector import MadeByRun
 
     host, _ = pipeline.host()

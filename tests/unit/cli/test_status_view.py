@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from rich.console import Console, RenderableType
-from waltap.cli.fleet import members, report
+from waltap.cli.pipeline_discovery import members, report
 from waltap.amounts import ago, full_in, size
 from waltap.cli.status_view import overview, run_view
 from waltap.host import Host
@@ -17,7 +17,7 @@ from waltap.pipeline.status import RecentFailure, PartitionStatus, SchemaChange,
 from waltap.pipeline.status_document import status_document
 from waltap.pipeline.status_html import status_html
 from waltap.pipeline.table_counts import TableStatus
-from waltap.sink.onward import DownstreamProgress, OnwardTable
+from waltap.sink.downstream import DownstreamProgress, OnwardTable
 from waltap.source.position import Position
 
 AT = 1_000_000_000

@@ -10,7 +10,7 @@ from waltap.config.property import declarations
 from waltap.config.resolve import resolve
 from waltap.host import Host
 from waltap.pipeline.properties import EngineProperties
-from waltap.pipeline.reloading import reloaded
+from waltap.pipeline.profile_reload import reloaded
 from waltap.reference.properties import components
 
 

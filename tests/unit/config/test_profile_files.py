@@ -14,7 +14,7 @@ from waltap.config.java_properties import parse_properties
 from waltap.config.layers import RawProfile, load, read_tables
 from waltap.config.placeholder import SecretMissing, fill, holds_placeholder
 from waltap.config.resolve import examine
-from waltap.config.secrecy import hide, looks_secret, redacted, without
+from waltap.config.redaction import hide, looks_secret, redacted, without
 from waltap.errors import ConfigurationError
 from waltap.host import Host
 

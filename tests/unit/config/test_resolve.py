@@ -11,7 +11,7 @@ import waltap.plugin
 from waltap.config.debezium_names import KNOWN_NAMES, OLD_NAMES, OLD_VALUES, PropertyTreatment
 from waltap.config.layers import RawProfile, read_debezium, read_tables
 from waltap.config.property import CommaList, Properties, declare, declare_family
-from waltap.config.secrecy import looks_secret
+from waltap.config.redaction import looks_secret
 from waltap.config.resolve import ResolvedProfile, examine, resolve, survey
 from waltap.decode.decoder import DecoderCapabilities
 from waltap.errors import ConfigurationError

@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltap.dead_letters.change_form import change_form, of_form
-from waltap.dead_letters.letter import DeadLetter, EventLocation, letter_of, record_form, record_of
+from waltap.dead_letters.dead_letter import (
+    DeadLetter,
+    EventLocation,
+    letter_of,
+    record_form,
+    record_of,
+)
 from waltap.dead_letters.store import DeadLettersUnusable, LetterStore
 from waltap.decode.message import Change, Delete, Insert, LogicalMessage, OldTuple, Truncate, Update
 from waltap.decode.tuple_image import ABSENT, UNCHANGED

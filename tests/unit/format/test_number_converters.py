@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from waltap.format.converter import ConverterContext
-from waltap.format.unfit import SchemaMismatch
+from waltap.format.schema_mismatch import SchemaMismatch
 from waltap.host import Host
 from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.specs import FormatSpec

@@ -7,7 +7,7 @@ from waltap.monitor.metrics import METRICS
 from waltap.pipeline.counts import SnapshotTableProgress
 from waltap.pipeline.status import PipelineStatus
 from waltap.pipeline.table_counts import TableStatus
-from waltap.sink.onward import DownstreamProgress, OnwardTable
+from waltap.sink.downstream import DownstreamProgress, OnwardTable
 
 TABLES = 500
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from waltap.errors import ConnectionLost, SourceError
-from waltap.offsets.belongings import (
+from waltap.offsets.owned_objects import (
     OwnedObject,
     OwnedObjects,
     BelongingsUnreadable,

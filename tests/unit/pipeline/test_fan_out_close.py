@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from waltap.clock import SystemClock
 from waltap.errors import SinkError
-from waltap.offsets.outlet_positions import OutletPositions
+from waltap.offsets.sink_positions import OutletPositions
 from waltap.pipeline.fan_out import FanOut
 
 

@@ -3,7 +3,7 @@
 from waltap.decode.message import Insert
 from waltap.decode.relation import Relation
 from waltap.transactions.transaction import TransactionPart
-from waltap.pipeline.gathering import PartBatcher
+from waltap.pipeline.part_batcher import PartBatcher
 
 RELATION = Relation(oid=1, schema="public", table="t", columns=())
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from waltap.decode.message import Insert
 from waltap.decode.relation import Relation
 from waltap.transactions.transaction import TransactionPart
-from waltap.pipeline.limits import IdleDetector, batches, cut
+from waltap.pipeline.stop_conditions import IdleDetector, batches, cut
 from waltap.source.position import Position
 
 RELATION = Relation(oid=1, schema="public", table="t", columns=())

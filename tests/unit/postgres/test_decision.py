@@ -9,7 +9,7 @@ from waltap.errors import RetryVerdict, WaltapError
 from waltap.host import Host
 from waltap.offsets.offset import Offset, PartitionOffset, SnapshotProgress
 from waltap.source.position import Position
-from waltap_postgres.decision import StartupPlan, StartupState, decide
+from waltap_postgres.startup_plan import StartupPlan, StartupState, decide
 from waltap_postgres.errors import (
     PositionGap,
     SlotMissing,

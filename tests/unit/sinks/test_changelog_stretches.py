@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from waltap.capture.capture import CaptureRules, CaptureProperties
 from waltap.sink.sink import SinkContext
-from waltap.source.coverage import PublicationCompleteness
+from waltap.source.completeness import PublicationCompleteness
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, SnapshotRows
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink

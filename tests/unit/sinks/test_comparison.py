@@ -11,7 +11,7 @@ from waltap.config.layers import read_tables
 from waltap.config.resolve import resolve
 from waltap.host import Host
 from waltap_sinks.comparison.commands import dsn_of
-from waltap_sinks.comparison.found import TableDifferences, comparison_table
+from waltap_sinks.comparison.differences import TableDifferences, comparison_table
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from waltap.sink import past_cache
-from waltap.sink.past_cache import ALIGNED, BUFFER_BYTES, LEAST_BYTES, PastCache
+from waltap.sink import direct_writer
+from waltap.sink.direct_writer import ALIGNED, BUFFER_BYTES, LEAST_BYTES, PastCache
 
 
 @pytest.fixture
@@ -67,14 +67,14 @@ def test_where_it_cannot_be_done_it_is_written_in_the_ordinary_way(
 
     def on(call: Callable[..., int]) -> Callable[..., int]:
         return lambda fd, number, *more: (
-            refuse() if number == past_cache.fcntl.F_SETFL and more[0] & past_cache._DIRECT
+            refuse() if number == direct_writer.fcntl.F_SETFL and more[0] & direct_writer._DIRECT
             else call(fd, number, *more)
         )  # fmt: skip
 
     cache, block = PastCache(), pattern(2 * LEAST_BYTES, 3)
     with monkeypatch.context() as patch:
         if place == "flag":
-            patch.setattr(past_cache.fcntl, "fcntl", on(past_cache.fcntl.fcntl))
+            patch.setattr(direct_writer.fcntl, "fcntl", on(direct_writer.fcntl.fcntl))
             assert append(cache, fd, block) == len(block)
         else:
             patch.setattr(PastCache, "_direct", staticmethod(refuse))

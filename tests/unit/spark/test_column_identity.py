@@ -8,7 +8,7 @@ from waltap_sinks.changelog.manifest import ColumnEntry
 from waltap_spark.column_identity import file_column, identify, renames
 from waltap_spark.output import BasePart, TableState
 from waltap_spark.plan import SegmentGroup
-from waltap_spark.settle import widened
+from waltap_spark.compaction import widened
 
 
 def group(*columns: tuple[str, int], **more: Any) -> SegmentGroup:

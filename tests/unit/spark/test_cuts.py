@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from waltap_sinks.changelog.manifest import LogPosition
-from waltap_spark.cuts import CUTS_MOST, noted, state_at
+from waltap_spark.version_maps import CUTS_MOST, noted, state_at
 from waltap_spark.errors import VersionGone
 from waltap_spark.output import StoredTable, SparkOutput, OutputState, TableState, TargetTable
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from waltap_sinks.changelog.manifest import LogPosition
-from waltap_spark.garbage import FOLDER
+from waltap_spark.orphan_files import FOLDER
 from waltap_spark.output import ChangeSet, SparkOutput, OutputState, TableState
 
 SET = "tables/s/t/changes/one"

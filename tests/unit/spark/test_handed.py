@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.changelog.errors import RowsElsewhere
-from waltap_spark.handed import NO_MORE, DriverInput, AssignedSplits, packed
-from waltap_spark.pace import AdaptiveBatchSize
+from waltap_spark.snapshot_splits import NO_MORE, DriverInput, AssignedSplits, packed
+from waltap_spark.batch_size import AdaptiveBatchSize
 from waltap_spark.plan import plan
 from waltap_spark.properties import SparkProperties
 

@@ -2,7 +2,7 @@
 
 from waltap_sinks.changelog import Manifest
 from waltap_sinks.changelog.manifest import NOTHING, LogPosition, TableEntry
-from waltap_spark.pace import ENTRY, LEAST, SCHEMA, AdaptiveBatchSize
+from waltap_spark.batch_size import ENTRY, LEAST, SCHEMA, AdaptiveBatchSize
 
 TABLE = TableEntry(
     schema="s", table="t", oid=1, identity="d", key=(), fingerprint="f", columns=(), rows=1

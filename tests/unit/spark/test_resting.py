@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 from waltap_sinks.changelog.manifest import NOTHING
-from waltap_spark import resting
+from waltap_spark import idle_tables
 from waltap_spark.formats import CommitContext, TableFormat
 from waltap_spark.output import OutputState, TableState
-from waltap_spark.resting import IdleTables
+from waltap_spark.idle_tables import IdleTables
 from waltap_spark.session import SizedSession
 
 
@@ -41,7 +41,7 @@ class Session:
 def test_what_takes_long_is_looked_at_in_turns_and_not_again_before_the_rest_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(resting, "SHARE_S", 0.0)
+    monkeypatch.setattr(idle_tables, "SHARE_S", 0.0)
     names = [f"t{number}" for number in range(25)]
     tables = {name: TableState(schema="public", table=name) for name in names}
     looks = Looks()
@@ -57,7 +57,7 @@ def test_what_takes_long_is_looked_at_in_turns_and_not_again_before_the_rest_is_
     assert looks.asked == [name for name in names if name != "t12"]
     assert rests.found(spark, state) == {}
     assert len(looks.asked) == len(tables)
-    monkeypatch.setattr(resting, "REST_S", 0.0)
+    monkeypatch.setattr(idle_tables, "REST_S", 0.0)
     rests._next = 0.0
     rests.found(spark, state)
     assert looks.asked[-10:] == names[:10]

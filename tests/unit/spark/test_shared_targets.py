@@ -6,7 +6,7 @@ from waltap.errors import ConfigurationError
 from waltap_spark.errors import NameTaken, SourcesDiffer
 from waltap_spark.output import StoredTable, TableState, TargetTable
 from waltap_spark.settings import apply_options, properties_of
-from waltap_spark.places import TargetMapping
+from waltap_spark.target_mapping import TargetMapping
 from waltap_spark.shared_targets import (
     TargetMappings,
     SharedShapes,

@@ -3,7 +3,7 @@
 import msgspec
 
 from waltap_spark.output import BasePart, ChangeSet, TableState
-from waltap_spark.upkeep import CompactionResult, grafted
+from waltap_spark.compaction_worker import CompactionResult, grafted
 
 
 def sets(*names: str) -> tuple[ChangeSet, ...]:

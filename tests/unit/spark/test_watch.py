@@ -10,7 +10,7 @@ from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.applied import AppliedSoFar
 from waltap_spark.commands import application
 from waltap_spark.output import SparkOutput, OutputState, TableState
-from waltap_spark.watch import TableLag, OutputMonitor
+from waltap_spark.output_monitor import TableLag, OutputMonitor
 
 from tests.harness.changelog import COMMIT_TS, Database, batch, context, relation
 

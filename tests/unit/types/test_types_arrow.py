@@ -10,7 +10,7 @@ import pytest
 from tests.unit.types.columns import MOOD, column, mapping
 from waltap.decode.relation import Column, Relation
 from waltap.arrow.tuples import RelationCodec
-from waltap.arrow.misfit import ArrowMalformed, ArrowMisfit
+from waltap.arrow.out_of_range import ArrowMalformed, ArrowMisfit
 from waltap.mapping.type_mapping import TypeOptions
 from waltap.mapping.type_registry import TypeRegistry
 from waltap_testing.installed import installed_types

@@ -7,7 +7,7 @@ value of the type.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from waltap.arrow.misfit import ArrowMalformed, ArrowMisfit
+from waltap.arrow.out_of_range import ArrowMalformed, ArrowMisfit
 from waltap.mapping.type_mapping import TypeOptions
 
 if TYPE_CHECKING:

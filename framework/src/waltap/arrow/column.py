@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from waltap.arrow.array import string_array
 from waltap.arrow.binary import Raw, fixed, masked, numbers, short_decimals, uuid_texts
-from waltap.arrow.misfit import ArrowMalformed, ArrowMisfit
+from waltap.arrow.out_of_range import ArrowMalformed, ArrowMisfit
 from waltap.mapping.type_mapping import ArrowMapping, TypeOptions
 
 if TYPE_CHECKING:

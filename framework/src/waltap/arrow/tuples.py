@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from waltap.arrow.column import strings
-from waltap.arrow.misfit import ArrowMalformed, ArrowMisfit, named
+from waltap.arrow.out_of_range import ArrowMalformed, ArrowMisfit, named
 from waltap.decode.relation import Column, Relation
 from waltap.decode.tuple_image import UNCHANGED, MissingValue, Tuple
 from waltap.mapping.type_mapping import ArrowMapping, ColumnMapping, TypeMapper

@@ -235,7 +235,7 @@ class CaptureProperties(Properties):
         reach=("records",),
     )
     arrow_misfit: Literal["error", "null", "string"] = declare(
-        "waltap.arrow.misfit",
+        "waltap.arrow.out_of_range",
         default="null",
         summary=(
             "What the change log and Spark do with a value that a column's type cannot hold "

@@ -17,8 +17,8 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 import waltap
+from waltap.cli.live_console import echo
 from waltap.cli.process_list import conceal
-from waltap.cli.screen import echo
 from waltap.errors import WaltapError
 from waltap.extras import extra_for
 from waltap.plugin_errors import HookRaised

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
     from waltap.host import Host
-    from waltap.pipeline.setup import PipelineStages
+    from waltap.pipeline.stages import PipelineStages
     from waltap.source.connector import Connector
 
 __all__ = ["connected"]
@@ -16,7 +16,7 @@ __all__ = ["connected"]
 @contextmanager
 def connected(profile: "Profile", host: "Host") -> "Iterator[tuple[Connector, PipelineStages]]":
     """Connect to the profile's database; nothing is changed there. Raises: WaltapError."""
-    from waltap.pipeline.setup import build
+    from waltap.pipeline.stages import build
     from waltap.source.connector import MadeByRun
 
     stages = build(profile, host, run_id="")

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from waltap.cli.confirm import confirm
+from waltap.cli.live_console import echo
 from waltap.cli.profile_source import FileArgument, SetOption, at_rest, overrides, read
-from waltap.cli.question import confirm
-from waltap.cli.screen import echo
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 from waltap.printable import printable
 
 if TYPE_CHECKING:
-    from waltap.dead_letters.letter import DeadLetter
+    from waltap.dead_letters.dead_letter import DeadLetter
     from waltap.dead_letters.store import LetterStore
-    from waltap.pipeline.setup import PipelineStages
+    from waltap.pipeline.stages import PipelineStages
 
 __all__ = ["command"]
 
@@ -163,7 +163,7 @@ def _chosen(store: "LetterStore", ids: Sequence[str] | None) -> "list[DeadLetter
 def _stages(file: str, set_: list[str] | None) -> "PipelineStages":
     from waltap.config.resolve import resolve
     from waltap.host import Host
-    from waltap.pipeline.setup import build
+    from waltap.pipeline.stages import build
 
     host, raw = Host(), read(file)
     return build(resolve(raw, host, overrides=overrides(raw, set_)), host, run_id="replay")
@@ -182,7 +182,7 @@ def _replayed(
     refused ("": delivered). Raises: SinkError, OffsetError, ReplayUndone."""
     from waltap.clock import SystemClock
     from waltap.pipeline.lock import PipelineLock, PipelineRunning
-    from waltap.pipeline.replaying import replayed
+    from waltap.pipeline.redelivery import replayed
 
     if not letters:
         return

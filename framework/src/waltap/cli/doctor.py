@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from waltap.cli.live_console import echo
 from waltap.cli.profile_source import (
     SetOption,
     SinkOption,
@@ -13,7 +14,6 @@ from waltap.cli.profile_source import (
     overrides,
     read,
 )
-from waltap.cli.screen import echo
 
 if TYPE_CHECKING:
     from waltap.source.connector import PreflightCheck
@@ -69,7 +69,7 @@ def _print(checks: "list[PreflightCheck]") -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from waltap.cli.screen import answers
+    from waltap.cli.live_console import answers
 
     table = Table("", "check", "found", box=box.SIMPLE_HEAD)
     table.columns[2].overflow = "fold"

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from waltap.cli.confirm import confirm
+from waltap.cli.live_console import echo
 from waltap.cli.profile_source import FileArgument, SetOption, at_rest
-from waltap.cli.question import confirm
-from waltap.cli.screen import echo
 from waltap.offsets.state_folder import BELONGINGS, DEAD_LETTERS
 
 if TYPE_CHECKING:
-    from waltap.offsets.belongings import OwnedObject
+    from waltap.offsets.owned_objects import OwnedObject
 
 __all__ = ["command"]
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from waltap.cli.live_console import echo
 from waltap.cli.profile_source import (
     SetOption,
     SinkOption,
@@ -14,7 +15,6 @@ from waltap.cli.profile_source import (
     overrides,
     read,
 )
-from waltap.cli.screen import echo
 
 if TYPE_CHECKING:
     from waltap.config.namespace import ExplainedProperty
@@ -88,7 +88,7 @@ def _print(found: "ProfileValidation", rows: "list[ExplainedProperty]") -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from waltap.cli.screen import answers
+    from waltap.cli.live_console import answers
 
     console = answers()
     way = [found.chosen.get(kind, "?") for kind in ("connector", "decoder", "format", "sink")]

@@ -3,9 +3,9 @@
 import traceback
 from typing import TYPE_CHECKING
 
-from waltap.cli.screen import notices
+from waltap.cli.live_console import notices
 from waltap.config.environment import tracebacks
-from waltap.config.secrecy import redacted
+from waltap.config.redaction import redacted
 from waltap.errors import (
     ConfigurationError,
     PluginError,

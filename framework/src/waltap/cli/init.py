@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from waltap.cli.confirm import answered
+from waltap.cli.live_console import echo
 from waltap.cli.profile_source import read
-from waltap.cli.question import answered
-from waltap.cli.screen import echo
-from waltap.config.secrecy import looks_secret
+from waltap.config.redaction import looks_secret
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 
 if TYPE_CHECKING:

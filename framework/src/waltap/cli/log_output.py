@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from waltap.cli.screen import notices, notices_are_piped
+from waltap.cli.live_console import notices, notices_are_piped
 from waltap.config.environment import log_form, log_level
 from waltap.telemetry.lifecycle import LifeCycleLog
 from waltap.telemetry.log import FORMS, configure, set_level

@@ -8,6 +8,8 @@ import msgspec
 import typer
 
 from waltap.amounts import size
+from waltap.cli.confirm import confirm
+from waltap.cli.live_console import echo
 from waltap.cli.offsets_debezium import export_to, import_from
 from waltap.cli.profile_source import (
     FileArgument,
@@ -17,8 +19,6 @@ from waltap.cli.profile_source import (
     overrides,
     read,
 )
-from waltap.cli.question import confirm
-from waltap.cli.screen import echo
 from waltap.errors import (
     COMMAND_LINE,
     ConfigurationError,
@@ -30,7 +30,7 @@ from waltap.errors import (
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
     from waltap.offsets.offset import Offset
-    from waltap.pipeline.setup import PipelineStages
+    from waltap.pipeline.stages import PipelineStages
 
 __all__ = ["command"]
 
@@ -166,7 +166,7 @@ def _what_it_comes_to(
 
 def _keep_slot(stages: "PipelineStages", offset: "Offset") -> None:
     """Remember whose slot it is when the offset, which told so, goes."""
-    from waltap.offsets.belongings import OwnedObject
+    from waltap.offsets.owned_objects import OwnedObject
 
     for each in offset.partitions.values():
         entry = OwnedObject(
@@ -181,7 +181,7 @@ def _keep_slot(stages: "PipelineStages", offset: "Offset") -> None:
 
 
 def _at_rest(file: str, set_: list[str] | None) -> "tuple[Profile, PipelineStages]":
-    from waltap.pipeline.setup import build
+    from waltap.pipeline.stages import build
 
     profile, host = at_rest(file, set_)
     return profile, build(profile, host, run_id="")
@@ -191,7 +191,7 @@ def _with_sink(file: str, set_: list[str] | None) -> "tuple[Profile, PipelineSta
     """Return the stages with the sink, which has a say in the position."""
     from waltap.config.resolve import resolve
     from waltap.host import Host
-    from waltap.pipeline.setup import build
+    from waltap.pipeline.stages import build
 
     host, raw = Host(), read(file)
     profile = resolve(raw, host, sink=any_sink(raw), overrides=overrides(raw, set_))

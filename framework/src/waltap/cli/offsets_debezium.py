@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from waltap.cli.confirm import confirm
+from waltap.cli.live_console import echo
 from waltap.cli.profile_source import (
     FileArgument,
     SetOption,
@@ -11,8 +13,6 @@ from waltap.cli.profile_source import (
     overrides,
     read,
 )
-from waltap.cli.question import confirm
-from waltap.cli.screen import echo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from waltap.host import Host
     from waltap.offsets.debezium import ConnectOffsets, OffsetMap
     from waltap.offsets.offset import Offset
-    from waltap.pipeline.setup import PipelineStages
+    from waltap.pipeline.stages import PipelineStages
     from waltap.source.connector import Connector
     from waltap.source.position import Position
 
@@ -122,7 +122,7 @@ def _stages(
     """Return the profile with its sink, which has a say, and the connector's name in its file."""
     from waltap.config.resolve import resolve
     from waltap.host import Host
-    from waltap.pipeline.setup import build
+    from waltap.pipeline.stages import build
 
     host, raw = Host(), read(file)
     profile = resolve(raw, host, sink=any_sink(raw), overrides=overrides(raw, set_))

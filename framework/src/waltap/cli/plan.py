@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from waltap.cli.live_console import echo
 from waltap.cli.profile_source import (
     SetOption,
     SinkOption,
@@ -15,7 +16,6 @@ from waltap.cli.profile_source import (
     overrides,
     read,
 )
-from waltap.cli.screen import echo
 from waltap.errors import WaltapError
 from waltap.printable import printable
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from waltap.mapping.type_registry import TypeRegistry
     from waltap.offsets.offset import Offset
-    from waltap.pipeline.setup import PipelineStages
+    from waltap.pipeline.stages import PipelineStages
     from waltap.source.connector import Connector, PreflightCheck
     from waltap.source.setup_plan import PlannedTable, SetupPlan
 
@@ -58,7 +58,7 @@ def command(
     from waltap.cli.connection import connected
     from waltap.config.resolve import resolve
     from waltap.host import Host
-    from waltap.pipeline.onlooker import asked_of_the_stored_offset
+    from waltap.pipeline.offline_status import asked_of_the_stored_offset
     from waltap.pipeline.preflight import checks
 
     host, raw = Host(), read(source)
@@ -175,7 +175,7 @@ def _print(
     from rich import box
     from rich.table import Table
 
-    from waltap.cli.screen import answers
+    from waltap.cli.live_console import answers
 
     console = answers()
     for check in found:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from waltap.cli.live_console import echo
 from waltap.cli.plugins_new import new
-from waltap.cli.screen import echo
 
 if TYPE_CHECKING:
     from waltap.host import PluginInfo
@@ -54,7 +54,7 @@ def _print(plugins: "list[PluginInfo]") -> None:
     from rich import box
     from rich.table import Table
 
-    from waltap.cli.screen import answers
+    from waltap.cli.live_console import answers
     from waltap.host import PluginHealth
 
     table = Table("plugin", "distribution", "version", "health", "provides", box=box.SIMPLE_HEAD)

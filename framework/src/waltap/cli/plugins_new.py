@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from waltap import __version__
-from waltap.cli.screen import echo
+from waltap.cli.live_console import echo
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 
 __all__ = ["TemplateKind", "generate", "new"]

@@ -3,7 +3,7 @@
 import ctypes
 from pathlib import Path
 
-from waltap.config.secrecy import looks_secret, masked
+from waltap.config.redaction import looks_secret, masked
 
 __all__ = ["conceal", "concealed"]
 

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import typer
 
 from waltap.config.connect_worker import ASKING
-from waltap.config.secrecy import HIDDEN, looks_secret, redacted
+from waltap.config.redaction import HIDDEN, looks_secret, redacted
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 
 if TYPE_CHECKING:

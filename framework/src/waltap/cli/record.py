@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from waltap.cli.live_console import echo
 from waltap.cli.profile_source import SetOption, SourceArgument, overrides, read
 from waltap.cli.run import (
     MaxSeconds,
@@ -15,7 +16,6 @@ from waltap.cli.run import (
     limits_of,
     stopped_by_signals,
 )
-from waltap.cli.screen import echo
 from waltap.cli.tail import traceless
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from waltap.cli.live_console import echo
 from waltap.cli.profile_source import FileArgument, SetOption, SinkOption, overrides, read
-from waltap.cli.screen import echo
 from waltap.printable import printable
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def _lost(profile: "Profile", host: "Host") -> bool:
     """Tell whether a gap is open, or the stored position cannot be had. Raises: WaltapError."""
     from waltap.cli.connection import connected
     from waltap.offsets.gaps import GapCertificates
-    from waltap.pipeline.onlooker import asked_of_the_stored_offset
+    from waltap.pipeline.offline_status import asked_of_the_stored_offset
 
     if GapCertificates(profile.engine.state_dir / profile.name).open():
         return True

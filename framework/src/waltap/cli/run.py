@@ -116,7 +116,7 @@ def command(
         of_one = {"--sink": sink, "--http": http, "--ready-file": ready_file}
         raise typer.Exit(_all(Path(file), arguments, set_ or [], of_one, log_file))
     from waltap.cli.log_output import telemetry
-    from waltap.cli.reloading import START_ANEW, ProfileReloader, reloaded_by_signal
+    from waltap.cli.profile_reload import START_ANEW, ProfileReloader, reloaded_by_signal
     from waltap.config.resolve import resolve
     from waltap.host import Host
     from waltap.pipeline import Engine
@@ -178,8 +178,8 @@ def _all(
 
     Raises: ConfigurationError.
     """
-    from waltap.cli.fleet import profiles
     from waltap.cli.log_output import telemetry
+    from waltap.cli.pipeline_discovery import profiles
     from waltap.cli.supervisor import Supervisor, told_by_signals
     from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
     from waltap.host import Host

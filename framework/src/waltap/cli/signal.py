@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from waltap.cli.live_console import echo
 from waltap.cli.profile_source import FileArgument, SetOption, any_sink, overrides, read
-from waltap.cli.screen import echo
 
 if TYPE_CHECKING:
     from waltap.control.protocol import ControlAnswer

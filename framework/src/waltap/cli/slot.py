@@ -5,10 +5,10 @@ from typing import Annotated, Any
 import typer
 
 from waltap.amounts import size
+from waltap.cli.confirm import confirm
 from waltap.cli.connection import connected
+from waltap.cli.live_console import echo
 from waltap.cli.profile_source import FileArgument, SetOption, at_rest
-from waltap.cli.question import confirm
-from waltap.cli.screen import echo
 from waltap.pipeline.slot_owners import slot_owners
 
 __all__ = ["command"]
@@ -29,7 +29,7 @@ def show(file: FileArgument, set_: SetOption = None) -> None:
     from rich import box
     from rich.table import Table
 
-    from waltap.cli.screen import answers
+    from waltap.cli.live_console import answers
     from waltap.source.position import lsn_text
 
     with connected(*at_rest(file, set_)) as (connector, _):
@@ -94,7 +94,7 @@ def _print(found: list[dict[str, Any]], *, orphans: bool) -> None:
     from rich import box
     from rich.table import Table
 
-    from waltap.cli.screen import answers
+    from waltap.cli.live_console import answers
 
     if not found:
         echo("there is no orphan" if orphans else "there is no slot")

@@ -46,7 +46,7 @@ def command(
 
     The log of the run says which tables are read, and when each is read to its end.
     """
-    from waltap.cli.asking import ask_for
+    from waltap.cli.signal_request import ask_for
 
     profile, _ = at_rest(file, set_)
     data: dict[str, object] = {

@@ -9,14 +9,14 @@ import typer
 
 from waltap.amounts import size
 from waltap.cli.connection import connected
-from waltap.cli.fleet import PipelineInfo, members, report
+from waltap.cli.live_console import answers, echo
+from waltap.cli.live_view import draw_until_interrupted
+from waltap.cli.pipeline_discovery import PipelineInfo, members, report
 from waltap.cli.profile_source import SetOption, at_rest
-from waltap.cli.screen import answers, echo
 from waltap.cli.status_view import overview, run_view
-from waltap.cli.watching import draw_until_interrupted
 from waltap.errors import WaltapError
 from waltap.host import Host
-from waltap.pipeline.onlooker import asked_of_the_stored_offset
+from waltap.pipeline.offline_status import asked_of_the_stored_offset
 from waltap.pipeline.slot_owners import orphan_slots
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ def run_view(run: dict[str, Any]) -> "RenderableType":
 
 
 def overview(reports: "Sequence[dict[str, Any]]", order: str = "name") -> "Table":
-    """Return a line for each pipeline, of what `waltap.cli.fleet.report` gives. ``order``: name, lag,
-    rate or state."""
+    """Return a line for each pipeline, of what `waltap.cli.pipeline_discovery.report` gives.
+    ``order``: name, lag, rate or state."""
     from rich import box
     from rich.table import Table
 

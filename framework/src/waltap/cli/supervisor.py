@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from waltap.cli.reloading import START_ANEW
+from waltap.cli.profile_reload import START_ANEW
 from waltap.clock import Clock, SystemClock
 
 __all__ = ["SETTINGS_FROM_STDIN", "Supervisor", "told_by_signals"]

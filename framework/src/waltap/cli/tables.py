@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waltap.cli.connection import connected
+from waltap.cli.live_console import echo
 from waltap.cli.profile_source import FileArgument, SetOption, at_rest
-from waltap.cli.screen import echo
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 from waltap.printable import printable
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
-    from waltap.pipeline.setup import PipelineStages
+    from waltap.pipeline.stages import PipelineStages
     from waltap.snapshot.incremental_state import IncrementalState
     from waltap.source.connector import Connector
 
@@ -144,7 +144,7 @@ def _forget(profile: "Profile", stages: "PipelineStages", places: list[Place]) -
 
 def _asked(profile: "Profile", kind: str, places: list[Place]) -> bool:
     """Give the running pipeline a signal about tables; False when none runs."""
-    from waltap.cli.asking import ask_for
+    from waltap.cli.signal_request import ask_for
     from waltap.control.errors import PipelineNotRunning
 
     try:

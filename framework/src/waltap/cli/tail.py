@@ -126,7 +126,7 @@ class _WatchNotice:
         self._what, self._told = what, False
 
     def tell(self, state: str) -> None:
-        from waltap.cli.screen import notices
+        from waltap.cli.live_console import notices
 
         notices().print(f"{self._what}: {state}", style="dim", markup=False, soft_wrap=True)
 

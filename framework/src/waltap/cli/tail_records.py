@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from waltap.config.secrecy import HIDDEN, hide, looks_secret, redacted
+from waltap.config.redaction import HIDDEN, hide, looks_secret, redacted
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 from waltap.extras import PLACES, SCHEMAS
 
@@ -154,7 +154,7 @@ class _RecordPrinter:
         from waltap.config.environment import colours
         from waltap.reading.document import DocumentReader
         from waltap.reading.record_layout import RecordLayout, json_line
-        from waltap.sink.ink import TerminalStyle
+        from waltap.sink.terminal_style import TerminalStyle
 
         self._blind = decoder is None
         documents = DocumentReader(decoder)
@@ -188,7 +188,7 @@ def _tell(stream: "RecordStream", start: str) -> None:
 
 
 def _notice(text: str) -> None:
-    from waltap.cli.screen import notices
+    from waltap.cli.live_console import notices
 
     notices().print(text, style="dim", markup=False, soft_wrap=True)
 

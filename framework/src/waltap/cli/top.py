@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from waltap.cli.screen import echo
+from waltap.cli.live_console import echo
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -40,10 +40,10 @@ def command(
 
     Databases are not asked. Pipelines that nobody runs on this machine are listed as such.
     """
-    from waltap.cli.fleet import members, report
-    from waltap.cli.screen import answers
+    from waltap.cli.live_console import answers
+    from waltap.cli.live_view import draw_until_interrupted
+    from waltap.cli.pipeline_discovery import members, report
     from waltap.cli.status_view import overview
-    from waltap.cli.watching import draw_until_interrupted
     from waltap.host import Host
 
     found = members(folder, Host())

@@ -17,7 +17,7 @@ from waltap.config.debezium_names import KNOWN_NAMES, KnownProperty, PropertyTre
 from waltap.config.layers import SINK_PREFIX, GivenProperty
 from waltap.config.placeholder import SecretMissing, SecretRefresh, fill, holds_placeholder
 from waltap.config.property import Properties, PropertyDeclaration, declarations
-from waltap.config.secrecy import HIDDEN, hide, looks_secret, redacted, without
+from waltap.config.redaction import HIDDEN, hide, looks_secret, redacted, without
 from waltap.errors import ConfigurationError, PropertyProblem
 from waltap.host import nearest
 from waltap.printable import printable

@@ -24,8 +24,8 @@ from waltap.specs import (
 
 if TYPE_CHECKING:
     from waltap.capture.capture import CaptureProperties
-    from waltap.pipeline.outlet_properties import OutletProperties
     from waltap.pipeline.properties import EngineProperties
+    from waltap.pipeline.sink_branch_properties import OutletProperties
 
 __all__ = ["Component", "ConverterUse", "OutletProfile", "Profile", "TransformUse"]
 

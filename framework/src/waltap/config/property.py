@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr,
 from pydantic.fields import FieldInfo
 
 from waltap.config.placeholder import SecretRefresh
-from waltap.config.secrecy import Secret, looks_secret, masked
+from waltap.config.redaction import Secret, looks_secret, masked
 
 __all__ = [
     "CommaList",

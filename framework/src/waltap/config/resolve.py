@@ -26,11 +26,11 @@ from waltap.config.formats import DEFAULT_FORMAT, FormatResolver
 from waltap.config.layers import SINK_PREFIX, GivenProperty, RawProfile
 from waltap.config.name_patterns import in_database
 from waltap.config.namespace import ExplainedProperty, Namespace, ValidationResult, as_text
-from waltap.config.outlets import FAN_OUT, SinkList
 from waltap.config.profile import Component, ConverterUse, OutletProfile, Profile, TransformUse
 from waltap.config.property import Properties, declarations
 from waltap.config.selection import SelectionProperties
-from waltap.config.snapshot_deputies import deputies
+from waltap.config.sink_list import FAN_OUT, SinkList
+from waltap.config.snapshot_overrides import deputies
 from waltap.config.transforms import TransformResolver
 from waltap.errors import ConfigurationError, PluginError, PropertyProblem
 from waltap.pipeline.properties import EngineProperties

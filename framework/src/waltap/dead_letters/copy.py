@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from waltap.dead_letters.letter import DeadLetter
+from waltap.dead_letters.dead_letter import DeadLetter
 from waltap.errors import SinkError
 from waltap.format.record import Record
 from waltap.sink.refusal import RecordsRefused, leave_out

@@ -13,11 +13,11 @@ from typing import Final
 
 import msgspec
 
-from waltap.dead_letters.letter import DeadLetter
+from waltap.dead_letters.dead_letter import DeadLetter
+from waltap.decode_errors import UNREADABLE
 from waltap.errors import OffsetError
 from waltap.offsets.durable_file import sync
 from waltap.offsets.private_file import private, private_folder
-from waltap.unreadable import UNREADABLE
 
 __all__ = ["DeadLettersUnusable", "LetterStore"]
 

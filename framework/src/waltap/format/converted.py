@@ -570,7 +570,7 @@ class _ConverterSide:
 
 def _said(cause: Exception) -> str:
     """Return what an encoder says is wrong; it names fields and types, never a value."""
-    from waltap.format.unfit import SchemaMismatch
+    from waltap.format.schema_mismatch import SchemaMismatch
 
     return str(cause) if isinstance(cause, SchemaMismatch) else type(cause).__name__
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from waltap.config.property import Properties, declare
 from waltap.format.converter import Converter, ConverterContext, Encode
-from waltap.format.unfit import required
+from waltap.format.schema_mismatch import required
 from waltap.generated import define
 from waltap.json.codec import json_text
 from waltap.json.schema import number_json, quote, schema_json

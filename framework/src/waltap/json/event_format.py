@@ -18,11 +18,11 @@ from waltap.events import NEW_KEY, OLD_KEY, ChangeEvent, EventRow, EventTransfor
 from waltap.format.format import FormatContext
 from waltap.format.record import Header, Record
 from waltap.json.codec import MISFITS, ColumnCodec, RowCodec
+from waltap.json.envelope_template import unsent
 from waltap.json.format import JsonFormat, PartTemplate, key_header, wrong_tuple
 from waltap.json.properties import JsonProperties
 from waltap.json.schema import quote, value_json
 from waltap.json.tables import header_writer
-from waltap.json.wording import unsent
 from waltap.mapping import envelope
 from waltap.mapping.connect_schema import Field, Schema
 from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart

@@ -25,10 +25,10 @@ from waltap.format.record import Header, Record
 from waltap.format.record_block import RecordBlock
 from waltap.json.block import Heads, record_block
 from waltap.json.codec import MISFITS, RowCodec, json_text
+from waltap.json.envelope_template import EnvelopeTemplate, unsent
 from waltap.json.properties import JsonProperties
 from waltap.json.schema import quote
 from waltap.json.tables import JsonTables, header_writer, wrapping
-from waltap.json.wording import EnvelopeTemplate, unsent
 from waltap.mapping import envelope
 from waltap.mapping.connect_schema import Schema
 from waltap.mapping.message_content import CONTENT_FORMS, MESSAGE_COLLECTION

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from waltap.arrow.misfit import MisfitCount
+from waltap.arrow.out_of_range import MisfitCount
 from waltap.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.mapping.connect_schema import Schema
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator
 
-from waltap.guardian.health import SlotHealth
 from waltap.monitor.metric import ObservedMetric, Sample, StatusMetric, one
 from waltap.monitor.table_metrics import ONWARD, SNAPSHOT, TABLES
 from waltap.pipeline.status import PipelineStatus
+from waltap.slot_monitor.health import SlotHealth
 
 __all__ = [
     "BATCH_EVENTS",

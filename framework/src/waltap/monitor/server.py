@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import msgspec
 
+from waltap.decode_errors import UNREADABLE
 from waltap.errors import ConfigurationError, PropertyProblem
 from waltap.monitor.access import RequestAccess, is_loopback, kept_token
 from waltap.monitor.exposition import MetricsExposition
@@ -23,7 +24,6 @@ from waltap.offsets.state_folder import HTTP_KEY
 from waltap.pipeline.lock import unusable
 from waltap.pipeline.status_document import status_document
 from waltap.signals.inbox import SignalAnswer
-from waltap.unreadable import UNREADABLE
 
 if TYPE_CHECKING:
     from waltap.pipeline import Engine

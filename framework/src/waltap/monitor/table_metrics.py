@@ -9,7 +9,7 @@ from waltap.monitor.metric import Sample, StatusMetric, one
 from waltap.pipeline.counts import SnapshotStatus, SnapshotTableProgress
 from waltap.pipeline.status import PipelineStatus
 from waltap.pipeline.table_counts import TableStatus
-from waltap.sink.onward import OnwardTable
+from waltap.sink.downstream import OnwardTable
 
 __all__ = ["ONWARD", "SNAPSHOT", "SNAPSHOT_STATES", "TABLES"]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import msgspec
 
+from waltap.decode_errors import UNREADABLE
 from waltap.errors import OffsetError
 from waltap.offsets.durable_file import replace_durably
 from waltap.offsets.state_folder import GAPS
-from waltap.unreadable import UNREADABLE
 
 __all__ = ["CaptureGap", "GapCertificates", "GapEnd", "GapsUnusable", "RereadTable", "moment"]
 

@@ -4,10 +4,10 @@ import abc
 
 import msgspec
 
+from waltap.decode_errors import UNREADABLE
 from waltap.snapshot.progress import SnapshotProgress
 from waltap.source.position import SOLE, Position, Positions
 from waltap.transactions.order import TransactionCounts
-from waltap.unreadable import UNREADABLE
 
 __all__ = [
     "NEWEST_VERSION",

@@ -1,6 +1,6 @@
 """Joins the stages: the engine, its limits, and what it is made of."""
 
 from waltap.pipeline.engine import Engine
-from waltap.pipeline.limits import Limits
+from waltap.pipeline.stop_conditions import Limits
 
 __all__ = ["Engine", "Limits"]

@@ -26,7 +26,7 @@ from waltap.config.resolve import resolve
 from waltap.errors import WaltapError
 from waltap.host import Host
 from waltap.pipeline.engine import Engine
-from waltap.pipeline.limits import Limits
+from waltap.pipeline.stop_conditions import Limits
 from waltap.sink.sink import Sink, SinkCapabilities
 from waltap.specs import SinkSpec
 from waltap.telemetry.observers import observed

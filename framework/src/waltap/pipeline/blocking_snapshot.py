@@ -8,8 +8,8 @@ import logging
 from collections.abc import Iterator
 
 from waltap.errors import RetryVerdict, SnapshotError, SourceError
-from waltap.pipeline.delivery import SinkWriter
 from waltap.pipeline.run import PipelineRun
+from waltap.pipeline.sink_writer import SinkWriter
 from waltap.pipeline.snapshot_phase import cut
 from waltap.pipeline.snapshot_report import SnapshotReport
 from waltap.signals.signal import SnapshotRequest

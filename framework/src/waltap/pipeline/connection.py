@@ -10,13 +10,13 @@ import msgspec
 from waltap.errors import SinkError, SourceError, WaltapError
 from waltap.offsets.offset import Offset
 from waltap.pipeline.channels import INITIAL
-from waltap.pipeline.delivery import PendingNotifications, SinkWriter
 from waltap.pipeline.heartbeat import HeartbeatTimer
 from waltap.pipeline.preflight import checks, refuse
 from waltap.pipeline.run import PipelineRun
-from waltap.pipeline.setup import PipelineStages
+from waltap.pipeline.sink_writer import PendingNotifications, SinkWriter
 from waltap.pipeline.snapshot_phase import SnapshotPhase
-from waltap.pipeline.streaming import StreamLoop
+from waltap.pipeline.stages import PipelineStages
+from waltap.pipeline.stream_loop import StreamLoop
 from waltap.sink.held import require_held
 from waltap.source.connector import ChangeStream, Connector, StartPosition
 from waltap.source.position import Position, Positions

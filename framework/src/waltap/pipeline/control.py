@@ -12,7 +12,7 @@ from waltap.control.protocol import (
     StatusRequest,
     request_of,
 )
-from waltap.pipeline.replaying import ReplayAnswer
+from waltap.pipeline.redelivery import ReplayAnswer
 from waltap.pipeline.status import PipelineStatus
 from waltap.pipeline.status_document import status_document
 from waltap.signals.inbox import SignalAnswer

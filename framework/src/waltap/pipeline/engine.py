@@ -26,16 +26,16 @@ from waltap.notifications.notification import Notification
 from waltap.offsets.state_folder import CONTROL
 from waltap.pipeline.connection import SourceConnection
 from waltap.pipeline.control import ENVELOPE_BYTES, ControlServer
-from waltap.pipeline.delivery import SinkWriter
-from waltap.pipeline.limits import Limits
+from waltap.pipeline.leadership import LOOK_S, LeaseLost
 from waltap.pipeline.lock import PipelineLock, PipelineRunning, state_unusable
-from waltap.pipeline.reloading import ReloadResult, reloaded
-from waltap.pipeline.replaying import ReplayAsked
+from waltap.pipeline.profile_reload import ReloadResult, reloaded
+from waltap.pipeline.redelivery import ReplayAsked
 from waltap.pipeline.run import PipelineRun
-from waltap.pipeline.setup import PipelineStages, build
+from waltap.pipeline.sink_writer import SinkWriter
+from waltap.pipeline.stages import PipelineStages, build
 from waltap.pipeline.status import PipelineStatus
+from waltap.pipeline.stop_conditions import Limits
 from waltap.pipeline.table_counts import TableCounts
-from waltap.pipeline.tenure import LOOK_S, LeaseLost
 from waltap.signals.inbox import SignalAnswer
 from waltap.signals.signal import Signal
 from waltap.sink.sink import ReaderGone

@@ -14,10 +14,10 @@ from dataclasses import replace
 from waltap.amounts import size
 from waltap.clock import Clock
 from waltap.errors import RetryVerdict, SinkError
-from waltap.offsets.outlet_positions import OutletPositions
-from waltap.pipeline.outlet import OutletStages, SinkBranch
+from waltap.offsets.sink_positions import OutletPositions
+from waltap.pipeline.sink_branch import OutletStages, SinkBranch
+from waltap.sink.downstream import DownstreamProgress
 from waltap.sink.held import DestinationBehind
-from waltap.sink.onward import DownstreamProgress
 from waltap.sink.sink import Sink, SinkCapabilities
 from waltap.source.connector import PreflightCheck
 from waltap.source.position import Positions

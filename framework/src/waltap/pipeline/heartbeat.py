@@ -1,7 +1,7 @@
 """Heartbeats: records, and statements on the server, at a period of the profile's."""
 
-from waltap.pipeline.delivery import SinkWriter
 from waltap.pipeline.run import PipelineRun
+from waltap.pipeline.sink_writer import SinkWriter
 from waltap.source.connector import Connector
 from waltap.transactions.transaction import Heartbeat
 

@@ -19,12 +19,12 @@ from waltap.errors import WaltapError
 from waltap.host import Host
 from waltap.monitor.history import StatusHistory, StatusSample
 from waltap.pipeline.engine import Engine
-from waltap.pipeline.limits import Limits
 from waltap.pipeline.plots import LinePlot
 from waltap.pipeline.preflight import checks
-from waltap.pipeline.setup import build
+from waltap.pipeline.stages import build
 from waltap.pipeline.status import PipelineStatus
 from waltap.pipeline.status_html import status_html
+from waltap.pipeline.stop_conditions import Limits
 from waltap.signals.inbox import SignalAnswer
 from waltap.source.connector import MadeByRun
 from waltap.telemetry.observers import observed

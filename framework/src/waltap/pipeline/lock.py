@@ -11,7 +11,7 @@ from waltap.errors import OffsetError
 from waltap.offsets.lock_file import LockFile, holder, noted
 from waltap.offsets.private_file import FOLDER, close_to_others, private_folder
 from waltap.offsets.state_folder import LOCK
-from waltap.pipeline.tenure import Leadership
+from waltap.pipeline.leadership import Leadership
 
 __all__ = [
     "PipelineLock",

@@ -21,13 +21,13 @@ from waltap.host import Host
 from waltap.offsets.gaps import GapCertificates
 from waltap.offsets.offset import Offset
 from waltap.offsets.state_folder import BELONGINGS, OFFSET
-from waltap.pipeline.chain import TransformChain
 from waltap.pipeline.channels import SINK
 from waltap.pipeline.fan_out import FanOut
 from waltap.pipeline.lock import running, unusable
-from waltap.pipeline.onlooker import asked_of_the_stored_offset
-from waltap.pipeline.setup import PipelineStages
+from waltap.pipeline.offline_status import asked_of_the_stored_offset
 from waltap.pipeline.slot_owners import orphan_slots
+from waltap.pipeline.stages import PipelineStages
+from waltap.pipeline.transform_chain import TransformChain
 from waltap.sink.sink import Sink
 from waltap.source.check_context import CheckContext
 from waltap.source.connector import Connector, PreflightCheck

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from waltap.config.property import CommaList, Properties, Shares, declare
-from waltap.guardian.budget import PATTERN, SIZE
+from waltap.slot_monitor.budget import PATTERN, SIZE
 
 __all__ = ["EngineProperties"]
 

@@ -18,14 +18,14 @@ from waltap.offsets.private_file import private, private_folder
 from waltap.pipeline.backoff import RetryBackoff
 from waltap.pipeline.channels import PipelineChannels
 from waltap.pipeline.counts import RATE_WINDOWS_S, RunCounters, SnapshotTimes, StreamGauges
-from waltap.pipeline.delivery import SinkWriter
 from waltap.pipeline.gap_notes import GapNotes
-from waltap.pipeline.guarding import guardian_of, orders_of
-from waltap.pipeline.journal import RecentEvents
-from waltap.pipeline.limits import Limits
+from waltap.pipeline.leadership import Leadership, LeaseUnavailable
 from waltap.pipeline.passwords import chosen_password
-from waltap.pipeline.replaying import ReplayDesk
+from waltap.pipeline.recent_events import RecentEvents
+from waltap.pipeline.redelivery import ReplayDesk
 from waltap.pipeline.sink_calls import SinkCalls
+from waltap.pipeline.sink_writer import SinkWriter
+from waltap.pipeline.slot_monitor_setup import guardian_of, orders_of
 from waltap.pipeline.status import (
     IncrementalProgress,
     PartitionStatus,
@@ -33,7 +33,7 @@ from waltap.pipeline.status import (
     RecentFailure,
 )
 from waltap.pipeline.stop import StopFlag
-from waltap.pipeline.tenure import Leadership, LeaseUnavailable
+from waltap.pipeline.stop_conditions import Limits
 from waltap.snapshot.incremental_state import IncrementalState
 from waltap.source.connector import MadeByRun
 from waltap.source.lease import LeaseContext

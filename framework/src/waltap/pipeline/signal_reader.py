@@ -6,8 +6,8 @@ from functools import partial
 
 from waltap.errors import WaltapError
 from waltap.pipeline.channels import SIGNAL
-from waltap.pipeline.delivery import SinkWriter
 from waltap.pipeline.run import PipelineRun
+from waltap.pipeline.sink_writer import SinkWriter
 from waltap.signals.actions import SignalCall
 from waltap.signals.errors import SignalIgnored, SignalUnusable
 from waltap.signals.signal import SNAPSHOTS, Action, Signal

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from waltap.clock import new_identifier, processor_time
 from waltap.pipeline.blocking_snapshot import BlockingSnapshot
-from waltap.pipeline.delivery import Part, SinkWriter
 from waltap.pipeline.run import PipelineRun
-from waltap.pipeline.setup import PipelineStages
 from waltap.pipeline.signal_reader import SignalReader
+from waltap.pipeline.sink_writer import Part, SinkWriter
 from waltap.pipeline.snapshot_report import IncrementalReport
+from waltap.pipeline.stages import PipelineStages
 from waltap.signals.signal import Signal
 from waltap.snapshot.chunk_size import ChunkSize
 from waltap.snapshot.incremental import IncrementalSnapshots, Read

@@ -4,8 +4,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from waltap.errors import OffsetError
-from waltap.offsets.belongings import OwnedObjects
 from waltap.offsets.file_store import FileOffsetStore
+from waltap.offsets.owned_objects import OwnedObjects
 from waltap.offsets.state_folder import BELONGINGS, OFFSET
 from waltap.pipeline.lock import running
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from waltap.host import Host
 from waltap.pipeline.channels import PipelineChannels
-from waltap.pipeline.delivery import SinkWriter
+from waltap.pipeline.sink_writer import SinkWriter
 from waltap.pipeline.snapshot_report import SnapshotReport
 from waltap.snapshot.chunk import SnapshotChunk
 from waltap.source.connector import Connector, SourceLacks, StartPosition

@@ -8,10 +8,10 @@ and what was written was received. Nothing is locked, and nothing is computed un
 from dataclasses import dataclass
 
 from waltap.errors import WaltapError
-from waltap.guardian.health import SlotHealth
 from waltap.pipeline.counts import SnapshotStatus, SnapshotTableProgress
 from waltap.pipeline.table_counts import LastEvent, TableStatus
-from waltap.sink.onward import DownstreamProgress
+from waltap.sink.downstream import DownstreamProgress
+from waltap.slot_monitor.health import SlotHealth
 from waltap.source.position import Position
 
 __all__ = [

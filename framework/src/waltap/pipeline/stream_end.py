@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from waltap.pipeline.delivery import SinkWriter
-from waltap.pipeline.lane import PartitionReader
-from waltap.pipeline.limits import IdleDetector
+from waltap.pipeline.partition_reader import PartitionReader
 from waltap.pipeline.run import PipelineRun
+from waltap.pipeline.sink_writer import SinkWriter
+from waltap.pipeline.stop_conditions import IdleDetector
 from waltap.source.connector import Connector
 
 __all__ = ["StreamEnd"]

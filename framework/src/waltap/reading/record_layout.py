@@ -6,7 +6,7 @@ from typing import Any, Final
 from waltap.printable import printable
 from waltap.reading.document import DocumentReader, ReadDocument, json_text
 from waltap.reading.stored_record import StoredRecord
-from waltap.sink.ink import TerminalStyle
+from waltap.sink.terminal_style import TerminalStyle
 
 __all__ = ["RecordLayout", "json_line"]
 

@@ -15,9 +15,9 @@ from typing import Final, Self
 import msgspec
 
 from waltap.decode.decoder import Frame, ServerInfo
+from waltap.decode_errors import UNREADABLE
 from waltap.offsets.private_file import private
 from waltap.recording.errors import RecordingDamaged, RecordingUnfit
-from waltap.unreadable import UNREADABLE
 
 __all__ = [
     "Entry",

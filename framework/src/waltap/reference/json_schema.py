@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from waltap.config.property import Properties, PropertyDeclaration, declarations
-from waltap.pipeline.outlet_properties import OutletProperties
+from waltap.pipeline.sink_branch_properties import OutletProperties
 from waltap.reference.properties import components
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from waltap.capture.properties import CaptureProperties
 from waltap.config.property import Properties, PropertyDeclaration, declarations
 from waltap.config.selection import SelectionProperties
-from waltap.pipeline.outlet_properties import OutletProperties
 from waltap.pipeline.properties import EngineProperties
+from waltap.pipeline.sink_branch_properties import OutletProperties
 from waltap.reference.markdown import GENERATED, table
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from waltap.files.place import refusal
 from waltap.format.record_block import RecordBlock
 from waltap.json.lines import JsonLines
 from waltap.offsets.durable_file import sync
+from waltap.sink.direct_writer import PastCache
 from waltap.sink.fail_stop import FailStop
-from waltap.sink.past_cache import PastCache
 from waltap.sink.sink import ReaderGone, Sink, SinkCapabilities, SinkContext
 from waltap.source.connector import PreflightCheck, StopRequested
 from waltap.source.position import Position, Positions

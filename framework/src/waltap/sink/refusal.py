@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from waltap.dead_letters.pieces import BatchLocation, Part, every_event, without
+from waltap.dead_letters.bisect import BatchLocation, Part, every_event, without
 from waltap.decode.message import Change
 from waltap.errors import RecordError, SinkError, WaltapError
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from waltap.errors import SinkError
 from waltap.events import EventContext
 from waltap.snapshot.progress import SnapshotProgress
-from waltap.source.coverage import PublicationCompleteness
+from waltap.source.completeness import PublicationCompleteness
 from waltap.source.position import Position, Positions
 from waltap.transactions.transaction import Batch
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from waltap.decode.relation import Relation
     from waltap.decode.replica_identity import ReplicaIdentity
     from waltap.mapping.type_mapping import TypeMapper
-    from waltap.sink.onward import DownstreamProgress
+    from waltap.sink.downstream import DownstreamProgress
     from waltap.snapshot.chunk import SnapshotChunk
     from waltap.source.connector import PreflightCheck
 

@@ -36,9 +36,9 @@ from waltap.events import (
 )
 from waltap.mapping.connect_schema import ConnectKind
 from waltap.printable import printable
-from waltap.sink.ink import TerminalStyle
 from waltap.sink.seen_rows import SeenRows
 from waltap.sink.sink import ReaderGone, Sink, SinkCapabilities, SinkContext
+from waltap.sink.terminal_style import TerminalStyle
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 

@@ -19,10 +19,10 @@ from waltap.decode.message import Message
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Tuple
 from waltap.errors import SourceError, WaltapError
-from waltap.offsets.belongings import OwnedObject, OwnedObjects
 from waltap.offsets.offset import Offset
+from waltap.offsets.owned_objects import OwnedObject, OwnedObjects
 from waltap.snapshot.snapshotter import Snapshotter
-from waltap.source.coverage import PublicationCompleteness
+from waltap.source.completeness import PublicationCompleteness
 from waltap.source.password import Password
 from waltap.source.position import Position, Positions
 from waltap.source.relation_memory import RelationMemory

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from waltap.config.secrecy import HIDDEN, Secret, redacted, without_frames
+from waltap.config.redaction import HIDDEN, Secret, redacted, without_frames
 from waltap.errors import ConnectionLost
 from waltap.source.connector import StopRequested
 

@@ -16,9 +16,9 @@ from struct import Struct
 import msgspec
 
 from waltap.decode.relation import Relation
+from waltap.decode_errors import UNREADABLE
 from waltap.offsets.durable_file import replace_durably
 from waltap.offsets.private_file import private, private_folder
-from waltap.unreadable import UNREADABLE
 
 __all__ = ["RELATIONS_KEPT", "RelationMemory"]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from datetime import UTC, datetime
 
-from waltap.config.secrecy import redacted
+from waltap.config.redaction import redacted
 from waltap.printable import printable
 
 __all__ = ["FIELDS", "FORMS", "LineHandler", "as_json", "as_text", "configure", "set_level"]

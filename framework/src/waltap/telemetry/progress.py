@@ -15,7 +15,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from waltap.config.secrecy import redacted
+from waltap.config.redaction import redacted
 from waltap.hookspecs import hookimpl
 from waltap.telemetry.summary import summary_line
 

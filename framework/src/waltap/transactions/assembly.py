@@ -50,8 +50,8 @@ from waltap.decode.message import (
 from waltap.decode.relation import Relation
 from waltap.errors import DecodeError, WaltapError
 from waltap.source.position import Position, lsn_text
-from waltap.transactions.early_delivery import EarlyDeliveries
 from waltap.transactions.parts import PART_CHANGES, OpenTransaction, spooled_parts
+from waltap.transactions.prepared_delivery import EarlyDeliveries
 from waltap.transactions.spill import Item, SpillArea, TransactionBuffer
 from waltap.transactions.transaction import TransactionPart
 

@@ -34,10 +34,10 @@ from waltap.decode.message import (
 )
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, MissingValue, Tuple
+from waltap.decode_errors import UNREADABLE
 from waltap.errors import WaltapError
 from waltap.offsets.durable_file import sync
 from waltap.offsets.private_file import private, private_folder
-from waltap.unreadable import UNREADABLE
 
 __all__ = [
     "CHUNK_CHANGES",

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from waltap.config.property import Properties, declare
 from waltap.format.converter import Converter, ConverterContext, Encode
-from waltap.format.unfit import SchemaMismatch
+from waltap.format.schema_mismatch import SchemaMismatch
 from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.mapping.java_number import double_text, float_text
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from waltap.config.secrecy import looks_secret
+from waltap.config.redaction import looks_secret
 from waltap.errors import ConfigurationError, PropertyProblem
 
 __all__ = ["client_settings", "refused_setting"]

@@ -5,7 +5,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError
 
-from waltap.config.secrecy import redacted
+from waltap.config.redaction import redacted
 from waltap.errors import SinkError
 from waltap_kafka.client import REFUSALS, link_failure
 from waltap_kafka.errors import (

@@ -14,7 +14,7 @@ from typing import Final, NoReturn, TypeVar
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from waltap.config.secrecy import redacted
+from waltap.config.redaction import redacted
 from waltap.errors import SinkError
 from waltap.offsets.file_store import FileOffsetStore
 from waltap.offsets.offset import Offset, OffsetStore, decoded, encoded

@@ -7,7 +7,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from waltap.config.secrecy import redacted
+from waltap.config.redaction import redacted
 from waltap.signals.errors import SignalIgnored
 from waltap.signals.signal import Signal
 from waltap_kafka import client

@@ -14,7 +14,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from waltap.config.secrecy import redacted
+from waltap.config.redaction import redacted
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem, SinkError
 from waltap.reading.stored_record import CONSUMER, StoredRecord
 from waltap_kafka import client

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from waltap.capture.java_regex import java_pattern
-from waltap.config.secrecy import redacted
+from waltap.config.redaction import redacted
 from waltap.errors import SinkError
 from waltap_kafka.client import REFUSALS, kafka_error
 from waltap_kafka.errors import KafkaNotDelivered, KafkaTopicMissing, KafkaTopicUnusable

@@ -12,7 +12,7 @@ from waltap.plugin_errors import LibraryMissing
 from waltap.source.position import Position
 from waltap_lake.errors import LakeFenced, LakeGone, LakeRefused, LakeTableUnfit, LakeUnavailable
 from waltap_lake.lake import LakeConnection, LakeTable, LakeTableName, fitting
-from waltap_lake.mark import LakeOffset
+from waltap_lake.lake_offset import LakeOffset
 from waltap_lake.properties import IcebergLakeProperties
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import abc
 from typing import TYPE_CHECKING, NamedTuple
 
 from waltap.source.position import Position
-from waltap_lake.mark import LakeOffset
+from waltap_lake.lake_offset import LakeOffset
 
 if TYPE_CHECKING:
     import pyarrow as pa

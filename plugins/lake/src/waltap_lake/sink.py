@@ -15,10 +15,10 @@ from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.connector import PreflightCheck
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap_lake.buffers import PendingBuffers
 from waltap_lake.errors import LakeTableUnfit, LakeTransactionGap
 from waltap_lake.lake import LakeConnection, LakeTable, LakeTableName
-from waltap_lake.mark import LakeOffset
-from waltap_lake.pending import PendingBuffers
+from waltap_lake.lake_offset import LakeOffset
 from waltap_lake.properties import LakeProperties
 from waltap_sinks.changelog.segment import SNAPSHOT_SEQUENCE, estimated_bytes
 from waltap_sinks.changelog.table_version import TableVersion

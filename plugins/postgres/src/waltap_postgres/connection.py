@@ -13,7 +13,7 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
-from waltap.config.secrecy import Secret, without_frames
+from waltap.config.redaction import Secret, without_frames
 from waltap.errors import (
     ConfigurationError,
     ConnectionLost,

@@ -12,8 +12,8 @@ from waltap.decode.decoder import Decoder, DecoderContext
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Tuple
 from waltap.errors import OffsetError, SourceError, WaltapError
-from waltap.offsets.belongings import OwnedObject
 from waltap.offsets.offset import Offset, PartitionOffset, SnapshotProgress
+from waltap.offsets.owned_objects import OwnedObject
 from waltap.signals.signal import SnapshotRequest
 from waltap.snapshot.chunk import SnapshotChunk
 from waltap.source.connector import (
@@ -34,7 +34,21 @@ from waltap_postgres.catalog.description import RelationDescriber
 from waltap_postgres.catalog.preflight import COLUMN_NAMES_SQL, tables_unreadable
 from waltap_postgres.catalog.server_setting import status_interval, wal_level_explained
 from waltap_postgres.connection import PostgresSession, connect, watch
-from waltap_postgres.decision import (
+from waltap_postgres.dialect import POSTGRESQL, PostgresDialect
+from waltap_postgres.errors import PublicationGone, SendFormatUnreadable, SlotActive
+from waltap_postgres.properties import PostgresProperties
+from waltap_postgres.replication.completeness import covered
+from waltap_postgres.replication.memberships import Membership
+from waltap_postgres.replication.slot import ReplicationSlot, session_role
+from waltap_postgres.replication.stream import ReplicationStream
+from waltap_postgres.replication.transport import ReplicationTransport, open_transport
+from waltap_postgres.resume_check import ResumeCheck
+from waltap_postgres.setup_plan import SetupPlanner
+from waltap_postgres.snapshot.blocking import BlockingRead
+from waltap_postgres.snapshot.chunk_query import PostgresChunks
+from waltap_postgres.snapshot.initial import InitialSnapshot
+from waltap_postgres.snapshot.options import SnapshotOptions
+from waltap_postgres.startup_plan import (
     StartupPlan,
     belonging,
     given_up,
@@ -43,20 +57,6 @@ from waltap_postgres.decision import (
     tell_loss,
     unfit,
 )
-from waltap_postgres.dialect import POSTGRESQL, PostgresDialect
-from waltap_postgres.errors import PublicationGone, SendFormatUnreadable, SlotActive
-from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.covered import covered
-from waltap_postgres.replication.memberships import Membership
-from waltap_postgres.replication.slot import ReplicationSlot, session_role
-from waltap_postgres.replication.stream import ReplicationStream
-from waltap_postgres.replication.transport import ReplicationTransport, open_transport
-from waltap_postgres.resumption import ResumeCheck
-from waltap_postgres.setup_plan import SetupPlanner
-from waltap_postgres.snapshot.blocking import BlockingRead
-from waltap_postgres.snapshot.chunk_query import PostgresChunks
-from waltap_postgres.snapshot.initial import InitialSnapshot
-from waltap_postgres.snapshot.terms import SnapshotOptions
 from waltap_postgres.visibility import PostgresOverlap
 from waltap_postgres.waiting import pause
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.catalog.preflight import PreflightChecks
-from waltap_postgres.decision import StartupPlan, StartupState, decide
 from waltap_postgres.replication.publications import PublicationSet
 from waltap_postgres.replication.slot import SlotAdmin
 from waltap_postgres.replication.stream import ReplicationStream
@@ -17,6 +16,7 @@ from waltap_postgres.server_identity import ServerIdentity
 from waltap_postgres.snapshot.chunk_query import PostgresChunks
 from waltap_postgres.snapshot.plan import SnapshotPlanner
 from waltap_postgres.snapshot.transaction import ReadingTransaction
+from waltap_postgres.startup_plan import StartupPlan, StartupState, decide
 
 __all__ = ["POSTGRESQL", "PostgresDialect"]
 

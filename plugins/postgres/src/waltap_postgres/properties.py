@@ -10,7 +10,7 @@ from pydantic import AfterValidator, PrivateAttr, ValidationInfo, field_validato
 from waltap.capture.java_regex import java_pattern
 from waltap.config.placeholder import SecretMissing
 from waltap.config.property import CommaList, Properties, declare, declare_family
-from waltap.config.secrecy import Secret, hide_passing
+from waltap.config.redaction import Secret, hide_passing
 from waltap.source.password import Password, PasswordFileUnreadable
 from waltap.source.password_command import printed_password
 from waltap_postgres.errors import INSERTS_SUFFIX, ErrorMeanings

@@ -8,7 +8,6 @@ from waltap.source.connector import ConnectorContext, PreflightCheck
 from waltap.source.setup_plan import PlannedTable, SetupPlan
 from waltap_postgres.catalog.autoset import identity_statements
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
-from waltap_postgres.decision import StartupPlan
 from waltap_postgres.errors import (
     IdentityMissing,
     PrivilegeMissing,
@@ -23,6 +22,7 @@ from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 from waltap_postgres.replication.publications import PublicationSet
 from waltap_postgres.replication.slot import SlotAdmin
+from waltap_postgres.startup_plan import StartupPlan
 
 __all__ = ["SetupPlanner"]
 

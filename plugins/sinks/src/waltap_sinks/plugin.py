@@ -9,8 +9,8 @@ from waltap.specs import CheckSpec, CommandSpec, SinkSpec
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
     from waltap.sink.comparison import TableComparison
-    from waltap.sink.readable import VerificationSource
     from waltap.sink.sink import Sink, SinkContext
+    from waltap.sink.verification import VerificationSource
 
 
 def _changelog_commands() -> Any:
@@ -44,13 +44,13 @@ def _sql(properties: Any, context: "SinkContext") -> "Sink":
 
 
 def _sql_readable(properties: Any, pipeline: str) -> "VerificationSource":
-    from waltap_sinks.sql.readable import open_readable
+    from waltap_sinks.sql.verification import open_readable
 
     return open_readable(properties, pipeline)
 
 
 def _changelog_readable(properties: Any, pipeline: str) -> "VerificationSource":
-    from waltap_sinks.changelog.readable import open_readable
+    from waltap_sinks.changelog.verification import open_readable
 
     return open_readable(properties, pipeline)
 

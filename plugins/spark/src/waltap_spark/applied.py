@@ -5,10 +5,10 @@ import time
 
 from waltap.errors import SinkError
 from waltap.files import FileStore, StorageProperties
-from waltap.sink.onward import DownstreamProgress, OnwardTable
+from waltap.sink.downstream import DownstreamProgress, OnwardTable
 from waltap_sinks.changelog.manifest import NOTHING, LogPosition
 from waltap_spark.output import OutputState, SparkOutput, applied_by_all
-from waltap_spark.watch import OutputMonitor, TableLag
+from waltap_spark.output_monitor import OutputMonitor, TableLag
 
 __all__ = ["AppliedSoFar"]
 

@@ -15,6 +15,7 @@ from waltap.errors import WaltapError
 from waltap_sinks.changelog import ChangeLog, Manifest
 from waltap_sinks.changelog.errors import ColumnNameTaken
 from waltap_sinks.changelog.manifest import NOTHING, LogPosition
+from waltap_spark.added_keys import take_late_key
 from waltap_spark.column_identity import (
     doubted,
     dropped,
@@ -25,10 +26,8 @@ from waltap_spark.column_identity import (
     retold,
     whereabouts,
 )
-from waltap_spark.cuts import noted
+from waltap_spark.compaction_worker import CompactionResult, CompactionWorker, grafted
 from waltap_spark.damage import damage, require_sizes, without
-from waltap_spark.elsewhere import ExternalSnapshots, replaced_from_chunks, unread, wait_for
-from waltap_spark.endings import ending
 from waltap_spark.errors import (
     FormatDiffers,
     MadeOtherwise,
@@ -36,6 +35,12 @@ from waltap_spark.errors import (
     SegmentDamaged,
     TypeChanged,
     first_words,
+)
+from waltap_spark.external_snapshots import (
+    ExternalSnapshots,
+    replaced_from_chunks,
+    unread,
+    wait_for,
 )
 from waltap_spark.failures import OF_ONE, refused, require_one
 from waltap_spark.formats import (
@@ -46,24 +51,24 @@ from waltap_spark.formats import (
     TableFormatContext,
 )
 from waltap_spark.formats.choice import FormatChoice
-from waltap_spark.handed import Handed
-from waltap_spark.late_keys import take_late_key
+from waltap_spark.idle_tables import IdleTables
 from waltap_spark.log_rows import logged, with_epoch
 from waltap_spark.modes import of_rules, said, unfit
 from waltap_spark.options import ApplyOptions
 from waltap_spark.output import CommitIntent, OutputState, SparkOutput, TableState
 from waltap_spark.plan import SegmentGroup, TableTask, another_table, doubles, plan
+from waltap_spark.recreated_table import readable_types, with_spare_names
 from waltap_spark.redelivery import lacks_values, leave_out_known, may_repeat, needed, reached
-from waltap_spark.resting import IdleTables
-from waltap_spark.resumption import AnsweredRequests, ResumeRequests, resumed
-from waltap_spark.retaken import readable_types, with_spare_names
+from waltap_spark.resume_requests import AnsweredRequests, ResumeRequests, resumed
+from waltap_spark.retained_keys import spared
 from waltap_spark.retries import TableRetries
 from waltap_spark.schema import LOG_FIELDS, common_type
 from waltap_spark.session import SizedSession, each_in_one, make_active, prepare
 from waltap_spark.shared_targets import SharedShapes, require_place
 from waltap_spark.small_sets import is_small
-from waltap_spark.spared import spared
-from waltap_spark.upkeep import CompactionResult, CompactionWorker, grafted
+from waltap_spark.snapshot_splits import Handed
+from waltap_spark.synthetic_truncate import ending
+from waltap_spark.version_maps import noted
 from waltap_spark.wide_decimals import make_readable
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from waltap_spark.expression import quoted
-from waltap_spark.handed import AssignedSplits
 from waltap_spark.schema import arrow_schema, log_struct
+from waltap_spark.snapshot_splits import AssignedSplits
 
 if TYPE_CHECKING:
     import pyarrow as pa

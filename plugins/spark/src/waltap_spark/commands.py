@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waltap.cli.screen import echo
+from waltap.cli.live_console import echo
 from waltap_sinks.comparison.commands import (
     PATIENCE_S,
     PatienceOption,
@@ -102,8 +102,8 @@ def apply(
     """
     import logging
 
-    from waltap.cli.screen import notices
-    from waltap_sinks.changelog.readable import named_store
+    from waltap.cli.live_console import notices
+    from waltap_sinks.changelog.verification import named_store
     from waltap_spark.driver import PREDECESSOR_S, asked_to_stop, run_driver
     from waltap_spark.settings import properties_of, storage_pairs
 
@@ -144,10 +144,10 @@ def adopt(
 
     The log must go on exactly where the tables stand. Needs no Java.
     """
-    from waltap.cli.screen import notices
+    from waltap.cli.live_console import notices
     from waltap_sinks.changelog import ChangeLog
-    from waltap_sinks.changelog.readable import named_store
-    from waltap_spark.adoption import adopt as adopted
+    from waltap_sinks.changelog.verification import named_store
+    from waltap_spark.relink import adopt as adopted
 
     files = named_store(changelog)
     found = _output(output, files.storage)
@@ -163,7 +163,7 @@ def status(output: OutputArgument, profile: ProfileOption = None) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from waltap.cli.screen import answers
+    from waltap.cli.live_console import answers
 
     found = _output(output, _storage(profile))
     state = found.state()
@@ -243,9 +243,9 @@ def top(
 
     import msgspec
 
-    from waltap.cli.screen import answers
-    from waltap.cli.watching import draw_until_interrupted
-    from waltap_spark.watch import OutputMonitor, drawn
+    from waltap.cli.live_console import answers
+    from waltap.cli.live_view import draw_until_interrupted
+    from waltap_spark.output_monitor import OutputMonitor, drawn
 
     found = _output(output, _storage(profile))
     watch = OutputMonitor(found)
@@ -277,7 +277,7 @@ def maintain(
     from rich.markup import escape
     from rich.table import Table
 
-    from waltap.cli.screen import answers
+    from waltap.cli.live_console import answers
     from waltap_spark.maintenance import maintain as maintained
     from waltap_spark.maintenance import take
     from waltap_spark.settings import properties_of
@@ -324,8 +324,8 @@ def resume(
     `waltap spark apply --once`. After --anew and --pass-over a new snapshot brings what is missing:
     `waltap run PROFILE --set snapshot.mode=always`. Parquet alone can begin anew. Needs no Java.
     """
-    from waltap.cli.screen import notices
-    from waltap_spark.resumption import How, ResumeRequests
+    from waltap.cli.live_console import notices
+    from waltap_spark.resume_requests import How, ResumeRequests
 
     if as_text + anew + pass_over > 1:
         text = "--as-text, --anew and --pass-over are three ways: choose one"
@@ -377,7 +377,7 @@ def sql(
     are public_orders and sales_orders. The names are printed before the answer. Without a query a prompt
     asks for them, with history and completion (Tab); each sees the tables as they stand then.
     """
-    from waltap.cli.screen import notices
+    from waltap.cli.live_console import notices
     from waltap_spark.live import open_tables
 
     found = _output(output, _storage(profile))
@@ -398,7 +398,7 @@ def _ask(spark: Any, files: "FileStore", rows: int) -> None:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    from waltap.cli.screen import notices
+    from waltap.cli.live_console import notices
     from waltap.errors import WaltapError
     from waltap_spark.errors import first_words
     from waltap_spark.live import open_tables
@@ -475,7 +475,7 @@ def _spark(
 
     Raises: JavaMissing, PysparkUnfit, JvmEnded, SparkRefused, and what the format misses.
     """
-    from waltap.cli.screen import notices
+    from waltap.cli.live_console import notices
     from waltap_spark.failures import NOT_KEPT, told
     from waltap_spark.formats.choice import choice_of
     from waltap_spark.java import require_pyspark
@@ -506,7 +506,7 @@ def _spark(
 
 def _storage(profile: str | None) -> "StorageProperties | None":
     """Return how the files of ``profile`` are reached. Raises: as `profile_store`."""
-    from waltap_sinks.changelog.readable import profile_store
+    from waltap_sinks.changelog.verification import profile_store
 
     return None if profile is None else profile_store(profile).storage
 
@@ -555,7 +555,7 @@ def _show(frame: Any, rows: int) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from waltap.cli.screen import answers
+    from waltap.cli.live_console import answers
 
     found = frame.take(rows + 1)
     table = Table()

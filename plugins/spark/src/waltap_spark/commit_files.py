@@ -17,9 +17,9 @@ from typing import Any, Final, Generic, TypeVar, get_origin
 
 import msgspec
 
+from waltap.decode_errors import UNREADABLE
 from waltap.files.errors import FilesUnavailable
 from waltap.files.store import FileStore
-from waltap.unreadable import UNREADABLE
 from waltap_spark.errors import OutputDamaged
 
 __all__ = ["COMMITS", "CommitFiles", "StructDifference", "changed", "difference"]

@@ -35,12 +35,12 @@ from waltap_spark.exit_codes import FAILED, LOCKED, REFUSED, STANDING, UNREAD
 from waltap_spark.failures import told
 from waltap_spark.follower import LogFollower
 from waltap_spark.formats.choice import FormatChoice
-from waltap_spark.handed import DriverInput, Handed
 from waltap_spark.java import require_java, require_pyspark
 from waltap_spark.output import SparkOutput
 from waltap_spark.properties import SparkProperties
 from waltap_spark.session import prepare, start_session
 from waltap_spark.settings import apply_options, follow_options, properties_of, taken_pairs
+from waltap_spark.snapshot_splits import DriverInput, Handed
 
 __all__ = ["main", "run_driver"]
 
@@ -68,7 +68,7 @@ def run_driver(
     ``once``: as `LogFollower.once` does, in place of that.
 
     ``patience_s``: how long to wait, once told to stop, for another that has the tables. ``handed``: as
-    `waltap_spark.elsewhere.ExternalSnapshots` has it.
+    `waltap_spark.external_snapshots.ExternalSnapshots` has it.
 
     Whatever refuses it does so before Spark is started, which takes seconds.
     Raises: JavaMissing, PysparkUnfit, JvmEnded, SparkRefused, OutputInUse, OutputMismatch,

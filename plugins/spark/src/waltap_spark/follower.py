@@ -17,9 +17,9 @@ from waltap_sinks.changelog import ChangeLog, Manifest
 from waltap_sinks.changelog.errors import ChangeLogDamaged
 from waltap_sinks.changelog.manifest import bucket_of
 from waltap_spark.applier import OutputApplier
+from waltap_spark.batch_size import AdaptiveBatchSize
 from waltap_spark.errors import RowsAwaited, TablesStandStill
 from waltap_spark.output import applied_by_all
-from waltap_spark.pace import AdaptiveBatchSize
 
 __all__ = ["FollowOptions", "LogFollower"]
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from waltap.files.store import FileStore
 from waltap_sinks.changelog.manifest import LogPosition
-from waltap_spark.cuts import state_at
 from waltap_spark.errors import HistoryNotKept, MomentUnread, TableUnknown
 from waltap_spark.expression import quoted
 from waltap_spark.formats import TableFormat, TableFormatContext, What
@@ -24,6 +23,7 @@ from waltap_spark.output import OutputState, SparkOutput, TableState
 from waltap_spark.positions import parse_position
 from waltap_spark.shared_targets import sharers
 from waltap_spark.timeline import standing
+from waltap_spark.version_maps import state_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

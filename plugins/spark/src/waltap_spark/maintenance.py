@@ -17,7 +17,6 @@ import msgspec
 
 from waltap_sinks.changelog import ChangeLog
 from waltap_spark.applier import OutputApplier
-from waltap_spark.cuts import committed
 from waltap_spark.errors import CommitBegun, TableUnknown
 from waltap_spark.formats.choice import choice_of
 from waltap_spark.formats.merging import MergingFormat
@@ -25,6 +24,7 @@ from waltap_spark.modes import ModeRules, TableMode
 from waltap_spark.options import ApplyOptions
 from waltap_spark.output import OutputState, SparkOutput, TableState
 from waltap_spark.session import prepare
+from waltap_spark.version_maps import committed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,7 @@ no commit names count for nothing and are removed at the next start.
     tables/SCHEMA/TABLE/current/COMMIT-ATTEMPT/   rows as they stood at some commit
     _waltap/commits/COMMIT.json                   `OutputState`, see `waltap_spark.commit_files`
     _waltap/checkpoint/                           Spark's own
-    _waltap/handed/SNAPSHOT/tables/SCHEMA/TABLE/  see `waltap_spark.elsewhere`
+    _waltap/handed/SNAPSHOT/tables/SCHEMA/TABLE/  see `waltap_spark.external_snapshots`
 
 This module knows no Spark.
 """
@@ -23,17 +23,17 @@ from typing import Final, Protocol
 
 import msgspec
 
+from waltap.decode_errors import UNREADABLE
 from waltap.files.errors import FilesInUse, FilesUnavailable
 from waltap.files.store import FileStore, safe_name
-from waltap.unreadable import UNREADABLE
 from waltap_sinks.changelog.log_identity import same_place
 from waltap_sinks.changelog.manifest import NOTHING, ColumnEntry, LogPosition
 from waltap_spark.addresses import address
 from waltap_spark.commit_files import CommitFiles
 from waltap_spark.errors import OutputDamaged, OutputInUse, OutputMismatch, TableUnknown
-from waltap_spark.garbage import OrphanFiles
 from waltap_spark.modes import PLAIN, TableMode
-from waltap_spark.places import TargetMapping
+from waltap_spark.orphan_files import OrphanFiles
+from waltap_spark.target_mapping import TargetMapping
 
 __all__ = [
     "FILE",
@@ -213,7 +213,8 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``failed``: why the table stands still while others go on, and ``mark``: where it stands then;
     ``attempts`` are marks up to which it was tried to apply it since. ``as_text``: somebody chose that its
-    columns whose types do not fit are text (`waltap_spark.resumption`). ``damaged``: the segment of the
+    columns whose types do not fit are text (`waltap_spark.resume_requests`). ``damaged``: the
+    segment of the
     change log that it stands still for, and ``passed``: those that somebody chose to go on without.
 
     ``base``, ``pending`` and ``changes`` are Parquet's own, ``held`` that of formats written in place.
@@ -349,9 +350,9 @@ class VersionMap(msgspec.Struct, frozen=True, kw_only=True):
 class OutputState(msgspec.Struct, frozen=True, kw_only=True):
     """Everything one commit says. ``changelog``: where the log lay, ``log_id``: which one it is, "" where
     an earlier version made the commit. ``identity`` is the output's own, given once; ``format`` is that of
-    its tables, ``format_values`` its properties. ``cuts`` are the newest (`waltap_spark.cuts`),
+    its tables, ``format_values`` its properties. ``cuts`` are the newest (`waltap_spark.version_maps`),
     ``cuts_before`` the versions before them. ``garbage``: folders no longer named, and since when, as
-    earlier versions kept them; now they are in files of their own (`waltap_spark.garbage`).
+    earlier versions kept them; now they are in files of their own (`waltap_spark.orphan_files`).
     ``reached_by``: for each epoch since that of the table that is farthest behind, the highest LSN of the
     change log's epochs before (`waltap_spark.redelivery`); earlier versions kept that of the present one,
     ``reached``."""

@@ -7,8 +7,8 @@ from waltap.hookspecs import hookimpl
 from waltap.specs import CheckSpec, CommandSpec, SinkSpec, TableFormatSpec
 
 if TYPE_CHECKING:
-    from waltap.sink.readable import VerificationSource
     from waltap.sink.sink import Sink, SinkContext
+    from waltap.sink.verification import VerificationSource
 
 
 def _sink(properties: Any, context: "SinkContext") -> "Sink":
@@ -34,7 +34,7 @@ def _keeps(properties: Any, table: str) -> str:
 
 
 def _kept_as_said(context: Any) -> Any:
-    from waltap_spark.kept_check import kept_as_said
+    from waltap_spark.mode_check import kept_as_said
 
     return kept_as_said(context)
 

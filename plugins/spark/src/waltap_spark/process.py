@@ -83,8 +83,8 @@ class DriverProcess:
         self._give()
 
     def give(self, data: bytes) -> None:
-        """Let the child have ``data`` (`waltap_spark.handed.packed`) on its standard input, and each one
-        that follows it."""
+        """Let the child have ``data`` (`waltap_spark.snapshot_splits.packed`) on its standard
+        input, and each one that follows it."""
         self._given = data
         self._give()
 

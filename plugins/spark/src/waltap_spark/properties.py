@@ -19,9 +19,9 @@ from waltap_spark.modes import (
     VERSION,
     checked_rules,
 )
-from waltap_spark.places import COLUMN
 from waltap_spark.schema import LOG_FIELDS
 from waltap_spark.shared_targets import TargetMappings, checked_places
+from waltap_spark.target_mapping import COLUMN
 from waltap_spark.targets import OF_HISTORY, checked_divisions, checked_names
 
 __all__ = ["DeltaTableProperties", "IcebergTableProperties", "SparkProperties", "TargetProperties"]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from waltap_sinks.changelog import LogPosition, Manifest
-from waltap_spark.beside import unlike
+from waltap_spark.temp_columns import unlike
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,30 +1,30 @@
 """From change sets in Parquet to the rows of a table, as one lazy DataFrame.
 
-What the pending rows come to is settled by `waltap_spark.settle`. Nothing here starts a Spark job.
+What the pending rows come to is settled by `waltap_spark.compaction`. Nothing here starts a Spark job.
 """
 
 import functools
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from waltap_spark.beside import gone
-from waltap_spark.expression import column_of
-from waltap_spark.modes import row_columns
-from waltap_spark.output import BasePart, ChangeSet, TableState
-from waltap_spark.schema import log_struct, struct_of
-from waltap_spark.settle import (
+from waltap_spark.compaction import (
     after_last_truncate,
     copies,
     of_touched_keys,
     settled,
     widened,
 )
+from waltap_spark.expression import column_of
+from waltap_spark.modes import row_columns
+from waltap_spark.output import BasePart, ChangeSet, TableState
+from waltap_spark.schema import log_struct, struct_of
+from waltap_spark.temp_columns import gone
 from waltap_spark.timeline import fresh, rows_after
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from waltap_spark.spared import RetainedKeys
+    from waltap_spark.retained_keys import RetainedKeys
 
 __all__ = ["changes_frame", "current_frame"]
 

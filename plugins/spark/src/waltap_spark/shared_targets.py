@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from waltap.capture.java_regex import java_pattern, java_replacement
 from waltap_spark.errors import SourcesDiffer
 from waltap_spark.modes import said
-from waltap_spark.places import COLUMN, TargetMapping
 from waltap_spark.schema import common_type
+from waltap_spark.target_mapping import COLUMN, TargetMapping
 
 if TYPE_CHECKING:
     from waltap_spark.output import TableState

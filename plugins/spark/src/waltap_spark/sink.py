@@ -14,23 +14,23 @@ from pathlib import Path
 
 from waltap.errors import SinkError
 from waltap.files.store import FileStore
+from waltap.sink.downstream import DownstreamProgress
 from waltap.sink.fail_stop import FailStop
-from waltap.sink.onward import DownstreamProgress
 from waltap.sink.sink import Sink, SinkContext
 from waltap.snapshot.chunk import SnapshotChunk
+from waltap.source.completeness import PublicationCompleteness
 from waltap.source.connector import PreflightCheck
-from waltap.source.coverage import PublicationCompleteness
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.applied import AppliedSoFar
 from waltap_spark.errors import TablesStandStill
 from waltap_spark.formats.choice import FormatChoice
-from waltap_spark.handed import NO_MORE, AssignedSplits, packed
 from waltap_spark.java import require_java, require_pyspark
 from waltap_spark.output import SparkOutput, applied_by_all
 from waltap_spark.process import DriverProcess
 from waltap_spark.properties import SparkProperties
+from waltap_spark.snapshot_splits import NO_MORE, AssignedSplits, packed
 
 __all__ = ["SparkSink", "changelog_of", "tables_of"]
 

@@ -13,8 +13,8 @@ from waltap_sinks.changelog import ChangeLog, Manifest
 from waltap_sinks.changelog.manifest import parse_manifest
 from waltap_spark.addresses import address
 from waltap_spark.applier import OutputApplier
+from waltap_spark.batch_size import AdaptiveBatchSize
 from waltap_spark.follower import FollowOptions, LogFollower
-from waltap_spark.pace import AdaptiveBatchSize
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,12 +11,12 @@ Nothing here starts a Spark job. A *state* is one row of a frame: the key, wheth
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from waltap_spark.beside import GONE, set_aside
+from waltap_spark.compaction import distinguishing, of_touched_keys
 from waltap_spark.expression import column_of, order, sent
+from waltap_spark.key_changes import inserted, verdict
 from waltap_spark.modes import row_columns
-from waltap_spark.moves import inserted, verdict
 from waltap_spark.schema import LOG_FIELDS, floating
-from waltap_spark.settle import distinguishing, of_touched_keys
+from waltap_spark.temp_columns import GONE, set_aside
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from waltap.files.store import FileStore
-from waltap.sink.readable import KeptTable, Row, Rows, TableReader, by_key
+from waltap.sink.verification import KeptTable, Row, Rows, TableReader, by_key
 from waltap_sinks.comparison.compare import compare as compared
-from waltap_sinks.comparison.found import TableDifferences
-from waltap_sinks.comparison.lacking import CaptureScope
-from waltap_sinks.comparison.lacking import lacking as lacked
+from waltap_sinks.comparison.differences import TableDifferences
+from waltap_sinks.comparison.missing_tables import CaptureScope
+from waltap_sinks.comparison.missing_tables import lacking as lacked
 from waltap_sinks.comparison.row_hash import row_text
 from waltap_sinks.comparison.source import ComparisonSource
 from waltap_spark.canonical import expressions, spark_row_hash

@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
+from waltap.decode_errors import UNREADABLE
 from waltap.source.position import Position, Positions
-from waltap.unreadable import UNREADABLE
 from waltap_streams.errors import StreamFenced, StreamUnfit
 from waltap_streams.redis_server import RedisServer
 

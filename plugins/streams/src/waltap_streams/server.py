@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-from waltap.config.secrecy import without_frames
+from waltap.config.redaction import without_frames
 from waltap.errors import SinkError
 from waltap.plugin_errors import LibraryMissing
 

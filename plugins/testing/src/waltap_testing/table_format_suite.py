@@ -22,7 +22,7 @@ from waltap.decode.message import Delete, Insert, OldTuple, Update
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
 from waltap.sink.sink import SinkContext
-from waltap.source.coverage import PublicationCompleteness
+from waltap.source.completeness import PublicationCompleteness
 from waltap.source.position import START, Position
 from waltap.specs import TableFormatSpec
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
@@ -349,8 +349,8 @@ class TableFormatSuite:
             old = OldTuple.FULL
             work._add(  # noqa: SLF001
                 Delete(pairs, work._step(), gone, old),  # noqa: SLF001
-                ExpectedEvent(pairs.name, "d", None, None),  # noqa: SLF001
-            )  # noqa: SLF001
+                ExpectedEvent(pairs.name, "d", None, None),
+            )
         tables.commit()
         tables.apply()
         assert tables.output.table("pairs").failed == ""

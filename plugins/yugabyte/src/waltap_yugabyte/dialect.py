@@ -5,8 +5,8 @@ from dataclasses import replace
 from waltap.events import PLAIN, VALUE_AND_SET
 from waltap.events.form import EventForm
 from waltap.mapping.envelope import DEBEZIUM_2_5, NEWEST
-from waltap_postgres.decision import StartupPlan, StartupState, decide
 from waltap_postgres.dialect import PostgresDialect
+from waltap_postgres.startup_plan import StartupPlan, StartupState, decide
 from waltap_yugabyte.catalogue import YugabyteCatalogue
 from waltap_yugabyte.chunks import YugabyteChunks
 from waltap_yugabyte.hash_ranges import HashPlanner

@@ -13,8 +13,8 @@ from contextlib import ExitStack, closing
 from waltap.decode.decoder import Decoder
 from waltap.decode.relation import Relation
 from waltap.errors import SourceError, WaltapError
-from waltap.offsets.belongings import OwnedObject
 from waltap.offsets.offset import Offset
+from waltap.offsets.owned_objects import OwnedObject
 from waltap.source.connector import (
     ChangeStream,
     Connector,

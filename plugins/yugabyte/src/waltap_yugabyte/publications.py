@@ -3,7 +3,7 @@
 A slot streams what the publication was when the slot was made, or when the slot followed it last, within
 ``cdcsdk_publication_list_refresh_interval_secs``. What is written to a table that joins until then never
 comes. So the time from which on the publication has each table is kept with the slot's entry
-(`waltap.offsets.belongings.OwnedObject`), and a table is read once the slot has followed.
+(`waltap.offsets.owned_objects.OwnedObject`), and a table is read once the slot has followed.
 
 A table that was there when the slot was made, and that nobody streamed for four hours, is not of interest:
 the cluster drops what the slot would need of it. One that joins then makes the slot unusable.
@@ -19,8 +19,8 @@ from typing import Any
 
 import msgspec
 
-from waltap.offsets.belongings import OwnedObject
-from waltap.source.coverage import PublicationCompleteness
+from waltap.offsets.owned_objects import OwnedObject
+from waltap.source.completeness import PublicationCompleteness
 from waltap_postgres.errors import INSERTS_SUFFIX, PublicationGone
 from waltap_postgres.replication.memberships import Membership
 from waltap_postgres.replication.publications import PublicationSet

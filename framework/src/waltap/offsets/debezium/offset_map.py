@@ -15,12 +15,12 @@ from typing import Any, Final
 import msgspec
 
 from waltap.decode.relation_name import schema_and_table
+from waltap.decode_errors import UNREADABLE
 from waltap.offsets.debezium.errors import DebeziumOffsetUnusable
 from waltap.offsets.offset import Offset
 from waltap.signals.signal import SnapshotRequest
 from waltap.snapshot.incremental_state import IncrementalState
 from waltap.source.position import lsn_text
-from waltap.unreadable import UNREADABLE
 
 __all__ = ["OffsetMap", "of_offset", "told"]
 

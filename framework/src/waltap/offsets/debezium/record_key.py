@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from waltap.decode_errors import UNREADABLE
 from waltap.offsets.debezium.errors import DebeziumOffsetMissing
-from waltap.unreadable import UNREADABLE
 
 __all__ = ["RecordKey", "chosen"]
 

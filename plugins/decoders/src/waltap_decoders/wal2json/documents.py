@@ -14,8 +14,8 @@ from typing import Any, Never, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from waltap.decode_errors import UNREADABLE
 from waltap.errors import DecodeError
-from waltap.unreadable import UNREADABLE
 
 __all__ = [
     "Action",

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from waltap.format.unfit import SchemaMismatch, required
+from waltap.format.schema_mismatch import SchemaMismatch, required
 from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap_formats.avro.schema import is_map
 from waltap_formats.varint import unsigned

@@ -12,7 +12,7 @@ from typing import Any
 from waltap.capture.name_adjustment import schema_namer
 from waltap.format.converter import Converter, ConverterContext, Encode
 from waltap.format.record import Header
-from waltap.format.unfit import SchemaMismatch
+from waltap.format.schema_mismatch import SchemaMismatch
 from waltap.json.converter import JsonConverter, JsonConverterProperties, json_writer
 from waltap.json.schema import quote, schema_json
 from waltap.mapping.connect_schema import ConnectKind, Field, Schema

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from waltap.format.unfit import SchemaMismatch, required
+from waltap.format.schema_mismatch import SchemaMismatch, required
 from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap_formats.avro.binary import RANGES
 from waltap_formats.protobuf.calendar import civil_date

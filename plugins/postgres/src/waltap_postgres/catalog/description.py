@@ -25,12 +25,12 @@ import msgspec
 from waltap.decode.relation import Column, DataType, Relation
 from waltap.source.connector import ConnectorContext
 from waltap.source.relation_memory import RelationMemory
+from waltap_postgres.catalog.catalog_version import WRAP, CatalogVersion
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
+from waltap_postgres.catalog.evidence import fits, shown_by_columns, shown_writers
 from waltap_postgres.catalog.keys import KeyRule, covers
-from waltap_postgres.catalog.moment import WRAP, CatalogVersion
-from waltap_postgres.catalog.standings import NameResolutionCache
-from waltap_postgres.catalog.tables_ahead import TablesAhead
-from waltap_postgres.catalog.witness import fits, shown_by_columns, shown_writers
+from waltap_postgres.catalog.name_resolution import NameResolutionCache
+from waltap_postgres.catalog.prefetch import TablesAhead
 from waltap_postgres.identity import IdentityEvidence, mark
 
 __all__ = ["RelationDescriber", "joined"]

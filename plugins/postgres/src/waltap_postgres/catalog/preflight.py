@@ -27,7 +27,6 @@ from waltap_postgres.catalog.server_checks import (
 from waltap_postgres.catalog.server_setting import server_settings
 from waltap_postgres.connection import PostgresSession, watch
 from waltap_postgres.connection_errors import PoolerInTheWay
-from waltap_postgres.decision import StartupPlan
 from waltap_postgres.errors import (
     EncodingNotConverted,
     NothingCaptured,
@@ -47,9 +46,10 @@ from waltap_postgres.replication.publication import (
     published,
 )
 from waltap_postgres.replication.slot import failover_refusal
+from waltap_postgres.snapshot.options import overrides
 from waltap_postgres.snapshot.reader import failed
-from waltap_postgres.snapshot.terms import overrides
 from waltap_postgres.snapshot.transaction import SnapshotTable
+from waltap_postgres.startup_plan import StartupPlan
 
 __all__ = ["COLUMN_NAMES_SQL", "PreflightChecks", "tables_unreadable"]
 

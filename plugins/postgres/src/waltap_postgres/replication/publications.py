@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 import psycopg
 
-from waltap.offsets.belongings import OwnedObject
+from waltap.offsets.owned_objects import OwnedObject
+from waltap.source.completeness import PublicationCompleteness
 from waltap.source.connector import ConnectorContext
-from waltap.source.coverage import PublicationCompleteness
 from waltap.source.published import NARROWS, PublishedSubset, narrowings
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.connection import driver_error, identify
@@ -20,7 +20,7 @@ from waltap_postgres.errors import (
     PublicationMissing,
 )
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.covered import coverage
+from waltap_postgres.replication.completeness import coverage
 from waltap_postgres.replication.membership import alter_membership, named_in
 from waltap_postgres.replication.memberships import Membership, find_memberships, rewritten
 from waltap_postgres.replication.publication import (

@@ -10,9 +10,9 @@ from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.errors import QueryCancelled
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.snapshot.condition import ConditionCheck, take_role
+from waltap_postgres.snapshot.options import SnapshotOptions
 from waltap_postgres.snapshot.plan import ReadTask
 from waltap_postgres.snapshot.reader import SnapshotPoint, TablesReader, in_order, mark
-from waltap_postgres.snapshot.terms import SnapshotOptions
 from waltap_postgres.snapshot.transaction import ReadingTransaction, SnapshotTable
 from waltap_postgres.waiting import ServerWaits
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
-from waltap.spared_pandas import spare_pandas
+from waltap.pandas_blocker import spare_pandas
 from waltap.transactions.row_block import RowBlock
 from waltap_postgres.replication.copy_buffer import HeadedRows
 

@@ -15,9 +15,9 @@ from waltap_postgres.replication.copy_buffer import (
     HeadedRows,
 )
 from waltap_postgres.replication.transport import copy_out, copy_out_in_place
-from waltap_postgres.snapshot.ahead import ahead
 from waltap_postgres.snapshot.copy_block import copy_block, reads_blocks
 from waltap_postgres.snapshot.copy_text import copy_rows
+from waltap_postgres.snapshot.read_ahead import ahead
 
 __all__ = ["BLOCK_ROWS", "PIECE_BYTES", "copy_pieces", "pieces_of", "reordered"]
 

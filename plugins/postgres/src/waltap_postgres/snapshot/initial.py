@@ -13,12 +13,12 @@ from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import published_by_any
 from waltap_postgres.snapshot.chunk import PostgresChunk
 from waltap_postgres.snapshot.errors import TableOvertaken
+from waltap_postgres.snapshot.options import SnapshotOptions
 from waltap_postgres.snapshot.parallel import ParallelReading
 from waltap_postgres.snapshot.plan import ReadTask, SnapshotPlanner, TableSplit
 from waltap_postgres.snapshot.position import AskedBefore
 from waltap_postgres.snapshot.reader import SnapshotPoint, TablesReader, mark, snapshot_tables
 from waltap_postgres.snapshot.resumed import left_to_read, to_restart
-from waltap_postgres.snapshot.terms import SnapshotOptions
 from waltap_postgres.snapshot.transaction import (
     ONE_SNAPSHOT,
     CatalogShape,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from waltap.arrow.column import AS_TEXT, strings
-from waltap.arrow.misfit import ArrowMisfit
+from waltap.arrow.out_of_range import ArrowMisfit
 from waltap.decode.relation import Column, DataType
 from waltap.json.schema import quote
 from waltap.mapping.connect_schema import ConnectKind, Field, Schema

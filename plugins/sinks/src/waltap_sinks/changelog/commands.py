@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from waltap.cli.screen import echo
+from waltap.cli.live_console import echo
 from waltap_sinks.changelog.manifest import NOTHING, LogPosition, Manifest, bucket_of
 from waltap_sinks.changelog.reader import ChangeLog
 from waltap_sinks.changelog.readers import HOLD_S
@@ -33,7 +33,7 @@ def list_manifests(
     """Show the newest manifests: position, transactions, rows per table."""
     from rich.table import Table
 
-    from waltap.cli.screen import answers
+    from waltap.cli.live_console import answers
     from waltap.source.position import lsn_text
 
     manifests = _log(path).newest(last)
@@ -94,7 +94,7 @@ def readers(
 
     from rich.table import Table
 
-    from waltap.cli.screen import answers
+    from waltap.cli.live_console import answers
 
     log = _log(path)
     last = log.last()
@@ -125,7 +125,7 @@ def sweep(path: PathArgument, older_than_hours: HoursOption = 24.0) -> None:
 def _log(path: str) -> ChangeLog:
     """Return the change log that a command names. Raises: as `named_store`."""
     from waltap_sinks.changelog.errors import ChangeLogMissing
-    from waltap_sinks.changelog.readable import named_store
+    from waltap_sinks.changelog.verification import named_store
 
     log = ChangeLog(named_store(path))
     if not log.exists():

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from waltap.unreadable import UNREADABLE
+from waltap.decode_errors import UNREADABLE
 from waltap_sinks.changelog.errors import ChangeLogDamaged
 
 __all__ = [
@@ -112,7 +112,7 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tables of this log has them read by others, and this is the name of what those read (`Sink.hand_over`);
     the segment, without rows, tells the columns. ``stretch``: entries of the table with one name come
     without a gap, no change of the table between or within them is missing
-    (`waltap_sinks.changelog.stretches`); "": nobody knows.
+    (`waltap_sinks.changelog.continuity`); "": nobody knows.
     """
 
     schema: str

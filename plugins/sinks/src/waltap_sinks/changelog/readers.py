@@ -15,8 +15,8 @@ from typing import Final
 
 import msgspec
 
+from waltap.decode_errors import UNREADABLE
 from waltap.files.store import FileStore, safe_name
-from waltap.unreadable import UNREADABLE
 from waltap_sinks.changelog.errors import ChangeLogDamaged, ReaderUnknown
 from waltap_sinks.changelog.manifest import NOTHING, LogPosition
 

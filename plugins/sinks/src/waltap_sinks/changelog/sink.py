@@ -15,11 +15,13 @@ from waltap.files.errors import FilesUnavailable
 from waltap.files.store import FileStore
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.source.completeness import PublicationCompleteness
 from waltap.source.connector import PreflightCheck
-from waltap.source.coverage import PublicationCompleteness
 from waltap.source.position import Position, lsn_text
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.changelog.by_relation import by_relation
+from waltap_sinks.changelog.capture_gaps import MissedNote
+from waltap_sinks.changelog.continuity import TableContinuity
 from waltap_sinks.changelog.errors import (
     ChangeLogGone,
     ChangeLogOfAnother,
@@ -36,14 +38,12 @@ from waltap_sinks.changelog.manifest import (
     bucket_of,
     manifest_name,
 )
-from waltap_sinks.changelog.missed_note import MissedNote
 from waltap_sinks.changelog.pending import PendingTables
 from waltap_sinks.changelog.properties import ChangeLogProperties
-from waltap_sinks.changelog.published_note import PublishedNote
-from waltap_sinks.changelog.read_so_far import ReadChunks
+from waltap_sinks.changelog.published_position import PublishedNote
+from waltap_sinks.changelog.read_chunks import ReadChunks
 from waltap_sinks.changelog.reader import ChangeLog
 from waltap_sinks.changelog.segment import SegmentPath, TableBuffer, estimated_bytes
-from waltap_sinks.changelog.stretches import TableContinuity
 from waltap_sinks.changelog.table_version import TableVersion
 
 __all__ = ["ChangeLogSink"]

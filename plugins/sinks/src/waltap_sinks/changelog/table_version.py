@@ -31,8 +31,8 @@ from waltap.events import (
 )
 from waltap.files.store import safe_name
 from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
+from waltap.pandas_blocker import spare_pandas
 from waltap.sink.sink import SinkContext
-from waltap.spared_pandas import spare_pandas
 from waltap.transactions.row_block import RowBlock
 from waltap_sinks.changelog.errors import ColumnNameTaken
 from waltap_sinks.changelog.manifest import ColumnEntry
@@ -338,7 +338,7 @@ class TableVersion:
             key = "; rows that differ there alone become one" if column in self.key else ""
             self._warn(
                 f"column {column} of {self.relation.name}: {reason}; null is written for such "
-                f"values{key} (waltap.arrow.misfit = string keeps them)"
+                f"values{key} (waltap.arrow.out_of_range = string keeps them)"
             )
         return counts
 

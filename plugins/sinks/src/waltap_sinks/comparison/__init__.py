@@ -1,7 +1,7 @@
-"""Is a destination equal to its source? One comparison for all of them; `waltap.sink.readable` is what
+"""Is a destination equal to its source? One comparison for all of them; `waltap.sink.verification` is what
 a destination gives to it."""
 
-from waltap_sinks.comparison.found import TableDifferences, comparison_table, keys_shown
+from waltap_sinks.comparison.differences import TableDifferences, comparison_table, keys_shown
 from waltap_sinks.comparison.row_hash import HASH_DIGITS, row_text, short_hash, source_row_hash
 
 __all__ = [

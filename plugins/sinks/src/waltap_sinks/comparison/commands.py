@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
     from waltap.config.profile import Component, Profile
-    from waltap.dead_letters.letter import DeadLetter
-    from waltap.sink.readable import VerificationSource
+    from waltap.dead_letters.dead_letter import DeadLetter
+    from waltap.sink.verification import VerificationSource
     from waltap.specs import SinkSpec
-    from waltap_sinks.comparison.found import TableDifferences
-    from waltap_sinks.comparison.lacking import CaptureScope
+    from waltap_sinks.comparison.differences import TableDifferences
+    from waltap_sinks.comparison.missing_tables import CaptureScope
 
 __all__ = [
     "DIFFERENT",
@@ -135,7 +135,7 @@ def verify(
 
 def _say_where(profile: "Profile", name: str, found: "Sequence[TableDifferences]") -> None:
     """Write files that name all rows which only the destination has, and say where they are."""
-    from waltap.cli.screen import answers
+    from waltap.cli.live_console import answers
     from waltap.printable import printable
     from waltap_sinks.comparison.surplus import write_surplus
 
@@ -162,9 +162,9 @@ def told(
     """Print what was found in the destination ``name``; return the exit code: 0 where all of it is equal,
     else `DIFFERENT` or `LATE`. ``unknown``: tables with rows that it lacks, of which nobody knows here
     whether they are captured."""
-    from waltap.cli.screen import answers
+    from waltap.cli.live_console import answers
     from waltap.printable import printable
-    from waltap_sinks.comparison.found import comparison_table
+    from waltap_sinks.comparison.differences import comparison_table
 
     answers().print(comparison_table(results, name))
     lacks = [each for each in wanted if each not in {found.table for found in results}]
@@ -204,7 +204,7 @@ def _differs(found: "TableDifferences") -> bool:
 def captured_for(profile: "Profile", sink: str) -> "CaptureScope":
     """Return what of the source is to be in the destination ``sink`` (its name among several)."""
     from waltap.capture.capture import CaptureRules
-    from waltap_sinks.comparison.lacking import CaptureScope
+    from waltap_sinks.comparison.missing_tables import CaptureScope
 
     capture = CaptureRules(profile.capture)
     own = [use for outlet in profile.outlets if outlet.name == sink for use in outlet.transforms]

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from waltap.sink.readable import KeptTable, Row, Rows, TableReader, VerificationSource
-from waltap_sinks.comparison.found import TableDifferences, keys_shown, rows_shown
-from waltap_sinks.comparison.lacking import CaptureScope, lacking
+from waltap.sink.verification import KeptTable, Row, Rows, TableReader, VerificationSource
+from waltap_sinks.comparison.differences import TableDifferences, keys_shown, rows_shown
+from waltap_sinks.comparison.missing_tables import CaptureScope, lacking
 from waltap_sinks.comparison.row_hash import short_hash
 from waltap_sinks.comparison.source import ComparisonSource, SourceColumn, SourceTable
 

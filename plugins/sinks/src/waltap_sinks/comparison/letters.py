@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from waltap.dead_letters.letter import DeadLetter
-from waltap.sink.readable import Row
-from waltap_sinks.comparison.found import TableDifferences
+from waltap.dead_letters.dead_letter import DeadLetter
+from waltap.sink.verification import Row
+from waltap_sinks.comparison.differences import TableDifferences
 
 __all__ = ["with_letters"]
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from waltap.session import beginning
-from waltap.sink.readable import Row, Rows, by_key
+from waltap.sink.verification import Row, Rows, by_key
 from waltap_sinks.comparison.row_hash import line_of, row_text, source_bucket, source_row_hash
 
 if TYPE_CHECKING:

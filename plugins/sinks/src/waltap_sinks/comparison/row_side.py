@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from waltap.sink.readable import Row, Rows, by_key
+from waltap.sink.verification import Row, Rows, by_key
 from waltap_sinks.comparison.common_text import reader_of
 from waltap_sinks.comparison.row_hash import bucket_of, hash_of
 

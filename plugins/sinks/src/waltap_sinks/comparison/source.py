@@ -11,7 +11,7 @@ from waltap_sinks.comparison.postgres_side import PostgresSide, quoted, settle_s
 if TYPE_CHECKING:
     from psycopg import Connection
 
-    from waltap.sink.readable import KeptTable
+    from waltap.sink.verification import KeptTable
 
 __all__ = ["ComparisonSource", "SourceColumn", "SourcePlace", "SourceTable"]
 

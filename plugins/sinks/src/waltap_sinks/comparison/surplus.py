@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from waltap.offsets.private_file import private, private_folder
 from waltap.offsets.state_folder import DIFFERENCES
 from waltap.printable import printable
-from waltap_sinks.comparison.found import TableDifferences, key_shown
+from waltap_sinks.comparison.differences import TableDifferences, key_shown
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile

@@ -16,8 +16,8 @@ from typing import Final
 
 import msgspec
 
+from waltap.decode_errors import UNREADABLE
 from waltap.source.position import Position
-from waltap.unreadable import UNREADABLE
 from waltap_sinks.files.errors import FilesDamaged
 
 __all__ = [

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from waltap.decode_errors import UNREADABLE
 from waltap.files.errors import FilesUnavailable
 from waltap.files.store import FileStore
 from waltap.offsets.private_file import private, private_folder
@@ -20,7 +21,6 @@ from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.connector import PreflightCheck
 from waltap.source.position import Positions
 from waltap.transactions.transaction import Batch
-from waltap.unreadable import UNREADABLE
 from waltap_sinks.files.columns import GatheredColumns
 from waltap_sinks.files.commit import (
     BEGUN,

@@ -15,8 +15,8 @@ from waltap.events import (
 )
 from waltap.mapping.type_mapping import TypeMapper
 from waltap.transactions.transaction import SnapshotRows, TransactionPart
-from waltap_sinks.sql.fold import NetChanges
 from waltap_sinks.sql.history import HistoryWriter, VersionCause
+from waltap_sinks.sql.net_changes import NetChanges
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.rows import RowWriter
 from waltap_sinks.sql.shape import TargetName, TargetShape

@@ -28,9 +28,9 @@ def sequences(file: FileArgument) -> None:
 
     For the moment in which applications begin to write there; no sequence is moved back.
     """
-    from waltap.cli.screen import answers
+    from waltap.cli.live_console import answers
     from waltap_sinks.sql.sequences import move_sequences
-    from waltap_sinks.sql.target_books import opened_books
+    from waltap_sinks.sql.target_metadata import opened_books
 
     properties, pipeline = _target(file)
     with opened_books(properties, pipeline) as (target, books):

@@ -111,7 +111,8 @@ class SqlKeyUnfit(SinkError):
 
     code = "WT-5721"
     remedy = (
-        "Set waltap.arrow.misfit = string where the column is a date, a time or a numeric, and have the "
+        "Set waltap.arrow.out_of_range = string where the column is a date, a time or a numeric, "
+        "and have the "
         "target's table made anew; or give the table a key at the source that has no such values; or "
         "leave the table out with table.exclude.list = {source}. Nothing of this change was confirmed."
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy
 
-from waltap.config.secrecy import redacted
+from waltap.config.redaction import redacted
 from waltap.decode.tuple_image import UNCHANGED, Tuple
 from waltap.errors import SinkError
 from waltap.sink.sink import SinkContext

@@ -13,8 +13,8 @@ from waltap.events import DELETES, INSERTS, TRUNCATES, runs
 from waltap.mapping.type_mapping import TypeMapper
 from waltap.transactions.row_block import RowBlock
 from waltap.transactions.transaction import TransactionPart
-from waltap_sinks.sql.fold import merged
 from waltap_sinks.sql.history_shape import HistoryShape
+from waltap_sinks.sql.net_changes import merged
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.rows import RowWriter
 from waltap_sinks.sql.shape import TargetName, TargetShape

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from waltap.dead_letters.pieces import Part, failing
+from waltap.dead_letters.bisect import Part, failing
 from waltap.errors import RecordError, SinkError, WaltapError
 from waltap.sink import RecordsRefused, RefusedEvent
 from waltap.source.position import lsn_text

@@ -11,13 +11,13 @@ import psycopg
 import sqlalchemy
 from psycopg import sql
 
-from waltap.config.secrecy import redacted
+from waltap.config.redaction import redacted
 from waltap.decode.relation import TypeKind
 from waltap.decode.tuple_image import MissingValue, Tuple
 from waltap.errors import SinkError
+from waltap.pandas_blocker import spare_pandas
 from waltap.session import PINNED_AGAIN, USERS_PATH, beginning
 from waltap.sink.sink import SinkContext
-from waltap.spared_pandas import spare_pandas
 from waltap_sinks.sql.copy_text import array_literal, copy_lines
 from waltap_sinks.sql.errors import (
     SqlChangeIgnored,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from waltap_sinks.sql.books import KnownTable
+from waltap_sinks.sql.metadata import KnownTable
 
 if TYPE_CHECKING:
     from psycopg import Connection

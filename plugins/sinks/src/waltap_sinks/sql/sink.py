@@ -5,8 +5,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from waltap.config.secrecy import without_frames
-from waltap.dead_letters.pieces import Part
+from waltap.config.redaction import without_frames
+from waltap.dead_letters.bisect import Part
 from waltap.errors import ConfigurationError, PropertyProblem, RecordError, SinkError, WaltapError
 from waltap.sink import RecordsRefused, RefusedEvent
 from waltap.sink.fail_stop import FailStop
@@ -15,11 +15,11 @@ from waltap.source.connector import PreflightCheck
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.sql.applier import SqlApplier
-from waltap_sinks.sql.books import SinkMetadata
 from waltap_sinks.sql.errors import SqlCommitUnknown, SqlConflictMidway, SqlTransactionGap
 from waltap_sinks.sql.history import VersionCause
 from waltap_sinks.sql.kinds import target_of
-from waltap_sinks.sql.lanes import ApplyConnection, ParallelApply
+from waltap_sinks.sql.metadata import SinkMetadata
+from waltap_sinks.sql.parallel_apply import ApplyConnection, ParallelApply
 from waltap_sinks.sql.piecewise import is_of_a_record, place_of, take_in_pieces
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.rows import certainly_ignored

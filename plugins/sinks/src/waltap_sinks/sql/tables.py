@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from waltap.decode.relation import may_change_values, type_name
-from waltap_sinks.sql.books import KnownTable, SinkMetadata
 from waltap_sinks.sql.errors import (
     SqlColumnMissing,
     SqlColumnNameTaken,
@@ -14,6 +13,7 @@ from waltap_sinks.sql.errors import (
     SqlTableUnfit,
 )
 from waltap_sinks.sql.history_shape import HistoryShape
+from waltap_sinks.sql.metadata import KnownTable, SinkMetadata
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.rows import certainly_ignored
 from waltap_sinks.sql.shape import TargetColumn, TargetName, TargetShape

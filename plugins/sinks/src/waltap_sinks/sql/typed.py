@@ -35,8 +35,8 @@ def arrow_type(column: TargetColumn) -> "pa.DataType":
 
 class TypedRows:
     """Makes values of tuples, for each shape. ``adapt`` says what becomes of the values of an Arrow type,
-    None: they stay. What does not fit its type is null (``waltap.arrow.misfit``); that is told once. In a
-    key it raises SqlKeyUnfit, from every method."""
+    None: they stay. What does not fit its type is null (``waltap.arrow.out_of_range``); that is
+    told once. In a key it raises SqlKeyUnfit, from every method."""
 
     def __init__(
         self, types: TypeMapper, adapt: "Callable[[pa.DataType], Callable[[Any], Any] | None]"

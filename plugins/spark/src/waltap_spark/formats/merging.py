@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from waltap.errors import WaltapError
-from waltap_spark.beside import gone, unlike
+from waltap_spark.compaction import copies, distinguishing
 from waltap_spark.errors import FormatError, NameTaken, first_words
 from waltap_spark.expression import column_of
 from waltap_spark.formats.notes import ROWS, SIGN
@@ -31,9 +31,9 @@ from waltap_spark.formats.table_format import (
 from waltap_spark.formats.work import TableWriter
 from waltap_spark.output import StoredTable, TableState, TargetTable
 from waltap_spark.schema import LOG_FIELDS, struct_of
-from waltap_spark.settle import copies, distinguishing
 from waltap_spark.shared_targets import sharers
 from waltap_spark.targets import FileLayout, refuse_alike
+from waltap_spark.temp_columns import gone, unlike
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -2,7 +2,8 @@
 
 A commit writes what changed as a folder of files. They are history and pending changes at once; rows that
 were only added are base at once. Pending changes are folded into a new base when they are many
-(`ApplyOptions`), beside the commits (`waltap_spark.upkeep`). Nothing that was written is written over, so
+(`ApplyOptions`), beside the commits (`waltap_spark.compaction_worker`). Nothing that was written
+is written over, so
 a crash leaves only files that no commit names. `TableState.base`, ``pending`` and ``changes`` are this
 format's own.
 """
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import msgspec
 
-from waltap_spark.few import moved, settled_few
+from waltap_spark.compact_in_memory import moved, settled_few
+from waltap_spark.compaction import with_moves
 from waltap_spark.formats.table_format import (
     CommitContext,
     GroupRows,
@@ -32,7 +34,6 @@ from waltap_spark.output import (
 from waltap_spark.plan import SegmentGroup, only_adds
 from waltap_spark.resolve import changes_frame, current_frame
 from waltap_spark.schema import log_struct
-from waltap_spark.settle import with_moves
 from waltap_spark.small_sets import LARGE, is_small, merged_rows, rows_of, write_rows
 from waltap_spark.timeline import standing
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from waltap_spark.spared import RetainedKeys
+    from waltap_spark.retained_keys import RetainedKeys
 
 __all__ = ["ParquetFormat"]
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from waltap_spark.beside import unlike
 from waltap_spark.column_identity import older_value
 from waltap_spark.errors import FormatLimit, SourcesDiffer
 from waltap_spark.expression import column_of, quoted
@@ -24,6 +23,7 @@ from waltap_spark.nested import fitted, new_fields, same_type
 from waltap_spark.output import TableState, TargetTable
 from waltap_spark.schema import common_type, sql_type, struct_of
 from waltap_spark.shared_targets import union_columns
+from waltap_spark.temp_columns import unlike
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

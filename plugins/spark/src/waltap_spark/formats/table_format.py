@@ -1,7 +1,7 @@
 """The contract of a table format: six methods, and what they are given.
 
 What comes to a format is settled: keys that moved, values that the server did not send and truncates are
-`waltap_spark.settle`'s. A format stores rows, and remembers in `TableState` what it stored; the commit
+`waltap_spark.compaction`'s. A format stores rows, and remembers in `TableState` what it stored; the commit
 file that has the `TableState` of all tables is the one cut over them.
 
 What a method writes counts only when that commit appears. When it does not, since the driver died or the
@@ -23,20 +23,20 @@ from itertools import count
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from waltap.files.store import FileStore
-from waltap_spark.few import moved, settle
+from waltap_spark.compact_in_memory import moved, settle
+from waltap_spark.compaction import after_last_truncate, widened, with_source
+from waltap_spark.drop_overwritten import last_rows
 from waltap_spark.options import ApplyOptions
 from waltap_spark.output import SparkOutput, TableState
 from waltap_spark.plan import SegmentGroup, only_adds
-from waltap_spark.settle import after_last_truncate, widened, with_source
 from waltap_spark.shared_targets import union_columns
-from waltap_spark.superseded import last_rows
 from waltap_spark.timeline import changed, fresh, standing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from waltap_sinks.changelog.manifest import LogPosition
-    from waltap_spark.spared import RetainedKeys
+    from waltap_spark.retained_keys import RetainedKeys
 
 __all__ = ["CommitContext", "GroupRows", "TableChange", "TableFormat", "TableFormatContext", "What"]
 
@@ -126,8 +126,8 @@ class GroupRows:
 
     def settled(self, table: TableState, base: "DataFrame") -> "DataFrame":
         """Return the rows that change, one for each `waltap_spark.modes.row_key`, as they are after the
-        changes, and `waltap_spark.beside.gone`. ``base`` is what the table held before. Where no past is
-        kept, rows from before a truncate are no more part of either."""
+        changes, and `waltap_spark.temp_columns.gone`. ``base`` is what the table held before.
+        Where no past is kept, rows from before a truncate are no more part of either."""
         filled = self._widened(table, filled=True)
         if table.mode.keeps_past:
             rows = moved(table, [self.group], filled, standing(table, base))
@@ -249,4 +249,4 @@ class TableFormat(ABC):
 
         A format that writes in place is asked at the end of each commit that touches the table. One that
         writes beside what is there is asked beside the commits, by a thread of its own; what it made then
-        takes the place of what it was made of (`waltap_spark.upkeep`)."""
+        takes the place of what it was made of (`waltap_spark.compaction_worker`)."""

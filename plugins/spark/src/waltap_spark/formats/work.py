@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from waltap_spark.beside import gone, unlike
 from waltap_spark.column_identity import older_value
 from waltap_spark.expression import quoted
 from waltap_spark.formats.merge_sql import equal, inserted, literal
@@ -17,6 +16,7 @@ from waltap_spark.modes import row_key
 from waltap_spark.nested import new_fields, same_type
 from waltap_spark.output import StoredTable, TableState
 from waltap_spark.schema import LOG_FIELDS, floating, sql_type
+from waltap_spark.temp_columns import gone, unlike
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

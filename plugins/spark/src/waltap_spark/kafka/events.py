@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from waltap_spark.kafka.columns import text_of
 from waltap_spark.kafka.connect_schema import key_fields, names_in_avro, without_decimals
 from waltap_spark.kafka.errors import EventUnread, OffsetsLost
-from waltap_spark.kafka.place import AFTER_ROW, placed
+from waltap_spark.kafka.event_position import AFTER_ROW, placed
 from waltap_spark.kafka.registry import SchemaRegistry
 from waltap_spark.kafka.rows import TableRows, table_rows
 from waltap_spark.kafka.topics import BadRecord, High, KafkaTopics, Place, Reached

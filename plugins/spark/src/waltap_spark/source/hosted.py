@@ -20,9 +20,9 @@ from waltap.errors import WaltapError
 from waltap.files.properties import StorageProperties
 from waltap.host import Host
 from waltap.pipeline.in_process import Pipeline, PipelineEnded
-from waltap.pipeline.limits import Limits
 from waltap.pipeline.lock import PipelineLock, PipelineRunning
-from waltap.pipeline.setup import PipelineStages, build
+from waltap.pipeline.stages import PipelineStages, build
+from waltap.pipeline.stop_conditions import Limits
 from waltap.sink.sink import SinkContext
 from waltap.source.connector import MadeByRun
 from waltap_sinks.changelog import NOTHING, ChangeLog, ChangeLogProperties, FileStore, LogPosition

@@ -1,0 +1,256 @@
+"""Events that one sink, or the way to it, refuses: found, kept as the policy says, and left out.
+
+On the way there and back nothing is done per row: a batch that goes well costs one call. What fails is
+tried again in pieces (`pieces`), in its order, and nothing behind it has moved meanwhile.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from waltap.dead_letters.bisect import (
+    BatchLocation,
+    Part,
+    alone,
+    every_event,
+    failing,
+    without,
+)
+from waltap.dead_letters.change_form import ChangeForm, change_form, operation, row_form, table_of
+from waltap.dead_letters.dead_letter import DeadLetter, EventLocation, letter_of, row_digest
+from waltap.dead_letters.handling import FailureHandling, FailurePolicy
+from waltap.dead_letters.queue import DeadLetterQueue
+from waltap.errors import RecordError, WaltapError
+from waltap.format.record import Record
+from waltap.sink.refusal import RecordsRefused, leave_out, places_of
+from waltap.transactions.order import TransactionOrder
+from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart, events_in
+
+__all__ = ["PoisonEventHandler"]
+
+Make = Callable[[Batch], Batch]
+
+
+class PoisonEventHandler:
+    """What becomes of the events that one sink does not get. Single-threaded.
+
+    ``sink`` is its name among several, "" for the only one. ``order`` is what its format counts by:
+    what is made again is counted once.
+    """
+
+    def __init__(
+        self, policy: FailurePolicy, sink: str, order: TransactionOrder, desk: DeadLetterQueue
+    ) -> None:
+        self._policy, self._sink, self._order, self._desk = policy, sink, order, desk
+
+    def made(self, given: Batch, make: Make) -> Batch:
+        """Return what ``make`` makes of ``given``, without the events that it cannot be made of.
+
+        Raises: what ``make`` raises, where the policy is to stop; DeadLettersUnusable.
+        """
+        mark = self._order.mark()
+        try:
+            return make(given)
+        except RecordError:
+            self._order.back_to(mark)
+            return self._madewithout(given, make, mark)
+
+    def _madewithout(self, given: Batch, make: Make, mark: Any) -> Batch:
+        def attempt(part: Part) -> None:
+            self._order.back_to(mark)
+            make(_of(given, [part]))
+
+        found = failing(given.parts, attempt, first_only=not self._policy.tolerant)
+        self._order.back_to(mark)
+        self._settle([self._case(given, where, error) for where, error in found.items()])
+        left = without(given.parts, found)
+        return make(msgspec.structs.replace(given, parts=left, events=given.events - len(found)))
+
+    def refused(self, given: Batch, own: Batch, make: Make, error: RecordsRefused) -> None:
+        """Take what the sink refused out of ``own``, which ``make`` made of ``given``.
+
+        Raises: the first refusal's own error, where the policy is to stop; DeadLettersUnusable;
+        RecordsRefused again, where it names nothing of the batch.
+        """
+        if own.records is not None:
+            cases = self._cases_of_records(given, own, make, error)
+        else:
+            cases = self._cases_of_changes(given, own, make, error)
+        if not cases:
+            raise error
+        self._settle(cases)
+        leave_out(own, error.refused)
+
+    # --- which events -----------------------------------------------------------------------------
+
+    def _cases_of_records(
+        self, given: Batch, own: Batch, make: Make, error: RecordsRefused
+    ) -> "list[_PoisonEvent]":
+        records = own.records or ()
+        refused = {each.index: each for each in error.refused if 0 <= each.index < len(records)}
+        origins = self._origins(given, records, make, max(refused, default=-1))
+        cases = []
+        for index, each in sorted(refused.items()):
+            record = records[index]
+            where, nth = origins.get(index, (None, index))
+            if where is None:
+                place = EventLocation(
+                    commit_lsn=given.position.commit_lsn or given.position.end_lsn,
+                    index=given.position.index,
+                    partition=given.partition,
+                    record=nth,
+                )
+                cases.append(_PoisonEvent(error, each.error, place, None, record, None))
+            else:
+                cases.append(self._case(given, where, error, each.error, record, nth))
+        return cases
+
+    def _origins(
+        self, given: Batch, records: Sequence[Record], make: Make, last: int
+    ) -> "dict[int, tuple[BatchLocation, int | None]]":
+        """Return which event each record up to ``last`` comes of, and its place among those of that
+        event, None for an only one: what an event comes to by itself stands there in the same order.
+        Records of no event, as the begin of a transaction, are left out."""
+        origins: dict[int, tuple[BatchLocation, int | None]] = {}
+        mark, at = self._order.mark(), 0
+        for where in every_event(given.parts):
+            if at > last:
+                break
+            made = self._made_alone(given, where, make)
+            of_event = made.records if made is not None and made.records is not None else ()
+            for nth, record in enumerate(of_event):
+                following = at
+                while following < len(records) and not _alike(record, records[following]):
+                    following += 1
+                if following == len(records):
+                    break
+                origins[following] = where, nth if len(of_event) > 1 else None
+                at = following + 1
+        self._order.back_to(mark)
+        return origins
+
+    def _made_alone(self, given: Batch, where: BatchLocation, make: Make) -> Batch | None:
+        part = alone(given.parts[where.part], where.at, where.at + 1)
+        try:
+            return make(_of(given, [part]))
+        except RecordError:
+            return None
+
+    def _cases_of_changes(
+        self, given: Batch, own: Batch, make: Make, error: RecordsRefused
+    ) -> "list[_PoisonEvent]":
+        places = places_of(own.parts, error.refused)
+        origins = self._origins_of_events(given, own, make)
+        return [
+            self._case(given, origins[where], error, each.error)
+            if where in origins
+            else self._case(own, where, error, each.error)
+            for where, each in places.items()
+        ]
+
+    def _origins_of_events(
+        self, given: Batch, own: Batch, make: Make
+    ) -> dict[BatchLocation, BatchLocation]:
+        """Return which event of ``given`` each of ``own`` comes of: transforms keep the order, but may
+        leave some out, or put others in their place."""
+        theirs = list(every_event(own.parts))
+        ours = list(every_event(given.parts))
+        if len(theirs) == len(ours):
+            return dict(zip(theirs, ours, strict=True))
+        kept = []
+        for where in ours:
+            made = self._made_alone(given, where, make)
+            kept += [where] * (0 if made is None else events_in(made.parts))
+        return dict(zip(theirs, kept, strict=True)) if len(kept) == len(theirs) else {}
+
+    def _case(
+        self,
+        given: Batch,
+        where: BatchLocation,
+        error: RecordError,
+        reason: WaltapError | None = None,
+        record: Record | None = None,
+        nth: int | None = None,
+    ) -> "_PoisonEvent":
+        part = given.parts[where.part]
+        if isinstance(part, TransactionPart):
+            change = part.changes[where.at]
+            form = change_form(change, part)
+            place = EventLocation(
+                commit_lsn=part.commit_lsn or change.lsn,
+                index=part.numbers()[where.at],
+                partition=given.partition,
+                record=nth,
+            )
+        else:
+            assert isinstance(part, SnapshotRows), "a heartbeat has no events"
+            form = row_form(part, where.at)
+            place = EventLocation(
+                commit_lsn=part.lsn or 0,
+                partition=given.partition,
+                row=row_digest(form),
+                record=nth,
+            )
+        piece = alone(part, where.at, where.at + 1)
+        return _PoisonEvent(error, reason or error, place, form, record, piece)
+
+    # --- what becomes of them -----------------------------------------------------------------------
+
+    def _settle(self, cases: "list[_PoisonEvent]") -> None:
+        """Do what the policy says. Raises: the error of the first event that is to stop the pipeline."""
+        handled = [(self._policy.of_error(case.error), case) for case in cases]
+        for handling, case in handled:
+            if handling is FailureHandling.FAIL:
+                raise case.named() from case.error
+        letters = [
+            self._letter(case)
+            for handling, case in handled
+            if handling is FailureHandling.DEAD_LETTER
+        ]
+        if letters:
+            self._desk.keep(letters)
+        for handling, case in handled:
+            self._desk.left_out(handling, self._sink, str(case.place), case.reason)
+
+    def _letter(self, case: "_PoisonEvent") -> DeadLetter:
+        return letter_of(
+            self._sink,
+            case.place,
+            case.reason,
+            self._desk.now_ms(),
+            change=None if case.form is None else self._desk.described(case.form),
+            record=case.record,
+            event=None if case.piece is None else self._desk.envelope(case.piece),
+        )
+
+
+class _PoisonEvent(msgspec.Struct, frozen=True):
+    """One event that is not delivered: what was raised, what is told of it, and what it is."""
+
+    error: RecordError
+    reason: WaltapError
+    place: EventLocation
+    form: ChangeForm | None
+    record: Record | None
+    piece: Part | None
+
+    def named(self) -> WaltapError:
+        """Return the error to stop with, which says which event it is about."""
+        what = ""
+        if self.form is not None:
+            what = f"{operation(self.form)} of {table_of(self.form)}, "
+        elif self.record is not None:
+            what = f"a record for {self.record.topic}, "
+        told = f" ({what}{self.place})"
+        if not self.reason.problem.endswith(told):
+            self.reason.problem += told
+        return self.reason
+
+
+def _of(given: Batch, parts: list[Part]) -> Batch:
+    return msgspec.structs.replace(given, parts=parts, events=events_in(parts))
+
+
+def _alike(one: Record, other: Record) -> bool:
+    return one.topic == other.topic and one.key == other.key

@@ -1,0 +1,51 @@
+"""One partition's way from its stream to the sink, beside those of others."""
+
+import logging
+from dataclasses import dataclass
+
+from waltap.offsets.state_folder import SPILL
+from waltap.pipeline.run import PipelineRun
+from waltap.pipeline.sink_writer import SinkWriter
+from waltap.pipeline.stages import PipelineStages
+from waltap.source.connector import ChangeStream
+from waltap.source.position import SOLE
+from waltap.transactions.assembly import TransactionAssembler
+
+__all__ = ["PartitionReader", "lane"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class PartitionReader:
+    """The stream of ``partition``, and what makes transactions of its messages."""
+
+    partition: str
+    stream: ChangeStream
+    assembler: TransactionAssembler
+
+    def close(self) -> None:
+        """End the stream; may be called twice."""
+        self.stream.close()
+        self.assembler.close()
+
+
+def lane(
+    run: PipelineRun,
+    stages: PipelineStages,
+    delivery: SinkWriter,
+    partition: str,
+    stream: ChangeStream,
+) -> PartitionReader:
+    """Return the lane that goes on with what was delivered of ``partition``."""
+    engine, folder = run.profile.engine, run.state_dir / SPILL
+    assembler = TransactionAssembler(
+        resume=delivery.written[partition],
+        previous_end_lsn=delivery.previous_end_lsn[partition],
+        spill_dir=folder if partition == SOLE else folder / partition,
+        spill_memory_bytes=engine.spill_memory_bytes,
+        two_phase=engine.two_phase_policy,
+        describe=stages.relations.complete,
+        warn=log.warning,
+    )
+    return PartitionReader(partition, stream, assembler)

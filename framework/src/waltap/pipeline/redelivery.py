@@ -1,0 +1,135 @@
+"""Dead letters of a pipeline to its sinks again: by a command, or by the process that runs it.
+
+Both do the same, while nothing else is delivered. A run lets go of its connection and its sink for it, so
+that what a replay makes of old tables is nothing that the stream goes on with.
+"""
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+
+import msgspec
+
+from waltap.clock import Clock
+from waltap.control.protocol import ReplayRequest
+from waltap.dead_letters.dead_letter import DeadLetter
+from waltap.dead_letters.redelivery import Redelivery, RedeliveryResult
+from waltap.errors import ConfigurationError, PropertyProblem, WaltapError
+from waltap.pipeline.stages import PipelineStages
+from waltap.source.position import Positions
+
+__all__ = ["ReplayAnswer", "ReplayAsked", "ReplayDesk", "replayed"]
+
+log = logging.getLogger(__name__)
+
+
+class ReplayAsked(Exception):
+    """Ends a connection, so that dead letters can be delivered; the next one goes on."""
+
+
+class ReplayAnswer(msgspec.Struct, frozen=True):
+    """What became of a replay: ``letters`` maps ids to why they were refused, "" where they were
+    delivered; ``reason`` is why it broke off, or did not begin."""
+
+    letters: dict[str, str]
+    reason: str = ""
+
+
+class ReplayDesk:
+    """Replays on their way from any thread to the engine's. Each future is done when the run has ended."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asked: list[tuple[ReplayRequest, Future[ReplayAnswer]]] = []
+        self._closed = ""
+
+    def put(self, request: ReplayRequest) -> "Future[ReplayAnswer]":
+        """Hand over a request. Any thread may call; it does not wait."""
+        future: Future[ReplayAnswer] = Future()
+        with self._lock:
+            if self._closed:
+                future.set_result(ReplayAnswer({}, self._closed))
+            else:
+                self._asked.append((request, future))
+        return future
+
+    def check(self) -> None:
+        """Raises: ReplayAsked, when somebody waits for a replay."""
+        if any(not future.cancelled() for _, future in self._asked):
+            raise ReplayAsked
+
+    def serve(self, stages: PipelineStages, clock: Clock) -> None:
+        """Do what was asked for; whatever fails is the asker's to know."""
+        with self._lock:
+            asked, self._asked = self._asked, []
+        for request, future in asked:
+            if future.set_running_or_notify_cancel():
+                future.set_result(_answer(stages, clock, request))
+
+    def close(self, why: str) -> None:
+        """Answer all that was not done, and what comes from now on, with ``why``."""
+        with self._lock:
+            self._closed = why
+            asked, self._asked = self._asked, []
+        for _request, future in asked:
+            if future.set_running_or_notify_cancel():
+                future.set_result(ReplayAnswer({}, why))
+
+
+def _answer(stages: PipelineStages, clock: Clock, request: ReplayRequest) -> ReplayAnswer:
+    found: dict[str, str] = {}
+    try:
+        every = stages.desk.store.letters()
+        chosen = [each for each in every if not request.ids or each.id in request.ids]
+        for each in replayed(stages, chosen, clock, again=request.again, anew=request.anew):
+            found[each.letter.id] = "" if each.error is None else each.error.problem
+    except Exception as error:  # noqa: BLE001 - the pipeline goes on, or fails of the same by itself
+        told = str(error) if isinstance(error, WaltapError) else f"{type(error).__name__}: {error}"
+        log.warning("a replay of dead letters broke off: %s", told)
+        return ReplayAnswer(found, told)
+    delivered = sum(not why for why in found.values())
+    log.info(
+        "dead letters were replayed: %d delivered, %d refused", delivered, len(found) - delivered
+    )
+    return ReplayAnswer(found)
+
+
+def replayed(
+    stages: PipelineStages, letters: Sequence[DeadLetter], clock: Clock, *, again: bool, anew: bool
+) -> Iterator[RedeliveryResult]:
+    """Deliver ``letters`` to the sinks that refused them, and tell of each.
+
+    ``stages`` are made for it alone, and nothing else delivers. ``again``: those that were replayed
+    before, too; ``anew``: by the transforms and the format of now. Raises: SinkError of what is no single
+    letter's fault; ConfigurationError where a sink is gone.
+    """
+    waiting = [each for each in letters if again or each.replayed_ms is None]
+    for sink in dict.fromkeys(each.sink for each in waiting):
+        those = [_without_record(e) if anew else e for e in waiting if e.sink == sink]
+        yield from _replay(stages, sink, clock).run(those)
+
+
+def _replay(stages: PipelineStages, sink: str, clock: Clock) -> Redelivery:
+    """Return what replays the letters of a sink. Raises: ConfigurationError where it is gone."""
+    outlet = next((each for each in stages.outlets if each.name == sink), None)
+    if outlet is None and (sink or stages.outlets):
+        named = ", ".join(each.name for each in stages.outlets) or "the profile's only one"
+        problem = PropertyProblem(
+            "sinks", f"letters are of the sink {sink!r}, which is not there", allowed=named
+        )
+        raise ConfigurationError([problem])
+    chain = stages.chain if outlet is None else outlet.chain
+    form = stages.format if outlet is None else outlet.format
+    offset = stages.store.load()
+    return Redelivery(
+        store=stages.desk.store,
+        sink=stages.sink if outlet is None else outlet.make(),
+        make=lambda batch: chain.made(batch, form, clock.time_ns()),
+        stored=Positions() if offset is None else offset.positions,
+        now_ms=lambda: clock.time_ns() // 1_000_000,
+    )
+
+
+def _without_record(letter: DeadLetter) -> DeadLetter:
+    return msgspec.structs.replace(letter, record=None) if letter.change is not None else letter

@@ -1,0 +1,527 @@
+"""Batches to the sink, and the one rule of offsets: what the sink made durable is stored, what is
+stored may be confirmed, nothing else.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from waltap.clock import Clock
+from waltap.dead_letters.poison_events import PoisonEventHandler
+from waltap.errors import RetryVerdict, SinkError
+from waltap.format.format import Format
+from waltap.format.record import Record
+from waltap.host import Host
+from waltap.notifications.notification import Notification
+from waltap.offsets.offset import Offset, OffsetStore
+from waltap.pipeline.backoff import RetryBackoff
+from waltap.pipeline.counts import RunCounters
+from waltap.pipeline.pending_acks import PendingAcks, WrittenBatch
+from waltap.pipeline.tables_read import TablesRead, chunk_ends
+from waltap.sink.downstream import DownstreamProgress
+from waltap.sink.refusal import RecordsRefused
+from waltap.sink.sink import Sink
+from waltap.source.position import Position, Positions
+from waltap.transactions.order import TransactionCounts, TransactionOrder
+from waltap.transactions.transaction import (
+    Batch,
+    Heartbeat,
+    SnapshotRows,
+    TransactionPart,
+    events_in,
+)
+from waltap.transforms.applied import transformed
+
+if TYPE_CHECKING:
+    from waltap.snapshot.chunk import SnapshotChunk
+
+__all__ = ["Part", "PendingNotifications", "SinkWriter"]
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.2
+"""How often the sink is asked whether others have read the chunks."""
+
+Part = TransactionPart | SnapshotRows | Heartbeat
+
+
+@dataclass(frozen=True, slots=True)
+class PendingNotifications:
+    """Notifications that the sink is to get, as records of ``topic``, before the next batch. ``relayed``:
+    it renders them itself."""
+
+    waiting: deque[Notification]
+    topic: str
+    relayed: bool = False
+
+
+class SinkWriter:
+    """Renders, transforms, writes and flushes; owns the stored offset.
+
+    ``signals`` is stored with the positions: the state of incremental snapshots as of what was
+    written. ``written`` has the position after the last batch that the sink took of each partition,
+    ``offset`` the last stored ones. A batch is of one partition: where none is named, of ``partition``,
+    the first or only one. ``counts`` are those of the run. ``failed``: a flush failed, or a write in a
+    way that no sink may fail in; nothing is flushed, stored or confirmed any more. ``order`` counts the
+    events of transactions, where the format does. ``told`` are notifications for the sink. ``may_write``
+    raises where another process may run the pipeline by now, which ends this delivery in the same way.
+    ``reached`` is told, after each batch, up to which LSN everything was written, and returns the OIDs of
+    relations that nothing more comes of.
+    ``overlap_until`` is `Overlap.horizon` of the stream at hand.
+    """
+
+    def __init__(
+        self,
+        *,
+        pipeline: str,
+        sink: Sink,
+        store: OffsetStore,
+        encoder: Format | None,
+        transforms: Sequence[Callable[[Batch], Batch]],
+        host: Host,
+        offset: Offset,
+        retries: RetryBackoff,
+        clock: Clock,
+        counts: RunCounters,
+        order: TransactionOrder,
+        undeliverable: PoisonEventHandler,
+        told: "PendingNotifications | None" = None,
+        may_write: Callable[[], None] = lambda: None,
+        reached: Callable[[int], Collection[int]] = lambda _lsn: (),
+    ) -> None:
+        self._pipeline, self._sink, self._store, self._format = pipeline, sink, store, encoder
+        self._transforms, self._host, self._retries = transforms, host, retries
+        self._clock, self.counts, self._may_write = clock, counts, may_write
+        self._reached = reached
+        self.offset = offset
+        self.written = offset.positions
+        self.partition = next(iter(offset.partitions))
+        self.previous_end_lsn = {
+            name: each.previous_end_lsn for name, each in offset.partitions.items()
+        }
+        self.signals = offset.signals
+        self._order, self._undeliverable = order, undeliverable
+        self._left_out = [0] * len(transforms)
+        """What each transform left out of the last batch."""
+        self._counted: list[tuple[str, Position, TransactionCounts]] = []
+        self._committed_ms: dict[str, int] = {}
+        first = offset.partitions[self.partition]
+        order.restore(first.counted or None, first.position)
+        self._told = told or PendingNotifications(deque(), "")
+        self._reading = TablesRead(offset)
+        self._promises = PendingAcks() if sink.capabilities.acknowledged else None
+        """What the sink has not promised, where it promises batch by batch; else all, with each flush."""
+        self.unflushed_since: float | None = None
+        self.failed = self._untaken = False
+        self.overlap_until: int | None = None
+        self._observed = bool(host.hook.on_transaction.get_hookimpls())
+
+    def write(
+        self, parts: list[Part], *, snapshot: bool = False, partition: str | None = None
+    ) -> None:
+        """Give ``parts`` to the sink as one batch. Raises: SinkError, DecodeError."""
+        self.write_told()
+        started, calls = self._clock.monotonic(), self.counts.calls
+        if calls.oldest_commit_ms is None:
+            calls.oldest_commit_ms = _first_commit_ms(parts)
+        self._untaken = True
+        if snapshot and self._reading.begin(parts):
+            self.store(self._reading.stored(self.offset, self.partition))
+        given = self._batch(parts, partition or self.partition, snapshot=snapshot)
+        with calls.call("the rendering of a batch"):
+            batch = self._undeliverable.made(given, self._made)
+        for index, left_out in enumerate(self._left_out):
+            if left_out:  # converters of columns, which come last, leave nothing out
+                self.counts.filtered[index] += left_out
+        counted = self._order.counts_at(batch.position)
+        if counted is not None:
+            self._counted.append((batch.partition, batch.position, counted))
+        self._write(batch, given)
+        self._untaken = False
+        if self._promises is not None:
+            self._promised_later(batch, given.parts if snapshot else [])
+        elif snapshot:
+            self._reading.took(chunk_ends(parts))
+        self._count(batch, started)
+        self.written = self.written.moved(batch.partition, batch.position)
+        if self.unflushed_since is None:
+            self.unflushed_since = started
+        self._host.notify(
+            "on_batch",
+            pipeline=self._pipeline,
+            batch=batch,
+            seconds=self._clock.monotonic() - started,
+        )
+        if self._observed:
+            for part in parts:
+                if isinstance(part, TransactionPart) and part.complete and part.xid is not None:
+                    self._host.notify("on_transaction", pipeline=self._pipeline, part=part)
+        gone = self._reached(batch.position.end_lsn)
+        if gone and self.counts.by_table is not None:
+            self.counts.by_table.forget(gone)
+
+    def _made(self, batch: Batch) -> Batch:
+        """Return what transforms and format make of ``batch``. Raises: RecordError."""
+        batch = msgspec.structs.replace(batch)  # what was given stays as it is
+        for index, transform in enumerate(self._transforms):
+            before = batch.events
+            batch = transformed(transform, batch)
+            self._left_out[index] = before - batch.events
+        if self._format is not None:
+            batch.records = self._format.render(batch.parts, self._clock.time_ns())
+        return batch
+
+    def write_told(self) -> None:
+        """Give the sink the notifications that wait for it, as a batch. Raises: SinkError."""
+        told = list(self._told.waiting)
+        if not told or (self._format is None and not self._told.relayed):
+            return
+        batch = self._batch([], self.partition, snapshot=False)
+        if self._format is None:
+            batch.told = told
+        else:
+            batch.records = self._format.notifications(told, self._told.topic)
+        started = self._clock.monotonic()
+        self._write(batch, batch)
+        self._promised_later(batch, [])
+        for _ in told:
+            self._told.waiting.popleft()
+        self._count(batch, started)
+        if self.unflushed_since is None:
+            self.unflushed_since = started
+
+    def _count(self, batch: Batch, now: float) -> None:
+        counts = self.counts
+        counts.batches += 1
+        counts.events += batch.events
+        counts.meter.add(now, batch.events)
+        if batch.records is not None:
+            counts.records += len(batch.records)
+        last = batch.parts[-1] if batch.parts else None
+        if isinstance(last, TransactionPart) and last.commit_ts:
+            now_ms = self._clock.time_ns() // 1_000_000
+            counts.lag(max(0, now_ms - last.commit_ts // 1000))
+            counts.last_xid = last.xid
+        if counts.by_table is not None:
+            counts.by_table.count(batch.parts, self._clock.time_ns() // 1_000_000)
+        rows = transactions = 0
+        for part in batch.parts:
+            if isinstance(part, TransactionPart):
+                transactions += part.complete and part.xid is not None
+            elif isinstance(part, SnapshotRows):
+                rows += len(part.rows)
+        counts.snapshot_rows += rows
+        counts.transactions += transactions
+
+    def _batch(self, parts: list[Part], partition: str, *, snapshot: bool) -> Batch:
+        position, whole = self.written[partition], True
+        end_lsn: int | None = None
+        for part in parts:
+            if isinstance(part, TransactionPart):
+                position = part.position(position)
+                whole = part.complete
+                if whole:
+                    end_lsn = part.end_lsn
+                    if part.commit_ts:
+                        self._committed_ms[partition] = part.commit_ts // 1000
+        if end_lsn is not None:
+            self.previous_end_lsn[partition] = end_lsn
+        return Batch(
+            parts=parts,
+            position=position,
+            partition=partition,
+            number=next(self.counts.numbers),
+            events=events_in(parts),
+            ends_transaction=whole,
+            snapshot=snapshot,
+        )
+
+    def check(self) -> None:
+        """Raises: what ``may_write`` raises; nothing is written from then on."""
+        try:
+            self._may_write()
+        except BaseException:
+            self.failed = True
+            raise
+
+    def _write(self, batch: Batch, given: Batch) -> None:
+        """Write ``batch``, which was made of ``given``, without what the sink refuses of it."""
+        with self.counts.calls.call("a write"):  # with all its tries
+            self._tried(batch, given)
+
+    def _tried(self, batch: Batch, given: Batch) -> None:
+        while True:
+            self.check()
+            try:
+                self._sink.write(batch)
+            except RecordsRefused as error:
+                self._undeliverable.refused(given, batch, self._made, error)
+            except SinkError as error:
+                if error.retry is not RetryVerdict.SAME_BATCH or not self._retries.wait():
+                    raise
+                self.counts.batch_retries += 1
+                self._host.notify("on_failure", pipeline=self._pipeline, error=error, retried=True)
+            except BaseException:  # half a batch may be in there
+                self.failed = True
+                raise
+            else:
+                self._retries.succeeded()
+                return
+
+    def flush(self) -> Positions:
+        """Make what was written durable and store its positions; return those that moved: up to there
+        may be confirmed. Raises: SinkError, OffsetError."""
+        durable, ended = self._flushed(), False
+        signals: Mapping[str, object] = self.signals
+        if self._promises is not None:
+            promised = self._promises.take(self._sink.promised())
+            durable, ended = promised.positions, promised.ends_snapshot
+            self._reading.took(promised.chunk_ends)
+            self._owed(moved=bool(promised.positions or promised.chunk_ends))
+            if self._promises:
+                self.unflushed_since = self._clock.monotonic()
+                signals = promised.signals or self.offset.signals
+        moved = Positions(
+            {
+                name: position
+                for name, position in durable.items()
+                if position > self.offset.partitions[name].position
+            }
+        )
+        if moved:
+            self._advance(moved, signals)
+        elif self._reading.flushed():
+            self.store(self._reading.stored(self.offset, self.partition))
+        elif self._promises is not None and signals != self.offset.signals:
+            self.store(msgspec.structs.replace(self.offset, signals=dict(signals)))
+        if ended:
+            self.store(self._reading.ended(self.offset, self.partition))
+        return moved
+
+    def settle(self) -> None:
+        """The run is to end, with a flush: let the sink wait for what it could not promise then."""
+        with self.counts.calls.call("its last writes"):
+            self._sink.settle()
+
+    @property
+    def unpromised(self) -> bool:
+        """Tell whether the sink has batches that others have not acknowledged."""
+        return bool(self._promises)
+
+    @property
+    def waiting_since(self) -> float | None:
+        """Return since when the oldest batch waits to be durable, None where none does."""
+        oldest = None if self._promises is None else self._promises.oldest
+        return self.unflushed_since if oldest is None else oldest.at
+
+    def _promised_later(
+        self, batch: Batch, read: Sequence[Part], *, ends_snapshot: bool = False
+    ) -> None:
+        """Take note of a batch that the sink promises by its number; ``read`` are parts of a snapshot."""
+        if self._promises is None:
+            return
+        written = WrittenBatch(
+            number=batch.number,
+            partition=batch.partition,
+            position=batch.position,
+            signals=self.signals,
+            chunk_ends=chunk_ends(read),
+            ends_snapshot=ends_snapshot,
+            at=self._clock.monotonic(),
+            commit_ms=_first_commit_ms(batch.parts),
+        )
+        self._promises.add(written)
+        self._owed()
+
+    def _owed(self, *, moved: bool = False) -> None:
+        """Take note of what the sink owes the acknowledgement of; ``moved``: some came just now."""
+        assert self._promises is not None
+        calls, oldest = self.counts.calls, self._promises.oldest
+        if oldest is None:
+            calls.owed_since = None
+            if not self._untaken:
+                calls.oldest_commit_ms = None
+        elif moved or calls.owed_since is None:
+            calls.owed_since = self._clock.monotonic() if moved else oldest.at
+            calls.oldest_commit_ms = oldest.commit_ms
+
+    def onward(self) -> tuple[DownstreamProgress, ...]:
+        """Return how far those have come who read on from the sink. Any thread may ask."""
+        return tuple(self._sink.onward())
+
+    def committed_ms(self, partition: str) -> int | None:
+        """Return when the last transaction committed that the sink took whole; ms since 1970 UTC."""
+        return self._committed_ms.get(partition)
+
+    def _flushed(self) -> Positions:
+        assert not self.failed, "a sink that failed is never flushed again"
+        self.check()
+        started = self._clock.monotonic()
+        try:
+            with self.counts.calls.call("a flush"):
+                durable = self._sink.flush()
+        except BaseException:
+            self.failed = True
+            raise
+        self.unflushed_since = None
+        if self._promises is None and not self._untaken:
+            self.counts.calls.oldest_commit_ms = None
+        found = Positions.of(durable, self.partition)
+        seconds = self._clock.monotonic() - started
+        self._host.notify("on_flush", pipeline=self._pipeline, durable=found, seconds=seconds)
+        return found
+
+    def advance(self, partition: str, position: Position) -> None:
+        """Store ``position``, up to where may then be confirmed.
+
+        Besides `flush`, called for progress without data: when nothing captured is pending and the
+        server says how far it has read, everything up to there is durable by having nothing in it.
+        """
+        self.written = self.written.moved(partition, max(self.written[partition], position))
+        self._committed_ms[partition] = self._clock.time_ns() // 1_000_000
+        self.counts.calls.oldest_commit_ms = None
+        self._advance(Positions({partition: position}), self.signals)
+
+    def _advance(self, moved: Positions, signals: Mapping[str, object]) -> None:
+        partitions = dict(self.offset.partitions)
+        for name, position in moved.items():
+            before, previous = partitions[name], partitions[name].previous_end_lsn
+            assert position >= before.position, "an offset never moves backwards"
+            as_of_ms = before.as_of_ms
+            if position.end_lsn == self.written[name].end_lsn:
+                previous = self.previous_end_lsn[name]
+                as_of_ms = self._committed_ms.get(name, as_of_ms)
+            over = self.overlap_until is not None and position.end_lsn > self.overlap_until
+            partitions[name] = msgspec.structs.replace(
+                before,
+                position=position,
+                previous_end_lsn=previous,
+                counted=self._counted_at(name, position),
+                as_of_ms=as_of_ms,
+                visible="" if over else before.visible,
+                visible_in={} if over else before.visible_in,
+            )
+        self.store(
+            msgspec.structs.replace(self.offset, partitions=partitions, signals=dict(signals))
+        )
+
+    def _counted_at(
+        self, partition: str, position: Position
+    ) -> TransactionCounts | msgspec.UnsetType:
+        """Return the counts of the transaction that ``position`` is within; those before it are let go."""
+        if not self._counted:
+            return msgspec.UNSET
+        found = [c for p, at, c in self._counted if p == partition and at == position]
+        self._counted = [
+            (p, at, c) for p, at, c in self._counted if p != partition or at > position
+        ]
+        return found[-1] if found else msgspec.UNSET
+
+    def keep_signals(self) -> None:
+        """Store ``signals`` now where everything written is durable; else the next flush does."""
+        if self.unflushed_since is None and self.signals != self.offset.signals:
+            self.store(msgspec.structs.replace(self.offset, signals=self.signals))
+
+    def tend(self) -> None:
+        """Let the sink look after what it has; what it raises ends the instance. Raises: SinkError."""
+        with self.counts.calls.call("the upkeep of what it has"):
+            self._sink.tend()
+
+    def due(self, seconds: float) -> bool:
+        """Tell whether something written has waited ``seconds`` for its flush, and its sink as long."""
+        since = self.unflushed_since
+        if since is None or self._clock.monotonic() - since < seconds:
+            return False
+        return not self._sink.holds_back()
+
+    @property
+    def whole_transactions(self) -> bool:
+        """Tell whether the sink wants batches that end where a transaction does."""
+        return self._sink.capabilities.whole_transactions
+
+    @property
+    def counts_records(self) -> bool:
+        """Tell whether the sink takes records, so that limits count those."""
+        return self._format is not None
+
+    def takes_chunks(self) -> bool:
+        """Tell whether the sink has others read an initial snapshot. Where something here is to see its
+        rows before the sink does, they come the ordinary way."""
+        if not self._sink.wants_chunks():
+            return False
+        if self._transforms:
+            log.warning(
+                "the engine reads the snapshot: transforms and converters are to see its rows"
+            )
+        return not self._transforms
+
+    def missed(self, table: str) -> None:
+        """Tell the sink, as `Sink.missed`. Raises: SinkError."""
+        with self.counts.calls.call("a note of what it missed"):
+            self._sink.missed(table)
+
+    def hand_over(self, chunks: "Sequence[SnapshotChunk]") -> str:
+        """Give chunks to the sink, as `Sink.hand_over`. Raises: SinkError."""
+        self.check()
+        with self.counts.calls.call("the chunks of a snapshot"):
+            return self._sink.hand_over(chunks)
+
+    def await_chunks(self, ends: Callable[[], bool]) -> Mapping[str, int] | None:
+        """Wait until the rows of the chunks are durable, and return how many each table has; None where
+        ``ends`` came first. Raises: SinkError."""
+        while (rows := self._sink.handed_over()) is None:
+            if self._clock.wait(LOOK_S, ends):
+                return None
+            self.check()
+        return rows
+
+    def finish_snapshot(self) -> None:
+        """Close the snapshot: an empty batch tells the sink, then the offset says so too."""
+        records: list[Record] | None = [] if self.counts_records else None
+        end = Batch(
+            parts=[],
+            position=self.written[self.partition],
+            partition=self.partition,
+            number=next(self.counts.numbers),
+            events=0,
+            records=records,
+            snapshot=True,
+        )
+        self.write_told()
+        self._write(end, end)
+        if self._promises is not None:
+            self._promised_later(end, [], ends_snapshot=True)
+            self.flush()
+            return
+        self._flushed()
+        self.store(self._reading.ended(self.offset, self.partition))
+
+    def store(self, offset: Offset) -> None:
+        """Replace the stored offset. Raises: OffsetError."""
+        self.check()
+        held = Positions.of(self._sink.held(), self.partition)
+        if held and offset.snapshot is None:
+            partitions = {
+                name: msgspec.structs.replace(each, held=held.get(name, msgspec.UNSET))
+                for name, each in offset.partitions.items()
+            }
+            offset = msgspec.structs.replace(offset, partitions=partitions)
+        try:
+            with self.counts.calls.call("the storing of its position"):
+                self._store.store(offset)
+        except BaseException:
+            self.failed = True
+            raise
+        self.offset = offset
+
+
+def _first_commit_ms(parts: Sequence[Part]) -> int | None:
+    """Return when the first transaction of ``parts`` committed, ms since 1970 UTC."""
+    for part in parts:
+        if isinstance(part, TransactionPart) and part.commit_ts:
+            return part.commit_ts // 1000
+    return None

@@ -1,0 +1,118 @@
+"""What the server is told: only what the sink's flush returned and the offset store kept, and of that
+as much as the run's owner lets go of (`PipelineRun.confirmable`)."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from waltap.errors import ConnectionLost
+from waltap.pipeline.partition_reader import PartitionReader
+from waltap.pipeline.run import PipelineRun
+from waltap.pipeline.sink_writer import SinkWriter
+from waltap.source.position import Position, Positions, lsn_text
+
+__all__ = ["SlotAdvancer"]
+
+
+class SlotAdvancer:
+    """Flushes, stores and confirms, for the streams of one connection."""
+
+    def __init__(
+        self,
+        run: PipelineRun,
+        lanes: Sequence[PartitionReader],
+        delivery: SinkWriter,
+    ) -> None:
+        self._run, self._lanes, self._delivery = run, lanes, delivery
+        partitions = {} if run.confirmable is None else delivery.offset.partitions
+        self._owed = {name: each.position.end_lsn for name, each in partitions.items()}
+        """What the owner may have held back, of that which streams start at, too, by partition: the server
+        hears it as soon as that lets go."""
+        self._told: dict[str, int] = {}
+        self._next_look = 0.0
+
+    def flush_if_due(self) -> None:
+        """Flush what has waited for ``offset.flush.interval.ms``, and confirm it."""
+        if self._delivery.due(self._run.flush_s):
+            self._confirm(self._flushed())
+        elif self._owed and (now := self._run.clock.monotonic()) >= self._next_look:
+            self._next_look = now + self._run.flush_s
+            self._pay()
+
+    def flush_now(self) -> None:
+        """Flush what was written, whenever that was, and confirm it."""
+        if self._delivery.unflushed_since is not None:
+            self._confirm(self._flushed())
+
+    def last(self) -> None:
+        """Make durable what was written, also when the link is gone: then nothing is confirmed.
+
+        Nothing at all after a failure of the sink, which would promise what it has lost, and where another
+        process may run the pipeline by now.
+        """
+        if self._delivery.failed or not self._run.tenure.held:
+            return
+        moved = self._flushed()
+        with suppress(ConnectionLost):
+            self._confirm(moved)
+            self._pay()
+
+    def idle(self) -> bool:
+        """When nothing captured is pending, what the server has read counts as delivered: a quiet
+        table beside busy ones never holds WAL. False while something is.
+
+        Never after a failure or a cut: what was received may then not have been written.
+        """
+        if self._delivery.unflushed_since is not None:
+            return False
+        idle = [self._idle(lane) for lane in self._lanes]  # each is told, whatever the others are
+        return all(idle)
+
+    def _idle(self, lane: PartitionReader) -> bool:
+        delivery, partition = self._delivery, lane.partition
+        if not lane.assembler.idle:
+            return False
+        stored = delivery.offset.partitions[partition].position
+        if delivery.written[partition] != stored:
+            return False
+        delivery.counts.calls.current_ms = self._run.clock.time_ns() // 1_000_000
+        lsn = lane.assembler.confirmable(lane.stream.idle_lsn())
+        if lsn > stored.end_lsn:
+            delivery.advance(partition, Position(lsn))
+            self._tell(lane, lsn)
+        return True
+
+    def _flushed(self) -> Positions:
+        self._delivery.check()
+        for lane in self._lanes:
+            lane.assembler.secure()
+        return self._delivery.flush()
+
+    def _confirm(self, moved: Positions) -> None:
+        for lane in self._lanes:
+            position = moved.get(lane.partition)
+            if position is not None:
+                self._tell(lane, lane.assembler.confirmable(position.end_lsn))
+
+    def _tell(self, lane: PartitionReader, lsn: int) -> None:
+        partition = self._delivery.offset.partitions[lane.partition]
+        stored = partition.position.end_lsn
+        assert lsn <= stored, f"would confirm {lsn_text(lsn)}, stored is {lsn_text(stored)}"
+        if not lane.stream.confirms:
+            return
+        if self._run.confirmable is not None:
+            wanted, lsn = lsn, self._run.let_go(lsn)
+            self._owed.pop(lane.partition, None)
+            if lsn < wanted:
+                self._owed[lane.partition] = wanted
+            if lsn <= self._told.get(lane.partition, 0):
+                return
+            self._told[lane.partition] = lsn
+        lane.stream.confirm(lsn)
+        self._run.confirmed_lsn = lsn
+        self._run.slot_notice("confirmed", partition, lsn)
+
+    def _pay(self) -> None:
+        for lane in self._lanes:
+            owed = self._owed.get(lane.partition)
+            if owed is not None:
+                self._tell(lane, owed)

@@ -1,0 +1,110 @@
+"""The guardian of a run, as its profile orders it."""
+
+from functools import partial
+from typing import Protocol
+
+from waltap.amounts import size
+from waltap.clock import Clock, RandomSource, new_identifier
+from waltap.config.profile import Profile
+from waltap.errors import WaltapError
+from waltap.host import Host
+from waltap.offsets.gaps import GapEnd, moment
+from waltap.pipeline.channels import SLOT, PipelineChannels
+from waltap.pipeline.gap_notes import GapNotes
+from waltap.pipeline.passwords import chosen_password
+from waltap.pipeline.sink_writer import SinkWriter
+from waltap.signals.signal import Signal
+from waltap.slot_monitor.errors import SlotGivenUp
+from waltap.slot_monitor.guard import SlotMonitor, SlotMonitorDependencies, WalBudgetPolicy
+from waltap.slot_monitor.health import SlotHealth
+from waltap.source.position import lsn_text
+from waltap.source.slot_watch import SlotWatch, SlotWatchContext
+
+__all__ = ["MonitoredRun", "guardian_of", "orders_of"]
+
+LOOK_S = 10.0
+
+
+class MonitoredRun(Protocol):
+    """What the guardian needs of its run."""
+
+    profile: Profile
+    host: Host
+    clock: Clock
+    chance: RandomSource
+    channels: PipelineChannels
+    gaps: GapNotes
+    guard: SlotMonitor
+    delivery: SinkWriter | None
+    captured_tables: tuple[str, ...]
+
+    def look_on(self) -> None:
+        """Say what the sink does not come to an end with."""
+
+
+def orders_of(profile: Profile) -> WalBudgetPolicy:
+    """Return what ``profile`` says of the slot."""
+    engine = profile.engine
+    return WalBudgetPolicy(
+        budget=engine.wal_budget,
+        disk=engine.wal_disk,
+        warn_at=engine.wal_warn_at,
+        act_at=engine.wal_act_at,
+        action=engine.wal_action,
+    )
+
+
+def guardian_of(run: MonitoredRun) -> SlotMonitor:
+    """Return the guardian of a run; it does nothing before it is started, or told of a look."""
+    engine, orders = run.profile.engine, orders_of(run.profile)
+    connects = run.profile.connector.spec.slot_watch is not None
+    return SlotMonitor(
+        orders,
+        SlotMonitorDependencies(
+            pipeline=run.profile.name,
+            monotonic=run.clock.monotonic,
+            now_ms=lambda: run.clock.time_ns() // 1_000_000,
+            tell=lambda kind, **data: run.channels.tell(SLOT, kind, **data),
+            pause=partial(_pause, run),
+            gave_up=partial(_gave_up, run),
+            open_watch=partial(_open_watch, run) if connects else None,
+            every_s=min(engine.status_interval_ms / 1000, LOOK_S),
+            look_on=run.look_on,
+        ),
+    )
+
+
+def _open_watch(run: MonitoredRun) -> SlotWatch:
+    component = run.profile.connector
+    assert component.spec.slot_watch is not None
+    context = SlotWatchContext(stopping=run.guard.stopping, password=chosen_password(run.host))
+    return component.spec.slot_watch(component.properties, context)
+
+
+def _pause(run: MonitoredRun, wanted: bool) -> None:
+    kind = "pause-snapshot" if wanted else "resume-snapshot"
+    run.channels.inbox.put(Signal(new_identifier(run.chance), kind, ""))
+
+
+def _gave_up(run: MonitoredRun, health: SlotHealth, end_lsn: int) -> WaltapError:
+    """Keep the gap behind a slot that was dropped; return what the run ends with."""
+    now_ms = run.clock.time_ns() // 1_000_000
+    offset = None if run.delivery is None else run.delivery.offset
+    begin = "the position at which the slot was made" if offset is None else str(offset.positions)
+    problem = (
+        f"slot {health.name} kept {size(health.retained_bytes)} of WAL, of "
+        f"{size(health.limit_bytes)} that it may, and was dropped as waltap.wal.action = drop has it: "
+        "lost for this pipeline is what "
+        f"committed behind {begin} up to {lsn_text(end_lsn)}"
+    )
+    where = "the log"
+    if offset is not None:
+        end = GapEnd(
+            lsn=lsn_text(end_lsn),
+            timeline=offset.first.timeline,
+            system_id=offset.first.system_id,
+            time=moment(now_ms),
+        )
+        error = SlotGivenUp(problem, certificate=where)
+        where = run.gaps.lost(error, offset, end=end, tables=run.captured_tables, now_ms=now_ms)
+    return SlotGivenUp(problem, certificate=where)

@@ -1,0 +1,472 @@
+"""Builds the stages of a pipeline from its profile: capture, types, format, sink, offset store."""
+
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from waltap.capture.capture import CaptureRules
+from waltap.clock import Clock, SystemClock
+from waltap.config.profile import Component, OutletProfile, Profile, TransformUse
+from waltap.config.redaction import redacted
+from waltap.dead_letters.copy import LettersCopied
+from waltap.dead_letters.handling import FailureHandling, FailurePolicy
+from waltap.dead_letters.poison_events import PoisonEventHandler
+from waltap.dead_letters.queue import DeadLetterQueue
+from waltap.dead_letters.store import LetterStore
+from waltap.decode.relation import Column, Relation
+from waltap.errors import OffsetError, SinkError
+from waltap.format.format import Format, FormatContext
+from waltap.format.record_stage import RecordStep
+from waltap.format.record_transform import RecordTransformContext
+from waltap.host import Host
+from waltap.mapping.conversion import ColumnConversion
+from waltap.mapping.type_registry import TypeRegistry
+from waltap.offsets.offset import Offset, OffsetStore
+from waltap.offsets.owned_objects import OwnedObjects
+from waltap.offsets.sink_positions import OutletPositions
+from waltap.offsets.state_folder import (
+    BELONGINGS,
+    DEAD_LETTERS,
+    OUTLET_POSITIONS,
+    OUTLETS,
+    RELATIONS,
+    TABLES,
+)
+from waltap.pipeline.conversions import ColumnConversions
+from waltap.pipeline.fan_out import FanOut
+from waltap.pipeline.leadership import Leadership
+from waltap.pipeline.new_tables import NewTables
+from waltap.pipeline.passwords import chosen_password
+from waltap.pipeline.relations import DescribedRelations
+from waltap.pipeline.sink_branch import OutletStages
+from waltap.pipeline.transform_chain import TransformChain
+from waltap.sink.sink import Sink, SinkContext
+from waltap.snapshot.progress import SnapshotProgress
+from waltap.snapshot.snapshotter import Snapshotter
+from waltap.source.connector import Connector, ConnectorContext, DecoderChoice, MadeByRun
+from waltap.source.position import Positions
+from waltap.source.relation_memory import RelationMemory
+from waltap.source.send_format import SendFormat
+from waltap.specs import (
+    EventTransformSpec,
+    FormatSpec,
+    RecordTransformSpec,
+    SinkSpec,
+    SnapshotterSpec,
+    SourceTransformSpec,
+)
+from waltap.transactions.order import TransactionOrder
+
+log = logging.getLogger(__name__)
+
+__all__ = ["PipelineStages", "build"]
+
+
+class PipelineStages:
+    """What a run is made of. The connector changes with every reconnect; the rest stays."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        host: Host,
+        run_id: str,
+        stopping: Callable[[], bool],
+        tenure: Leadership | None,
+        clock: Clock,
+        *,
+        repairs: bool = False,
+    ) -> None:
+        self.profile, self.host, self._stopping, self._clock = profile, host, stopping, clock
+        self._repairs = repairs
+        self._tenure = tenure if tenure is not None and tenure.leased else None
+        naming = profile.topic_naming
+        self.capture = CaptureRules(profile.capture, naming.spec.factory(naming.properties))
+        self.types = TypeRegistry(host.types, self.capture.types, self._conversion)
+        self.memory = RelationMemory(self.state_dir / RELATIONS)
+        self.relations = DescribedRelations(
+            profile.name,
+            host,
+            self.capture,
+            self.types,
+            self._forget,
+            self.memory,
+            debezium=profile.debezium,
+        )
+        self.conversions = ColumnConversions(
+            [(use.label, use.spec.factory(use.properties)) for use in profile.converters],
+            self.capture,
+            self.relations.describe,
+            self.relations.text_of,
+        )
+        self.order = TransactionOrder()
+        self.store: OffsetStore = _StoreWithMemory(self._store(), self.memory)
+        self.belongings = OwnedObjects(self.state_dir / BELONGINGS)
+        self.new_tables = NewTables(
+            self.state_dir / TABLES,
+            _new_tables_policy(profile),
+            self.capture.captures,
+            lambda table, event: host.notify(
+                "on_new_table", pipeline=profile.name, table=table, event=event
+            ),
+        )
+        self.send_format = SendFormat(self.relations.unreadable)
+        self.desk = DeadLetterQueue(
+            LetterStore(self.state_dir / DEAD_LETTERS),
+            clock,
+            describe=self.relations.describe,
+            form=lambda: self._form_of_letters(run_id),
+            copy=self._copy_of_letters(),
+        )
+        self._letters_form: Format | None = None
+        self.policy = FailurePolicy.of(profile.engine, profile.capture)
+        self.undeliverable = PoisonEventHandler(self.policy, "", self.order, self.desk)
+        self.chain = self._chain(profile.transforms)
+        self.outlets = [self._outlet(outlet, run_id) for outlet in profile.outlets]
+        self.sink = self._sink()
+        self.format: Format | None = None
+        if self.sink.capabilities.records:
+            self.format = self._format(profile.format, self.chain, self.order, run_id)
+        if self.outlets:  # theirs: what is left out for one may be given to another
+            self.chain = TransformChain()
+
+    def renew_sink(self) -> Sink:
+        """Close the sink, which failed, and return a new one in its place, not opened. What goes wrong in
+        closing it is told: the new one has another try."""
+        try:
+            self.sink.close()
+        except SinkError as error:
+            log.warning("the sink that failed: %s", error)
+        self.sink = self._sink()
+        return self.sink
+
+    def open_connector(
+        self,
+        made: MadeByRun,
+        *,
+        reconnects: bool = False,
+        repairs: bool = False,
+        confirmable: Callable[[int], int] = lambda lsn: lsn,
+    ) -> Connector:
+        """Make the profile's connector, and describe relations by it from now on. Raises: WaltapError."""
+        profile = self.profile
+        component, snapshotter = profile.connector, profile.snapshotter
+        context = ConnectorContext(
+            captures=self.capture.captures,
+            capture=profile.capture,
+            decoder=_decoder(profile),
+            snapshotter=snapshotter.spec.factory(snapshotter.properties),
+            snapshot_query=_mode(profile.snapshot_query),
+            snapshot_lock=_mode(profile.snapshot_lock),
+            stopping=self._stopping,
+            debezium=profile.debezium,
+            status_interval_ms=profile.engine.status_interval_ms,
+            budgeted=profile.engine.wal_budget is not None,
+            retries=bool(profile.engine.max_retries),
+            leased=self._tenure is not None,
+            delivers_prepared=profile.engine.two_phase_policy == "prepare",
+            resumes_snapshot=self.sink.capabilities.resumes_snapshots,
+            restarts_tables=self.sink.capabilities.restarts_tables,
+            made=made,
+            reconnects=reconnects,
+            repairs=repairs,
+            belongings=self.belongings,
+            announced=self.relations.announced,
+            forget=self.relations.forget,
+            memory=self.memory,
+            identity_warnings=self.relations.identity_warnings,
+            left_out=self.relations.left_out,
+            mask_check=self.relations.mask_check,
+            send_format=self.send_format,
+            password=chosen_password(self.host),
+            confirmable=confirmable,
+            meant_for=self._meant_for,
+        )
+        connector: Connector = component.spec.factory(component.properties, context)
+        self.relations.connector = connector
+        return connector
+
+    @property
+    def formats(self) -> list[Format]:
+        """Return what renders records: nothing, where sinks take changes."""
+        every = (self.format, *(outlet.format for outlet in self.outlets))
+        return [each for each in every if each is not None]
+
+    def _meant_for(self, version: str) -> str | None:
+        chosen = self.profile.connector.spec.name
+        for spec in self.host.connectors.values():
+            if spec.recognizes is not None and spec.name != chosen and spec.recognizes(version):
+                return spec.name
+        return None
+
+    def _forget(self, oid: int) -> None:
+        for form in self.formats:
+            form.forget(oid)
+        for chain in (self.chain, *(outlet.chain for outlet in self.outlets)):
+            chain.forget(oid)
+        self.conversions.forget(oid)
+        self.sink.forget(oid)
+
+    def _store(self) -> OffsetStore:
+        component = self.profile.offset_store
+        return component.spec.factory(component.properties, str(self.state_dir))
+
+    @property
+    def destination(self) -> str:
+        """Return the sink as ``--sink`` takes it; paths below the profile's folder start there, so that
+        a folder may be moved with all that is in it."""
+        outlets = self.profile.outlets
+        if not outlets:
+            return self._place(self.profile.sink)
+        return ", ".join(f"{outlet.name}={self._place(outlet.sink)}" for outlet in outlets)
+
+    def _place(self, sink: Component[SinkSpec]) -> str:
+        spec, properties = sink.spec, sink.properties
+        given = {} if properties is None else properties.model_dump(by_alias=True)
+        place = str(given.get(spec.shorthand, ""))
+        place = redacted(place.removeprefix(f"{self.profile.folder}/"))
+        return f"{spec.name}:{place}" if place else spec.name
+
+    @property
+    def state_dir(self) -> Path:
+        """Return the pipeline's own folder."""
+        return self.profile.engine.state_dir / self.profile.name
+
+    def _sink(self) -> Sink:
+        if not self.outlets:
+            # a sink of several may be away for a while, or another's key be that of other rows; what was
+            # delivered at PREPARE may be rolled back
+            at_commit = self.profile.engine.two_phase_policy == "commit"
+            plain = not self.conversions.converters and not self.policy.tolerant
+            keep_all = all(use.spec.keeps_all for use in self.profile.transforms)
+            whole = at_commit and plain and keep_all
+            whole = whole and not self.profile.capture.message_key_columns
+            return self._made_sink(self.profile.sink, self.state_dir, self.policy, whole=whole)
+        profile = self.profile
+        return FanOut(
+            self.outlets,
+            OutletPositions(self.state_dir / OUTLET_POSITIONS),
+            load=self._stored_positions,
+            clock=self._clock,
+            topic=profile.capture.notification_topic or "",
+            failed=lambda error: self.host.notify(
+                "on_failure", pipeline=profile.name, error=error, retried=True
+            ),
+            returns=bool(profile.engine.max_retries),
+            repairs=self._repairs,
+        )
+
+    def _stored_positions(self) -> Positions | None:
+        offset = self.store.load()
+        return None if offset is None else offset.positions
+
+    def _outlet(self, outlet: OutletProfile, run_id: str) -> OutletStages:
+        """Return the stages of one of several sinks: the pipeline's, and its own behind them."""
+        folder = self.state_dir / OUTLETS / outlet.name
+        chain = self._chain((*self.profile.transforms, *outlet.transforms))
+        order = TransactionOrder()
+        policy = FailurePolicy.of(
+            self.profile.engine, self.profile.capture, outlet.properties.errors_tolerance
+        )
+        takes_records = self._made_sink(outlet.sink, folder, policy).capabilities.records
+        form = self._format(outlet.format, chain, order, run_id) if takes_records else None
+        return OutletStages(
+            name=outlet.name,
+            component=outlet.sink,
+            format_component=outlet.format,
+            properties=outlet.properties,
+            make=lambda: self._made_sink(outlet.sink, folder, policy),
+            chain=chain,
+            undeliverable=PoisonEventHandler(policy, outlet.name, order, self.desk),
+            format=form,
+            order=order,
+        )
+
+    def _made_sink(
+        self,
+        component: Component[SinkSpec],
+        folder: Path,
+        policy: FailurePolicy,
+        *,
+        whole: bool = False,
+    ) -> Sink:
+        return component.spec.factory(
+            component.properties,
+            SinkContext(
+                pipeline=self.profile.name,
+                state_dir=folder,
+                types=self.types,
+                describe=self.relations.describe,
+                renew=self.relations.renew,
+                identity=self.relations.identity,
+                capture=self.capture,
+                resumes=self._resumes(),
+                snapshot=self._snapshot(),
+                stopping=self._stopping,
+                takes_over=self._tenure is not None,
+                may_write=(lambda: None) if self._tenure is None else self._tenure.check,
+                whole=whole,
+                repairs=self._repairs,
+                tolerant=policy.records is not FailureHandling.FAIL,
+            ),
+        )
+
+    def _chain(self, uses: Iterable[TransformUse]) -> TransformChain:
+        chain = TransformChain()
+        for use in uses:
+            spec = use.spec
+            if isinstance(spec, RecordTransformSpec):
+                chain.records.append(self._record_step(spec, use))
+            elif isinstance(spec, SourceTransformSpec):
+                context = self.relations.source_context(use.label)
+                chain.batches.append(spec.factory(use.properties, context))
+            elif isinstance(spec, EventTransformSpec):
+                chain.events.append((spec.name, spec.factory(use.properties)))
+            else:
+                chain.batches.append(spec.factory(use.properties))
+        if self.conversions.converters:
+            chain.batches.append(self.conversions)
+        return chain
+
+    def _conversion(self, relation: Relation, column: Column) -> ColumnConversion | None:
+        return self.conversions.of(relation, column)
+
+    def _record_step(self, spec: RecordTransformSpec, use: TransformUse) -> RecordStep:
+        context = RecordTransformContext(
+            label=use.label,
+            capture=self.capture,
+            warn=log.warning,
+            stopping=self._stopping,
+        )
+        predicate = use.predicate
+        return RecordStep(
+            label=use.label,
+            transform=spec.factory(use.properties, context),
+            predicate=None if predicate is None else predicate.spec.factory(predicate.properties),
+            negate=use.negate,
+        )
+
+    def _resumes(self) -> bool:
+        """Tell whether an offset is stored; what cannot be read is told by those who need it."""
+        try:
+            return self.store.load() is not None
+        except OffsetError:
+            return True
+
+    def _snapshot(self) -> SnapshotProgress | None:
+        try:
+            offset = self.store.load()
+        except OffsetError:
+            return None
+        return None if offset is None else offset.snapshot
+
+    def _format(
+        self,
+        component: Component[FormatSpec],
+        chain: TransformChain,
+        order: TransactionOrder,
+        run_id: str,
+    ) -> Format:
+        source = self.profile.connector.properties
+        form = self.profile.form
+        return component.spec.factory(
+            component.properties,
+            FormatContext(
+                describe=self.relations.describe,
+                renew=self.relations.renew,
+                announced=self.profile.decoder.spec.capabilities.relations,
+                identity=self.relations.identity,
+                capture=self.capture,
+                database=getattr(source, "dbname", ""),
+                run_id=run_id,
+                mapper=lambda options: TypeRegistry(self.host.types, options, self._conversion),
+                warn=log.warning,
+                choose_topic=lambda relation: self.host.choose("choose_topic", relation=relation),
+                cell=form.cell,
+                envelope=form.envelope,
+                transforms=chain.events,
+                record_steps=chain.records,
+                stopping=self._stopping,
+                order=order,
+            ),
+        )
+
+    def _copy_of_letters(self) -> LettersCopied | None:
+        component = self.profile.dead_letters
+        if component is None:
+            return None
+        engine, capture = self.profile.engine, self.profile.capture
+        topic = engine.dead_letter_topic or f"{capture.topic_prefix}.dead-letters"
+        folder = self.state_dir / DEAD_LETTERS / "sink"
+        return LettersCopied(
+            lambda: self._made_sink(component, folder, FailurePolicy(records=FailureHandling.WARN)),
+            topic,
+        )
+
+    def _form_of_letters(self, run_id: str) -> Format | None:
+        """Return what writes the events of dead letters for people: JSON, before all transforms."""
+        spec = self.host.formats.get("json")
+        if self._letters_form is None and spec is not None and spec.properties is not None:
+            plain = {f"{side}.converter.schemas.enable": False for side in ("key", "value")}
+            component = Component(spec, spec.properties.model_validate(plain))
+            self._letters_form = self._format(
+                component, TransformChain(), TransactionOrder(), run_id
+            )
+        return self._letters_form
+
+
+class _StoreWithMemory(OffsetStore):
+    """An offset store, and the relations that were described up to the offset."""
+
+    def __init__(self, store: OffsetStore, memory: RelationMemory) -> None:
+        self._store, self._memory = store, memory
+
+    def load(self) -> Offset | None:
+        return self._store.load()
+
+    def store(self, offset: Offset) -> None:
+        self._store.store(offset)
+        self._memory.save()
+
+    def clear(self) -> None:
+        self._store.clear()
+        self._memory.start_anew(())
+
+
+def _mode(component: Component[SnapshotterSpec] | None) -> Snapshotter | None:
+    return None if component is None else component.spec.factory(component.properties)
+
+
+def _decoder(profile: Profile) -> DecoderChoice:
+    spec, properties = profile.decoder.spec, profile.decoder.properties
+    given = {} if properties is None else properties.model_dump(by_alias=True)
+    return DecoderChoice(
+        name=spec.name,
+        output_plugin=spec.output_plugin,
+        capabilities=spec.capabilities,
+        factory=spec.factory,
+        options={**given, **spec.forced_options},
+        two_phase=bool(getattr(properties, "two_phase", False)),
+    )
+
+
+def _new_tables_policy(profile: Profile) -> str:
+    engine = profile.engine
+    given = "new_tables" in engine.model_fields_set
+    return "warn" if profile.debezium and not given else engine.new_tables
+
+
+def build(
+    profile: Profile,
+    host: Host,
+    *,
+    run_id: str,
+    stopping: Callable[[], bool] = lambda: False,
+    tenure: Leadership | None = None,
+    clock: Clock | None = None,
+    repairs: bool = False,
+) -> PipelineStages:
+    """Return the stages of a pipeline; nothing is connected yet. ``tenure`` is that of a run; with
+    ``repairs`` a destination may have lost what it had. Raises: WaltapError."""
+    return PipelineStages(
+        profile, host, run_id, stopping, tenure, clock or SystemClock(), repairs=repairs
+    )

@@ -1,0 +1,257 @@
+"""Streaming: the loop that pulls from the server, as one step after the other."""
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+
+from waltap.errors import ConnectionLost, WaltapError
+from waltap.pipeline.heartbeat import HeartbeatTimer
+from waltap.pipeline.partition_merge import PartitionMerge
+from waltap.pipeline.partition_reader import lane
+from waltap.pipeline.read_loop import ReadLoop
+from waltap.pipeline.run import PipelineRun
+from waltap.pipeline.signal_table import SignalTable
+from waltap.pipeline.sink_writer import SinkWriter
+from waltap.pipeline.slot_advancer import SlotAdvancer
+from waltap.pipeline.slot_owners import orphan_slots
+from waltap.pipeline.stages import PipelineStages
+from waltap.pipeline.stream_end import StreamEnd
+from waltap.source.connector import ChangeStream, Connector, StopRequested
+from waltap.transactions.transaction import TransactionPart
+
+__all__ = ["StreamLoop"]
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.25
+ASK_S = 0.05
+MERGE_POLL_S = 0.01
+IDLE_PROGRESS_S = 10.0
+LOOKS_PER_ORPHANS = 30
+
+
+class StreamLoop:
+    """The streams of one connection, from their first message to what is confirmed last; mostly one."""
+
+    def __init__(
+        self,
+        run: PipelineRun,
+        connector: Connector,
+        streams: Mapping[str, ChangeStream],
+        stages: PipelineStages,
+        delivery: SinkWriter,
+    ) -> None:
+        engine = run.profile.engine
+        self._run, self._connector = run, connector
+        self._stages, self._delivery = stages, delivery
+        self._lanes = [
+            lane(run, stages, delivery, name, stream) for name, stream in streams.items()
+        ]
+        self._confirmation = SlotAdvancer(run, self._lanes, delivery)
+        self._pumps: list[ReadLoop] = []
+        self._merge: PartitionMerge | None = None
+        self._looks = 0
+        self._idle_s = min(engine.status_interval_ms / 1000, IDLE_PROGRESS_S)
+
+    def go(self, *, whole: bool) -> None:
+        """Stream until the run is to end. ``whole``: a snapshot has just read every table."""
+        run, delivery = self._run, self._delivery
+        run.started, run.streaming = True, self
+        try:
+            try:
+                signals = SignalTable(
+                    run,
+                    self._connector,
+                    self._stages,
+                    delivery,
+                    lambda: [gid for lane in self._lanes for gid in lane.assembler.undecided],
+                )
+                new_tables = self._stages.new_tables
+                new_tables.begin(
+                    self._connector,
+                    delivery.offset,
+                    whole=whole,
+                    ask=signals.ask,
+                    kept=signals.kept,
+                    missed=delivery.missed,
+                )
+                self._note()  # who sees that it streams sees what
+                run.enter("streaming", str(delivery.written[delivery.partition]))
+                run.ready()
+                self._pull(signals)
+                delivery.settle()
+                delivery.keep_signals()
+                new_tables.settle()
+            finally:
+                self._confirmation.last()
+            if not (run.cut or self._merge) and run.tenure.held:
+                with suppress(ConnectionLost):
+                    self._confirmation.idle()
+        finally:
+            run.streaming = None
+            for each in self._lanes:
+                each.close()
+
+    def _pull(self, signals: SignalTable) -> None:
+        """Do all that is to be done, again and again; nothing here waits but `ReadLoop.pull`."""
+        run, delivery = self._run, self._delivery
+        clock, stopping = run.clock.monotonic, run.stop.is_set
+        self._open_pumps(signals)
+        first = self._lanes[0]
+        end = StreamEnd(run, self._connector, self._lanes, delivery)
+        heartbeats = HeartbeatTimer(run, self._connector, delivery)
+        now = clock()
+        next_look = next_idle = now + self._idle_s
+        if not self._connector.outlives:
+            run.replays.close("a replay would end the temporary slot: stop the pipeline first")
+        while not stopping():
+            run.tenure.check()
+            run.guard.check()
+            run.replays.check()
+            asks = end.asks or signals.watching
+            run.channels.poll_if_due(now, signals.take)
+            signals.resume()
+            if signals.blocking:
+                self._write_rest()
+                signals.read_at_once()
+            came = self._receive(now, hurried=asks or signals.waiting)
+            now = clock()
+            if came:
+                run.reconnects.succeeded()
+                end.changes_came(now)
+            elif came is None and asks:
+                first.stream.ask()
+            self._write_if_due(now)
+            delivery.write_told()
+            if signals.watching and first.assembler.idle and not self._gathered:
+                signals.reached(first.stream.idle_lsn())
+            self._confirmation.flush_if_due()
+            if now >= next_look:
+                run.reconnects.succeeded()  # the link has stood for a while
+                try:
+                    self._stages.new_tables.look(self._connector)
+                    self._note()
+                except StopRequested:  # the loop would end at its head
+                    break
+                delivery.tend()
+                next_look = clock() + self._idle_s
+            urged = [each.stream.urged() for each in self._lanes]  # each forgets it
+            if run.guard.hurries():
+                self._confirmation.flush_now()
+                first.stream.ask()
+                next_idle = now
+            if any(urged):
+                next_idle = now
+            if now >= next_idle and not self._gathered and self._confirmation.idle():
+                next_idle = now + self._idle_s
+            heartbeats.beat_if_due(now)  # behind idle progress: that waits for the next flush
+            if end.reached(now):
+                break
+        self._write_rest()
+        delivery.write_told()
+
+    # --- several lanes ----------------------------------------------------------------------------
+
+    def _open_pumps(self, signals: SignalTable) -> None:
+        run, connector = self._run, self._connector
+        overlap = connector.overlap(self._delivery.offset)
+        if overlap is not None and len(self._lanes) == 1:  # LSNs of several cannot be compared
+            self._delivery.overlap_until = overlap.horizon
+        names = [each.partition for each in self._lanes]
+        quiet_s = connector.merges_within_s
+        if quiet_s is not None and len(names) > 1:
+            most = run.profile.engine.batch_events
+            self._merge = PartitionMerge(names, quiet_s, most, run.clock.monotonic())
+        for each in self._lanes:
+            took = None if self._merge is None else partial(self._hold, each.partition)
+            self._pumps.append(ReadLoop(run, each, signals, overlap, connector.slot_xmin, took))
+
+    def _hold(self, partition: str, parts: list[TransactionPart]) -> None:
+        assert self._merge is not None
+        self._merge.add(partition, parts, self._run.clock.monotonic())
+
+    def _receive(self, now: float, *, hurried: bool) -> bool | None:
+        """Take what has arrived in each lane; tell whether there were changes, None when nothing at all
+        came. The lanes wait in turn, together as long as one would."""
+        pumps, merge = self._pumps, self._merge
+        if len(pumps) == 1:
+            return pumps[0].pull(self._patience(pumps[0], now, hurried=hurried))
+        found: list[bool | None] = []
+        for each, pump in zip(self._lanes, pumps, strict=True):
+            if merge is not None and merge.full(each.partition):
+                continue
+            patience = min(self._patience(pump, now, hurried=hurried), ASK_S) / len(pumps)
+            found.append(pump.pull(0.0 if merge else patience))
+        if merge is not None and not any(found):
+            self._run.wait(MERGE_POLL_S)
+        return True if True in found else None if set(found) <= {None} else False
+
+    def _write_if_due(self, now: float) -> None:
+        self._write_merged(now)
+        for pump in self._pumps:
+            pump.write_if_due(now)
+
+    def _write_rest(self) -> None:
+        for pump in self._pumps:
+            pump.write_rest()
+
+    def _write_merged(self, now: float) -> None:
+        """Write what the merge lets go, run by run, so that the sink gets it in that order."""
+        if self._merge is None:
+            return
+        pumps = {each.partition: pump for each, pump in zip(self._lanes, self._pumps, strict=True)}
+        for partition, parts in self._merge.take(now):
+            pumps[partition].take(parts)
+            pumps[partition].write_rest()
+
+    @property
+    def _gathered(self) -> bool:
+        return bool(self._merge) or any(bool(pump.gathered) for pump in self._pumps)
+
+    def _note(self) -> None:
+        """Take note of what a status tells and only the server knows, where it answers."""
+        run = self._run
+        run.captured_tables = self._stages.new_tables.captured
+        with suppress(WaltapError):
+            slot = self._connector.slot()
+            run.guard.take(slot, self._orphans())
+
+    def _orphans(self) -> list[str] | None:
+        """Return slots that nobody reads and no pipeline of the folder has, at the first look and seldom
+        after that; else None. Raises: SourceError."""
+        looks, self._looks = self._looks, self._looks + 1
+        if looks % LOOKS_PER_ORPHANS:
+            return None
+        stages = self._stages
+        return [each.name for each in orphan_slots(stages.profile, self._connector, stages.store)]
+
+    def _patience(self, pump: ReadLoop, now: float, *, hurried: bool) -> float:
+        """Return how long the next pull may wait, in seconds."""
+        if hurried:
+            longest = ASK_S
+        elif self._delivery.unflushed_since is None:
+            longest = POLL_S
+        elif self._delivery.unpromised:
+            longest = ASK_S  # who acknowledges wakes nobody
+        else:
+            longest = min(POLL_S, self._run.flush_s)
+        return pump.gathered.wait(longest, now)
+
+    # --- for any thread (`StreamGauges`) ----------------------------------------------------------
+
+    @property
+    def queued_events(self) -> int:
+        return sum(pump.gathered.changes for pump in self._pumps)
+
+    @property
+    def open_transactions(self) -> int:
+        return sum(each.assembler.open_transactions for each in self._lanes)
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(each.assembler.held_bytes for each in self._lanes)
+
+    @property
+    def spilled_bytes(self) -> int:
+        return sum(each.assembler.spilled_bytes for each in self._lanes)

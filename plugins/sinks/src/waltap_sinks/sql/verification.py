@@ -1,0 +1,205 @@
+"""A SQL target, opened for a comparison: nothing is written there."""
+
+import abc
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from waltap.sink.sink import SinkContext
+from waltap.sink.verification import KeptTable, Row, TableReader, VerificationSource
+from waltap_sinks.comparison.common_text import reader_of, source_text
+from waltap_sinks.comparison.postgres_side import PostgresSide, settle_session
+from waltap_sinks.comparison.row_side import RowSide
+from waltap_sinks.sql.generic import GenericTarget
+from waltap_sinks.sql.kinds import target_of
+from waltap_sinks.sql.metadata import SinkMetadata
+from waltap_sinks.sql.properties import SqlProperties
+from waltap_sinks.sql.shape import TargetName
+from waltap_sinks.sql.target import SqlTarget, TargetDescription
+
+if TYPE_CHECKING:
+    from waltap_sinks.sql.postgresql import PostgresTarget
+
+__all__ = ["open_readable"]
+
+PRIMARY = """
+    SELECT a.attname::text, format_type(a.atttypid, NULL) FROM pg_index i JOIN pg_attribute a
+      ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
+    WHERE i.indrelid = to_regclass(%s) AND i.indisprimary ORDER BY array_position(i.indkey, a.attnum)
+"""
+
+
+def open_readable(properties: SqlProperties, pipeline: str) -> VerificationSource:
+    """Connect to the target of a pipeline. Raises: SinkError."""
+    target = target_of(properties, SinkContext(pipeline=pipeline, state_dir=Path()))
+    books = SinkMetadata(
+        target, TargetName.parsed(properties.position_table, schemas=target.schemas), pipeline
+    )
+    generic = isinstance(target, GenericTarget)
+    found: _SqlSource = _GenericTarget(target, books) if generic else _PostgresTarget(target, books)
+    try:
+        target.open()
+        found.prepare()
+        books.read()
+    except Exception as error:
+        target.close()
+        if not target.speaks(error):
+            raise
+        raise target.failure(
+            error, table=None, position="the start", positions=books.name
+        ) from error
+    return found
+
+
+class _SqlSource(abc.ABC):
+    """What targets of all kinds share: the books tell which tables and columns there are."""
+
+    def __init__(self, target: SqlTarget, books: SinkMetadata) -> None:
+        self._target, self._books = target, books
+        self._described: dict[TargetName, TargetDescription | None] = {}
+
+    def prepare(self) -> None:
+        """Set the session up."""
+
+    @abc.abstractmethod
+    def common(self, table: KeptTable, column: str, called: str, type_: str) -> str | None:
+        """Return what a column is compared by."""
+
+    @abc.abstractmethod
+    def side(
+        self, table: KeptTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
+    ) -> TableReader:
+        """Return columns of a table."""
+
+    def close(self) -> None:
+        """Let go of the target."""
+        self._target.close()
+
+    def position(self) -> int | None:
+        """Return the position that was committed last."""
+        found = self._books.read()
+        return None if found is None else found.end_lsn
+
+    def tables(self) -> list[KeptTable]:
+        """Return the tables that the pipeline has bound, and that are still there."""
+        if self._books.read() is None and not self._books.made:
+            return []
+        return [
+            KeptTable(
+                name="",
+                oid=oid,
+                key=self.key(known.name),
+                columns=known.columns,
+                removal=partial(self._removal, known.name),
+            )
+            for oid, known in sorted(self._books.kept.items())
+            if self._target.describe(known.name) is not None
+        ]
+
+    def _removal(
+        self, name: TargetName, columns: Sequence[tuple[str, str]], keys: Collection[Row]
+    ) -> Iterator[str]:
+        """Give the statements that remove the rows with ``keys`` of a table."""
+        place = self._target.quoted_table(name)
+        names = [self._target.quoted(called) for called, _ in columns]
+        for literals in sorted(self._literals(name, columns, keys)):
+            tests = (f"{called} = {each}" for called, each in zip(names, literals, strict=True))
+            yield f"DELETE FROM {place} WHERE {' AND '.join(tests)};"
+
+    @abc.abstractmethod
+    def _literals(
+        self, name: TargetName, columns: Sequence[tuple[str, str]], keys: Collection[Row]
+    ) -> Iterator[tuple[str, ...]]:
+        """Give ``keys`` as SQL of the target."""
+
+    def _columns(self, table: KeptTable) -> TargetDescription | None:
+        name = self._books.known[table.oid].name
+        if name not in self._described:
+            self._described[name] = self._target.describe(name)
+        return self._described[name]
+
+    def _lacks(self, table: KeptTable, called: str) -> bool:
+        described = self._columns(table)
+        return described is None or called not in described.columns
+
+    def key(self, name: TargetName) -> tuple[str, ...]:
+        """Return the columns that identify a row, () without."""
+        described = self._target.describe(name)
+        unique = () if described is None else described.unique
+        return tuple(sorted(unique[0])) if unique else ()
+
+
+class _PostgresTarget(_SqlSource):
+    """A PostgreSQL target: types are the source's, so texts are as the servers cast them."""
+
+    _target: "PostgresTarget"
+
+    def prepare(self) -> None:
+        self._target.raw.autocommit = True
+        self._target.reads_whole_tables()
+        settle_session(self._target.raw)
+
+    def key(self, name: TargetName) -> tuple[str, ...]:
+        rows = self._target.run(PRIMARY, [self._target.quoted_table(name)])
+        return tuple(row[0] for row in rows)
+
+    def common(self, table: KeptTable, column: str, called: str, type_: str) -> str | None:
+        return None if self._lacks(table, called) else f"{column}::text"
+
+    def side(
+        self, table: KeptTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
+    ) -> TableReader:
+        quoted, place = self._target.quoted, self._place(table)
+        types = dict(self._target.run(PRIMARY, [place]))
+        keys = [(quoted(name), types[name], f"{quoted(name)}::text") for name in key]
+        texts = [f"{quoted(called)}::text" for called, _ in columns]
+        return PostgresSide(self._target.raw, place, texts, keys)
+
+    def _literals(
+        self, name: TargetName, columns: Sequence[tuple[str, str]], keys: Collection[Row]
+    ) -> Iterator[tuple[str, ...]]:
+        for key in keys:
+            yield tuple(self._target.text_literal(part or "") for part in key)
+
+    def _place(self, table: KeptTable) -> str:
+        return self._target.quoted_table(self._books.known[table.oid].name)
+
+
+class _GenericTarget(_SqlSource):
+    """A target whose rows are read and hashed here."""
+
+    _target: "GenericTarget"
+
+    def common(self, table: KeptTable, column: str, called: str, type_: str) -> str | None:
+        return None if self._lacks(table, called) else source_text(column, type_)
+
+    def side(
+        self, table: KeptTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
+    ) -> TableReader:
+        described = self._columns(table)
+        assert described is not None
+        read = partial(self._read, self._books.known[table.oid].name, described, columns)
+        return RowSide(read, columns, key)
+
+    def _read(
+        self, name: TargetName, described: TargetDescription, columns: Sequence[tuple[str, str]]
+    ) -> Iterator[Sequence[Any]]:
+        target = self._target
+        names = ", ".join(
+            target.read_as(target.quoted(called), described.columns[called].type)
+            for called, _ in columns
+        )
+        return target.read(f"SELECT {names or '1'} FROM {target.quoted_table(name)}")
+
+    def _literals(
+        self, name: TargetName, columns: Sequence[tuple[str, str]], keys: Collection[Row]
+    ) -> Iterator[tuple[str, ...]]:
+        # as they are kept: the text of the comparison is none of the target's for many types
+        described = self._target.describe(name)
+        assert described is not None
+        readers = [reader_of(type_) for _, type_ in columns]
+        for row in self._read(name, described, columns):
+            pairs = zip(readers, row, strict=True)
+            if tuple(None if part is None else text(part) for text, part in pairs) in keys:
+                yield tuple(self._target.literal(part) for part in row)

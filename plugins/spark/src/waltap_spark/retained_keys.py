@@ -1,0 +1,58 @@
+"""Rows that one part of a snapshot lacks, and does not end, since another part has them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Literal
+
+from waltap.files.store import FileStore
+from waltap_spark.compaction import of_touched_keys
+from waltap_spark.expression import column_of
+from waltap_spark.log_rows import logged, logged_types
+from waltap_spark.output import SparkOutput, TableState
+from waltap_spark.plan import SegmentGroup
+from waltap_spark.wide_decimals import make_readable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["RetainedKeys", "spared"]
+
+
+@dataclass(frozen=True)
+class RetainedKeys:
+    """Keys that a snapshot has in ``groups`` behind the first, which ends what it lacks: not those."""
+
+    keys: "DataFrame"
+    groups: Sequence[SegmentGroup]
+
+    def of(
+        self, base: "DataFrame", key: Sequence[str], how: Literal["left_semi", "left_anti"]
+    ) -> "DataFrame":
+        """Return the rows of ``base`` under these keys, or all others (``left_anti``)."""
+        return of_touched_keys(base, key, self.keys, self.groups, how)
+
+
+def spared(
+    table: TableState,
+    group: SegmentGroup,
+    rows: "DataFrame",
+    files: FileStore,
+    output: SparkOutput,
+    path: Callable[[TableState, Literal["changes"]], str],
+) -> RetainedKeys | None:
+    """Return what ``group``, whose rows are ``rows``, is not to end of ``table``, None where all of its
+    snapshot is in it. ``path`` gives a folder of ``output`` for what Spark cannot read as it is."""
+    others = [each for each in group.others if each.key == group.key]
+    if not others or not group.key:
+        return None
+    frames = []
+    for each in others:
+        make_readable(files, output, each, lambda: path(table, "changes"))
+        types = logged_types(rows.sparkSession, files, each)
+        types = {name: types[name] for name in each.key}
+        frames.append(
+            logged(rows.sparkSession, files, each, types).select(*map(column_of, each.key))
+        )
+    keys = reduce(lambda one, other: one.unionByName(other), frames)
+    return RetainedKeys(of_touched_keys(keys, group.key, rows, [group], "left_anti"), others)
