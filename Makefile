@@ -44,11 +44,12 @@ mutants: setup-test ## plant each fault of tests/mutants, run the tests that cov
 test-times: setup-test ## run each tier, and write its tests and minutes into CONTRIBUTING.md
 	@$(BIN)/python -m tests.harness.tiers.times
 
-check: setup ## ruff, formatting, mypy --strict, import contracts
+check: setup ## ruff, formatting, mypy --strict, import contracts, names and prose
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy $(TYPED)
 	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m scripts.prose
 
 fmt: setup ## format, and fix what ruff can fix
 	@$(BIN)/ruff format
