@@ -1,4 +1,4 @@
-"""Stage 2: frames to messages. Sans-IO."""
+"""Decode frames of an output plugin to messages. Sans-IO."""
 
 from waltap.decode.decoder import (
     Catalogue,

@@ -1,7 +1,8 @@
-"""The contract of a decoder: bytes of an output plugin in, messages out; no socket, no clock.
+"""The contract of a decoder: bytes of an output plugin in, messages out.
 
-Life cycle: the factory of a `DecoderSpec` is called with a `DecoderContext` once per connection;
-`start_options` tells what to ask of the server; `feed` is called with every group of frames.
+A decoder has no socket and no clock. Life cycle: the connector calls the factory of a
+`DecoderSpec` with a `DecoderContext`, once per connection. It sends the server the decoder's
+`start_options`, then calls `feed` with every group of frames.
 """
 
 import abc
@@ -22,122 +23,145 @@ __all__ = [
     "ServerInfo",
 ]
 
+# (WAL start of the frame, payload of the output plugin).
 Frame = tuple[int, bytes]
-"""(WAL start of the frame, payload of the output plugin)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerInfo:
-    """What the server said of itself. ``version_num`` is ``server_version_num`` (150020), ``encoding``
-    that of the database, in which plugins that convert nothing send text."""
+    """Describe the server of a connection, as the server reports itself."""
 
+    # `server_version_num`, such as 150020.
     version_num: int
     version: str = ""
     flavour: str = "postgresql"
     system_id: str = ""
     timeline: int = 0
     two_phase_slot: bool = False
+    # The database's encoding: plugins that convert nothing send text in it.
     encoding: str = "UTF8"
 
 
 class Catalogue(Protocol):
-    """What decoders and codecs may ask about the database; answers show the present schema."""
+    """Answer questions of decoders and codecs about the present schema."""
 
     def relation(self, schema: str, table: str) -> Relation | None:
-        """Return the relation as the catalogue has it now, or None."""
+        """Return the relation's present definition, or None."""
 
     def data_type(self, oid: int) -> DataType | None:
         """Return the type with that OID, or None."""
 
     def is_materialized_view(self, schema: str, table: str, xid: int, *, was_table: bool) -> bool:
-        """Tell whether rows of that name which transaction ``xid`` wrote are of a materialized view,
-        not of a table: output plugins that apply no publication send both. ``was_table``: a table of that
-        name is known of before ``xid``."""
+        """Return whether rows of that name belong to a materialized view.
+
+        The rows were written by transaction ``xid``. Output plugins that apply no publication
+        send rows of materialized views like rows of tables. ``was_table`` says that a table of
+        that name was known before ``xid``.
+        """
 
 
 class NameResolution(Protocol):
-    """Whether what `DecoderContext.relation_at` said of a name holds still.
+    """Check whether an answer of `DecoderContext.relation_at` is still valid.
 
-    Whoever keeps an answer of ``relation_at`` takes what stands for the name before it asks, and asks
-    anew where another value stands for a later transaction.
+    A caller that caches an answer of ``relation_at`` first records the value of `of` for the
+    name. When a later transaction has another value, the caller asks ``relation_at`` again.
     """
 
     def due(self, xid: int) -> bool:
-        """Tell, when transaction ``xid`` begins, whether what stands for the names that it has rows of is
-        to be looked at. After a transaction without rows, which may have done anything, it always is;
-        what a transaction did beside its rows is looked for as often as is cheap."""
+        """Return whether transaction ``xid`` must check the names of its rows.
+
+        The decoder asks when the transaction begins. The answer is always true after a
+        transaction without rows, because that one may have run any DDL. DDL inside a transaction
+        with rows is looked for only as often as that is cheap.
+        """
 
     def of(self, schema: str, table: str, xid: int) -> Hashable:
-        """Return what stands for a name at committed transaction ``xid``: two equal values mean the same
-        table (or view) of the same replica identity and the same key."""
+        """Return a token for a name at committed transaction ``xid``.
+
+        Two equal tokens mean the same table or view, with the same replica identity and the same
+        key.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderCapabilities:
-    """What a decoder can carry; the kit tests that it does all of it and nothing else.
+    """Declare the messages and values that a decoder can carry.
 
-    ``old_row``: full old tuples under REPLICA IDENTITY FULL. ``old_key``: old keys. ``truncate``,
-    ``logical_messages``, ``origin``: such messages arrive. ``streaming``: in-progress transactions.
-    ``two_phase``: prepared transactions. ``binary``: values in send format. ``unchanged``: an
-    untouched TOAST value is told apart from NULL. ``special_numbers``: NaN and infinities are told
-    apart from NULL. ``relations``: schema changes are announced on the wire. ``filters``: the
-    server applies publications.
+    The conformance kit tests that the decoder carries all of them and nothing else.
     """
 
+    # Updates and deletes carry the old key.
     old_key: bool = True
+    # They carry the full old tuple under REPLICA IDENTITY FULL.
     old_row: bool = True
+    # Truncate messages arrive.
     truncate: bool = False
+    # Messages of pg_logical_emit_message arrive.
     logical_messages: bool = False
+    # The replication origin of a transaction arrives.
     origin: bool = False
+    # Transactions arrive while they are in progress.
     streaming: bool = False
+    # Prepared transactions arrive.
     two_phase: bool = False
+    # Values can be sent in PostgreSQL's send format.
     binary: bool = False
+    # An untouched TOAST value differs from NULL.
     unchanged: bool = True
+    # NaN and infinities differ from NULL.
     special_numbers: bool = True
+    # The wire announces schema changes.
     relations: bool = False
+    # The server applies publications.
     filters: bool = False
     commit_timestamps: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderContext:
-    """What a decoder may know when it is made.
+    """Carry the inputs of a decoder, at its construction.
 
-    ``options`` are the decoder's own validated properties, by name. ``publications`` are the names the
-    source wants (decoders without publications ignore them). ``captures`` tells, for (schema, table),
-    whether the profile wants the table (None: it wants all); a decoder may leave out row changes of other
-    tables early, giving `Skipped` in their place. ``describe`` completes a captured relation from the
-    catalogue (None: whoever uses the relation does): a decoder asks it whenever the server announces the
-    relation in a transaction that has committed, with `Relation.xid` saying which, and gives rows the
-    completed one. Rows of a transaction that may still be aborted have the relation as the wire shows it,
-    and whoever hands them out describes it then. ``relation_at`` is for decoders whose wire names tables
-    and does not tell what they are: what (schema, table) meant for the committed transaction of the third
-    argument, a row of which shows the columns of the fourth, those that it names, with what it says of
-    them (None: ask the catalogue, which shows the present), and ``standings`` whether that holds still
-    (None: nobody knows). ``gone`` tells which of the relations with these OIDs exist no more, and an LSN:
-    transactions that committed after it have no rows of them. ``forget`` is to be called with the OID of
-    each such relation when the decoder lets go of it, and an LSN behind which no row of it commits.
-    ``unsettled`` gives, by OID, the LSN up to which a description holds: at the first transaction that
-    committed after it, the decoder takes the entry out and describes the relation anew. ``text_only``:
-    values are not to be asked for in send format, whatever ``options`` say.
+    A relation of a transaction that may still abort stays as the wire shows it. The stage that
+    delivers its rows after the commit describes the relation then.
     """
 
     server: ServerInfo
     catalogue: Catalogue
+    # The source's publications; decoders without publications ignore them.
     publications: tuple[str, ...] = ()
+    # The decoder's own validated properties, by name.
     options: Mapping[str, object] = field(default_factory=dict)
+    # Return whether the profile captures (schema, table); None: it captures all tables. A decoder
+    # may replace row changes of other tables by `Skipped`, before it decodes them.
     captures: Callable[[str, str], bool] | None = None
+    # Complete a captured relation from the catalogue; None: the stage that uses the relation
+    # does. A decoder calls it for each announcement in a committed transaction, with that
+    # transaction in `Relation.xid`, and gives rows the completed relation.
     describe: Callable[[Relation], Relation] | None = None
+    # For decoders whose wire only names tables: return the table that (schema, table) meant in
+    # the committed transaction of the third argument. The fourth has the columns of one of its
+    # rows, as far as the wire describes them. None: ask the catalogue, which shows the present.
     relation_at: Callable[[str, str, int, Sequence[Column]], Relation | None] | None = None
+    # Whether answers of `relation_at` are still valid; None: unknown.
     standings: NameResolution | None = None
+    # Return the dropped ones of these relation OIDs and an LSN: transactions that committed after
+    # the LSN have no rows of them.
     gone: Callable[[Collection[int]], tuple[frozenset[int], int]] | None = None
+    # A decoder calls it for each dropped relation that it releases, with the OID and an LSN after
+    # which no row of the relation commits.
     forget: Callable[[int, int], None] | None = None
+    # OID → LSN up to which its description is valid. At the first transaction that commits after
+    # the LSN, the decoder removes the entry and describes the relation again.
     unsettled: dict[int, int] = field(default_factory=dict)
+    # The decoder must not ask for values in send format, whatever `options` say.
     text_only: bool = False
 
 
 class Decoder(abc.ABC):
-    """Turns frames into messages. One object per connection; single-threaded; never blocks."""
+    """Turn frames into messages.
+
+    There is one decoder per connection. It is single-threaded and never blocks.
+    """
 
     name: str
     capabilities: DecoderCapabilities
@@ -147,13 +171,16 @@ class Decoder(abc.ABC):
         """Return the options of START_REPLICATION, by name, unquoted."""
 
     def prepare(self, relation: Relation) -> None:
-        """Make what rows of ``relation`` need, before there are any; for whoever looks into it."""
+        """Build the row decoding of ``relation`` before its first row.
+
+        `waltap explain` and the recorder call it; the stream does not.
+        """
 
     @abc.abstractmethod
     def feed(self, frames: Sequence[Frame]) -> list[Message]:
-        """Decode ``frames``, in order; how they are grouped makes no difference.
+        """Decode ``frames``, in order; their grouping makes no difference.
 
-        Raises: DecodeError, and nothing else, for bytes that are not what the plugin promises.
-        Messages of frames before the bad one are lost with it, which is safe: the position did
-        not move.
+        Raises DecodeError, and nothing else, for bytes that break the plugin's protocol. The
+        messages of earlier frames are lost with the bad one. That is safe: the position did not
+        move.
         """

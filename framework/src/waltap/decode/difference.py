@@ -1,4 +1,4 @@
-"""What is different between two versions of a relation, in words. Sans-IO."""
+"""Describe the difference between two versions of a relation. Sans-IO."""
 
 from waltap.decode.relation import Column, Relation
 
@@ -6,13 +6,17 @@ __all__ = ["difference"]
 
 
 def difference(old: Relation, new: Relation) -> list[str]:
-    """Return a line for each difference that people care about, at least one. Columns are known by their
-    numbers where the catalogue told them, else by name."""
+    """Return one line for each difference that a user notices.
+
+    The list has at least one line.
+    """
     found = []
     if old.oid != new.oid:
         found.append("is another table")
     if old.name != new.name:
         found.append(f"was {old.name}")
+    # A column's number survives a rename; its name identifies it only where the catalogue gave no
+    # number.
     before = {_place(column): column for column in old.columns}
     after = {_place(column): column for column in new.columns}
     found += [f"{c.name}: added ({_type(c)})" for p, c in after.items() if p not in before]
@@ -21,10 +25,12 @@ def difference(old: Relation, new: Relation) -> list[str]:
         if place in before:
             found += _of_column(before[place], column)
     before_key, key = old.primary_key, new.primary_key
+    # None means that the catalogue was not asked: that is no change of the key.
     if before_key is not None and key is not None and before_key != key:
         found.append(f"key: {_names(before_key)} → {_names(key)}")
     if old.identity != new.identity:
         found.append(f"replica identity: {old.identity} → {new.identity}")
+    # The server also announces a relation again after a change that no user notices.
     return found or ["described anew"]
 
 
@@ -35,9 +41,11 @@ def _of_column(old: Column, new: Column) -> list[str]:
     if (old.type_oid, old.typmod) != (new.type_oid, new.typmod):
         before, after = _type(old), _type(new)
         text = (
+            # Two modifiers can print alike, so the text names the difference itself.
             f"{before} → {after}" if before != after else f"{after} of another length or precision"
         )
         found.append(f"{new.name}: {text}")
+    # None is not known, so it cannot differ.
     if old.nullable != new.nullable and None not in (old.nullable, new.nullable):
         found.append(f"{new.name}: {'NULL allowed' if new.nullable else 'NOT NULL'}")
     if old.default != new.default:

@@ -1,13 +1,12 @@
-"""Decoder-neutral messages: what an output plugin said, with tuples still undecoded.
+"""Decoder-neutral messages of an output plugin, with tuples still undecoded.
 
-One class per thing that can happen; all are immutable to their readers. They are made once per row,
-so they take no part in garbage collection (``gc=False``) and are not frozen (a frozen Struct costs
-a third more to make): treat them as frozen. LSNs are unsigned 64-bit integers, times are
-microseconds since 1970-01-01 UTC, transaction ids are the wire's 32-bit numbers.
+There is one class per event of the wire; readers must treat objects as immutable. LSNs are
+unsigned 64-bit integers, times are microseconds since 1970-01-01 UTC, transaction ids are the
+wire's 32-bit numbers.
 
-``lsn`` is the WAL start of the frame that carried the message (0 where the server sends none: it is
-never a position). ``xid`` of a change is the (sub)transaction that made it while a transaction is
-streamed in progress, 0 otherwise.
+``lsn`` is the WAL start of the frame that carried the message. It is 0 where the server sends
+none; 0 is never a position. ``xid`` of a change is the (sub)transaction that made it while a
+transaction is streamed in progress, 0 otherwise.
 """
 
 import enum
@@ -44,24 +43,27 @@ __all__ = [
 
 
 class OldTuple(enum.Enum):
-    """What kind of old tuple an update or delete carries."""
+    """Name the kind of old tuple that an update or delete carries."""
 
     NONE = "none"
     KEY = "key"
     FULL = "full"
 
 
+# One message per row: gc=False keeps it out of garbage collection. No class is frozen, because a
+# frozen Struct takes a third longer to make.
 class Begin(msgspec.Struct, gc=False):
-    """A transaction starts; ``commit_lsn`` and ``commit_ts`` are known in advance (0 if not)."""
+    """Start a transaction."""
 
     lsn: int
     xid: int
+    # Known in advance by most plugins, else 0, as is `commit_ts`.
     commit_lsn: int
     commit_ts: int
 
 
 class Origin(msgspec.Struct, gc=False):
-    """The open transaction was replayed from the replication origin ``name``."""
+    """Name the replication origin that the open transaction came from."""
 
     lsn: int
     name: str
@@ -69,14 +71,14 @@ class Origin(msgspec.Struct, gc=False):
 
 
 class RelationSeen(msgspec.Struct, gc=False):
-    """The server announced (or announced again) a relation; rows that follow refer to it."""
+    """Announce a relation, perhaps again; the rows that follow refer to it."""
 
     relation: Relation
     xid: int = 0
 
 
 class Insert(msgspec.Struct, gc=False):
-    """A row was inserted."""
+    """Insert a row."""
 
     relation: Relation
     lsn: int
@@ -85,28 +87,30 @@ class Insert(msgspec.Struct, gc=False):
 
 
 class Update(msgspec.Struct, gc=False):
-    """A row was updated. ``old`` is () when ``old_kind`` is NONE, else as long as ``new``."""
+    """Update a row."""
 
     relation: Relation
     lsn: int
     new: Tuple
+    # () where `old_kind` is NONE, else as long as `new`.
     old: Tuple = ()
     old_kind: OldTuple = OldTuple.NONE
     xid: int = 0
 
 
 class Delete(msgspec.Struct, gc=False):
-    """A row was deleted. ``old`` may be () where the server knows no identity (OldTuple.NONE)."""
+    """Delete a row."""
 
     relation: Relation
     lsn: int
+    # May be () where the server knows no identity (OldTuple.NONE).
     old: Tuple
     old_kind: OldTuple
     xid: int = 0
 
 
 class Truncate(msgspec.Struct, gc=False):
-    """One TRUNCATE statement emptied ``relations``, in the server's order."""
+    """Empty ``relations`` by one TRUNCATE statement, in the server's order."""
 
     relations: tuple[Relation, ...]
     lsn: int
@@ -116,9 +120,10 @@ class Truncate(msgspec.Struct, gc=False):
 
 
 class LogicalMessage(msgspec.Struct, gc=False):
-    """``pg_logical_emit_message``. Not transactional: it stands between transactions."""
+    """Carry a message of ``pg_logical_emit_message``."""
 
     lsn: int
+    # A message that is not transactional is between transactions.
     transactional: bool
     prefix: str
     content: bytes
@@ -126,9 +131,10 @@ class LogicalMessage(msgspec.Struct, gc=False):
 
 
 class Skipped(msgspec.Struct, gc=False):
-    """``count`` changes of relations that are not captured stood here; the decoder left them out.
+    """Count changes of relations that are not captured.
 
-    They count in the index of changes in their transaction, which must not depend on filters.
+    The decoder left the changes out. They still count in the index of changes in their
+    transaction, because the index must not depend on filters.
     """
 
     count: int
@@ -136,17 +142,18 @@ class Skipped(msgspec.Struct, gc=False):
 
 
 class Commit(msgspec.Struct, gc=False):
-    """The open transaction is complete; ``end_lsn`` is the position that may be confirmed."""
+    """Complete the open transaction."""
 
     lsn: int
     commit_lsn: int
+    # The position that the engine may confirm to the server.
     end_lsn: int
     commit_ts: int
     xid: int = 0
 
 
 class StreamStart(msgspec.Struct, gc=False):
-    """A segment of the in-progress transaction ``xid`` starts."""
+    """Start a segment of the in-progress transaction ``xid``."""
 
     lsn: int
     xid: int
@@ -154,7 +161,7 @@ class StreamStart(msgspec.Struct, gc=False):
 
 
 class StreamStop(msgspec.Struct, gc=False):
-    """The open segment ends."""
+    """End the open segment."""
 
     lsn: int
 
@@ -170,9 +177,10 @@ class StreamCommit(msgspec.Struct, gc=False):
 
 
 class StreamAbort(msgspec.Struct, gc=False):
-    """``subxid`` of the streamed transaction ``xid`` rolled back (all of it where they are equal).
+    """Roll back ``subxid`` of the streamed transaction ``xid``.
 
-    Drop everything from the first change of ``subxid`` on: children of it are not listed.
+    All of the transaction rolled back where both ids are equal. Readers drop everything from the
+    first change of ``subxid`` on, because children of it are not listed.
     """
 
     lsn: int
@@ -183,7 +191,7 @@ class StreamAbort(msgspec.Struct, gc=False):
 
 
 class BeginPrepare(msgspec.Struct, gc=False):
-    """A prepared transaction's changes follow."""
+    """Start the changes of a prepared transaction."""
 
     lsn: int
     xid: int
@@ -194,18 +202,19 @@ class BeginPrepare(msgspec.Struct, gc=False):
 
 
 class Prepare(msgspec.Struct, gc=False):
-    """The changes of a prepared transaction are complete; ``end_lsn`` may be confirmed."""
+    """Complete the changes of a prepared transaction."""
 
     lsn: int
     xid: int
     prepare_lsn: int
+    # The position that the engine may confirm to the server.
     end_lsn: int
     prepare_ts: int
     gid: str
 
 
 class CommitPrepared(msgspec.Struct, gc=False):
-    """COMMIT PREPARED of ``gid``."""
+    """Commit the prepared transaction ``gid``."""
 
     lsn: int
     xid: int
@@ -216,7 +225,7 @@ class CommitPrepared(msgspec.Struct, gc=False):
 
 
 class RollbackPrepared(msgspec.Struct, gc=False):
-    """ROLLBACK PREPARED of ``gid``."""
+    """Roll back the prepared transaction ``gid``."""
 
     lsn: int
     xid: int
@@ -228,7 +237,7 @@ class RollbackPrepared(msgspec.Struct, gc=False):
 
 
 class StreamPrepare(msgspec.Struct, gc=False):
-    """A transaction that was streamed in progress has been prepared."""
+    """Prepare a transaction that was streamed in progress."""
 
     lsn: int
     xid: int

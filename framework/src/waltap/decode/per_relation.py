@@ -1,4 +1,4 @@
-"""What a stage made of each relation version, until the relation is gone."""
+"""A stage's cache of one result per relation version."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -7,14 +7,17 @@ from waltap.decode.relation import Relation
 
 __all__ = ["PerRelation"]
 
+# Per relation: endless schema changes of one table must not grow the cache.
 VERSIONS_KEPT = 8
-"""Of one relation; a stream of ever new versions of it must not grow what is kept."""
 
 T = TypeVar("T")
 
 
 class PerRelation(Generic[T]):
-    """Answers about relation versions; ``make`` is called once for each, unless it is one of many."""
+    """Cache the result of ``make`` for each relation version.
+
+    ``make`` runs again for a version that was dropped as one of too many.
+    """
 
     __slots__ = ("_known", "_make", "_versions")
 
@@ -24,7 +27,7 @@ class PerRelation(Generic[T]):
         self._versions: dict[int, list[Relation]] = {}
 
     def of(self, relation: Relation) -> T:
-        """Return what was made of ``relation``, now or before."""
+        """Return the result for ``relation``; make it where it is missing."""
         try:
             return self._known[relation]
         except KeyError:
@@ -33,20 +36,21 @@ class PerRelation(Generic[T]):
             return made
 
     def get(self, relation: Relation) -> T | None:
-        """Return what was made of ``relation`` before."""
+        """Return the cached result for ``relation``, or None."""
         return self._known.get(relation)
 
     def put(self, relation: Relation, made: T) -> None:
-        """Keep ``made`` for ``relation``, in the place of what was made of it before."""
+        """Cache ``made`` for ``relation`` in place of an earlier result."""
         if relation not in self._known:
             versions = self._versions.setdefault(relation.oid, [])
             versions.append(relation)
             if len(versions) > VERSIONS_KEPT:
+                # The oldest version is the least likely to have further rows.
                 del self._known[versions.pop(0)]
         self._known[relation] = made
 
     def forget(self, oid: int) -> None:
-        """Drop the versions of a relation that is gone."""
+        """Drop all versions of a relation that no longer exists."""
         for relation in self._versions.pop(oid, ()):
             del self._known[relation]
 

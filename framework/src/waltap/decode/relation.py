@@ -1,8 +1,7 @@
-"""Relations: what is known of a table at one point of the WAL.
+"""Relations: the definition of a table at one point of the WAL.
 
-A decoder makes a `Relation` from what its wire carries; the connector completes it from the
-catalogue (`Relation.described`). Both are immutable; a schema change makes a new object. Relations
-compare by identity, so that they can key dictionaries in hot paths at the cost of a pointer.
+A decoder makes a `Relation` from its wire; the connector completes it from the catalogue. Both
+are immutable; a schema change makes a new object.
 """
 
 import enum
@@ -13,7 +12,7 @@ __all__ = ["Column", "DataType", "Relation", "TypeKind", "may_change_values", "t
 
 
 class TypeKind(enum.Enum):
-    """How a data type is built (``pg_type.typtype`` and ``typelem``)."""
+    """Name how a data type is built (``pg_type.typtype`` and ``typelem``)."""
 
     BASE = "base"
     ARRAY = "array"
@@ -26,74 +25,76 @@ class TypeKind(enum.Enum):
 
 
 class DataType(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of ``pg_type`` with what it refers to.
-
-    ``element`` is set for arrays, ``base`` and ``base_typmod`` for domains (one step: the base may
-    itself be a domain), ``labels`` for enums in sort order, ``attributes`` for composites as
-    (name, type, typmod); ``attributes_dropped``: it had others, too.
-    """
+    """Carry one row of ``pg_type`` and the types that it refers to."""
 
     oid: int
     schema: str
     name: str
     kind: TypeKind = TypeKind.BASE
+    # Of an array.
     element: "DataType | None" = None
+    # Of a domain, one step: the base may be a domain itself.
     base: "DataType | None" = None
     base_typmod: int = -1
+    # Of an enum, in sort order.
     labels: tuple[str, ...] = ()
     delimiter: str = ","
+    # Of a composite type: (name, type, typmod).
     attributes: tuple[tuple[str, "DataType", int], ...] = ()
+    # The composite type had further attributes.
     attributes_dropped: bool = False
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
-    """One column of a relation version.
+    """Describe one column of a relation version.
 
-    ``in_identity`` is the wire's flag "part of the replica identity". What the wire does not carry
-    is None until the catalogue filled it in: ``data_type``, ``nullable``, ``default`` (the
-    expression as ``pg_get_expr`` prints it), ``comment``.
-    ``number`` is ``pg_attribute.attnum``: it stays when the column is renamed and is never used
-    again. ``missing`` is the text of ``attmissingval``: the value of rows that were there before
-    the column was added with a constant default.
+    A decoder sets the fields that its wire carries. The other ones are None until the catalogue
+    fills them in.
     """
 
     name: str
     type_oid: int
     typmod: int = -1
+    # The wire's flag "part of the replica identity".
     in_identity: bool = False
     data_type: DataType | None = None
     nullable: bool | None = None
+    # The expression as `pg_get_expr` prints it.
     default: str | None = None
     generated: bool = False
     comment: str | None = None
     type_text: str | None = None
+    # `pg_attribute.attnum`: it survives a rename and is never used again.
     number: int | None = None
+    # The text of `attmissingval`: the value of rows that are older than the column, which was
+    # added with a constant default.
     missing: str | None = None
 
 
+# eq=False: relations key dictionaries in hot paths, and hashing by identity costs a pointer.
 class Relation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A table (or partition root) at one point of the WAL.
-
-    ``identity`` is ``pg_class.relreplident``: d default, n nothing, f full, i index, and what
-    other servers have besides. ``primary_key`` has column names in key order, or the columns of the unique
-    index that stands in for it; None until the catalogue was asked, () when there is no key.
-    ``topic`` is set by a transform that routes the table's records elsewhere. ``xid`` is the
-    transaction that the wire announced the relation in, until it is described: the catalogue shows
-    what that transaction did once it is visible. 0: not known. ``wire_key`` is the primary key where
-    the wire tells it beside the flags, its columns in any order, () when there is none; None where it
-    does not tell. Of a described relation it is the primary key, () without one, where ``primary_key`` is
-    another index's. ``usable_index`` names a unique index that the replica identity could be.
-    """
+    """Describe a table, or a partition root, at one point of the WAL."""
 
     oid: int
     schema: str
     table: str
     columns: tuple[Column, ...]
+    # `pg_class.relreplident`: d default, n nothing, f full, i index. Other servers have further
+    # letters.
     identity: str = "d"
+    # Column names in key order, or the columns of the unique index that replaces the key. None
+    # until the catalogue was asked, () without a key.
     primary_key: tuple[str, ...] | None = None
+    # Set by a transform that routes the table's records to another topic.
     topic: str | None = None
+    # The transaction in which the wire announced the relation, until the relation is described;
+    # 0: not known. The catalogue shows that transaction's DDL once it is visible.
     xid: int = 0
+    # The primary key where the wire sends it apart from the flags, in any order; () without a
+    # key, None where the wire does not say. In a described relation it is the primary key, ()
+    # without one, where `primary_key` comes from another index.
     wire_key: tuple[str, ...] | None = None
+    # A unique index that could be the replica identity.
     usable_index: str | None = None
 
     @property
@@ -102,7 +103,7 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return f"{self.schema}.{self.table}"
 
     def same_shape(self, other: "Relation") -> bool:
-        """Tell whether ``other`` decodes and renders exactly as this relation does."""
+        """Return whether ``other`` decodes and renders exactly like this relation."""
         return (
             self.oid == other.oid
             and self.schema == other.schema
@@ -116,7 +117,10 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def type_name(column: Column) -> str:
-    """Return the catalogue's name, which snapshots have, too: the wire calls a domain as its base."""
+    """Return the type's name in the catalogue.
+
+    The wire and snapshots agree on this name; the wire's own OID of a domain is its base type's.
+    """
     kind = column.data_type
     if kind is None:
         return column.type_text or f"oid {column.type_oid}"
@@ -124,27 +128,36 @@ def type_name(column: Column) -> str:
 
 
 def may_change_values(before: tuple[str, int], now: tuple[str, int]) -> bool:
-    """Tell whether an ALTER TABLE between two types, each `type_name` and modifier, may have rewritten
-    values of rows that no change tells of."""
+    """Return whether an ALTER TABLE may have rewritten values silently.
+
+    No change event tells a reader of such a rewrite. ``before`` and ``now`` are the column's
+    types, each `type_name` and modifier.
+    """
     (name, old), (new_name, new) = before, now
     if name != new_name and not _other_names(name, new_name):
         return True
     if new in {old, -1}:
         return False
+    # A modifier of numeric packs precision and scale, so its size says nothing.
     if new_name == "numeric" and old >= 4:
         (whole, scale), (now_whole, now_scale) = _digits(old), _digits(new)
         return now_scale < scale or now_whole < whole
+    # Any limit after none, or a smaller one, may truncate.
     return old == -1 or new < old
 
 
 def _other_names(one: str, other: str) -> bool:
-    """Tell whether both may be one type that a user made, by its names of earlier versions: without its
-    schema, of snapshots, and that of its base, of the wire, where it is a domain."""
+    """Return whether both names may mean one user-defined type.
+
+    Earlier versions recorded other names: snapshots left out the schema, and the wire named a
+    domain by its base type.
+    """
     if one.startswith("pg_catalog.") or other.startswith("pg_catalog."):
         return True
     return one.partition(".")[2] == other or other.partition(".")[2] == one
 
 
 def _digits(typmod: int) -> tuple[int, int]:
+    # The server's packing: VARHDRSZ (4) + precision << 16 | scale, an 11-bit field.
     precision, scale = ((typmod - 4) >> 16) & 0xFFFF, (typmod - 4) & 0x7FF
     return precision - scale, scale

@@ -1,4 +1,7 @@
-"""Names of relations as people write them: ``schema.table``, parts quoted as in SQL where they need it."""
+"""Names of relations as users write them.
+
+A name is ``schema.table``; parts are quoted as in SQL where they need it.
+"""
 
 import re
 
@@ -8,7 +11,10 @@ PART = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
 
 
 def name_parts(text: str) -> list[str]:
-    """Return the parts that dots outside quotes separate, unquoted; [] when they cannot be told."""
+    """Return the unquoted parts between the dots outside quotes.
+
+    The list is empty where ``text`` is not a well-formed name.
+    """
     parts, at = [], 0
     while match := PART.match(text, at):
         parts.append((match[1] or match[2]).replace('""', '"'))
@@ -22,12 +28,10 @@ def name_parts(text: str) -> list[str]:
 
 
 def schema_and_table(text: str) -> tuple[str, str] | None:
-    """Return (schema, table); None when ``text`` does not have both.
-
-    Without quotes the first dot parts them: a table may have dots in its name.
-    """
+    """Return (schema, table), or None when ``text`` lacks one of them."""
     parts = name_parts(text) if '"' in text else []
     if len(parts) == 2:
         return parts[0], parts[1]
+    # Without quotes the first dot separates: a table may have dots in its name.
     schema, _, table = text.partition(".")
     return (schema, table) if schema and table else None

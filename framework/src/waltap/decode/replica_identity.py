@@ -1,7 +1,8 @@
-"""Replica identity as semantics: what an old tuple means. Sans-IO.
+"""Replica identity: the meaning of an old tuple. Sans-IO.
 
-PostgreSQL's identities and those of other servers differ only in the answers given here; everybody asks
-(`waltap.events.Identities` gives whom), nobody looks at the identity's letter.
+The identities of PostgreSQL and of other servers differ only in the answers given here. All
+stages ask these classes, through `waltap.events.Identities`; no stage reads the identity's
+letter.
 """
 
 import abc
@@ -16,7 +17,7 @@ __all__ = ["IdentityWarning", "ReplicaIdentity", "RowImages"]
 
 @dataclass(frozen=True, slots=True)
 class IdentityWarning:
-    """Something a user should know of one table before streaming starts, and the SQL to fix it."""
+    """Warn a user about one table, with the SQL that fixes it."""
 
     relation: str
     what: str
@@ -25,56 +26,67 @@ class IdentityWarning:
 
 @dataclass(slots=True)
 class RowImages:
-    """What an update or delete says of a row, all tuples in relation order.
+    """Hold the row images of an update or delete, in relation order.
 
-    ``before`` is None where the event has none. Columns that an image does not have are ABSENT,
-    values that the server left out are UNCHANGED. ``old_key`` is the tuple to take the old key from,
-    None when the key is known not to have changed (or cannot be seen to have).
+    Columns that an image does not have are ABSENT; values that the server left out are UNCHANGED.
     """
 
+    # None where the event has no old row.
     before: Tuple | None
     after: Tuple | None
+    # The tuple to take the old key from. None when the key did not change, or when a change of
+    # the key cannot be seen.
     old_key: Tuple | None
 
 
 class ReplicaIdentity(abc.ABC):
-    """The meaning of one replica identity for one relation version; made once per version."""
+    """Interpret one replica identity for one relation version.
+
+    There is one object per version.
+    """
 
     name: str
+    # A clause for `waltap plan`: the old values that updates and deletes carry.
     before: str = ""
-    """What events of updates and deletes tell of the row as it was, in a clause: for whoever plans."""
+    # Updates may lack any column except the key, also columns that are never NULL.
     partial: bool = False
-    """Updates may lack any column but the key's, also one that is never NULL."""
 
     def __init__(self, relation: Relation) -> None:
         self.relation = relation
 
     @property
     def identifying(self) -> tuple[int, ...]:
-        """Return the indexes of the columns by which old and new images of a row are known, the primary
-        key unless the identity holds others; () when only a whole row is."""
+        """Return the indexes of the columns that identify a row.
+
+        They are the primary key, unless the identity holds other columns. () means that only the
+        whole row identifies it.
+        """
         places = {column.name: index for index, column in enumerate(self.relation.columns)}
         return tuple(places[name] for name in self.relation.primary_key or () if name in places)
 
     @abc.abstractmethod
     def update(self, message: Update) -> RowImages:
-        """Return the images of an update. ``after`` has values of ``before`` for UNCHANGED columns
-        wherever the identity carries them.
+        """Return the images of an update.
 
-        An update without an old tuple is its new row and no more, whatever the identity: nobody need
-        ask about those.
+        ``after`` has values of ``before`` for UNCHANGED columns wherever the identity carries
+        them. Callers need not ask about an update without an old tuple: under every identity it
+        is its new row and nothing else.
         """
 
     @abc.abstractmethod
     def delete(self, message: Delete) -> RowImages | None:
-        """Return the images of a delete; None when it identifies no row (the event is dropped)."""
+        """Return the images of a delete, or None when it identifies no row.
+
+        The engine drops an event without a row.
+        """
 
     @classmethod
     def warnings(cls, relation: Relation) -> list[IdentityWarning]:
-        """Return what its owner should know of ``relation`` under this identity.
+        """Return the warnings for the owner of ``relation`` under this identity.
 
-        Asked when a start captures the table, and when the server announces it in another shape;
-        `waltap doctor` and the log tell each warning once. ``relation`` is described. ``what`` is a
-        clause that follows the table's name; what the publication makes of it is told beside it.
+        The engine asks when a start captures the table, and when the server announces it in
+        another shape. `waltap doctor` and the log show each warning once. ``relation`` is
+        described. `IdentityWarning.what` is a clause that follows the table's name; the effect of
+        the publication is shown next to it.
         """
         return []

@@ -1,13 +1,14 @@
-"""Text of output plugins that send it as the database stores it, in the encoding of the database.
+"""Encodings of text that output plugins send unconverted.
 
-Encodings of one byte a character are converted here: Python's tables are the server's, which a test
-holds against each other. Of those with more bytes the tables differ, so none is converted.
+Such plugins send text in the encoding of the database.
 """
 
 from collections.abc import Mapping
 
 __all__ = ["SINGLE_BYTE", "codec_of", "is_converted"]
 
+# PostgreSQL's name → Python's. Only encodings of one byte a character: for these Python's tables
+# equal the server's, which a test verifies. For encodings of more bytes the tables differ.
 SINGLE_BYTE: Mapping[str, str] = {
     **{
         f"LATIN{n}": f"iso8859-{part}"
@@ -18,16 +19,16 @@ SINGLE_BYTE: Mapping[str, str] = {
     "KOI8R": "koi8-r",
     "KOI8U": "koi8-u",
 }
-"""PostgreSQL's name to Python's."""
 
+# SQL_ASCII is unknown bytes: the server converts nothing, so text counts as UTF-8.
 _AS_IT_IS = frozenset(("UTF8", "SQL_ASCII"))
 
 
 def is_converted(encoding: str) -> bool:
-    """Tell whether text of a database in ``encoding`` can be read."""
+    """Return whether text of a database in ``encoding`` can be read."""
     return encoding in _AS_IT_IS or encoding in SINGLE_BYTE
 
 
 def codec_of(encoding: str) -> str | None:
-    """Return Python's codec for text to be converted, None for what counts as UTF-8."""
+    """Return Python's codec for ``encoding``, or None for UTF-8."""
     return SINGLE_BYTE.get(encoding)

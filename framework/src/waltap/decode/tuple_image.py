@@ -1,13 +1,15 @@
-"""The tuple: a row's column values as the server sent them, in relation order.
+"""The tuple: a row's column values as the server sent them.
 
-A value is one of
-  str        PostgreSQL's text output (the one form every decoder can give, whatever its wire),
-  bytes      PostgreSQL's binary send format (pgoutput with ``binary``),
-  None       SQL NULL,
-  UNCHANGED  a value that the server did not send because the update did not touch it (TOAST, or any
-             column under an identity that sends what was written alone),
+Values are in relation order. A value is one of
+
+  str        PostgreSQL's text output (the one form every decoder can give, whatever its wire);
+  bytes      PostgreSQL's binary send format (pgoutput with ``binary``);
+  None       SQL NULL;
+  UNCHANGED  a value that the server did not send because the update did not touch it (TOAST, or
+             any column under an identity that sends only the written columns);
   ABSENT     a column that this image does not have at all (a key-only old tuple).
-Nothing may fold two of these into one.
+
+No code may merge two of these into one.
 """
 
 import enum
@@ -17,7 +19,7 @@ __all__ = ["ABSENT", "UNCHANGED", "MissingValue", "Tuple", "Value"]
 
 
 class MissingValue(enum.Enum):
-    """The two ways in which a value is not there, neither of which is NULL."""
+    """Name the two kinds of missing value, neither of which is NULL."""
 
     UNCHANGED = "unchanged"
     ABSENT = "absent"
@@ -26,6 +28,7 @@ class MissingValue(enum.Enum):
         return self.name
 
 
+# Literal types let mypy narrow a `Value` by identity.
 UNCHANGED: Final[Literal[MissingValue.UNCHANGED]] = MissingValue.UNCHANGED
 ABSENT: Final[Literal[MissingValue.ABSENT]] = MissingValue.ABSENT
 
