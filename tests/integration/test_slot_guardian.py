@@ -12,6 +12,7 @@ from waltap.slot_monitor.errors import SlotGivenUp
 from waltap.slot_monitor.health import SlotHealth
 from waltap.notifications.notification import Notification
 from waltap.offsets.gaps import CaptureGap, GapCertificates
+from waltap.pipeline.repair import GapRepair
 from waltap.source.position import parse_lsn
 from waltap_postgres.errors import SlotInvalidated
 
@@ -222,7 +223,8 @@ def test_a_slot_that_is_dropped_says_exactly_what_is_lost(pipeline: PipelineRig)
     assert "waltap repair FILE" in str(ended.value)
 
 
-def test_a_slot_that_the_server_gave_up_names_the_reason(pipeline: PipelineRig) -> None:
+@pytest.mark.parametrize("way", ["repair", "snapshot"])
+def test_a_slot_that_the_server_gave_up_names_the_reason(pipeline: PipelineRig, way: str) -> None:
     database = pipeline.database
     pipeline.catch_up()
     before = pipeline.offset()
@@ -247,11 +249,16 @@ def test_a_slot_that_the_server_gave_up_names_the_reason(pipeline: PipelineRig) 
     with pytest.raises(SlotInvalidated):  # also without an offset
         pipeline.run()
     pipeline.offset_file.write_bytes(kept)
-    pipeline.catch_up(**{"snapshot.mode": "when_needed"})
+    if way == "repair":
+        host, _ = pipeline.host()
+        GapRepair(pipeline.profile(host), host).run(lambda: 1_700_000_000_000)
+        pipeline.catch_up()
+    else:
+        pipeline.catch_up(**{"snapshot.mode": "when_needed"})
     status = "SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s"
     assert database.execute(status, pipeline.slot) == [("reserved",)]
     (gap,) = gaps(pipeline)
-    assert (gap.open, gap.by) == (False, "snapshot")
+    assert (gap.open, gap.by) == (False, way)
     assert gap.reread["public.t"].rows == 2
 
 

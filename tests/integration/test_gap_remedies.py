@@ -1,0 +1,127 @@
+"""Remedies that take several steps, carried out as they are printed: what a publication or a destination lacked
+for a while, and a table that somebody writes to."""
+
+import subprocess
+import sys
+
+import pytest
+from waltap.offsets.gaps import GapCertificates
+from waltap.pipeline.new_tables import TablesNotStreamed
+from waltap_postgres.errors import TableLocked
+
+from tests.harness.pipeline import PipelineRig
+from tests.harness.servers.postgres import queries
+
+COPY = "SELECT pg_copy_logical_replication_slot(%s, %s)"
+
+
+@pytest.fixture
+def pipeline(pipeline: PipelineRig) -> PipelineRig:
+    """A pipeline into another schema of its database, that has run."""
+    pipeline.database.execute("CREATE SCHEMA replica; CREATE TABLE t (id int PRIMARY KEY)")
+    pipeline.database.execute("INSERT INTO t VALUES (1), (2)")
+    pipeline.settings |= {
+        "sink.type": "sql",
+        "sink.url": pipeline.database.dsn,
+        "sink.table.name.format": "replica.{table}",
+        "sink.position.table": "replica.waltap_position",
+        "schema.include.list": "public",
+    }
+    return pipeline
+
+
+def done(pipeline: PipelineRig, *words: str) -> str:
+    found = pipeline.command(*words)
+    assert found.returncode == 0, found.stderr
+    return found.stderr
+
+
+def run(pipeline: PipelineRig) -> str:
+    return done(pipeline, "run", "FILE", "--until-idle", "0.3")
+
+
+def test_rows_that_a_repair_leaves_are_removed_by_the_sql_of_verify(pipeline: PipelineRig) -> None:
+    run(pipeline)
+    pipeline.database.execute("SELECT pg_drop_replication_slot(%s)", pipeline.slot)
+    pipeline.database.execute("DELETE FROM t WHERE id > 1")
+    left = pipeline.command("repair", "FILE")
+    assert left.returncode != 0
+    assert "WT-6402" in left.stderr + left.stdout
+    command = [sys.executable, "-m", "waltap", "run", str(pipeline.file())]
+    with subprocess.Popen(command, cwd=pipeline.folder, stderr=subprocess.DEVNULL) as running:
+        compared = pipeline.command("verify", "FILE")
+        running.terminate()
+    assert compared.returncode == 1, compared.stdout
+    (place,) = pipeline.folder.rglob("differences/*.sql")
+    pipeline.database.psql(place.read_text())
+    done(pipeline, "repair", "FILE")
+    run(pipeline)
+    assert pipeline.database.execute("SELECT id FROM replica.t") == [(1,)]
+
+
+def test_a_table_that_a_publication_lacked_for_a_while_is_added_and_repaired(
+    pipeline: PipelineRig,
+) -> None:
+    database = pipeline.database
+    database.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    database.execute("CREATE PUBLICATION mine FOR TABLE t, other")
+    pipeline.settings |= {
+        "publication.name": "mine",
+        "publication.autocreate.mode": "disabled",
+    }
+    run(pipeline)
+    database.execute("ALTER PUBLICATION mine DROP TABLE t; INSERT INTO t VALUES (7)")
+    run(pipeline)
+    (told,) = pipeline.folder.rglob("gaps/*.txt")
+    assert "WT-2048" in told.read_text()
+    (query,) = queries(TablesNotStreamed.remedy)
+    assert ("mine", "public", "t") not in {row[:3] for row in database.execute(query)}
+    database.execute("ALTER PUBLICATION mine ADD TABLE t")
+    done(pipeline, "repair", "FILE")
+    assert database.execute("SELECT 1 FROM replica.t WHERE id = 7")
+    run(pipeline)
+    assert not GapCertificates(told.parent.parent).open()
+
+
+def test_changes_are_streamed_again_where_the_slot_was_restored_with_the_destination(
+    pipeline: PipelineRig,
+) -> None:
+    database, slot, then = pipeline.database, pipeline.slot, f"{pipeline.slot[:50]}_then"
+    run(pipeline)
+    database.execute(COPY, slot, then)
+    database.execute("INSERT INTO t VALUES (98)")
+    run(pipeline)
+    database.execute("CREATE TABLE replica.then AS SELECT * FROM replica.waltap_position")
+    database.execute("INSERT INTO t VALUES (99)")
+    run(pipeline)
+    database.execute(
+        "DELETE FROM replica.t WHERE id = 99; TRUNCATE replica.waltap_position;"
+        "INSERT INTO replica.waltap_position SELECT * FROM replica.then"
+    )
+    database.execute("SELECT pg_drop_replication_slot(%s)", slot)
+    database.execute(COPY, then, slot)
+    database.execute("SELECT pg_drop_replication_slot(%s)", then)
+    refused = pipeline.command("run", "FILE", "--until-idle", "0.3")
+    assert refused.returncode != 0
+    words = " ".join(refused.stderr.replace("│", " ").split())
+    assert "WT-5003" in words
+    lsn = words.partition("`waltap offsets set FILE ")[2].partition("`")[0]
+    done(pipeline, "offsets", "set", "FILE", lsn, "--yes")
+    run(pipeline)
+    assert database.execute("SELECT 1 FROM replica.t WHERE id = 99")
+
+
+def test_a_writer_keeps_a_table_from_being_added_and_is_named(pipeline: PipelineRig) -> None:
+    pipeline.settings["snapshot.lock.timeout.ms"] = 100
+    run(pipeline)
+    pipeline.database.execute("CREATE TABLE fresh (id int PRIMARY KEY)")
+    add = "tables", "add", "FILE", "public.fresh"
+    with pipeline.database.connect(autocommit=False) as writer:
+        writer.execute("INSERT INTO fresh VALUES (1)")
+        refused = pipeline.command(*add)
+        assert refused.returncode != 0
+        assert "WT-2024" in refused.stdout + refused.stderr
+        (query,) = queries(TableLocked.remedy)
+        assert writer.info.backend_pid in {pid for pid, _ in pipeline.database.execute(query)}
+        writer.commit()
+    done(pipeline, *add)
