@@ -1,4 +1,4 @@
-"""Stage 3: messages to transactions of changes. Sans-IO."""
+"""Assemble messages into transactions of changes. Sans-IO."""
 
 from waltap.transactions.row_block import RowBlock
 from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart

@@ -1,24 +1,28 @@
-"""Messages to transactions: holds what has not committed, drops what was delivered before.
+"""Assemble messages into transactions and drop those that were delivered.
 
-Theory of operation. An ordinary transaction's changes are handed out as they come: its commit LSN
-stands in its begin, so parts of it have a position before it is complete. Everything else waits in a
-spool (spill.py) until its fate is known:
+Theory of operation. The changes of an ordinary transaction are handed out as they come: its begin
+has the commit LSN, so parts of it have a position before it is complete. All other changes wait
+in a buffer (spill.py) until the fate of their transaction is known:
 
-- a transaction streamed in progress, until Stream Commit; an abort drops it, the abort of a
-  subtransaction cuts it;
-- a prepared transaction, until COMMIT PREPARED (policy ``commit``), durably on disk, because the
-  server does not send its rows again once the end of its PREPARE is confirmed. With the policy
-  ``prepare`` it is delivered at PREPARE, which is kept in mind until it is decided (early_delivery.py):
-  when the policy is ``commit`` by then, its commit is delivered without rows. A transaction whose PREPARE
-  ends at `resume` or before, although it comes now, was prepared before the slot decoded two-phase: the
-  server sends all of it at COMMIT PREPARED, and sends it again until that is confirmed. It is delivered
-  there, whatever the policy;
-- a transaction whose begin does not tell the commit LSN (decoderbufs, wal2json).
+- a transaction streamed in progress, until Stream Commit. An abort drops it; the abort of a
+  subtransaction truncates its buffer;
+- a prepared transaction, until COMMIT PREPARED (policy ``commit``). It waits durably on disk,
+  because the server does not send its rows again once the end of its PREPARE is confirmed;
+- a transaction whose begin lacks the commit LSN (decoderbufs, wal2json).
 
-Large ones are released in parts, a bounded number of them per call (`TransactionAssembler.backlog`).
+Under the policy ``prepare`` a prepared transaction is delivered at PREPARE. Its delivery is
+recorded until the transaction is decided (prepared_delivery.py). If the policy is ``commit`` by
+then, the commit is delivered without rows.
 
-The index of a change in its transaction counts every change the server sent and did not take back,
-whether or not it is captured, so that a stored position means the same under another filter.
+A PREPARE that ends at or before `resume` comes from a time before the slot decoded two-phase. The
+server sends such a transaction at COMMIT PREPARED, and again until that is confirmed. It is
+delivered there, under either policy.
+
+Large transactions are released in parts, a bounded number of them per call
+(`TransactionAssembler.backlog`).
+
+The index of a change in its transaction counts every change that the server sent and did not take
+back, captured or not. So a stored position means the same under another filter.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -59,8 +63,8 @@ __all__ = ["PreparedTransactionLost", "TransactionAssembler", "TwoPhasePolicy"]
 
 TwoPhasePolicy = Literal["commit", "prepare"]
 
+# In the spill folder: transactions that were delivered at PREPARE and are undecided.
 EARLY: Final = "delivered-at-prepare.json"
-"""In the spill folder: prepared transactions that were delivered and are undecided."""
 
 ROLLED_BACK: Final = (
     "prepared transaction %r was rolled back after its rows had been delivered at PREPARE, as "
@@ -75,7 +79,7 @@ _ROWS = frozenset((Insert, Update, Delete, Truncate))
 
 
 class PreparedTransactionLost(WaltapError):
-    """COMMIT PREPARED came for a transaction whose rows were received and are no longer here."""
+    """COMMIT PREPARED came for a transaction whose received rows are missing."""
 
     code = "WT-3102"
     remedy = (
@@ -87,19 +91,22 @@ class PreparedTransactionLost(WaltapError):
 
 
 class TransactionAssembler:
-    """Turns the messages of one session into parts of transactions. Single-threaded.
+    """Turn the messages of one session into parts of transactions.
 
-    ``resume`` is the position to go on from: what lies before it is dropped. ``previous_end_lsn`` is
-    the end LSN of what was delivered last, for `TransactionPart.previous_end_lsn`. Beyond
-    ``spill_memory_bytes``, what waits goes to files in ``spill_dir`` (None: memory only; then
-    prepared transactions do not survive a restart, and hold back what may be confirmed). ``describe``
-    completes relations that came before their transaction had committed, when its rows are handed out.
-    ``warn`` is given a text and the GID when the fate of a prepared transaction is not that of its rows.
+    Single-threaded. The assembler drops all changes before ``resume``. ``previous_end_lsn`` is
+    the end LSN of the last delivered transaction, for `TransactionPart.previous_end_lsn`.
+    ``describe`` completes relations that were announced before their transaction had committed,
+    when the rows are handed out. ``warn`` gets a text and the GID when a prepared transaction's
+    fate differs from that of its delivered rows.
 
-    A non-transactional logical message is a part of its own and counts as a commit at its LSN,
-    also for itself, as in Debezium.
+    Beyond ``spill_memory_bytes``, waiting changes go to files in ``spill_dir``. None keeps them
+    in memory only: then prepared transactions do not survive a restart, and they hold back
+    `confirmable`.
 
-    Raises: SpillFailed, PreparedTransactionLost, and DecodeError for messages in an order that no
+    A non-transactional logical message is a part by itself and counts as a commit at its LSN, as
+    in Debezium.
+
+    Raises SpillFailed, PreparedTransactionLost, and DecodeError for messages in an order that no
     decoder may produce.
     """
 
@@ -127,6 +134,7 @@ class TransactionAssembler:
         self._release: Iterator[TransactionPart] | None = None
         self._queue: list[Message] = []
         for record, decided, spool in self._area.recover():
+            # The position contains the commit, so the server does not send it again.
             if decided is not None and decided <= resume.end_lsn:
                 spool.discard()
             else:
@@ -139,75 +147,85 @@ class TransactionAssembler:
 
     @property
     def backlog(self) -> bool:
-        """Tell whether more parts are ready: call ``feed(())`` before receiving anything."""
+        """Return whether more parts are ready.
+
+        The engine then calls ``feed(())`` before it receives anything.
+        """
         return self._release is not None or bool(self._queue)
 
     @property
     def open_transactions(self) -> int:
-        """Return how many transactions have begun and have neither ended nor aborted."""
+        """Return the number of transactions that began and did not end."""
         current = self._begun is not None or self._open is not None
         return len(self._streams) + len(self._prepared) + current
 
     @property
     def held_bytes(self) -> int:
-        """Return the size of what is kept until its transaction is decided or delivered."""
+        """Return the size of all changes that wait for their transaction."""
         return self._area.bytes
 
     @property
     def spilled_bytes(self) -> int:
-        """Return how much of that is in files."""
+        """Return the part of `held_bytes` that is in files."""
         return self._area.bytes - self._area.memory_bytes
 
     @property
     def idle(self) -> bool:
-        """Tell whether everything that committed has been handed out.
+        """Return whether every committed transaction has been handed out.
 
-        Then, and when that is durable, the server's idle LSN may be confirmed. Transactions
-        streamed in progress do not stand against it: they commit later, and are sent again.
+        The engine may then confirm the server's idle LSN, once the delivered parts are durable.
+        Transactions streamed in progress do not prevent that: they commit later, and the server
+        sends them again.
         """
         return self._open is None and self._begun is None and not self.backlog
 
     @property
     def undecided(self) -> list[str]:
-        """Return the GIDs of prepared transactions whose rows were handed out and which nobody has
-        decided on: what they did is not to be seen in the database."""
+        """Return the GIDs of delivered prepared transactions without a decision.
+
+        Queries of the database do not see their changes.
+        """
         return self._early.undecided()
 
     def secure(self) -> None:
-        """Make durable what a later run must know of the parts that were handed out so far; to be
-        called before anything makes a position durable that contains them."""
+        """Make durable the records that a later run needs.
+
+        The engine must call it before it makes a position durable that contains the parts handed
+        out so far.
+        """
         with self._area.guarded():
             self._early.keep()
 
     def confirmable(self, end_lsn: int) -> int:
-        """Return how far the server may be told that all is durable, when ``end_lsn`` is.
+        """Return the LSN that the engine may confirm when ``end_lsn`` is durable.
 
-        To be called after everything up to ``end_lsn`` became durable: files of prepared
-        transactions that were decided before are removed, those of others written again where
-        somebody deleted them. Less than ``end_lsn`` comes back only where prepared transactions wait
-        in memory alone.
+        The engine calls it after everything up to ``end_lsn`` became durable. The result is less
+        than ``end_lsn`` only where prepared transactions wait in memory alone.
         """
+        # The server will not send these rows again, so deleted files are written again first.
         self._area.look_after()
         with self._area.guarded():
             self._early.keep()
             self._early.passed(end_lsn)
+        # Their commit is durable: a restart needs their files no longer.
         while self._decided and self._decided[0][0] <= end_lsn:
             self._decided.pop(0)[1].discard()
+        # A crash would lose them, so the server must keep their WAL.
         if self._area.folder is None and self._prepared:
             return min(end_lsn, *(lsn for lsn, _ in self._prepared.values()))
         return end_lsn
 
     def close(self) -> None:
-        """Remove the files that are of no use to a later run; may be called twice."""
+        """Remove the files that a later run cannot use; may be called twice."""
         self._area.close()
 
     # --- feed ------------------------------------------------------------------------------------
 
     def feed(self, messages: Iterable[Message]) -> list[TransactionPart]:
-        """Return what can be delivered after ``messages``, in commit order.
+        """Return the parts that are ready after ``messages``, in commit order.
 
-        A transaction still open at the end is handed out as an incomplete part. While `backlog` is
-        true, more is ready than this call returned.
+        A transaction still open at the end is handed out as an incomplete part. While `backlog`
+        is true, more is ready than this call returned.
         """
         parts: list[TransactionPart] = []
         if self.backlog:
@@ -219,6 +237,7 @@ class TransactionAssembler:
         source = iter(messages)
         for message in source:
             kind = type(message)
+            # The hot path: one set lookup and one bound append per row.
             if kind in _ROWS:
                 append(message)  # type: ignore[arg-type]
             else:
@@ -228,6 +247,7 @@ class TransactionAssembler:
                     self._queue = list(source)
                     return parts
         if self._open is not None:
+            # An open transaction must not wait for its commit: it may be larger than memory.
             self._open.hand_out(parts, self._previous)
             self._append = self._open.append()
         elif self._spool is not None:
@@ -236,7 +256,7 @@ class TransactionAssembler:
         return parts
 
     def _released(self, parts: list[TransactionPart]) -> bool:
-        """Move parts of the spool that is being released to ``parts``; tell whether all are out."""
+        """Move parts of the released buffer to ``parts``; return whether all are out."""
         assert self._release is not None
         budget = PART_CHANGES
         for part in self._release:
@@ -251,6 +271,7 @@ class TransactionAssembler:
 
     def _begin(self, message: Begin, _parts: list[TransactionPart]) -> None:
         self._between(message)
+        # Its position is unknown until the commit, so its changes wait in a buffer.
         if not message.commit_lsn:
             self._begun = message
             self._hold(self._area.spool(0), message.lsn)
@@ -259,6 +280,7 @@ class TransactionAssembler:
         begun = self._open = OpenTransaction(message)
         if message.commit_lsn < resume.end_lsn:
             begun.dropped = True
+        # The last run delivered the first changes of this transaction.
         elif message.commit_lsn == resume.commit_lsn:
             begun.skip = begun.first_index = resume.index
             begun.starts = not resume.index
@@ -296,6 +318,7 @@ class TransactionAssembler:
             self._append(message)
             return
         self._between(message)
+        # Its LSN is its commit: a resume position that contains it says that it was delivered.
         lsn = message.lsn
         if lsn <= self._resume.end_lsn:
             return
@@ -315,12 +338,13 @@ class TransactionAssembler:
     def _skipped(self, message: Skipped, _parts: list[TransactionPart]) -> None:
         if self._open is not None:
             self._open.pass_over(message.count)
+            # The last change to skip may be among those, which ends the dropping.
             self._append = self._open.append()
         else:
             self._append(message)
 
     def _relation(self, message: RelationSeen, _parts: list[TransactionPart]) -> None:
-        """Pass over an announcement: every change names its relation."""
+        """Ignore an announcement: every change names its relation."""
 
     # --- streamed transactions -------------------------------------------------------------------
 
@@ -383,9 +407,12 @@ class TransactionAssembler:
         message: Prepare | StreamPrepare,
         parts: list[TransactionPart],
     ) -> None:
-        """Deliver a prepared transaction, or keep it until it is decided, as the policy says; one
-        whose first rows were delivered here already goes on here."""
+        """Deliver a prepared transaction, or keep it until it is decided.
+
+        The policy decides.
+        """
         late = message.end_lsn <= self._resume.end_lsn
+        # An earlier run delivered the first rows at PREPARE, so the others follow here.
         begun = self._resume.index and message.prepare_lsn == self._resume.commit_lsn
         if (self._policy == "prepare" or begun) and not late:
             self._early.note(message.xid, message.gid, message.end_lsn)
@@ -422,8 +449,11 @@ class TransactionAssembler:
         )
 
     def _commit_without_rows(self, message: CommitPrepared, parts: list[TransactionPart]) -> None:
-        """Deliver the commit of a transaction whose rows are not here: they were delivered at PREPARE,
-        or are lost. Under the policy ``prepare`` nothing is delivered at a commit."""
+        """Deliver a commit whose rows were delivered at PREPARE.
+
+        Rows that were never delivered are lost. Under the policy ``prepare`` nothing is delivered
+        at a commit.
+        """
         gid, end_lsn = message.gid, message.end_lsn
         known = self._early.decide(message.xid, gid, end_lsn)
         if end_lsn <= self._resume.end_lsn:
@@ -458,7 +488,7 @@ class TransactionAssembler:
     # --- spools ----------------------------------------------------------------------------------
 
     def _hold(self, spool: TransactionBuffer, lsn: int) -> None:
-        """Let the changes that follow go to ``spool``."""
+        """Direct the following changes to ``spool``."""
         spool.begin_lsn = spool.begin_lsn or lsn
         self._spool = spool
         self._append = spool.tail.append
@@ -482,7 +512,7 @@ class TransactionAssembler:
         end_lsn: int,
         prepared: bool = False,
     ) -> None:
-        """Hand out the transaction in ``spool``, which has committed."""
+        """Hand out the committed transaction in ``spool``."""
         if end_lsn <= self._resume.end_lsn:
             spool.discard()
             return
@@ -500,6 +530,8 @@ class TransactionAssembler:
             origin=spool.origin,
             origin_lsn=spool.origin_lsn,
         )
+        # Its file must survive until the commit is durable, as the server does not send the rows
+        # again.
         if prepared:
             spool.decided(end_lsn)
             self._decided.append((end_lsn, spool))
@@ -516,6 +548,7 @@ class TransactionAssembler:
         return spool
 
     def _between(self, message: Message) -> None:
+        # A segment or a transaction must end before another message of this kind comes.
         if self._open is not None or self._spool is not None:
             _out_of_order(message, "it between transactions")
 

@@ -1,4 +1,4 @@
-"""Counting events within transactions: Debezium's ``transaction`` block and its END record."""
+"""Count events for Debezium's ``transaction`` block and its END record."""
 
 from collections.abc import Mapping
 
@@ -11,25 +11,33 @@ __all__ = ["TransactionCounts", "TransactionOrder"]
 
 
 class TransactionCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many events the first ``index`` changes of the transaction that commits at ``commit_lsn``
-    became: in all, and by collection. Part of the offset, next to the position that it belongs to."""
+    """Count the events of the first ``index`` changes of a transaction.
 
+    They are part of the offset, next to the position that they belong to.
+    """
+
+    # The transaction commits here.
     commit_lsn: int
     index: int
+    # Events of all collections.
     total: int
     collections: dict[str, int] = {}
 
     def belong_to(self, position: Position) -> bool:
-        """Tell whether these are the counts up to ``position``: it may have been moved by other means."""
+        """Return whether the counts end at ``position``.
+
+        They do not when the operator moved the position.
+        """
         return (self.commit_lsn, self.index) == (position.commit_lsn, position.index)
 
 
 class TransactionOrder:
-    """Counters of the open transaction; one transaction is open at a time.
+    """Count the events of the open transaction; only one is open at a time.
 
-    A transaction that comes in several parts keeps its counters between them, over restarts too: what
-    `counts_at` gives is stored with the position, `restore` goes on from there. Where nobody knows them
-    (the position was moved by hand, say), the total goes on from the index of the first change given.
+    A transaction that comes in several parts keeps its counters between them, also over restarts.
+    `counts_at` gives the counters to store with the position; `restore` continues from them.
+    Where the stored position has none, for example because an operator moved it, the total
+    continues from the index of the first change.
     """
 
     __slots__ = ("_collections", "_key", "total")
@@ -40,12 +48,17 @@ class TransactionOrder:
         self._collections: dict[str, int] = {}
 
     def enter(self, part: TransactionPart) -> None:
-        """Go on with the transaction of ``part``, or start counting when it is another one."""
+        """Continue with the transaction of ``part``, or start counting another one."""
+        # A part without its begin continues after a restart; its first index is the best total
+        # known.
         if part.starts or part.commit_lsn != self._key:
             self._key, self.total, self._collections = part.commit_lsn, part.first_index, {}
 
     def next(self, collection: str) -> tuple[int, int]:
-        """Count one event; return its place in the transaction and in the collection, from 1."""
+        """Count one event; return its order in the transaction and collection.
+
+        Both orders start at 1.
+        """
         self.total += 1
         order = self._collections[collection] = self._collections.get(collection, 0) + 1
         return self.total, order
@@ -55,8 +68,10 @@ class TransactionOrder:
         return self._collections
 
     def counts_at(self, position: Position) -> TransactionCounts | None:
-        """Return the counters to store with ``position``, up to where everything was counted: None between
-        transactions, and where nothing is counted."""
+        """Return the counters to store with ``position``.
+
+        They are None between transactions, and where nothing is counted.
+        """
         if not position.index or position.commit_lsn != self._key:
             return None
         return TransactionCounts(
@@ -67,16 +82,17 @@ class TransactionOrder:
         )
 
     def mark(self) -> tuple[int | None, int, dict[str, int]]:
-        """Return what was counted so far, for `back_to`."""
+        """Return the counters so far, for `back_to`."""
         return self._key, self.total, dict(self._collections)
 
     def back_to(self, mark: tuple[int | None, int, dict[str, int]]) -> None:
-        """Count from where `mark` was taken: what came since is to be rendered again."""
+        """Count from the `mark` again: the events since will be rendered again."""
         self._key, self.total, collections = mark
+        # A copy: the caller may return to one mark more than once.
         self._collections = dict(collections)
 
     def restore(self, counts: TransactionCounts | None, position: Position) -> None:
-        """Forget what was counted, and go on from what was stored with ``position``."""
+        """Continue from the counters that were stored with ``position``."""
         self._key, self.total, self._collections = None, 0, {}
         if counts is not None and counts.belong_to(position):
             self._key, self.total = counts.commit_lsn, counts.total

@@ -1,4 +1,4 @@
-"""How changes become parts of transactions, as they come or out of a spool. Sans-IO."""
+"""Make parts of transactions from arriving or buffered changes. Sans-IO."""
 
 from collections.abc import Callable, Iterator
 
@@ -8,14 +8,14 @@ from waltap.transactions.transaction import TransactionPart
 
 __all__ = ["PART_BYTES", "PART_CHANGES", "OpenTransaction", "spooled_parts"]
 
+# A buffer is released in parts of about this many changes,
 PART_CHANGES = 4096
-"""A spool is released in parts of about this many changes."""
+# and of about this many bytes: wide rows must not fill the memory.
 PART_BYTES = 8 * 1024 * 1024
-"""And of about this many bytes."""
 
 
 class OpenTransaction:
-    """The open transaction whose commit LSN is known."""
+    """Hold the open transaction whose commit LSN is known."""
 
     __slots__ = (
         "_changes",
@@ -39,9 +39,10 @@ class OpenTransaction:
         self._gaps: list[tuple[int, int]] | None = None
 
     def append(self) -> Callable[[Item], None]:
-        """Return what to call with each change: the list's own append wherever that is right."""
+        """Return the function to call with each change."""
         if self.dropped:
             return _ignore
+        # The list's own append, without a Python frame, wherever no change is dropped.
         return self._drop_first if self.skip else self._changes.append  # type: ignore[return-value]
 
     def pass_over(self, count: int) -> None:
@@ -54,19 +55,21 @@ class OpenTransaction:
             _pass_over(self._gaps, len(self._changes), count - dropped)
 
     def hand_out(self, parts: list[TransactionPart], previous: int | None) -> None:
-        """Add what has come so far as an incomplete part."""
+        """Add the changes so far as an incomplete part."""
         if self._changes and not self.dropped:
             parts.append(self._part(previous))
 
     def complete(self, parts: list[TransactionPart], previous: int | None, commit: Commit) -> None:
-        """Add the rest as the last part."""
+        """Add the remaining changes as the last part."""
         part = self._part(previous)
         part.complete, part.end_lsn = True, commit.end_lsn
+        # 0: the plugin sends the time with the begin only.
         part.commit_ts = commit.commit_ts or part.commit_ts
         parts.append(part)
 
     def _part(self, previous: int | None) -> TransactionPart:
         changes, begin = self._changes, self.begin
+        # 0 is no position: the plugin sent none with the begin.
         if begin.lsn == 0 and changes:
             begin.lsn = changes[0].lsn
         part = TransactionPart(
@@ -101,9 +104,10 @@ class OpenTransaction:
 def spooled_parts(
     spool: TransactionBuffer, head: TransactionPart, skip: int, *, discard: bool
 ) -> Iterator[TransactionPart]:
-    """Yield the parts of a committed transaction; ``head`` is the pattern of all and the last.
+    """Yield the parts of a committed transaction.
 
-    The first ``skip`` changes are left out.
+    ``head`` is the template of all parts and becomes the last one. The first ``skip`` changes are
+    left out.
     """
     changes: list[Change] = []
     gaps: list[tuple[int, int]] = []
@@ -132,7 +136,8 @@ def spooled_parts(
 
 
 def _pass_over(gaps: list[tuple[int, int]], at: int, count: int) -> None:
-    """Note that ``count`` changes of the wire were left out before the change ``at``."""
+    """Record that ``count`` changes of the wire are missing before change ``at``."""
+    # Adjacent gaps become one, so that the list stays short where whole tables are filtered.
     if gaps and gaps[-1][0] == at:
         gaps[-1] = at, gaps[-1][1] + count
     else:
@@ -160,4 +165,4 @@ def _copy(
 
 
 def _ignore(_item: Item) -> None:
-    """Take a change of a transaction that was delivered before."""
+    """Drop a change of a transaction that was delivered before."""

@@ -1,7 +1,8 @@
-"""Prepared transactions that were delivered at PREPARE, until their fate is known and durable.
+"""Record prepared transactions that were delivered at PREPARE.
 
-The server sends of them nothing more than COMMIT PREPARED or ROLLBACK PREPARED, maybe in another run and
-under another policy: who decodes that must know that the rows were delivered, and are not lost.
+The server sends only COMMIT PREPARED or ROLLBACK PREPARED for them afterwards, maybe to another
+run under another policy. That run must know that their rows were delivered and are not lost. The
+record ends when their fate is durable.
 """
 
 from pathlib import Path
@@ -14,20 +15,22 @@ __all__ = ["EarlyDeliveries", "EarlyDelivery"]
 
 
 class EarlyDelivery(msgspec.Struct, kw_only=True):
-    """One of them. ``end_lsn``: the end of its PREPARE; ``decided``: the end of what decided on it, 0
-    before that."""
+    """Describe one transaction that was delivered at PREPARE."""
 
     xid: int
     gid: str
+    # The end of its PREPARE.
     end_lsn: int
+    # The end of its COMMIT or ROLLBACK PREPARED; 0 before that.
     decided: int = 0
 
 
 class EarlyDeliveries:
-    """Those of one pipeline, in a JSON file; in memory only where ``path`` is None.
+    """Keep the early deliveries of one pipeline in a JSON file.
 
-    What is noted becomes durable by `keep`, which must return before a position that contains it is
-    stored anywhere. Methods raise OSError, and the first `load` those of UNREADABLE.
+    They are in memory only where ``path`` is None. `keep` makes new records durable; it must
+    return before a position that contains them is stored anywhere. Methods raise OSError, and
+    `load` also the errors of UNREADABLE.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -36,21 +39,25 @@ class EarlyDeliveries:
         self._kept = True
 
     def load(self, resume_lsn: int) -> None:
-        """Read what an earlier run kept. A PREPARE that ends after ``resume_lsn`` comes again, and a
-        decision that ends there or before does not."""
+        """Read the records of an earlier run."""
         if self._path is None or not self._path.exists():
             return
         for entry in msgspec.json.decode(self._path.read_bytes(), type=list[EarlyDelivery]):
+            # A PREPARE that ends after the position comes again; a decision that ends before it
+            # does not.
             if entry.end_lsn <= resume_lsn and not 0 < entry.decided <= resume_lsn:
                 self._entries[entry.xid, entry.gid] = entry
 
     def note(self, xid: int, gid: str, end_lsn: int) -> None:
-        """Note a transaction that is delivered now; it may be sent, and noted, again."""
+        """Record a transaction that is delivered now.
+
+        After a restart the server may send it, and this may record it, again.
+        """
         self._entries[xid, gid] = EarlyDelivery(xid=xid, gid=gid, end_lsn=end_lsn)
         self._kept = False
 
     def decide(self, xid: int, gid: str, end_lsn: int) -> bool:
-        """Note that its fate is known up to ``end_lsn``; tell whether it is one of them."""
+        """Record the decision at ``end_lsn``; return whether the entry exists."""
         entry = self._entries.get((xid, gid))
         if entry is None:
             return False
@@ -59,11 +66,11 @@ class EarlyDeliveries:
         return True
 
     def undecided(self) -> list[str]:
-        """Return the GIDs of those whose fate is not known yet, in the order of delivery."""
+        """Return the GIDs of undecided transactions, in order of delivery."""
         return [gid for (_, gid), entry in self._entries.items() if not entry.decided]
 
     def keep(self) -> None:
-        """Make durable what has been noted, also where the file was deleted."""
+        """Make the records durable, also where the file was deleted."""
         if self._path is None or (self._kept and (not self._entries or self._path.exists())):
             return
         entries = list(self._entries.values())
@@ -71,15 +78,17 @@ class EarlyDeliveries:
         self._kept = True
 
     def passed(self, end_lsn: int) -> None:
-        """Forget those whose decision is durable, as everything up to ``end_lsn`` is.
+        """Forget transactions whose decision is at or before ``end_lsn``.
 
-        The last one takes the file with it; others leave it as it is, since `load` passes over them.
+        Everything up to ``end_lsn`` is durable.
         """
         if not self._entries:
             return
         over = [key for key, entry in self._entries.items() if 0 < entry.decided <= end_lsn]
         for key in over:
             del self._entries[key]
+        # The last entry removes the file. Before that the file stays: `load` ignores decided
+        # entries.
         if over and not self._entries and self._path is not None:
             self._path.unlink(missing_ok=True)
             self._kept = True

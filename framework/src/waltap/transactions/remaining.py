@@ -1,4 +1,4 @@
-"""What of a batch is still to come for one of several destinations. Sans-IO."""
+"""Select the parts of a batch that one destination lacks. Sans-IO."""
 
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -12,14 +12,15 @@ Part = TransactionPart | SnapshotRows | Heartbeat
 
 
 def remaining(parts: Iterable[Part], reached: Position) -> list[Part]:
-    """Return what of ``parts`` a destination lacks that has everything up to ``reached``: the transactions
-    behind it, and the rest of one that it lies within.
+    """Return the parts that a destination at position ``reached`` lacks.
 
-    Rows of snapshots stay: an incremental one is read again after a restart, and its rows then stand in
-    the stream behind everything that any destination had.
+    They are the transactions after the position, and the rest of the transaction that the
+    position is within.
     """
     left: list[Part] = []
     for part in parts:
+        # Rows of snapshots stay: an incremental snapshot is read again after a restart, and its
+        # rows then come after everything that any destination has.
         if not isinstance(part, TransactionPart):
             left.append(part)
         elif reached.index and part.commit_lsn == reached.commit_lsn:
@@ -34,7 +35,10 @@ def remaining(parts: Iterable[Part], reached: Position) -> list[Part]:
 
 
 def _behind(part: TransactionPart, index: int) -> TransactionPart | None:
-    """Return ``part`` without changes that have a number below ``index``, None where nothing is left."""
+    """Return ``part`` without the changes numbered below ``index``.
+
+    None means that no change remains.
+    """
     if index <= part.first_index:
         return part
     if index >= part.first_index + part.wire_count and not part.complete:

@@ -1,15 +1,15 @@
-"""Transactions that cannot be delivered yet: kept compactly in memory, then in files.
+"""Buffer transactions that cannot be delivered yet.
 
-Changes of a transaction that is streamed in progress, prepared, or whose commit LSN is not known in
-advance go into a `TransactionBuffer`. A spool takes messages into its ``tail``; `seal` turns the tail into
-chunks of MessagePack, an order of magnitude smaller than the objects, each at most `CHUNK_CHANGES`
-changes. Beyond the memory limit of the `SpillArea` the largest spools move to files. Reading a spool
-back gives one chunk at a time, so that memory stays bounded then, too.
+Changes go into a `TransactionBuffer` while their transaction is streamed in progress or prepared,
+or while its commit LSN is unknown. A buffer takes messages into its ``tail``; `seal` turns the
+tail into chunks of MessagePack, which are an order of magnitude smaller than the objects. Beyond
+the memory limit of the `SpillArea` the largest buffers move to files. A reader gets one chunk at
+a time, so that memory stays bounded then, too.
 
-On disk and in memory a chunk is: u32 size, u32 number of changes, the changes. Files belong to one
-process run and are removed when an area opens, but for those of prepared transactions: these carry a
-description beside them, written and synced before the end of the PREPARE may be confirmed, since the
-server never sends their rows again after that.
+On disk and in memory a chunk is: u32 size, u32 number of changes, the changes. Files belong to
+one process run, and the next area removes them, except those of prepared transactions. Each of
+these has a record next to it. Both are written and synced before the end of the PREPARE may be
+confirmed, because the server never sends the rows again after that.
 """
 
 import os
@@ -48,10 +48,11 @@ __all__ = [
     "TransactionBuffer",
 ]
 
+# Reading a buffer back decodes this many changes at once, at most.
 CHUNK_CHANGES = 512
 
+# A buffer holds these.
 Item = Change | Skipped
-"""What a spool holds."""
 
 _HEAD = Struct("<II")
 _MISSING = frozenset(MissingValue)
@@ -60,8 +61,8 @@ _SENTINELS = (UNCHANGED, ABSENT)
 _OLD_KINDS = (OldTuple.NONE, OldTuple.KEY, OldTuple.FULL)
 
 _Values = tuple[Any, ...]
+# (kind, relation, lsn, xid, new, old, old kind or flags); the integers among values are codes.
 _Row = tuple[int, int, int, int, _Values, _Values, int]
-"""(kind, relation, lsn, xid, new, old, old kind or flags); the integers among values are codes."""
 
 _INSERT, _UPDATE, _DELETE, _TRUNCATE, _MESSAGE, _SKIPPED, _WITH_MISSING = 0, 1, 2, 3, 4, 5, 8
 _encode = msgspec.msgpack.Encoder().encode
@@ -79,7 +80,7 @@ class SpillFailed(WaltapError):
 
 
 class PreparedRecord(msgspec.Struct, kw_only=True):
-    """What makes a prepared transaction's file readable after a restart."""
+    """Make a prepared transaction's file readable after a restart."""
 
     xid: int
     gid: str
@@ -94,9 +95,10 @@ class PreparedRecord(msgspec.Struct, kw_only=True):
 
 
 class SpillArea:
-    """The folder and the memory that spools share. ``folder`` None: memory only, without limit.
+    """Manage the folder and the memory that buffers share.
 
-    Raises: SpillFailed from every operation that touches the disk.
+    Without a folder, buffers stay in memory, without limit. Raises SpillFailed from every
+    operation that touches the disk.
     """
 
     def __init__(self, folder: Path | None, memory_bytes: int) -> None:
@@ -106,6 +108,7 @@ class SpillArea:
         self._serial = 0
         if folder is not None and folder.is_dir():
             with self.guarded():
+                # A record's name has the decision after "@"; its rows' file has none.
                 kept = {path.stem.partition("@")[0] for path in folder.glob("prepared-*.record")}
                 for path in folder.glob("*.spill"):
                     if path.stem not in kept:
@@ -115,25 +118,28 @@ class SpillArea:
 
     @property
     def bytes(self) -> int:
-        """Return the size of all spools, in memory and on disk. Any thread may ask."""
+        """Return the size of all buffers; any thread may ask."""
+        # The copy guards against a set that grows in the engine's thread.
         return sum(spool.size for spool in list(self._spools))
 
     def spool(self, xid: int) -> "TransactionBuffer":
-        """Return a new, empty spool for the transaction ``xid``."""
+        """Return a new, empty buffer for the transaction ``xid``."""
         spool = TransactionBuffer(self, xid)
         self._spools.add(spool)
         return spool
 
     def relieve(self) -> None:
-        """Move the largest spools to files until the memory limit holds."""
+        """Move the largest buffers to files until the memory limit holds."""
         if self.folder is None:
             return
         while self.memory_bytes > self.memory_limit:
             max(self._spools, key=lambda spool: spool.memory_bytes).to_file()
 
     def recover(self) -> "Iterator[tuple[PreparedRecord, int | None, TransactionBuffer]]":
-        """Yield the prepared transactions that an earlier run kept: record, end LSN of the decision
-        if there was one, spool."""
+        """Yield the prepared transactions that an earlier run kept.
+
+        Each comes as its record, the end LSN of the decision or None, and its buffer.
+        """
         if self.folder is None or not self.folder.is_dir():
             return
         for path in sorted(self.folder.glob("prepared-*.record")):
@@ -145,7 +151,7 @@ class SpillArea:
             yield record, int(decided, 16) if decided else None, spool
 
     def close(self) -> None:
-        """Remove the files of everything but prepared transactions."""
+        """Remove all files except those of prepared transactions."""
         self.look_after()
         for spool in list(self._spools):
             if spool.record_path is None:
@@ -154,12 +160,12 @@ class SpillArea:
                 spool.close()
 
     def look_after(self) -> None:
-        """See that prepared transactions are still on disk; what somebody deleted is written again."""
+        """Write deleted files of prepared transactions again."""
         for spool in self._spools:
             spool.look_after()
 
     def forget(self, spool: "TransactionBuffer") -> None:
-        """Take a discarded spool off the books."""
+        """Remove a discarded buffer from the totals."""
         self._spools.discard(spool)
 
     def new_path(self, name: str) -> Path:
@@ -171,12 +177,12 @@ class SpillArea:
         return self.folder / f"{name}-{self._serial}.spill"
 
     def guarded(self) -> "_SpillErrors":
-        """Return a context in which what the file system raises is SpillFailed."""
+        """Return a context that turns errors of the file system into SpillFailed."""
         return _SpillErrors(self.folder)
 
 
 class _SpillErrors:
-    """Turns what the file system or a damaged record raises into SpillFailed."""
+    """Turn errors of the file system and of damaged records into SpillFailed."""
 
     _caught: ClassVar = (OSError, *UNREADABLE)
 
@@ -193,9 +199,10 @@ class _SpillErrors:
 
 
 class TransactionBuffer:
-    """The changes of one transaction, in order. Made by `SpillArea.spool`.
+    """Hold the changes of one transaction, in order.
 
-    ``tail`` takes messages directly; `seal` must follow before anything else is asked.
+    `SpillArea.spool` makes it. Callers append messages to ``tail`` directly, and must `seal`
+    before they call anything else.
     """
 
     __slots__ = (
@@ -238,18 +245,19 @@ class TransactionBuffer:
 
     @property
     def size(self) -> int:
-        """Return the size of what is sealed, in memory and on disk."""
+        """Return the size of the sealed chunks, in memory and on disk."""
         return self._file_bytes + self.memory_bytes
 
     def seal(self) -> None:
-        """Turn the tail into chunks. A chunk begins where a subtransaction shows for the first
-        time, so that its abort can cut there."""
+        """Turn the tail into chunks."""
         tail, start, last = self.tail, 0, self.xid
         if not self.begin_lsn and tail and not isinstance(tail[0], Skipped):
             self.begin_lsn = tail[0].lsn
         for at, item in enumerate(tail):
             if item.xid != last:
                 last = item.xid
+                # A chunk begins at the first change of a subtransaction, so that its abort can
+                # cut there.
                 if last and last != self.xid and last not in self._marks:
                     self._add(tail[start:at])
                     start = at
@@ -261,14 +269,15 @@ class TransactionBuffer:
         tail.clear()
 
     def cut(self, subxid: int) -> None:
-        """Drop everything from the first change of ``subxid`` on; nothing if it has none.
+        """Drop everything from the first change of ``subxid`` on.
 
-        Its children are not listed by the server, and what came after it is of them
-        (``subxact_info`` in PostgreSQL's own applier).
+        A subtransaction without changes drops nothing.
         """
         mark = self._marks.get(subxid)
         if mark is None:
             return
+        # The server does not list children of an aborted subtransaction. All later changes belong
+        # to them, as `subxact_info` in PostgreSQL's own applier relies on.
         while self._marks.popitem()[0] != subxid:
             pass
         size, self.count = mark
@@ -283,7 +292,7 @@ class TransactionBuffer:
             self._file_bytes = size
 
     def chunks(self) -> Iterator[tuple[list[Item], int]]:
-        """Yield the changes, a chunk at a time, with each chunk's size in bytes."""
+        """Yield the changes chunk by chunk, with each chunk's size in bytes."""
         if self._file is not None:
             with self._guarded():
                 self._file.flush()
@@ -299,15 +308,16 @@ class TransactionBuffer:
             yield self._items(blob[_HEAD.size :]), len(blob)
 
     def describe(self, describe: Callable[[Relation], Relation]) -> None:
-        """Complete the relations that were not when their rows came."""
+        """Complete the relations that were undescribed when their rows came."""
         self._relations = [
             relation if relation.primary_key is not None else describe(relation)
             for relation in self._relations
         ]
+        # The numbers are keyed by the replaced objects.
         self._numbers.clear()
 
     def to_file(self) -> None:
-        """Move what is in memory to the file."""
+        """Move the chunks in memory to the file."""
         with self._guarded():
             if self._file is None:
                 self.path = self._area.new_path(f"stream-{self.xid}")
@@ -320,9 +330,10 @@ class TransactionBuffer:
         self._blobs.clear()
 
     def persist(self, gid: str, prepare_lsn: int, end_lsn: int) -> None:
-        """Make the spool survive a restart: when this returns, it is on disk with its record.
+        """Make the buffer survive a restart.
 
-        Does nothing in an area without a folder.
+        When this returns, the buffer is on disk with its record. It does nothing in an area
+        without a folder.
         """
         folder = self._area.folder
         if folder is None:
@@ -344,17 +355,20 @@ class TransactionBuffer:
             relations=self._relations,
         )
         with self._guarded():
+            # Another process deleted the file; the open handle still has the rows.
             if not self.path.exists():
                 self._write_again(folder, self.path)
             self._file.flush()
+            # The rows come before the record: a record promises a complete file.
             os.fsync(self._file.fileno())
             self.path = self.path.rename(folder / f"{name}.spill")
             self.record_path = _write_record(folder, name, record)
 
     def look_after(self) -> None:
-        """Write what `persist` wrote again when it was deleted: the open file still has the rows."""
+        """Write deleted files of `persist` again."""
         if self.record_path is None or self._record is None or self.path is None:
             return
+        # The open file still has the rows, whatever happened to its name.
         if self._file is None or (self.record_path.exists() and self.path.exists()):
             return
         folder = self.record_path.parent
@@ -364,7 +378,7 @@ class TransactionBuffer:
             self.record_path = _write_record(folder, self.record_path.stem, self._record)
 
     def _write_again(self, folder: Path, path: Path) -> None:
-        """Give the rows of the file, which lost its name, a new one at ``path``."""
+        """Write the rows of the deleted file to a new one at ``path``."""
         lost = self._file
         assert lost is not None
         private_folder(folder)
@@ -384,10 +398,11 @@ class TransactionBuffer:
         lost.close()
 
     def adopt(self, record: PreparedRecord, path: Path, record_path: Path) -> None:
-        """Become the spool that an earlier run persisted."""
+        """Become the buffer that an earlier run persisted."""
         self.path, self.record_path, self._record = path, record_path, record
         self._file = path.open("r+b")
         actual = os.fstat(self._file.fileno()).st_size
+        # More bytes are no damage: only those of the record are read.
         if actual < record.size:
             self.close()
             message = f"{path.name} has {actual} of {record.size} bytes"
@@ -398,11 +413,11 @@ class TransactionBuffer:
         self._relations = record.relations
 
     def decided(self, end_lsn: int) -> None:
-        """Note on disk that the prepared transaction was committed, up to ``end_lsn``: a later run
-        that resumes from there needs it no more."""
+        """Record on disk that the prepared transaction was committed at ``end_lsn``."""
         if self.record_path is None:
             return
         self.look_after()
+        # A rename is atomic. A later run that resumes at or after the LSN deletes the files.
         name = self.record_path.stem.partition("@")[0]
         with self._guarded():
             marked = self.record_path.with_name(f"{name}@{end_lsn:x}.record")
@@ -423,8 +438,10 @@ class TransactionBuffer:
         self._area.forget(self)
 
     def close(self) -> None:
-        """Close the file, leaving it where it is. What was not written yet is of no use any more:
-        `persist` writes what must last."""
+        """Close the file and leave it in its folder.
+
+        Unwritten bytes may be lost: `persist` writes everything that must last.
+        """
         file, self._file, self._file_bytes = self._file, None, 0
         if file is not None:
             with suppress(OSError):  # closing writes what is left, and a full disk does not take it
@@ -471,6 +488,7 @@ class TransactionBuffer:
             kind, old = _coded(_DELETE, item.old)
             number = self._number(item.relation)
             return kind, number, item.lsn, item.xid, (), old, _OLD_KINDS.index(item.old_kind)
+        # Kinds other than rows put their own fields where a row has values.
         if isinstance(item, Truncate):
             numbers = tuple(self._number(relation) for relation in item.relations)
             flags = item.cascade + 2 * item.restart_identity
@@ -499,7 +517,10 @@ class TransactionBuffer:
 
 
 def _coded(kind: int, values: Tuple) -> tuple[int, _Values]:
-    """Return ``values`` with codes in the place of sentinels, and ``kind`` saying whether any is."""
+    """Return ``values`` with codes in place of missing values.
+
+    The returned kind says whether there is any.
+    """
     if _MISSING.isdisjoint(values):
         return kind, values
     coded = tuple(_CODES[value] if isinstance(value, MissingValue) else value for value in values)
@@ -513,7 +534,7 @@ def _plain(values: _Values) -> Tuple:
 def _row(
     kind: int, relation: Relation, lsn: int, xid: int, new: _Values, old: _Values, flags: int
 ) -> Insert | Update | Delete:
-    """Return an update, a delete, or a row with sentinels."""
+    """Return an update, a delete, or a row with missing values."""
     after: Tuple = _plain(new) if kind & _WITH_MISSING else new
     before: Tuple = _plain(old) if kind & _WITH_MISSING else old
     kind &= ~_WITH_MISSING
@@ -525,12 +546,13 @@ def _row(
 
 
 def _write_record(folder: Path, name: str, record: PreparedRecord) -> Path:
-    """Write the description of a prepared transaction durably; return its path."""
+    """Write the record of a prepared transaction durably; return its path."""
     draft = folder / f"{name}.tmp"
     with open(draft, "wb", opener=private) as file:
         file.write(msgspec.msgpack.encode(record))
         file.flush()
         os.fsync(file.fileno())
+    # Readers never see half a record: `SpillArea` deletes drafts that a crash left.
     path = draft.rename(folder / f"{name}.record")
     sync(folder)
     return path
