@@ -1,7 +1,7 @@
-"""The shape of a cell: how the value of one column stands in an event's row.
+"""The shape of a cell: the form of one column's value in an event's row.
 
-Source: Debezium's events, and those of a fork of its PostgreSQL connector, where each column is
-a struct ``{"value": …, "set": true}`` and a column that was not sent is a null struct.
+Source: Debezium's events, and those of a fork of its PostgreSQL connector. In the fork each
+column is a struct ``{"value": …, "set": true}``, and a column that was not sent is a null struct.
 """
 
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ __all__ = ["PLAIN", "VALUE_AND_SET", "CellShape"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellShape:
-    """How encoders write a cell. ``members`` None: the value stands by itself, and the placeholder for
-    one that was not sent. Else (field of the value, field that is true): a struct of the two, which is
-    null where the value was not sent.
-    """
+    """Define how encoders write a cell."""
 
     name: str
+    # (field of the value, field that is true): a struct of the two, which is null where the value
+    # was not sent. None: the cell is the value itself, or the placeholder of one that was not
+    # sent.
     members: tuple[str, str] | None = None
 
     def schema(self, field: str, schema: Schema) -> Schema:
@@ -33,6 +33,7 @@ class CellShape:
             optional=schema.optional,
             name=field,
             fields=(
+                # The comment moves to the struct, so that it is not repeated inside.
                 Field(value, msgspec.structs.replace(schema, doc=None)),
                 Field(is_set, Schema(kind=ConnectKind.BOOLEAN)),
             ),

@@ -1,7 +1,7 @@
-"""Events as transforms of the record stage see them: typed views that decode a value when it is read.
+"""Events for transforms: typed views that decode a value when it is read.
 
-A transform of events is called once per batch with all its row events and truncates, in order, and
-returns those that go on:
+The record stage calls a transform of events once per batch, with all its row events and
+truncates, in order. The transform returns the events to deliver:
 
     def shouted(events: list[Event]) -> list[Event]:
         for event in events:
@@ -9,7 +9,8 @@ returns those that go on:
                 event.after["name"] = event.after["name"].upper()
         return [event for event in events if event.op != "d"]
 
-What it leaves alone is encoded from what the server sent, as if there were no transform.
+Fields that a transform leaves alone are encoded from the server's values, as if there were no
+transform.
 """
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
@@ -22,6 +23,7 @@ from waltap.mapping.connect_schema import ConnectKind, Schema
 
 __all__ = ["ChangeEvent", "EventRow", "EventTransform", "GivenValue"]
 
+# Only types with one obvious Connect kind; a field of any other needs `EventRow.put`.
 _KINDS: dict[type, ConnectKind] = {
     bool: ConnectKind.BOOLEAN,
     int: ConnectKind.INT64,
@@ -32,7 +34,7 @@ _KINDS: dict[type, ConnectKind] = {
 
 
 class GivenValue:
-    """A value that a transform gave, and the schema it is written with."""
+    """Hold a value that a transform set, and its schema."""
 
     __slots__ = ("schema", "value")
 
@@ -41,15 +43,16 @@ class GivenValue:
 
 
 class EventRow(MutableMapping[str, Any]):
-    """Before, after or key of an event: field → value, in order.
+    """Map the fields of an event's before, after or key to values, in order.
 
-    Values are those of the column's Connect type (bool, int, float, str, bytes, list, dict), masked
-    where the profile masks them; None for NULL; UNCHANGED where the server did not send one. Fields
-    that the image does not have (all but the key in a delete's before) are not in the mapping; they
-    are written as their stand-in all the same, unless they are deleted.
+    Values are of the column's Connect type (bool, int, float, str, bytes, list, dict), masked
+    where the profile masks them; None for NULL; UNCHANGED where the server did not send one.
+    Fields that the image lacks, such as all but the key in a delete's before, are not in the
+    mapping. They are still written as their placeholder, unless they are deleted.
 
-    A value that is set has the field's type, or may be None; a field that is new gets the type of its
-    first value: bool, int, float, str or bytes (a Connect schema of one's own: `put`).
+    A value that a transform sets must have the field's type, or be None. A new field gets the
+    type of its first value: bool, int, float, str or bytes. `put` sets one with another Connect
+    schema.
     """
 
     __slots__ = ("_fields", "columns", "image")
@@ -60,8 +63,10 @@ class EventRow(MutableMapping[str, Any]):
 
     @property
     def changed(self) -> "dict[str, int | GivenValue] | None":
-        """Return field → the place among the columns of what it shows, or what was given; None where
-        nothing was changed."""
+        """Return field → its column's index or its given value.
+
+        None means that the transform changed nothing.
+        """
         return self._fields
 
     def __getitem__(self, name: str) -> object:
@@ -82,6 +87,7 @@ class EventRow(MutableMapping[str, Any]):
             assert mapping is not None
             schema = mapping.schema
         else:
+            # None has no type, so a new field cannot start with it.
             kind = _KINDS.get(type(value))
             if kind is None:
                 raise TypeError(f"{name} is a new field: put() its value with a schema")
@@ -96,8 +102,10 @@ class EventRow(MutableMapping[str, Any]):
         del self._own()[name]
 
     def rename(self, old: str, new: str) -> None:
-        """Call a field otherwise; it keeps its place. Raises: KeyError, ValueError where ``new`` is
-        there already."""
+        """Rename a field; it keeps its place.
+
+        Raises KeyError where ``old`` is missing, and ValueError where ``new`` exists.
+        """
         fields = self._own()
         if new in fields:
             raise ValueError(f"there is a field {new} already")
@@ -114,7 +122,7 @@ class EventRow(MutableMapping[str, Any]):
         return sum(1 for _ in self)
 
     def fields(self) -> list[str]:
-        """Return the names of all fields that are written, those that the image does not have too."""
+        """Return the names of all written fields, also those the image lacks."""
         return list(self._all())
 
     def _all(self) -> dict[str, int | GivenValue]:
@@ -127,6 +135,7 @@ class EventRow(MutableMapping[str, Any]):
         }
 
     def _own(self) -> dict[str, int | GivenValue]:
+        # The first change builds the fields; a row without a change keeps none.
         self._fields = self._all()
         return self._fields
 
@@ -144,17 +153,16 @@ class EventRow(MutableMapping[str, Any]):
             value = mapping.from_binary(value)
         found = None if value is None else mapping.to_connect(value)
         change = column.transform
+        # A transform must not see values that the profile masks.
         return found if change is None or change.value is None else change.value(found)
 
 
 class ChangeEvent:
-    """One record to be: of a row (op c, u, d, r), its tombstone, or a truncate (t).
+    """Carry the event of a row (op c, u, d, r), its tombstone, or a truncate (t).
 
-    ``topic`` may be changed, ``headers`` added to: (name, text), written before the format's own.
-    ``key`` None: the record has none. ``before`` and ``after`` are None where the event has none; of a
-    tombstone both are. What a delete's tombstone should share with it (key, topic, headers) is to be
-    changed in both. ``relation``, ``lsn``, ``commit_ts`` (µs since 1970 UTC) and ``xid`` are for reading;
-    ``source`` is the encoder's.
+    A transform may change ``topic``, ``key``, ``before`` and ``after``, and add to ``headers``. A
+    delete and its tombstone are two events: a transform that changes the key, topic or headers of
+    one must change the other, too.
     """
 
     __slots__ = (
@@ -188,11 +196,15 @@ class ChangeEvent:
         tombstone: bool = False,
     ) -> None:
         self.op, self.relation, self.topic = op, relation, topic
+        # None: the event has none. A tombstone has neither before nor after.
         self.key, self.before, self.after = key, before, after
+        # `source` belongs to the encoder; transforms leave it alone.
         self.source, self.tombstone = source, tombstone
+        # For reading only; `commit_ts` is in µs since 1970 UTC.
         self.lsn, self.commit_ts, self.xid = lsn, commit_ts, xid
+        # (name, text), written before the format's own headers.
         self.headers: list[tuple[str, str]] = []
 
 
 EventTransform = Callable[[list[ChangeEvent]], list[ChangeEvent]]
-"""Gets the events of one batch and returns some or all of them, changed in place, in their order."""
+"""Return some or all events of one batch, changed in place, in their order."""

@@ -10,7 +10,8 @@ __all__ = ["EventForm"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventForm:
-    """``cell`` is the shape of values in rows and keys, ``envelope`` what stands around rows."""
+    """Define the form of rows and of the envelope around them."""
 
+    # The shape of values in rows and keys.
     cell: CellShape = PLAIN
     envelope: EnvelopeForm = NEWEST

@@ -1,4 +1,7 @@
-"""Which replica identity a relation is read with: the one place that looks at the server's letter."""
+"""Choose the replica identity that a relation is read with.
+
+Only this module looks at the letter that the server sends.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -11,7 +14,7 @@ __all__ = ["IdentityAmbiguous", "IdentityUnknown", "ReplicaIdentities"]
 
 
 class IdentitySpec(Protocol):
-    """What is needed of a `waltap.specs.ReplicaIdentitySpec`."""
+    """Require these fields of a `waltap.specs.ReplicaIdentitySpec`."""
 
     @property
     def name(self) -> str: ...
@@ -34,7 +37,7 @@ class IdentityUnknown(PluginError):
 
 
 class IdentityAmbiguous(PluginError):
-    """Two plugins say what old tuples of one letter mean, and nothing tells which is right."""
+    """Two plugins claim the replica identity of one letter, and none is chosen."""
 
     code = "WT-1111"
     remedy = (
@@ -48,8 +51,10 @@ def _no_choice(_relation: Relation) -> None:
 
 
 class ReplicaIdentities:
-    """The replica identities that plugins contribute. Everybody else asks what they give: a
-    `ReplicaIdentity`."""
+    """Provide the replica identities that plugins contribute.
+
+    All other code asks the `ReplicaIdentity` that this returns.
+    """
 
     __slots__ = ("_by_letter", "_by_name", "_choose")
 
@@ -58,7 +63,10 @@ class ReplicaIdentities:
         specs: Iterable[IdentitySpec],
         choose: Callable[[Relation], str | None] = _no_choice,
     ) -> None:
-        """``choose`` may name the identity of a relation; without an answer its letter decides."""
+        """Take the plugins' specs.
+
+        ``choose`` may name the identity of a relation; without an answer its letter decides.
+        """
         self._choose = choose
         self._by_name = {spec.name: spec for spec in specs}
         self._by_letter: dict[str, list[IdentitySpec]] = {}
@@ -66,9 +74,9 @@ class ReplicaIdentities:
             self._by_letter.setdefault(spec.letter, []).append(spec)
 
     def of(self, relation: Relation) -> ReplicaIdentity:
-        """Return a new identity to read ``relation`` with, which is described.
+        """Return a new identity to read ``relation`` with.
 
-        Raises: IdentityUnknown, IdentityAmbiguous.
+        ``relation`` is described. Raises IdentityUnknown and IdentityAmbiguous.
         """
         spec = self._by_name.get(self._choose(relation) or "")
         if spec is not None:

@@ -1,9 +1,9 @@
-"""What the changes of one relation version become, compiled once: an `EventPlan`.
+"""The compiled plan of one relation version's events: an `EventPlan`.
 
-Everything that configuration and replica identity decide is a value here: which columns events have
-and how they are masked, what the key is, what an old tuple means, whether a key changed, the topic. An
-encoder compiles these values into its own code and asks per change only where an old tuple came; what
-becomes of changes without one is the same for all (`waltap.events.run`):
+A plan holds every decision of configuration and replica identity as a value: the columns of
+events and their masks, the key, the meaning of an old tuple, whether a key changed, the topic. An
+encoder compiles these values into its own code, and asks per change only where an old tuple came.
+Changes without one become the same events everywhere (`waltap.events.run`):
 
     inserts                            c: after
     updates, new row alone             u: after
@@ -35,9 +35,11 @@ if TYPE_CHECKING:
 
 __all__ = ["NEW_KEY", "OLD_KEY", "EventColumn", "EventContext", "EventPlan"]
 
+# Debezium's headers: a changed key becomes a delete and a create, and each has the other's key.
 NEW_KEY, OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
 """Headers of the delete and the create that a changed key becomes: the key of the other one."""
 
+# Returns whether the keys of two images are written alike.
 SameKey = Callable[[Tuple, Tuple], bool]
 
 
@@ -47,16 +49,16 @@ def _no_topic(_relation: Relation) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventContext:
-    """What plans are compiled from.
+    """Carry the inputs of all plans of a pipeline."""
 
-    ``describe`` completes a relation from the catalogue, ``identity`` gives the replica identity to read
-    one with (None: old tuples are taken as they came); both once per version. Without ``capture`` every
-    column is in events, as it is; without ``mapper`` no column has a mapping.
-    """
-
+    # Complete a relation from the catalogue; called once per version.
     describe: Callable[[Relation], Relation]
+    # Return the replica identity to read a relation with; called once per version. None: old
+    # tuples stay as they came.
     identity: Callable[[Relation], ReplicaIdentity] | None
+    # None: events have every column, unmasked.
     capture: "CaptureRules | None" = None
+    # None: no column has a mapping.
     mapper: TypeMapper | None = None
     choose_topic: Callable[[Relation], str | None] = _no_topic
     cell: CellShape = PLAIN
@@ -64,28 +66,22 @@ class EventContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventColumn:
-    """A column of event rows: its place in tuples, its field, and what happens to its values.
+    """Describe one column of event rows."""
 
-    ``mapping`` is None for a type that nobody maps; ``transform`` is what masks or cuts values (its
-    ``value`` None: they stay).
-    """
-
+    # The column's place in tuples.
     index: int
     column: Column
     field: str
+    # None for a type that no plugin maps.
     mapping: ColumnMapping | None
+    # Masks or truncates values; they stay where its `value` is None.
     transform: ColumnTransform | None
 
 
 class EventPlan:
-    """The plan of one relation version.
+    """Hold the plan of one relation version.
 
-    ``seen`` is the relation as the wire gave it, ``relation`` as the catalogue completed it. ``columns``
-    are those that rows of events have, in order; ``keys`` the indexes of those that keys have, in key
-    order, ``key_columns`` these; ``names`` what consumers call every column of the relation, captured or
-    not; ``key_field`` a (name, value) that keys have besides; ``identifying``
-    the indexes by which the replica identity knows a row. ``cell`` is the shape of values in rows and
-    keys.
+    ``seen`` is the relation as the wire sent it, ``relation`` as the catalogue completed it.
     """
 
     __slots__ = (
@@ -106,15 +102,18 @@ class EventPlan:
     def __init__(
         self, seen: Relation, described: Relation, context: EventContext, *, by_row: bool = False
     ) -> None:
-        """``by_row``: a key is what the replica identity knows a row by, whatever keys are configured.
+        """Compile the plan.
 
-        Raises: ConfigurationError when two columns get one name.
+        ``by_row``: the key is the columns by which the replica identity knows a row, whatever
+        keys are configured. Raises ConfigurationError when two columns get one name.
         """
         self.seen, self.relation, self.cell = seen, described, context.cell
         capture = context.capture
         self.identity = _AsSent(described) if context.identity is None else context.identity(seen)
         self.identifying = self.identity.identifying
+        # A transform's topic comes before a plugin's, and the naming strategy comes last.
         self.topic = seen.topic or context.choose_topic(seen) or ""
+        # A (name, value) that keys get in addition to their columns.
         self.key_field: tuple[str, str] | None = None
         self.keys = self.identifying
         if capture is not None:
@@ -122,7 +121,10 @@ class EventPlan:
             self.key_field = capture.key_field(seen.schema, seen.table)
             if not by_row:
                 self.keys = capture.keys(described)
+        # Such an update may lack any other column: a struct cell is null then, a plain one has
+        # the placeholder.
         partial = self.identity.partial and self.cell is not PLAIN
+        # Consumers use these names for all columns, captured or not.
         self.names = tuple(_name(column, capture) for column in described.columns)
         self.columns = _columns(described, context, self.identifying if partial else None)
         self.key_columns = tuple(
@@ -133,11 +135,11 @@ class EventPlan:
 
     @property
     def name(self) -> str:
-        """Return ``schema.table``: what events count the relation under."""
+        """Return ``schema.table``, under which events count the relation."""
         return self.relation.name
 
     def _refuse_one_name(self) -> None:
-        """Raises: ConfigurationError when two columns that somebody maps get one name."""
+        """Raise ConfigurationError when two mapped columns get one name."""
         names = [column.field for column in self.columns if column.mapping is not None]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -149,15 +151,17 @@ class EventPlan:
     def update(
         self, change: Update, same_key: SameKey | None = None
     ) -> tuple[Tuple | None, Tuple, Tuple | None]:
-        """Return (before, after, old): ``old`` is the row that ends where the key changed, and
-        ``after`` another that begins; None where the row stays the same.
+        """Return (before, after, old) of an update with an old tuple.
 
-        ``same_key`` is asked whether keys of two images are written alike, where their values differ;
-        without it a value that one of the two lacks counts as unchanged, and ``after`` has the whole key.
+        ``old`` is the row that ends where the key changed, and ``after`` begins another row.
+        ``old`` is None where the row stays the same. ``same_key`` compares the written keys of
+        two images whose values differ. Without it a value that one image lacks counts as
+        unchanged, and ``after`` gets the complete key.
         """
         images = self.identity.update(change)
         old, after, key_of = images.old_key, images.after, self._key_of
         assert after is not None
+        # The usual case first: equal values are equal keys.
         if old is None or key_of is None or key_of(old) == key_of(after):
             return images.before, after, None
         if same_key is not None:
@@ -167,14 +171,17 @@ class EventPlan:
         return images.before, self._with_key(after, old), old
 
     def delete(self, change: Delete) -> tuple[Tuple, Tuple] | None:
-        """Return (before, the image to take the key from); None when no row is identified: no event."""
+        """Return (before, the image to take the key from).
+
+        None means that the old tuple identifies no row, so there is no event.
+        """
         images = self.identity.delete(change)
         if images is None or images.before is None:
             return None
         return images.before, images.old_key or images.before
 
     def _with_key(self, new: Tuple, old: Tuple) -> Tuple:
-        """Fill key columns that were too long to be sent again from the old image."""
+        """Fill key columns that were not sent again from the old image."""
         if all(new[n] is not UNCHANGED for n in self.keys):
             return new
         filled = list(new)
@@ -186,8 +193,11 @@ class EventPlan:
     # --- masks --------------------------------------------------------------------------------------
 
     def masks(self, *, whole: frozenset[int] = frozenset()) -> dict[int, Callable[[Value], Value]]:
-        """Return, by index, what masks texts of columns for consumers of tuples; what was not sent stays
-        not sent. Columns in ``whole`` are left as they are."""
+        """Return, by index, the function that masks a column's text.
+
+        Consumers of tuples use it. UNCHANGED and ABSENT stay as they are, and so do the columns
+        in ``whole``.
+        """
         return {
             column.index: _mask(column.transform.value, column.mapping)
             for column in self.columns
@@ -199,12 +209,12 @@ class EventPlan:
 
 
 def _alike(old: Value, new: Value) -> bool:
-    """Tell whether a key value is not known to have changed."""
+    """Return whether a key value is not known to have changed."""
     return isinstance(old, MissingValue) or new is UNCHANGED or old == new
 
 
 class _AsSent(ReplicaIdentity):
-    """What stands in where no replica identities are known: old tuples are taken as they came."""
+    """Take old tuples as they came, where no replica identity is known."""
 
     name = "as sent"
 
@@ -218,7 +228,10 @@ class _AsSent(ReplicaIdentity):
 def _columns(
     relation: Relation, context: EventContext, always_sent: tuple[int, ...] | None
 ) -> tuple[EventColumn, ...]:
-    """Return the columns of rows; cells of all but those ``always_sent`` (None: all are) can be null."""
+    """Return the columns of rows.
+
+    Cells of all columns except ``always_sent`` can be null. None: the server always sends all.
+    """
     capture = context.capture
     captured = range(len(relation.columns)) if capture is None else capture.columns(relation)
     return tuple(
@@ -230,7 +243,7 @@ def _columns(
 
 
 def _name(column: Column, capture: "CaptureRules | None") -> str:
-    """Return what every consumer calls ``column``."""
+    """Return the name that every consumer uses for ``column``."""
     return column.name if capture is None else capture.field_name(column.name)
 
 
@@ -254,6 +267,7 @@ def _column(
         column=column,
         field=_name(column, capture),
         mapping=mapping,
+        # Keys stay unmasked, as Debezium's keys do.
         transform=None if capture is None or key else capture.transform(relation, column, kind),
     )
 
@@ -266,6 +280,7 @@ def _mask(
     def mask(value: Value) -> Value:
         if isinstance(value, MissingValue):
             return value
+        # Masks are defined on text, so the send format is read first.
         if isinstance(value, bytes) and read is not None:
             value = read(value)
         masked = transform(value)

@@ -1,4 +1,4 @@
-"""The plans of all relations that a pipeline has met, with what a consumer compiled of each."""
+"""The plans of all relations of a pipeline, as one consumer compiled them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,15 +9,15 @@ from waltap.events.plan import EventContext, EventPlan
 
 __all__ = ["EventPlans"]
 
+# Of one relation: snapshot and stream may each have versions of their own.
 VERSIONS_KEPT = 4
-"""How many versions of one relation stay compiled: snapshot and stream may each have their own."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class _PlannedVersion(Generic[T]):
-    """A relation as it came, as the catalogue completed it, and what was made of it."""
+    """Hold a relation as it came, its description, and the compiled result."""
 
     seen: Relation
     described: Relation
@@ -25,8 +25,10 @@ class _PlannedVersion(Generic[T]):
 
 
 class EventPlans(Generic[T]):
-    """``compiled`` is what rendering looks into: relation → what ``build`` made of its plan, None for one
-    that is not captured; one that is not there goes to `compile`.
+    """Cache the result of ``build`` for each relation's plan.
+
+    Rendering looks into ``compiled``: relation → result, None for a relation that is not
+    captured. A missing relation goes to `compile`.
     """
 
     def __init__(self, context: EventContext, build: Callable[[EventPlan], T]) -> None:
@@ -35,17 +37,16 @@ class EventPlans(Generic[T]):
         self._versions: dict[int, list[_PlannedVersion[T]]] = {}
 
     def of(self, relation: Relation) -> T | None:
-        """Return what was made of ``relation``, now or before."""
+        """Return the result for ``relation``; compile it where it is missing."""
         try:
             return self.compiled[relation]
         except KeyError:
             return self.compile(relation)
 
     def compile(self, relation: Relation) -> T | None:
-        """Compile ``relation``, seen for the first time; None when it is not captured.
+        """Compile ``relation``, seen for the first time.
 
-        A relation that the server announced again is another object; where the catalogue says
-        nothing new about it, what was made of it stays the same.
+        The result is None when the relation is not captured.
         """
         made: T | None = None
         described = relation
@@ -54,6 +55,8 @@ class EventPlans(Generic[T]):
         if capture is None or capture.captures(relation.schema, relation.table):
             described = self._context.describe(relation)
             for known in versions:
+                # A repeated announcement is another object; without news in the catalogue the
+                # result is reused.
                 same = known.described.same_shape(described) and known.seen.topic == relation.topic
                 if known.made is not None and same:
                     made = known.made
@@ -67,11 +70,14 @@ class EventPlans(Generic[T]):
         return made
 
     def build(self, relation: Relation, described: Relation) -> T:
-        """Return what is made of ``relation`` when it is ``described`` so; nothing is kept."""
+        """Return the result for ``relation`` when it is ``described`` so.
+
+        Nothing is cached.
+        """
         return self._build(EventPlan(relation, described, self._context))
 
     def described(self, relation: Relation) -> Relation | None:
-        """Return how ``relation`` was described; None when it is not kept any more."""
+        """Return the description of ``relation``, or None when it is not cached."""
         versions = self._versions.get(relation.oid, ())
         return next((version.described for version in versions if version.seen is relation), None)
 
@@ -83,10 +89,10 @@ class EventPlans(Generic[T]):
         self.compiled[relation] = made
 
     def made(self, oid: int) -> list[T]:
-        """Return what was made of the versions of a relation that are kept."""
+        """Return the cached results for the versions of a relation."""
         return [each.made for each in self._versions.get(oid, ()) if each.made is not None]
 
     def forget(self, oid: int) -> None:
-        """Drop the versions of a relation that is gone."""
+        """Drop the versions of a relation that no longer exists."""
         for version in self._versions.pop(oid, ()):
             self.compiled.pop(version.seen, None)

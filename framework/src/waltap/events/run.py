@@ -1,4 +1,7 @@
-"""A batch's changes as runs: neighbours of one kind and relation, which become events in one way."""
+"""Split a batch's changes into runs of one kind and relation.
+
+The neighbours in a run become events in one way.
+"""
 
 from collections.abc import Sequence
 from operator import attrgetter
@@ -20,13 +23,14 @@ __all__ = [
 ]
 
 INSERTS: Final = "inserts"
+# Only the new row was sent: there is no before, and the key did not change.
 UPDATES: Final = "updates"
-"""Updates of which the server sent the new row alone: no before, and a key that did not change."""
 CHANGED: Final = "updates with an old tuple"
 DELETES: Final = "deletes"
 TRUNCATES: Final = "truncates"
 MESSAGES: Final = "logical messages"
 
+# Kind of run → the operation of its events. A changed key makes d and c of an update.
 OPERATIONS: Final[dict[str, str]] = {
     INSERTS: "c",
     UPDATES: "u",
@@ -35,8 +39,8 @@ OPERATIONS: Final[dict[str, str]] = {
     TRUNCATES: "t",
     MESSAGES: "m",
 }
-"""Kind of run → the operation of its events (a changed key makes d and c of an update)."""
 
+# Type → (kind, whether it has one relation).
 _KINDS: Final = {
     Insert: (INSERTS, True),
     Update: (CHANGED, True),
@@ -46,21 +50,24 @@ _KINDS: Final = {
 }
 _relation_of = attrgetter("relation")
 
+# From this number of changes on, it is quicker to ask first whether all are inserts into one
+# table.
 WORTH_A_LOOK: Final = 16
-"""From so many changes on it is quicker to ask first whether they are inserts into one table."""
 
 
 Run = tuple[str, Relation | None, Sequence[Change]]
 
 
 def runs(changes: Sequence[Change]) -> list[Run]:
-    """Return ``changes`` as (kind, relation, neighbours), in order; nothing is left out.
+    """Return ``changes`` as (kind, relation, neighbours), in order.
 
-    The relation is None for truncates, which have several, and for messages, which have none.
+    Nothing is left out. The relation is None for truncates, which have several, and for messages,
+    which have none.
     """
     if not changes:
         return []
     if (
+        # Bulk loads: two passes in C instead of a loop in Python.
         len(changes) >= WORTH_A_LOOK
         and set(map(type, changes)) == {Insert}
         and len(set(map(_relation_of, changes))) == 1
@@ -71,6 +78,7 @@ def runs(changes: Sequence[Change]) -> list[Run]:
     kind, relation = "", None
     for index, change in enumerate(changes):
         of_kind, has_one = kinds[type(change)]
+        # There is no old tuple to compare, so no plan needs to look at the update.
         if of_kind is CHANGED and change.old_kind is none:  # type: ignore[union-attr]
             of_kind = UPDATES
         of = change.relation if has_one else None  # type: ignore[union-attr]

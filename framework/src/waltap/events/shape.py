@@ -1,7 +1,7 @@
-"""The shape of a relation version's records: schemas of keys and rows, and how their values come about.
+"""The schemas of a relation version's keys and rows, and their values.
 
-Compiled from an `EventPlan`, once, for every format: what JSON writes beside its payloads is what Avro
-and the others register.
+A shape is compiled once from an `EventPlan`, for every format: JSON writes the same schemas next
+to its payloads that Avro and the others register.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,22 +29,25 @@ ConnectValues = Callable[[Tuple], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeColumn:
-    """A column of rows or keys: its place in tuples, field, mapping and mask.
+    """Describe one column of rows or keys."""
 
-    ``field`` has the schema of streamed rows, ``read`` that of rows that a snapshot reads: types that are
-    propagated have the driver's names there, and wherever the wire announces nothing.
-    """
-
+    # The column's place in tuples.
     index: int
     mapping: ColumnMapping
     transform: ColumnTransform | None
+    # Has the schema of streamed rows.
     field: Field
+    # Has the schema of rows that a snapshot reads. Propagated types have the driver's names
+    # there, and wherever the wire announces nothing.
     read: Field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableShape:
-    """The schemas of a relation version's records, streamed and read by a snapshot, and their columns."""
+    """Hold the schemas of a relation version's records, and their columns.
+
+    Streamed records and those that a snapshot reads have schemas of their own.
+    """
 
     plan: EventPlan
     values: tuple[ShapeColumn, ...]
@@ -56,15 +59,17 @@ class TableShape:
 
     @property
     def has_key(self) -> bool:
-        """Tell whether records have a key."""
+        """Return whether records have a key."""
         return bool(self.key.fields)
 
 
 def table_shape(
     plan: EventPlan, capture: "CaptureRules", keys: TypeMapper, *, announced: bool
 ) -> TableShape:
-    """Return the shape of ``plan``. ``keys`` maps the columns of keys; ``announced``: the decoder's wire
-    announces relations.
+    """Return the shape of ``plan``.
+
+    ``keys`` maps the columns of keys. ``announced`` says that the decoder's wire announces
+    relations.
     """
     values = tuple(_values(plan, capture, announced=announced))
     key_columns = tuple(_keys(plan, capture, keys, announced=announced))
@@ -89,6 +94,7 @@ def _values(plan: EventPlan, capture: "CaptureRules", *, announced: bool) -> "li
         if mapping is None:
             continue
         schema = mapping.schema
+        # A snapshot propagates the driver's names of types (`listed`), a stream the wire's.
         listed = _with_parameters(
             schema, capture.transform(plan.relation, column.column, schema.kind, listed=True)
         )
@@ -108,9 +114,7 @@ def _values(plan: EventPlan, capture: "CaptureRules", *, announced: bool) -> "li
 def _keys(
     plan: EventPlan, capture: "CaptureRules", mapper: TypeMapper, *, announced: bool
 ) -> "list[ShapeColumn]":
-    """Return the columns of keys. Where the wire announces relations, Debezium knows nothing of a column
-    that values leave out, and makes it optional without default while streaming.
-    """
+    """Return the columns of keys."""
     captured = {column.index for column in plan.columns}
     found = []
     for index in plan.keys:
@@ -121,6 +125,8 @@ def _keys(
         name = capture.field_name(column.name)
         schema = mapping.schema
         read = Field(name, plan.cell.schema(name, schema))
+        # While streaming, Debezium knows nothing of a column that values leave out, and makes it
+        # optional without default.
         if index not in captured and announced:
             schema = msgspec.structs.replace(schema, optional=True, default=None)
         field = Field(name, plan.cell.schema(name, schema))
@@ -154,8 +160,11 @@ def connect_values(
     extra: tuple[str, str] | None = None,
     guard: "Callable[[ShapeColumn, Callable[[Any], Any]], Callable[[Any], Any]] | None" = None,
 ) -> ConnectValues:
-    """Return what turns an image into field → Connect value. ``read``: of rows that a snapshot reads;
-    ``extra`` is a (field, value) that every row gets besides; ``guard`` may wrap each conversion."""
+    """Return a function that turns an image into field → Connect value.
+
+    ``read``: the rows come from a snapshot. ``extra`` is a (field, value) that every row gets in
+    addition. ``guard`` may wrap each conversion.
+    """
     converts = []
     for column in columns:
         convert = column_value(column, read=read)
@@ -173,7 +182,10 @@ def connect_values(
 
 
 def column_value(column: ShapeColumn, *, read: bool = False) -> Callable[[Any], Any]:
-    """Return what turns a value of a tuple into the Connect value of its field, masks applied."""
+    """Return a function that turns a tuple's value into a Connect value.
+
+    Masks are applied.
+    """
     mapping = column.mapping
     if read and mapping.read is not None:
         mapping = mapping.read
@@ -182,12 +194,15 @@ def column_value(column: ShapeColumn, *, read: bool = False) -> Callable[[Any], 
     change = None if column.transform is None else column.transform.value
     to_connect, from_binary = mapping.to_connect, mapping.from_binary
     if change is not None:
+        # The placeholders are masked, too: they are constants, so once is enough.
         null, missing, plain = change(null), change(missing), to_connect
         to_connect = lambda text: change(plain(text))  # noqa: E731 - it is handed on
+    # Debezium streams null for these types, so the value is not even read.
     if mapping.streamed_as_null and not read:
         return lambda _value: null
 
     def convert(value: Any) -> Any:
+        # The hot path: nearly all values are text.
         if value.__class__ is str:
             return to_connect(value)
         if value is None or value is ABSENT:
