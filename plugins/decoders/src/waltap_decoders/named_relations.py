@@ -1,8 +1,8 @@
-"""Relations for plugins that name columns in every row and announce nothing: wal2json, decoderbufs.
+"""Relations for plugins that announce nothing: wal2json and decoderbufs.
 
-Such a plugin tells names and type OIDs of the columns it sends, no OID of the table, no replica
-identity, and it leaves out values. What is missing is concluded (`row_facts`). A relation is made
-anew only when its shape changed, so that a stable table keeps one `Relation` object.
+Each row gives the names and type OIDs of the columns that it sends. It gives no OID of the table
+and no replica identity, and it may leave out values. `row_facts` infers the rest. A relation is
+replaced only when its shape changed, so a stable table keeps one `Relation` object.
 """
 
 from collections.abc import Collection, Hashable
@@ -26,47 +26,55 @@ from waltap_decoders.row_facts import (
 
 __all__ = ["UNKNOWN_KEPT", "NamedRelations", "RowLayout"]
 
+# Limit of tables without an OID. They were already dropped when the catalogue was asked, so the
+# catalogue cannot report later that they are gone.
 UNKNOWN_KEPT = 256
-"""Tables that are kept without an OID: they were gone when the catalogue was asked, so that nobody can be
-asked whether they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """How rows of one make-up become tuples of ``relation``.
+    """Map rows of one make-up to tuples of ``relation``."""
 
-    ``new`` and ``old`` give, per column of the relation, the index of its value in the row, -1 where
-    the row has none; what stands there then is UNCHANGED in a new tuple and ``fill`` in an old one.
-    ``complete``: the row names every column of the table. ``replaces``: ``relation`` is another than
-    the table's last, and no layout made before holds for it any more. ``unset`` and ``set``: indexes
-    of old values that are NULL, and that are not, in every row of this replica identity.
-    """
-
+    # The table's version that the rows have.
     relation: Relation
+    # For each column of the relation, the index of its new value in the row; -1 means UNCHANGED.
     new: tuple[int, ...]
+    # For each column of the relation, the index of its old value in the row; -1 means ``fill``.
     old: tuple[int, ...]
+    # Which columns the old tuple covers.
     old_kind: OldTuple
+    # The value of columns without an old value: NULL or ABSENT.
     fill: tuple[Value, ...]
+    # The row names every column of the table, so an ALTER TABLE cannot go unnoticed.
     complete: bool
+    # ``relation`` differs from the table's last one, so all earlier layouts are void.
     replaces: bool
+    # Indexes of old values that are NULL in every row of this replica identity.
     unset: tuple[int, ...]
+    # Indexes of old values that are never NULL under this replica identity.
     set: tuple[int, ...]
 
     def new_tuple(self, values: list[Value]) -> Tuple:
-        """Return the new tuple of a row with these values, in the row's order."""
+        """Return the new tuple of a row.
+
+        ``values`` are in the row's order.
+        """
         return tuple([values[i] if i >= 0 else UNCHANGED for i in self.new])
 
     def old_tuple(self, values: list[Value]) -> Tuple:
-        """Return the old tuple of a row with these old values, in the row's order."""
+        """Return the old tuple of a row.
+
+        ``values`` are in the row's order.
+        """
         return tuple([values[i] if i >= 0 else f for i, f in zip(self.old, self.fill, strict=True)])
 
     def key_is_same(self, new: Tuple, old: Tuple) -> bool:
-        """Tell whether every value of a key-only old tuple stands in the new one, too."""
+        """Return whether a key-only old tuple equals the new key."""
         pairs = zip(self.old, new, old, strict=True)
         return all(after == before for i, after, before in pairs if i >= 0)
 
     def holds(self, values: list[Value]) -> bool:
-        """Tell whether old values can be of this layout's replica identity."""
+        """Return whether old values fit this layout's replica identity."""
         for i in self.unset:
             if values[i] is not None:
                 return False
@@ -75,30 +83,29 @@ class RowLayout:
 
 @dataclass(slots=True)
 class _NamedVersion:
-    """A table at one point of the stream: as the rows show it, and completed from the catalogue.
+    """Hold a table's version at one point of the stream."""
 
-    ``epoch``: the last one in which rows showed all of it. ``full``: the last old row was a full one.
-    ``standing`` is what stood for the name when the catalogue was asked, ``turn`` when that was compared
-    last, ``doubted``: it is another by now.
-    """
-
+    # The table as the rows show it.
     shown: Relation
+    # The same, completed from the catalogue.
     relation: Relation
+    # The last epoch in which rows showed all of the table.
     epoch: int
+    # The last old row was a full one.
     full: bool = False
+    # Evidence from the catalogue for the name, read before the table was described.
     standing: Hashable = None
+    # The turn in which that evidence was last compared.
     turn: int = 0
+    # The evidence has changed since: the description may be wrong.
     doubted: bool = False
 
 
 class NamedRelations:
-    """The tables of one session. Asks the catalogue once per make-up of rows, never per row.
+    """Track the tables of one session by name.
 
-    Of ``context``, its catalogue, ``captures``, ``describe``, ``relation_at`` and ``standings`` are used.
-    ``epoch`` counts the transactions without rows, which is what an ALTER TABLE looks like: what was
-    concluded for rows that do not name every column is to be concluded anew in the next epoch. ``turn``
-    grows with each transaction at which the decoder is to ask, for each table at its first row, whether
-    it `holds`; in each new epoch for one.
+    The catalogue is asked once per make-up of rows, never per row. A decoder reports each
+    transaction by `began` and `commit`, and the end of each call by `pause`.
     """
 
     def __init__(self, context: DecoderContext) -> None:
@@ -109,25 +116,30 @@ class NamedRelations:
         self._standings = context.standings
         self._captured: dict[tuple[str, str], bool] = {}
         self._current: dict[tuple[str, str], _NamedVersion] = {}
+        # Names of tables without an OID, the oldest first.
         self._unknown: dict[tuple[str, str], None] = {}
-        """Names of tables without an OID, the oldest first."""
+        # OIDs of tables whose name another table has now: they may be gone, too.
         self._former: set[int] = set()
-        """OIDs of tables whose name another has by now: they may be gone, too."""
         self._views: list[tuple[str, str]] = []
         self._xid = 0
         self._last: Message | None = None
+        # A transaction without rows may be an ALTER TABLE, so ``epoch`` counts those: it ends all
+        # conclusions from rows that do not name every column. ``turn`` grows when the decoder must
+        # ask again, at the next row of each table, whether the relation `holds`. Each new epoch
+        # starts a turn.
         self.epoch = self.turn = self._turned = 0
 
     def began(self, xid: int, lsn: int) -> Collection[Relation]:
-        """Note that the rows to come are those of transaction ``xid``, which committed after ``lsn``.
+        """Begin transaction ``xid``, which committed after ``lsn``.
 
-        What was a materialized view may be a table by now. Return relations that are gone, or are to be
-        described anew: what the decoder keeps of them is of no use any more.
+        Return the relations that are gone or must be described again. The decoder must drop all
+        state of their rows.
         """
         self._xid = xid
         if self._turned != self.epoch or (self._standings and self._standings.due(xid)):
             self.turn += 1
             self._turned = self.epoch
+        # A materialized view may have become a table since the last transaction.
         while self._views:
             del self._captured[self._views.pop()]
         due = self._retirement.due(lsn) if self._retirement.pending else frozenset()
@@ -137,6 +149,7 @@ class NamedRelations:
                 del self._unsettled[oid]
             due |= settled
         gone = [v.relation for v in self._current.values() if v.shown.oid in due] if due else []
+        # Drop half at once, so that a stream of such tables does not pay for this at each begin.
         if len(self._unknown) > UNKNOWN_KEPT and 0 not in due:
             oldest = list(self._unknown)[: UNKNOWN_KEPT // 2]
             gone += [self._current[name].relation for name in oldest]
@@ -151,18 +164,22 @@ class NamedRelations:
         return gone
 
     def commit(self, begin: Begin, messages: list[Message]) -> None:
-        """The transaction of ``begin`` ends, ``messages`` being those of the call so far."""
+        """End the transaction of ``begin``.
+
+        ``messages`` are the messages of the current call.
+        """
         last = messages[-1] if messages else self._last
+        # No message followed the begin: the transaction had no rows.
         if last is begin:
             self.epoch += 1
 
     def pause(self, messages: list[Message]) -> None:
-        """A call ends with these messages."""
+        """Record the last message of a call for `commit`."""
         if messages:
             self._last = messages[-1]
 
     def captured(self, schema: str, table: str) -> bool:
-        """Tell whether changes of a table are wanted."""
+        """Return whether the pipeline captures a table."""
         name = schema, table
         known = self._captured.get(name)
         if known is None:
@@ -171,11 +188,15 @@ class NamedRelations:
         return known
 
     def relation(self, schema: str, table: str) -> Relation | None:
-        """Return the relation as last seen, else as the catalogue has it, else without columns;
-        None where it is a materialized view."""
+        """Return a relation whose rows name no columns.
+
+        It is the last version that rows showed, or the catalogue's, or one without columns. None
+        means that the name is a materialized view's.
+        """
         current = self._current.get((schema, table))
         if current is not None and self._compared(current):
             return current.relation
+        # Read the evidence first: DDL during the description must show as a change.
         standing = self._standing(schema, table)
         present = self._known(schema, table)
         if present is None and self._is_view(schema, table):
@@ -189,18 +210,22 @@ class NamedRelations:
         return relation
 
     def holds(self, relation: Relation) -> bool:
-        """Tell whether a relation is the table's still; if not, nothing that the decoder keeps of its rows
-        is of use any more."""
+        """Return whether a relation is still the table's version.
+
+        If not, the decoder must drop all state of its rows.
+        """
         version = self._current.get((relation.schema, relation.table))
         return version is not None and version.relation is relation and self._compared(version)
 
     def confirm(self, schema: str, table: str) -> None:
-        """A row of this epoch showed that the table is as it was."""
+        """Record that a row of this epoch showed the same table."""
         self._current[schema, table].epoch = self.epoch
 
     def layout(self, schema: str, table: str, row: RowFacts) -> RowLayout | None:
-        """Return the layout of rows made up like ``row``; None where they are not of a table, but
-        of a materialized view: what REFRESH did is no change of data."""
+        """Return the layout of rows made up like ``row``.
+
+        None means that the rows are a materialized view's: REFRESH changes no data.
+        """
         former = version = self._current.get((schema, table))
         if former is not None:
             self._compared(former)
@@ -237,7 +262,10 @@ class NamedRelations:
         made.full = full if row.has_old else version is not None and version.full
         new_at = {fact.name: i for i, fact in enumerate(row.new)}
         old_at = {fact.name: i for i, fact in enumerate(row.old)}
+        # With a key the plugin lists the other columns as if they were NULL; those NULLs are no
+        # values.
         hides = row.listing is OldRowColumns.ALL and not full and bool(key)
+        # A full old row that lists only set columns leaves out the NULLs.
         fill = None if full and row.listing is OldRowColumns.SET else ABSENT
         outside = [c.name for c in relation.columns if hides and not c.in_identity]
         return RowLayout(
@@ -253,7 +281,7 @@ class NamedRelations:
         )
 
     def _known(self, schema: str, table: str, row: RowFacts | None = None) -> Relation | None:
-        """Return what is known of the table that had the name."""
+        """Return the catalogue's knowledge of the table at the row's time."""
         if self._relation_at is not None:
             shown = row.by_name.values() if row else ()
             columns = [_column(fact, None, None) for fact in shown if fact.type_oid]
@@ -265,7 +293,10 @@ class NamedRelations:
         return standings.of(schema, table, self._xid) if standings else None
 
     def _compared(self, version: _NamedVersion) -> bool:
-        """Tell, asking once in a turn, whether what the catalogue said of a table stands still."""
+        """Return whether the catalogue's answer for a table still holds.
+
+        The catalogue is asked once in a turn.
+        """
         if self._standings is not None and version.turn != self.turn:
             version.turn = self.turn
             standing = self._standing(version.shown.schema, version.shown.table)
@@ -273,13 +304,16 @@ class NamedRelations:
         return not version.doubted
 
     def _stands(self, schema: str, table: str, standing: Hashable) -> None:
-        """Note what stood for a table before the catalogue was asked for it."""
+        """Store the evidence that preceded the table's description."""
         version = self._current[schema, table]
         version.standing, version.turn, version.doubted = standing, self.turn, False
 
     def _is_view(self, schema: str, table: str) -> bool:
-        """Tell whether the catalogue knows a materialized view of that name; remember it for the
-        transaction at hand, whose other rows of it are then left out at once."""
+        """Return whether the name is a materialized view's.
+
+        A view is remembered until the next transaction, so that its other rows are skipped without
+        asking the catalogue.
+        """
         was_table = (schema, table) in self._current
         if not self._catalogue.is_materialized_view(schema, table, self._xid, was_table=was_table):
             return False
@@ -297,7 +331,7 @@ class NamedRelations:
         present: Relation | None,
         row: RowFacts | None = None,
     ) -> Relation:
-        """Return the relation of this shape: the last one if it has it."""
+        """Return the relation of this shape, reusing the last one."""
         shown = Relation(
             oid=present.oid if present else 0,
             schema=schema,
@@ -322,6 +356,7 @@ class NamedRelations:
             relation = shown
             if describe is not None:
                 relation = describe(self._as_told(shown, row))
+            # The description may undo the difference. A stable table keeps one object.
             if current is not None and current.relation.same_shape(relation):
                 relation = current.relation
             if current is not None and current.shown.oid != shown.oid:
@@ -340,7 +375,10 @@ class NamedRelations:
         self._retirement.grown(known | self._former)
 
     def _as_told(self, shown: Relation, row: RowFacts | None) -> Relation:
-        """Return a relation for its description: NOT NULL is the wire's word, or nobody's yet."""
+        """Return a relation as input of its description.
+
+        Only a row's own statement about NOT NULL is kept, since the catalogue's may be newer.
+        """
         told = row.by_name if row else {}
         columns = tuple(
             msgspec.structs.replace(
@@ -352,7 +390,11 @@ class NamedRelations:
 
 
 def _column(fact: ColumnFact, known: Column | None, number: int | None) -> Column:
-    """Return a column as the row tells of it; what it does not tell as it is known."""
+    """Return a column from a row's facts.
+
+    The known column fills in the facts that the row leaves out.
+    """
+    # A typmod of another type means nothing.
     same = known is not None and fact.type_oid in (0, known.type_oid)
     typmod = known.typmod if known and same else -1
     return Column(

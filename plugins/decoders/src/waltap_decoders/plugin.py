@@ -1,4 +1,4 @@
-"""Hook implementations of this distribution, and nothing else."""
+"""Hook implementations of this distribution."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 WALTAP_API = 1
 
 
+# The factories import their decoder, so that a run loads only the one that it uses.
 def _wal2json(context: "DecoderContext") -> "Decoder":
     from waltap_decoders.wal2json import Wal2Json
 

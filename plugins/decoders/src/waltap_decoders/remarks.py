@@ -1,7 +1,7 @@
-"""What users of each decoder should know beyond its capabilities, a sentence each.
+"""Remarks for users of each decoder, one sentence each.
 
-They stand in docs/reference/decoders.md. A sentence that says how events differ from pgoutput's is
-held to the truth by tests/integration/test_records_agree.py, on a real server.
+docs/reference/decoders.md prints them. tests/integration/test_records_agree.py checks sentences
+about differences from pgoutput's events against a real server.
 """
 
 __all__ = ["DECODERBUFS", "PGOUTPUT", "WAL2JSON", "YBOUTPUT"]

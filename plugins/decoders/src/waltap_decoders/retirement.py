@@ -1,8 +1,9 @@
-"""Relations that are gone: what a decoder keeps of them goes, too.
+"""Removal of decoder state for dropped tables.
 
-The server never says that a table was dropped, and sends rows of one it has announced without
-announcing it again. So a decoder asks, each time the relations it knows have doubled, which of them
-exist no more, and lets go of those once it reads transactions that committed after that.
+The server never reports that a table was dropped. It sends rows of an announced table without
+announcing it again, so a decoder cannot simply forget old relations. Each time its known relations
+have doubled, it asks which of them no longer exist. It drops their state when it reads
+transactions that committed later.
 """
 
 from collections.abc import Collection
@@ -11,12 +12,12 @@ from waltap.decode.decoder import DecoderContext
 
 __all__ = ["RelationRetirement"]
 
+# Up to this number, relations are kept without asking the catalogue.
 SMALLEST = 128
-"""So many relations are kept without asking."""
 
 
 class RelationRetirement:
-    """Decides, for one session, when relations are let go of. ``pending`` are those that are gone."""
+    """Decide when one session drops the state of relations."""
 
     __slots__ = ("_forget", "_gone", "_limit", "_until", "pending")
 
@@ -24,18 +25,23 @@ class RelationRetirement:
         self._gone, self._forget = context.gone, context.forget
         self._limit = SMALLEST
         self._until = 0
+        # OIDs that are gone from the catalogue; rows of them may still be on the way.
         self.pending: frozenset[int] = frozenset()
 
     def grown(self, oids: Collection[int]) -> None:
-        """Look at the relations that are known, after one was added."""
+        """Check the known relations after one was added."""
         if len(oids) < self._limit or self._gone is None or self.pending:
             return
         self.pending, self._until = self._gone(oids)
+        # Doubling keeps the number of catalogue queries logarithmic.
         self._limit = 2 * (len(oids) - len(self.pending)) + SMALLEST
 
     def due(self, lsn: int) -> frozenset[int]:
-        """Return, once, the OIDs to let go of, now that a transaction begins that committed at ``lsn`` or
-        later. What is known after that is to be looked at again: it may have grown meanwhile."""
+        """Return, once, the OIDs whose state must be dropped.
+
+        A transaction that committed at ``lsn`` or later begins. The decoder must then call `grown`
+        again, since its relations may have grown while OIDs were pending.
+        """
         if lsn <= self._until:
             return frozenset()
         due, self.pending = self.pending, frozenset()

@@ -1,8 +1,8 @@
-"""What one row of wal2json or decoderbufs tells of its table, and what follows from it.
+"""Facts about a table that one row of wal2json or decoderbufs shows.
 
-Neither plugin announces tables. Which columns a table had when the row was written, and under which
-replica identity, is concluded from the row, from the rows before it, and from the catalogue, in this
-order: the catalogue shows the present, which may be newer than the row.
+Neither plugin announces tables. The columns and the replica identity at the row's time are
+inferred from the row, then from earlier rows, then from the catalogue. The catalogue comes last
+because it shows the present, which may be newer than the row.
 """
 
 import enum
@@ -23,25 +23,27 @@ __all__ = [
     "numbers_then",
 ]
 
+# OIDs of types of fixed size: their values are never left out as unchanged.
 _NEVER_TOASTED = frozenset(
     (16, 18, 19, 20, 21, 23, 24, 26, 27, 28, 29, 600, 601, 603, 628, 700, 701, 718, 774, 790, 829)
 ) | frozenset((1082, 1083, 1114, 1184, 1186, 1266, 2205, 2950, 3220, 5069))
-"""OIDs of types of fixed size: a value of theirs is never left out as unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnFact:
-    """What a row says of one column; ``type_oid`` 0, ``typmod`` and ``nullable`` None where it does
-    not say."""
+    """Describe one column as a row shows it."""
 
     name: str
+    # 0: the row does not give the type.
     type_oid: int = 0
+    # None: the row does not give the modifier.
     typmod: int | None = None
+    # None: the row does not say.
     nullable: bool | None = None
 
 
 class OldRowColumns(enum.Enum):
-    """Which columns a plugin lists in the old row."""
+    """Name the columns that a plugin lists in the old row."""
 
     IDENTITY = "those of the replica identity: all of them under FULL"
     SET = "those of the replica identity that are not NULL"
@@ -50,50 +52,59 @@ class OldRowColumns(enum.Enum):
 
 @dataclass(frozen=True)
 class RowFacts:
-    """The make-up of one row, columns in the order of the table; ``kind`` is I, U or D.
+    """Describe the make-up of one row."""
 
-    ``shown`` are the names of the old columns that the replica identity certainly covers: the listed
-    ones, or with `OldRowColumns.ALL` those with a value. ``key`` is the primary key as the row tells it,
-    None where it does not. ``by_key``: the old row has no value for a column that the change left
-    untouched out of line, which a full row always has. ``only_nulls``: there is an old row, and no
-    value in it, whether it names columns or leaves NULLs out: no key is like that, so it is a full one.
-    """
-
+    # I, U or D.
     kind: str
+    # Columns of the new row, in the table's order.
     new: tuple[ColumnFact, ...]
+    # Columns of the old row, in the table's order.
     old: tuple[ColumnFact, ...]
+    # Which columns the plugin lists in old rows.
     listing: OldRowColumns
+    # Old columns that the replica identity certainly covers: the listed ones, or with
+    # `OldRowColumns.ALL` those with a value.
     shown: frozenset[str]
+    # The primary key as the row gives it; None if the row gives none.
     key: tuple[str, ...] | None = None
+    # The old row lacks a value that the change left unchanged out of line. A full row always has
+    # it, so this is a key.
     by_key: bool = False
+    # The old row has no value, whether it names columns or leaves NULLs out. No key is like that,
+    # so the row is full.
     only_nulls: bool = False
 
     @cached_property
     def by_name(self) -> dict[str, ColumnFact]:
-        """Every column that the row names."""
+        """Return every column that the row names."""
         return {fact.name: fact for fact in self.old} | {fact.name: fact for fact in self.new}
 
     @property
     def has_old(self) -> bool:
-        """Whether there is an old row."""
+        """Return whether there is an old row."""
         return bool(self.old) or self.only_nulls
 
     def lists_all(self, identity: str) -> bool:
-        """Tell whether new and old row together name every column of the table."""
+        """Return whether the row names every column of the table.
+
+        New and old row count together.
+        """
         if self.kind == "I" or self.listing is OldRowColumns.ALL:
             return True
         if identity != "f" or not self.old:
             return False
-        # format 1 leaves NULL out of old rows, but what a new row leaves out is not NULL
+        # Format 1 leaves NULL out of old rows, but a column missing in a new row is not NULL.
         return self.listing is OldRowColumns.IDENTITY or bool(self.new)
 
 
 class IdentityColumns(NamedTuple):
-    """A replica identity: its letter, the columns that it covers, and those that every row with it
-    shows not NULL."""
+    """Describe a replica identity."""
 
+    # The letter of pg_class.relreplident.
     letter: str
+    # The columns that it covers.
     columns: frozenset[str]
+    # Columns that are not NULL in any row with this identity.
     required: frozenset[str] = frozenset()
 
 
@@ -102,11 +113,9 @@ def identity_then(
 ) -> IdentityColumns:
     """Return the replica identity under which ``row`` was written.
 
-    It is the catalogue's as far as the old row does not speak against it: FULL shows every column
-    that cannot be NULL, a key shows nothing else. Where there is no old row although the plugin
-    sends what the server logged, it was not FULL. An insert tells nothing against the catalogue.
-    ``shown`` is the table as rows before showed it. Where NULL is not told from what is not there, a
-    row of NULLs but for the key is a full one only if a row before it was (``full_before``).
+    It is the catalogue's unless the old row contradicts it. FULL shows every column that cannot be
+    NULL, and a key shows no other columns. ``shown`` is the table as earlier rows showed it.
+    ``full_before`` means that the last old row was full.
     """
     now, present = present, present or shown
     letter, key = (present.identity, _key(present)) if present else ("d", frozenset())
@@ -114,6 +123,8 @@ def identity_then(
         return IdentityColumns("f", frozenset(_names(present.columns) if present else row.by_name))
     if row.key is not None and letter in "df":
         key = frozenset(row.key)
+    # Without an old row an update was not under FULL, since the plugin sends all that the server
+    # logged. An insert proves nothing.
     if not row.old:
         if row.kind == "U":
             return IdentityColumns("d" if letter == "f" else letter, key)
@@ -130,6 +141,8 @@ def identity_then(
         full = any(row.shown.issuperset(names) for names in whole if beyond or letter == "f")
         full = full or (beyond and bool(key) and required <= row.shown)
     else:
+        # These plugins do not distinguish NULL from missing. A row of NULLs outside the key is
+        # full only if an earlier row was.
         full = required <= row.shown and (beyond or (letter == "f" and full_before))
     if full and not row.by_key:
         return IdentityColumns("f", frozenset(row.by_name), required)
@@ -144,15 +157,12 @@ def columns_then(
     *,
     changed: bool,
 ) -> tuple[str, ...]:
-    """Return the names of the table's columns when ``row`` was written, in their order.
+    """Return the table's columns when ``row`` was written.
 
-    What the row does not name can be there none the less: outside the key in a delete, and what an
-    update did not touch if it may be stored out of line. Such columns are those of ``current``, the
-    last version that rows showed. Columns that only the catalogue has are newer than the row, since
-    a value can be stored out of line only after a row showed it. ``changed``: the table may have
-    been altered since ``current`` was seen; then what the catalogue has no more is left out.
-    Without ``current`` the columns are the catalogue's, but for those that came after one that is
-    missing for certain.
+    They are in the table's order. A row may leave columns out: those outside the key in a delete,
+    and unchanged ones in an update if they may be stored out of line. ``current``, the last
+    version that rows showed, supplies them. ``changed`` means that the table may have been altered
+    since ``current`` was seen; columns that the catalogue no longer has are then omitted.
     """
     named = row.by_name
     order = _names(current.columns if current else present.columns if present else ())
@@ -160,12 +170,16 @@ def columns_then(
     if row.lists_all(identity):
         pass
     elif current is None:
+        # Without an earlier row the catalogue supplies the columns, except those added after one
+        # that is certainly missing.
         missing = _older(row, present) if present else []
     else:
         changed = changed or not _agrees(current, row)
         if changed and present is not None and row.kind == "D" and _agrees(present, row):
             order, missing = _names(present.columns), _unnamed(row, present)
         else:
+            # Columns that only the catalogue has are newer than the row: a value is stored out of
+            # line only after a row showed it.
             missing = _unnamed(row, current)
             if changed and present is not None:
                 missing = _remaining(missing, present, row)
@@ -176,6 +190,7 @@ def columns_then(
     numbers = {c.name: c.number or 0 for r in (current, present) if r for c in r.columns}
     if present is not None:
         numbers |= numbers_then(row.new, present) | numbers_then(row.old, present)
+    # Attribute numbers give the order; without all of them the orders of the sources are merged.
     if all(numbers.get(name) for name in wanted):
         return tuple(sorted(wanted, key=lambda name: numbers[name]))
     merged = [name for name in order if name in wanted]
@@ -185,7 +200,7 @@ def columns_then(
 
 
 def _key(present: Relation | None) -> frozenset[str]:
-    """Return the columns of the replica identity, or of the key under FULL."""
+    """Return the replica identity's columns, or the key under FULL."""
     if present is None:
         return frozenset()
     return frozenset(present.primary_key or ()) if present.identity == "f" else _covered(present)
@@ -196,7 +211,7 @@ def _covered(relation: Relation) -> frozenset[str]:
 
 
 def _required(row: RowFacts, known: Relation | None) -> frozenset[str]:
-    """Return the columns, of those that the row should name, that cannot be NULL."""
+    """Return the columns that the row should name and not as NULL."""
     nullable = {c.name: c.nullable for c in known.columns} if known else {}
     nullable |= {fact.name: fact.nullable for fact in row.new if fact.nullable is not None}
     listed = row.old if row.listing is OldRowColumns.ALL else row.new
@@ -205,13 +220,13 @@ def _required(row: RowFacts, known: Relation | None) -> frozenset[str]:
 
 
 def _unnamed(row: RowFacts, known: Relation) -> list[Column]:
-    """Return the columns of ``known`` that ``row`` does not name and that it need not name."""
+    """Return columns of ``known`` that ``row`` may leave out."""
     missing = [c for c in known.columns if c.name not in row.by_name]
     return [c for c in missing if row.kind == "D" or _can_be_toasted(c)]
 
 
 def _agrees(known: Relation, row: RowFacts) -> bool:
-    """Tell whether all that the row names is in ``known``."""
+    """Return whether ``known`` has all columns of the row."""
     types = {column.name: column.type_oid for column in known.columns}
     return all(
         name in types and fact.type_oid in (0, types[name]) for name, fact in row.by_name.items()
@@ -219,7 +234,10 @@ def _agrees(known: Relation, row: RowFacts) -> bool:
 
 
 def _remaining(missing: list[Column], present: Relation, row: RowFacts) -> list[Column]:
-    """Return those of ``missing`` that are still there, under the name that they have now."""
+    """Return columns of ``missing`` that still exist.
+
+    They have their current names.
+    """
     names = {column.name: column for column in present.columns}
     numbers: dict[int | None, Column] = {
         column.number: column for column in present.columns if column.number is not None
@@ -230,15 +248,13 @@ def _remaining(missing: list[Column], present: Relation, row: RowFacts) -> list[
 
 
 def numbers_then(columns: Iterable[ColumnFact], present: Relation) -> dict[str, int]:
-    """Return the numbers of columns as a row lists them, as far as the catalogue tells.
-
-    Numbers grow and rows are in their order: so a name that the catalogue does not know may be the
-    former one of a column of the same type that stands between the neighbours and is not named.
-    """
+    """Return attribute numbers of a row's columns, where known."""
     listed = list(columns)
     now = {c.name: c.number for c in present.columns if c.number is not None}
     places = [now.get(fact.name, 0) for fact in listed]
     free = [c for c in present.columns if c.name not in {fact.name for fact in listed}]
+    # Numbers grow, and rows are in their order. A name that the catalogue does not know may be the
+    # old name of an unnamed column of that type between its neighbours.
     for at, fact in enumerate(listed):
         if places[at]:
             continue
@@ -254,13 +270,16 @@ def numbers_then(columns: Iterable[ColumnFact], present: Relation) -> dict[str, 
 
 
 def _older(row: RowFacts, present: Relation) -> list[Column]:
-    """Return the columns of ``present`` that ``row`` leaves out and that were there at its time:
-    not those that it names by a former name, nor what came after a column that it would name."""
+    """Return columns of ``present`` that existed but are left out.
+
+    Columns that the row names by an old name are not among them.
+    """
     named = numbers_then(row.new or row.old, present).values()
     missing = [c for c in present.columns if c.name not in row.by_name and c.number not in named]
     if row.kind == "D":
         return missing
     certain = [c.number for c in missing if not _can_be_toasted(c) and c.number]
+    # A row would name this column if it existed, so all columns after it are newer.
     end = min(certain, default=1 << 16)
     return [c for c in missing if _can_be_toasted(c) and (c.number or 0) < end]
 
@@ -268,6 +287,7 @@ def _older(row: RowFacts, present: Relation) -> list[Column]:
 def _can_be_toasted(column: Column) -> bool:
     if column.type_oid in _NEVER_TOASTED:
         return False
+    # An enum's value is an OID on disk, so it is never stored out of line.
     return column.data_type is None or column.data_type.kind is not TypeKind.ENUM
 
 
@@ -276,7 +296,10 @@ def _names(columns: Iterable[Column | ColumnFact]) -> list[str]:
 
 
 def _merged(first: list[str], second: list[str]) -> list[str]:
-    """Merge two lists that are in the same order, each with names that the other lacks."""
+    """Merge two lists that are in the same order.
+
+    Each may have names that the other lacks.
+    """
     merged = list(first)
     at = 0
     for name in second:

@@ -1,4 +1,4 @@
-"""Changes that are left out because nobody captures their table."""
+"""Counting of changes whose table is not captured."""
 
 from waltap.decode.message import Message, Skipped
 
@@ -6,8 +6,9 @@ __all__ = ["skip"]
 
 
 def skip(messages: list[Message], xid: int = 0) -> None:
-    """Count one change that is left out, in one message per run of them."""
+    """Count one skipped change."""
     last = messages[-1] if messages else None
+    # One message per run of skipped changes, not one per change.
     if isinstance(last, Skipped) and last.xid == xid:
         last.count += 1
     else:

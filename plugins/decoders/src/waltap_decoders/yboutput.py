@@ -1,13 +1,9 @@
-"""yboutput: YugabyteDB's output plugin, which speaks pgoutput's wire.
+"""yboutput: YugabyteDB's output plugin on pgoutput's wire.
 
-What differs: the replica identity letter ``c`` (CHANGE); the mark ``u`` means "not sent" for columns
-of every type; an update's key-only old tuple, which older servers send, says nothing and is left out
-(it is all ``u`` under CHANGE and all ``n`` under DEFAULT). TRUNCATE, logical messages, in-progress
-and prepared transactions are never sent.
-
-Under CHANGE a column outside the key may lack its value in any update or delete, so that relations
-are described with such columns nullable and without default: a format that writes the default for
-what is null must not write it for what was not sent.
+Differences from pgoutput: the replica identity letter ``c`` (CHANGE) exists. The mark ``u`` means
+"not sent" for columns of every type. An update's key-only old tuple, which older servers send,
+carries no information and is dropped: it is all ``u`` under CHANGE and all ``n`` under DEFAULT.
+TRUNCATE, logical messages, in-progress and prepared transactions are never sent.
 
 Source: yugabyte-db, src/postgres/src/backend/replication (proto.c, pgoutput.c); its
 TestPgReplicationSlot.java for the two generations of old tuples; Debezium's fork for YugabyteDB,
@@ -28,6 +24,7 @@ from waltap_decoders.pgoutput.properties import PgOutputProperties, negotiate
 
 __all__ = ["CAPABILITIES", "YbOutput", "YbOutputProperties"]
 
+# Capabilities of yboutput: pgoutput's without the messages that it never sends.
 CAPABILITIES = replace(
     PGOUTPUT_CAPABILITIES,
     truncate=False,
@@ -36,11 +33,10 @@ CAPABILITIES = replace(
     streaming=False,
     two_phase=False,
 )
-"""What yboutput can carry."""
 
 
 class YbOutputProperties(Properties):
-    """What yboutput is asked for."""
+    """Requests to yboutput."""
 
     proto_version: int = declare(
         "yboutput.proto_version",
@@ -59,7 +55,10 @@ class YbOutputProperties(Properties):
 
 
 class YbOutput(PgOutput):
-    """Decodes yboutput; state and errors as in `PgOutput`."""
+    """Decode yboutput.
+
+    State and errors are as in `PgOutput`.
+    """
 
     name = "yboutput"
     identities: ClassVar[str] = "dnfic"
@@ -81,7 +80,9 @@ class YbOutput(PgOutput):
 
 
 def _described(relation: Relation) -> Relation:
-    """Return ``relation``, its columns outside the key nullable without default under CHANGE."""
+    """Make columns outside the key nullable without default."""
+    # Under CHANGE any update or delete may lack a column outside the key. A format that writes the
+    # default for NULL must not write it for a value that was not sent.
     if relation.identity != "c":
         return relation
     key = relation.primary_key or ()

@@ -1,6 +1,6 @@
 """decoderbufs: changes as protobuf messages.
 
-The decoder, and protobuf, are loaded when it is asked for.
+The decoder and protobuf are loaded on first use.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["DecoderBufs"]
 
 
+# Profiles with another decoder must not pay for the import of protobuf.
 def __getattr__(name: str) -> Any:
     if name != "DecoderBufs":
         raise AttributeError(f"{__name__} has no {name}")

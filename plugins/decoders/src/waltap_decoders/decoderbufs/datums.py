@@ -1,7 +1,7 @@
-"""Datums, back to the text that PostgreSQL prints.
+"""Conversions from datums to the text that PostgreSQL prints.
 
-Which member of the oneof a type uses is fixed (decoderbufs.c, set_datum_value); another member is a
-fault of the producer and refused.
+Each type has one member of the oneof (decoderbufs.c, set_datum_value). Another member is a fault
+of the producer and is refused.
 """
 
 import re
@@ -22,21 +22,26 @@ __all__ = ["DatumKind", "datum_kind", "typmod"]
 
 @dataclass(frozen=True, slots=True)
 class DatumKind:
-    """How values of a type arrive: the member, and its value to text. ``text`` raises ValueError."""
+    """Name the oneof member of a type and its conversion."""
 
+    # The only member that values of this type may use.
     member: str
+    # Converts a value to text; raises ValueError.
     text: Callable[[Any], str]
 
 
 def datum_kind(type_oid: int) -> DatumKind:
-    """Return how values of a type arrive."""
+    """Return the member and conversion of a type.
+
+    Types without an entry arrive as text in bytes.
+    """
     return _KINDS.get(type_oid, _TEXT_BYTES)
 
 
 def typmod(type_oid: int, modifier: str) -> int | None:
-    """Return the typmod of a type written by format_type, None where the text does not settle it.
+    """Return the typmod of a type written by format_type.
 
-    Source: the typmodout functions of the types.
+    None means that the text does not determine it. Source: the typmodout functions of the types.
     """
     if type_oid not in _MODIFIED:
         return None
@@ -52,6 +57,7 @@ def typmod(type_oid: int, modifier: str) -> int | None:
 
 
 _NUMERIC, _BPCHAR, _VARCHAR = 1700, 1042, 1043
+# Types whose typmod this module can compute from the printed modifier.
 _MODIFIED = frozenset((_NUMERIC, _BPCHAR, _VARCHAR, 1083, 1114, 1184, 1266, 1560, 1562))
 _MODIFIER = re.compile(r"\((\d+)(?:,(-?\d+))?\)").search
 
@@ -71,7 +77,10 @@ def _bool(value: bool) -> str:
 
 
 def _money(cents: int) -> str:
-    """Return an amount as lc_monetary C prints it: two decimals, commas, a dollar sign."""
+    """Return an amount as lc_monetary C prints it.
+
+    Two decimals, commas and a dollar sign.
+    """
     whole, rest = divmod(abs(cents), 100)
     return f"{'-' if cents < 0 else ''}${whole:,}.{rest:02d}"
 

@@ -43,23 +43,27 @@ __all__ = ["DecoderBufs"]
 _KINDS = {INSERT: "I", UPDATE: "U"}
 
 
+# The make-up of a row: its operation, schema, table, and the columns that it names.
 _Rows = tuple[int, str, str, *tuple[object, ...]]
-"""The make-up of a row: its operation, schema and table, and what it names."""
 
 
 @dataclass(slots=True)
 class _RowPlan:
-    """How rows of one make-up are read; ``turn`` is the last one in which this is known to hold."""
+    """Hold the compiled reading of rows of one make-up."""
 
+    # The last turn of `NamedRelations` in which this plan was found to hold.
     turn: int
 
+    # Order of the table's columns in the row.
     layout: RowLayout
+    # Conversions of the new row's values, in the row's order.
     new: tuple[DatumKind, ...]
+    # Conversions of the old row's values, in the row's order.
     old: tuple[DatumKind, ...]
 
 
 class _CurrentFrame:
-    """One frame at hand, for errors."""
+    """Hold the frame being decoded, for error messages."""
 
     __slots__ = ("data", "lsn")
 
@@ -67,16 +71,19 @@ class _CurrentFrame:
         self.lsn, self.data = lsn, data
 
     def text(self, value: str) -> str:
-        """Return a string field, checked to be one."""
+        """Return a string field after checking that it is text."""
         return is_text(self.lsn, self.data, value)
 
     def fail(self, expected: str, found: str, near: bytes = b"") -> Never:
-        """Raise a DecodeError where ``near`` stands."""
+        """Raise a DecodeError at the first occurrence of ``near``."""
         fail(self.lsn, self.data, max(self.data.find(near), 0) if near else 0, expected, found)
 
 
 class DecoderBufs(Decoder):
-    """Decodes decoderbufs. The state is one session's; a DecodeError ends it."""
+    """Decode decoderbufs.
+
+    The state belongs to one session, and a DecodeError ends that session.
+    """
 
     name = "decoderbufs"
     capabilities = DECODERBUFS
@@ -94,7 +101,7 @@ class DecoderBufs(Decoder):
         return {}
 
     def feed(self, frames: Sequence[Frame]) -> list[Message]:
-        """Decode ``frames``: see `Decoder.feed`."""
+        """Decode ``frames`` as `Decoder.feed` specifies."""
         messages: list[Message] = []
         for lsn, data in frames:
             message = read(lsn, data, self._codec)
@@ -139,6 +146,7 @@ class DecoderBufs(Decoder):
             frame.fail("new_tuple alone in INSERT", "others")
         if op not in (INSERT, UPDATE) and new:
             frame.fail("no new_tuple in DELETE", "some")
+        # A table without columns sends an INSERT without a tuple.
         if op == INSERT and not new:
             self._empty_row(frame, schema, table, messages)
             return
@@ -154,9 +162,12 @@ class DecoderBufs(Decoder):
             tuple([(datum.column_name, datum.column_type) for datum in old]),
         )
         plan = self._plans.get(key)
+        # DDL may have changed the table since the plan was last compared with the catalogue.
         if plan is not None and plan.turn != self._relations.turn:
             plan = self._renewed(key, plan)
         shown = _values(frame, old, plan.old) if old and plan else []
+        # Old rows look alike under a key and under FULL. A value that contradicts the plan shows
+        # that the replica identity changed.
         if plan is None or (old and not plan.layout.holds(shown)):
             plan = self._new_plan(frame, key, message)
             if plan is None:
@@ -166,6 +177,7 @@ class DecoderBufs(Decoder):
         after: Tuple = ()
         if new:
             after = plan.layout.new_tuple(_values(frame, new, plan.new))
+            # A full old row has every untouched value. If one is NULL there, the old row is a key.
             if plan.layout.old_kind is OldTuple.FULL and _lacks(
                 plan.layout.old_tuple(shown), after
             ):
@@ -175,6 +187,7 @@ class DecoderBufs(Decoder):
         self._show(relation, messages)
         lsn = frame.lsn
         if op == INSERT:
+            # Check only rows that lack a value, so that complete rows pay nothing.
             if None in after or UNCHANGED in after:
                 _identified(frame, relation, after, message)
             messages.append(Insert(relation, lsn, after))
@@ -182,7 +195,7 @@ class DecoderBufs(Decoder):
         before: Tuple = ()
         if old:
             before = plan.layout.old_tuple(shown)
-            if not relation.oid:  # what the catalogue does not know has no known key
+            if not relation.oid:  # a table that the catalogue does not know has no known key
                 before = tuple([ABSENT if value is None else value for value in before])
         if op == UPDATE:
             if not new:
@@ -194,7 +207,7 @@ class DecoderBufs(Decoder):
     def _empty_row(
         self, frame: _CurrentFrame, schema: str, table: str, messages: list[Message]
     ) -> None:
-        """Take a row of a table that has no columns."""
+        """Decode an insert into a table that has no columns."""
         relation = self._relations.relation(schema, table)
         if relation is None:
             skip(messages)
@@ -207,9 +220,10 @@ class DecoderBufs(Decoder):
     def _unknown_row(
         self, frame: _CurrentFrame, schema: str, table: str, op: int, messages: list[Message]
     ) -> None:
-        """Take an update or delete of a table without replica identity: nothing tells which row.
+        """Decode an update or delete without any tuple.
 
-        A delete says so; an update, which has no new values either, only counts.
+        The table has no replica identity, so the row is unknown. A delete is still delivered. An
+        update has no new values either and is only counted as skipped.
         """
         if op == UPDATE:
             skip(messages)
@@ -222,7 +236,7 @@ class DecoderBufs(Decoder):
         messages.append(Delete(relation, frame.lsn, (), OldTuple.NONE))
 
     def _renewed(self, key: _Rows, plan: _RowPlan) -> _RowPlan | None:
-        """Return a plan of a former turn if it holds in this one."""
+        """Return a plan of an earlier turn if it still holds."""
         schema, table = key[1:3]
         if not self._relations.holds(plan.layout.relation):
             self._plans = {k: p for k, p in self._plans.items() if k[1:3] != (schema, table)}
@@ -232,7 +246,10 @@ class DecoderBufs(Decoder):
         return plan
 
     def _new_plan(self, frame: _CurrentFrame, key: _Rows, message: RowMessage) -> _RowPlan | None:
-        """Keep and return the plan of rows like this one; None where they are not of a table."""
+        """Compile and store the plan of rows like this one.
+
+        Return None if the rows belong to a materialized view.
+        """
         op, schema, table, *_ = key
         info = [(frame.text(kind.modifier), kind.value_optional) for kind in message.new_typeinfo]
         new = self._facts(frame, message.new_tuple, info)
@@ -251,12 +268,15 @@ class DecoderBufs(Decoder):
             old,
             OldRowColumns.ALL,
             frozenset(shown),
+            # A full old row has a value for every column that the change left unchanged out of
+            # line, so a missing one proves a key.
             by_key=bool(old) and not kept.issubset(shown),
             only_nulls=bool(old) and not shown,
         )
         layout = self._relations.layout(schema, table, row)
         if layout is None:
             return None
+        # Plans and announcements of the table's earlier relation are void.
         if layout.replaces:
             self._plans = {k: plan for k, plan in self._plans.items() if k[1:3] != (schema, table)}
             self._announced = {
@@ -305,7 +325,7 @@ class DecoderBufs(Decoder):
         return known
 
     def _let_go(self, relations: Collection[Relation]) -> None:
-        """Forget what is kept of relations that are gone."""
+        """Drop the plans and announcements of relations that are gone."""
         if relations:
             names = {(relation.schema, relation.table) for relation in relations}
             self._plans = {k: plan for k, plan in self._plans.items() if k[1:3] not in names}
@@ -313,7 +333,7 @@ class DecoderBufs(Decoder):
             self._announced &= shown
 
     def _show(self, relation: Relation, messages: list[Message]) -> None:
-        """Announce a relation that has not been announced."""
+        """Announce a relation before its first row."""
         if relation not in self._announced:
             self._announced.add(relation)
             messages.append(RelationSeen(relation))
@@ -322,7 +342,10 @@ class DecoderBufs(Decoder):
 def _identified(
     frame: _CurrentFrame, relation: Relation, after: Tuple, message: RowMessage
 ) -> None:
-    """See that a new row has the values that identify it: one may be NULL where its column allows that."""
+    """Check that a new row has its identifying values.
+
+    A NULL is accepted where the plugin says that the column allows it.
+    """
     columns = zip(relation.columns, after, message.new_typeinfo, strict=True)
     for column, value, kind in columns:
         missing = value is UNCHANGED or (value is None and not kind.value_optional)
@@ -335,8 +358,10 @@ def _identified(
 
 
 def _lacks(before: Tuple, after: Tuple) -> bool:
-    """Tell whether a value that the change left untouched is NULL in the old row: in a full one it stands
-    there."""
+    """Return whether an unchanged value is NULL in the old row.
+
+    A full old row has every such value, so a NULL shows that the row is not full.
+    """
     if UNCHANGED not in after:
         return False
     return any(new is UNCHANGED and old is None for old, new in zip(before, after, strict=True))
@@ -353,6 +378,7 @@ def _values(
             try:
                 values.append(kind.text(getattr(datum, member)))
             except ValueError as error:
+                # The wire may be damaged; then its first fault explains more than this value.
                 examine(frame.lsn, frame.data)
                 name = frame.text(datum.column_name)
                 frame.fail(f"column {name}: {error}", "another value", name.encode())

@@ -1,9 +1,10 @@
-"""Floating-point numbers to the text that PostgreSQL prints (extra_float_digits above 0).
+"""Conversions from floating-point numbers to PostgreSQL's text.
 
-The digits are the fewest that lie strictly between the midpoints to the neighbouring numbers, the
-nearest of them. Python's ``repr`` takes a midpoint, too, where reading it back rounds to the number;
-such digits are found again here. float8 goes to exponents from 1e+15 on and below 1e-4, float4 from
-1e+06 on. Source: PostgreSQL's src/common/d2s.c and f2s.c (ryu, with ``acceptBounds`` off).
+They match extra_float_digits above 0. The digits are the fewest strictly between the midpoints to
+the neighbouring numbers; of several, the nearest. Python's ``repr`` also accepts a midpoint if
+reading it back rounds to the number; this module computes such digits again.
+
+Source: PostgreSQL's src/common/d2s.c and f2s.c (ryu, with ``acceptBounds`` off).
 """
 
 import math
@@ -17,8 +18,9 @@ __all__ = ["float4_text", "float8_text"]
 
 _SINGLE = struct.Struct("<f")
 _SINGLE_BITS = struct.Struct("<I")
+# Below this, no midpoint between doubles has as few digits as a double needs, so ``repr`` is
+# right.
 _MIDPOINTS_SHORT = 2.0**54
-"""Below it no midpoint between doubles has as few digits as a double needs."""
 
 _Neighbours = Callable[[float], tuple[Fraction, Fraction]]
 
@@ -30,16 +32,21 @@ def float8_text(value: float) -> str:
     text = repr(value)
     if "e" not in text:  # below 1e+16 and from 1e-04 on
         text = text.removesuffix(".0")
+        # Such a number is below 1e+15: it has no exponent and is no midpoint.
         if len(text) < 16:
             return text
     shortest = Decimal(text)
     if abs(value) >= _MIDPOINTS_SHORT:
         shortest = _strictly_inside(value, len(shortest.as_tuple().digits), 17, _double_midpoints)
+    # PostgreSQL prints float8 with an exponent from 1e+15 on.
     return _laid_out(shortest, 15)
 
 
 def float4_text(value: float) -> str:
-    """Return a single-precision number, given as a double, as PostgreSQL prints it."""
+    """Return a single-precision number as PostgreSQL prints it.
+
+    The number arrives as a double.
+    """
     if not math.isfinite(value):
         return _special(value)
     if not value:  # -0 and 0 are equal: a cache would mix them up
@@ -49,13 +56,15 @@ def float4_text(value: float) -> str:
 
 @lru_cache(maxsize=65536)
 def _float4_text(value: float) -> str:
+    # PostgreSQL prints float4 with an exponent from 1e+06 on.
     return _laid_out(_strictly_inside(value, 1, 9, _single_midpoints), 6)
 
 
 def _strictly_inside(value: float, fewest: int, most: int, midpoints: _Neighbours) -> Decimal:
-    """Return the decimal of the fewest digits between the midpoints, the nearest to ``value``.
+    """Return the shortest decimal strictly between the midpoints.
 
-    Raises: ValueError when ``most`` digits do not do.
+    Of several, it is the nearest to ``value``. Raises: ValueError when ``most`` digits do not
+    suffice.
     """
     low, high = midpoints(abs(value))
     exact, magnitude = Fraction(abs(value)), Decimal(abs(value))
@@ -66,6 +75,7 @@ def _strictly_inside(value: float, fewest: int, most: int, midpoints: _Neighbour
             if low < Fraction(number := Context(precision, rounding).plus(magnitude)) < high
         ]
         if fitting:
+            # On a tie the even digit wins, as in ryu.
             nearest = min(
                 fitting, key=lambda n: (abs(Fraction(n) - exact), n.as_tuple().digits[-1] & 1)
             )
@@ -78,16 +88,18 @@ def _double_midpoints(value: float) -> tuple[Fraction, Fraction]:
     """Return the midpoints from a positive double to its neighbours."""
     exact = Fraction(value)
     below, above = math.nextafter(value, 0.0), math.nextafter(value, math.inf)
+    # The largest number has no upper neighbour; the gap below it is as wide.
     step = exact - Fraction(below) if math.isinf(above) else Fraction(above) - exact
     return (exact + Fraction(below)) / 2, exact + step / 2
 
 
 def _single_midpoints(value: float) -> tuple[Fraction, Fraction]:
-    """Return the midpoints from a positive single-precision number to its neighbours."""
+    """Return the midpoints from a positive single to its neighbours."""
     (bits,) = _SINGLE_BITS.unpack(_SINGLE.pack(value))
     exact = Fraction(value)
     (below,) = _SINGLE.unpack(_SINGLE_BITS.pack(bits - 1))
     (above,) = _SINGLE.unpack(_SINGLE_BITS.pack(bits + 1))
+    # The largest number has no upper neighbour; the gap below it is as wide.
     step = exact - Fraction(below) if math.isinf(above) else Fraction(above) - exact
     return (exact + Fraction(below)) / 2, exact + step / 2
 
@@ -99,7 +111,7 @@ def _special(value: float) -> str:
 
 
 def _laid_out(number: Decimal, limit: int) -> str:
-    """Return ``number``, with an exponent where PostgreSQL writes one."""
+    """Write ``number`` with an exponent where PostgreSQL does."""
     sign, digits, scale = number.as_tuple()
     text, exponent = "".join(map(str, digits)).lstrip("0"), int(scale)
     minus = "-" if sign else ""

@@ -1,6 +1,6 @@
-"""Dates and times from decoderbufs' numbers to the text that PostgreSQL prints (DateStyle ISO).
+"""Conversions from decoderbufs' dates and times to PostgreSQL's text.
 
-Source: decoderbufs.c (what it does to each type, overflow included); datetime.c of PostgreSQL.
+DateStyle is ISO. Source: decoderbufs.c, with its overflows, and datetime.c of PostgreSQL.
 """
 
 from functools import lru_cache
@@ -9,16 +9,21 @@ __all__ = ["date_text", "time_text", "timestamp_text", "timetz_text"]
 
 _DAY = 86_400_000_000
 _INFINITY, _MINUS_INFINITY = (1 << 63) - 1, -(1 << 63)
+# 4714-11-24 BC, PostgreSQL's earliest timestamp, in µs since 1970. Anything lower wrapped when
+# decoderbufs added the epoch.
 _EARLIEST = -210_866_803_200_000_000
-"""4714-11-24 BC, PostgreSQL's earliest timestamp, in µs since 1970: below it decoderbufs wrapped."""
+# 4714-11-24 BC and 5874897-12-31, in days since 1970.
 _FIRST_DAY, _LAST_DAY = -2_440_588, 2_145_042_905
-"""4714-11-24 BC and 5874897-12-31, in days since 1970."""
+# decoderbufs adds 10957 days to ±infinity (INT_MAX and INT_MIN) as well; these are the wrapped
+# results.
 _DAY_INFINITY, _DAY_MINUS_INFINITY = -2_147_472_692, -2_147_472_691
-"""What decoderbufs makes of ±infinity: INT_MAX and INT_MIN plus 10957 days, wrapped."""
 
 
 def date_text(days: int) -> str:
-    """Return the date ``days`` after 1970-01-01. Raises: ValueError."""
+    """Return the date ``days`` after 1970-01-01.
+
+    Raises: ValueError.
+    """
     if days == _DAY_INFINITY:
         return "infinity"
     if days == _DAY_MINUS_INFINITY:
@@ -31,7 +36,10 @@ def date_text(days: int) -> str:
 
 
 def timestamp_text(micros: int, *, zone: str = "") -> str:
-    """Return the timestamp ``micros`` after 1970-01-01, with ``zone`` behind the time."""
+    """Return the timestamp ``micros`` after 1970-01-01.
+
+    ``zone`` follows the time of day.
+    """
     if micros == _INFINITY:
         return "infinity"
     if micros == _MINUS_INFINITY:
@@ -44,7 +52,10 @@ def timestamp_text(micros: int, *, zone: str = "") -> str:
 
 
 def time_text(micros: int) -> str:
-    """Return the time of day ``micros`` after midnight. Raises: ValueError."""
+    """Return the time of day ``micros`` after midnight.
+
+    Raises: ValueError.
+    """
     if not 0 <= micros <= _DAY:
         message = f"microseconds from 0 to {_DAY}"
         raise ValueError(message)
@@ -52,9 +63,9 @@ def time_text(micros: int) -> str:
 
 
 def timetz_text(micros: float) -> str:
-    """Return the time of day, in UTC: the zone it was written in does not arrive, and midnight at
-    the end of a day is the one at its start.
+    """Return the time of day in UTC.
 
+    The original zone does not arrive. Midnight at the end of a day becomes midnight at its start.
     Raises: ValueError.
     """
     if not -_DAY <= micros <= 2 * _DAY or micros != int(micros):
@@ -77,10 +88,11 @@ def _minute(minutes: int) -> str:
 
 @lru_cache(maxsize=4096)
 def _day(days: int) -> tuple[str, str]:
-    """Return year-month-day of the proleptic Gregorian calendar, and " BC" before year 1.
+    """Return year-month-day, and " BC" before year 1.
 
-    Counts in eras of 400 years from 0000-03-01, so that leap days end a year.
+    The calendar is the proleptic Gregorian one.
     """
+    # Eras of 400 years are counted from 0000-03-01, so that a leap day ends its year.
     era, day_of_era = divmod(days + 719_468, 146_097)
     year_of_era = (
         day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096

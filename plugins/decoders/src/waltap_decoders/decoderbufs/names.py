@@ -1,4 +1,4 @@
-"""SQL identifiers as ``quote_identifier`` writes them, back to names."""
+"""Names from the SQL identifiers that ``quote_identifier`` writes."""
 
 import re
 
@@ -9,7 +9,10 @@ _PAIR = re.compile(r'("(?:[^"]|"")+"|[^".]+)\.("(?:[^"]|"")+"|[^".]+)').fullmatc
 
 
 def unquoted(identifier: str) -> str:
-    """Return the name that an identifier stands for. Raises: ValueError."""
+    """Return the name that an identifier denotes.
+
+    Raises: ValueError.
+    """
     quoted = _QUOTED(identifier)
     if quoted:
         return quoted[1].replace('""', '"')
@@ -20,7 +23,10 @@ def unquoted(identifier: str) -> str:
 
 
 def unquoted_pair(identifier: str) -> tuple[str, str]:
-    """Return schema and name of a qualified identifier. Raises: ValueError."""
+    """Return schema and name of a qualified identifier.
+
+    Raises: ValueError.
+    """
     pair = _PAIR(identifier)
     if pair is None:
         message = "schema.table, each quoted or plain"

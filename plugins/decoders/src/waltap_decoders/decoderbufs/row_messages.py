@@ -1,10 +1,10 @@
-"""One frame to one `RowMessage`: read by protobuf, checked for what protobuf forgives.
+"""Checked reading of frames as `RowMessage`.
 
-protobuf takes the last of two members of a oneof, hides fields of a wrong wire type and unknown enum
-values among the unknown fields, and keeps silent: a damaged value would turn up as NULL. The plugin
-writes each message in one way only, so the message read, its unknown fields dropped, must serialise
-to the very bytes that came. Where it does not, the careful reader walks the wire format and names
-the fault, or finds nothing but fields of a newer plugin.
+protobuf keeps the last of two members of a oneof. It hides fields of a wrong wire type and unknown
+enum values among the unknown fields. Both are silent, so a damaged value would become NULL. The
+plugin writes each message in only one way: the message read, without its unknown fields, must
+serialise to the same bytes. If it does not, a careful reader walks the wire format. It names the
+fault, or finds only fields of a newer plugin.
 
 Source: protobuf's encoding guide; pg_logicaldec.proto of decoderbufs.
 """
@@ -65,8 +65,10 @@ _RANGES = {
 
 
 def read(lsn: int, data: bytes, codec: str | None = None) -> RowMessage:
-    """Return the message that ``data`` is, its text in the encoding ``codec`` (None: UTF-8).
-    Raises: DecodeError."""
+    """Read ``data`` as a message.
+
+    ``codec`` is the encoding of its text; None means UTF-8. Raises: DecodeError.
+    """
     try:
         message = RowMessage.FromString(data)
         message.DiscardUnknownFields()
@@ -74,6 +76,7 @@ def read(lsn: int, data: bytes, codec: str | None = None) -> RowMessage:
     except (ProtobufError, UnicodeDecodeError) as error:
         examine(lsn, data)
         fail(lsn, data, 0, "a RowMessage", str(error))
+    # The op of an unset field is -1, so a negative one needs the careful reader, too.
     if not plain or message.op < 0:
         examine(lsn, data)
     if not message.HasField("op"):
@@ -87,7 +90,10 @@ def read(lsn: int, data: bytes, codec: str | None = None) -> RowMessage:
 
 
 def _convert(message: RowMessage, codec: str) -> None:
-    """Put the text of ``message`` right, which protobuf took for UTF-8 where it could be."""
+    """Decode the text fields of ``message`` by ``codec``.
+
+    protobuf decoded each one as UTF-8 where its bytes allowed that.
+    """
 
     def text(value: str | bytes) -> str:
         return (value.encode() if isinstance(value, str) else value).decode(codec)
@@ -104,9 +110,9 @@ def _convert(message: RowMessage, codec: str) -> None:
 
 
 def is_text(lsn: int, data: bytes, value: str) -> str:
-    """Return ``value``, a string field of the message in ``data``.
+    """Return a string field of the message in ``data``.
 
-    protobuf hands out a string that is not UTF-8 as bytes. Raises: DecodeError.
+    protobuf returns a string that is not UTF-8 as bytes. Raises: DecodeError.
     """
     if value.__class__ is not str:
         examine(lsn, data)
@@ -114,7 +120,7 @@ def is_text(lsn: int, data: bytes, value: str) -> str:
 
 
 def examine(lsn: int, data: bytes) -> None:
-    """Raise the DecodeError for the first fault of ``data``, if it has one."""
+    """Raise the DecodeError for the first fault of ``data``, if any."""
     _WireWalk(lsn, data).message(0, len(data), _ROW, "")
 
 
@@ -126,7 +132,7 @@ def fail(lsn: int, data: bytes, offset: int, expected: str, found: str) -> Never
 
 
 class _WireWalk:
-    """Walks the wire format of one frame, field by field."""
+    """Walk the wire format of one frame, field by field."""
 
     def __init__(self, lsn: int, data: bytes) -> None:
         self._lsn, self._data = lsn, data
@@ -147,12 +153,14 @@ class _WireWalk:
                 expected = f"{path}{name} as {_WIRE_NAMES[wanted]}"
                 self._fail(start, expected, _WIRE_NAMES[wire])
             at = self._field(at, end, name, wire, path)
+            # A field of a newer plugin: its wire format was checked, its meaning is unknown.
             if not name:
                 continue
             index = seen.get(name, 0)
             if index and name not in _REPEATED:
                 self._fail(start, f"{path}{name} once", "it again")
             seen[name] = index + 1
+            # Two members of the oneof: protobuf would silently keep the last.
             members = [other for other in seen if other.startswith("datum_")]
             if len(members) > 1:
                 self._fail(start, f"{path}one datum", " and ".join(members))
@@ -161,7 +169,7 @@ class _WireWalk:
                 self._fail(end, f"{path}{name}", "none")
 
     def _field(self, at: int, end: int, name: str, wire: int, path: str) -> int:
-        """Check the field whose value starts at ``at``; return where it ends."""
+        """Check a field's value and return its end."""
         label = f"{path}{name or 'unknown field'}"
         if wire == _VARINT:
             start = at
@@ -188,8 +196,9 @@ class _WireWalk:
         return stop
 
     def _varint(self, at: int, end: int, label: str) -> tuple[int, int]:
-        """Return the varint at ``at`` and where it ends."""
+        """Return the varint at ``at`` and its end."""
         value, start = 0, at
+        # A varint of 64 bits has at most 10 bytes.
         for shift in range(0, 70, 7):
             if at >= end:
                 self._fail(start, f"{label} ended", "a varint that goes on")

@@ -1,7 +1,9 @@
-"""The pgoutput decoder: protocols 1 to 4, streaming, two-phase, text and binary values.
+"""The pgoutput decoder.
+
+It reads protocols 1 to 4, streamed and prepared transactions, text and binary values.
 
 Source: PostgreSQL manual, "Logical Replication Message Formats" and "Logical Streaming Replication
-Protocol"; proto.c and pgoutput.c of PostgreSQL 10 to 18 for what the manual leaves open.
+Protocol"; proto.c and pgoutput.c of PostgreSQL 10 to 18 where the manual is silent.
 """
 
 import enum
@@ -49,6 +51,7 @@ from waltap_decoders.skipping import skip
 
 __all__ = ["CAPABILITIES", "PgOutput"]
 
+# Capabilities on the newest servers; an instance has the negotiated ones.
 CAPABILITIES = DecoderCapabilities(
     truncate=True,
     logical_messages=True,
@@ -59,11 +62,10 @@ CAPABILITIES = DecoderCapabilities(
     relations=True,
     filters=True,
 )
-"""What pgoutput can carry on the newest servers; an instance tells what it negotiated."""
 
 
 class _SessionState(enum.Enum):
-    """Where in the message sequence a session is.
+    """Name the place of a session in the message sequence.
 
     stream := ( transaction | segment | prepared | M | K | r | c | A | p )*
     transaction := B O? ( Y | R | I | U | D | T | M )* C
@@ -86,17 +88,21 @@ _Parse = Callable[[Any, PayloadReader, list[Message]], None]
 
 
 class PgOutput(Decoder):
-    """Decodes pgoutput. The state is one session's; a DecodeError ends it."""
+    """Decode pgoutput.
+
+    The state belongs to one session, and a DecodeError ends that session.
+    """
 
     name = "pgoutput"
+    # Replica identity letters that the plugin may send.
     identities: ClassVar[str] = "dnfi"
-    """Replica identity letters that may come."""
     can_carry: ClassVar[DecoderCapabilities] = CAPABILITIES
+    # False: a key-only old tuple of an update carries no information and is dropped.
     old_keys_of_updates: ClassVar[bool] = True
-    """False: a key-only old tuple of an update says nothing and is left out."""
 
     def __init__(self, context: DecoderContext) -> None:
         self._options = self._negotiate(context)
+        # A captured column has a type that can only be read as text.
         if context.text_only:
             self._options.pop("binary", None)
         self._binary = "binary" in self._options
@@ -112,10 +118,12 @@ class PgOutput(Decoder):
         )
         self._cache = RelationCache(self.identities, context)
         self._state = _SessionState.BETWEEN
+        # A begin was the last message: only then may an Origin follow.
         self._fresh = False
         self._open: Begin | BeginPrepare | None = None
         self._xid = 0
         self._last_end = 0
+        # The readers that `feed` may use: none between transactions and in segments.
         self._readers: Mapping[bytes, RowReader] = _NO_READERS
 
     def _negotiate(self, context: DecoderContext) -> dict[str, str]:
@@ -123,7 +131,10 @@ class PgOutput(Decoder):
         return negotiate(properties, context.server, context.publications)
 
     def start_options(self) -> dict[str, str]:
-        """Return the options that were negotiated from the server's version and the properties."""
+        """Return the negotiated plugin options.
+
+        They follow from the server's version and the properties.
+        """
         return dict(self._options)
 
     def prepare(self, relation: Relation) -> None:
@@ -131,11 +142,12 @@ class PgOutput(Decoder):
             row_reader(relation, form, binary=self._binary)
 
     def feed(self, frames: Sequence[Frame]) -> list[Message]:
-        """Decode ``frames``: see `Decoder.feed`."""
+        """Decode ``frames`` as `Decoder.feed` specifies."""
         messages: list[Message] = []
         append = messages.append
         readers = self._readers
         for lsn, data in frames:
+            # Eight bytes select the reader: type, relation OID, tuple mark, number of columns.
             read = readers.get(data[:8])
             if read is not None:
                 message = read(lsn, data[8:], 0)
@@ -147,7 +159,7 @@ class PgOutput(Decoder):
         return messages
 
     def _other(self, lsn: int, data: bytes, messages: list[Message]) -> None:
-        """Decode one frame that the compiled readers did not take."""
+        """Decode one frame that no compiled reader has read."""
         kind = data[:1]
         if kind in _ROWS and self._state in _INSIDE and self._row_again(lsn, data, messages):
             return
@@ -169,10 +181,13 @@ class PgOutput(Decoder):
             self._go_on()
 
     def _row_again(self, lsn: int, data: bytes, messages: list[Message]) -> bool:
-        """Read a row by its compiled reader where `feed` could not: first after a begin, or inside
-        a segment. Tell whether that could be done.
+        """Read a row by its compiled reader where `feed` could not.
+
+        That is the first row after a begin, or a row of a segment. Return whether the reader
+        accepted it.
         """
         if self._state is _SessionState.SEGMENT:
+            # In a segment an xid of four bytes follows the message type.
             read = self._cache.streams[self._xid].readers.get(data[:1] + data[5:12])
             message = read and read(lsn, data[12:], int.from_bytes(data[1:5], "big"))
         else:
@@ -186,7 +201,10 @@ class PgOutput(Decoder):
         return True
 
     def _go_on(self) -> None:
-        """Note that something followed the begin: no Origin may come, and rows may come fast."""
+        """Record that a message followed the begin.
+
+        An Origin may no longer come, and `feed` may use the compiled readers.
+        """
         self._fresh = False
         if self._state in (_SessionState.TRANSACTION, _SessionState.PREPARED):
             self._readers = self._cache.session.readers
@@ -198,6 +216,7 @@ class PgOutput(Decoder):
         commit_ts = payload.time("commit time")
         xid = payload.number(4, "xid")
         payload.end()
+        # The begin's final LSN tells which catalogue answers hold for this transaction.
         if self._cache.retirement.pending:
             self._cache.retire(commit_lsn)
         if self._cache.unsettled:
@@ -234,6 +253,7 @@ class PgOutput(Decoder):
         flags = payload.number(1, "flags")
         if flags > 1:
             payload.fail("flags 0 or 1", str(flags), payload.at - 1)
+        # Flag 1 means a transactional message, which only comes inside a transaction.
         if inside != bool(flags):
             found = f"it {self._state.value}"
             payload.fail(f"a message with flags {flags} elsewhere", found, payload.at - 1)
@@ -267,7 +287,10 @@ class PgOutput(Decoder):
         messages.append(RelationSeen(relation, xid))
 
     def _row(self, payload: PayloadReader, messages: list[Message]) -> None:
-        """Read a row message with care; compile the reader for those that follow."""
+        """Read a row with the careful reader and compile a reader.
+
+        The compiled reader serves later rows of the same relation and form.
+        """
         xid = self._change_xid(payload)
         announced = self._announced(payload)
         if not announced.captured:
@@ -279,6 +302,7 @@ class PgOutput(Decoder):
         if form is None:
             marks = {"I": "N", "U": "K, O or N", "D": "K or O"}[chr(payload.data[0])]
             payload.fail(f"tuple mark {marks}", f"0x{mark:02x}", start)
+        # The key of `feed`, without the xid that a segment adds.
         prefix = payload.data[:1] + payload.data[start - 4 : start + 3]
         relation = announced.relation
         messages.append(self._careful(payload, relation, form, xid))
@@ -289,9 +313,10 @@ class PgOutput(Decoder):
     def _careful(
         self, payload: PayloadReader, relation: Relation, form: str, xid: int
     ) -> RowMessage:
-        """Return the row message whose first tuple starts at the cursor."""
+        """Read the row message whose first tuple starts at the cursor."""
         lsn, binary, count = payload.lsn, self._binary, len(relation.columns)
         values: Tuple = (None,) * count
+        # The server sends n for columns outside the key; those values are absent, not NULL.
         key = tuple(None if column.in_identity else ABSENT for column in relation.columns)
         kind = OldTuple.KEY if form.endswith("key") else OldTuple.FULL
         old: Tuple = ()
@@ -319,6 +344,7 @@ class PgOutput(Decoder):
         start = payload.at
         count = payload.number(4, "number of relations")
         left = len(payload.data) - payload.at - 1
+        # Check the count against the bytes left, so that a damaged one cannot cause a long loop.
         if not count or count * 4 > left:
             payload.fail(f"1 to {max(left, 0) // 4} relations", str(count), start)
         flags = payload.number(1, "flags")
@@ -338,6 +364,7 @@ class PgOutput(Decoder):
         if first > 1:
             payload.fail("first segment flag 0 or 1", str(first), 5)
         payload.end()
+        # The flag must be set for the first segment of an xid, and for no later one.
         if first == (xid in self._cache.streams):
             known = "a known" if first else "an unknown"
             payload.fail(f"first segment flag {1 - first}", f"{first} for {known} xid {xid}", 5)
@@ -365,6 +392,7 @@ class PgOutput(Decoder):
 
     def _stream_abort(self, payload: PayloadReader, messages: list[Message]) -> None:
         parallel = self._streaming == "parallel"
+        # Only with streaming=parallel does the server append LSN and time of the abort.
         wanted = 25 if parallel else 9
         if len(payload.data) != wanted:
             mode = f"{wanted} bytes with streaming={self._streaming}"
@@ -374,6 +402,7 @@ class PgOutput(Decoder):
         subxid = payload.number(4, "subtransaction xid")
         abort_lsn = payload.number(8, "abort LSN") if parallel else 0
         abort_ts = payload.time("abort time") if parallel else 0
+        # An aborted subtransaction leaves the rest of the stream alive, and its relations.
         if subxid == xid:
             del self._cache.streams[xid]
         messages.append(StreamAbort(payload.lsn, xid, subxid, abort_lsn, abort_ts))
@@ -395,6 +424,7 @@ class PgOutput(Decoder):
         prepare = Prepare(payload.lsn, *self._prepared(payload))
         begin = self._open
         assert isinstance(begin, BeginPrepare)
+        # Both messages describe one PREPARE, so all fields must agree.
         same = (begin.prepare_lsn, begin.end_lsn, begin.xid, begin.gid)
         if same != (prepare.prepare_lsn, prepare.end_lsn, prepare.xid, prepare.gid):
             payload.fail(f"LSNs, xid and gid as in Begin Prepare, {same}", "others", 2)
@@ -405,6 +435,7 @@ class PgOutput(Decoder):
 
     def _stream_prepare(self, payload: PayloadReader, messages: list[Message]) -> None:
         prepare = StreamPrepare(payload.lsn, *self._prepared(payload))
+        # Only transactions that were streamed end by Stream Prepare.
         if prepare.xid not in self._cache.streams:
             payload.fail("the xid of an open stream", str(prepare.xid), 26)
         self._prepares(payload, prepare)
@@ -441,7 +472,10 @@ class PgOutput(Decoder):
     # --- parts of the above ----------------------------------------------------------------------
 
     def _prepared(self, payload: PayloadReader) -> tuple[int, int, int, int, str]:
-        """Read the body that Prepare and Stream Prepare share: (xid, LSNs, time, gid)."""
+        """Read the body that Prepare and Stream Prepare share.
+
+        Returns xid, LSNs, time and gid.
+        """
         payload.zero("flags")
         prepare_lsn = payload.number(8, "prepare LSN")
         end_lsn = payload.number(8, "end LSN")
@@ -464,34 +498,37 @@ class PgOutput(Decoder):
         return self._cache.session
 
     def _change_xid(self, payload: PayloadReader) -> int:
-        """Read the xid that messages have inside a segment; 0 elsewhere."""
+        """Read the xid of a message inside a segment; 0 elsewhere."""
         return payload.number(4, "xid") if self._state is _SessionState.SEGMENT else 0
 
     def _announced(self, payload: PayloadReader) -> AnnouncedRelation:
-        """Read a relation's OID and return the relation in force."""
+        """Read a relation's OID and return the announced relation."""
         start = payload.at
         oid = payload.number(4, "relation OID")
         announced = self._scope().relations.get(oid)
         if announced is None:
             payload.fail("a relation that was announced", f"OID {oid}", start)
         begin = self._open
+        # The transaction has committed, so the catalogue can describe relations that were
+        # announced in prepared or streamed transactions.
         if isinstance(begin, Begin):
             return self._cache.in_session(announced, begin.xid)
         return announced
 
     def _streamed(self, payload: PayloadReader) -> int:
-        """Read the xid of a transaction that has been streamed."""
+        """Read the xid of a transaction that was streamed."""
         xid = payload.number(4, "xid")
         if xid not in self._cache.streams:
             payload.fail("the xid of an open stream", str(xid), 1)
         return xid
 
     def _prepares(self, payload: PayloadReader, prepare: Prepare | StreamPrepare) -> None:
-        """Check the end of a PREPARE. It may lie before ends that came already: what was prepared
-        before the slot decoded two-phase comes as a whole at its COMMIT PREPARED.
+        """Check the end of a PREPARE.
 
         Source: ReorderBufferFinishPrepared in reorderbuffer.c (``two_phase_at``).
         """
+        # A transaction prepared before the slot decoded two-phase arrives complete at its COMMIT
+        # PREPARED, so its end may precede ends that were already read.
         if prepare.end_lsn < self._last_end:
             if prepare.end_lsn < prepare.prepare_lsn:
                 expected = f"an end LSN from {prepare.prepare_lsn:#x} on"
@@ -500,7 +537,10 @@ class PgOutput(Decoder):
         self._ends(payload, prepare.prepare_lsn, prepare.end_lsn, 10)
 
     def _ends(self, payload: PayloadReader, lsn: int, end_lsn: int, offset: int) -> None:
-        """Check that ends of transactions rise: a confirmed position must never go back."""
+        """Check that ends of transactions rise.
+
+        A confirmed position must never go back.
+        """
         if end_lsn < lsn:
             payload.fail(f"an end LSN from {lsn:#x} on", f"{end_lsn:#x}", offset)
         if end_lsn < self._last_end:

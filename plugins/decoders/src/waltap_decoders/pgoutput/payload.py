@@ -1,4 +1,4 @@
-"""A cursor over one pgoutput message that checks every read before it is made."""
+"""A checked cursor over one pgoutput message."""
 
 from typing import Never
 
@@ -6,12 +6,15 @@ from waltap.errors import DecodeError
 
 __all__ = ["PG_EPOCH_US", "PayloadReader"]
 
+# 2000-01-01 UTC in microseconds since 1970: the zero of the wire's times.
 PG_EPOCH_US = 946_684_800_000_000
-"""2000-01-01 UTC in microseconds since 1970: the zero of the wire's times."""
 
 
 class PayloadReader:
-    """Reads fields in order from ``data``; every fault is a DecodeError at its byte offset."""
+    """Read fields in order from ``data``.
+
+    Every fault is a DecodeError at its byte offset.
+    """
 
     __slots__ = ("at", "data", "decoder", "lsn", "what")
 
@@ -19,7 +22,10 @@ class PayloadReader:
         self.decoder, self.lsn, self.data, self.what, self.at = decoder, lsn, data, what, at
 
     def fail(self, expected: str, found: str, offset: int | None = None) -> Never:
-        """Raise the DecodeError for the field at ``offset`` (default: where the cursor is)."""
+        """Raise the DecodeError for the field at ``offset``.
+
+        The default is the cursor's offset.
+        """
         raise DecodeError(
             self.decoder,
             lsn=self.lsn,
@@ -30,7 +36,7 @@ class PayloadReader:
         )
 
     def number(self, size: int, name: str) -> int:
-        """Return an unsigned big-endian integer of ``size`` bytes."""
+        """Read an unsigned big-endian integer of ``size`` bytes."""
         data = self.data
         left = len(data) - self.at
         if left < size:
@@ -40,18 +46,18 @@ class PayloadReader:
         return int.from_bytes(data[start : self.at], "big")
 
     def time(self, name: str) -> int:
-        """Return a point in time, converted to microseconds since 1970 UTC."""
+        """Read a time as microseconds since 1970 UTC."""
         value = self.number(8, name)
         return (value - (1 << 64) if value >> 63 else value) + PG_EPOCH_US
 
     def zero(self, name: str) -> None:
-        """Read a flags byte that the protocol keeps for later and always sends as 0."""
+        """Read a reserved flags byte, which must be 0."""
         value = self.number(1, name)
         if value:
             self.fail(f"{name} 0", str(value), self.at - 1)
 
     def string(self, name: str) -> str:
-        """Return a NUL-terminated UTF-8 string."""
+        """Read a NUL-terminated UTF-8 string."""
         data, start = self.data, self.at
         end = data.find(0, start)
         if end < 0:
@@ -62,13 +68,14 @@ class PayloadReader:
     def text(self, start: int, end: int, name: str) -> str:
         """Return the bytes from ``start`` to ``end`` as text."""
         try:
+            # A memoryview saves one copy of the value.
             return str(memoryview(self.data)[start:end], "utf-8")
         except UnicodeDecodeError as cause:
             offset = start + cause.start
             self.fail(f"{name} in UTF-8", f"byte 0x{self.data[offset]:02x}", offset)
 
     def end(self) -> None:
-        """Check that nothing is left over."""
+        """Check that no bytes are left."""
         left = len(self.data) - self.at
         if left:
             self.fail("the end of the message", f"{left} more bytes")

@@ -1,4 +1,4 @@
-"""Properties of pgoutput, and what is asked of a server of a given version."""
+"""Properties of pgoutput and their negotiation with a server."""
 
 from typing import Literal
 
@@ -13,7 +13,7 @@ TWO_PHASE_PROTOCOL = 3
 
 
 class PgOutputProperties(Properties):
-    """What pgoutput is asked for. Defaults are what every server version can do."""
+    """Requests to pgoutput; every server version can fulfil the defaults."""
 
     proto_version: int | None = declare(
         "pgoutput.proto_version",
@@ -71,8 +71,8 @@ def negotiate(
 ) -> dict[str, str]:
     """Return the plugin options for START_REPLICATION.
 
-    An option that the server does not know is an error there, so none is sent that its version
-    lacks. ``protocol_limit`` caps the protocol for a server that stays behind PostgreSQL's numbers.
+    ``protocol_limit`` caps the protocol for a server that reports a PostgreSQL version but offers
+    less.
 
     Raises: ConfigurationError naming every property that asks for more than the server has.
     """
@@ -81,6 +81,7 @@ def negotiate(
     protocol = properties.proto_version or offered
     problems: list[PropertyProblem] = []
 
+    # The server refuses an option that it does not know, so its version decides here.
     def need(name: str, value: object, since: int, wanted: int) -> None:
         if version < since * 10000:
             allowed = f"server version {since} or later, this one is {version // 10000}"
@@ -137,11 +138,15 @@ def negotiate(
         options["two_phase"] = "true"
     if properties.origin == "none":
         options["origin"] = "none"
+    # Unset means: ask wherever the server can.
     if properties.messages is not False and version >= 140000:
         options["messages"] = "true"
     return options
 
 
 def _quoted(name: str) -> str:
-    """Return ``name`` as an SQL identifier: the server folds unquoted ones to lower case."""
+    """Return ``name`` as a quoted SQL identifier.
+
+    The server folds unquoted ones to lower case.
+    """
     return '"' + name.replace('"', '""') + '"'

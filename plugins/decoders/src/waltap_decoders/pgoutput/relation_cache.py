@@ -1,9 +1,9 @@
-"""The relations that a session has announced, and the compiled readers of their rows.
+"""Announced relations of a session, and compiled readers of their rows.
 
-A session has one scope, and each transaction that is streamed in progress has its own beside it:
-the server announces relations anew inside a streamed transaction, as that transaction sees them.
-When it commits, its relations become the session's, since the server then counts them as announced
-(``cleanup_rel_sync_cache`` in pgoutput.c); when it aborts they are forgotten.
+A session has one scope, and each transaction that is streamed in progress has another. The server
+announces relations again inside a streamed transaction, as that transaction sees them. When it
+commits, the server counts these relations as announced (``cleanup_rel_sync_cache`` in pgoutput.c),
+so they become the session's. When it aborts, they are dropped.
 """
 
 from dataclasses import dataclass
@@ -18,21 +18,25 @@ from waltap_decoders.retirement import RelationRetirement
 
 __all__ = ["AnnouncedRelation", "RelationCache", "RelationScope"]
 
+# Versions remembered for each relation; the oldest is dropped first.
 _VERSIONS_KEPT = 4
 
 
 @dataclass(frozen=True, slots=True)
 class AnnouncedRelation:
-    """A relation in force in a scope; ``order`` counts announcements in the session."""
+    """Hold a relation in force in a scope."""
 
     relation: Relation
     captured: bool
+    # Number of the announcement in the session: the later one wins at a commit.
     order: int
 
 
 class RelationScope:
-    """Relations by OID, and readers of row messages by the first eight bytes of the message as it
-    is outside a stream: type, relation, first mark, number of columns.
+    """Hold relations by OID, and readers of their row messages.
+
+    A reader's key is the first eight bytes of the message outside a stream: type, relation OID,
+    first tuple mark, number of columns.
     """
 
     __slots__ = ("readers", "relations")
@@ -42,7 +46,7 @@ class RelationScope:
         self.readers: dict[bytes, RowReader] = {}
 
     def announce(self, announced: AnnouncedRelation) -> None:
-        """Put a relation in force; readers of its former version go."""
+        """Put a relation in force and drop readers of its old version."""
         oid = announced.relation.oid
         known = self.relations.get(oid)
         self.relations[oid] = announced
@@ -50,7 +54,7 @@ class RelationScope:
             self.drop_readers(oid)
 
     def drop_readers(self, oid: int) -> None:
-        """Forget the readers of a relation."""
+        """Drop the readers of a relation."""
         mark = oid.to_bytes(4, "big")
         for prefix in [prefix for prefix in self.readers if prefix[1:5] == mark]:
             del self.readers[prefix]
@@ -58,19 +62,14 @@ class RelationScope:
 
 @dataclass(slots=True)
 class _WireVersion:
-    """A relation as the wire shows it, and as it was described last."""
+    """Pair a relation of the wire with its last description."""
 
     shown: Relation
     relation: Relation
 
 
 class RelationCache:
-    """Scopes and versions of one session.
-
-    ``identities`` are the replica identity letters that the plugin may send. ``context.describe`` is
-    asked at every announcement of a captured relation, because the server also announces one again
-    when only a default, a key or nullability changed.
-    """
+    """Hold the scopes and relation versions of one session."""
 
     def __init__(
         self,
@@ -79,7 +78,10 @@ class RelationCache:
     ) -> None:
         self.session = RelationScope()
         self.streams: dict[int, RelationScope] = {}
+        # Replica identity letters that the plugin may send.
         self._identities = identities
+        # Every announcement of a captured relation is described again: the server also announces
+        # one when only a default, a key or nullability changed.
         self._captures, self._describe = context.captures, context.describe
         self.retirement = RelationRetirement(context)
         self.unsettled = context.unsettled
@@ -89,12 +91,16 @@ class RelationCache:
         self._order = 0
 
     def read_type(self, payload: PayloadReader) -> None:
-        """Take in a Type message, the cursor being behind its xid."""
+        """Read a Type message.
+
+        The cursor is after its xid.
+        """
         oid = payload.number(4, "type OID")
         schema = payload.string("schema") or "pg_catalog"
         name = payload.string("type name")
         payload.end()
         text = f"{schema}.{name}"
+        # Stored versions contain the old name of the type.
         if self._types.get(oid, text) != text:
             self._versions.clear()
         self._types[oid] = text
@@ -102,11 +108,10 @@ class RelationCache:
     def read_relation(
         self, payload: PayloadReader, scope: RelationScope, xid: int, *, committed: bool
     ) -> Relation:
-        """Take in a Relation message of transaction ``xid``, the cursor being behind its own xid.
+        """Read a Relation message of transaction ``xid``.
 
-        A relation announced again as it was is the same object. One of a transaction that has not
-        ``committed`` is not described: the catalogue does not show yet what the transaction did. It
-        gets an object of its own, for whoever hands out the transaction's rows to describe then.
+        The cursor is after the message's own xid. A relation that is announced unchanged keeps its
+        object.
         """
         wire = payload.data[payload.at :]
         oid = int.from_bytes(wire[:4], "big")
@@ -122,6 +127,9 @@ class RelationCache:
         captured = captures is None or captures(shown.schema, shown.table)
         if captured and self._describe is not None:
             shown = msgspec.structs.replace(shown, xid=xid)
+            # Before the commit the catalogue does not show the transaction's DDL. Such a relation
+            # stays undescribed and has its own object, which is described when the rows are
+            # delivered.
             relation = self._described(version, shown) if committed else shown
             if not committed and scope is self.session:
                 self._prepared.add(oid)
@@ -132,7 +140,10 @@ class RelationCache:
         return relation
 
     def retire(self, lsn: int) -> None:
-        """Let go of relations that are gone; the transactions to come committed at ``lsn`` or later."""
+        """Drop relations that are gone.
+
+        Later transactions committed at ``lsn`` or later.
+        """
         due = self.retirement.due(lsn)
         for oid in due:
             self._versions.pop(oid, None)
@@ -142,8 +153,10 @@ class RelationCache:
             self.retirement.grown(self.session.relations)
 
     def settle(self, lsn: int) -> None:
-        """Let relations be described anew whose description does not hold for what committed at
-        ``lsn`` or later: when their next row comes."""
+        """Withdraw descriptions that do not hold from ``lsn`` on.
+
+        Each such relation is described again at its next row.
+        """
         for oid in [oid for oid, until in self.unsettled.items() if until < lsn]:
             del self.unsettled[oid]
             announced = self.session.relations.get(oid)
@@ -154,8 +167,10 @@ class RelationCache:
                     )
 
     def in_session(self, announced: AnnouncedRelation, xid: int) -> AnnouncedRelation:
-        """Return ``announced``, in force in the session, described now if it has not been: it was
-        announced in a transaction that had not committed then. ``xid`` has committed."""
+        """Return ``announced``, described if it was not yet.
+
+        It was announced before its transaction committed. Transaction ``xid`` has committed.
+        """
         relation = announced.relation
         if self._describe is None or not announced.captured or relation.primary_key is not None:
             return announced
@@ -165,13 +180,13 @@ class RelationCache:
         return announced
 
     def leave_prepared(self) -> None:
-        """Drop the readers of relations that are not described: rows to come are of other
-        transactions."""
+        """Drop readers of undescribed relations after a PREPARE."""
+        # Other transactions may use these relations next, and need their description.
         while self._prepared:
             self.session.drop_readers(self._prepared.pop())
 
     def _described(self, version: "_WireVersion", shown: Relation) -> Relation:
-        """Describe ``shown``; the same object as last time where nothing new comes of it."""
+        """Describe ``shown``, reusing the last description if equal."""
         assert self._describe is not None
         described = self._describe(shown)
         if not version.relation.same_shape(described):
@@ -179,10 +194,11 @@ class RelationCache:
         return version.relation
 
     def promote(self, xid: int) -> None:
-        """Make the relations of the streamed transaction ``xid`` the session's."""
+        """Move a streamed transaction's relations to the session."""
         scope = self.streams.pop(xid)
         for oid, announced in scope.relations.items():
             known = self.session.relations.get(oid)
+            # The session may have announced a newer version while the transaction was open.
             if known is None or known.order < announced.order:
                 self.session.announce(announced)
 

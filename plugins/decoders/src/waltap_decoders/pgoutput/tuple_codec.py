@@ -1,18 +1,20 @@
-"""TupleData to tuples: compiled per number of columns, with one careful reader behind it.
+"""Compiled readers of TupleData, with one careful reader as fallback.
 
-Theory of operation. Almost every frame is a row message, so for each shape of row message (insert;
-update or delete with or without an old tuple) and number of columns a function is generated that
-walks the columns unrolled, in local variables, and returns the finished message. It gives up,
-returning None, for anything it does not like; the careful reader then finds out what is wrong, at
-which byte, or reads the row after all. Neither takes bytes that do not add up: a wrong length puts
-the walk at a wrong column mark or past the end, and the walk must end exactly at the end.
+Almost every frame is a row message. A function is generated for each form of row message (insert;
+update or delete, with or without an old tuple) and number of columns. It reads the columns in
+unrolled code with local variables and returns the message. It returns None for anything
+unexpected. The careful reader then names the fault and its byte, or reads the row after all.
+Neither accepts inconsistent bytes: a wrong length leads to a wrong column mark or past the end,
+and reading must end exactly at the end.
 
-Text values: the tuple is decoded once as Latin-1 (a copy) and the values are slices of that string;
-only if the tuple is not ASCII, values that are not are decoded again, as UTF-8. Text cannot hold
-NUL, and each short value's length holds three, so one count of NULs tells whether a value has any.
+Text values: the tuple is decoded once as Latin-1, which is a copy, and the values are slices of
+that string. If the tuple is not ASCII, its values that are not ASCII are decoded again as UTF-8.
+Text cannot contain NUL, and each short value's length contains three, so one count of NULs finds a
+value with NUL.
 
 Binary values: runs of columns of fixed width are checked with one mask over all their marks and
-lengths and split by one ``struct`` call; a NULL in the run, say, sends it through the column walk.
+lengths, and split by one ``struct`` call. A NULL in the run sends it through the code for single
+columns.
 
 Source: PostgreSQL manual, "Logical Replication Message Formats", TupleData.
 """
@@ -31,9 +33,11 @@ from waltap_decoders.pgoutput.payload import PayloadReader
 __all__ = ["FORMS", "RowMessage", "RowReader", "read_tuple", "row_reader", "widths"]
 
 RowMessage = Insert | Update | Delete
+# (frame LSN, payload from the first tuple's first column on, xid) → the message, or None.
 RowReader = Callable[[int, bytes, int], RowMessage | None]
-"""(frame LSN, payload from the first tuple's first column on, xid) to the message, or None."""
 
+# Message type and first tuple's mark → form of row message. One more form, "update stale", is an
+# update whose old tuple carries no information and is dropped.
 FORMS = {
     b"IN": "insert",
     b"UN": "update",
@@ -42,21 +46,20 @@ FORMS = {
     b"DK": "delete key",
     b"DO": "delete full",
 }
-"""Message type and first tuple's mark → form of row message. One more form, "update stale", is an
-update with an old tuple that says nothing and is left out."""
 
+# Above this many bytes, a search in each text value is faster than counting NULs.
 _LONG_TUPLE = 512
-"""Above this many bytes, looking into each text value is quicker than counting NULs."""
 
+# Above this many bytes the careful reader is better: it copies each value once, while a compiled
+# reader copies the tuple three times first.
 _HUGE_TUPLE = 1 << 20
-"""Above this many bytes the careful reader takes the tuple: it copies each value once, not the whole
-of it three times before."""
 
 _HEAD = struct.Struct(">BI").unpack_from
+# Allows a mark to be read together with a length that is missing at the end. It is never taken for
+# data, since reading must end before it.
 _PAD = b"####"
-"""Lets a mark be read together with a length that is not there; never taken for data, since the
-walk must end before it."""
 
+# Type OID → size in send format. It is a hint: a value of another size is read as a single column.
 _WIDTHS = {
     16: 1,  # bool
     18: 1,  # "char"
@@ -85,16 +88,15 @@ _WIDTHS = {
     3220: 8,  # pg_lsn
     5069: 8,  # xid8
 }
-"""Type OID → size in send format. A hint: a value of another size is read by the column walk."""
 
 
 def widths(columns: tuple[Column, ...]) -> tuple[int, ...]:
-    """Return the size of each column's values in send format, 0 where it varies."""
+    """Return each column's size in send format; 0 means variable."""
     return tuple(_WIDTHS.get(column.type_oid, 0) for column in columns)
 
 
 def row_reader(relation: Relation, form: str, *, binary: bool) -> RowReader:
-    """Return the compiled reader of one form of row message of ``relation``."""
+    """Return the compiled reader of one form of row message."""
     shape = widths(relation.columns) if binary else (0,) * len(relation.columns)
     absent = tuple(None if column.in_identity else ABSENT for column in relation.columns)
     reader: RowReader = _maker(form, shape, binary)(relation, absent)
@@ -104,10 +106,10 @@ def row_reader(relation: Relation, form: str, *, binary: bool) -> RowReader:
 def read_tuple(
     payload: PayloadReader, relation: Relation, nulls: Tuple, *, binary: bool, begins: bool = False
 ) -> Tuple:
-    """Return the TupleData at the cursor, with every fault found and named.
+    """Read the TupleData at the cursor and name every fault.
 
-    ``nulls`` tells, per column, what the mark n means. ``begins``: the row is new, so that what identifies
-    it came (other values may not: a row that an UPDATE moved into a row filter comes as INSERT).
+    ``nulls`` has, for each column, the meaning of the mark n. ``begins`` means that the row is
+    new.
     """
     start = payload.at
     count = payload.number(2, "number of columns")
@@ -122,6 +124,8 @@ def read_tuple(
         if mark == 0x6E:
             values.append(nulls[number - 1])
         elif mark == 0x75:
+            # A new row has its identifying values. Others may be missing: a row that an UPDATE
+            # moved into a row filter arrives as INSERT.
             if begins and column.in_identity:
                 expected = f"a value of {name}, which identifies the new row"
                 payload.fail(expected, "the mark of one that did not change", payload.at - 1)
@@ -131,6 +135,7 @@ def read_tuple(
             size = payload.number(4, f"length of {name}")
             left = len(data) - payload.at
             if size > left:
+                # The protocol's lengths are signed; show a negative one as such.
                 found = str(size - (1 << 32) if size >> 31 else size)
                 payload.fail(f"{name} within the {left} bytes left", f"length {found}", start)
             begin = payload.at
@@ -139,6 +144,7 @@ def read_tuple(
                 values.append(data[begin:end])
             else:
                 values.append(payload.text(begin, end, name))
+                # PostgreSQL's text has no NUL, so the bytes are damaged.
                 nul = data.find(0, begin, end)
                 if nul >= 0:
                     payload.fail(f"{name} without NUL", "NUL", nul)
@@ -152,7 +158,10 @@ def read_tuple(
 def _maker(
     form: str, shape: tuple[int, ...], binary: bool
 ) -> Callable[[Relation, Tuple], RowReader]:
-    """Compile the maker of readers for ``form`` and ``shape``: relations share the code."""
+    """Compile the maker of readers for ``form`` and ``shape``.
+
+    Relations of one shape share the code.
+    """
     names: dict[str, Any] = {
         "Insert": Insert,
         "Update": Update,
@@ -173,7 +182,10 @@ def _maker(
 
 
 def _source(form: str, shape: tuple[int, ...], binary: bool, names: dict[str, Any]) -> str:
-    """Return the source of ``make(relation, absent)``, which returns the reader."""
+    """Return the source of ``make(relation, absent)``."""
+    # Names in the generated code: t is the payload, s the same as Latin-1, e its end, p the
+    # cursor, k a mark, n a length, a the start of a value, v and o new and old values, z the NULs
+    # that marks and lengths should contain.
     walk = _binary_walk if binary else _text_walk
     count = len(shape)
     key = form in ("update key", "delete key")
@@ -182,6 +194,7 @@ def _source(form: str, shape: tuple[int, ...], binary: bool, names: dict[str, An
         lines += walk("v", shape, names, key=False, begins=form == "insert")
     else:
         lines += walk("o", shape, names, key=key)
+    # Each value shorter than 256 bytes has three NULs in its length.
     zeros, prefixes = 3 * count, ["o" if " " in form else "v"]
     if form in ("update key", "update full", "update stale"):
         names["MARK"] = mark = b"N" + struct.pack(">H", count)
@@ -244,18 +257,22 @@ def _text_walk(
     key: bool,
     begins: bool = False,
 ) -> list[str]:
-    """Return the lines that split one tuple of text values at ``p`` into local variables. A row that
-    ``begins`` and lacks a value is left to `read_tuple`: that is seldom, and may be a fault."""
+    """Return the lines that split a tuple of text values at ``p``.
+
+    The values become local variables.
+    """
     lines = []
     for i in range(len(shape)):
         null = f"absent[{i}]" if key else "None"
         lines += [
+            # NULL and unchanged values have no length, hence no three NULs.
             "  k, n = head(t, p)",
             "  if k == 116:",
             "   a = p + 5",
             "   p = a + n",
             f"   {prefix}{i} = s[a:p]",
             f"  elif k == 110: {prefix}{i} = {null}; p += 1; z -= 3",
+            # A new row that lacks a value is rare and may be a fault: `read_tuple` decides.
             *([] if begins else [f"  elif k == 117: {prefix}{i} = UNCHANGED; p += 1; z -= 3"]),
             "  else: return None",
         ]
@@ -270,11 +287,12 @@ def _binary_walk(
     key: bool,
     begins: bool = False,
 ) -> list[str]:
-    """Return the lines that split one tuple with values in send format."""
+    """Return the lines that split a tuple of binary values."""
     lines: list[str] = []
     start = 0
     while start < len(shape):
         end = start
+        # A NULL of a key-only tuple may mean ABSENT, which a run does not handle.
         while end < len(shape) and shape[end] and not key:
             end += 1
         if end - start > 1:
@@ -290,7 +308,10 @@ def _binary_walk(
 def _run(
     prefix: str, start: int, sizes: tuple[int, ...], names: dict[str, Any], *, begins: bool
 ) -> list[str]:
-    """Return the lines for consecutive columns of fixed width: one check and one split."""
+    """Return the lines for consecutive columns of fixed width.
+
+    One check and one split read them all.
+    """
     mark, run = f"{prefix}{start}", f"run_{prefix}{start}"
     total = sum(size + 5 for size in sizes)
     wanted = b"".join(b"b" + struct.pack(">I", size) + bytes(size) for size in sizes)
@@ -311,7 +332,7 @@ def _run(
 
 
 def _column(prefix: str, i: int, null: str, *, begins: bool) -> list[str]:
-    """Return the lines for one column of any width, in either format."""
+    """Return the lines for one column, text or binary."""
     return [
         "  k, n = head(t, p)",
         "  a = p + 5",

@@ -1,6 +1,7 @@
-"""wal2json: changes as JSON text, format 1 (a transaction an object, or in chunks) and format 2.
+"""wal2json: changes as JSON text.
 
-The decoder is loaded when it is asked for.
+Format 1 has one object per transaction, or chunks of it; format 2 has one object per change. The
+decoder is loaded on first use.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""The wal2json decoder: format 2, format 1, and format 1 in chunks.
+"""The wal2json decoder: format 2, and format 1 with or without chunks.
 
 Source: wal2json's README and wal2json.c; recorded output of version 2.5.
 """
@@ -56,36 +56,42 @@ _KINDS = {"insert": "I", "update": "U", "delete": "D"}
 
 
 class _ImageColumns(NamedTuple):
-    """Columns of one image in a row, in parallel."""
+    """Hold the columns of one row image in parallel."""
 
     names: tuple[str, ...]
     oids: tuple[int, ...]
     values: list[Any]
 
 
+# A missing image. An image that is present may have no columns, too, hence a sentinel.
 _NO_COLUMNS = _ImageColumns((), (), [])
-"""Of an image that is not there; one that is there may have no columns, too."""
 
 
+# The make-up of a row: its kind, schema, table, and the columns that it names.
 _Rows = tuple[str, str, str, *tuple[object, ...]]
-"""The make-up of a row: its kind, schema and table, and what it names."""
 
 
 @dataclass(slots=True)
 class _DocumentPlan:
-    """How rows of one make-up are read; ``epoch`` and ``turn`` are the last ones in which this is known to
-    hold. ``key``: places of the values that new rows never lack."""
+    """Hold the compiled reading of rows of one make-up."""
 
+    # The last epoch and turn of `NamedRelations` in which the plan was found to hold.
     epoch: int
     turn: int
     layout: RowLayout
+    # Conversions of the new row's values, in the row's order.
     new: tuple[ToText, ...]
+    # Conversions of the old row's values, in the row's order.
     old: tuple[ToText, ...]
+    # Indexes of values that a new row always has.
     key: tuple[int, ...]
 
 
 class Wal2Json(Decoder):
-    """Decodes wal2json. The state is one session's; a DecodeError ends it."""
+    """Decode wal2json.
+
+    The state belongs to one session, and a DecodeError ends that session.
+    """
 
     name = "wal2json"
 
@@ -107,6 +113,7 @@ class Wal2Json(Decoder):
         self._plans: dict[_Rows, _DocumentPlan] = {}
         self._announced: set[Relation] = set()
         self._begin: Begin | None = None
+        # Changes of the open transaction so far: all but the first begin with a comma.
         self._chunks = 0
         self._end_lsn: int | None = None
 
@@ -115,7 +122,7 @@ class Wal2Json(Decoder):
         return dict(self._options)
 
     def feed(self, frames: Sequence[Frame]) -> list[Message]:
-        """Decode ``frames``: see `Decoder.feed`."""
+        """Decode ``frames`` as `Decoder.feed` specifies."""
         messages: list[Message] = []
         if self._codec is not None:
             frames = [(lsn, self._as_utf8(lsn, data, self._codec)) for lsn, data in frames]
@@ -161,6 +168,7 @@ class Wal2Json(Decoder):
             commit_lsn = _lsn(lsn, data, action.lsn, "lsn")
             if commit_lsn != begin.commit_lsn:
                 fail(lsn, data, f"lsn {begin.commit_lsn:#x} as in B", str(action.lsn), '"lsn"')
+            # The frame's own LSN replaces a nextlsn that is missing.
             end_lsn = _lsn(lsn, data, action.nextlsn, "nextlsn") or lsn
             self._relations.commit(begin, messages)
             messages.append(Commit(lsn, commit_lsn, end_lsn, begin.commit_ts, begin.xid))
@@ -231,7 +239,7 @@ class Wal2Json(Decoder):
                 fail(lsn, data, "a transaction's opener first", repr(data[:10]))
             if body.endswith(b"["):
                 opener = read_transaction(lsn, body + b"]}")
-                if opener.xid is None:  # a message between transactions, cut
+                if opener.xid is None:  # a message between transactions, truncated
                     fail(lsn, data, "xid in a transaction's opener", "none")
                 self._end_lsn = _lsn(lsn, data, opener.nextlsn, "nextlsn")
                 self._start(lsn, data, messages, opener, 0)
@@ -248,6 +256,7 @@ class Wal2Json(Decoder):
             messages.append(Commit(lsn, 0, end_lsn, begin.commit_ts, begin.xid))
             self._begin = None
         else:
+            # A comma precedes each change after the first.
             comma = body.startswith(b",")
             if comma != (self._chunks > 0) or body.endswith(b"["):
                 wanted = "a comma and a change" if self._chunks else "a change"
@@ -295,7 +304,10 @@ class Wal2Json(Decoder):
         self._row(lsn, data, kind, schema, table, new, old, pk, messages)
 
     def _is_message(self, transaction: Transaction) -> bool:
-        """Tell whether it is no transaction, but a message that belongs to none."""
+        """Return whether this is a message outside of transactions.
+
+        wal2json wraps it like a transaction.
+        """
         changes = transaction.change
         if len(changes) != 1 or transaction.nextlsn is not None or transaction.xid is not None:
             return False
@@ -356,6 +368,7 @@ class Wal2Json(Decoder):
         key = (kind, schema, table, new.names, new.oids, old.names, old.oids, none, pk)
         plan = self._plans.get(key)
         if plan is None or plan.turn != self._relations.turn:
+            # DDL may have changed the table since the plan was last compared with the catalogue.
             plan = self._renewed(key, plan)
             if plan is None:
                 plan = self._plan(lsn, data, kind, schema, table, new, old, pk)
@@ -379,13 +392,15 @@ class Wal2Json(Decoder):
             return
         if not none:
             before = layout.old_tuple(_texts(lsn, data, old, plan.old))
+            # wal2json also sends the old key of an update that did not change it; pgoutput does
+            # not, so it is dropped.
             if layout.old_kind is OldTuple.FULL or not layout.key_is_same(after, before):
                 messages.append(Update(relation, lsn, after, before, layout.old_kind))
                 return
         messages.append(Update(relation, lsn, after))
 
     def _renewed(self, key: _Rows, plan: _DocumentPlan | None) -> _DocumentPlan | None:
-        """Return a plan of a former turn if it holds in this one."""
+        """Return a plan of an earlier turn if it still holds."""
         relations = self._relations
         if plan is None:
             return None
@@ -394,6 +409,7 @@ class Wal2Json(Decoder):
             self._plans = {k: p for k, p in self._plans.items() if k[1:3] != (schema, table)}
             return None
         if plan.epoch != relations.epoch:
+            # A row that leaves out columns cannot show that they still exist.
             if not plan.layout.complete:
                 return None
             relations.confirm(schema, table)
@@ -412,7 +428,10 @@ class Wal2Json(Decoder):
         old: _ImageColumns,
         pk: tuple[str, ...] | None,
     ) -> _DocumentPlan | None:
-        """Return the plan of rows like this one; None where they are not of a table."""
+        """Compile the plan of rows like this one.
+
+        None means that the rows are a materialized view's.
+        """
         for columns in (new, old):
             if len(set(columns.names)) != len(columns.names):
                 name = next(name for name in columns.names if columns.names.count(name) > 1)
@@ -433,6 +452,7 @@ class Wal2Json(Decoder):
         layout = self._relations.layout(schema, table, row)
         if layout is None:
             return None
+        # Plans and announcements of the table's earlier relation are void.
         if layout.replaces:
             self._plans = {k: plan for k, plan in self._plans.items() if k[1:3] != (schema, table)}
             self._announced = {
@@ -457,7 +477,7 @@ class Wal2Json(Decoder):
         )
 
     def _let_go(self, relations: Collection[Relation]) -> None:
-        """Forget what is kept of relations that are gone."""
+        """Drop the plans and announcements of relations that are gone."""
         if relations:
             names = {(relation.schema, relation.table) for relation in relations}
             self._plans = {k: plan for k, plan in self._plans.items() if k[1:3] not in names}
@@ -465,20 +485,21 @@ class Wal2Json(Decoder):
             self._announced &= shown
 
     def _show(self, relation: Relation, messages: list[Message]) -> None:
-        """Announce a relation that has not been announced."""
+        """Announce a relation before its first row."""
         if relation not in self._announced:
             self._announced.add(relation)
             messages.append(RelationSeen(relation))
 
 
 def _keyless(lsn: int, data: bytes, name: str, found: str) -> Never:
-    """Raise a DecodeError for a new row without a value of its primary key."""
+    """Raise a DecodeError for a new row without its key."""
     fail(lsn, data, f"a value of column {name!r}, which identifies the new row", found, f'"{name}"')
 
 
 def _facts(columns: _ImageColumns) -> tuple[ColumnFact, ...]:
-    """Return what a row says of its columns; wal2json prints type OIDs signed."""
+    """Return a row's facts about its columns."""
     return tuple(
+        # wal2json prints type OIDs as signed numbers.
         ColumnFact(name, oid & 0xFFFFFFFF)
         for name, oid in zip(columns.names, columns.oids, strict=True)
     )
@@ -493,6 +514,7 @@ def _texts(lsn: int, data: bytes, columns: _ImageColumns, texts: tuple[ToText, .
         ]
     except WrongValue:
         pass
+    # A conversion failed: find the column, which the fast path does not track.
     for name, value, text in zip(columns.names, columns.values, texts, strict=True):
         near = f'"{name}"'
         if value is UNSET:
@@ -513,7 +535,7 @@ def _table(lsn: int, data: bytes, source: Action | TransactionChange) -> tuple[s
 
 
 def _lsn(lsn: int, data: bytes, text: str | None, name: str) -> int:
-    """Return an LSN field, 0 where it is not there."""
+    """Return an LSN field, or 0 if it is missing."""
     if text is None:
         return 0
     if not _LSN(text):
@@ -522,7 +544,10 @@ def _lsn(lsn: int, data: bytes, text: str | None, name: str) -> int:
 
 
 def _time(lsn: int, data: bytes, text: str | None) -> int:
-    """Return a timestamptz text in µs since 1970 UTC, 0 where there is none."""
+    """Return a timestamptz text in µs since 1970 UTC.
+
+    0 means that the text is missing.
+    """
     if text is None:
         return 0
     try:

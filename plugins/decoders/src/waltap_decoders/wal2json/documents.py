@@ -1,10 +1,10 @@
-"""wal2json's JSON documents: read quickly by msgspec, with one careful reader behind it.
+"""Structs of wal2json's JSON documents, and their checked reading.
 
-msgspec reads a document straight into the structs below, in C, numbers keeping every digit. It does
-not notice a key that is given twice; but in valid JSON ``":`` without a backslash before the quote
-ends a key and nothing else, so counting it tells whether a document has more keys than were read.
-Whatever looks odd goes through the careful reader, which names the fault and its byte offset, or
-finds nothing wrong (keys that a newer wal2json adds are passed over).
+msgspec reads a document into the structs below and keeps every digit of numbers. It does not
+notice a repeated key. In valid JSON, ``":`` without a backslash before the quote ends a key and
+occurs nowhere else. Counting it therefore shows whether a document has more keys than were read.
+The careful reader reads every odd document again. It names the fault and its byte offset, or finds
+none: keys of a newer wal2json are ignored.
 """
 
 import json
@@ -32,35 +32,37 @@ __all__ = [
 
 
 class JsonNumber(str):
-    """A JSON number with its digits as they were written."""
+    """Keep a JSON number with its original digits."""
 
     __slots__ = ()
 
 
 class Format2Column(msgspec.Struct, gc=False):
-    """A column of format 2; ``value`` UNSET when it has none, which is not NULL."""
+    """Describe a column of format 2."""
 
     name: str
+    # UNSET means that there is no value, which differs from NULL.
     value: Any = UNSET
     typeoid: int = 0
 
 
 class KeyColumn(msgspec.Struct, gc=False):
-    """A column of the primary key in format 2."""
+    """Describe a column of the primary key in format 2."""
 
     name: str
     typeoid: int = 0
 
 
 class KeyColumns(msgspec.Struct, kw_only=True):
-    """The primary key in format 1. ``pktypes`` is empty where types are not asked for."""
+    """List the primary key in format 1."""
 
     pknames: list[str]
+    # Empty where the options do not ask for types.
     pktypes: list[str] = []
 
 
 class Action(msgspec.Struct, kw_only=True):
-    """An object of format 2."""
+    """Hold an object of format 2."""
 
     action: str
     xid: int | None = None
@@ -79,7 +81,7 @@ class Action(msgspec.Struct, kw_only=True):
 
 
 class OldKeys(msgspec.Struct, kw_only=True):
-    """Old columns of format 1, in parallel arrays."""
+    """Hold old columns of format 1 in parallel arrays."""
 
     keynames: list[str]
     keyvalues: list[Any]
@@ -87,7 +89,10 @@ class OldKeys(msgspec.Struct, kw_only=True):
 
 
 class TransactionChange(msgspec.Struct, kw_only=True):
-    """A change of format 1, columns in parallel arrays."""
+    """Hold a change of format 1.
+
+    Its columns are in parallel arrays.
+    """
 
     kind: str
     schema: str | None = None
@@ -103,7 +108,10 @@ class TransactionChange(msgspec.Struct, kw_only=True):
 
 
 class Transaction(msgspec.Struct, kw_only=True):
-    """A whole transaction of format 1, or a message between transactions."""
+    """Hold a transaction of format 1.
+
+    A message outside of transactions has the same form.
+    """
 
     change: list[TransactionChange]
     xid: int | None = None
@@ -119,19 +127,23 @@ _CHANGE = msgspec.json.Decoder(TransactionChange, float_hook=JsonNumber).decode
 _TRANSACTION = msgspec.json.Decoder(Transaction, float_hook=JsonNumber).decode
 _NEGATIVE_ZEROS = (b":-0,", b":-0}", b",-0,", b",-0]", b"[-0,", b"[-0]")
 _SPACED_NEGATIVE_ZERO = re.compile(rb"\s-0[,}\]\s]").search
+# wal2json writes a comma before a message outside of transactions if the transaction before it had
+# several changes, because its counter still belongs to that one. This pattern matches the text
+# before the comma.
 _STRAY_COMMA = re.compile(
     rb'\s*\{\s*"change"\s*:\s*\[\s*(?=,\s*\{\s*"kind"\s*:\s*"message"\s*,\s*"transactional"\s*:\s*false\b)'
 ).match
-"""What precedes the comma that wal2json writes before a message between transactions, where the
-transaction before it has several changes: the count that decides on commas is of that one."""
 _FAULTS = (*UNREADABLE, RecursionError)
 
+# Keys of each object with the requested options, without those inside lists of columns.
 _ACTION_KEYS = {"B": 6, "C": 6, "I": 8, "U": 8, "D": 7, "T": 7, "M": 8}
-"""Keys of each object with the options that are asked for, lists of columns not counted inside."""
 
 
 def read_action(lsn: int, data: bytes) -> Action:
-    """Return an object of format 2. Raises: DecodeError."""
+    """Read an object of format 2.
+
+    Raises: DecodeError.
+    """
     try:
         action = _ACTION(data)
     except _FAULTS as cause:
@@ -148,7 +160,10 @@ def read_action(lsn: int, data: bytes) -> Action:
 
 
 def read_change(lsn: int, data: bytes) -> TransactionChange:
-    """Return a change of format 1 that came in a chunk of its own. Raises: DecodeError."""
+    """Read a change of format 1 from its own chunk.
+
+    Raises: DecodeError.
+    """
     try:
         change = _CHANGE(data)
     except _FAULTS as cause:
@@ -158,12 +173,15 @@ def read_change(lsn: int, data: bytes) -> TransactionChange:
 
 
 def read_transaction(lsn: int, data: bytes) -> Transaction:
-    """Return a transaction of format 1. Raises: DecodeError."""
+    """Read a transaction of format 1.
+
+    Raises: DecodeError.
+    """
     try:
         transaction = _TRANSACTION(data)
     except _FAULTS as cause:
         stray = _STRAY_COMMA(data)
-        if stray is not None:  # a blank, so that places in the document stay
+        if stray is not None:  # a blank keeps the offsets in the document
             return read_transaction(lsn, data[: stray.end()] + b" " + data[stray.end() + 1 :])
         return _carefully(lsn, data, Transaction, cause)
     keys = 5 if transaction.nextlsn is not None else 1
@@ -172,7 +190,10 @@ def read_transaction(lsn: int, data: bytes) -> Transaction:
 
 
 def fail(lsn: int, data: bytes, expected: str, found: str, *near: str) -> Never:
-    """Raise a DecodeError at the byte where the first of the texts ``near`` stands that is there."""
+    """Raise a DecodeError at the first text of ``near`` that occurs.
+
+    Without any, the offset is 0.
+    """
     places = [place for text in near if (place := data.find(text.encode())) >= 0]
     raise DecodeError(
         "wal2json",
@@ -185,7 +206,7 @@ def fail(lsn: int, data: bytes, expected: str, found: str, *near: str) -> Never:
 
 
 def _keys(change: TransactionChange) -> int:
-    """Return how many keys a change of format 1 has."""
+    """Return the number of keys in a change of format 1."""
     if change.kind == "message":
         return 4
     keys = 3
@@ -199,7 +220,10 @@ def _keys(change: TransactionChange) -> int:
 
 
 def _plain(data: bytes, keys: int) -> bool:
-    """Tell whether ``data`` has just that many keys, and no -0, which msgspec reads as 0."""
+    """Return whether ``data`` needs no careful reading.
+
+    It has exactly ``keys`` keys and no -0, which msgspec reads as 0.
+    """
     found = data.count(b'":')
     if b"\\" in data:
         found -= data.count(b'\\":')
@@ -212,7 +236,7 @@ def _plain(data: bytes, keys: int) -> bool:
 
 
 def _carefully(lsn: int, data: bytes, kind: type[T], cause: Exception | None) -> T:
-    """Read ``data`` by the standard library, naming what is wrong with it."""
+    """Read ``data`` by the standard library and name its fault."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -263,6 +287,7 @@ class _DocumentRefused(Exception):
 
 
 def _integer(digits: str) -> int | JsonNumber:
+    # int drops the sign of -0, and Python refuses to convert more than 4300 digits.
     return JsonNumber(digits) if digits == "-0" or len(digits) > 4000 else int(digits)
 
 
@@ -280,6 +305,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _key_of(text: str) -> str:
-    """Return the quoted key that a validation error speaks of, as it stands in the document."""
+    """Return the document's key that a validation error names."""
     found = re.search(r"`\$(?:\.|.*\.)(\w+)(?:\[.*)?`|field `(\w+)`", text)
     return f'"{found[1] or found[2]}"' if found else "{"

@@ -1,4 +1,4 @@
-"""Properties of wal2json, and the options that make its output safe to read."""
+"""Properties of wal2json, and its options for output that is safe to read."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ __all__ = ["Wal2JsonProperties", "plugin_options"]
 
 
 class Wal2JsonProperties(Properties):
-    """What wal2json is asked for."""
+    """Requests to wal2json."""
 
     format_version: Literal["1", "2"] = declare(
         "wal2json.format-version",
@@ -28,21 +28,19 @@ class Wal2JsonProperties(Properties):
 
 
 def plugin_options(properties: Wal2JsonProperties) -> dict[str, str]:
-    """Return the options for START_REPLICATION.
-
-    Type names are never asked for: wal2json writes them unescaped, so that a quoted one breaks the
-    JSON. Their OIDs are numbers. Defaults of columns, also unescaped, are not asked for either. The
-    primary key is: it is that of the row's moment, whatever the replica identity; format 1 tells it under
-    DEFAULT alone.
-    """
+    """Return the options for START_REPLICATION."""
     options = {
         "format-version": properties.format_version,
         "include-xids": "true",
         "include-timestamp": "true",
         "include-lsn": "true",
         "include-origin": "true",
+        # wal2json writes type names unescaped, so a quoted one breaks the JSON; OIDs are safe.
+        # Defaults of columns are unescaped, too, and are not asked for.
         "include-types": "false",
         "include-type-oids": "true",
+        # The primary key at the row's time, whatever the replica identity; format 1 gives it under
+        # DEFAULT only.
         "include-pk": "true",
     }
     if properties.write_in_chunks and properties.format_version == "1":

@@ -1,7 +1,7 @@
-r"""Values of wal2json's JSON, back to the text that the server printed them from.
+r"""Conversions from wal2json's JSON values to the server's text.
 
-Source: wal2json.c, pg_decode_write_value and its format 1 twin: numbers and booleans are bare, bytea
-loses its ``\\x``, everything else is a string.
+Source: wal2json.c, pg_decode_write_value and its format 1 twin. Numbers and booleans are bare,
+bytea loses its ``\\x``, and all other values are strings.
 """
 
 import re
@@ -12,8 +12,8 @@ from waltap_decoders.wal2json.documents import JsonNumber
 
 __all__ = ["ToText", "WrongValue", "to_text"]
 
+# Converts a JSON value other than null to text. Raises: WrongValue.
 ToText = Callable[[Any], str]
-"""A JSON value that is not null, to text. Raises: WrongValue."""
 
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?").fullmatch
 _HEX = re.compile(r"(?:[0-9a-f]{2})*").fullmatch
@@ -25,11 +25,17 @@ _NUMBERS = frozenset((700, 701, 1700))
 
 
 class WrongValue(ValueError):
-    """A value that a column of its type cannot have; the text says what it should be."""
+    """Refuse a value that a column of its type cannot have.
+
+    The text names the expected values.
+    """
 
 
 def to_text(type_oid: int, *, numbers_as_strings: bool) -> ToText:
-    """Return the conversion of values of a type; OID 0 stands for a type that is not known."""
+    """Return the conversion of values of a type.
+
+    OID 0 means that the type is unknown.
+    """
     if type_oid == _BOOL:
         return _boolean
     if type_oid == _BYTEA:
