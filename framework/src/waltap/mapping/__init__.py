@@ -1,4 +1,7 @@
-"""Types: what a column becomes in Connect, JSON and Arrow. A plugin's type needs no other import."""
+"""Map types to Connect, JSON and Arrow.
+
+A plugin's type needs no other import.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -113,6 +116,7 @@ __all__ = [
     "value_json",
 ]
 
+# Names are imported at first use: the JSON and Arrow halves import this package, too.
 if not TYPE_CHECKING:
     __getattr__ = on_first_use(
         __name__,

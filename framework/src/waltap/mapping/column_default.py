@@ -1,8 +1,9 @@
-"""Column defaults: from the expression that ``pg_get_expr`` prints to a schema default.
+"""Turn a column's default expression into a schema default.
 
-Debezium knows literals and recognises generated values; what it cannot evaluate gives no default.
-A literal is ``'text'::type`` or bare (``7``, ``true``); a function call or ``CURRENT_TIMESTAMP`` and
-its like gives a placeholder of the type. Source: the behaviour of Debezium 3.6's default values.
+``pg_get_expr`` prints the expression. A literal is ``'text'::type`` or bare (``7``, ``true``). A
+function call, or ``CURRENT_TIMESTAMP`` and its like, gives a placeholder of the type. Other
+expressions give no default, because Debezium does not evaluate them. Source: the behaviour of
+Debezium 3.6's default values.
 """
 
 import re
@@ -18,9 +19,9 @@ _CLOCKS = frozenset(
 
 
 def default_text(expression: str | None, generated: str) -> str | None:
-    """Return the default as PostgreSQL text, None when there is none; ``generated`` for a call.
+    """Return the default as PostgreSQL text, or None without one.
 
-    The first quoted literal counts wherever it stands, as in Debezium.
+    A call gives ``generated``.
     """
     if expression is None:
         return None
@@ -29,6 +30,7 @@ def default_text(expression: str | None, generated: str) -> str | None:
         return generated
     if "'" not in expression:
         return None if expression.startswith("NULL::") or expression == "NULL" else expression
+    # The first quoted literal counts, also inside an expression, as in Debezium.
     literal = _LITERAL.search(expression)
     return None if literal is None else literal[1].replace("''", "'")
 
@@ -36,7 +38,10 @@ def default_text(expression: str | None, generated: str) -> str | None:
 def default_value(
     expression: str | None, generated: str, convert: Callable[[str], object]
 ) -> object:
-    """Return the default as a Connect value; None when it has none or cannot be evaluated."""
+    """Return the default as a Connect value.
+
+    None means that there is none, or that it cannot be evaluated.
+    """
     text = default_text(expression, generated)
     if text is None:
         return None

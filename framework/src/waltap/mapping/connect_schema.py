@@ -1,4 +1,4 @@
-"""Connect schemas: the typed model that JSON with schemas, Avro and Arrow derive from."""
+"""Connect schemas: the typed model of JSON with schemas, Avro and Arrow."""
 
 import enum
 
@@ -8,7 +8,7 @@ __all__ = ["ConnectKind", "Field", "Schema"]
 
 
 class ConnectKind(enum.Enum):
-    """The primitive and structured kinds of Kafka Connect."""
+    """Name the primitive and structured kinds of Kafka Connect."""
 
     INT8 = "int8"
     INT16 = "int16"
@@ -25,27 +25,28 @@ class ConnectKind(enum.Enum):
 
 
 class Schema(msgspec.Struct, frozen=True, kw_only=True):
-    """One schema node. ``default`` is a Connect value (int, float, bool, str, bytes, list, dict).
-
-    ``items`` is set for arrays, ``keys`` and ``values`` for maps, ``fields`` for structs.
-    ``parameters`` keep their order.
-    """
+    """Describe one schema node."""
 
     kind: ConnectKind
     optional: bool = False
     name: str | None = None
     version: int | None = None
+    # They keep their order.
     parameters: tuple[tuple[str, str], ...] = ()
     doc: str | None = None
+    # A Connect value: int, float, bool, str, bytes, list or dict.
     default: object = None
+    # Of a struct.
     fields: "tuple[Field, ...]" = ()
+    # Of an array.
     items: "Schema | None" = None
+    # Of a map, as are `values`.
     keys: "Schema | None" = None
     values: "Schema | None" = None
 
 
 class Field(msgspec.Struct, frozen=True):
-    """One member of a struct schema."""
+    """Describe one member of a struct schema."""
 
     name: str
     schema: Schema

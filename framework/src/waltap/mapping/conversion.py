@@ -1,10 +1,10 @@
-"""Columns whose schema and values a plugin gives: the contract of converters of columns.
+"""The contract of converters: plugins that give columns schema and values.
 
-A converter is asked once per column of a relation version, and either leaves the column alone or gives a
-`ColumnConversion`. Values are converted by column, before a batch is rendered. From then on a
-tuple has the JSON
-text of the Connect value in the place of PostgreSQL's text, which is what `conversion_mapping` reads: so
-every format, snapshots and streams, rows and keys take converted columns like any others.
+The engine asks a converter once per column of a relation version. It either leaves the column
+alone or returns a `ColumnConversion`. The engine converts values by column, before it renders a
+batch. From then on a tuple has the JSON text of the Connect value in place of PostgreSQL's text,
+and `conversion_mapping` reads it. So every format, snapshots and streams, rows and keys treat
+converted columns like any others.
 """
 
 import json
@@ -38,26 +38,28 @@ ZEROS: dict[ConnectKind, object] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnConversion:
-    """What a column becomes.
+    """Describe the result of a converter for one column."""
 
-    ``schema`` is the Connect schema of the field as it is, optionality and default included. ``values``
-    gets values of the column, PostgreSQL's text or None for NULL, those of one table in a part of a
-    batch, and gives as many Connect values (int, float, bool, str, bytes, list, dict, None) in their
-    order. It keeps no state between calls: where it raises, it is called again with single values, to
-    find the one. What the server did not send is not among the values.
-    """
-
+    # The field's Connect schema, with optionality and default.
     schema: Schema
+    # Takes the column's values in one table's part of a batch: PostgreSQL's text, or None for
+    # NULL. Returns as many Connect values (int, float, bool, str, bytes, list, dict, None) in
+    # their order. It keeps no state between calls: where it raises, the engine calls it again
+    # with single values to find the bad one. Values that the server did not send are not among
+    # them.
     values: Callable[[Sequence[str | None]], Sequence[object]]
 
 
+# Gets a column of a described relation; None leaves the column alone. The same question must get
+# the same answer.
 ColumnConverter = Callable[[Relation, Column], ColumnConversion | None]
-"""Asked for a column of a described relation; None leaves the column alone. The same question must get
-the same answer."""
 
 
 def carried(schema: Schema, value: object) -> str | None:
-    """Return a Connect value as tuples carry it. Raises: TypeError when it is none of ``schema``."""
+    """Return a Connect value in the text form that tuples carry.
+
+    Raises TypeError when the value does not fit ``schema``.
+    """
     _look(schema, value)
     if value is None:
         return None
@@ -65,7 +67,7 @@ def carried(schema: Schema, value: object) -> str | None:
 
 
 def conversion_mapping(conversion: ColumnConversion, options: TypeOptions) -> ColumnMapping:
-    """Return the mapping of a column whose tuples have what `carried` gives."""
+    """Return the mapping of a column whose tuples hold texts of `carried`."""
     schema = conversion.schema
     zero = _zero(schema) if schema.default is None else schema.default
     unavailable: object = None
@@ -93,7 +95,7 @@ def conversion_mapping(conversion: ColumnConversion, options: TypeOptions) -> Co
 
 
 def _look(schema: Schema, value: object) -> None:
-    """Raises: TypeError when ``value``, or a part of it, is no value of ``schema``."""
+    """Raise TypeError when ``value`` or a part of it does not fit ``schema``."""
     kind = schema.kind
     if value is None:
         if not schema.optional:
@@ -101,6 +103,7 @@ def _look(schema: Schema, value: object) -> None:
         return
     if kind in INTEGER_BITS:
         limit = 1 << (INTEGER_BITS[kind] - 1)
+        # `type`, not isinstance: True is an int in Python, and no number in Connect.
         fits = type(value) is int and -limit <= value < limit
     elif kind in FLOATS:
         fits = type(value) in {int, float}
@@ -138,6 +141,7 @@ def _members(schema: Schema, value: Mapping[str, object]) -> None:
 
 
 def _encodable(text: str) -> bool:
+    # UTF-8 has no lone surrogates, so every encoder would fail at them later.
     return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
@@ -148,7 +152,7 @@ def _of(schema: Schema | None) -> Schema:
 
 
 def _floats(schema: Schema, value: Any) -> Any:
-    """Return ``value`` with whole numbers as floats where the schema has floats."""
+    """Return ``value`` with ints as floats where the schema has floats."""
     if value is None:
         return None
     if schema.kind in FLOATS:
@@ -164,7 +168,7 @@ def _floats(schema: Schema, value: Any) -> Any:
 
 
 def _restored(schema: Schema, value: Any) -> Any:
-    """Return the Connect value of what JSON has for it."""
+    """Return the Connect value of its JSON form."""
     if value is None:
         return None
     if schema.kind in FLOATS:
@@ -175,6 +179,7 @@ def _restored(schema: Schema, value: Any) -> Any:
         return [_restored(_of(schema.items), item) for item in value]
     if schema.kind is ConnectKind.MAP:
         keys, values = _of(schema.keys), _of(schema.values)
+        # JSON has maps with keys other than strings as lists of pairs.
         pairs = value.items() if isinstance(value, dict) else value
         return {_restored(keys, key): _restored(values, member) for key, member in pairs}
     if schema.kind is ConnectKind.STRUCT:
@@ -183,7 +188,7 @@ def _restored(schema: Schema, value: Any) -> Any:
 
 
 def _zero(schema: Schema) -> object:
-    """Return what stands for a missing value of a required field."""
+    """Return the placeholder for a missing value of a required field."""
     if schema.kind is ConnectKind.STRUCT:
         return {f.name: None if f.schema.optional else _zero(f.schema) for f in schema.fields}
     if schema.kind is ConnectKind.ARRAY:

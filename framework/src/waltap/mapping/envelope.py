@@ -1,4 +1,4 @@
-"""Connect schemas around a row: envelope, source block, keys and records of the pipeline itself.
+"""Connect schemas of envelopes, source blocks and the pipeline's records.
 
 Source: Debezium 3.6's events; field order and optionality are part of the contract.
 """
@@ -32,20 +32,25 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvelopeForm:
-    """What an envelope has around rows: stamps finer than milliseconds, the origin in its source block,
-    the transaction block behind ``ts_ms``, which values ``source.snapshot`` is declared to have, and which
-    versions its schema and that of the source block have (None: none). ``unsent``: it ends with the names
-    of the fields of ``after`` that the server did not send, null where it sent all."""
+    """Define the envelope around rows."""
 
     name: str
+    # The envelope has stamps finer than milliseconds.
     fine_stamps: bool = True
+    # The source block has the replication origin.
     origins: bool = True
+    # The transaction block follows `ts_ms`.
     transaction_last: bool = False
+    # The declared values of `source.snapshot`.
     markers: str = (
         "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"
     )
+    # Of the envelope's schema; None: none.
     version: int | None = 2
+    # Of the source block's schema; None: none.
     source_version: int | None = 1
+    # The envelope ends with the names of the fields of `after` that the server did not send, null
+    # where it sent all.
     unsent: bool = False
 
 
@@ -146,7 +151,7 @@ NOTIFICATION_VALUE = Schema(
 
 
 def renamed(schema: Schema, name: Callable[[str], str]) -> Schema:
-    """Return ``schema`` with its own name adjusted by ``name``."""
+    """Return ``schema`` with its own name changed by ``name``."""
     return Schema(
         kind=schema.kind,
         optional=schema.optional,
@@ -157,7 +162,7 @@ def renamed(schema: Schema, name: Callable[[str], str]) -> Schema:
 
 
 def source_schema(connector: str, form: EnvelopeForm = NEWEST) -> Schema:
-    """Return the schema of the ``source`` block of ``connector`` ("postgresql")."""
+    """Return the schema of the ``source`` block of a connector ("postgresql")."""
     marker = Schema(
         kind=ConnectKind.STRING,
         optional=True,
@@ -197,12 +202,18 @@ def key_schema(name: str, fields: Sequence[Field]) -> Schema:
 
 
 def row_schema(name: str, fields: Sequence[Field]) -> Schema:
-    """Return the schema of ``before`` and ``after``; ``name`` is full and adjusted."""
+    """Return the schema of ``before`` and ``after``.
+
+    ``name`` is full and adjusted.
+    """
     return Schema(kind=ConnectKind.STRUCT, optional=True, name=name, fields=tuple(fields))
 
 
 def envelope_schema(name: str, row: Schema, source: Schema, form: EnvelopeForm = NEWEST) -> Schema:
-    """Return the schema of values of data topics; ``name`` is full and adjusted."""
+    """Return the schema of values of data topics.
+
+    ``name`` is full and adjusted.
+    """
     transaction = (Field("transaction", TRANSACTION_BLOCK),)
     fine = (Field("ts_us", _OPTIONAL_INT64), Field("ts_ns", _OPTIONAL_INT64))
     return Schema(
@@ -234,7 +245,10 @@ def message_key_schema(connector: str) -> Schema:
 
 
 def message_value_schema(connector: str, source: Schema, *, binary: bool) -> Schema:
-    """Return the schema of values of logical messages; ``binary``: the content is bytes."""
+    """Return the schema of values of logical messages.
+
+    ``binary`` says that the content is bytes.
+    """
     content = Schema(kind=ConnectKind.BYTES if binary else ConnectKind.STRING, optional=True)
     message = Schema(
         kind=ConnectKind.STRUCT,

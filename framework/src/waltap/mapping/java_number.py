@@ -1,13 +1,15 @@
-"""How Java 17 writes floating-point numbers.
+"""Print floating-point numbers as Java 17 does.
 
-Debezium's JSON is written by Java, whose ``Float.toString`` and ``Double.toString`` do not give the
-shortest digits before Java 19: ``1.4E-45`` where PostgreSQL prints ``1e-45``, ``1.23456792E8`` where
-it prints ``1.2345679e+08``. For a float those digits, read as a double, are another number, so they
-matter to everybody who compares events. The digit generation below follows the description of
-Steele and White's fixed-format algorithm with the three peculiarities that Java 17's documentation
-and behaviour show: at least two digits in exponent form, whole numbers of up to 62 bits printed
-from the integer, and a symmetric stopping test. It was compared with a Java 17 on 300,000 floats and
-100,000 doubles (`tests/unit/types/test_types_java.py` keeps a sample).
+Java writes Debezium's JSON. Before Java 19, ``Float.toString`` and ``Double.toString`` do not
+give the shortest digits. They give ``1.4E-45`` where PostgreSQL prints ``1e-45``, and
+``1.23456792E8`` where it prints ``1.2345679e+08``. Such digits of a float, read as a double, are
+another number, so they matter to every comparison of events.
+
+The digit generation below follows the description of Steele and White's fixed-format algorithm.
+Java 17's documentation and behaviour show three peculiarities: at least two digits in exponent
+form, whole numbers of up to 62 bits printed from the integer, and a symmetric stopping test. The
+result was compared with a Java 17 on 300,000 floats and 100,000 doubles
+(`tests/unit/types/test_types_java.py` keeps a sample).
 """
 
 import math
@@ -19,7 +21,10 @@ _INTEGER_BITS = 62  # whole numbers below 2**63 take the integer path
 
 
 def float_text(value: float) -> str:
-    """Return ``Float.toString(value)`` of Java 17; ``value`` is rounded to a float first."""
+    """Return ``Float.toString(value)`` of Java 17.
+
+    ``value`` is rounded to a float first.
+    """
     (bits,) = struct.unpack(">i", struct.pack(">f", value))
     exponent, fraction = (bits >> 23) & 0xFF, bits & 0x7FFFFF
     return _text(value, exponent, fraction, fraction_bits=23, bias=127)
@@ -33,7 +38,10 @@ def double_text(value: float) -> str:
 
 
 def _text(value: float, exponent: int, fraction: int, *, fraction_bits: int, bias: int) -> str:
-    """Write a number given as IEEE 754 fields; ``value`` only tells sign and special values."""
+    """Print a number from its IEEE 754 fields.
+
+    ``value`` only gives the sign and the special values.
+    """
     if math.isnan(value):
         return "NaN"
     sign = "-" if math.copysign(1.0, value) < 0 else ""
@@ -53,7 +61,8 @@ def _text(value: float, exponent: int, fraction: int, *, fraction_bits: int, bia
 
 
 def _layout(digits: str, point: int) -> str:
-    """Place the decimal point: ``digits`` times ten to the ``point``, as ``0.digits``."""
+    """Place the decimal point of ``0.digits`` times ten to the ``point``."""
+    # Java's documented range without an exponent is 10**-3 up to 10**7.
     if 0 < point < 8:
         whole = digits[:point].ljust(point, "0")
         return f"{whole}.{digits[point:] or '0'}"
@@ -63,7 +72,10 @@ def _layout(digits: str, point: int) -> str:
 
 
 def _digits(fraction: int, power: int, significant: int) -> tuple[str, int]:
-    """Return digits and the place of the point of ``fraction``, whose top bit weighs 2**power."""
+    """Return the digits and the point's place of ``fraction``.
+
+    The top bit of ``fraction`` weighs 2**power.
+    """
     trailing = (fraction & -fraction).bit_length() - 1
     fraction >>= trailing
     width = fraction.bit_length()
@@ -74,7 +86,10 @@ def _digits(fraction: int, power: int, significant: int) -> tuple[str, int]:
 
 
 def _whole_digits(number: int, spare_bits: int) -> tuple[str, int]:
-    """Print a whole number; digits that the unused ``spare_bits`` cannot tell are rounded away."""
+    """Print a whole number, rounded to the digits that its bits carry.
+
+    ``spare_bits`` are unused.
+    """
     dropped = 0
     if spare_bits > 1:
         dropped = len(str(1 << spare_bits)) - 1
@@ -88,7 +103,7 @@ def _whole_digits(number: int, spare_bits: int) -> tuple[str, int]:
 def _fraction_digits(
     fraction: int, width: int, tiny: int, power: int, significant: int
 ) -> tuple[str, int]:
-    """Generate digits of value = number / scale until what is left is below half a unit."""
+    """Generate digits of number / scale until the rest is below half a unit."""
     exponent = _decimal_exponent(fraction, width, power)
     five_number, five_scale = max(0, -exponent), max(0, exponent)
     two_number = five_number + tiny + power
@@ -139,7 +154,10 @@ def _fraction_digits(
 
 
 def _register(number_bits: int, scale_bits: int) -> int:
-    """Return the size of the integers Java computes with: 32, 64, or 0 for big integers."""
+    """Return the size of the integers that Java computes with.
+
+    It is 32, 64, or 0 for big integers.
+    """
     most = max(number_bits, scale_bits)
     return 32 if most < 32 else 64 if most < 64 else 0
 
@@ -150,18 +168,17 @@ def _signed(number: int, room: int) -> int:
 
 
 def _stop(rest: int, half: int, tens: int, room: int) -> tuple[bool, bool]:
-    """Tell whether the digits so far (low), or with the last one increased (high), are near enough.
-
-    Java asks "more than" of machine integers, whose sum may wrap to a negative number, and "at
-    least" of big ones.
-    """
+    """Return whether the digits are near enough, and whether the next higher are."""
     if not room:
+        # Java asks "at least" of big integers,
         return rest < half, rest + half >= tens
+    # and "more than" of machine integers, whose sum may wrap to a negative number.
     return rest < _signed(half, room), _signed(rest + half, room) > tens
 
 
 def _five_bits(power: int) -> int:
-    """Return the size of 5**power as Java's table has it: exact up to 26, then an upper bound."""
+    """Return the size of 5**power by Java's table."""
+    # The table is exact up to 26, then it has an upper bound.
     return (5**power).bit_length() if power <= 26 else 3 * power
 
 

@@ -1,4 +1,4 @@
-"""A type from one function that reads its text: all its forms are made of what that gives."""
+"""Build a type from one function that parses its text."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -31,13 +31,15 @@ def simple_type(
     samples: Sequence[TypeSample] = (),
     order: int = 50,
 ) -> TypeSpec:
-    """Return the spec of a type.
+    """Return the spec of a type whose forms all come from ``parse``.
 
-    ``parse`` takes PostgreSQL's text of a value and gives its Connect value, of the shape of ``schema``;
-    `pyarrow.array` must take the same for the type that ``arrow`` gives. It raises ValueError for text of
-    another type. ``zero`` is the Connect value that stands for NULL in a required field. ``from_binary``
-    turns the send format into the text; None: values of this type never come in it. A type whose forms
-    must be quick, or are not of one shape, builds a `ValueForm` by itself.
+    ``parse`` takes PostgreSQL's text of a value and returns its Connect value, of the shape of
+    ``schema``. `pyarrow.array` must accept the same value for the type that ``arrow`` returns.
+    ``parse`` raises ValueError for text of another type.
+
+    ``zero`` is the Connect value for NULL in a required field. ``from_binary`` turns the send
+    format into the text; None: the server never sends this type in it. A type whose forms must be
+    fast, or differ in shape, builds a `ValueForm` instead.
     """
 
     def to_json(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Floating-point numbers as PostgreSQL prints them: shortest digits that mean the number."""
+"""Print floating-point numbers as PostgreSQL does, in the shortest digits."""
 
 import math
 import struct
@@ -8,7 +8,10 @@ __all__ = ["pg_double_text", "pg_float_text", "single"]
 
 
 def single(text: str) -> float:
-    """Return the float that ``text`` names. Raises ValueError where there is none as large."""
+    """Return the float that ``text`` names.
+
+    Raises ValueError for a number beyond the largest float.
+    """
     try:
         value: float = struct.unpack(">f", struct.pack(">f", float(text)))[0]
     except OverflowError as cause:
@@ -18,7 +21,7 @@ def single(text: str) -> float:
 
 
 def _layout(digits: str, exponent: int, limit: int) -> str:
-    """Write digits d.ddd × 10**exponent as PostgreSQL does: fixed from -4 up to ``limit``."""
+    """Write d.ddd × 10**exponent: fixed from -4 up to ``limit``, as PostgreSQL."""
     if -4 <= exponent < limit:
         if exponent < 0:
             return f"0.{'0' * (-exponent - 1)}{digits}"
@@ -29,7 +32,10 @@ def _layout(digits: str, exponent: int, limit: int) -> str:
 
 
 def _split(text: str) -> tuple[str, int]:
-    """Return digits without outer zeros and the decimal exponent of a ``%e``-style number."""
+    """Return the digits and the decimal exponent of a ``%e``-style number.
+
+    The digits have no outer zeros.
+    """
     mantissa, _, exponent = text.partition("e")
     return mantissa.replace(".", "").rstrip("0") or "0", int(exponent)
 
@@ -45,7 +51,7 @@ def _special_text(value: float) -> str | None:
 
 
 def pg_double_text(value: float) -> str:
-    """Return ``value`` as PostgreSQL 12 and later print a double: shortest exact digits."""
+    """Return ``value`` as PostgreSQL 12 and later print a double."""
     text = repr(value)
     if "e" not in text and "n" not in text and len(text) < 16:
         # at most 13 digits: no exponent in either notation
@@ -58,12 +64,10 @@ def pg_double_text(value: float) -> str:
 
 
 def _shortest(value: float) -> tuple[str, int]:
-    """Return the shortest digits of a positive double and its decimal exponent.
-
-    PostgreSQL wants them strictly between the neighbours' midpoints, Python is content with a
-    midpoint itself (1e23). Only whole numbers from 2**53 on can have midpoints that short.
-    """
+    """Return the shortest digits and the exponent of a positive double."""
     text = repr(value)
+    # PostgreSQL wants digits strictly between the neighbours' midpoints; Python accepts a
+    # midpoint itself (1e23). Only whole numbers from 2**53 on can have midpoints that short.
     if value >= 2.0**53:
         below = int(math.nextafter(value, 0.0))
         above = math.nextafter(value, math.inf)
@@ -81,7 +85,7 @@ def _shortest(value: float) -> tuple[str, int]:
 
 
 def _inside(text: str, around: tuple[int, int, int]) -> bool:
-    """Tell whether a number's text lies strictly between the midpoints to both neighbours."""
+    """Return whether ``text`` is strictly between both neighbours' midpoints."""
     below, number, above = around
     return below + number < 2 * int(Decimal(text)) < number + above
 
@@ -108,15 +112,19 @@ def pg_float_text(value: float) -> str:
 
 
 def _means(text: str, size: float) -> bool:
-    """Tell whether ``text`` lies strictly nearer to the float ``size`` than to any other."""
+    """Return whether ``text`` is strictly nearest to the float ``size``."""
     try:
+        # As in `_shortest`: only whole numbers from 2**24 on can have midpoints that short.
         return single(text) == size and (size < 2**24 or _inside(text, _around(size)))
     except ValueError:  # rounds beyond the largest float
         return False
 
 
 def _around(value: float) -> tuple[int, int, int]:
-    """Return a whole positive float between its neighbours; the largest has none above it."""
+    """Return a whole positive float between its neighbours.
+
+    The largest float has none above it.
+    """
     (bits,) = struct.unpack(">i", struct.pack(">f", value))
     below, above = (struct.unpack(">f", struct.pack(">i", bits + n))[0] for n in (-1, 1))
     step = value - below

@@ -1,11 +1,12 @@
-"""Type mapping is data: what one column becomes in Connect, JSON and Arrow.
+"""The mapping of one column to Connect, JSON and Arrow, as data.
 
-`register_types` contributes `TypeSpec`s; the first whose ``claims`` accepts a data type builds its
-`ColumnMapping`. A mapping is built once per column of a relation version; its callables run per
-value.
+`register_types` contributes `TypeSpec`s; the first whose ``claims`` accepts a data type builds
+its `ColumnMapping`. A mapping is built once per column of a relation version; its callables run
+per value.
 
-Every decoder hands values over as PostgreSQL text (or, with pgoutput's ``binary``, in send format,
-which ``from_binary`` turns into the same text), so that all semantics are written once, on text.
+Every decoder passes values as PostgreSQL text. With pgoutput's ``binary`` they come in send
+format, and ``from_binary`` turns them into the same text. So all semantics are written once, on
+text.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +35,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeOptions:
-    """The modes that choose among the rows of the type table; names are Debezium's properties."""
+    """Select rows of the type table; names are Debezium's properties."""
 
     time_precision_mode: str = "adaptive"
     decimal_handling_mode: str = "precise"
@@ -46,62 +47,62 @@ class TypeOptions:
     unavailable_value_placeholder: bytes = b"__debezium_unavailable_value"
     replace_null_with_default: bool = True
     event_converting_failure_handling_mode: str = "warn"
+    # What an Arrow column does with a value that its type cannot hold: error, null or string.
     arrow_misfit: str = "null"
-    """What an Arrow column does with a value its type cannot hold: error, null or string."""
+    # Counts the values that became null.
     arrow_misfits: MisfitCount = field(default_factory=MisfitCount, compare=False, repr=False)
-    """Where the values that became null are counted."""
+    # Arrow type of `numeric` without precision, or of more than 38 digits: string (exact digits)
+    # or decimal256.
     arrow_unconstrained_numeric: str = "string"
-    """Arrow type of ``numeric`` without precision, or of more than 38 digits: string (exact digits)
-    or decimal256."""
+    # Elements of the outer dimension. debezium: null, or Java's `[Ljava.lang.String;@0` where
+    # Debezium writes such a text. literal: each inner array as PostgreSQL text where the element
+    # schema is a string, null elsewhere.
     multidimensional_arrays: str = "debezium"
-    """Elements of the outer dimension: debezium (null, or Java's ``[Ljava.lang.String;@0`` where
-    Debezium writes such a text) or literal (each inner array as PostgreSQL text, where the element
-    schema is a string; null elsewhere)."""
+    # Day number of `date` ±infinity. debezium: its overflown numbers -2147472692 and -2147472691;
+    # in snapshots and arrays -622191234 and -625821272. extreme: the largest and smallest int32.
     infinite_date: str = "debezium"
-    """Day number of ``date`` ±infinity: debezium (its overflown numbers -2147472692 and
-    -2147472691; in snapshots and arrays -622191234 and -625821272) or extreme (the largest and
-    smallest int32)."""
+    # debezium (as any unknown type) or struct.
     composite_types: str = "debezium"
-    """Composite types: debezium (as any unknown type) or struct."""
+    # Values of type `name` while streaming: null, as Debezium writes them, or value.
     streamed_names: str = "null"
-    """Values of type ``name`` while streaming: null, as Debezium writes them, or value."""
+    # Called with column name and reason, never the value, for each value that becomes null
+    # because its Connect type cannot hold it. Not called with
+    # `event.converting.failure.handling.mode` = fail, which raises ValueError instead.
     on_misfit: Callable[[str, str], None] | None = None
-    """Called with column name and reason, never the value, for each value that becomes null because
-    its Connect type cannot hold it; not with ``event.converting.failure.handling.mode`` = fail,
-    which raises ValueError instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrowMapping:
-    """The analytic form of a column.
+    """Define the Arrow form of a column."""
 
-    ``type`` is called once and gives the Arrow type (pyarrow is imported only then). ``column``
-    turns a column of values (text or None; UNCHANGED and ABSENT were replaced by None before)
-    into an array of that type. Raises: SinkError naming the value's kind, never the value, when one
-    does not fit and the policy is "error". ``binary`` does the same for values in send format; None,
-    or its answer None: they are read as text first. ``text`` does the same for an Arrow array of
-    strings; None: ``column`` gets its values as a list.
-    """
-
+    # Called once; imports pyarrow and returns the Arrow type.
     type: "Callable[[], pa.DataType]"
+    # Turns the column's values (text or None, no UNCHANGED or ABSENT) into an array of that type.
+    # Raises SinkError when a value does not fit and the policy is "error"; the error names the
+    # value's kind, never the value.
     column: "Callable[[Sequence[str | None]], pa.Array]"
     metadata: tuple[tuple[str, str], ...] = ()
+    # The same for values in send format. They are read as text first where this, or its answer,
+    # is None.
     binary: "Callable[[Sequence[bytes | None]], pa.Array | None] | None" = None
+    # The same for an Arrow array of strings. None: `column` gets its values as a list.
     text: "Callable[[pa.StringArray], pa.Array] | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonExpression:
-    """``to_json`` as Python source, so that a generated function can do without the call.
+    """Hold ``to_json`` as Python source, to save a call per value.
 
-    ``template`` is one expression; each ``{v}`` in it stands for the name of a local variable that
-    holds the PostgreSQL text (`source` replaces them). It may stand inside a replacement field of a
-    triple-quoted f-string of Python 3.11: it has no backslash, no triple quote, no ``#``, no
-    ``!``, no newline and no ``:`` outside brackets. ``names`` are the globals it needs; equal names
-    mean equal objects in all mappings of one registry, so they can be merged.
+    The expression may be placed inside a replacement field of a triple-quoted f-string of Python
+    3.11. So it has no backslash, no triple quote, no ``#``, no ``!``, no newline and no ``:``
+    outside brackets.
     """
 
+    # One expression; `source` replaces each `{v}` by the name of the local variable that holds
+    # the PostgreSQL text.
     template: str
+    # The globals that it needs. Equal names mean equal objects in all mappings of one registry,
+    # so they can be merged.
     names: Mapping[str, object] = field(default_factory=dict)
 
     def source(self, variable: str) -> str:
@@ -111,99 +112,104 @@ class JsonExpression:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonColumn:
-    """``to_json`` for whole columns of text, as Arrow arrays of strings.
+    """Convert whole columns of text to JSON, as Arrow arrays of strings."""
 
-    ``convert`` gives an array of as many JSON texts, null where NULL is (what stands for NULL is written
-    by its caller); without the quotation marks around each where ``quoted``. It gives None where a value
-    is none that it knows how to write: the column is then written value by value by ``to_json``, which
-    has the last word on every value. What it gives equals that byte by byte.
-    """
-
+    # Returns an array of as many JSON texts, null for NULL (the caller writes its replacement).
+    # They equal the result of `to_json` byte by byte. None means that it cannot write a value:
+    # the caller then writes the column value by value with `to_json`.
     convert: "Callable[[pa.StringArray], pa.Array | None]"
+    # The texts lack the quotation marks around them.
     quoted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnMapping:
-    """What one column of a relation becomes.
+    """Map one column of a relation."""
 
-    ``schema``         the Connect schema of the field, default and optionality included.
-    ``to_json``        PostgreSQL text → JSON text of the Connect value; None: the text itself is
-                       that JSON already (integers). Raises ValueError for text of another type.
-    ``to_connect``     PostgreSQL text → Connect value (int, float, bool, str, bytes, list, dict).
-    ``fallback_json``  JSON of the value that stands in where NULL or nothing came for a required
-                       field; also what replaces NULL when ``replace.null.with.default`` applies.
-                       "null" where there is no such value.
-    ``null_json``      JSON written for SQL NULL.
-    ``unavailable_json`` JSON of the placeholder for an UNCHANGED value.
-    ``from_binary``    send format → the same text as the server would print; None if never binary.
-    """
-
+    # The field's Connect schema, with default and optionality.
     schema: Schema
+    # PostgreSQL text → JSON text of the Connect value. None: the text is that JSON already
+    # (integers). Raises ValueError for text of another type.
     to_json: Callable[[str], str] | None
+    # PostgreSQL text → Connect value (int, float, bool, str, bytes, list, dict).
     to_connect: Callable[[str], object]
+    # JSON for a required field where NULL or nothing came; it also replaces NULL when
+    # `replace.null.with.default` applies. "null" where there is no such value.
     fallback_json: str
+    # JSON for SQL NULL.
     null_json: str
+    # JSON of the placeholder for an UNCHANGED value.
     unavailable_json: str
+    # Send format → the text that the server would print; None if never binary.
     from_binary: Callable[[bytes], str] | None = None
     arrow: ArrowMapping | None = None
     unavailable: object = None
     fallback: object = None
+    # `to_json` in line; None where only the call exists, or `to_json` is None.
     json_expression: JsonExpression | None = None
-    """The same as ``to_json``, in line; None where only the call exists (or ``to_json`` is None)."""
+    # `to_json` for a whole column; None where it works only by value.
     json_column: JsonColumn | None = None
-    """The same as ``to_json``, for a column at once; None where there is only the way by value."""
+    # Debezium streams null for every value of this type (`name`), and gives the value only in
+    # snapshots. A format that must equal its events writes `null_json` while streaming.
     streamed_as_null: bool = False
-    """Debezium gives null for every streamed value of this type (``name``), the value only in
-    snapshots. A format that must equal its events writes ``null_json`` while streaming."""
+    # The mapping of values that a snapshot reads, where Debezium writes them differently while
+    # streaming; it has the same schema. Keys are always written as in the stream.
     read: "ColumnMapping | None" = None
-    """The mapping of values that a snapshot reads, where Debezium writes them otherwise than while
-    streaming; of the same schema. Keys are written as while streaming."""
+    # The type is unknown; the values are the bytes of its text.
     opaque: bool = False
-    """The type is unknown; the values are the bytes of its text."""
+    # A converter gives schema and values: texts are those of `waltap.mapping.conversion`, not
+    # PostgreSQL's.
     converted: bool = False
-    """A converter of columns gives schema and values: texts are what `waltap.mapping.conversion` carries,
-    not PostgreSQL's."""
 
     def json(self, text: str) -> str:
-        """Return the JSON of a value. Raises: as ``to_json``."""
+        """Return the JSON of a value; raises as ``to_json`` does."""
         return text if self.to_json is None else self.to_json(text)
 
 
 class TypeMapper(Protocol):
-    """Maps a column; given to a `TypeSpec` so that arrays and domains can map their parts."""
+    """Map a column.
+
+    A `TypeSpec` gets it, so that arrays and domains can map their parts.
+    """
 
     options: TypeOptions
 
     def column(self, column: Column) -> ColumnMapping | None:
-        """Return the mapping of ``column``, or None when it is left out (unknown type)."""
+        """Return the mapping of ``column``; None leaves an unknown type out."""
 
     def of(self, relation: Relation, column: Column) -> ColumnMapping | None:
-        """Return the mapping of a column of ``relation``: that of its conversion, where it has one."""
+        """Return the mapping of a column of ``relation``.
+
+        Its conversion comes first, where it has one.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeSample:
-    """A type of a family with a value, for the reference page and for tests.
+    """Show a type with a value, for the reference page and for tests."""
 
-    ``declaration`` is how SQL writes the type; ``text`` a value as the server prints it; ``misfits``
-    are values that the Connect or the Arrow form cannot hold.
-    """
-
+    # The type as SQL writes it.
     declaration: str
     data_type: DataType
     typmod: int = -1
+    # A value as the server prints it.
     text: str
+    # Values that the Connect or the Arrow form cannot hold.
     misfits: tuple[str, ...] = ()
 
     @classmethod
     def of_extension(cls, name: str, text: str) -> "TypeSample":
-        """Return a sample of the type ``name`` of an extension, which has an OID of its own everywhere."""
+        """Return a sample of the type ``name`` of an extension."""
+        # An extension's type has another OID in every database; 16384 is the first that users
+        # get.
         data_type = DataType(oid=16_384, schema="public", name=name)
         return cls(declaration=name, data_type=data_type, text=text)
 
 
 def types_named(*names: str) -> Callable[[DataType], bool]:
-    """Return a `TypeSpec.claims` for base types of an extension, whatever schema it was created in."""
+    """Return a `TypeSpec.claims` for base types of an extension.
+
+    The schema does not matter: a user may create the extension in any.
+    """
     wanted = frozenset(names)
     return lambda data_type: data_type.kind is TypeKind.BASE and data_type.name in wanted

@@ -1,4 +1,4 @@
-"""The page of types: for each sample of the registry, what it becomes in each mode."""
+"""The page of types: each sample of the registry in each mode."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -14,6 +14,7 @@ from waltap.specs import TypeSpec
 
 __all__ = ["types_page"]
 
+# Field of `TypeOptions` → Debezium's property and its values other than the default.
 MODES: dict[str, tuple[str, tuple[str, ...]]] = {
     "time_precision_mode": (
         "time.precision.mode",
@@ -32,7 +33,6 @@ MODES: dict[str, tuple[str, tuple[str, ...]]] = {
     "composite_types": ("waltap.composite.types", ("struct",)),
     "include_unknown_datatypes": ("include.unknown.datatypes", ("true",)),
 }
-"""Field of `TypeOptions` → Debezium's property and its values other than the default."""
 
 INTRODUCTION = """\
 What a column becomes: its Connect schema, the JSON of a sample value, and the Arrow type of the
@@ -53,7 +53,10 @@ text: Spark knows no wider decimal."""
 
 
 def types_page(specs: Iterable[TypeSpec]) -> str:
-    """Return the page of every type that has samples, in the order of ``specs``."""
+    """Return the page of every type that has samples.
+
+    Types are in the order of ``specs``.
+    """
     listed = tuple(specs)
     lines = ["# Types", "", GENERATED, "", *INTRODUCTION.splitlines(), ""]
     for spec in listed:
@@ -80,6 +83,7 @@ def _rows(spec: TypeSpec, specs: tuple[TypeSpec, ...]) -> Iterator[tuple[str, ..
                     **{field: True if value == "true" else value},  # type: ignore[arg-type]
                 )
                 outcome = _outcome(sample, specs, mode)
+                # Most modes change few types: the page has only rows that differ.
                 if outcome != usual:
                     seen.setdefault(outcome, []).append(value)
             for changed, chosen in seen.items():
@@ -102,7 +106,7 @@ def _mapped(
 def _outcome(
     sample: TypeSample, specs: tuple[TypeSpec, ...], options: TypeOptions
 ) -> tuple[str, str, str, str]:
-    """Return schema, value, JSON and Arrow type of a sample under ``options``."""
+    """Return schema, value, JSON and Arrow type of a sample."""
     mapping = _mapped(sample, specs, options)
     if mapping is None:
         return "left out", f"`{sample.text}`", "", ""
@@ -118,7 +122,7 @@ def _outcome(
 
 
 def _misfits(sample: TypeSample, specs: tuple[TypeSpec, ...]) -> str:
-    """Return what becomes of each misfit: its JSON by default, and whether Arrow holds it."""
+    """Return each misfit's default JSON, and whether Arrow holds it."""
     mapping = _mapped(sample, specs, TypeOptions())
     if mapping is None:
         return ""
@@ -138,7 +142,7 @@ def _fits(mapping: ColumnMapping, text: str) -> bool:
 
 
 def schema_text(schema: Schema) -> str:
-    """Return a schema in one line: kind, what it is made of, semantic name, parameters."""
+    """Return a schema in one line: kind, parts, semantic name, parameters."""
     match schema.kind:
         case ConnectKind.ARRAY:
             assert schema.items is not None

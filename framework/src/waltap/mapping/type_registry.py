@@ -1,4 +1,4 @@
-"""The type registry: which type spec maps a column, domains unwrapped, arrays through elements."""
+"""The type registry: it finds the type spec that maps a column."""
 
 from collections.abc import Iterable
 
@@ -11,15 +11,16 @@ from waltap.specs import TypeSpec
 
 __all__ = ["TypeRegistry"]
 
+# Mappings kept. A database with more different columns only makes them again.
 _CACHE_LIMIT = 512
-"""Mappings kept; a database with more different columns only pays their making again."""
 
 
 class TypeRegistry(TypeMapper):
-    """Maps columns by the first spec, by order and then registration, that claims their type.
+    """Map columns by the first spec that claims their type.
 
-    Specs and options are fixed; a mapping is made once per different column and shared. ``conversion``
-    comes before the specs for columns of relations (`of`); it gives the same object for the same column.
+    Specs are asked by order, then by registration. Specs and options are fixed; a mapping is made
+    once per different column and shared. For columns of relations (`of`) ``conversion`` comes
+    before the specs; it must give the same object for the same column.
     """
 
     __slots__ = ("_conversion", "_mappings", "_specs", "options")
@@ -41,9 +42,9 @@ class TypeRegistry(TypeMapper):
         return self._specs
 
     def column(self, column: Column) -> ColumnMapping | None:
-        """Return the mapping of ``column``, or None when it is left out (unknown type).
+        """Return the mapping of ``column``; None leaves an unknown type out.
 
-        A column whose type the catalogue did not tell is looked up by its type oid alone.
+        A column that the catalogue did not describe is looked up by its type OID alone.
         """
         try:
             return self._mappings[column]
@@ -54,7 +55,10 @@ class TypeRegistry(TypeMapper):
             return mapping
 
     def of(self, relation: Relation, column: Column) -> ColumnMapping | None:
-        """Return the mapping of a column of a described relation. Raises: as the conversion does."""
+        """Return the mapping of a column of a described relation.
+
+        Raises as the conversion does.
+        """
         if self._conversion is not None:
             conversion = self._conversion(relation, column)
             if conversion is not None:
@@ -62,7 +66,10 @@ class TypeRegistry(TypeMapper):
         return self.column(column)
 
     def spec(self, data_type: DataType) -> TypeSpec | None:
-        """Return the spec that claims ``data_type`` (a domain's base), None when there is none."""
+        """Return the spec that claims ``data_type``, or None.
+
+        For a domain the caller passes its base.
+        """
         return next((spec for spec in self._specs if spec.claims(data_type)), None)
 
     def _build(self, column: Column) -> ColumnMapping | None:
@@ -72,20 +79,22 @@ class TypeRegistry(TypeMapper):
 
 
 def _resolved(column: Column) -> Column:
-    """Give ``column`` a data type and take domains down to their base.
-
-    The innermost modifier that is set wins last: a domain's own modifier applies, that of a domain
-    over it replaces it. A column of a domain type has no schema default in Debezium, whose table
-    of defaults goes by the name of the column's own type.
-    """
+    """Return ``column`` with a data type, and domains replaced by their base."""
     data_type = column.data_type or DataType(oid=column.type_oid, schema="", name="")
     if data_type.kind is not TypeKind.DOMAIN:
         return msgspec.structs.replace(column, data_type=data_type)
     typmod = column.typmod
     while data_type.kind is TypeKind.DOMAIN and data_type.base is not None:
+        # A domain's own modifier applies, unless the domain over it has one.
         if typmod == -1:
             typmod = data_type.base_typmod
         data_type = data_type.base
     return msgspec.structs.replace(
-        column, data_type=data_type, type_oid=data_type.oid, typmod=typmod, default=None
+        # A column of a domain type has no schema default in Debezium, whose table of defaults
+        # goes by the name of the column's own type.
+        column,
+        data_type=data_type,
+        type_oid=data_type.oid,
+        typmod=typmod,
+        default=None,
     )

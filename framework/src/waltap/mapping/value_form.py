@@ -1,8 +1,8 @@
-"""The form of a type's values, and how a column completes it to a `ColumnMapping`.
+"""Complete a type's value form to a column's `ColumnMapping`.
 
-A type family says what its values become (`ValueForm`); optionality, default, NULL, the stand-in of
-required fields and the placeholder follow the same rules for every type and are written here once.
-Plugins that add types build their mappings through `column_mapping` too.
+A type family defines the form of its values (`ValueForm`). Optionality, default, NULL and the
+placeholders follow the same rules for every type, and are written here once. Plugins that add
+types build their mappings through `column_mapping`, too.
 """
 
 import struct
@@ -26,10 +26,11 @@ __all__ = ["OutOfRange", "ValueForm", "column_mapping", "placeholder_text"]
 
 
 class OutOfRange:
-    """What happens to a value that its Connect type cannot hold (numeric NaN, a year too far).
+    """Handle a value that its Connect type cannot hold.
 
-    Made once per column. Source of the rules: ``event.converting.failure.handling.mode``: fail
-    raises, warn and skip leave the field null, warn after telling `TypeOptions.on_misfit`.
+    Examples are numeric NaN, or a year too far. There is one object per column.
+    ``event.converting.failure.handling.mode`` has the rules: fail raises, warn and skip leave the
+    field null, and warn also calls `TypeOptions.on_misfit`.
     """
 
     __slots__ = ("_column", "_fail", "_tell", "null_json")
@@ -58,28 +59,28 @@ class OutOfRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueForm:
-    """What the values of one type become, apart from any column.
+    """Define the form of one type's values, apart from any column.
 
-    ``schema``       the Connect schema without optionality and default.
-    ``zero``         Connect value that stands for NULL in a required field without default.
-    ``default``      the column default as a Connect value, None without one.
-    ``unavailable``  Connect value of the placeholder; None: the type has none, the field is null.
-    ``always_optional``  the schema is optional even where the column is NOT NULL; what is missing
-                     there is still written as ``zero``.
-    ``from_binary``  may raise what indexing and `struct` raise: the mapping turns it to ValueError.
-    The rest is as in `ColumnMapping`.
+    The other fields are as in `ColumnMapping`.
     """
 
+    # The Connect schema without optionality and default.
     schema: Schema
     to_json: Callable[[str], str] | None
     to_connect: Callable[[str], object]
+    # Connect value for NULL in a required field without default.
     zero: object
+    # The column default as a Connect value, None without one.
     default: object = None
+    # Connect value of the placeholder; None: the type has none, the field is null.
     unavailable: object = None
+    # May raise errors of indexing and `struct`: the mapping turns them into ValueError.
     from_binary: Callable[[bytes], str] | None = None
     arrow: ArrowMapping | None = None
     json_expression: JsonExpression | None = None
     json_column: JsonColumn | None = None
+    # The schema is optional even where the column is NOT NULL; a missing value is still written
+    # as `zero`.
     always_optional: bool = False
     streamed_as_null: bool = False
     opaque: bool = False
@@ -88,11 +89,11 @@ class ValueForm:
 def column_mapping(
     column: Column, options: TypeOptions, form: ValueForm, misfit: OutOfRange | None = None
 ) -> ColumnMapping:
-    """Complete ``form`` with what ``column`` says; ``misfit`` learns what null is in this field.
+    """Complete ``form`` to the mapping of ``column``.
 
-    A column of unknown nullability counts as nullable. A NULL in a field whose schema has a default
-    is written as that default unless ``replace.null.with.default`` is off; Connect values keep it
-    None. A required field gets default or zero either way.
+    A column of unknown nullability counts as nullable. A NULL in a field whose schema has a
+    default is written as that default, unless ``replace.null.with.default`` is off; Connect
+    values keep it None. A required field gets default or zero either way.
     """
     optional = form.always_optional or column.nullable is not False
     schema = msgspec.structs.replace(
@@ -110,6 +111,7 @@ def column_mapping(
     else:
         null_json = "null"
     if misfit is not None:
+        # `misfit` writes the same null as this field has.
         misfit.null_json = "null" if required else null_json
     if form.unavailable is not None:
         unavailable_json = value_json(schema, form.unavailable)
@@ -134,7 +136,7 @@ def column_mapping(
 
 
 def _checked(read: Callable[[bytes], str]) -> Callable[[bytes], str]:
-    """Return ``read`` with ValueError for any bytes that are not of the type's send format."""
+    """Return ``read`` with ValueError for malformed bytes."""
 
     def from_binary(data: bytes) -> str:
         try:
@@ -147,5 +149,6 @@ def _checked(read: Callable[[bytes], str]) -> Callable[[bytes], str]:
 
 
 def placeholder_text(options: TypeOptions) -> str:
-    """Return ``unavailable.value.placeholder`` as text, undecodable bytes replaced as Java does."""
+    """Return ``unavailable.value.placeholder`` as text."""
+    # Java replaces undecodable bytes in the same way.
     return options.unavailable_value_placeholder.decode("utf-8", "replace")
