@@ -1,1 +1,1 @@
-"""Apache Kafka: a sink, a signal channel and a notification channel, on librdkafka."""
+"""Apache Kafka on librdkafka: sink, offset store, signals, notifications."""

@@ -1,4 +1,4 @@
-"""What the channels of Kafka, and its store of offsets, can be told."""
+"""Properties of Kafka's channels and of its offset store."""
 
 from pydantic import model_validator
 
@@ -11,7 +11,7 @@ OF_OFFSETS = "offset.storage.producer."
 
 
 class KafkaOffsetProperties(Properties):
-    """Where the offset store `kafka` keeps the offset."""
+    """Location of the offset store `kafka`."""
 
     topic: str = declare(
         "offset.storage.topic",
@@ -47,7 +47,7 @@ class KafkaOffsetProperties(Properties):
 
 
 class KafkaSignalProperties(Properties):
-    """Where the signal channel `kafka` looks."""
+    """Location of the signal channel `kafka`."""
 
     prefix: str = declare(
         "topic.prefix",
@@ -94,7 +94,7 @@ class KafkaSignalProperties(Properties):
 
 
 class KafkaNotificationProperties(Properties):
-    """Where the notification channel `kafka` writes."""
+    """Location of the notification channel `kafka`."""
 
     servers: str = declare(
         "notification.kafka.bootstrap.servers",

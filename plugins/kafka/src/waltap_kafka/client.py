@@ -1,4 +1,4 @@
-"""Clients of librdkafka, and what they say while they work."""
+"""Clients of librdkafka and their reports."""
 
 import logging
 import time
@@ -28,10 +28,13 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
+# How long a start waits for a broker before it fails with the reason.
 REACH_S: Final = 15.0
 STEP_S: Final = 0.25
+# librdkafka reports a broker that is away twice a second; the log gets one line a minute.
 TOLD_AGAIN_S: Final = 60.0
 
+# Waiting does not help against these: an operator must change settings or rights.
 REFUSALS: Final = frozenset(
     {
         KafkaError._AUTHENTICATION,
@@ -44,6 +47,7 @@ REFUSALS: Final = frozenset(
         KafkaError.SECURITY_DISABLED,
     }
 )
+# Errors of a connection: librdkafka itself connects again.
 LINKS: Final = frozenset(
     {
         KafkaError._TRANSPORT,
@@ -56,23 +60,23 @@ LINKS: Final = frozenset(
 
 
 class ClientWatch:
-    """Hears what a client says in its own threads' name, while somebody polls it.
+    """Record and log the errors that a client reports.
 
-    ``trouble`` is the last error of a link, None while there was none. librdkafka repeats itself twice a
-    second for as long as a broker is away: the log gets it once, and then every minute.
+    librdkafka calls it from its own threads while a caller polls the client.
     """
 
     def __init__(self, what: str) -> None:
         self._what = what
+        # The last error of a connection; None while the broker answers.
         self.trouble: KafkaError | None = None
         self._told_at = 0.0
 
     def settings(self) -> dict[str, object]:
-        """Return the settings that make a client report here."""
+        """Return the client settings that send reports here."""
         return {"error_cb": self._error, "logger": self}
 
     def log(self, level: int, template: str, *values: object) -> None:
-        """Take a line that librdkafka would print."""
+        """Log a line that librdkafka would print."""
         log.debug(template, *values)
 
     def _error(self, error: KafkaError) -> None:
@@ -89,7 +93,7 @@ class ClientWatch:
             log.warning("%s: %s; waiting for it", self._what, redacted(self.trouble.str()))
 
     def passed(self) -> None:
-        """Note that the broker has answered."""
+        """Record that the broker has answered."""
         if self._told_at and self.trouble is not None:
             log.info("%s: the broker answers", self._what)
         self.trouble, self._told_at = None, 0.0
@@ -109,45 +113,54 @@ def _made(
         return make(dict(settings))
     except KafkaException as raised:
         raise refused_setting(redacted(kafka_error(raised).str()), prefix) from raised
+    # confluent_kafka refuses values of a wrong type by itself, before librdkafka sees them.
     except (TypeError, ValueError) as error:
         raise refused_setting(redacted(str(error)), prefix) from error
 
 
 def producer(settings: Mapping[str, object], prefix: str) -> Producer:
-    """Return a producer; ``prefix`` is how users write names of settings.
+    """Return a producer.
 
-    Raises: ConfigurationError when librdkafka does not know a setting, or not its value.
+    ``prefix`` precedes the names of settings in a profile. Raises: ConfigurationError when
+    librdkafka refuses a setting or its value.
     """
     made: Producer = _made(Producer, settings, prefix)
     return made
 
 
 def consumer(settings: Mapping[str, object], prefix: str) -> Consumer:
-    """Return a consumer. Raises: ConfigurationError."""
+    """Return a consumer.
+
+    Raises: ConfigurationError.
+    """
     made: Consumer = _made(Consumer, settings, prefix)
     return made
 
 
 def admin(settings: Mapping[str, object], prefix: str) -> AdminClient:
-    """Return a client for topics. Raises: ConfigurationError."""
+    """Return a client for topics.
+
+    Raises: ConfigurationError.
+    """
     made: AdminClient = _made(AdminClient, settings, prefix)
     return made
 
 
 def reach(client: Any, watch: ClientWatch, servers: str, **fields: object) -> ClusterMetadata:
-    """Return the metadata of the cluster that ``client`` (any kind) leads to.
+    """Return the metadata of the cluster behind ``client``.
 
-    Raises: KafkaUnreachable, KafkaRefused.
+    The client may be of any kind. Raises: KafkaUnreachable, KafkaRefused.
     """
     deadline = time.monotonic() + REACH_S
     while True:
         try:
             found: ClusterMetadata = client.list_topics(timeout=STEP_S * 4)
         except KafkaException as raised:
-            with suppress(KafkaException):  # a fatal one; `watch` has heard it
+            with suppress(KafkaException):  # a fatal one, which `watch` has recorded
                 client.poll(0)
             error = kafka_error(raised)
             trouble = watch.trouble or error
+            # A refusal or a TLS error does not pass by waiting, so the start fails at once.
             refused = {trouble.code(), error.code()} & (REFUSALS | {KafkaError._SSL})
             if refused or time.monotonic() >= deadline:
                 raise link_failure(trouble, servers, **fields) from raised
@@ -157,7 +170,7 @@ def reach(client: Any, watch: ClientWatch, servers: str, **fields: object) -> Cl
 
 
 def link_failure(error: KafkaError, servers: str, **fields: object) -> SinkError:
-    """Return what is to be told of a broker that cannot be reached, or lets nobody in."""
+    """Return the error for a broker that is away or refuses."""
     text = redacted(error.str())
     if error.code() in REFUSALS:
         return KafkaRefused(f"Kafka at {servers} refuses: {text}", servers=servers, **fields)

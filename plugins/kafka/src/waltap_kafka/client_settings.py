@@ -1,4 +1,7 @@
-"""Settings of a client: librdkafka's own names as they are, those of Java clients by their equivalent."""
+"""Settings of a client of librdkafka.
+
+librdkafka's own names pass unchanged; names of Java clients are translated to their equivalents.
+"""
 
 import re
 from collections.abc import Callable, Mapping
@@ -9,6 +12,7 @@ from waltap.errors import ConfigurationError, PropertyProblem
 
 __all__ = ["client_settings", "refused_setting"]
 
+# Java client's name → librdkafka's, where the value has the same meaning.
 RENAMED: Final = {
     "max.request.size": "message.max.bytes",
     "send.buffer.bytes": "socket.send.buffer.bytes",
@@ -22,8 +26,9 @@ RENAMED: Final = {
     "ssl.cipher.suites": "ssl.cipher.suites",
     "sasl.mechanism": "sasl.mechanisms",
 }
-"""Name of the Java client → librdkafka's, where the value means the same."""
 
+# A Java client needs these settings; waltap does not: formats make the bytes, and a full queue
+# waits.
 NEEDLESS: Final = frozenset(
     {
         "key.serializer",
@@ -34,8 +39,8 @@ NEEDLESS: Final = frozenset(
         "enable.metrics.push",
     }
 )
-"""What a Java client must have and waltap does itself: the format makes the bytes, a full queue waits."""
 
+# Java's default places keys by murmur2, so librdkafka's equivalent keeps keys in their partitions.
 PARTITIONERS: Final = {
     "org.apache.kafka.clients.producer.internals.defaultpartitioner": "murmur2_random",
     "org.apache.kafka.clients.producer.internals.builtinpartitioner": "murmur2_random",
@@ -52,9 +57,10 @@ JAAS_OPTION: Final = re.compile(r'(\w+)\s*=\s*"((?:[^"\\]|\\.)*)"')
 
 
 def client_settings(given: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """Return what librdkafka is to be told for ``given``, full property names that begin with ``prefix``.
+    """Return librdkafka's settings for ``given``.
 
-    Raises: ConfigurationError with all that has no equivalent.
+    Its names are full property names that begin with ``prefix``. Raises: ConfigurationError with
+    every setting that has no equivalent.
     """
     made: dict[str, str] = {}
     problems: list[PropertyProblem] = []
@@ -64,7 +70,7 @@ def client_settings(given: Mapping[str, str], prefix: str) -> dict[str, str]:
         try:
             if special is not None:
                 found = special(value.strip(), given, prefix)
-                made = {**found, **made}  # the first to say it wins
+                made = {**found, **made}  # the first setting wins
             elif name in RENAMED:
                 made.setdefault(RENAMED[name], value)
             elif name in NEEDLESS:
@@ -82,7 +88,10 @@ def client_settings(given: Mapping[str, str], prefix: str) -> dict[str, str]:
 
 
 def _missing(made: Mapping[str, str], prefix: str) -> list[PropertyProblem]:
-    """Return what a login still needs; librdkafka would name Kerberos, its default, or nothing."""
+    """Return the settings that a login still needs.
+
+    librdkafka would complain about Kerberos, its default, or nothing.
+    """
     protocol = made.get("security.protocol", "").strip().upper()
     if not protocol.startswith("SASL"):
         return []
@@ -100,7 +109,7 @@ def _missing(made: Mapping[str, str], prefix: str) -> list[PropertyProblem]:
 
 
 def refused_setting(text: str, prefix: str, origin: str = "profile") -> ConfigurationError:
-    """Return what a user is told of a setting that librdkafka refuses with ``text``."""
+    """Return the error for a setting that librdkafka refuses."""
     unknown = re.search(r'No such configuration property: "([^"]+)"', text)
     if unknown:
         problem = PropertyProblem(f"{prefix}{unknown[1]}", "librdkafka has no such property")
@@ -122,6 +131,7 @@ def _jaas(value: str, _given: Mapping[str, str], _prefix: str) -> dict[str, str]
             "only PlainLoginModule and ScramLoginModule with username and password have an equivalent; "
             "otherwise set sasl.username, sasl.password, or the sasl.oauthbearer.* of librdkafka"
         )
+    # JAAS quotes a quotation mark or backslash by a backslash.
     options = {
         name: re.sub(r"\\(.)", r"\1", text) for name, text in JAAS_OPTION.findall(match["options"])
     }
@@ -150,6 +160,7 @@ def _keystore(value: str, given: Mapping[str, str], prefix: str) -> dict[str, st
         return {"ssl.certificate.location": value, "ssl.key.location": value}
     if kind == "PKCS12":
         return {"ssl.keystore.location": value}
+    # Without a type Java assumes JKS; the file's name shows a PKCS12 store.
     if f"{prefix}ssl.keystore.type" not in given and value.endswith((".p12", ".pfx")):
         return {"ssl.keystore.location": value}
     raise ValueError(

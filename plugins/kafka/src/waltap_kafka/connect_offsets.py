@@ -1,4 +1,7 @@
-"""The topic in which a Connect worker keeps offsets: read to its end, and written behind it."""
+"""The topic in which a Kafka Connect worker stores offsets.
+
+waltap reads it to its end and can append to it.
+"""
 
 import time
 import uuid
@@ -27,13 +30,16 @@ __all__ = ["TopicOffsets", "topic_offsets"]
 SCHEME: Final = "kafka://"
 PREFIX: Final = "producer."
 STEP_S: Final = 0.25
+# Limit of one complete read and of one write.
 WAIT_S: Final = 120.0
 MANY: Final = 1000
 
 
 class TopicOffsets:
-    """The last value of each key counts; one without a value is taken back. Records are written as a
-    worker writes them: all replicas have them, and a key stays in its partition."""
+    """Read and write offsets of a Kafka Connect worker.
+
+    The last value of each key counts, and a record without a value deletes its key.
+    """
 
     def __init__(self, servers: str, topic: str, settings: Mapping[str, str]) -> None:
         self._servers, self._topic = servers, topic
@@ -48,7 +54,11 @@ class TopicOffsets:
         }
 
     def read(self) -> Mapping[bytes, bytes]:
-        """Return every offset. Raises: SinkError, ConfigurationError."""
+        """Return every offset.
+
+        Raises: SinkError, ConfigurationError.
+        """
+        # A random group: this reader must not take partitions from a worker or commit.
         own = {"group.id": f"waltap-{uuid.uuid4()}", "enable.auto.commit": False}
         own |= {"enable.partition.eof": True, "isolation.level": "read_committed"}
         settings = {name: value for name, value in self._settings.items() if name in OF_BOTH_ENDS}
@@ -64,7 +74,10 @@ class TopicOffsets:
             reader.close()
 
     def write(self, key: bytes, value: bytes) -> None:
-        """Write one record, and wait until the broker has it. Raises: SinkError, ConfigurationError."""
+        """Write one record and wait until the broker has it.
+
+        Raises: SinkError, ConfigurationError.
+        """
         reported: list[KafkaError | None] = []
 
         def report(error: KafkaError | None, _message: Message) -> None:
@@ -72,6 +85,8 @@ class TopicOffsets:
 
         made = client.producer(
             {
+                # As a worker writes: a key stays in its partition, and all replicas have the
+                # record.
                 "partitioner": "murmur2_random",
                 **self._settings,
                 "acks": "all",
@@ -84,6 +99,7 @@ class TopicOffsets:
             raise self._missing()
         made.produce(self._topic, key=key, value=value, on_delivery=report)
         made.flush(WAIT_S)
+        # librdkafka itself has not given up on the record yet.
         if not reported:
             text = f"topic {self._topic} took no record in {WAIT_S:.0f} s"
             raise KafkaNotDelivered(text, topic=self._topic)
@@ -107,6 +123,8 @@ class TopicOffsets:
 
     def _last_values(self, reader: Consumer, places: list[TopicPartition]) -> dict[bytes, bytes]:
         values: dict[bytes, bytes] = {}
+        # The end-of-partition events decide: a compacted topic has gaps, and its end may have no
+        # record.
         left = {place.partition for place in places}
         reader.assign([TopicPartition(p.topic, p.partition, OFFSET_BEGINNING) for p in places])
         deadline = time.monotonic() + WAIT_S
@@ -128,21 +146,24 @@ class TopicOffsets:
         return values
 
 
+# Settings of a producer that a consumer needs, too; those of TLS and SASL are added.
 OF_BOTH_ENDS: Final = frozenset(
     {"bootstrap.servers", "security.protocol", "error_cb", "logger", "client.id", "client.rack"}
 )
-"""Settings of a producer that a consumer needs, too; beside those of TLS and SASL."""
 
 
 def topic_offsets(place: str, own: object) -> TopicOffsets | None:
-    """Return the topic that ``place`` names, None where it is none of Kafka's; ``own`` are the properties
-    of the profile's sink."""
+    """Return the topic that ``place`` names.
+
+    ``own`` are the properties of the profile's sink. None means that the place is not Kafka's.
+    """
     sink = own if isinstance(own, KafkaSinkProperties) else None
     settings = {} if sink is None else dict(sink.producer)
     if place.startswith(SCHEME):
         servers, _, topic = place.removeprefix(SCHEME).partition("/")
         servers = servers or ("" if sink is None else sink.servers)
         return TopicOffsets(servers, topic, settings) if servers and topic else None
+    # A bare name is a topic only if the profile's sink supplies the brokers.
     if "://" in place or sink is None:
         return None
     return TopicOffsets(sink.servers, place, settings)

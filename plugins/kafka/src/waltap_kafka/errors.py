@@ -1,20 +1,22 @@
-"""What can go wrong with Kafka.
+"""Errors of Kafka.
 
+```
 SinkError
 ├── KafkaUnreachable          WT-5401   no broker answers
-├── KafkaRefused              WT-5402   the broker does not let us in, or not do it
-├── KafkaTopicMissing         WT-5403   a topic is not there, and may not be created
-├── KafkaTopicUnusable        WT-5404   a topic cannot be created or written as asked for
+├── KafkaRefused              WT-5402   the broker refuses the user or the action
+├── KafkaTopicMissing         WT-5403   a topic is missing and may not be created
+├── KafkaTopicUnusable        WT-5404   a topic cannot be created or written as configured
 ├── KafkaRecordTooLarge       WT-5405   a record is larger than client or topic allow
 ├── KafkaFenced               WT-5406   another instance took over
 ├── KafkaTransactionExpired   WT-5407   a transaction was open for too long
 ├── KafkaNotDelivered         WT-5408   records were not delivered
 ├── KafkaPositionUnusable     WT-5409   the topic of positions cannot be read
-├── KafkaTopicUnread          WT-5410   a topic that is looked at cannot be read
-└── KafkaSignalTopicMissing   WT-5415   the topic of signals is not there yet
+├── KafkaTopicUnread          WT-5410   a topic for `waltap tail` cannot be read
+└── KafkaSignalTopicMissing   WT-5415   the topic of signals is missing
 OffsetError
 └── KafkaOffsetUnkept         WT-5411   the topic of offsets cannot be read or written
 ConfigurationError            WT-1001   settings that the client does not know
+```
 """
 
 from waltap.errors import OffsetError, RetryVerdict, SinkError
@@ -36,7 +38,7 @@ __all__ = [
 
 
 class KafkaUnreachable(SinkError):
-    """No broker answers at the addresses that were given."""
+    """No broker answers at the configured addresses."""
 
     code = "WT-5401"
     retry = RetryVerdict.RECONNECT
@@ -47,7 +49,7 @@ class KafkaUnreachable(SinkError):
 
 
 class KafkaRefused(SinkError):
-    """The broker knows the user not, or allows not what a pipeline does."""
+    """The broker does not know the user or refuses the action."""
 
     code = "WT-5402"
     remedy = (
@@ -59,7 +61,7 @@ class KafkaRefused(SinkError):
 
 
 class KafkaTopicMissing(SinkError):
-    """A topic that records go to does not exist, and topic.creation.enable is false."""
+    """A topic is missing, and topic.creation.enable is false."""
 
     code = "WT-5403"
     remedy = (
@@ -69,7 +71,7 @@ class KafkaTopicMissing(SinkError):
 
 
 class KafkaSignalTopicMissing(SinkError):
-    """The topic of signals does not exist; the pipeline goes on without its signals."""
+    """The topic of signals is missing; the pipeline runs without signals."""
 
     code = "WT-5415"
     remedy = (
@@ -79,7 +81,7 @@ class KafkaSignalTopicMissing(SinkError):
 
 
 class KafkaTopicUnusable(SinkError):
-    """A topic cannot be created with its settings, or does not take records as they are."""
+    """A topic cannot be created with its settings or refuses records."""
 
     code = "WT-5404"
     remedy = (
@@ -89,7 +91,10 @@ class KafkaTopicUnusable(SinkError):
 
 
 class KafkaRecordTooLarge(SinkError):
-    """A record is larger than the client or its topic allows, and oversize.records is ``fail``."""
+    """A record is larger than the client or its topic allows.
+
+    The property oversize.records is ``fail``.
+    """
 
     code = "WT-5405"
     remedy = (
@@ -101,7 +106,7 @@ class KafkaRecordTooLarge(SinkError):
 
 
 class KafkaFenced(SinkError):
-    """Another instance of this pipeline has begun: the broker takes nothing more from this one."""
+    """Another instance of this pipeline has started and fenced this one."""
 
     code = "WT-5406"
     remedy = (
@@ -111,7 +116,7 @@ class KafkaFenced(SinkError):
 
 
 class KafkaTransactionExpired(SinkError):
-    """A transaction was open for longer than the broker allows, as in a long outage: it was undone."""
+    """A transaction was open for too long, and the broker aborted it."""
 
     code = "WT-5407"
     retry = RetryVerdict.RECONNECT
@@ -122,7 +127,10 @@ class KafkaTransactionExpired(SinkError):
 
 
 class KafkaNotDelivered(SinkError):
-    """Records were not delivered, or a transaction was undone; they come again from the last position."""
+    """Records were not delivered, or a transaction was aborted.
+
+    The next attempt sends them again from the last position.
+    """
 
     code = "WT-5408"
     retry = RetryVerdict.RECONNECT
@@ -130,7 +138,7 @@ class KafkaNotDelivered(SinkError):
 
 
 class KafkaPositionUnusable(SinkError):
-    """The position that is kept in Kafka cannot be read."""
+    """The position that is stored in Kafka cannot be read."""
 
     code = "WT-5409"
     remedy = (
@@ -140,8 +148,10 @@ class KafkaPositionUnusable(SinkError):
 
 
 class KafkaOffsetUnkept(OffsetError):
-    """The topic of offsets (``offset.storage.topic``) cannot be read or written, or is not compacted.
-    Delivery goes no further than what was stored last."""
+    """The topic of offsets cannot be used or is not compacted.
+
+    Delivery stops at the last stored offset.
+    """
 
     code = "WT-5411"
     retry = RetryVerdict.RECONNECT
@@ -153,7 +163,7 @@ class KafkaOffsetUnkept(OffsetError):
 
 
 class KafkaTopicUnread(SinkError):
-    """A topic that `waltap tail` is to show is not there, or the broker is away, or lets nobody read."""
+    """A topic for `waltap tail` is missing or cannot be read."""
 
     code = "WT-5410"
     remedy = (

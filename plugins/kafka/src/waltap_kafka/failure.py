@@ -1,4 +1,4 @@
-"""What an error of librdkafka means for a pipeline."""
+"""Translation of librdkafka's errors to waltap's."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -20,6 +20,7 @@ from waltap_kafka.errors import (
 __all__ = ["TOO_LARGE", "KafkaFailures"]
 
 TOO_LARGE: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
+# Another producer with the same transactional id has started, or the broker ended the transaction.
 FENCED: Final = frozenset(
     {
         KafkaError._FENCED,
@@ -31,6 +32,7 @@ MISSING: Final = frozenset({KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_
 AWAY: Final = frozenset(
     {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._SSL}
 )
+# The topic refuses the records as they are, so sending them again does not help.
 UNFIT: Final = frozenset(
     {
         KafkaError._UNKNOWN_PARTITION,
@@ -44,15 +46,18 @@ UNFIT: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaFailures:
-    """Names errors for one sink."""
+    """Translate errors for one sink or channel."""
 
+    # The brokers, as the errors name them.
     servers: str
     transactional_id: str
+    # Named by the remedy for missing rights.
     position_topic: str
+    # The topic may be created, so an error for a missing one is retried.
     creates_topics: bool
 
     def refused(self, error: KafkaError) -> SinkError:
-        """Return what is to be told of a broker that refuses, or is away."""
+        """Return the error for a broker that is away or refuses."""
         return link_failure(
             error,
             self.servers,
@@ -63,13 +68,16 @@ class KafkaFailures:
     def of(
         self, error: KafkaError, *, topic: str = "", size: int = 0, expired: bool = False
     ) -> SinkError:
-        """Return what ``error`` means; ``topic`` and ``size`` (bytes) are the record's.
+        """Return the error for ``error``.
 
-        ``expired``: the transaction has been open for longer than it may be, so that the broker ended it.
+        ``topic`` and ``size`` (bytes) are the record's. ``expired`` means that the transaction was
+        open for longer than the broker allows.
         """
         code, text = error.code(), redacted(error.str())
         where = f"topic {topic}: " if topic else ""
         if code in FENCED:
+            # The broker fences a producer whose transaction timed out by the same codes as one
+            # that was replaced.
             if expired:
                 return KafkaTransactionExpired(f"the broker undid a transaction: {text}")
             return KafkaFenced(

@@ -1,4 +1,7 @@
-"""The notification channel ``kafka``: records of a topic, in Debezium's form."""
+"""The notification channel ``kafka``.
+
+It writes records to a topic in Debezium's form.
+"""
 
 from typing import Final
 
@@ -16,13 +19,14 @@ from waltap_kafka.failure import KafkaFailures
 __all__ = ["KafkaNotifications"]
 
 PREFIX: Final = "notification.producer."
+# A stop must not hang on a broker that is away.
 CLOSE_S: Final = 5.0
 
 
 class KafkaNotifications:
-    """Hands notifications to a producer, which sends them by itself; `close` waits for it, 5 s at most.
+    """Send notifications by a producer.
 
-    A notification that was not delivered is told with the next one.
+    The producer delivers in its own time.
     """
 
     def __init__(self, properties: KafkaNotificationProperties) -> None:
@@ -33,6 +37,7 @@ class KafkaNotifications:
             position_topic=properties.topic,
             creates_topics=True,
         )
+        # An asynchronous failure; the next call raises it.
         self._failed: SinkError | None = None
         settings = {
             "bootstrap.servers": properties.servers,
@@ -45,7 +50,10 @@ class KafkaNotifications:
         self._producer: Producer | None = client.producer(settings, PREFIX)
 
     def send(self, notification: Notification) -> None:
-        """Hand over one notification. Raises: SinkError of this one, or of one before."""
+        """Send one notification.
+
+        Raises: SinkError of this notification or of an earlier one.
+        """
         producer = self._producer
         assert producer is not None
         key = orjson.dumps({"id": notification.identifier})
@@ -60,7 +68,10 @@ class KafkaNotifications:
         self._tell()
 
     def close(self) -> None:
-        """Wait for what was handed over; may be called twice. Raises: SinkError."""
+        """Wait for undelivered notifications and close.
+
+        It may be called twice. Raises: SinkError.
+        """
         producer, self._producer = self._producer, None
         if producer is None:
             return

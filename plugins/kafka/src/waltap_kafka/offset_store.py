@@ -1,8 +1,10 @@
-"""Offsets in a compacted Kafka topic: one record for each pipeline, which outlives its machine.
+"""Offsets in a compacted Kafka topic, one record per pipeline.
 
-The topic may be that of a Connect worker (``offset.storage.topic``): keys have the form of its keys, and
-are of nobody else. The state folder has a copy, for what looks into folders of states, and for a
-pipeline that was begun without a topic: while that has no record, the copy counts.
+The record survives the loss of the pipeline's machine. The topic may be a Connect worker's
+(``offset.storage.topic``): keys have the form of its keys and never equal one of them.
+
+The state folder has a copy for tools that read state folders. The copy also counts while the topic
+has no record, as for a pipeline that started without a topic.
 """
 
 import json
@@ -30,17 +32,18 @@ from waltap_kafka.position_record import PARTITION, last_value, position_topic
 __all__ = ["KafkaOffsetStore"]
 
 WAIT_S: Final = 60.0
+# librdkafka gives up on a record before `WAIT_S` ends, so that the result is known.
 GIVEN_UP_S: Final = 30.0
-"""How long a record is tried for: less than is waited, so that it is known what became of it."""
 
 POLICY: Final = "cleanup.policy"
 T = TypeVar("T")
 
 
 class KafkaOffsetStore(OffsetStore):
-    """The offset of the pipeline whose state folder is ``home``: of its name, whatever machine it is on.
+    """Store the offset of the pipeline with state folder ``home``.
 
-    `store` returns when every replica that is in sync has the record.
+    The record belongs to the pipeline's name on any machine. `store` returns when every in-sync
+    replica has the record.
     """
 
     def __init__(self, properties: KafkaOffsetProperties, home: str) -> None:
@@ -60,6 +63,7 @@ class KafkaOffsetStore(OffsetStore):
         found = self._asked(self._last)
         if found is None:
             return self._copy.load()
+        # An empty value: the offset was cleared, so the copy must not count.
         if not found:
             return None
         try:
@@ -92,28 +96,33 @@ class KafkaOffsetStore(OffsetStore):
         def report(error: KafkaError | None, _message: Message) -> None:
             reported.append(error)
 
-        made = self._producer = (
-            self._producer or self._opened()
-        )  # one keeps the order of its records
+        # One producer keeps the order of its records.
+        made = self._producer = self._producer or self._opened()
         made.produce(self._topic, value, self._key, partition=PARTITION, on_delivery=report)
         made.flush(WAIT_S)
         if not reported or reported[0] is not None:
             said = reported[0] if reported else self._watch.trouble
+            # A producer that failed fatally never recovers; the next write opens another.
             if reported and reported[0] is not None and reported[0].fatal():
                 self._producer = None
             self._fail("it takes no record" if said is None else said.str())
 
     def _opened(self) -> Producer:
-        """Return a producer, when the topic is there and keeps the last record of every key."""
+        """Return a producer for a topic that keeps its records.
+
+        The topic is created if it is missing.
+        """
         admin = self._admin()
         if self._topic not in self._topics(admin):
             wanted = position_topic(self._topic)
             wanted.replication_factor = self._replicas
-            with suppress(KafkaException):  # another was faster; else the look at it says why
+            # Another client was faster, or the next call fails with the reason.
+            with suppress(KafkaException):
                 admin.create_topics([wanted])[self._topic].result(WAIT_S)
         resource = ConfigResource(ResourceType.TOPIC, self._topic)
         settings = admin.describe_configs([resource])[resource].result(WAIT_S)
         policy = settings[POLICY].value or ""
+        # Retention deletes a record that is not written again.
         if "compact" not in policy or "delete" in policy:
             self._fail(
                 f"it has {POLICY}={policy}, which forgets a record that is not written again"
@@ -139,7 +148,10 @@ class KafkaOffsetStore(OffsetStore):
         return client.reach(admin, self._watch, self._servers, **fields).topics
 
     def _asked(self, ask: Callable[[], T]) -> T:
-        """Return what ``ask`` gives. Raises: KafkaOffsetUnkept, ConfigurationError."""
+        """Return the result of ``ask``.
+
+        Raises: KafkaOffsetUnkept, ConfigurationError.
+        """
         try:
             return ask()
         except KafkaException as raised:

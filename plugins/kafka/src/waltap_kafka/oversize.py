@@ -1,4 +1,4 @@
-"""Records that are too large, and what becomes of them."""
+"""Handling of records that are too large."""
 
 import logging
 from typing import Final
@@ -15,16 +15,18 @@ __all__ = ["OversizePolicy"]
 
 log = logging.getLogger(__name__)
 
+# Overhead of a batch of one record.
 BATCH_BYTES: Final = 61
-"""What a batch of one record has around it."""
 
+# Upper estimate of a record's overhead around key, value and headers, and of each header's.
 RECORD_BYTES: Final = 64
-"""What a record has around key, value and headers, generously; as much per header."""
 
 
 class OversizePolicy:
-    """The policy ``oversize.records``; where that is ``fail``, the pipeline's own (``tolerant``).
-    ``watches``: records are to be asked about before they go."""
+    """Apply the policy ``oversize.records``.
+
+    Under ``fail`` the pipeline's own policy decides (``tolerant``).
+    """
 
     def __init__(
         self,
@@ -36,28 +38,34 @@ class OversizePolicy:
     ) -> None:
         self._topics, self._client_limit = topics, client_limit
         self._policy, self._topic = properties.oversize, properties.oversize_topic
+        # The engine receives each record that is too large.
         self.refuses = properties.oversize == "fail"
-        """What is too large is named to the engine."""
+        # The sink must ask about each record before it is sent.
         self.watches = tolerant or not self.refuses
 
     def room(self, record: Record) -> int:
-        """Return how many bytes key and value of records like this one, of its topic and with its headers,
-        may have, uncompressed, at most."""
+        """Return the limit of key and value of similar records.
+
+        Similar means the same topic and headers. The limit is in bytes before compression.
+        """
         limit = min(self._client_limit, self._topics.limits.get(record.topic, self._client_limit))
         return limit - _size(record) + len(record.value or b"") + len(record.key or b"")
 
     def error(self, record: Record) -> KafkaRecordTooLarge:
-        """Return what is to be told of a record that is not tried."""
+        """Return the error for a record that is not tried."""
         size = _size(record)
         problem = f"topic {record.topic}: a record of {size} bytes is too large"
         return KafkaRecordTooLarge(problem, topic=record.topic, bytes=size)
 
     def caused(self, error: SinkError) -> bool:
-        """Tell whether ``error`` says that a record is too large."""
+        """Return whether a record's size caused ``error``."""
         return isinstance(error, KafkaRecordTooLarge)
 
     def instead_of(self, record: Record) -> Record | None:
-        """Tell of ``record``, which is left out; return what goes to the topic of such records."""
+        """Log a skipped record and return its replacement.
+
+        The replacement goes to the topic for such records.
+        """
         size = _size(record)
         log.warning(
             "a record of %d bytes is too large for topic %s: left out (oversize.records=%s)",
@@ -66,6 +74,7 @@ class OversizePolicy:
         if self._policy != "dead_letter":
             return None
         key = record.key
+        # A key of that size could make the replacement too large as well.
         if key is not None and len(key) > self._client_limit // 2:
             key = None
         value = orjson.dumps({"topic": record.topic, "bytes": size})

@@ -1,4 +1,4 @@
-"""Hook implementations of waltap-kafka, and nothing else. None of it imports confluent_kafka."""
+"""Hook implementations of waltap-kafka."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from waltap_kafka.topic_records import TopicRecords
 
 
+# Factories import their module, so that profiles without Kafka never load confluent_kafka.
 def _sink(properties: Any, context: "SinkContext") -> "Sink":
     from waltap_kafka.sink import KafkaSink
 
@@ -46,7 +47,7 @@ def _offsets(properties: Any, home: str) -> "KafkaOffsetStore":
 
 @hookimpl
 def register_offset_stores() -> Iterable[OffsetStoreSpec]:
-    """Contribute offsets in a topic."""
+    """Contribute an offset store in a Kafka topic."""
     from waltap_kafka.channel_properties import KafkaOffsetProperties
 
     yield OffsetStoreSpec(
@@ -75,8 +76,10 @@ def register_sinks() -> Iterable[SinkSpec]:
 
 @hookimpl
 def choose_connect_offsets(place: str, sink: object) -> "TopicOffsets | None":
-    """Reach the topic of a Connect worker: kafka://HOST:PORT/TOPIC, or the name of one that the brokers of
-    the profile's sink have."""
+    """Open the offset topic of a Connect worker.
+
+    The place is kafka://HOST:PORT/TOPIC, or a topic's name at the brokers of the profile's sink.
+    """
     from waltap_kafka.connect_offsets import topic_offsets
 
     return topic_offsets(place, sink)
@@ -86,7 +89,10 @@ def choose_connect_offsets(place: str, sink: object) -> "TopicOffsets | None":
 def choose_record_stream(
     place: str, start: str, settings: Mapping[str, str]
 ) -> "TopicRecords | None":
-    """Read topics: kafka://HOST:PORT[,HOST:PORT]/TOPIC[,TOPIC…]."""
+    """Open topics for `waltap tail`.
+
+    The place is kafka://HOST:PORT[,HOST:PORT]/TOPIC[,TOPIC…].
+    """
     if not place.lower().startswith("kafka://"):
         return None
     from waltap_kafka.topic_records import TopicRecords
@@ -96,7 +102,7 @@ def choose_record_stream(
 
 @hookimpl
 def register_signal_channels() -> Iterable[SignalChannelSpec]:
-    """Contribute the signal channel of Debezium's name."""
+    """Contribute the signal channel with Debezium's name."""
     from waltap_kafka.channel_properties import KafkaSignalProperties
 
     yield SignalChannelSpec(
@@ -109,7 +115,7 @@ def register_signal_channels() -> Iterable[SignalChannelSpec]:
 
 @hookimpl
 def register_notification_channels() -> Iterable[NotificationChannelSpec]:
-    """Contribute a channel to a Kafka topic."""
+    """Contribute a notification channel to a Kafka topic."""
     from waltap_kafka.channel_properties import KafkaNotificationProperties
 
     yield NotificationChannelSpec(

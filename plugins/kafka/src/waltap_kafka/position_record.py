@@ -1,4 +1,7 @@
-"""The position as a record of a compacted topic, beside the data in the same Kafka transaction."""
+"""The position as a record of a compacted topic.
+
+The sink writes it in the same Kafka transaction as the data.
+"""
 
 import time
 import uuid
@@ -27,8 +30,10 @@ PARTITION: Final = 0
 VERSION: Final = 1
 WAIT_S: Final = 120.0
 STEP_S: Final = 0.25
+# Records of the first attempt from the end; the last position is usually among them.
 LOOK_BACK: Final = 64
 
+# Brief states of a broker or a new topic: the request is repeated.
 PASSING: Final = frozenset(
     {
         KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -50,13 +55,17 @@ class _StoredPosition(msgspec.Struct):
 
 
 def position_topic(name: str) -> NewTopic:
-    """Return the topic as it is created: one partition, compacted, in small segments."""
+    """Return the definition of the position's topic.
+
+    It has one partition.
+    """
+    # Kafka compacts only closed segments, so small ones keep the topic short.
     settings = {"cleanup.policy": "compact", "segment.bytes": "1048576", "retention.ms": "-1"}
     return NewTopic(name, num_partitions=1, replication_factor=-1, config=settings)
 
 
 def encode(pipeline: str, positions: Positions) -> bytes:
-    """Return the record's value."""
+    """Return the record's value for ``positions``."""
     kept = {
         name: (position.end_lsn, position.commit_lsn, position.index)
         for name, position in positions.items()
@@ -72,10 +81,10 @@ def last_position(
     pipeline: str | None,
     stopping: Callable[[], bool],
 ) -> Positions | None:
-    """Return the position that was committed last under ``key``, None where there is none. It must be that
-    of ``pipeline``; None: whoever's it is.
+    """Return the last committed position under ``key``.
 
-    Called when no transaction of ours is open any more: what is committed is final.
+    None means that there is none. The position must belong to ``pipeline``; None accepts any
+    pipeline. The caller has ended its own open transactions, so all committed records are final.
     Raises: KafkaPositionUnusable.
     """
     try:
@@ -86,6 +95,7 @@ def last_position(
     if not found:
         return None
     kept = _decoded(found, topic)
+    # Two pipelines with one transactional id would resume from each other's position.
     if pipeline not in (None, kept.pipeline):
         text = f"topic {topic} holds the position of pipeline {kept.pipeline!r} under {key}"
         raise KafkaPositionUnusable(
@@ -101,9 +111,9 @@ def last_value(
     key: str,
     stopping: Callable[[], bool],
 ) -> bytes | None:
-    """Return the last value under ``key``, b"" where it was taken back, None where there is none.
+    """Return the last value under ``key``.
 
-    The last records are read first; where none of them has the key, more of them. Raises: KafkaException.
+    b"" means that it was deleted, None that there is none. Raises: KafkaException.
     """
     place = TopicPartition(topic, PARTITION)
     first = _offset(client, place, OffsetSpec.earliest())
@@ -125,13 +135,17 @@ def last_value(
             found = _read(reader, place, start, end, key, stopping)
             if found is not None or start == first:
                 return found
+            # Other keys fill the end of the topic: read further back.
             back *= 16
     finally:
         reader.close()
 
 
 def _offset(client: AdminClient, place: TopicPartition, spec: OffsetSpec) -> int:
-    """Return where the partition begins or ends, open transactions included."""
+    """Return the first or last offset of the partition.
+
+    It includes open transactions.
+    """
     deadline = time.monotonic() + WAIT_S
     while True:
         futures = client.list_offsets(
@@ -140,7 +154,7 @@ def _offset(client: AdminClient, place: TopicPartition, spec: OffsetSpec) -> int
         try:
             return int(futures[place].result(2 * WAIT_S).offset)
         except KafkaException as raised:
-            # a topic that was just made has no leader for a moment, or another epoch than the client knows
+            # A new topic has no leader for a moment, or an epoch that the client does not know.
             if kafka_error(raised).code() not in PASSING or time.monotonic() > deadline:
                 raise
         time.sleep(STEP_S)
@@ -154,7 +168,10 @@ def _read(
     key: str,
     stopping: Callable[[], bool],
 ) -> bytes | None:
-    """Return the last value under ``key`` from ``start`` to ``end``, b"" where it was taken back."""
+    """Return the last value under ``key`` in a range.
+
+    b"" means that it was deleted.
+    """
     found: bytes | None = None
     reader.assign([TopicPartition(place.topic, place.partition, start)])
     deadline = time.monotonic() + WAIT_S
@@ -169,6 +186,8 @@ def _read(
             continue
         error = message.error()
         if error is not None:
+            # The partition's end advances ``at``: aborted records and markers before it are never
+            # delivered.
             if error.code() != KafkaError._PARTITION_EOF:
                 if error.code() in REFUSALS or error.fatal():
                     raise KafkaException(error)

@@ -1,4 +1,4 @@
-"""What the Kafka sink can be told."""
+"""Properties of the Kafka sink."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ GROUP = re.compile(r"topic\.creation\.([^.]+)\.(.+)")
 
 
 class KafkaSinkProperties(Properties):
-    """Where records go, and what the destination promises."""
+    """Destination of records, and its delivery guarantee."""
 
     servers: str = declare(
         "bootstrap.servers",
@@ -112,7 +112,7 @@ class KafkaSinkProperties(Properties):
         return self
 
     def idle_names(self, names: Callable[[str], Sequence[str]]) -> Iterator[tuple[str, str]]:
-        """Yield the patterns of groups that no topic fits."""
+        """Yield the patterns of groups that match no topic."""
         for name, value in self.creation_settings.items():
             if name.endswith((".include", ".exclude")) and (topics := names("topics")):
                 for pattern in filter(None, map(str.strip, value.split(","))):
@@ -121,7 +121,10 @@ class KafkaSinkProperties(Properties):
                         yield name, pattern
 
     def settings_of(self, group: str) -> dict[str, str]:
-        """Return what ``topic.creation.GROUP.*`` says, by the name of the setting."""
+        """Return the settings of ``topic.creation.GROUP.*``.
+
+        Their names are without the prefix.
+        """
         prefix = f"topic.creation.{group}."
         return {
             name.removeprefix(prefix): value.strip()

@@ -1,4 +1,7 @@
-"""The signal channel ``kafka``: records of a topic, as Debezium reads them."""
+"""The signal channel ``kafka``.
+
+It reads records of a topic as Debezium does.
+"""
 
 import json
 import logging
@@ -24,10 +27,12 @@ log = logging.getLogger(__name__)
 PREFIX: Final = "signal.consumer."
 PARTITION: Final = 0
 ASK_S: Final = 2.0
+# How long a poll waits for records that exist.
 READ_S: Final = 10.0
-"""How long a poll waits for records that are known to be there."""
 STEP_S: Final = 0.1
+# Limit of one poll; the next poll reads the rest.
 MOST: Final = 500
+# Codes of a broker that has just started; the next poll asks again.
 PASSING: Final = frozenset(
     {
         KafkaError.NOT_COORDINATOR,
@@ -39,14 +44,13 @@ PASSING: Final = frozenset(
         KafkaError.NOT_LEADER_FOR_PARTITION,
     }
 )
-"""A broker that has just begun; the next poll asks again."""
 
 
 class KafkaSignals:
-    """Reads partition 0 up to its present end with each poll, and notes for its group how far that is.
+    """Read signals from partition 0 of a topic.
 
-    What stood there before the very first start is read too. A record with another key is another
-    pipeline's. The note is made before the signals are acted on: each comes once.
+    Each poll reads to the current end and commits that offset for the consumer group. The very
+    first start also reads older records.
     """
 
     def __init__(self, properties: KafkaSignalProperties) -> None:
@@ -72,7 +76,10 @@ class KafkaSignals:
         self._at: int | None = None
 
     def poll(self) -> list[Signal]:
-        """Return the signals that have arrived. Raises: SinkError."""
+        """Return the signals that have arrived.
+
+        Raises: SinkError.
+        """
         consumer = self._consumer
         if consumer is None:
             return []
@@ -86,11 +93,12 @@ class KafkaSignals:
                 consumer.poll(0)
                 return []
             messages = self._read(consumer, end)
+            # Commit before the pipeline acts: a crash must not repeat a signal.
             if messages:
                 done = TopicPartition(self._topic, PARTITION, self._at)
                 consumer.commit(offsets=[done], asynchronous=False)
         except KafkaException as raised:
-            self._at = None  # what was read and not noted comes again
+            self._at = None  # records after the last commit are read again
             error = kafka_error(raised)
             if error.code() in PASSING:
                 return []
@@ -111,11 +119,12 @@ class KafkaSignals:
         (noted,) = consumer.committed([place], ASK_S)
         if noted.error is not None:
             raise KafkaException(noted.error)
+        # Without a commit the offset is negative; retention may have deleted a committed one.
         self._at = max(noted.offset, first)
         consumer.assign([TopicPartition(place.topic, place.partition, self._at)])
 
     def _read(self, consumer: Consumer, end: int) -> list[Message]:
-        """Return the records before ``end``, as many as come in a moment."""
+        """Return the records before ``end`` that arrive in time."""
         found: list[Message] = []
         deadline = time.monotonic() + READ_S
         assert self._at is not None
@@ -138,6 +147,7 @@ class KafkaSignals:
         return found
 
     def _signal(self, message: Message) -> Signal | None:
+        # Another pipeline's signal: Debezium shares one topic by key.
         if message.key() != self._properties.prefix.encode():
             return None
         where = f"record {message.offset()} of topic {self._topic}"

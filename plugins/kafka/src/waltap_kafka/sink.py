@@ -1,4 +1,7 @@
-"""The Kafka sink: an idempotent producer, or one with transactions that hold the position too."""
+"""The Kafka sink.
+
+Its producer is idempotent, or transactional with the position inside each transaction.
+"""
 
 import contextlib
 import logging
@@ -30,9 +33,11 @@ log = logging.getLogger(__name__)
 
 PREFIX: Final = "producer."
 STEP_S: Final = 0.25
+# Reports of records that this sink dropped itself.
 PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
-"""Reports of what we dropped ourselves."""
 
+# Values where librdkafka's default differs from a Java producer's or is too large for one
+# pipeline.
 DEFAULTS: Final = {
     "enable.idempotence": True,
     "acks": "all",
@@ -41,24 +46,27 @@ DEFAULTS: Final = {
     "queue.buffering.max.messages": 200_000,
     "queue.buffering.max.kbytes": 65_536,
 }
-"""Where librdkafka's own defaults are not those of a Java producer, or too large for one pipeline."""
 
 BATCH_BYTES: Final = 1_000_000
+# Limits of a batch. Large batches cost client and broker half as much per record. A topic that
+# accepts less gets a second client, which one transaction cannot have; so exactly once uses
+# smaller batches.
 BATCH_BYTES_ONCE: Final = 262_144
-"""What a batch holds. Large ones cost client and broker half as much per record; topics that take less get
-a client of their own, which one transaction cannot have."""
 
 
 class KafkaSink(Sink):
-    """Writes records to their topics. Life cycle: open, (write*, flush)*, close.
+    """Write records to their topics.
 
-    At least once: the producer is idempotent, nothing of one key is out of order; `flush` waits for the
-    report of every record. A broker that is away is waited for, however long: a full queue holds `write`.
+    Life cycle: open, (write*, flush)*, close.
 
-    Exactly once: records since the last `flush` and their position are one Kafka transaction, which
-    ends where a source transaction does; one that takes longer than a third of
-    ``transaction.timeout.ms`` is committed in pieces, each with its position. A snapshot that has not
-    ended has none. `open` ends any other instance and returns the position.
+    At least once: the producer is idempotent and keeps the order of each key. `flush` waits for
+    the report of every record. The sink waits for a broker that is away without limit, and a full
+    queue blocks `write`.
+
+    Exactly once: the records since the last `flush` and their position are one Kafka transaction,
+    which ends where a source transaction ends. A transaction that takes longer than a third of
+    ``transaction.timeout.ms`` is committed in parts, each with its position. An unfinished
+    snapshot has no position. `open` fences any other instance and returns the position.
     """
 
     def __init__(self, properties: KafkaSinkProperties, context: SinkContext) -> None:
@@ -80,31 +88,31 @@ class KafkaSink(Sink):
         )
         self._watch = ClientWatch(f"Kafka at {properties.servers}")
         self._producer: Producer | None = None
+        # The client for topics that accept less than a full batch.
         self._narrow: Producer | None = None
-        """For topics that take less than a whole batch."""
         self._narrow_bytes = 0
+        # The client of each topic that had a record.
         self._routes: dict[str, Producer] = {}
-        """The client of each topic that was met."""
         self._transactions: KafkaTransactions | None = None
         self._accepted = Positions()
+        # The position that `open` returned: later batches up to it were delivered.
         self._held: Positions = Positions()
-        """What `open` returned."""
         self._whole = True
         self._in_snapshot = False
+        # The first failed delivery report.
         self._undelivered: SinkError | None = None
-        """What the first bad report said."""
+        # The error that ended this instance; each later call raises it.
         self._failure: BaseException | None = None
-        """What ended this instance."""
         self._refused: list[tuple[Record, SinkError]] = []
+        # A batch whose records are sent, except the refused ones.
         self._partial: Batch | None = None
-        """A batch that is on its way, but for what was refused of it."""
         self._stop_seen = 0.0
         self._left_at_stop = 0
 
     # --- life ---------------------------------------------------------------------------------
 
     def check(self) -> list[PreflightCheck]:
-        """Look whether a broker answers and lets us in, and whether the client knows all settings.
+        """Check that a broker answers and accepts the settings.
 
         Raises: ConfigurationError, KafkaUnreachable, KafkaRefused.
         """
@@ -116,9 +124,10 @@ class KafkaSink(Sink):
         return [PreflightCheck(name="sink kafka", verdict="ok", found=found)]
 
     def open(self) -> Positions | None:
-        """Connect; with exactly once, end any other instance and ask for our own position.
+        """Connect, and with exactly once return the own position.
 
-        Raises: ConfigurationError, SinkError, StopRequested.
+        Exactly once also fences any other instance. Raises: ConfigurationError, SinkError,
+        StopRequested.
         """
         self._failure = self._undelivered = self._partial = None
         made = client.producer(self._producer_settings(), PREFIX)
@@ -142,19 +151,24 @@ class KafkaSink(Sink):
         return held
 
     def write(self, batch: Batch) -> None:
-        """Hand the records to the producer; waits while its queue is full. Raises: SinkError,
-        StopRequested when the run is to end and no broker takes anything."""
+        """Queue the records of ``batch`` in the producer.
+
+        A full queue blocks. Raises: SinkError; StopRequested when the run must end and no broker
+        accepts records.
+        """
         self._raise_failure()
         assert self._producer is not None
         if self._once and was_delivered(batch, self._held):
             return
-        if self._partial is batch:  # the others are on their way
+        # The engine has handled the refused records; all others are sent.
+        if self._partial is batch:
             self._partial = None
             self._take(batch)
             return
         self._refused = []
         try:
             if self._transactions is not None:
+                # The snapshot started again, so its rows in the open transaction must not count.
                 if self._in_snapshot and begins_snapshot(batch):
                     self._transactions.undo()
                 self._transactions.begin()
@@ -166,12 +180,13 @@ class KafkaSink(Sink):
         except KafkaException as raised:
             self._failure = self._fatal(raised)
             raise self._failure from raised
+        # An open transaction has part of the batch and must not be committed.
         except RecordsRefused as refusal:
             if self._once:
                 self._failure = refusal.refused[0].error
             raise
         except BaseException as error:
-            # half of the batch is on its way: harmless, unless a commit made it count
+            # Part of the batch is sent: harmless, unless a commit would make it count.
             if self._once or self._undelivered is not None or not isinstance(error, SinkError):
                 self._failure = error
             raise
@@ -185,8 +200,8 @@ class KafkaSink(Sink):
     def _take(self, batch: Batch) -> None:
         """Count ``batch`` as written."""
         self._in_snapshot = batch.snapshot and bool(batch.parts)
-        if self._in_snapshot:  # not a position to go on from
-            self._whole = True  # what a flush has taken is not read again
+        if self._in_snapshot:  # no position to resume from
+            self._whole = True  # flushed rows are not read again
             if self._once:
                 return
         else:
@@ -194,9 +209,10 @@ class KafkaSink(Sink):
         self._accepted = self._accepted.moved(batch.partition, batch.position)
 
     def flush(self) -> Positions | None:
-        """Wait until every record is reported; with exactly once, commit where a source transaction ends.
+        """Wait until every record is reported.
 
-        Raises: SinkError, StopRequested when the run is to end and no broker takes anything.
+        Exactly once commits where a source transaction ends. Raises: SinkError; StopRequested when
+        the run must end and no broker accepts records.
         """
         self._raise_failure()
         try:
@@ -216,7 +232,10 @@ class KafkaSink(Sink):
         return None if self._transactions is None else self._transactions.committed
 
     def close(self) -> None:
-        """Drop what was not delivered, undo an open transaction; may be called twice."""
+        """Drop undelivered records and abort an open transaction.
+
+        It may be called twice.
+        """
         producers = self._producers()
         self._producer = self._narrow = None
         self._routes = {}
@@ -225,7 +244,7 @@ class KafkaSink(Sink):
         if self._transactions is not None:
             self._transactions.abandon()
             self._transactions = None
-        with contextlib.suppress(KafkaException):  # what they still have to say concerns nobody
+        with contextlib.suppress(KafkaException):  # late reports have no reader
             for made in producers:
                 made.poll(0)
 
@@ -235,7 +254,10 @@ class KafkaSink(Sink):
         return [made for made in (self._producer, self._narrow) if made is not None]
 
     def _producer_of(self, topic: str) -> Producer:
-        """Return the client for ``topic``, which exists then: one whose batches it takes."""
+        """Return the client for ``topic``.
+
+        The topic exists afterwards and accepts the client's batches.
+        """
         found = self._routes.get(topic)
         if found is None:
             self._topics.ensure(topic)
@@ -243,13 +265,17 @@ class KafkaSink(Sink):
         return found
 
     def _fitting(self, limit: int | None) -> Producer:
-        """Return a client for topics that take ``limit`` bytes; None: that is not known."""
+        """Return a client for topics that accept ``limit`` bytes.
+
+        None means that the limit is unknown.
+        """
         assert self._producer is not None
         settings = self._producer_settings()
         if self._once or limit is None or limit >= int(str(settings["batch.size"])):
             return self._producer
         if self._narrow is None or limit < self._narrow_bytes:
             if self._narrow is not None:
+                # Records of the old client must not be overtaken by the new one's.
                 self._drain()
                 self._routes.clear()
             self._narrow_bytes = limit
@@ -264,7 +290,7 @@ class KafkaSink(Sink):
         assert producer is not None
         produce, watches = producer.produce, oversize.watches
         for record in batch.records or ():
-            if record.topic is not topic:  # neighbours share it, and their headers
+            if record.topic is not topic:  # neighbours share one object, and their headers
                 topic = record.topic
                 producer = self._producer_of(topic)
                 produce = producer.produce
@@ -282,6 +308,7 @@ class KafkaSink(Sink):
                         produce(topic, record.value, record.key, headers=headers)
                     else:
                         produce(topic, record.value, record.key, headers=headers, **_place(record))
+                # The queue is full: serve reports until there is room.
                 except BufferError:
                     producer.poll(STEP_S)
                     self._look()
@@ -298,8 +325,12 @@ class KafkaSink(Sink):
     def _produce_large(
         self, producer: Producer, record: Record, headers: list[tuple[str, str | bytes | None]]
     ) -> None:
-        """Try a record that may be too large by itself, so that no neighbour is refused with it."""
+        """Send a record alone that may be too large.
+
+        No neighbour can then be refused with it.
+        """
         error: SinkError = self._oversize.error(record)
+        # A failed record would abort the whole transaction, so exactly once trusts the estimate.
         if not self._once:
             self._drain()
             try:
@@ -334,18 +365,25 @@ class KafkaSink(Sink):
     # --- waiting ------------------------------------------------------------------------------
 
     def _drain(self) -> None:
-        """Wait until nothing is on its way. Raises: SinkError, StopRequested."""
+        """Wait until no record is undelivered.
+
+        Raises: SinkError, StopRequested.
+        """
         for producer in self._producers():
             while producer.flush(STEP_S):
                 self._look()
         self._raise_undelivered()
 
     def _look(self) -> None:
-        """See whether to go on waiting. Raises: SinkError, StopRequested."""
+        """Check whether to continue waiting.
+
+        Raises: SinkError, StopRequested.
+        """
         self._raise_undelivered()
         if not self._context.stopping():
             return
         left, now = sum(map(len, self._producers())), time.monotonic()
+        # Each delivered record starts the wait again: only a broker that accepts nothing ends it.
         if not self._stop_seen or left < self._left_at_stop:
             self._stop_seen, self._left_at_stop = now, left
         elif now - self._stop_seen >= self._properties.stop_wait_ms / 1000:
@@ -355,7 +393,10 @@ class KafkaSink(Sink):
     # --- failures -----------------------------------------------------------------------------
 
     def _reported(self, error: KafkaError | None, message: Message) -> None:
-        """Take a report of librdkafka: only those of failures come."""
+        """Record a delivery report of librdkafka.
+
+        Only failures are reported.
+        """
         if error is None or error.code() in PURGED:
             return
         if self._undelivered is None:
@@ -365,8 +406,9 @@ class KafkaSink(Sink):
             )
 
     def _fatal(self, raised: KafkaException) -> SinkError:
-        """Return what a call says that ended the producer; the first bad report knows more."""
+        """Return the error of a call that ended the producer."""
         named = self._failures.of(kafka_error(raised), expired=self._expired)
+        # The first failed report has the cause; later errors only follow from it.
         return self._undelivered or named
 
     def _named(self, error: KafkaError, record: Record) -> SinkError:
@@ -392,7 +434,7 @@ class KafkaSink(Sink):
     # --- settings -----------------------------------------------------------------------------
 
     def _client_settings(self) -> dict[str, object]:
-        """Return what every client of this sink is told."""
+        """Return the settings of every client of this sink."""
         return {
             "bootstrap.servers": self._properties.servers,
             "client.id": f"waltap-{self._context.pipeline}",
@@ -407,7 +449,7 @@ class KafkaSink(Sink):
         if self._once:
             made["transactional.id"] = self._failures.transactional_id
         elif not {"message.timeout.ms", "delivery.timeout.ms"} & set(made):
-            made["message.timeout.ms"] = 0  # a record waits for as long as the broker is away
+            made["message.timeout.ms"] = 0  # a record waits until the broker is back
         return made
 
     def _message_limit(self) -> int:
@@ -427,12 +469,12 @@ class KafkaSink(Sink):
 
 
 def _index(batch: Batch, record: Record) -> int:
-    """Return the place of a record in its batch."""
+    """Return the index of a record in its batch."""
     return next(at for at, each in enumerate(batch.records or ()) if each is record)
 
 
 def _place(record: Record) -> dict[str, Any]:
-    """Return what a record says of its partition and its time."""
+    """Return a record's partition and time as arguments."""
     place: dict[str, Any] = {} if record.partition is None else {"partition": record.partition}
     if record.timestamp is not None:
         place["timestamp"] = record.timestamp

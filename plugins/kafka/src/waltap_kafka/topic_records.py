@@ -1,4 +1,4 @@
-"""The records of topics, from a place on: what ``waltap tail kafka://…`` reads."""
+"""Records of topics for ``waltap tail kafka://…``."""
 
 import time
 import uuid
@@ -28,6 +28,7 @@ SCHEME: Final = "kafka://"
 FORM: Final = "kafka://HOST:PORT[,HOST:PORT]/TOPIC[,TOPIC]"
 ASK_S: Final = 15.0
 MANY: Final = 500
+# The client recovers from these by itself.
 PASSING: Final = frozenset(
     {
         KafkaError._TRANSPORT,
@@ -44,7 +45,10 @@ PASSING: Final = frozenset(
 
 
 class TopicRecords:
-    """Reads every partition that the topics have when it begins. It joins no group and commits nothing."""
+    """Read every partition that the topics have at the start.
+
+    The reader joins no group and commits nothing.
+    """
 
     def __init__(self, place: str, start: str, settings: Mapping[str, str]) -> None:
         servers, _, names = place[len(SCHEME) :].partition("/")
@@ -58,11 +62,14 @@ class TopicRecords:
 
     @property
     def at_end(self) -> bool:
-        """Tell whether every partition has been read to its end once."""
+        """Return whether every partition was read to its end once."""
         return self._consumer is not None and not self._unread
 
     def read(self, seconds: float) -> Sequence[StoredRecord]:
-        """Return what comes. Raises: KafkaTopicUnread, ConfigurationError."""
+        """Return the records that arrive within ``seconds``.
+
+        Raises: KafkaTopicUnread, ConfigurationError.
+        """
         if self._closed:
             return ()
         try:
@@ -87,13 +94,14 @@ class TopicRecords:
             raise ConfigurationError([problem], origin=COMMAND_LINE)
         consumer = client.consumer(
             {
-                "group.id": f"waltap-tail-{uuid.uuid4()}",  # librdkafka wants one; it is not joined
+                "group.id": f"waltap-tail-{uuid.uuid4()}",  # librdkafka requires one; it is never joined
                 "isolation.level": "read_committed",
                 **client_settings(self._given, CONSUMER),
                 "bootstrap.servers": self._servers,
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",
+                # A misspelt name must not create a topic.
                 "allow.auto.create.topics": False,
                 **self._watch.settings(),
             },
@@ -113,7 +121,7 @@ class TopicRecords:
             raise self._failure(cause.problem) from cause
         places: list[TopicPartition] = []
         for name in self.topics:
-            # a topic that may not be described is listed with an error, or not at all
+            # A topic that the user may not describe has an error here, or is missing.
             error = found[name].error if name in found else None
             if error is not None:
                 raise self._failure(f"topic {name}: {redacted(error.str())}")
@@ -127,7 +135,10 @@ class TopicRecords:
         consumer.assign(places)
 
     def _begin(self, consumer: Consumer, place: TopicPartition) -> TopicPartition:
-        """Return the place with the offset to begin at, which is one that there is or the end."""
+        """Return the place with its first offset.
+
+        An offset outside the partition becomes its nearest end.
+        """
         first, end = consumer.get_watermark_offsets(place, ASK_S)
         asked = {"beginning": first, "end": end}.get(self._start)
         offset = int(self._start) if asked is None else asked

@@ -1,4 +1,7 @@
-"""Topics of the sink: which exist, which are created, and how, as Kafka Connect does it."""
+"""Topics of the sink, and their creation.
+
+The rules are Kafka Connect's.
+"""
 
 import re
 import time
@@ -24,7 +27,10 @@ NOT_SETTINGS: Final = frozenset({"include", "exclude", "partitions", "replicatio
 
 
 class TopicRules:
-    """The settings of a topic that is created: those of the first group that it belongs to."""
+    """Choose the settings of a new topic.
+
+    The first group that matches decides.
+    """
 
     def __init__(self, properties: KafkaSinkProperties) -> None:
         self._groups = [
@@ -38,7 +44,7 @@ class TopicRules:
         self._default = properties.settings_of(DEFAULT)
 
     def new_topic(self, name: str) -> NewTopic:
-        """Return what to ask the broker for."""
+        """Return the definition of topic ``name``."""
         chosen = self._default
         for include, exclude, settings in self._groups:
             if _fits(name, include) and not _fits(name, exclude):
@@ -46,13 +52,14 @@ class TopicRules:
                 break
         return NewTopic(
             name,
+            # -1 leaves the number to the broker.
             num_partitions=int(chosen.get("partitions", "-1")),
             replication_factor=int(chosen.get("replication.factor", "-1")),
             config={key: value for key, value in chosen.items() if key not in NOT_SETTINGS},
         )
 
     def _shape(self) -> Mapping[str, str]:
-        """Groups inherit partitions and replicas, nothing else."""
+        """Return the default's settings that groups inherit."""
         return {
             name: self._default[name]
             for name in ("partitions", "replication.factor")
@@ -71,10 +78,7 @@ def _fits(name: str, patterns: Collection[re.Pattern[str]]) -> bool:
 
 
 class TopicCreator:
-    """Knows topics that exist, and makes those that are missing where that is wanted.
-
-    ``limits`` has the largest batch in bytes that a topic takes, where the broker tells.
-    """
+    """Record existing topics and create missing ones if allowed."""
 
     def __init__(
         self,
@@ -85,10 +89,11 @@ class TopicCreator:
         self._client, self._creates = client, properties.creation
         self._rules, self._refused = TopicRules(properties), refused
         self.known: set[str] = set()
+        # The largest batch in bytes that a topic accepts, where the broker gives it.
         self.limits: dict[str, int] = {}
 
     def ensure(self, name: str) -> None:
-        """See that topic ``name`` exists.
+        """Ensure that topic ``name`` exists.
 
         Raises: KafkaTopicMissing, KafkaTopicUnusable, KafkaRefused, KafkaNotDelivered.
         """
@@ -104,7 +109,10 @@ class TopicCreator:
         self.known.add(name)
 
     def create(self, topic: NewTopic) -> None:
-        """Make ``topic`` unless somebody has, and wait until it is there."""
+        """Create ``topic`` and wait until it is visible.
+
+        A topic that another client created is accepted.
+        """
         name = topic.topic
         try:
             self._client.create_topics([topic], request_timeout=WAIT_S)[name].result(2 * WAIT_S)
@@ -113,13 +121,17 @@ class TopicCreator:
             if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise self._failure(name, "be created", error) from raised
         deadline = time.monotonic() + WAIT_S
+        # The answer of the controller precedes the metadata of the brokers.
         while not self.exists(name):
             if time.monotonic() > deadline:
                 raise KafkaNotDelivered(f"topic {name} was created and does not appear")
             time.sleep(STEP_S)
 
     def exists(self, name: str) -> bool:
-        """Tell whether topic ``name`` exists. Raises: SinkError."""
+        """Return whether topic ``name`` exists.
+
+        Raises: SinkError.
+        """
         try:
             self._client.describe_topics(TopicCollection([name]), request_timeout=WAIT_S)[
                 name
@@ -128,13 +140,17 @@ class TopicCreator:
             error = kafka_error(raised)
             if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return False
+            # The topic exists; its leader is being elected.
             if error.code() == KafkaError.LEADER_NOT_AVAILABLE:
                 return True
             raise self._failure(name, "be looked at", error) from raised
         return True
 
     def _ask_limit(self, name: str) -> None:
-        """Take note of the topic's limit of size where we may know it."""
+        """Record the topic's size limit if the broker gives it.
+
+        The user may lack DESCRIBE_CONFIGS.
+        """
         resource = ConfigResource(ResourceType.TOPIC, name)
         try:
             found = self._client.describe_configs([resource], request_timeout=WAIT_S)[
@@ -148,7 +164,7 @@ class TopicCreator:
         text = f"topic {name} cannot {what}: {redacted(error.str())}"
         if error.code() in REFUSALS:
             return self._refused(error)
-        # while no broker is in service, as in a restart, there is room for no replica
+        # During a restart every broker may be fenced, so that no replica has a place.
         fenced = error.code() == KafkaError.INVALID_REPLICATION_FACTOR and "fenced" in error.str()
         if (
             fenced

@@ -1,4 +1,7 @@
-"""Kafka transactions of whole source transactions, with the position inside."""
+"""Kafka transactions of complete source transactions.
+
+Each one contains its position.
+"""
 
 import logging
 import time
@@ -22,14 +25,15 @@ __all__ = ["KafkaTransactions"]
 log = logging.getLogger(__name__)
 
 STEP_S: Final = 0.5
+# Limit of calls at start and of an abort; a commit waits without limit.
 INIT_S: Final = 60.0
 ABANDON_S: Final = 2.0
 
 
 class KafkaTransactions:
-    """The transactions of one producer, one after the other.
+    """Run the transactions of one producer, one after the other.
 
-    ``timeout_s``: after so long the broker undoes one that is open.
+    The broker aborts a transaction that is open for ``timeout_s``.
     """
 
     def __init__(
@@ -43,21 +47,21 @@ class KafkaTransactions:
 
     @property
     def committed(self) -> Positions | None:
-        """Return the position that was committed last."""
+        """Return the last committed position."""
         return self._committed
 
     @property
     def expired(self) -> bool:
-        """Tell whether the open transaction is older than the broker allows."""
+        """Return whether the open transaction has timed out."""
         return self._begun is not None and time.monotonic() - self._begun >= self._timeout_s
 
     def begin_life(
         self, topics: TopicCreator, admin: AdminClient, settings: Mapping[str, object]
     ) -> Positions | None:
-        """End any other instance with our identity and what it left open; return our position.
+        """Fence any other instance and return the own position.
 
-        Where no offset is stored the pipeline begins anew, and a position of before counts for nothing.
-        Raises: SinkError, StopRequested.
+        It also aborts the transaction that the other instance left open. Raises: SinkError,
+        StopRequested.
         """
         failures = self._failures
         self._until_done(self._producer.init_transactions, INIT_S)
@@ -70,6 +74,8 @@ class KafkaTransactions:
             topics.create(position_topic(name))
         identity, stopping = failures.transactional_id, self._context.stopping
         resumes, pipeline = self._context.resumes, self._context.pipeline
+        # A pipeline without a stored offset starts from the beginning, so any older position is
+        # deleted.
         whose = pipeline if resumes else None
         held = last_position(settings, admin, name, identity, whose, stopping)
         if held is not None and not resumes:
@@ -81,7 +87,10 @@ class KafkaTransactions:
         return held
 
     def begin(self) -> None:
-        """Begin a transaction unless one is open. Raises: SinkError."""
+        """Begin a transaction unless one is open.
+
+        Raises: SinkError.
+        """
         if self._begun is None:
             try:
                 self._producer.begin_transaction()
@@ -90,7 +99,10 @@ class KafkaTransactions:
             self._begun = time.monotonic()
 
     def undo(self) -> None:
-        """Undo the open transaction. Raises: SinkError, StopRequested."""
+        """Abort the open transaction.
+
+        Raises: SinkError, StopRequested.
+        """
         if self._begun is not None:
             self._until_done(self._producer.abort_transaction, INIT_S)
             self._begun = None
@@ -98,14 +110,16 @@ class KafkaTransactions:
     def commit(
         self, position: Positions, *, whole: bool, drain: Callable[[], None]
     ) -> Positions | None:
-        """Commit records and ``position`` together; return the position that is durable now.
+        """Commit records and ``position`` together.
 
-        ``whole`` False: the last source transaction goes on; then it waits for its end while it may.
-        Raises: SinkError, StopRequested.
+        Return the position that is durable now. If ``whole`` is false, the last source transaction
+        continues, and the commit waits for its end while the timeout allows. Raises: SinkError,
+        StopRequested.
         """
         if self._begun is None:
             return self._committed
         if not whole:
+            # The rest of the timeout is left for the drain and the commit.
             if time.monotonic() - self._begun < self._timeout_s / 3:
                 return self._committed
             if not self._told:
@@ -127,7 +141,10 @@ class KafkaTransactions:
         return self._committed
 
     def abandon(self) -> None:
-        """Undo what is open, as far as that is possible: the next instance does it otherwise."""
+        """Try to abort the open transaction.
+
+        If that fails, the next instance aborts it at its start.
+        """
         if self._begun is None:
             return
         self._begun = None
@@ -137,7 +154,7 @@ class KafkaTransactions:
             log.debug("the open transaction is left to the next start: %s", raised)
 
     def _until_done(self, call: Callable[[float], Any], seconds: float | None) -> None:
-        """Call until it is through; an answer that was lost is asked for again.
+        """Call until the call succeeds, repeating it after a lost answer.
 
         Raises: SinkError, StopRequested.
         """
@@ -145,6 +162,7 @@ class KafkaTransactions:
         stop_seen: float | None = None
         while True:
             try:
+                # Short calls let the loop see a stop request.
                 call(STEP_S)
             except KafkaException as raised:
                 error = kafka_error(raised)
