@@ -1,4 +1,4 @@
-"""At least once, record by record: what the streams without transactions have in common."""
+"""At-least-once delivery, shared by streams without transactions."""
 
 import abc
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ __all__ = ["AcknowledgedSink"]
 
 
 class AcknowledgedSink(Sink):
-    """`write` returns when the server has acknowledged every record, so `flush` has nothing to do.
+    """Deliver records at least once, with one acknowledgement each.
 
-    A batch that is given again after a failure that may pass (`RetryVerdict.SAME_BATCH`) goes on
-    behind the records that were acknowledged. Single-threaded.
+    `write` returns when the server has acknowledged every record, so `flush` only reports. The
+    sink is single-threaded.
     """
 
     def __init__(self, place: str, context: SinkContext, *, json_only: bool = False) -> None:
@@ -27,19 +27,26 @@ class AcknowledgedSink(Sink):
         self._context, self._place = context, place
         self._gap = FailStop(place)
         self._accepted = Positions()
+        # A batch that failed may come again (`RetryVerdict.SAME_BATCH`); then it resumes after its
+        # acknowledged records.
         self._pending: Batch | None = None
         self._sent = 0
 
     @abc.abstractmethod
     def _send(self, records: Sequence[Record]) -> None:
-        """Send ``records``, in the order of their keys; `_acknowledged` counts those that need not be sent
-        again. Raises: SinkError."""
+        """Send ``records`` in the order of their keys.
+
+        `_acknowledged` counts the records that need not be sent again. Raises: SinkError.
+        """
 
     def _acknowledged(self, count: int) -> None:
         self._sent += count
 
     def write(self, batch: Batch) -> None:
-        """Send the batch's records. Raises: SinkError."""
+        """Send the batch's records.
+
+        Raises: SinkError.
+        """
         self._gap.check()
         if self._pending is not batch:
             self._pending, self._sent = batch, 0
@@ -49,6 +56,8 @@ class AcknowledgedSink(Sink):
                 self._context.may_write()
                 self._send(records[self._sent :])
         except BaseException as error:
+            # Only a retry of the same batch keeps the order; after any other failure the sink
+            # refuses all writes.
             if not isinstance(error, SinkError) or error.retry is not RetryVerdict.SAME_BATCH:
                 self._gap.fail(error)
             raise
@@ -56,5 +65,5 @@ class AcknowledgedSink(Sink):
         self._accepted = self._accepted.moved(batch.partition, batch.position)
 
     def flush(self) -> Positions | None:
-        """Return the position of the last batch that was acknowledged, of each partition."""
+        """Return the last acknowledged position of each partition."""
         return self._accepted or None

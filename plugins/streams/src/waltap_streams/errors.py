@@ -1,12 +1,14 @@
-"""What can go wrong with a message stream.
+"""Errors of message streams.
 
+```
 SinkError
 ├── StreamUnavailable   WT-5561   the server does not answer, or ended the connection
-├── StreamRefused       WT-5562   it does not let us in, or not do it
-├── StreamMissing       WT-5563   a stream that records go to is not there
-├── StreamUnfit         WT-5564   what is there takes no such record
-├── StreamFull          WT-5565   the server takes nothing more for now
+├── StreamRefused       WT-5562   the server refuses the user or the action
+├── StreamMissing       WT-5563   the stream of a record is missing
+├── StreamUnfit         WT-5564   the target cannot accept the record
+├── StreamFull          WT-5565   the server accepts no records for now
 └── StreamFenced        WT-5566   another instance took over
+```
 """
 
 from waltap.errors import RetryVerdict, SinkError
@@ -22,7 +24,10 @@ __all__ = [
 
 
 class StreamUnavailable(SinkError):
-    """The server does not answer, or ended the connection; what it did not acknowledge comes again."""
+    """The server does not answer, or ended the connection.
+
+    Records without an acknowledgement are sent again.
+    """
 
     code = "WT-5561"
     retry = RetryVerdict.RECONNECT
@@ -33,7 +38,7 @@ class StreamUnavailable(SinkError):
 
 
 class StreamRefused(SinkError):
-    """The server knows the user not, or allows not what a pipeline does."""
+    """The server does not know the user or refuses the action."""
 
     code = "WT-5562"
     remedy = (
@@ -43,7 +48,7 @@ class StreamRefused(SinkError):
 
 
 class StreamMissing(SinkError):
-    """A stream that records go to does not exist, and the sink does not make any."""
+    """The stream of a record is missing, and the sink creates none."""
 
     code = "WT-5563"
     remedy = (
@@ -52,7 +57,7 @@ class StreamMissing(SinkError):
 
 
 class StreamUnfit(SinkError):
-    """What is there cannot take a record as it is."""
+    """The target cannot accept a record as it is."""
 
     code = "WT-5564"
     remedy = (
@@ -62,7 +67,7 @@ class StreamUnfit(SinkError):
 
 
 class StreamFull(SinkError):
-    """The server takes nothing more: memory, space or a quota is used up."""
+    """The server accepts no records: memory, space or quota is exhausted."""
 
     code = "WT-5565"
     retry = RetryVerdict.RECONNECT
@@ -73,7 +78,7 @@ class StreamFull(SinkError):
 
 
 class StreamFenced(SinkError):
-    """Another instance of this pipeline has begun to write there."""
+    """Another instance of this pipeline has started to write there."""
 
     code = "WT-5566"
     remedy = (

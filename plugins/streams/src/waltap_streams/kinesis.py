@@ -1,4 +1,7 @@
-"""Amazon Kinesis: a record for each record, with the key as partition key."""
+"""The sink for Amazon Kinesis.
+
+Each record becomes one Kinesis record, with its key as partition key.
+"""
 
 import hashlib
 import random
@@ -17,20 +20,19 @@ from waltap_streams.properties import KinesisProperties
 
 __all__ = ["KinesisSink"]
 
+# Limits of PutRecords: records and bytes of a request, characters of a partition key.
 MOST_RECORDS: Final = 500
 MOST_BYTES: Final = 4 * 1024 * 1024
 LONGEST_KEY: Final = 256
-"""What one request, and one partition key, may have."""
 
+# Stream, partition key, data.
 Entry = tuple[str, str, bytes]
-"""Stream, partition key, data."""
 
 
 class KinesisSink(AcknowledgedSink):
-    """Puts records, many a request. At least once, in order per key.
+    """Put records in large requests.
 
-    A request may be taken in part. So no key is in one request twice, and what a shard refused is
-    sent again before anything that comes behind it.
+    Delivery is at least once, in order per key.
     """
 
     def __init__(self, properties: KinesisProperties, context: SinkContext) -> None:
@@ -39,7 +41,10 @@ class KinesisSink(AcknowledgedSink):
         self._properties, self._lines = properties, JsonLines()
 
     def check(self) -> list[PreflightCheck]:
-        """Look whether the service knows us. Raises: SinkError, LibraryMissing."""
+        """Check that the service accepts the credentials.
+
+        Raises: SinkError, LibraryMissing.
+        """
         try:
             self._service.call("list_streams", Limit=1)
         finally:
@@ -47,12 +52,15 @@ class KinesisSink(AcknowledgedSink):
         return [PreflightCheck(name="sink kinesis", verdict="ok", found=self._place)]
 
     def open(self) -> None:
-        """Make the client; the first record makes the connection. Raises: SinkError, LibraryMissing."""
+        """Create the client; the first record connects it.
+
+        Raises: SinkError, LibraryMissing.
+        """
         self._gap.reset()
         self._service.connected()
 
     def close(self) -> None:
-        """Let go of the connections; may be called twice."""
+        """Close the connections; may be called twice."""
         self._service.close()
 
     def _send(self, records: Sequence[Record]) -> None:
@@ -61,13 +69,18 @@ class KinesisSink(AcknowledgedSink):
             self._acknowledged(len(entries))
 
     def _requests(self, records: Sequence[Record]) -> Iterator[list[Entry]]:
-        """Cut ``records`` into requests: of one stream each, no key twice but that of records without."""
+        """Split ``records`` into requests of one stream each.
+
+        No key occurs twice in a request, except the key of records without one.
+        """
         entries: list[Entry] = []
         keys: set[str] = set()
         size = 0
         for record in records:
             entry = stream, key, data = self._entry(record)
             full = len(entries) == MOST_RECORDS or size + len(key) + len(data) > MOST_BYTES
+            # The service may accept a part of a request. With a key twice, its second record could
+            # arrive before its first.
             if entries and (full or entries[0][0] != stream or key in keys):
                 yield entries
                 entries, keys, size = [], set(), 0
@@ -83,12 +96,13 @@ class KinesisSink(AcknowledgedSink):
         key = given.null_key
         if record.key is not None:
             text = record.key.decode(errors="replace")
+            # A hash keeps long keys apart and each in its shard.
             key = text if 0 < len(text) <= LONGEST_KEY else hashlib.sha256(record.key).hexdigest()
         data = self._lines.line(record) if given.body == "line" else record.value or b""
         return given.stream.replace("{topic}", record.topic), key, data
 
     def _put(self, entries: list[Entry]) -> None:
-        """Put ``entries``, those that a shard refuses again and again until it has them."""
+        """Put ``entries`` until their shards have accepted all."""
         until, wait = time.monotonic() + self._properties.retry_ms / 1000, 0.1
         while True:
             stream = entries[0][0]
@@ -101,6 +115,7 @@ class KinesisSink(AcknowledgedSink):
             ]
             if not refused:
                 return
+            # Send the refused records before any later record, which keeps the order of keys.
             entries = [entry for entry, _ in refused]
             told = refused[0][1]
             if time.monotonic() >= until:
@@ -108,5 +123,6 @@ class KinesisSink(AcknowledgedSink):
                 raise StreamFull(text, place=self._place, property=SHARDS)
             if self._context.stopping():
                 raise StopRequested
+            # Random waits keep parallel writers from asking again at the same moment.
             time.sleep(wait * random.uniform(0.8, 1.2))  # noqa: S311 - no secret
             wait = min(wait * 2, 5.0)

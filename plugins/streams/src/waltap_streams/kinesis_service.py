@@ -1,4 +1,4 @@
-"""Amazon Kinesis as boto3 reaches it, and what its errors mean."""
+"""Access to Amazon Kinesis by boto3, and the meaning of its errors."""
 
 from http import HTTPStatus
 from typing import Any, Final
@@ -18,6 +18,7 @@ from waltap_streams.server import StreamServer
 __all__ = ["SHARDS", "KinesisService"]
 
 RIGHTS: Final = "kinesis:PutRecords, and kinesis:ListStreams for the check"
+# Beginnings of error codes: the service appends Exception, Token and the like.
 REFUSALS: Final = (
     "AccessDenied",
     "ExpiredToken",
@@ -29,19 +30,22 @@ REFUSALS: Final = (
     "UnrecognizedClient",
 )
 QUOTAS: Final = ("ProvisionedThroughputExceeded", "LimitExceeded", "Throttling", "KMSThrottling")
+# The remedy for exhausted quotas.
 SHARDS: Final = "the number of shards"
-"""What makes room."""
 
 
 class KinesisService(StreamServer[Any]):
-    """The service; the first call makes the connection."""
+    """Hold the service's client; its first call connects."""
 
     def __init__(self, properties: KinesisProperties) -> None:
         super().__init__(properties.endpoint or f"kinesis.{properties.region}")
         self._properties = properties
 
     def call(self, name: str, **arguments: Any) -> Any:
-        """Return the answer. Raises: SinkError, LibraryMissing."""
+        """Call an operation and return its answer.
+
+        Raises: SinkError, LibraryMissing.
+        """
         client = self.connected()
         with self.failing(str(arguments.get("StreamName", ""))):
             return getattr(client, name)(**arguments)

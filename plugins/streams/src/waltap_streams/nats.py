@@ -1,4 +1,7 @@
-"""NATS JetStream: a message for each record, with the topic as its subject."""
+"""The sink for NATS JetStream.
+
+Each record becomes one message, with its topic as subject.
+"""
 
 import asyncio
 import base64
@@ -21,11 +24,9 @@ __all__ = ["NatsSink"]
 
 
 class NatsSink(AcknowledgedSink):
-    """Publishes records and waits for the stream's acknowledgements. At least once, in order.
+    """Publish records and wait for acknowledgements.
 
-    A message that is published again since its acknowledgement got lost has the same id: the stream
-    leaves it out. Those behind it get new ones, so that the last of a key stays the last. The client's
-    loop runs while a call lasts; `tend` lets it answer the server's pings.
+    Delivery is at least once, in order.
     """
 
     def __init__(self, properties: NatsProperties, context: SinkContext) -> None:
@@ -33,14 +34,20 @@ class NatsSink(AcknowledgedSink):
         super().__init__(self._server.place, context)
         self._properties = properties
         self._stream: JetStreamContext | None = None
+        # Ids of messages, unique to this instance.
         self._name, self._tries = uuid.uuid4().hex, count()
+        # Id of the first message whose acknowledgement is missing. It is published again with the
+        # same id, so that the stream drops a duplicate. Later messages get new ids, so that the
+        # last message of a key stays the last.
         self._lost = ""
-        """Id of the first message whose acknowledgement did not come."""
 
     # --- life cycle -------------------------------------------------------------------------------
 
     def check(self) -> list[PreflightCheck]:
-        """Look whether the server lets us in. Raises: SinkError, LibraryMissing."""
+        """Check that the server accepts the login.
+
+        Raises: SinkError, LibraryMissing.
+        """
         try:
             client = self._server.connected()
             found = f"{self._place}: NATS {client.connected_server_version}"
@@ -49,7 +56,10 @@ class NatsSink(AcknowledgedSink):
         return [PreflightCheck(name="sink nats-jetstream", verdict="ok", found=found)]
 
     def open(self) -> None:
-        """Connect, and make the stream where that is asked for. Raises: SinkError, LibraryMissing."""
+        """Connect, and create the stream if configured.
+
+        Raises: SinkError, LibraryMissing.
+        """
         self._gap.reset()
         self._stream = self._server.connected().jetstream(
             timeout=self._properties.timeout_ms / 1000
@@ -58,12 +68,17 @@ class NatsSink(AcknowledgedSink):
             self._server.run(self._make())
 
     def tend(self) -> None:
-        """Let the client answer. Raises: SinkError."""
+        """Let the client answer the server's pings.
+
+        Raises: SinkError.
+        """
         if self._stream is not None:
+            # The client's loop only runs during calls; without one the server would miss its
+            # answers.
             self._server.run(self._server.connected().flush(timeout=10))
 
     def close(self) -> None:
-        """Let go; may be called twice."""
+        """Close the connection; may be called twice."""
         self._stream = None
         self._server.close()
 
@@ -75,7 +90,10 @@ class NatsSink(AcknowledgedSink):
             self._server.run(self._publish(records[at : at + window]))
 
     async def _publish(self, records: Sequence[Record]) -> None:
-        """Publish some side by side; they leave in order. From the first failure on, none counts."""
+        """Publish some records concurrently.
+
+        They leave in order. No record after the first failure counts.
+        """
         assert self._stream is not None, "open comes first"
         names = [f"{self._name}-{next(self._tries)}" for _ in records]
         names[0], self._lost = self._lost or names[0], ""
@@ -105,7 +123,10 @@ class NatsSink(AcknowledgedSink):
 
 
 def _headers(record: Record, name: str) -> dict[str, str]:
-    """Return the headers of a message: values as they are where a header takes that, else as base64."""
+    """Return the headers of a message.
+
+    A value that a header cannot hold is base64.
+    """
     given = [("waltap-key", record.key), *((f"header-{n}", v) for n, v in record.headers)]
     found = {"Nats-Msg-Id": name}
     for header, value in given:

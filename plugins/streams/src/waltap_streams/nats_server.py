@@ -1,4 +1,4 @@
-"""A NATS server as nats-py reaches it: the client's loop, and what its errors mean."""
+"""Access to a NATS server by nats-py, and the meaning of its errors."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -27,25 +27,35 @@ RIGHTS: Final = (
 
 
 class NatsServer(StreamServer["Client"]):
-    """One connection. The client's loop runs while a call lasts."""
+    """Hold one connection and its event loop.
+
+    The loop runs only during calls.
+    """
 
     def __init__(self, properties: NatsProperties) -> None:
         self._servers = properties.url.split(",")
-        # not as the profile has it, which is hidden wherever it is shown: it may hold a password
+        # The profile's url may contain a password, so messages only show hosts.
         places = (url.rpartition("://")[2].rpartition("@")[2] for url in self._servers)
         super().__init__(", ".join(places))
         self._properties = properties
         self._loop: asyncio.AbstractEventLoop | None = None
+        # The client's last asynchronous error, which often says more than a call's exception.
         self._heard = ""
 
     def run(self, call: Coroutine[Any, Any, Any]) -> Any:
-        """Run ``call`` to its end. Raises: SinkError."""
+        """Run ``call`` to its end.
+
+        Raises: SinkError.
+        """
         assert self._loop is not None, "the connection comes first"
         with self.failing():
             return self._loop.run_until_complete(call)
 
     def close(self) -> None:
-        """Let go, also of a connection that was never agreed on; may be called twice."""
+        """Close the connection, even an unfinished one.
+
+        It may be called twice.
+        """
         client, self._client = self._client, None
         loop, self._loop = self._loop, None
         if loop is not None:
@@ -53,7 +63,7 @@ class NatsServer(StreamServer["Client"]):
             loop.close()
 
     def meaning(self, error: BaseException, topic: str) -> SinkError:
-        """Return what an error of a message to ``topic`` means."""
+        """Return the error for a message to ``topic``."""
         return self._meaning(error, topic)
 
     def _connect(self) -> "Client":
@@ -73,7 +83,7 @@ class NatsServer(StreamServer["Client"]):
                 token=given.token,
                 user_credentials=given.credentials,
                 connect_timeout=max(1, given.timeout_ms // 1000),
-                allow_reconnect=False,  # the engine makes the sink anew
+                allow_reconnect=False,  # the engine opens the sink again
                 max_reconnect_attempts=1,
                 reconnect_time_wait=0,
                 error_cb=self._hear,
@@ -82,10 +92,10 @@ class NatsServer(StreamServer["Client"]):
         return client
 
     def _let_go(self, client: "Client") -> None:
-        """`close` does it, with its loop."""
+        """Do nothing: `close` closes the client with its loop."""
 
     async def _hear(self, error: Exception) -> None:
-        """Keep what the client has to say besides: calls raise less than that."""
+        """Store an asynchronous error of the client."""
         self._heard = str(error) or repr(error)
 
     def _meaning(self, error: BaseException, about: str) -> SinkError:
@@ -97,6 +107,7 @@ class NatsServer(StreamServer["Client"]):
         if isinstance(error, js.errors.NoStreamResponseError):
             how = f"nats stream add --subjects '{about}', or create-stream with subjects"
             return StreamMissing(f"no stream takes {about}", how=how, property="subjects")
+        # The server's text shows a refusal, whatever the exception's class.
         if "authorization" in text.lower() or "permissions" in text.lower():
             return StreamRefused(text, place=place, rights=RIGHTS)
         if isinstance(error, js.errors.APIError) and error.err_code in {10023, 10047, 10077}:
@@ -107,10 +118,10 @@ class NatsServer(StreamServer["Client"]):
 
 
 async def _end(client: "Client | None") -> None:
-    """Close the connection, also one that was never agreed on, and end what is still under way."""
+    """Close the connection and cancel the pending tasks."""
     if client is not None:
         await client.close()
-        transport = client._transport  # noqa: SLF001 - a connection that was refused stays open
+        transport = client._transport  # noqa: SLF001 - close() leaves a refused connection open
         if transport is not None:
             transport.close()  # type: ignore[no-untyped-call]
     waiting = asyncio.all_tasks() - {asyncio.current_task()}

@@ -1,4 +1,4 @@
-"""Hook implementations of waltap-streams, and nothing else. None of it imports a client."""
+"""Hook implementations of waltap-streams."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from waltap.sink.sink import Sink, SinkContext
 
 
+# Factories import their module, so that a profile loads only its own client library.
 def _redis(properties: Any, context: "SinkContext") -> "Sink":
     from waltap_streams.redis import RedisSink
 

@@ -1,4 +1,7 @@
-"""What the sinks of message streams can be told. Names are Debezium Server's where they mean the same."""
+"""Properties of the sinks of message streams.
+
+Names are Debezium Server's where the meaning is the same.
+"""
 
 from typing import Literal
 
@@ -8,7 +11,7 @@ __all__ = ["KinesisProperties", "NatsProperties", "RedisProperties"]
 
 
 class RedisProperties(Properties):
-    """Which Redis, and how records stand in its streams."""
+    """The Redis server, and the form of its stream entries."""
 
     address: str = declare(
         "address",
@@ -77,7 +80,7 @@ class RedisProperties(Properties):
 
 
 class NatsProperties(Properties):
-    """Which NATS, and which stream of JetStream takes the records."""
+    """The NATS server, and the stream of JetStream."""
 
     url: str = declare(
         "url",
@@ -132,7 +135,7 @@ class NatsProperties(Properties):
 
 
 class KinesisProperties(Properties):
-    """Which Kinesis, and which stream takes the records."""
+    """The Kinesis service, and the stream of each record."""
 
     region: str = declare(
         "region", pattern=r"[a-z0-9-]+", summary="Region.", examples=("eu-central-1",)

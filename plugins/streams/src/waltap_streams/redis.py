@@ -1,4 +1,7 @@
-"""Redis streams: an entry for each record, in the stream of its topic."""
+"""The sink for Redis streams.
+
+Each record becomes one entry in the stream of its topic.
+"""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -19,11 +22,12 @@ __all__ = ["RedisSink"]
 
 
 class RedisSink(Sink):
-    """Appends records to streams.
+    """Append records to streams.
 
-    At least once: `write` waits until the server has every entry. Exactly once: entries are held until
-    `flush`, and go with the position in one transaction, which fails where another instance has begun.
-    How durable an entry is, is the server's affair (appendonly, appendfsync). Single-threaded.
+    At least once: `write` waits until the server has every entry. Exactly once: entries are
+    buffered until `flush` and written with the position in one transaction. The transaction fails
+    if another instance has started. The server's settings (appendonly, appendfsync) decide how
+    durable an entry is. The sink is single-threaded.
     """
 
     def __init__(self, properties: RedisProperties, context: SinkContext) -> None:
@@ -32,8 +36,9 @@ class RedisSink(Sink):
         self.capabilities = SinkCapabilities(
             exactly_once=self._once, partitions=True, resumes_snapshots=True
         )
+        # After a failed write no write may follow. Positions acknowledged before it remain valid,
+        # so `flush` has a guard of its own.
         self._fail_stop, self._gap = FailStop(properties.address), FailStop(properties.address)
-        """After a failed write nothing follows; what was acknowledged before it stays promised."""
         self._server = RedisServer(properties)
         key = properties.position_key.replace("{pipeline}", context.pipeline)
         self._kept = RedisPosition(self._server, key, context.pipeline)
@@ -47,7 +52,10 @@ class RedisSink(Sink):
     # --- life cycle -------------------------------------------------------------------------------
 
     def check(self) -> list[PreflightCheck]:
-        """Look whether the server lets us in, and say whether it keeps what it gets. Raises: SinkError."""
+        """Check the login and report the server's persistence.
+
+        Raises: SinkError.
+        """
         try:
             with self._server.failing():
                 found: Any = self._server.connected().info()
@@ -58,9 +66,10 @@ class RedisSink(Sink):
         return [PreflightCheck(name="sink redis", verdict="ok", found=text)]
 
     def open(self) -> Positions | None:
-        """Connect; with exactly once, return the position that stands with the entries.
+        """Connect, and with exactly once return the stored position.
 
-        Raises: SinkError, LibraryMissing."""
+        Raises: SinkError, LibraryMissing.
+        """
         self._fail_stop.reset()
         self._gap.reset()
         with self._server.failing():
@@ -72,18 +81,21 @@ class RedisSink(Sink):
         return self._accepted or None if self._once else None
 
     def held(self) -> Positions | None:
-        """Return the position that stands with the entries."""
+        """Return the position that is stored with the entries."""
         return self._kept.stored or None if self._once else None
 
     def close(self) -> None:
-        """Let go; what is held is forgotten. May be called twice."""
+        """Drop buffered entries and disconnect; may be called twice."""
         self._held = []
         self._server.close()
 
     # --- batches ----------------------------------------------------------------------------------
 
     def write(self, batch: Batch) -> None:
-        """Append the batch's records, or hold them. Raises: SinkError."""
+        """Append the batch's records, or buffer them.
+
+        Raises: SinkError.
+        """
         self._fail_stop.check()
         with self._gap, self._server.failing():
             self._take(batch)
@@ -91,6 +103,7 @@ class RedisSink(Sink):
     def _take(self, batch: Batch) -> None:
         if self._once and was_delivered(batch, self._there):
             return
+        # The snapshot started again: its buffered rows come again, too.
         if self._in_snapshot and begins_snapshot(batch):
             self._held = []
         self._in_snapshot = batch.snapshot and bool(batch.parts)
@@ -103,12 +116,16 @@ class RedisSink(Sink):
         if not self._in_snapshot:
             self._accepted = self._accepted.moved(batch.partition, batch.position)
         elif self._once:
+            # An unfinished snapshot has no position to resume from.
             self._accepted = Positions()
         if len(self._held) >= self._properties.held_records:
             self._commit()
 
     def flush(self) -> Positions | None:
-        """Commit what is held; return the positions behind it. Raises: SinkError."""
+        """Commit buffered entries and return their positions.
+
+        Raises: SinkError.
+        """
         self._fail_stop.check()
         if not self._once:
             return self._accepted or None

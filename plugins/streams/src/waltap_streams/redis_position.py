@@ -1,4 +1,7 @@
-"""The position that stands in Redis with the entries, written in one transaction with them."""
+"""The position that Redis stores with the entries.
+
+One transaction writes both.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,30 +17,39 @@ __all__ = ["RedisPosition"]
 
 
 class StoredRedisPosition(msgspec.Struct, frozen=True):
-    """What stands under ``position.key``: positions, and how often the pipeline began."""
+    """Hold the value under ``position.key``."""
 
     positions: dict[str, Position] = {}
+    # Number of starts of the pipeline: an older instance has a lower one and is fenced.
     generation: int = 0
 
 
 class RedisPosition:
-    """The positions of one pipeline, under ``key``: only the instance that began last moves them."""
+    """Read and write the positions of one pipeline.
+
+    Only the instance that started last may change them.
+    """
 
     def __init__(self, server: RedisServer, key: str, pipeline: str) -> None:
         self._server, self._key, self._pipeline = server, key, pipeline
         self._kept = StoredRedisPosition()
+        # Keys that were checked to be streams or free.
         self._seen: set[str] = set()
 
     @property
     def stored(self) -> Positions:
-        """Return the positions that are committed."""
+        """Return the committed positions."""
         return Positions(self._kept.positions)
 
     def begin(self, *, resumes: bool, may_write: Callable[[], None]) -> None:
-        """Be the instance that writes; without ``resumes`` what is kept counts for nothing."""
+        """Fence older instances by a new generation.
+
+        Without ``resumes`` the stored positions are discarded.
+        """
         from redis import WatchError
 
         with self._server.connected().pipeline(transaction=True) as transaction:
+            # WATCH fails the transaction if another instance writes the key in between.
             transaction.watch(self._key)  # type: ignore[no-untyped-call]
             before = self._read(transaction.get(self._key))
             positions = before.positions if resumes else {}
@@ -53,11 +65,9 @@ class RedisPosition:
     def commit(
         self, positions: Positions, streams: Iterable[str], add: Callable[[Any], None]
     ) -> None:
-        """Execute what ``add`` appends to ``streams``, in a transaction with ``positions``.
+        """Append by ``add`` and store ``positions`` in one transaction.
 
-        Redis undoes nothing of a transaction: where one command fails, the others hold. So streams are
-        looked at before, and of what fails all the same the position goes back: entries may come twice.
-        Raises: StreamFenced, StreamUnfit.
+        ``streams`` are the keys that ``add`` writes. Raises: StreamFenced, StreamUnfit.
         """
         from redis import WatchError
         from redis.exceptions import ExecAbortError, ResponseError
@@ -68,6 +78,8 @@ class RedisPosition:
             if self._read(transaction.get(self._key)) != self._kept:
                 raise self._fenced()
             for name in set(streams) - self._seen:
+                # Redis rolls back nothing: if one command of a transaction fails, the others
+                # remain. A key of another type would fail, so check before.
                 kind = transaction.type(name)
                 if kind not in (b"stream", b"none"):
                     text = f"{name} is there, and no stream"
@@ -81,6 +93,8 @@ class RedisPosition:
             except WatchError as error:
                 raise self._fenced() from error
             except ResponseError as error:
+                # Some commands were executed. Restore the old position: entries may arrive twice,
+                # but none is missing.
                 if not isinstance(error, ExecAbortError):
                     self._server.connected().set(self._key, msgspec.json.encode(self._kept))
                     self._seen.clear()

@@ -1,4 +1,4 @@
-"""A Redis server: its connection, what its errors mean, and how a record stands in an entry."""
+"""Access to a Redis server, its errors, and the form of an entry."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["RedisServer", "entry"]
 
 RIGHTS: Final = "XADD and INFO; with exactly_once GET, SET, WATCH, MULTI and EXEC as well"
+# Words of Redis error texts, which begin with the kind of error.
 FULL: Final = ("MISCONF", "OOM")
 REFUSED: Final = ("NOAUTH", "WRONGPASS", "NOPERM")
 AWAY: Final = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN")
@@ -23,7 +24,7 @@ Field = str | bytes
 
 
 class RedisServer(StreamServer["Redis"]):
-    """One connection, made at the first use."""
+    """Hold one connection, opened at its first use."""
 
     def __init__(self, properties: RedisProperties) -> None:
         super().__init__(properties.address)
@@ -51,7 +52,7 @@ class RedisServer(StreamServer["Redis"]):
             ssl_ca_certs=given.ssl_ca,
             socket_timeout=timeout,
             socket_connect_timeout=timeout,
-            retry=Retry(NoBackoff(), 0),  # what was not answered may have happened
+            retry=Retry(NoBackoff(), 0),  # an unanswered command may have been executed
         )
 
     def _let_go(self, client: "Redis") -> None:
@@ -90,4 +91,4 @@ def entry(record: Record, properties: RedisProperties) -> dict[Field, Field]:
         fields["value"] = record.value
     for name, value in record.headers:
         fields[f"header.{name}"] = value
-    return fields or {"value": b""}  # an entry has a field, at least
+    return fields or {"value": b""}  # an entry needs at least one field

@@ -1,4 +1,7 @@
-"""A server of message streams: one connection, made at the first use, and what its errors mean."""
+"""A server of message streams.
+
+It has one connection, opened at its first use, and translates errors.
+"""
 
 import abc
 from collections.abc import Iterator
@@ -15,15 +18,19 @@ Client = TypeVar("Client")
 
 
 class StreamServer(abc.ABC, Generic[Client]):
-    """What every sink of streams asks of its server; ``place`` is its address, for people."""
+    """Define the connection that every stream sink needs."""
 
     def __init__(self, place: str) -> None:
+        # The address in messages.
         self.place = place
         self._client: Client | None = None
 
     @abc.abstractmethod
     def _connect(self) -> Client:
-        """Return a new client. Raises: LibraryMissing; what the client raises."""
+        """Return a new client.
+
+        Raises: LibraryMissing; exceptions of the client.
+        """
 
     @abc.abstractmethod
     def _let_go(self, client: Client) -> None:
@@ -31,25 +38,30 @@ class StreamServer(abc.ABC, Generic[Client]):
 
     @abc.abstractmethod
     def _meaning(self, error: BaseException, about: str) -> SinkError | None:
-        """Return what an error of the client means, None where it is none of the client's.
-        ``about`` is the stream, or topic, that it came of; "": none."""
+        """Translate an error of the client.
+
+        None means that the error is not the client's. ``about`` is the stream or topic, or empty.
+        """
 
     def connected(self) -> Client:
-        """Return the client. Raises: SinkError, LibraryMissing."""
+        """Return the client, connecting it if necessary.
+
+        Raises: SinkError, LibraryMissing.
+        """
         if self._client is None:
             with self.failing():
                 self._client = self._connect()
         return self._client
 
     def close(self) -> None:
-        """Let go; may be called twice."""
+        """Close the connection; may be called twice."""
         client, self._client = self._client, None
         if client is not None:
             self._let_go(client)
 
     @contextmanager
     def failing(self, about: str = "") -> Iterator[None]:
-        """Turn the client's errors into ours."""
+        """Translate exceptions of the client to errors of waltap."""
         try:
             yield
         except (SinkError, LibraryMissing):
@@ -58,4 +70,5 @@ class StreamServer(abc.ABC, Generic[Client]):
             failure = self._meaning(error, about)
             if failure is None:
                 raise
+            # Frames of a client library may contain passwords.
             raise failure from without_frames(error)
