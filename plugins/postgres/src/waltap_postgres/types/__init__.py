@@ -1,7 +1,8 @@
-"""The PostgreSQL type table: what every type becomes in Connect, JSON and Arrow.
+"""The PostgreSQL type table: each type's form in Connect, JSON and Arrow.
 
-One module per family; `TYPE_SPECS` is what the plugin registers. The rows of the table are chosen by
-`waltap.mapping.type_mapping.TypeOptions`; ``docs/reference/types.md`` is printed from it.
+There is one module per family; the plugin registers `TYPE_SPECS`.
+`waltap.mapping.type_mapping.TypeOptions` selects the rows of the table.
+``docs/reference/types.md`` is printed from it.
 """
 
 from dataclasses import replace
@@ -42,6 +43,7 @@ _SPECS: tuple[TypeSpec, ...] = (
     *UNKNOWN_SPECS,
 )
 
+# Samples are in one table, so they join their specs here.
 TYPE_SPECS: tuple[TypeSpec, ...] = tuple(
     replace(
         spec,

@@ -1,7 +1,7 @@
 """Arrays of any mapped type.
 
-Debezium knows one dimension; bounds are ignored. What it does with a second dimension is decided by
-``TypeOptions.multidimensional_arrays``; in Arrow it is a misfit.
+Debezium knows one dimension; bounds are ignored. ``TypeOptions.multidimensional_arrays`` decides
+the form of a second dimension; in Arrow it is a misfit.
 """
 
 import dataclasses
@@ -34,9 +34,10 @@ from waltap_postgres.types.quoted import quoted
 
 __all__ = ["ARRAY_SPECS", "array_text", "parse_array"]
 
+# Element types whose arrays Debezium leaves out, even with `include.unknown.datatypes`.
 _OMITTED = frozenset({"money", "name", "interval", "varbit", "xml", "point", "refcursor"})
-"""Element types whose arrays Debezium leaves out, even with ``include.unknown.datatypes``."""
 
+# Element types whose inner arrays Debezium turns to text by `toString`; others become null.
 _PRINTED_BY_JAVA = frozenset(
     {
         "char",
@@ -60,40 +61,42 @@ _PRINTED_BY_JAVA = frozenset(
         "ltree",
     }
 )
-"""Element types whose inner arrays Debezium turns to text by ``toString``; others become null."""
 
+# `int2vector` and `oidvector`: arrays whose text is the elements with blanks between them.
 _VECTORS = frozenset({22, 30})
-"""``int2vector`` and ``oidvector``: arrays whose text is the elements with blanks between them."""
 
 _WHOLE_NUMBERS = re.compile(r"\{(?:-?(?:0|[1-9][0-9]*)(?:,-?(?:0|[1-9][0-9]*))*)?\}").fullmatch
 
 _INNER = "an inner array, where the schema has one dimension"
 
+# Java prints an array as its class and hash code; the hash differs in every run, so ours is 0.
 JAVA_ARRAY = "[Ljava.lang.String;@0"
 
+# Elements of an array: str, None, or a list of the same for each further dimension.
 Nested = list[Any]
-"""Elements of an array: str, None, or a list of the same for each further dimension."""
 
 
 def parse_array(text: str, delimiter: str = ",") -> Nested:
-    """Return the elements of an array's text; bounds before ``=`` are dropped.
+    """Return the elements of an array's text.
 
-    Raises: ValueError for text that is no array.
+    Bounds before ``=`` are dropped. Raises ValueError for text that is no array.
     """
     at = text.find("{") if text[:1] == "[" else 0
     if text[at : at + 1] != "{" or text[-1:] != "}":
         msg = "malformed array"
         raise ValueError(msg)
+    # The usual case: one dimension without quotes is a plain split.
     if '"' not in text and text.find("{", at + 1) < 0:
         inner = text[at + 1 : -1]
         if not inner:
             return []
+        # Only NULL without quotes is a null; the server quotes the text "NULL".
         return [None if item == "NULL" else item for item in inner.split(delimiter)]
     return _parse_nested(text, at, delimiter)
 
 
 def _parse_nested(text: str, at: int, delimiter: str) -> Nested:
-    """Parse an array with quotes or several dimensions, ``at`` its first brace."""
+    """Parse an array with quotes or dimensions; ``at`` is its first brace."""
     stack: list[Nested] = []
     current: Nested = []
     end = len(text)
@@ -140,6 +143,7 @@ def _item_text(item: object, delimiter: str) -> str:
     if isinstance(item, list):
         return array_text(item, delimiter)
     text = str(item)
+    # The server's own conditions for quotes: `array_out` of arrayfuncs.c.
     if not text or text.upper() == "NULL" or any(c in _UNSAFE or c == delimiter for c in text):
         escaped = text.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'
@@ -150,7 +154,7 @@ _UNSAFE = frozenset('{}"\\ \t\n\r\v\f')
 
 
 def _parser(data_type: DataType) -> Callable[[str], Nested]:
-    """Return what gives the elements of an array's text."""
+    """Return the function that splits an array's text."""
     if data_type.oid in _VECTORS:
         return str.split
     delimiter = data_type.delimiter
@@ -160,8 +164,9 @@ def _parser(data_type: DataType) -> Callable[[str], Nested]:
 def _from_binary(element: Callable[[bytes], str], data_type: DataType) -> Callable[[bytes], str]:
     """Return a reader of the array send format.
 
-    Dimensions, a flag, the element's oid, length and lower bound of each dimension, then the
-    elements, row-major, each with its size or -1. Source: ``array_send`` of arrayfuncs.c.
+    The format has the number of dimensions, a flag, the element's OID, and the length and lower
+    bound of each dimension. Then come the elements, row-major, each with its size or -1. Source:
+    ``array_send`` of arrayfuncs.c.
     """
     delimiter, vector = data_type.delimiter, data_type.oid in _VECTORS
 
@@ -182,9 +187,11 @@ def _from_binary(element: Callable[[bytes], str], data_type: DataType) -> Callab
                 at += size
         if vector:
             return " ".join(items)
+        # From the innermost dimension outwards; the outermost one is the list itself.
         for length, _ in reversed(shape[1:]):
             items = [items[n : n + length] for n in range(0, len(items), length)]
         text = array_text(items, delimiter)
+        # The server prints bounds only where one is not 1.
         if all(lower == 1 for _, lower in shape):
             return text
         return "".join(f"[{low}:{low + length - 1}]" for length, low in shape) + "=" + text
@@ -196,7 +203,7 @@ _INT, _PAIR = struct.Struct(">i"), struct.Struct(">ii")
 
 
 def _element_type(data_type: DataType) -> DataType | None:
-    """Return the element type, also of a built-in array that only its oid names."""
+    """Return the element type, also of a built-in array known only by OID."""
     if data_type.element is not None:
         return data_type.element
     name = ARRAY_ELEMENTS.get(data_type.oid)
@@ -210,7 +217,10 @@ def _claims(data_type: DataType) -> bool:
 
 
 def _unavailable(name: str | None, items: Schema, options: TypeOptions) -> object:
-    """Return the placeholder of an unchanged array, where Debezium has one that fits its items."""
+    """Return the placeholder of an unchanged array.
+
+    None means that Debezium has no placeholder that fits the items.
+    """
     placeholder = options.unavailable_value_placeholder
     text = placeholder_text(options)
     match name:
@@ -218,12 +228,14 @@ def _unavailable(name: str | None, items: Schema, options: TypeOptions) -> objec
             return [text]
         case "bytea" if items.kind is ConnectKind.BYTES:
             return [placeholder]
+        # Debezium puts the placeholder's bytes into arrays of numbers, one item a byte.
         case "int4":
             return _signed_bytes(placeholder)
         case "date" if items.name == "io.debezium.time.Date":
             return _signed_bytes(placeholder)
         case "int8":
             return _signed_bytes(placeholder)
+        # Java's `UUID.nameUUIDFromBytes`: version 3, from MD5.
         case "uuid":
             return [str(UUID(bytes=md5(placeholder, usedforsecurity=False).digest(), version=3))]
         case _:
@@ -231,6 +243,7 @@ def _unavailable(name: str | None, items: Schema, options: TypeOptions) -> objec
 
 
 def _signed_bytes(data: bytes) -> list[int]:
+    # A byte of Java has a sign.
     return [byte - 256 if byte > 127 else byte for byte in data]
 
 
@@ -264,7 +277,10 @@ def _build(column: Column, mapper: TypeMapper) -> ColumnMapping | None:
 
 
 def _by_label(reader: "_ArrayReader", element_type: DataType) -> JsonExpression | None:
-    """Return an expression for arrays of an enum that knows its labels alone, as that of the enum does."""
+    """Return an expression for arrays of an enum, or None.
+
+    The expression knows only the present labels, like the enum's own.
+    """
     if element_type.kind is not TypeKind.ENUM:
         return None
     name = f"array_of_labels_{next(_NUMBERS)}"
@@ -282,10 +298,7 @@ def _known_name(data_type: DataType) -> str:
 def _element_mapping(
     column: Column, element_type: DataType, mapper: TypeMapper
 ) -> ColumnMapping | None:
-    """Map an element as a nullable column with the array's modifier.
-
-    Debezium does not look through a domain in an array: such elements are of an unknown type.
-    """
+    """Map an element as a nullable column with the array's modifier."""
     item = Column(
         name=f"{column.name}-element",
         type_oid=element_type.oid,
@@ -295,17 +308,20 @@ def _element_mapping(
     )
     if element_type.kind is not TypeKind.DOMAIN:
         found = mapper.column(item)
+        # Debezium reads elements as a snapshot does, also while streaming.
         return found.read or found if found else None
+    # Debezium does not look through a domain in an array: such elements are of an unknown type.
     hidden = msgspec.structs.replace(element_type, kind=TypeKind.PSEUDO, base=None, name="")
     opaque = mapper.column(msgspec.structs.replace(item, data_type=hidden))
     base = mapper.column(item)
     if opaque is None or base is None:
         return opaque
+    # The server sends a domain in its base type's format, which must still be readable.
     return dataclasses.replace(opaque, from_binary=base.from_binary)
 
 
 class _ArrayReader:
-    """Converters of one array column, bound once."""
+    """Convert the values of one array column."""
 
     __slots__ = ("_delimiter", "_element", "_inner", "_misfit", "_parse")
 
@@ -325,7 +341,7 @@ class _ArrayReader:
     def _inner_form(
         self, element_type: DataType, options: TypeOptions
     ) -> Callable[[Nested], str | None]:
-        """Return inner array → the string that stands for it, or None."""
+        """Return a function: inner array → its string placeholder, or None."""
         printed = element_type.kind is TypeKind.ENUM or (
             _known_name(element_type) in _PRINTED_BY_JAVA
         )
@@ -337,7 +353,10 @@ class _ArrayReader:
         return lambda _: JAVA_ARRAY if printed else None
 
     def json(self, to_json: Callable[[str], str] | None) -> Callable[[str], str]:
-        """Return text → JSON; ``to_json`` is that of an element, as in `ColumnMapping`."""
+        """Return text → JSON.
+
+        ``to_json`` is the element's, as in `ColumnMapping`.
+        """
         convert: Callable[[str], str] = str if to_json is None else to_json
         inner, misfit, parse = self._inner, self._misfit, self._parse
 
@@ -358,7 +377,8 @@ class _ArrayReader:
             return nested(parse(text))
 
         def whole(text: str) -> str:
-            """Integers without quotes, braces or NULL are JSON but for the braces."""
+            """Convert integers, whose text is JSON except for the braces."""
+            # Quotes, inner braces or NULL take the general way.
             return general(text) if _WHOLE_NUMBERS(text) is None else f"[{text[1:-1]}]"
 
         return whole if to_json is whole_json and self._delimiter == "," else general

@@ -21,7 +21,10 @@ __all__ = ["BINARY_SPECS", "binary_form", "bytea_bytes"]
 
 
 def bytea_bytes(text: str) -> bytes:
-    r"""Return the bytes of ``\x…``. Raises ValueError for another ``bytea_output``."""
+    r"""Return the bytes of ``\x…``.
+
+    Raises ValueError for another ``bytea_output``.
+    """
     if text[:2] != "\\x":
         msg = "bytea is not in hexadecimal: bytea_output must be hex"
         raise ValueError(msg)
@@ -29,6 +32,7 @@ def bytea_bytes(text: str) -> bytes:
 
 
 def _base64_json(text: str) -> str:
+    # A check in line saves a call per value; the call raises the error.
     if text[:2] != "\\x":
         bytea_bytes(text)
     return f'"{b2a_base64(unhexlify(text[2:]), newline=False).decode()}"'
@@ -57,13 +61,15 @@ def binary_form(
     from_binary: Callable[[bytes], str] | None,
     arrow: ArrowMapping,
 ) -> ValueForm:
-    """Return the form of bytes under ``binary.handling.mode``; ``read`` takes them from the text.
+    """Return the form of bytes under ``binary.handling.mode``.
 
-    The base64 modes have no placeholder: Debezium leaves an unavailable value null there.
+    ``read`` takes the bytes from the text.
     """
     match options.binary_handling_mode:
         case "base64":
             encode: Callable[[bytes], str] = _standard
+            # Debezium leaves an unavailable value null in the base64 modes, so they have no
+            # placeholder.
             unavailable = None
         case "base64-url-safe":
             encode, unavailable = _url_safe, None
@@ -98,7 +104,7 @@ def _build_bytea(column: Column, mapper: TypeMapper) -> ColumnMapping:
 
 
 def _bits(text: str) -> bytes:
-    """Return a bit string as a number, little-endian, without its high zero bytes."""
+    """Return a bit string as a little-endian number without high zero bytes."""
     number = int(text, 2) if text else 0
     return number.to_bytes((number.bit_length() + 7) >> 3, "little")
 
@@ -116,7 +122,8 @@ def _bit_json(text: str) -> str:
 
 
 def _bits_from_binary(data: bytes) -> str:
-    """Return the text of a bit string in send format: a count of bits, then left-aligned bytes."""
+    """Return the text of a bit string in send format."""
+    # A count of bits, then bytes with the bits aligned to the left.
     count = int.from_bytes(data[:4], "big")
     if not count:
         return ""
@@ -130,12 +137,11 @@ def _bool_type() -> "pa.DataType":
 
 
 def _build_bits(column: Column, mapper: TypeMapper) -> ColumnMapping:
-    """Map ``bit(n)`` and ``varbit(n)``; one bit is a boolean, no length is Java's largest int.
-
-    ``bit`` without length is ``bit(1)``; its modifier may be missing for a domain's element.
-    """
+    """Map ``bit(n)`` and ``varbit(n)``; one bit is a boolean."""
     assert isinstance(column.data_type, DataType)
     varying = builtin_name(column.data_type) == "varbit"
+    # `bit` without length is `bit(1)`, whose modifier may be missing for a domain's element.
+    # `varbit` without length has Java's largest int in Debezium's schema.
     length = column.typmod if column.typmod > 0 else (2**31 - 1 if varying else 1)
     if length == 1:
         form = ValueForm(

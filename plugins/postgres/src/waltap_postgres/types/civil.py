@@ -1,8 +1,7 @@
-"""Dates and times of day as PostgreSQL prints them (ISO style, UTC), to numbers and back.
+"""Convert dates and times of day from PostgreSQL's text to numbers and back.
 
-Days count from 1970-01-01 in the proleptic Gregorian calendar, microseconds likewise. Years are
-astronomical: 1 BC is year 0. The caches are what makes rows cheap: a column holds few different
-days, and a day has 86,400 seconds.
+Text is in ISO style and UTC. Days count from 1970-01-01 in the proleptic Gregorian calendar,
+microseconds likewise. Years are astronomical: 1 BC is year 0.
 """
 
 __all__ = [
@@ -19,16 +18,21 @@ __all__ = [
     "parse_zone",
 ]
 
+# Microseconds of a day.
 DAY = 86_400_000_000
-"""Microseconds of a day."""
 
+# About 180 years: a column holds few different days, so that a day costs one look-up.
 _CACHED_DAYS = 65_536
 
 
 class _EpochDays(dict[str, int]):
-    """``YYYY-MM-DD`` → seconds since 1970 at its midnight; filled on use, emptied when full."""
+    """Map ``YYYY-MM-DD`` to the seconds since 1970 at its midnight.
+
+    The map is filled on use and emptied when full.
+    """
 
     def __missing__(self, text: str) -> int:
+        # Other widths are BC or far years, which need `parse_day`.
         if len(text) != 10 or text[4] != "-" or text[7] != "-":
             msg = "not a date of a year between 1 and 9999"
             raise ValueError(msg)
@@ -43,7 +47,10 @@ DAYS = _EpochDays()
 
 
 class _DaySeconds(dict[str, int]):
-    """``HH:MM:SS`` → seconds since midnight, up to 24:00:00; filled on use, 86,401 at most."""
+    """Map ``HH:MM:SS`` to the seconds since midnight.
+
+    The map is filled on use.
+    """
 
     def __missing__(self, text: str) -> int:
         if len(text) != 8 or text[2] != ":" or text[5] != ":":
@@ -51,6 +58,7 @@ class _DaySeconds(dict[str, int]):
             raise ValueError(msg)
         hours, minutes, seconds = int(text[:2]), int(text[3:5]), int(text[6:])
         total = (hours * 60 + minutes) * 60 + seconds
+        # 24:00:00 is a time of day in PostgreSQL, so there are at most 86,401 entries.
         if minutes > 59 or seconds > 59 or total > 86_400:
             msg = "time of day out of range"
             raise ValueError(msg)
@@ -62,14 +70,19 @@ SECONDS = _DaySeconds()
 
 
 def _day_number(year: int, month: int, day: int) -> int:
-    """Return days since 1970-01-01. Raises ValueError for a month or day out of range."""
+    """Return days since 1970-01-01.
+
+    Raises ValueError for a month or day out of range.
+    """
     if not (1 <= month <= 12 and 1 <= day <= 31):
         msg = "month or day out of range"
         raise ValueError(msg)
+    # A year starts in March here, so that the leap day is its last.
     year -= month <= 2
     era, year_of_era = divmod(year, 400)
     day_of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
     return (
+        # Days of 400 years; 719,468 days separate 0000-03-01 from 1970-01-01.
         era * 146_097
         + year_of_era * 365
         + year_of_era // 4
@@ -93,7 +106,10 @@ def _civil(day_number: int) -> tuple[int, int, int]:
 
 
 def parse_day(text: str) -> int:
-    """Return days since 1970 of ``YYYY-MM-DD[ BC]``, with four or more digits in the year."""
+    """Return days since 1970 of ``YYYY-MM-DD[ BC]``.
+
+    The year has four digits or more.
+    """
     before_christ = text.endswith(" BC")
     parts = (text[:-3] if before_christ else text).split("-")
     if len(parts) != 3 or not all(part.isdecimal() for part in parts):
@@ -126,9 +142,9 @@ def parse_zone(text: str) -> int:
 
 
 def parse_timestamp(text: str) -> int:
-    """Return microseconds since 1970 of any finite timestamp; a zone offset is applied.
+    """Return microseconds since 1970 of any finite timestamp.
 
-    The form is ``Y…-MM-DD HH:MM:SS[.f][±HH[:MM[:SS]]][ BC]``, BC behind the zone.
+    The form is ``Y…-MM-DD HH:MM:SS[.f][±HH[:MM[:SS]]][ BC]``. A zone offset is applied.
     """
     era = ""
     if text.endswith(" BC"):
@@ -145,16 +161,17 @@ def parse_timestamp(text: str) -> int:
 
 
 def clock_text(micros: int) -> str:
-    """Return ``HH:MM:SS[.f]`` with as few fraction digits as say it, as the server prints."""
+    """Return ``HH:MM:SS[.f]`` as the server prints it."""
     seconds, fraction = divmod(micros, 1_000_000)
     minutes, second = divmod(seconds, 60)
     hour, minute = divmod(minutes, 60)
     text = f"{hour:02d}:{minute:02d}:{second:02d}"
+    # The server prints no trailing zeros.
     return f"{text}.{fraction:06d}".rstrip("0") if fraction else text
 
 
 def day_text(day_number: int) -> str:
-    """Return the date as the server prints it: ``YYYY-MM-DD`` and `` BC`` before year 1."""
+    """Return ``YYYY-MM-DD`` as the server prints it, with `` BC`` before year 1."""
     year, month, day = _civil(day_number)
     if year > 0:
         return f"{year:04d}-{month:02d}-{day:02d}"
@@ -162,17 +179,22 @@ def day_text(day_number: int) -> str:
 
 
 def micros_text(micros: int, zone: str = "") -> str:
-    """Return a timestamp as the server prints it in UTC; ``zone`` is ``+00`` for timestamptz."""
+    """Return a timestamp as the server prints it in UTC.
+
+    ``zone`` is ``+00`` for timestamptz.
+    """
     day, clock = divmod(micros, DAY)
     date = day_text(day)
     if date.endswith(" BC"):
+        # BC follows the zone.
         return f"{date[:-3]} {clock_text(clock)}{zone} BC"
     return f"{date} {clock_text(clock)}{zone}"
 
 
 def iso_date(day_number: int) -> str:
-    """Return the date as Java's ISO formats: signed astronomical year outside 0000 to 9999."""
+    """Return the date in Java's ISO format."""
     year, month, day = _civil(day_number)
     if 0 <= year <= 9999:
         return f"{year:04d}-{month:02d}-{day:02d}"
+    # Java signs astronomical years outside 0000 to 9999.
     return f"{'-' if year < 0 else '+'}{abs(year):04d}-{month:02d}-{day:02d}"

@@ -1,6 +1,6 @@
-"""Which data types a spec means: built-in ones by oid or catalogue name.
+"""Built-in data types by OID or catalogue name.
 
-Source: ``pg_type.dat`` of PostgreSQL; these oids never change.
+Source: ``pg_type.dat`` of PostgreSQL.
 """
 
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from waltap.decode.relation import DataType
 
 __all__ = ["ARRAY_ELEMENTS", "BUILTIN_OIDS", "builtin", "builtin_name"]
 
+# The OIDs of built-in types never change.
 BUILTIN_OIDS: dict[str, int] = {
     "bool": 16,
     "bytea": 17,
@@ -72,6 +73,7 @@ BUILTIN_OIDS: dict[str, int] = {
     "xid8": 5069,
 }
 
+# OID of a built-in array type → name of its element type.
 ARRAY_ELEMENTS: dict[int, str] = {
     22: "int2",
     30: "oid",
@@ -136,13 +138,12 @@ ARRAY_ELEMENTS: dict[int, str] = {
     6155: "datemultirange",
     6157: "int8multirange",
 }
-"""Oid of a built-in array type → name of its element type."""
 
 _NAMES = {oid: name for name, oid in BUILTIN_OIDS.items()}
 
 
 def builtin_name(data_type: DataType) -> str | None:
-    """Return the ``pg_catalog`` name of a built-in type, None for any other."""
+    """Return the ``pg_catalog`` name of a built-in type, or None."""
     name = _NAMES.get(data_type.oid)
     if name is None and data_type.schema == "pg_catalog" and data_type.name in BUILTIN_OIDS:
         return data_type.name
@@ -150,6 +151,6 @@ def builtin_name(data_type: DataType) -> str | None:
 
 
 def builtin(*names: str) -> Callable[[DataType], bool]:
-    """Return a test for these built-in types."""
+    """Return a `TypeSpec.claims` for these built-in types."""
     wanted = frozenset(names)
     return lambda data_type: builtin_name(data_type) in wanted

@@ -1,8 +1,9 @@
-"""Composite types as structs, where ``waltap.composite.types`` asks for them; Debezium knows none.
+"""Composite types as structs, where ``waltap.composite.types`` asks for them.
 
-A value's text says how many attributes it has, and nothing of them. It may have more than are known: the
-type grew since, and whoever reads the value asks for the type anew when he is told so by a ValueError. It
-may have fewer: it is from before the type grew, which is certain where no attribute was ever dropped.
+Debezium has no form for composite types. A value's text shows the number of its attributes, but
+not their names or types. More attributes than known mean that the type grew since. The ValueError
+makes the caller read the type again. Fewer attributes mean that the value is older than the
+type's growth, which is certain where no attribute was ever dropped.
 """
 
 from collections.abc import Callable
@@ -29,11 +30,15 @@ _OTHERWISE = "a composite value with other attributes than its type has now"
 
 
 def parse_record(text: str) -> list[str | None]:
-    """Return the texts of the attributes of ``(1,"a b",)``. Raises: ValueError for other text."""
+    """Return the texts of the attributes of ``(1,"a b",)``.
+
+    Raises ValueError for other text.
+    """
     if len(text) < 2 or text[0] != "(" or text[-1] != ")":
         msg = "malformed composite value"
         raise ValueError(msg)
     if '"' not in text and "\\" not in text:
+        # Nothing between two commas is NULL; an empty text has quotes.
         return [part or None for part in text[1:-1].split(",")]
     found: list[str | None] = []
     at, end = 1, len(text) - 1
@@ -46,7 +51,10 @@ def parse_record(text: str) -> list[str | None]:
 
 
 def _attribute(text: str, at: int, end: int) -> tuple[str | None, int]:
-    """Return the attribute that begins at ``at``, and where the comma or the bracket behind it is."""
+    """Return the attribute at ``at``, and the offset of its end.
+
+    The end is the comma or bracket after it.
+    """
     parts: list[str] = []
     inside = seen = False
     while at < end or inside:
@@ -58,6 +66,7 @@ def _attribute(text: str, at: int, end: int) -> tuple[str | None, int]:
             parts.append(text[at + 1 : at + 2])
             at += 2
         elif mark == '"':
+            # A record doubles quotes inside quotes.
             if inside and text[at + 1 : at + 2] == '"':
                 parts.append('"')
                 at += 2
@@ -74,15 +83,18 @@ def _attribute(text: str, at: int, end: int) -> tuple[str | None, int]:
 
 @dataclass(frozen=True, slots=True)
 class _CompositeAttributes:
-    """The attributes of one type with their mappings."""
+    """Hold the attributes of one type with their mappings."""
 
     names: tuple[str, ...]
     mappings: tuple[ColumnMapping, ...]
+    # The type only ever grew: a value with fewer attributes has the first ones.
     grown: bool
-    """Whether the type only ever grew: a value with fewer attributes has the first ones."""
 
     def parse(self, text: str) -> list[str | None]:
-        """Return the text of each attribute. Raises: ValueError for a value with others."""
+        """Return the text of each attribute.
+
+        Raises ValueError for a value with other attributes.
+        """
         parts = parse_record(text)
         short = len(self.names) - len(parts)
         if short < 0 or (short and not self.grown):
@@ -103,7 +115,8 @@ class _CompositeAttributes:
         }
 
     def arrow(self, options: TypeOptions) -> ArrowMapping:
-        """Return the mapping to a struct: each attribute is cast as a column."""
+        """Return the mapping to a struct."""
+        # The setting makes every type with misfits a column of text.
         if options.arrow_misfit == "string":
             return strings(AS_TEXT)
         parts = [mapping.arrow or strings() for mapping in self.mappings]
@@ -127,6 +140,7 @@ class _CompositeAttributes:
 
             rows = [parsed(value) for value in values]
             children = [
+                # Each attribute is cast as a column, by its own rules.
                 part.column([None if row is None else row[n] for row in rows])
                 for n, part in enumerate(parts)
             ]
@@ -139,10 +153,14 @@ class _CompositeAttributes:
 def composite_mapping(
     column: Column, mapper: TypeMapper, from_binary: Callable[[bytes], str] | None
 ) -> ColumnMapping:
-    """Map a column of a composite type to a struct; attributes of types that nobody maps are texts."""
+    """Map a column of a composite type to a struct.
+
+    Attributes of types without a mapping are texts.
+    """
     assert column.data_type is not None
     known = _attributes(column.data_type, mapper)
     fields = tuple(
+        # An attribute of a composite can always be NULL.
         Field(name, msgspec.structs.replace(mapping.schema, optional=True))
         for name, mapping in zip(known.names, known.mappings, strict=True)
     )

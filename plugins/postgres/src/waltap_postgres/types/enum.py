@@ -21,14 +21,16 @@ def _claims(data_type: DataType) -> bool:
 
 
 def _build(column: Column, mapper: TypeMapper) -> ColumnMapping:
-    """Map an enum; ``allowed`` lists the labels in sort order, without any escaping."""
+    """Map an enum."""
     assert column.data_type is not None
+    # Only a literal is a default: labels have no placeholder for a call.
     literal = column.default if column.default and column.default.startswith("'") else None
     form = ValueForm(
         schema=Schema(
             kind=ConnectKind.STRING,
             name="io.debezium.data.Enum",
             version=1,
+            # Labels in sort order, without any escaping, as in Debezium.
             parameters=(("allowed", ",".join(column.data_type.labels)),),
         ),
         to_json=quote,
@@ -45,8 +47,11 @@ def _build(column: Column, mapper: TypeMapper) -> ColumnMapping:
 
 @lru_cache(maxsize=4096)
 def _by_label(labels: tuple[str, ...]) -> JsonExpression:
-    """Return an expression that knows these labels alone: another one raises KeyError, upon which the
-    format asks what the type's labels are by now. ``to_json`` takes any."""
+    """Return an expression that knows only the present labels.
+
+    Another label raises KeyError. The format then reads the type's labels again. ``to_json``
+    takes any label.
+    """
     name = f"labels_{next(_NUMBERS)}"
     return JsonExpression(template=f"{name}[{{v}}]", names={name: written_labels(labels)})
 

@@ -1,4 +1,4 @@
-"""The native ``point``, and what the other geometric types are as text."""
+"""The native ``point``, and the text of the other geometric types."""
 
 import struct
 from binascii import b2a_base64
@@ -38,7 +38,7 @@ _POINT = Schema(
 
 
 class PlanePoint(NamedTuple):
-    """A point of the plane."""
+    """Hold a point of the plane."""
 
     x: float
     y: float
@@ -46,6 +46,7 @@ class PlanePoint(NamedTuple):
     @property
     def wkb(self) -> bytes:
         """Return the point as little-endian well-known binary."""
+        # 1 is little-endian, the other 1 is WKB's code of a point.
         return _POINT_WKB.pack(1, 1, self.x, self.y)
 
 
@@ -101,16 +102,16 @@ def _build_point(column: Column, mapper: TypeMapper) -> ColumnMapping:
 
 
 def java_geometry(text: str) -> str:
-    """Return a native geometric value as PgJDBC prints it: every number as a Java double.
+    """Return a native geometric value as PgJDBC prints it.
 
-    That is what ``include.unknown.datatypes`` passes on for box, circle, line, lseg, path and
-    polygon.
+    ``include.unknown.datatypes`` passes it on for box, circle, line, lseg, path and polygon.
     """
     parts: list[str] = []
     number = ""
     for char in text:
         if char in "(){}[]<>,":
             if number:
+                # PgJDBC parses and prints every number as a Java double.
                 parts.append(double_text(float(number)))
                 number = ""
             parts.append(char)
@@ -120,10 +121,12 @@ def java_geometry(text: str) -> str:
 
 
 def native_from_binary(name: str, data: bytes) -> str:
-    """Return the text of box, circle, line, lseg, path or polygon in send format.
+    """Return the text of a native shape in send format.
 
-    Source: the ``*_send`` functions of PostgreSQL's geo_ops.c.
+    Shapes are box, circle, line, lseg, path and polygon. Source: the ``*_send`` functions of
+    PostgreSQL's geo_ops.c.
     """
+    # A path has a flag (closed) and a count before its points, a polygon a count.
     head = {"path": 5, "polygon": 4}.get(name, 0)
     numbers = [pg_double_text(n) for (n,) in struct.iter_unpack(">d", data[head:])]
     if name == "line":
@@ -136,6 +139,7 @@ def native_from_binary(name: str, data: bytes) -> str:
             return ",".join(points)
         case "lseg":
             return f"[{','.join(points)}]"
+        # An open path.
         case "path" if not data[0]:
             return f"[{','.join(points)}]"
         case _:

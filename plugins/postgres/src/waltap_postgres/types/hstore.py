@@ -1,8 +1,7 @@
 """``hstore`` under ``hstore.handling.mode``: a JSON object as text, or a map.
 
-Debezium reads pairs into a ``java.util.HashMap`` and writes them in its order, which depends only on
-the keys: tables of 16, 32, … buckets, doubled when three quarters full, a key's bucket being the low
-bits of its hash with the upper half folded in. We give the same order, so that texts can be compared.
+Debezium reads pairs into a ``java.util.HashMap`` and writes them in its order. That order depends
+only on the keys. We produce the same order, so that texts can be compared.
 """
 
 import struct
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HSTORE_SPECS", "java_order", "parse_hstore"]
 
+# Keys are mostly names that repeat in every row.
 _CACHED_KEYS = 65_536
 _CACHED_KEY_LENGTH = 64  # longer keys are no names that come again
 
@@ -56,15 +56,20 @@ def parse_hstore(text: str) -> dict[str, str | None]:
 
 
 class _JavaHashes(dict[str, int]):
-    """Key → Java's hash of it as a HashMap spreads it; emptied when full."""
+    """Map a key to Java's hash, as a HashMap spreads it.
+
+    The map is emptied when full.
+    """
 
     def __missing__(self, key: str) -> int:
         if len(self) >= _CACHED_KEYS:
             self.clear()
         code = 0
         units = key.encode("utf-16-be")
+        # `String.hashCode` works on UTF-16 code units.
         for (unit,) in struct.iter_unpack(">H", units):
             code = (31 * code + unit) & 0xFFFFFFFF
+        # HashMap folds the upper half of a hash into the low bits.
         code ^= code >> 16
         if len(key) <= _CACHED_KEY_LENGTH:
             self[key] = code
@@ -75,15 +80,19 @@ _SPREAD = _JavaHashes()
 
 
 def java_order(keys: Iterable[str]) -> list[str]:
-    """Return ``keys``, in order of insertion, as a ``java.util.HashMap`` iterates over them.
+    """Return ``keys`` in the order of a ``java.util.HashMap``.
 
-    Buckets that Java turns into trees (eight keys and more in one of 64) keep insertion order here.
+    ``keys`` are in order of insertion.
     """
     listed = list(keys)
+    # A HashMap starts with 16 buckets and doubles them when three quarters full.
     buckets = 16
     while len(listed) > buckets * 3 // 4:
         buckets *= 2
     mask = buckets - 1
+    # The low bits select the bucket. A stable sort keeps the order of insertion within one;
+    # Java's order differs only in buckets that it turns into trees (eight keys and more in one of
+    # 64).
     return sorted(listed, key=lambda key: _SPREAD[key] & mask)
 
 
@@ -104,7 +113,8 @@ def _object(text: str) -> str:
 
 
 def _from_binary(data: bytes) -> str:
-    """Return the text of an hstore in send format: a count, then sized keys and values."""
+    """Return the text of an hstore in send format."""
+    # A count, then keys and values, each after its size; -1 is NULL.
     (count,) = _INT.unpack_from(data)
     at, strings = 4, []
     for _ in range(2 * count):

@@ -1,6 +1,6 @@
-"""``interval`` under ``interval.handling.mode``: microseconds, or an ISO duration.
+"""``interval`` under ``interval.handling.mode``: microseconds or ISO duration.
 
-Text is IntervalStyle postgres. Infinite intervals (PostgreSQL 17) have no Connect value.
+Text is in IntervalStyle postgres. Infinite intervals (PostgreSQL 17) have no Connect value.
 """
 
 import struct
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 
 __all__ = ["INTERVAL_SPECS", "Interval", "parse_interval"]
 
+# Debezium's own constant: 30.4375 days.
 _DAYS_PER_MONTH = 365.25 / 12.0
 _LONG_MAX, _LONG_MIN = 2**63 - 1, -(2**63)
 _MONTHS = {"year": 12, "years": 12, "mon": 1, "mons": 1}
 
 
 class Interval(NamedTuple):
-    """An interval as the server keeps it: months, days and microseconds, each with its sign."""
+    """Hold an interval as the server stores it, each part with its sign."""
 
     months: int
     days: int
@@ -36,7 +37,10 @@ class Interval(NamedTuple):
 
 
 def parse_interval(text: str) -> Interval:
-    """Return the parts of ``1 year 2 mons -3 days +04:05:06.7``. Raises ValueError otherwise."""
+    """Return the parts of ``1 year 2 mons -3 days +04:05:06.7``.
+
+    Raises ValueError for other text.
+    """
     months = days = micros = 0
     words = text.split()
     if not words:
@@ -59,47 +63,55 @@ def parse_interval(text: str) -> Interval:
 
 
 def _clock(text: str) -> int:
-    """Return microseconds of ``[±]H…:MM:SS[.f]``; the sign is of the whole."""
+    """Return microseconds of ``[±]H…:MM:SS[.f]``."""
     sign = -1 if text[0] == "-" else 1
     hours, minutes, seconds = text.lstrip("+-").split(":")
     whole, _, fraction = seconds.partition(".")
     total = (int(hours) * 60 + int(minutes)) * 60 + int(whole)
+    # The sign is for the whole clock, not for the hours alone.
     return sign * (total * 1_000_000 + int(fraction.ljust(6, "0")))
 
 
 def _toward_zero(number: int, by: int) -> tuple[int, int]:
-    """Divide as Java and C do: quotient and rest have the sign of ``number``."""
+    """Divide as Java and C do.
+
+    Quotient and rest have the sign of ``number``.
+    """
     quotient, rest = divmod(abs(number), by)
     return (-quotient, -rest) if number < 0 else (quotient, rest)
 
 
 def _numeric(interval: Interval) -> int:
-    """Return microseconds, a month being 30.4375 days; computed in doubles, as Debezium does."""
+    """Return the interval in microseconds, as Debezium computes it."""
     seconds_whole, fraction = _toward_zero(interval.micros, 1_000_000)
     minutes_whole, seconds = _toward_zero(seconds_whole, 60)
     hours, minutes = _toward_zero(minutes_whole, 60)
     days = interval.months * _DAYS_PER_MONTH + interval.days
+    # In doubles, with their rounding errors, as Debezium does.
     total = (((days * 24 + hours) * 60) + minutes) * 60 + (seconds + fraction / 1e6)
+    # Java's cast of a double to long stops at the limits.
     return max(_LONG_MIN, min(_LONG_MAX, int(total * 1e6)))
 
 
 def _duration(interval: Interval) -> str:
-    """Return the ISO duration with every part, seconds without trailing zeros."""
+    """Return the ISO duration with every part."""
     years, months = _toward_zero(interval.months, 12)
     seconds_whole, fraction = _toward_zero(interval.micros, 1_000_000)
     minutes_whole, seconds = _toward_zero(seconds_whole, 60)
     hours, minutes = _toward_zero(minutes_whole, 60)
     exact = Decimal(seconds * 1_000_000 + fraction).scaleb(-6)
+    # Seconds have no trailing zeros.
     shown = f"{exact:f}".rstrip("0").rstrip(".") if fraction else str(seconds)
     return f"P{years}Y{months}M{interval.days}DT{hours}H{minutes}M{shown}S"
 
 
 def _interval_from_binary(data: bytes) -> str:
-    """Return the text of an interval in send format under IntervalStyle postgres.
+    """Return the text of an interval in send format.
 
-    Source: ``EncodeInterval`` of PostgreSQL's datetime.c: a part after a negative one gets a plus.
+    Text is in IntervalStyle postgres. Source: ``EncodeInterval`` of PostgreSQL's datetime.c.
     """
     micros, days, months = _PARTS.unpack(data)
+    # PostgreSQL 17 sends infinity as the limits of all three parts.
     if (micros, days, months) == (_LONG_MAX, 2**31 - 1, 2**31 - 1):
         return "infinity"
     if (micros, days, months) == (_LONG_MIN, -(2**31), -(2**31)):
@@ -109,6 +121,7 @@ def _interval_from_binary(data: bytes) -> str:
     before_negative = False
     for number, unit in ((years, "year"), (months, "mon"), (days, "day")):
         if number:
+            # A positive part after a negative one gets a plus.
             plus = "+" if before_negative and number > 0 else ""
             parts.append(f"{plus}{number} {unit}{'' if number == 1 else 's'}")
             before_negative = number < 0
@@ -129,7 +142,7 @@ def _string_type() -> "pa.DataType":
 
 
 def _arrow_text(text: str) -> str:
-    """Return an ISO duration; the infinite ones have no such form and stay as they are."""
+    """Return an ISO duration, or the word for an infinite interval."""
     return text if text in _INFINITE else _duration(parse_interval(text))
 
 

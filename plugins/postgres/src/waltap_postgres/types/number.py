@@ -29,7 +29,10 @@ __all__ = [
 
 
 class _BooleanTexts(dict[str, str]):
-    """``t`` and ``f`` → JSON; any other text is refused as ValueError, not KeyError."""
+    """Map ``t`` and ``f`` to JSON.
+
+    Any other text raises ValueError instead of KeyError.
+    """
 
     def __missing__(self, text: str) -> str:
         msg = "boolean is neither t nor f"
@@ -44,6 +47,7 @@ def _bool(text: str) -> bool:
 
 
 def _bool_default(text: str) -> bool:
+    # A default is an SQL literal (true), not the server's output (t).
     return text.lower() == "true"
 
 
@@ -59,19 +63,22 @@ _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?").fullm
 
 
 def whole_json(text: str) -> str:
-    """Return the JSON of an integer, which is its text. Raises: ValueError for any other text."""
+    """Return the JSON of an integer, which is its text.
+
+    Raises ValueError for any other text.
+    """
     if text != "0" and _WHOLE(text) is None:
         msg = "integer is not digits"
         raise ValueError(msg)
     return text
 
 
+# A JSON parser in C accepts exactly the integers of JSON, with blanks around them. `strip`
+# returns the same object where there are no blanks; otherwise `whole_json` reads the text.
 WHOLE = JsonExpression(
     template="({v} if {v}.strip() is {v} and read_whole({v}) is not None else whole_json({v}))",
     names={"whole_json": whole_json, "read_whole": msgspec.json.Decoder(int).decode},
 )
-"""A JSON parser in C takes exactly the integers of JSON, with blanks around them. `strip` gives the same
-object where there are none; where it does not, the text is read with care."""
 
 _read_number = msgspec.json.Decoder(float).decode
 
@@ -79,7 +86,7 @@ _SPECIAL = {"NaN": '"NaN"', "Infinity": '"Infinity"', "-Infinity": '"-Infinity"'
 
 
 def _whole(text: str) -> str:
-    """Return the JSON of a float whose text has neither point nor exponent."""
+    """Return the JSON of a float without point and exponent."""
     special = _SPECIAL.get(text)
     return whole_json(text) + ".0" if special is None else special
 
@@ -91,7 +98,10 @@ def _double_json(text: str) -> str:
 
 
 def _number(text: str) -> str:
-    """Return the text of a number as it is. Raises: ValueError for any other text."""
+    """Return the text of a number unchanged.
+
+    Raises ValueError for any other text.
+    """
     if _NUMBER(text) is None:
         msg = "floating-point number is not digits"
         raise ValueError(msg)
@@ -99,10 +109,9 @@ def _number(text: str) -> str:
 
 
 def _float_json(text: str) -> str:
-    """Return the digits that Java gives a float.
-
-    Where PostgreSQL prints no exponent between 0.001 and 10**6, Java's digits are the same number.
-    """
+    """Return the digits that Java prints for a float."""
+    # PostgreSQL prints no exponent between 0.001 and 10**6; there Java's digits are the same
+    # number.
     if "e" in text or text[:5] in {"0.000", "-0.00"}:
         return float_text(single(text))
     if "." in text:
@@ -126,7 +135,10 @@ _DOUBLE, _FLOAT = struct.Struct(">d").unpack, struct.Struct(">f").unpack
 
 
 def whole_number(layout: str) -> Callable[[bytes], str]:
-    """Return send format → text of an integer with the `struct` layout ``layout``."""
+    """Return a reader of integers in send format.
+
+    ``layout`` is their `struct` layout.
+    """
     unpack = struct.Struct(layout).unpack
 
     def read(data: bytes) -> str:
@@ -144,7 +156,7 @@ _INTEGERS = {
 
 
 def _ranged(size: int) -> Callable[[str], int]:
-    """Return a parser of default literals that refuses what the type cannot hold."""
+    """Return a parser of default literals that checks the type's range."""
     limit = 1 << (8 * size - 1)
 
     def convert(text: str) -> int:
@@ -157,8 +169,8 @@ def _ranged(size: int) -> Callable[[str], int]:
     return convert
 
 
+# An oid has 32 bits without sign, sent as four bytes, so the reader of int8 does not fit.
 _OID_ARROW = dataclasses.replace(arrow_column.integers(64), binary=None)
-"""An oid has 32 bits without sign, sent as four bytes."""
 
 
 def _build_bool(column: Column, mapper: TypeMapper) -> ColumnMapping:

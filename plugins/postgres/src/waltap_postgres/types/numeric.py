@@ -1,7 +1,7 @@
-"""``numeric`` in the three modes of ``decimal.handling.mode``, and ``money``.
+"""``numeric`` in the modes of ``decimal.handling.mode``, and ``money``.
 
-The unscaled number is written in two's complement, big-endian, in the fewest bytes that hold it
-(zero is one byte): that is what Connect's ``Decimal`` and Debezium's ``VariableScaleDecimal`` are.
+Connect's ``Decimal`` and Debezium's ``VariableScaleDecimal`` hold the unscaled number. It is
+written in two's complement, big-endian, in the fewest bytes that hold it (zero is one byte).
 """
 
 import struct
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = ["NUMERIC_SPECS", "numeric_from_binary", "precision_and_scale"]
 
+# PostgreSQL text → the text of Debezium's `decimal.handling.mode` = string.
 SPECIAL = {"NaN": "NAN", "Infinity": "POSITIVE_INFINITY", "-Infinity": "NEGATIVE_INFINITY"}
-"""PostgreSQL text → the text of Debezium's ``decimal.handling.mode`` = string."""
 
+# Wider than any numeric: 131,072 digits before and 16,383 after the point.
 _EXACT = Context(prec=200_000)
-"""Wider than any numeric: 131,072 digits before and 16,383 after the point."""
 
 VARIABLE_SCALE = Schema(
     kind=ConnectKind.STRUCT,
@@ -45,17 +45,15 @@ VARIABLE_SCALE = Schema(
 
 
 def precision_and_scale(typmod: int) -> tuple[int, int] | None:
-    """Return precision and scale of a numeric's modifier, None when it has none.
-
-    The scale is the raw 11 bits, as Debezium reads them: a negative scale -s is 2048 - s.
-    """
+    """Return precision and scale of a numeric's modifier, or None."""
     if typmod < 4:
         return None
+    # The scale is the raw 11 bits, as Debezium reads them: a negative scale -s is 2048 - s.
     return ((typmod - 4) >> 16) & 0xFFFF, (typmod - 4) & 0x7FF
 
 
 def _bytes(number: int) -> bytes:
-    """Return ``number`` in two's complement, in as few bytes as hold it."""
+    """Return ``number`` in two's complement, in the fewest bytes."""
     size = ((number if number >= 0 else ~number).bit_length() >> 3) + 1
     return number.to_bytes(size, "big", signed=True)
 
@@ -65,7 +63,10 @@ def _base64(number: int) -> str:
 
 
 def _unscaled(text: str, scale: int) -> int:
-    """Return the value times 10**scale. Raises ValueError where that is no whole number."""
+    """Return the value times 10**scale.
+
+    Raises ValueError where that is no whole number.
+    """
     number = Decimal(text)
     if not number.is_finite():
         msg = "numeric is not a number"
@@ -78,7 +79,8 @@ def _unscaled(text: str, scale: int) -> int:
 
 
 def _precise_json(scale: int, misfit: OutOfRange) -> Callable[[str], str]:
-    """Return text → JSON of a Decimal of ``scale``; the server prints exactly that many decimals."""
+    """Return text → JSON of a Decimal of ``scale``."""
+    # The server prints exactly `scale` decimals, so the point has a fixed place from the end.
     point = -scale - 1
 
     def whole(text: str) -> str:
@@ -86,6 +88,7 @@ def _precise_json(scale: int, misfit: OutOfRange) -> Callable[[str], str]:
             number = int(text)
         except ValueError:
             return far(text)
+        # `_bytes` and `_base64` in line: this runs for every value.
         size = ((number if number >= 0 else ~number).bit_length() >> 3) + 1
         data = number.to_bytes(size, "big", signed=True)
         return f'"{b2a_base64(data, newline=False).decode()}"'
@@ -104,6 +107,7 @@ def _precise_json(scale: int, misfit: OutOfRange) -> Callable[[str], str]:
     def far(text: str) -> str:
         if text in SPECIAL:
             return misfit.json("numeric is NaN or infinite")
+        # Texts that the server does not print: exponents and other scales, in defaults.
         return f'"{_base64(_unscaled_text(text, scale))}"'
 
     return fractional if scale else whole
@@ -118,6 +122,7 @@ def _unscaled_text(text: str, scale: int) -> int:
 
 
 def _precise_connect(scale: int, misfit: OutOfRange) -> Callable[[str], object]:
+    # The point has a fixed place from the end, as in `_precise_json`.
     point = -scale - 1
 
     def to_connect(text: str) -> object:
@@ -150,12 +155,13 @@ def _stripped(text: str) -> tuple[int, int]:
     try:
         return 0, int(text)
     except ValueError:
+        # No plain number: it has an exponent, as a default may.
         scale = _exponent_scale(text)
         return scale, _unscaled_text(text, scale)
 
 
 def _exponent_scale(text: str) -> int:
-    """Return the decimals of a number that is no plain one: with an exponent, as in a default."""
+    """Return the decimals of a number with an exponent."""
     try:
         return max(0, -int(Decimal(text).normalize(_EXACT).as_tuple().exponent))
     except ArithmeticError as cause:
@@ -192,7 +198,10 @@ def _double_json(text: str) -> str:
 
 
 def _string_connect(scale: int | None) -> Callable[[str], str]:
-    """Return text → text at the column's scale; without one the digits stay as they are."""
+    """Return text → text at the column's scale.
+
+    Without a scale the digits stay unchanged.
+    """
 
     def plain(text: str) -> str:
         special = SPECIAL.get(text)
@@ -203,6 +212,7 @@ def _string_connect(scale: int | None) -> Callable[[str], str]:
         if special is not None:
             return special
         fraction = len(text) - text.find(".") - 1 if "." in text else 0
+        # The server prints the column's scale; a default may have another.
         if fraction == scale:
             return text
         return f"{Decimal(_unscaled_text(text, scale or 0)).scaleb(-(scale or 0), _EXACT):f}"
@@ -244,10 +254,10 @@ def _build_numeric(column: Column, mapper: TypeMapper) -> ColumnMapping:
 
 
 def _numeric_arrow(typmod: int, options: TypeOptions) -> ArrowMapping:
-    """Return the Arrow form of a numeric: its own precision and scale, a negative scale as digits.
+    """Return the Arrow form of a numeric: its own precision and scale.
 
-    Without precision, or with more of it than 38 digits, it is text, digit by digit, or a decimal of
-    256 bits if the options say so.
+    A numeric without precision, or with more than 38 digits, is text, digit by digit. The options
+    may choose a decimal of 256 bits instead.
     """
     limits = precision_and_scale(typmod)
     if limits is None:
@@ -256,6 +266,7 @@ def _numeric_arrow(typmod: int, options: TypeOptions) -> ArrowMapping:
         return strings(AS_TEXT)
     precision, scale = limits
     if scale >= 1024:  # eleven bits with sign
+        # A negative scale adds zeros before the point, and Arrow has it as digits.
         return decimals(precision + 2048 - scale, 0, options)
     return decimals(max(precision, scale), scale, options)
 
@@ -307,11 +318,13 @@ _NUMERIC_HEAD = struct.Struct(">HhHH")
 
 
 def numeric_from_binary(data: bytes) -> str:
-    """Return the text of a numeric in send format: base-10000 digits, weight, sign, scale.
+    """Return the text of a numeric in send format.
 
-    Source: ``numeric_send`` and ``get_str_from_var`` of PostgreSQL's numeric.c.
+    The format has digits of base 10000, a weight, a sign and a scale. Source: ``numeric_send``
+    and ``get_str_from_var`` of PostgreSQL's numeric.c.
     """
     count, weight, sign, scale = _NUMERIC_HEAD.unpack_from(data)
+    # NUMERIC_NAN, NUMERIC_PINF and NUMERIC_NINF of numeric.c.
     if sign & 0xC000 == 0xC000:
         return "NaN" if sign == 0xC000 else "Infinity" if sign == 0xD000 else "-Infinity"
     digits = struct.unpack_from(f">{count}h", data, 8)
@@ -329,7 +342,10 @@ _MONEY_SIGNS = str.maketrans("", "", "$, ")
 
 
 def _money(text: str) -> Decimal:
-    """Return the amount of a money text under ``lc_monetary=C``: ``-$1,234.56``, ``($1.00)``."""
+    """Return the amount of a money text: ``-$1,234.56``, ``($1.00)``.
+
+    The text is printed under ``lc_monetary=C``.
+    """
     negative = "-" in text or text[:1] == "("
     try:
         amount = Decimal(text.translate(_MONEY_SIGNS).strip("-()"))
@@ -354,6 +370,7 @@ def _build_money(column: Column, mapper: TypeMapper) -> ColumnMapping:
     unit = Decimal(1).scaleb(-digits)
 
     def unscaled(text: str) -> int:
+        # `money.fraction.digits` may be less than the amount has.
         return int(_money(text).quantize(unit, ROUND_HALF_UP, _EXACT).scaleb(digits))
 
     match options.decimal_handling_mode:
@@ -389,7 +406,10 @@ def _build_money(column: Column, mapper: TypeMapper) -> ColumnMapping:
 
 
 def _money_from_binary(data: bytes) -> str:
-    """Return the text of a money in send format (cents) as ``lc_monetary=C`` prints it."""
+    """Return the text of a money in send format, which is in cents.
+
+    It is printed as ``lc_monetary=C`` does.
+    """
     (cents,) = struct.unpack(">q", data)
     return f"{'-' if cents < 0 else ''}${abs(cents) // 100:,}.{abs(cents) % 100:02d}"
 

@@ -1,4 +1,4 @@
-"""Built-in ranges, which Debezium carries as their text, and the send format of multiranges."""
+"""Built-in ranges as text, as in Debezium, and reading of multiranges."""
 
 import struct
 from collections.abc import Callable
@@ -25,12 +25,14 @@ _SUBTYPES = {
     "tstzmultirange": "timestamptz",
     "datemultirange": "date",
 }
+# RANGE_EMPTY, RANGE_LB_INC, RANGE_UB_INC, RANGE_LB_INF and RANGE_UB_INF of rangetypes.h.
 _EMPTY, _LOWER_INCLUSIVE, _UPPER_INCLUSIVE, _LOWER_INFINITE, _UPPER_INFINITE = 1, 2, 4, 8, 16
 _INT = struct.Struct(">i")
 _UNSAFE = frozenset('()[],"\\ \t\n\r\v\f')
 
 
 def _bound_text(text: str) -> str:
+    # The server's own conditions for quotes in a bound.
     if not text or any(c in _UNSAFE for c in text):
         escaped = text.replace("\\", "\\\\").replace('"', '""')
         return f'"{escaped}"'
@@ -38,7 +40,10 @@ def _bound_text(text: str) -> str:
 
 
 def _range_text(data: bytes, subtype: Callable[[bytes], str]) -> str:
-    """Return the text of a range in send format: flags, then each finite bound with its size."""
+    """Return the text of a range in send format.
+
+    The format has flags, then each finite bound after its size.
+    """
     flags, at = data[0], 1
     if flags & _EMPTY:
         return "empty"
@@ -64,7 +69,7 @@ def _subtype_reader(name: str, mapper: TypeMapper) -> Callable[[bytes], str] | N
 
 
 def multirange_reader(name: str, mapper: TypeMapper) -> Callable[[bytes], str] | None:
-    """Return send format → text of a built-in multirange type."""
+    """Return a reader of a built-in multirange type in send format."""
     subtype = _subtype_reader(name, mapper) if name in _SUBTYPES else None
     if subtype is None:
         return None

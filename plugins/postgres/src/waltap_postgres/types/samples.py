@@ -1,4 +1,4 @@
-"""A value of every type, as the server prints it: what the reference page shows."""
+"""A value of every type, as the server prints it, for the reference page."""
 
 from waltap.decode.relation import DataType, TypeKind
 from waltap.mapping.type_mapping import TypeSample
@@ -7,8 +7,8 @@ from waltap_postgres.types.claims import ARRAY_ELEMENTS, BUILTIN_OIDS
 __all__ = ["SAMPLES"]
 
 _ARRAY_OIDS = {name: oid for oid, name in ARRAY_ELEMENTS.items()}
+# From this OID on, types belong to one database; samples need no other.
 _USER_OID = 16_384
-"""Oids from here on belong to types that a database made itself; samples need no other."""
 
 
 def _builtin(name: str) -> DataType:
@@ -36,7 +36,10 @@ def _sample(
     of: str | DataType | None = None,
     typmod: int = -1,
 ) -> TypeSample:
-    """Make a sample; ``of`` is the type where its name is not the declaration."""
+    """Make a sample.
+
+    ``of`` is the type where its name is not the declaration.
+    """
     data_type = of if isinstance(of, DataType) else _builtin(of or declaration)
     return TypeSample(
         declaration=declaration, data_type=data_type, typmod=typmod, text=text, misfits=misfits
@@ -62,6 +65,7 @@ _PAIR = DataType(
 )
 _STAMP = "2024-02-29 12:34:56.789"
 
+# Samples by the name of their spec.
 SAMPLES: dict[str, tuple[TypeSample, ...]] = {
     "boolean": (_sample("boolean", "t", of="bool"),),
     "integer": (
@@ -142,4 +146,3 @@ SAMPLES: dict[str, tuple[TypeSample, ...]] = {
         _sample("composite types", "(1,x)", of=_PAIR),
     ),
 }
-"""Samples by the name of their spec."""

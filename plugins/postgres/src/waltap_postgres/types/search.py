@@ -16,8 +16,8 @@ _WEIGHTS = ("", "C", "B", "A")
 def _tsvector_from_binary(data: bytes) -> str:
     """Return the text of a tsvector in send format.
 
-    A count, then each lexeme NUL-terminated with its positions: 14 bits and 2 bits of weight.
-    Source: ``tsvectorsend`` and ``tsvectorout`` of PostgreSQL's tsvector.c.
+    The format has a count, then each lexeme NUL-terminated with its positions. Source:
+    ``tsvectorsend`` and ``tsvectorout`` of PostgreSQL's tsvector.c.
     """
     (count,) = struct.unpack_from(">i", data)
     at, lexemes = 4, []
@@ -26,6 +26,7 @@ def _tsvector_from_binary(data: bytes) -> str:
         word = data[at:end].decode().replace("\\", "\\\\").replace("'", "''")
         (places,) = struct.unpack_from(">H", data, end + 1)
         positions = struct.unpack_from(f">{places}H", data, end + 3)
+        # 14 bits of position and 2 bits of weight; D, the default weight, is not printed.
         shown = ",".join(f"{p & 0x3FFF}{_WEIGHTS[p >> 14]}" for p in positions)
         lexemes.append(f"'{word}':{shown}" if shown else f"'{word}'")
         at = end + 3 + 2 * places

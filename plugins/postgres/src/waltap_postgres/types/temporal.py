@@ -1,8 +1,9 @@
-"""``date``, ``time`` and ``timestamp`` under ``time.precision.mode``, and the zoned types.
+"""``date``, ``time`` and ``timestamp`` by ``time.precision.mode``; zoned types.
 
-adaptive chooses milliseconds up to three declared digits, else microseconds; connect is always
-milliseconds, microseconds and nanoseconds are what they say, isostring is text. Source: Debezium
-3.6's ``TemporalPrecisionMode``; values of ±infinity and of 24:00 as its events show them.
+``adaptive`` chooses milliseconds up to three declared digits, else microseconds. ``connect`` is
+always milliseconds, ``isostring`` is text, and ``microseconds`` and ``nanoseconds`` are named by
+their unit. Source: Debezium 3.6's ``TemporalPrecisionMode``; its events show the values of
+±infinity and 24:00.
 """
 
 import struct
@@ -36,20 +37,22 @@ __all__ = ["TEMPORAL_SPECS"]
 
 _DEBEZIUM, _CONNECT = "io.debezium.time.", "org.apache.kafka.connect.data."
 _LONG_MAX, _LONG_MIN = 2**63 - 1, -(2**63)
+# PgJDBC's numbers for ±infinity, as Debezium's events show them.
 _INFINITE_MICROS = {"infinity": 9_223_372_036_825_200_000, "-infinity": -9_223_372_036_832_400_000}
+# By `waltap.infinite.date`. Debezium overflows in another way where it reads rows, and in arrays.
 _INFINITE_DAYS = {
     "debezium": {"infinity": -2_147_472_692, "-infinity": -2_147_472_691},
     "debezium, read": {"infinity": -622_191_234, "-infinity": -625_821_272},
     "extreme": {"infinity": 2**31 - 1, "-infinity": -(2**31)},
 }
-"""By ``waltap.infinite.date``; Debezium overflows in another way where it reads rows, and in arrays."""
 _INFINITE_ISO_READ = {"infinity": "+292278994-08-16Z", "-infinity": "+292269055-12-02Z"}
 _INT, _LONG, _CLOCK_AND_ZONE = struct.Struct(">i"), struct.Struct(">q"), struct.Struct(">qi")
 _POSTGRES_EPOCH = 10_957  # 2000-01-01 in days since 1970-01-01
 
 
 def _digits(typmod: int) -> int:
-    """Return the declared fraction digits of a time type; without a modifier there are six."""
+    """Return the declared fraction digits of a time type."""
+    # Without a modifier there are six.
     return typmod if 0 <= typmod <= 6 else 6
 
 
@@ -61,7 +64,10 @@ def _schema(kind: ConnectKind, name: str) -> Schema:
 
 
 class _DateNumbers(dict[str, str]):
-    """Date text → JSON, filled on use and emptied when full; one per way to write infinity."""
+    """Map a date's text to JSON.
+
+    The map is filled on use and emptied when full. There is one for each form of infinity.
+    """
 
     def __init__(self, convert: Callable[[str], str]) -> None:
         super().__init__()
@@ -109,6 +115,7 @@ def _date_cache(infinite_date: str, *, iso: bool) -> tuple[Callable[[str], str],
             to_day = _day_converter(infinite_date)
             cache = _DateNumbers(lambda text: str(to_day(text)))
         expression = JsonExpression(template=f"{name}[{{v}}]", names={name: cache})
+        # Shared by all columns: equal names in expressions must mean equal objects.
         _DATE_CACHES[name] = expression
     cache = expression.names[name]  # type: ignore[assignment]
     return cache.__getitem__, expression
@@ -116,6 +123,7 @@ def _date_cache(infinite_date: str, *, iso: bool) -> tuple[Callable[[str], str],
 
 def _date_from_binary(data: bytes) -> str:
     (day,) = _INT.unpack(data)
+    # DATEVAL_NOEND and DATEVAL_NOBEGIN of PostgreSQL's date.h.
     if day == 2**31 - 1:
         return "infinity"
     return "-infinity" if day == -(2**31) else day_text(day + _POSTGRES_EPOCH)
@@ -126,6 +134,7 @@ def _build_date(column: Column, mapper: TypeMapper) -> ColumnMapping:
     mapping = _date_mapping(column, options, options.infinite_date)
     if options.infinite_date != "debezium":
         return mapping
+    # A snapshot's infinity has other numbers in Debezium.
     return replace(mapping, read=_date_mapping(column, options, "debezium, read"))
 
 
@@ -180,7 +189,7 @@ _TIMESTAMP_UNITS: dict[str, tuple[str, int, int]] = {
 
 
 def _unit(mode: str, digits: int, *, adaptive_time: bool) -> str:
-    """Return which row of the unit tables a mode chooses for that many fraction digits."""
+    """Return the row of the unit tables for a mode and fraction digits."""
     match mode:
         case "connect":
             return "connect"
@@ -203,8 +212,9 @@ def _time_json(multiplier: int, divisor: int) -> Callable[[str], str]:
 
 
 def _iso_time(text: str) -> str:
-    """Return a time of day for isostring; 24:00 wraps to midnight as Java's does."""
+    """Return a time of day for isostring."""
     parse_clock(text)
+    # Java wraps 24:00 to midnight.
     return "00:00:00Z" if text[:2] == "24" else text + "Z"
 
 
@@ -249,9 +259,10 @@ def _build_time(column: Column, mapper: TypeMapper) -> ColumnMapping:
 
 
 def _near_micros(text: str) -> int:
-    """Return microseconds since 1970 of a timestamp without zone in years 1 to 9999.
+    """Return microseconds since 1970 of a timestamp in years 1 to 9999.
 
-    Raises: ValueError for anything else, infinity, BC and far years included.
+    The text has no zone. Raises ValueError for anything else, infinity, BC and far years
+    included.
     """
     fraction = text[20:]
     if text[19:20] not in {"", "."} or (fraction and not fraction.isdigit()) or len(text) > 26:
@@ -264,20 +275,25 @@ def _near_micros(text: str) -> int:
 def _number_converter(
     unit: str, misfit: OutOfRange
 ) -> tuple[Callable[[str], str], Callable[[str], object]]:
-    """Return text → JSON and text → Connect number of a unit; beyond int64 is a misfit."""
+    """Return text → JSON and text → Connect number of a unit.
+
+    Numbers beyond int64 are misfits.
+    """
     _, multiplier, divisor = _TIMESTAMP_UNITS[unit]
 
     def far(text: str) -> int | None:
-        """Return the number of a timestamp that is not within years 1 to 9999."""
+        """Return the number of a timestamp outside years 1 to 9999."""
         micros = _INFINITE_MICROS.get(text)
         if micros is not None:
             if unit == "nano":
+                # Nanoseconds overflow, so Debezium gives the limits.
                 return _LONG_MAX if micros > 0 else _LONG_MIN
             return micros // divisor
         number = parse_timestamp(text) * multiplier // divisor
         return number if _LONG_MIN <= number <= _LONG_MAX else None
 
     def to_connect(text: str) -> object:
+        # Years 1 to 9999 fit 64 bits in microseconds, and not in nanoseconds.
         if unit != "nano":
             try:
                 return _near_micros(text) // divisor
@@ -289,6 +305,7 @@ def _number_converter(
     def micro_number(text: str) -> object:
         try:
             fraction = text[20:]
+            # The usual width, with six digits: no padding.
             if len(text) == 26 and fraction.isdigit():
                 return (DAYS[text[:10]] + SECONDS[text[11:19]]) * 1_000_000 + int(fraction)
         except ValueError:
@@ -327,18 +344,20 @@ def _number_converter(
 
 
 def _iso_timestamp(text: str) -> str:
-    """Return a timestamp for isostring, fraction digits as few as say it."""
+    """Return a timestamp for isostring."""
     try:
         _near_micros(text)
     except ValueError:
         micros = _INFINITE_MICROS.get(text)
         day, clock = divmod(parse_timestamp(text) if micros is None else micros, DAY)
         return f"{iso_date(day)}T{clock_text(clock)}Z"
+    # The server's text has as few fraction digits as the value needs.
     return f"{text[:10]}T{text[11:]}Z"
 
 
 def _micros_from_binary(data: bytes, zone: str) -> str:
     (micros,) = _LONG.unpack(data)
+    # DT_NOEND and DT_NOBEGIN of PostgreSQL's timestamp.h.
     if micros == _LONG_MAX:
         return "infinity"
     if micros == _LONG_MIN:
@@ -389,7 +408,7 @@ def _build_timestamp(column: Column, mapper: TypeMapper) -> ColumnMapping:
 
 
 def _zoned_text(digits: int) -> Callable[[str], str]:
-    """Return timestamptz → ISO text in UTC with exactly ``digits`` of fraction."""
+    """Return timestamptz → ISO text in UTC with ``digits`` of fraction."""
     pads = _pads(digits)
 
     def convert(text: str) -> str:
@@ -409,18 +428,19 @@ def _zoned_text(digits: int) -> Callable[[str], str]:
 
 
 def _pads(digits: int) -> dict[int, str]:
-    """Return what follows a timestamptz in UTC, by the width of its text."""
+    """Return the end of a timestamptz in UTC, by the width of its text."""
     pads = {23 + shown: "0" * (digits - shown) for shown in range(1, digits + 1)}
     pads[22] = "." + "0" * digits if digits else ""
     return pads
 
 
 def _zoned_json(digits: int, careful: Callable[[str], str]) -> Callable[[str], str]:
-    """Return timestamptz → JSON; texts in UTC of years 1 to 9999 are only padded."""
+    """Return timestamptz → JSON."""
     pads = _pads(digits)
 
     def to_json(text: str) -> str:
         try:
+            # Texts in UTC of years 1 to 9999 are only padded.
             if text[-3:] == "+00" and text[10] == " ":
                 return f'"{text[:10]}T{text[11:-3]}{pads[len(text)]}Z"'
         except (KeyError, IndexError):
@@ -456,18 +476,20 @@ def _split_zone(text: str) -> tuple[str, str]:
 
 
 def _zoned_time(text: str) -> str:
-    """Return a timetz in UTC with as few fraction digits as say it; only 24:00 at UTC keeps its
-    hour, as in Debezium 3.7: elsewhere the end of a day is a time of day at UTC like others."""
+    """Return a timetz in UTC, with as few fraction digits as it needs."""
     clock, zone = _split_zone(text)
     micros = parse_clock(clock)
+    # Only 24:00 at UTC keeps its hour, as in Debezium 3.7. In other zones the end of a day is a
+    # time of day at UTC like others.
     if zone == "+00":
         return clock + "Z"
     return clock_text((micros - parse_zone(zone)) % DAY) + "Z"
 
 
 def _timetz_from_binary(data: bytes) -> str:
-    """Return the text of a timetz in send format; the zone is sent in seconds west of UTC."""
+    """Return the text of a timetz in send format."""
     micros, west = _CLOCK_AND_ZONE.unpack(data)
+    # The server sends seconds west of UTC.
     east = -west
     sign, size = ("-", -east) if east < 0 else ("+", east)
     minutes, seconds = divmod(size, 60)

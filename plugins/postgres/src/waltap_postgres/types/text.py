@@ -1,4 +1,4 @@
-"""Types whose Connect form is a string: text kinds, UUID, JSON, XML, network, ranges, search."""
+"""Types with a string as Connect form: text, UUID, JSON, XML, label paths."""
 
 from collections.abc import Callable
 
@@ -25,7 +25,10 @@ QUOTED = JsonExpression(template="quote({v})", names={"quote": quote})
 
 
 def utf8(data: bytes) -> str:
-    """Return send format that is the text itself. Raises ValueError when it is not UTF-8."""
+    """Return send format that is the text itself.
+
+    Raises ValueError when it is not UTF-8.
+    """
     return data.decode()
 
 
@@ -41,7 +44,7 @@ def text_mapping(
 ) -> ColumnMapping:
     """Map a column whose Connect value is its PostgreSQL text.
 
-    ``generated`` stands for a default that is a function call; None: the type has no defaults.
+    ``generated`` replaces a default that is a function call; None: the type has no defaults.
     """
     form = ValueForm(
         schema=Schema(kind=ConnectKind.STRING, name=name, version=None if name is None else 1),
@@ -51,6 +54,7 @@ def text_mapping(
         default=None if generated is None else default_value(column.default, generated, str),
         unavailable=placeholder_text(mapper.options),
         from_binary=from_binary,
+        # Only text in send format can go to Arrow without decoding.
         arrow=arrow or arrow_column.strings(sent_as_text=from_binary is utf8),
         json_expression=QUOTED,
         json_column=columns.QUOTED,
@@ -68,19 +72,19 @@ def _build_char(column: Column, mapper: TypeMapper) -> ColumnMapping:
 
 
 def _char_from_binary(data: bytes) -> str:
-    """Return the text of a ``"char"``: nothing for NUL, three octal digits for a high byte.
-
-    Source: ``charout`` of PostgreSQL 15; before, high bytes were printed raw.
-    """
+    """Return the text of a ``"char"`` in send format."""
     if data == b"\0":
         return ""
+    # `charout` of PostgreSQL 15 prints a high byte as three octal digits; earlier versions print
+    # it raw.
     return f"\\{data[0]:03o}" if data[0] > 0x7F else data.decode()
 
 
 def _build_name(column: Column, mapper: TypeMapper) -> ColumnMapping:
-    """Map ``name``; Debezium reads it in snapshots but drops it from streamed rows."""
+    """Map ``name``."""
     options = mapper.options
     known = options.include_unknown_datatypes or options.streamed_names == "value"
+    # Debezium reads it in snapshots but drops it from streamed rows.
     return text_mapping(column, mapper, streamed_as_null=not known)
 
 
@@ -89,6 +93,7 @@ def _build_extension_text(column: Column, mapper: TypeMapper) -> ColumnMapping:
 
 
 def _build_isbn(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    # isn has no send function: its values always come as text.
     return text_mapping(column, mapper, from_binary=None)
 
 
@@ -125,7 +130,8 @@ def _build_json(column: Column, mapper: TypeMapper) -> ColumnMapping:
 
 
 def _versioned(data: bytes) -> str:
-    """Return the text behind a version byte, which is 1 (jsonb, jsonpath, ltree)."""
+    """Return the text after a version byte (jsonb, jsonpath, ltree)."""
+    # The version is 1 in all three types.
     if data[0] != 1:
         msg = "unknown version of a binary value"
         raise ValueError(msg)

@@ -1,11 +1,11 @@
-"""Types Debezium does not know: left out, or the bytes of their text.
+"""Types that Debezium does not know: left out, or the bytes of their text.
 
-``include.unknown.datatypes`` decides. That goes for composite types, multiranges, ``tsquery``,
-``pg_lsn``, geometric shapes and everything that no other spec claims. ``waltap.composite.types`` makes
-structs of composite types.
+``include.unknown.datatypes`` decides. These types are composite types, multiranges, ``tsquery``,
+``pg_lsn``, geometric shapes and everything that no other spec claims. ``waltap.composite.types``
+makes structs of composite types.
 
-A type that was dropped before its values were decoded is another matter: nobody can tell any more what
-it was, but the values are there. They are strings of PostgreSQL text.
+A type may be dropped before its values are decoded. The catalogue then no longer describes the
+type, but the values exist. They become strings of PostgreSQL text.
 """
 
 import dataclasses
@@ -40,6 +40,7 @@ def _encoded_shape(text: str) -> bytes:
 
 
 def _jsonpath_from_binary(data: bytes) -> str:
+    # The first byte is a version.
     return data[1:].decode()
 
 
@@ -54,7 +55,7 @@ _READERS: dict[str, Callable[[bytes], str]] = {
 
 
 def _reader(column: Column, mapper: TypeMapper) -> Callable[[bytes], str] | None:
-    """Return send format → text, None for types whose format is their own."""
+    """Return send format → text, or None for a type with a private format."""
     assert column.data_type is not None
     name = builtin_name(column.data_type) or ""
     if name in _SHAPES:
@@ -65,7 +66,10 @@ def _reader(column: Column, mapper: TypeMapper) -> Callable[[bytes], str] | None
 
 
 def _composite_reader(data_type: DataType, mapper: TypeMapper) -> Callable[[bytes], str] | None:
-    """Return a reader of the composite send format: a count, then oid, size and bytes of each."""
+    """Return a reader of the composite send format.
+
+    The format has a count, then OID, size and bytes of each attribute.
+    """
     fields: list[Callable[[bytes], str]] = []
     for name, attribute, typmod in data_type.attributes:
         column = Column(name=name, type_oid=attribute.oid, typmod=typmod, data_type=attribute)
@@ -105,6 +109,7 @@ def _field_text(text: str) -> str:
 
 def _opaque(column: Column, mapper: TypeMapper) -> ColumnMapping:
     assert column.data_type is not None
+    # Debezium gets shapes from PgJDBC, which prints their numbers as Java does.
     shape = builtin_name(column.data_type) in _SHAPES
     read = _encoded_shape if shape else _encoded
     form = binary_form(mapper.options, read, _reader(column, mapper), strings(AS_TEXT))
@@ -112,18 +117,19 @@ def _opaque(column: Column, mapper: TypeMapper) -> ColumnMapping:
 
 
 def _dropped_from_binary(data: bytes) -> str:
-    r"""Return the text of a value whose type nobody knows: that of enums and the like is sent as it
-    is; others are shown in hexadecimal, ``\x…``, as bytea is."""
+    r"""Return the text of a value whose type is not known."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
         return "\\x" + data.hex()
+    # Enums and the like send their text; other formats are shown in hexadecimal, as bytea is.
     return text if text.replace("\n", "").isprintable() else "\\x" + data.hex()
 
 
 def _build(column: Column, mapper: TypeMapper) -> ColumnMapping | None:
     data_type = column.data_type
     assert data_type is not None
+    # The catalogue had no answer for the OID: the type was dropped.
     if not data_type.name and data_type.kind is TypeKind.BASE:
         return text_mapping(column, mapper, from_binary=_dropped_from_binary)
     if mapper.options.composite_types == "struct" and data_type.attributes:
