@@ -1,1 +1,1 @@
-"""YugabyteDB for waltap: what it does otherwise than PostgreSQL."""
+"""YugabyteDB for waltap: its differences from PostgreSQL."""

@@ -1,7 +1,7 @@
-"""The catalogue of a server without WAL positions, transaction ids and system columns.
+"""The catalogue of a server without WAL positions and transaction ids.
 
-Source: yugabyte-db, ``yb_scan.c`` ("System column with id … is not supported yet"); documentation of
-logical replication, limitations.
+It has no system columns either. Source: yugabyte-db, ``yb_scan.c`` ("System column with id … is
+not supported yet"); documentation of logical replication, limitations.
 """
 
 from typing import ClassVar
@@ -15,19 +15,22 @@ from waltap_yugabyte.properties import YugabyteProperties
 
 __all__ = ["YugabyteCatalogue"]
 
+# The transaction id of snapshot rows, since the server has no ``txid_current``.
 SNAPSHOT_TRANSACTION = 2
-"""What rows that were read name as their transaction: ``txid_current`` is not to be had."""
 
 
 class YugabyteCatalogue(PostgresCatalogue):
-    """What is not there is None, or empty; what describes tables asks for no system column."""
+    """Answer None or nothing where the server has no such fact.
+
+    Queries about tables use no system column.
+    """
 
     relation_sql: ClassVar[str] = UNVERSIONED_RELATION_SQL
     tells_transactions = False
 
     @property
     def strict(self) -> bool:
-        """Tell whether a server that does not say what it is, is refused."""
+        """Return whether a server that hides its name is refused."""
         properties = self.properties
         return not isinstance(properties, YugabyteProperties) or properties.server_check == "refuse"
 

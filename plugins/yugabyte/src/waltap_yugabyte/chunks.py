@@ -1,12 +1,14 @@
-"""Chunks of incremental snapshots: by watermarks, which the stream brings in the order of commits.
+"""Chunks of incremental snapshots, placed in the stream by watermarks.
 
-A table whose key is hashed lies in the order of the hash of its key, and by no index in the order of the
-key itself: a chunk in that order would read and sort the whole table. So chunks of such a table go up
-through the hash codes and, within one code, through the keys; each reads a range of codes, which is as
-wide as it takes to hold about a chunk. A range without rows is followed by the next, twice as wide.
+The stream delivers watermarks in the order of commits. A table with a hashed key is stored in the
+order of the key's hash, and no index has the order of the key itself. A chunk in key order would
+read and sort the whole table. So chunks of such a table ascend by hash code, and by key within a
+code. Each chunk reads a range of codes that is wide enough for about one chunk of rows. An empty
+range is followed by one twice as wide.
 
-The order is kept with what was read (`ChunkState.order`): which columns are hashed. Where it says nothing,
-the chunks go by the key, as earlier versions began them, and as keys without a hash part do.
+The offset stores the order with the progress (`ChunkState.order`): the numbers of the hashed
+columns. Without an order, chunks follow the key. That is the case for keys without a hash part and
+for snapshots that an earlier version began.
 """
 
 from collections.abc import Sequence
@@ -29,12 +31,12 @@ from waltap_yugabyte.properties import HASH_CODES, YugabyteProperties
 
 __all__ = ["HashedColumnGone", "WatermarksNeeded", "YugabyteChunks"]
 
+# Hash codes of the first range: about 24,000 rows of a table of 100 million.
 FIRST_WIDTH: Final = 16
-"""So many hash codes the first range has: of 100 million rows about 24,000."""
 
 
 class WatermarksNeeded(SourceError):
-    """A chunk can be put into the stream by watermarks alone, and none may be written."""
+    """Chunks need watermarks, and no table for them is configured."""
 
     code = "WT-2158"
     remedy = (
@@ -43,14 +45,17 @@ class WatermarksNeeded(SourceError):
 
 
 class HashedColumnGone(SourceError):
-    """The key of a table was changed while it was read in the order of that key's hash."""
+    """A table's key changed while its chunks were read in hash order."""
 
     code = "WT-2161"
     remedy = "Ask for the table again: `waltap snapshot FILE {table}`."
 
 
 class YugabyteChunks(PostgresChunks):
-    """Reads chunks between watermarks; a read sees exactly what had committed at its time."""
+    """Read chunks between watermarks.
+
+    A read sees exactly the rows that had committed at its time.
+    """
 
     def __init__(
         self,
@@ -69,7 +74,10 @@ class YugabyteChunks(PostgresChunks):
     def maximum(
         self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]
     ) -> ReadChunk:
-        """Raises: WatermarksNeeded; as `PostgresChunks.maximum`."""
+        """Return the last row in the order of the chunks.
+
+        Raises: WatermarksNeeded; as `PostgresChunks.maximum`.
+        """
         if not self._marks:
             raise WatermarksNeeded("no watermark may be written, and no position says as of when")
         order = self._order(request, relation, key)
@@ -79,6 +87,7 @@ class YugabyteChunks(PostgresChunks):
         ordered = ", ".join(f"{identifier(relation.columns[index].name)} DESC" for index in key)
         high, width = HASH_CODES, FIRST_WIDTH
         while True:
+            # Search ranges from the end, so that the server sorts few rows.
             low = max(0, high - width)
             terms = _within(code, low, high)
             tail = f"{where_sql(terms, request)} ORDER BY {code} DESC, {ordered} LIMIT 1"
@@ -99,7 +108,10 @@ class YugabyteChunks(PostgresChunks):
         limit: int,
         order: Sequence[int] = (),
     ) -> ReadChunk:
-        """Raises: HashedColumnGone; as `PostgresChunks.chunk`."""
+        """Read the next chunk in the order of the hash.
+
+        Raises: HashedColumnGone; as `PostgresChunks.chunk`.
+        """
         if not order:
             return super().chunk(request, relation, key, after=after, maximum=maximum, limit=limit)
         columns = [bounded(relation.columns[index]) for index in key]
@@ -119,6 +131,7 @@ class YugabyteChunks(PostgresChunks):
             if chunk.locked:
                 return chunk
             full = len(chunk.rows) >= limit
+            # A full chunk shows that the range had too many rows to sort.
             self._width = max(1, self._width // 2) if full else min(HASH_CODES, 2 * self._width)
             if chunk.rows:
                 return chunk
@@ -128,9 +141,12 @@ class YugabyteChunks(PostgresChunks):
     def _order(
         self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]
     ) -> tuple[int, ...]:
-        """Return the numbers of the columns whose hash the rows lie by, () where they are to be read in
-        the order of ``key``."""
+        """Return the numbers of the hashed columns.
+
+        () means that chunks follow ``key``.
+        """
         chosen = [relation.columns[index] for index in key]
+        # The hash is the primary key's; chunks by another key follow that key.
         if request.surrogate_key or tuple(c.name for c in chosen) != relation.primary_key:
             return ()
         hashed = hash_columns(self._now, self._own, relation)
@@ -139,11 +155,12 @@ class YugabyteChunks(PostgresChunks):
     def _code(
         self, relation: Relation, order: Sequence[int], key: tuple[int, ...], values: Tuple
     ) -> int:
-        """Return the hash code of a row with these values of ``key``. The server computes it, of values of
-        the columns' own types: a set operation gives literals the type of the other side."""
+        """Return the hash code of a row with these key values."""
         names = [identifier(relation.columns[index].name) for index in key]
         table = identifier(relation.schema, relation.table)
         literals = ", ".join(sql.Literal(value).as_string(None) for value in values)
+        # The server computes the code. The UNION gives the literals
+        # the columns' own types.
         ((code,),) = self._now.query(
             f"SELECT {_code_sql(relation, order)} FROM (SELECT {', '.join(names)} FROM {table} WHERE false"
             f" UNION ALL SELECT {literals}) of_key"
@@ -152,7 +169,10 @@ class YugabyteChunks(PostgresChunks):
 
 
 def _code_sql(relation: Relation, order: Sequence[int]) -> str:
-    """Return the hash code of a row. Raises: HashedColumnGone."""
+    """Return the SQL of a row's hash code.
+
+    Raises: HashedColumnGone.
+    """
     names = {column.number: column.name for column in relation.columns}
     if not names.keys() >= set(order):
         problem = f"the key of {relation.name} has other columns than when its reading began"

@@ -24,10 +24,13 @@ NAMING_UNSENT = replace(NEWEST, name="with the names of unsent fields", unsent=T
 
 
 def _decide(situation: StartupState) -> StartupPlan:
-    """Decide as PostgreSQL's connector does; but a snapshot that broke off is taken anew beside the slot
-    that is there: its time is still that of the snapshot, and the server would drop it only minutes
-    after its last reader."""
+    """Decide as PostgreSQL's connector, except for a broken-off snapshot.
+
+    Such a snapshot is read again with the existing slot.
+    """
     decision = decide(situation)
+    # The slot's time is still the snapshot's. Dropping the slot would only succeed minutes after
+    # its last reader.
     slot = decision.slot
     keeps = slot is not None and slot.snapshot is not None and not slot.invalidated
     if decision.anew and keeps and decision.snapshot and situation.unreadable is None:
@@ -51,7 +54,10 @@ YUGABYTEDB = PostgresDialect(
 
 
 def event_form(properties: YugabyteProperties, decoder: str) -> EventForm:
-    """Return the form of events: those of Debezium's connector, at 2.5, or waltap's plain ones."""
+    """Return the form of events.
+
+    It is Debezium's at version 2.5, or waltap's plain form.
+    """
     if properties.event_form == "plain":
         return EventForm(envelope=NAMING_UNSENT)
     return EventForm(cell=VALUE_AND_SET if decoder == "yboutput" else PLAIN, envelope=DEBEZIUM_2_5)

@@ -1,4 +1,4 @@
-"""What YugabyteDB refuses, beside what PostgreSQL does.
+"""Errors of YugabyteDB in addition to PostgreSQL's.
 
 Source: yugabyte-db, ``yb_virtual_wal_client.c``, ``walsender.c``, ``slotfuncs.c``.
 """
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class NotYugabyte(SourceError):
-    """The server does not say that it is YugabyteDB."""
+    """The server does not identify itself as YugabyteDB."""
 
     code = "WT-2150"
     remedy = (
@@ -33,7 +33,7 @@ class NotYugabyte(SourceError):
 
 
 class ChangeRefused(SourceError):
-    """pgoutput streams no table that has the replica identity CHANGE."""
+    """pgoutput streams no table with the replica identity CHANGE."""
 
     code = "WT-2151"
     remedy = (
@@ -45,7 +45,7 @@ class ChangeRefused(SourceError):
 
 
 class CommandsOff(SourceError):
-    """The cluster does not take replication commands."""
+    """The cluster refuses replication commands."""
 
     code = "WT-2152"
     remedy = (
@@ -55,7 +55,7 @@ class CommandsOff(SourceError):
 
 
 class ReadTimeRefused(SourceError):
-    """The role may not read tables as of the time of the slot."""
+    """The role may not read tables as of the slot's time."""
 
     code = "WT-2153"
     remedy = (
@@ -71,7 +71,7 @@ class ReadTimeRefused(SourceError):
 
 
 class TimeTooOld(SourceError):
-    """What the tables were at the time of the slot is not kept any more."""
+    """The cluster no longer has the tables as of the slot's time."""
 
     code = "WT-2156"
     remedy = (
@@ -82,7 +82,7 @@ class TimeTooOld(SourceError):
 
 
 class SlotStillActive(SourceError):
-    """The server drops a slot only minutes after it was last read."""
+    """The server drops a slot only minutes after its last reader."""
 
     code = "WT-2154"
     retry = RetryVerdict.NEVER
@@ -93,8 +93,10 @@ class SlotStillActive(SourceError):
 
 
 class SlotRead(SourceError):
-    """Another process reads the slot: the cluster would give each of them every change, and take what one
-    confirms for confirmed."""
+    """Another process reads the slot.
+
+    The cluster would send every change to both and count either one's confirmation.
+    """
 
     code = "WT-2159"
     retry = RetryVerdict.RECONNECT
@@ -105,8 +107,11 @@ class SlotRead(SourceError):
 
 
 class TableTooLate(SourceError):
-    """Tables are to join the publication of a slot that was made too long ago: the cluster has dropped
-    what the slot would need of them, and no stream of the slot would start any more."""
+    """Tables would join the publication of a slot that is too old.
+
+    The cluster has dropped the changes that the slot would need of them. With such a table no
+    stream of the slot would start.
+    """
 
     code = "WT-2160"
     retry = RetryVerdict.NEVER
@@ -120,7 +125,7 @@ class TableTooLate(SourceError):
 
 
 class SlotsUsedUp(ConnectionLost):
-    """The node streams as many slots as it may."""
+    """The node already streams as many slots as it may."""
 
     code = "WT-2155"
     remedy = (
@@ -129,16 +134,19 @@ class SlotsUsedUp(ConnectionLost):
     )
 
 
+# Texts of errors that another attempt after a reconnect may not meet.
 PASSING = re.compile(
     r"catalog version mismatch|schema version mismatch|snapshot too old: no|the tablet \S+ (was )?split"
     r"|restart read|could not serialize|conflicts with|not the leader|timed out|try again",
     re.IGNORECASE,
 )
-"""What another try after a reconnect may well pass."""
 
 
 class YugabyteMeanings(ErrorMeanings):
-    """What its errors mean; the rest is PostgreSQL's."""
+    """Translate the server's errors.
+
+    PostgreSQL's meanings apply to all others.
+    """
 
     def of_query(self, sqlstate: str, message: str, **facts: str) -> SourceError | OffsetError:
         text = message.strip().rstrip(".")

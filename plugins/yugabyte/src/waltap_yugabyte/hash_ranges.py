@@ -1,6 +1,7 @@
-"""Tables cut into ranges of the hash of their key, as YugabyteDB spreads them over tablets.
+"""Ranges of a table by the hash of its key.
 
-Source: YugabyteDB documentation, ``yb_hash_code``; yugabyte-db, ``pg_index.h`` (``INDOPTION_HASH``).
+YugabyteDB distributes rows over tablets by this hash. Source: YugabyteDB documentation,
+``yb_hash_code``; yugabyte-db, ``pg_index.h`` (``INDOPTION_HASH``).
 """
 
 from itertools import pairwise
@@ -14,8 +15,8 @@ from waltap_yugabyte.properties import HASH_CODES, YugabyteProperties
 
 __all__ = ["HashPlanner", "HashRange", "hash_columns", "hash_condition"]
 
+# Flag in ``pg_index.indoption``: the column belongs to the hash part of the key.
 HASHED = 4
-"""In ``pg_index.indoption``: the column is of the hash part of the key."""
 
 HASH_COLUMNS_SQL = """
 SELECT a.attnum::int4
@@ -28,8 +29,10 @@ SELECT a.attnum::int4
 
 
 class HashRange(KeyRange, frozen=True, tag="hash"):
-    """Rows whose hash code is at least ``low`` and below ``high``; ``columns`` are the numbers of the
-    hash part of the key."""
+    """Select rows with hash codes from ``low`` to below ``high``.
+
+    ``columns`` are the numbers of the key's hashed columns.
+    """
 
     low: int = 0
     high: int = HASH_CODES
@@ -40,18 +43,25 @@ class HashRange(KeyRange, frozen=True, tag="hash"):
 
 
 def hash_condition(names: str, low: int, high: int) -> str:
-    """Return the condition of rows in a range; ``names`` are the columns of the hash part."""
+    """Return the SQL condition of a range.
+
+    ``names`` are the hashed columns.
+    """
     return f"yb_hash_code({names}) >= {low} AND yb_hash_code({names}) < {high}"
 
 
 class HashPlanner(SnapshotPlanner):
-    """Cuts tables whose primary key is hashed; others are read whole. A row has no place (``ctid``)."""
+    """Split tables whose primary key is hashed.
+
+    Other tables are read in one piece, since rows have no ``ctid``.
+    """
 
     def ranges(
         self, transaction: ReadingTransaction, target: SnapshotTable, size: TableSize, count: int
     ) -> tuple[Range, ...]:
         assert isinstance(self.properties, YugabyteProperties)
         columns = hash_columns(self.now, self.properties, target.table.relation)
+        # One fetch reads such a table.
         small = 0 < target.table.estimate <= self.properties.snapshot_fetch_size
         if count < 2 or small or not columns:
             return ()
@@ -65,7 +75,10 @@ class HashPlanner(SnapshotPlanner):
 def hash_columns(
     catalogue: PostgresCatalogue, properties: YugabyteProperties, relation: Relation
 ) -> tuple[int, ...]:
-    """Return the numbers of the columns of the hash part of a table's key, () where the key has none."""
+    """Return the numbers of the key's hashed columns.
+
+    () means that the key has none.
+    """
     if properties.hash_columns:
         numbers = {column.name: column.number for column in relation.columns}
         found = [numbers.get(name) for name in properties.hash_columns]

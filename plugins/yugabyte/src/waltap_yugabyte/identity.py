@@ -1,8 +1,8 @@
-"""YugabyteDB's replica identity CHANGE: the key, and the columns that the statement wrote.
+"""YugabyteDB's replica identity CHANGE: the key and the written columns.
 
 Source: YugabyteDB, pgoutput and yboutput (``proto.c``, ``yb_decode.c``), and Debezium's fork for
-YugabyteDB. Columns that the storage did not send arrive as UNCHANGED, whatever their type, so that
-they are told apart from an explicit NULL. A change of the key arrives as a delete and an insert.
+YugabyteDB. Columns that the storage did not send arrive as UNCHANGED, whatever their type, and so
+differ from an explicit NULL. A change of the key arrives as a delete and an insert.
 """
 
 from waltap.decode.message import Delete, OldTuple, Update
@@ -15,7 +15,10 @@ __all__ = ["REPLICA_IDENTITIES", "ChangeIdentity"]
 
 
 class ChangeIdentity(ReplicaIdentity):
-    """CHANGE: updates hold key and written columns, the rest is UNCHANGED; deletes hold the key."""
+    """Interpret rows under CHANGE.
+
+    Updates have the key and the written columns; all others are UNCHANGED. Deletes have the key.
+    """
 
     name = "change"
     before = "of a delete the key; of an update nothing"
@@ -27,13 +30,15 @@ class ChangeIdentity(ReplicaIdentity):
         self._held = tuple(column.in_identity or column.name in keys for column in relation.columns)
 
     def update(self, message: Update) -> RowImages:
-        """Return the new row. An old tuple, which early servers sent, says nothing."""
+        """Return the new row."""
+        # Early servers sent an old tuple, which carries no information.
         return RowImages(None, message.new, None)
 
     def delete(self, message: Delete) -> RowImages | None:
-        """Return the key; what else the server wrote there is no value of the row."""
+        """Return the key of the deleted row."""
         if message.old_kind is OldTuple.NONE or not message.old:
             return None
+        # Other values of the old tuple are not the row's.
         key = tuple(
             value if held else ABSENT for value, held in zip(message.old, self._held, strict=True)
         )
@@ -41,13 +46,17 @@ class ChangeIdentity(ReplicaIdentity):
 
     @classmethod
     def warnings(cls, relation: Relation) -> list[IdentityWarning]:
-        """Warn of a table without key, whose changes cannot be told to belong to a row."""
+        """Warn of a table without a key.
+
+        Its updates and deletes identify no row.
+        """
         if relation.primary_key or any(column.in_identity for column in relation.columns):
             return []
         what = "it has no primary key: its updates and deletes identify no row"
         return [IdentityWarning(relation.name, what, "Give the table a primary key.")]
 
 
+# Result of ``register_replica_identities``; the connector has PostgreSQL's as well.
 REPLICA_IDENTITIES = (
     ReplicaIdentitySpec(
         name="change",
@@ -56,4 +65,3 @@ REPLICA_IDENTITIES = (
         factory=ChangeIdentity,
     ),
 )
-"""What ``register_replica_identities`` gives for YugabyteDB beside PostgreSQL's."""

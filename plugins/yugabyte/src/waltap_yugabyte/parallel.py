@@ -1,7 +1,7 @@
-"""Several slots, each of which streams a hash range of one table: one connector of parts.
+"""A connector of several slots, each with a hash range of one table.
 
-Each range has a slot and a publication, is read as of its slot's time, and streams by itself; the pipeline
-has a position for each (`waltap.offsets.offset.Offset`), by the name of its slot.
+Each range has its own slot and publication, is read as of its slot's time, and streams by itself.
+The pipeline has one position per slot (`waltap.offsets.offset.Offset`), under the slot's name.
 
 Source: YugabyteDB documentation, parallel streaming; Debezium's connector for YugabyteDB,
 ``YBValidate.java`` and ``PostgresConnectorTask.java``.
@@ -36,14 +36,17 @@ __all__ = ["OneTableOnly", "RangedConnector"]
 
 
 class OneTableOnly(SourceError):
-    """Ranges are those of one table, and the profile captures none, or several."""
+    """Ranges need exactly one table, and the profile captures another number."""
 
     code = "WT-2157"
     remedy = "Name one table in table.include.list, or leave streaming.mode=parallel out."
 
 
 class RangedConnector(Connector):
-    """Captures one table by a connector for each range; what concerns no range, the first answers."""
+    """Capture one table by one connector per range.
+
+    The first one answers all questions that concern no range.
+    """
 
     def __init__(self, properties: YugabyteProperties, context: ConnectorContext) -> None:
         self.properties, self.context = properties, context
@@ -55,6 +58,7 @@ class RangedConnector(Connector):
         try:
             for number, slot in enumerate(properties.slot_names):
                 self._parts[slot] = self._part(number, rows[number])
+        # A connector that fails to open must not leave the others' connections behind.
         except BaseException:
             self.close()
             raise
@@ -71,7 +75,7 @@ class RangedConnector(Connector):
         return PostgresConnector(chosen, self.context, YUGABYTEDB)
 
     def _rows(self) -> list[Mapping[str, object]]:
-        """Return, for each range, the properties that let a snapshot read its rows alone.
+        """Return, for each range, properties that select its rows.
 
         Raises: OneTableOnly, SourceError.
         """
@@ -99,7 +103,10 @@ class RangedConnector(Connector):
     # --- what there is ------------------------------------------------------------------------
 
     def _of(self, slot: str, offset: Offset | None) -> Offset | None:
-        """Return what ``offset`` says of one slot, None where it says nothing."""
+        """Return the part of ``offset`` for one slot.
+
+        None means that the offset has none.
+        """
         if offset is None or slot not in offset.partitions:
             return None
         return Offset.of(offset.partitions[slot], snapshot=offset.snapshot)
@@ -108,6 +115,7 @@ class RangedConnector(Connector):
         found: dict[tuple[str, str], PreflightCheck] = {}
         for slot, part in self._parts.items():
             for check in part.check(self._of(slot, offset)):
+                # Checks of the server have the same result for every range: show them once.
                 found.setdefault((check.name, check.found), check)
         return list(found.values())
 
@@ -167,7 +175,10 @@ class RangedConnector(Connector):
     # --- start, snapshot, stream --------------------------------------------------------------
 
     def prepare(self, offset: Offset | None) -> StartPosition:
-        """Raises: as `Connector.prepare`."""
+        """Prepare every range and combine their start positions.
+
+        Raises: as `Connector.prepare`.
+        """
         self._starts = {
             slot: part.prepare(self._of(slot, offset)) for slot, part in self._parts.items()
         }
@@ -192,6 +203,7 @@ class RangedConnector(Connector):
                 yield from part.snapshot(self._starts[slot])
 
     def streams(self, positions: Positions) -> Mapping[str, ChangeStream]:
+        # If one stream fails to open, close the streams before it.
         with ExitStack() as opened:
             found: dict[str, ChangeStream] = {}
             for slot, part in self._parts.items():

@@ -1,4 +1,4 @@
-"""Hook implementations of this distribution, and nothing else."""
+"""Hook implementations of this distribution."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ def _connector(properties: Any, context: Any) -> "Connector":
     from waltap_yugabyte.dialect import YUGABYTEDB
     from waltap_yugabyte.parallel import RangedConnector
 
+    # tasks.max counts as threads with snapshot.mode=parallel.
     properties = properties.model_copy(update={"snapshot_max_threads": properties.readers})
     if properties.streaming_mode == "parallel":
         return RangedConnector(properties, context)
@@ -37,7 +38,7 @@ def _form(properties: Any, decoder: str) -> "EventForm":
 
 @hookimpl
 def register_connectors() -> Iterable[ConnectorSpec]:
-    """YugabyteDB."""
+    """Contribute the connector for YugabyteDB."""
     from waltap_yugabyte.properties import YugabyteProperties
 
     yield ConnectorSpec(
@@ -54,7 +55,7 @@ def register_connectors() -> Iterable[ConnectorSpec]:
 
 @hookimpl
 def register_snapshotters() -> "Iterable[SnapshotterSpec]":
-    """Contribute the mode that only YugabyteDB has."""
+    """Contribute the snapshot mode that only YugabyteDB has."""
     from waltap.specs import SnapshotterSpec
     from waltap_postgres.snapshot.modes import InitialOnly
     from waltap_yugabyte.properties import PARALLEL
@@ -68,7 +69,7 @@ def register_snapshotters() -> "Iterable[SnapshotterSpec]":
 
 @hookimpl
 def register_transforms() -> "Iterable[TransformSpec]":
-    """Contribute what takes cells apart."""
+    """Contribute the transforms that unwrap cells."""
     from waltap_yugabyte.transforms import TRANSFORMS
 
     return TRANSFORMS
@@ -76,7 +77,7 @@ def register_transforms() -> "Iterable[TransformSpec]":
 
 @hookimpl
 def register_replica_identities() -> "Iterable[ReplicaIdentitySpec]":
-    """Contribute CHANGE: rows of which only what an update touched is sent."""
+    """Contribute CHANGE: an update sends only its written columns."""
     from waltap_yugabyte.identity import REPLICA_IDENTITIES
 
     return REPLICA_IDENTITIES

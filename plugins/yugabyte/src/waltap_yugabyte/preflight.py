@@ -1,4 +1,4 @@
-"""The checks before a start that are YugabyteDB's."""
+"""YugabyteDB's checks before a start."""
 
 import logging
 import re
@@ -18,11 +18,18 @@ __all__ = ["BEFORE", "YugabytePreflight"]
 
 log = logging.getLogger(__name__)
 
+# PostgreSQL's checks of WAL settings say nothing about this server.
 NOT_ITS_OWN = frozenset({"wal_level", "walsenders"})
+# Tables that a message names; it counts the rest.
 NAMED = 10
+# Share of the retention time below which a slot's expiry is a warning.
 SOON = 0.25
 
 PROCEDURES = ["set_yb_read_time(pg_catalog.text)", "disable_catalog_version_check()"]
+# Returns: is a superuser; may call both procedures; the release exports snapshots, or NULL if it
+# does not say. A CALL under the role's own search_path must find the procedures, as a snapshot
+# calls them (`waltap_yugabyte.reading`). The path is local to the statement, whose own names were
+# resolved before.
 READ_TIME_SQL = """
 WITH path AS (
   SELECT set_config('search_path', (SELECT reset_val FROM pg_settings WHERE name = 'search_path'), true)
@@ -35,14 +42,10 @@ SELECT rolsuper, (SELECT count(*) = cardinality(%s::text[])
        (SELECT setting = 'on' FROM pg_settings WHERE name LIKE '%%pg_export_snapshot' LIMIT 1)
   FROM pg_roles WHERE rolname = current_user
 """
-"""Gives: is a superuser, may call both procedures, the release exports snapshots, NULL: does not say.
-
-The procedures are those that a CALL under the role's own path finds, as a snapshot calls them
-(`waltap_yugabyte.reading`). The path is put back with the statement's end; what the statement itself names
-was looked up before."""
+# Releases that export no snapshot with a slot, whatever their flags.
 NEVER_EXPORTS: Final = re.compile(r"2024\.|2\.(1\d|2[0-3])(\.|$)")
-"""Releases that export no snapshot with a slot, whatever their flags."""
 
+# Contents of a table's events, by the letter of its replica identity.
 BEFORE = {
     "c": "CHANGE: updates have no `before`, and of `after` the key and what was written; of what was "
     "deleted comes the key",
@@ -50,11 +53,10 @@ BEFORE = {
     "f": "FULL: `before` and `after` are whole",
     "n": "NOTHING: the database refuses UPDATE and DELETE, inserts come",
 }
-"""What events of a table hold, by the letter of its replica identity."""
 
 
 class YugabytePreflight(PreflightChecks):
-    """What WAL and walsenders are elsewhere, says nothing here."""
+    """Check a cluster, without PostgreSQL's checks of WAL and walsenders."""
 
     facts_sql: ClassVar[str] = re.sub(
         r"\(SELECT count\(\*\) FROM pg_stat_replication\)", "0", PreflightChecks.facts_sql
@@ -72,8 +74,9 @@ class YugabytePreflight(PreflightChecks):
         return PreflightCheck(name="server version", verdict="ok", found=f"YugabyteDB {found}")
 
     def connection(self) -> list[PreflightCheck]:
-        """Return nothing: what manages a node's connections is its own part, and there is no
-        ``IDENTIFY_SYSTEM`` to ask behind it. A pooler that refuses the stream is told of when it does."""
+        """Return no checks."""
+        # A node's connection manager is its own part and has no useful ``IDENTIFY_SYSTEM``. If a
+        # pooler refuses the stream, its error says so.
         return []
 
     def of_server(self, checks: list[PreflightCheck]) -> list[PreflightCheck]:
@@ -84,13 +87,14 @@ class YugabytePreflight(PreflightChecks):
         return [*super()._of_snapshot(targets), *self._read_time()]
 
     def _read_time(self) -> Iterator[PreflightCheck]:
-        """Look whether the role may read as of the slot's time, which only a superuser may set itself."""
+        """Check whether the role may read as of the slot's time."""
         assert isinstance(self.properties, YugabyteProperties)
         if not self.properties.consistent_snapshot:
             return
         ((superuser, procedures, exports),) = self.catalogue.query(
             READ_TIME_SQL, (PROCEDURES, PROCEDURES)
         )
+        # Only a superuser may set the read time; the procedures do it for other roles.
         if superuser or procedures:
             return
         problem = f"role {self.properties.user} may not read as of a slot's time"
@@ -108,7 +112,8 @@ class YugabytePreflight(PreflightChecks):
         )
 
     def _commands(self) -> Iterator[PreflightCheck]:
-        """Look whether the cluster takes replication commands; a release without the setting does."""
+        """Check whether the cluster accepts replication commands."""
+        # A release without these settings accepts the commands, so only an off is an error.
         rows = self.catalogue.query(
             "SELECT name, setting FROM pg_settings WHERE setting = 'off' AND name = ANY(%s)",
             (["yb_enable_replication_commands", "yb_enable_replica_identity"],),
@@ -122,10 +127,11 @@ class YugabytePreflight(PreflightChecks):
             )
 
     def _held(self) -> Iterator[PreflightCheck]:
-        """Say what events will hold, by the identities that the slot has: those of its making."""
+        """Report the contents of events by the slot's replica identities."""
         by_letter: dict[str, list[str]] = {}
         for table in self.captured:
             relation = table.relation
+            # A slot keeps the identities of its creation, whatever the tables have now.
             known = self.context.memory.get(relation.oid)
             letter = relation.identity if known is None else known.identity or relation.identity
             by_letter.setdefault(letter, []).append(relation.name)
@@ -162,7 +168,7 @@ class YugabytePreflight(PreflightChecks):
             )
 
     def _expiry(self) -> Iterator[PreflightCheck]:
-        """Say until when the slot lasts if nobody reads it."""
+        """Report until when the slot lasts without a reader."""
         known = {name for (name,) in self.catalogue.query(COLUMNS_SQL)}
         if "yb_restart_time" not in known:
             return

@@ -1,6 +1,7 @@
-"""Properties of the YugabyteDB connector: PostgreSQL's, its own, and defaults that differ.
+"""Properties of the YugabyteDB connector.
 
-Source: Debezium's connector for YugabyteDB, ``PostgresConnectorConfig.java``.
+They are PostgreSQL's with other defaults, and its own. Source: Debezium's connector for
+YugabyteDB, ``PostgresConnectorConfig.java``.
 """
 
 import random
@@ -15,17 +16,17 @@ from waltap_yugabyte.errors import YugabyteMeanings
 
 __all__ = ["HASH_CODES", "PARALLEL", "YugabyteProperties"]
 
+# The snapshot mode that reads hash ranges concurrently and streams nothing.
 PARALLEL = "parallel"
-"""The snapshot mode that reads hash ranges side by side, and streams nothing."""
 
+# Number of hash codes; a range excludes its second number.
 HASH_CODES = 65536
-"""So many hash codes of keys there are; a range ends before its second number."""
 
 HOST = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 class YugabyteProperties(PostgresProperties):
-    """Where the cluster is, and what waltap keeps there."""
+    """The cluster, and the objects that waltap creates in it."""
 
     meanings: ClassVar[YugabyteMeanings] = YugabyteMeanings()
     start_options_pass: ClassVar[bool] = False  # a node's connection manager may drop them
@@ -216,6 +217,7 @@ class YugabyteProperties(PostgresProperties):
     @field_validator("hostname")
     @classmethod
     def _hosts(cls, value: str) -> str:
+        # Only the check counts here; the port may not be known yet.
         _addresses(value, 0)
         return value
 
@@ -254,12 +256,15 @@ class YugabyteProperties(PostgresProperties):
 
     @property
     def publications(self) -> tuple[str, ...]:
-        """Return the publications that streams may ask for."""
+        """Return the publications that streams may request."""
         return tuple(self.publication_names) or super().publications
 
     @property
     def ranges(self) -> tuple[tuple[int, int], ...]:
-        """Return the hash ranges of the slots, (from, to before which it ends), in the slots' order."""
+        """Return the hash ranges in the order of the slots.
+
+        Each one excludes its second number.
+        """
         found = []
         for part in (self.slot_ranges or "").split(";"):
             if not part.strip():
@@ -277,14 +282,15 @@ class YugabyteProperties(PostgresProperties):
 
     @property
     def readers(self) -> int:
-        """Return how many connections read the tables of a snapshot."""
+        """Return the number of connections that read a snapshot."""
         parallel = self.snapshot_mode.strip().casefold() == PARALLEL
         return max(self.snapshot_max_threads, self.tasks_max if parallel else 1)
 
     @property
     def addresses(self) -> tuple[str, str]:
-        """Return the comma lists of hosts and of ports, as libpq takes them."""
+        """Return libpq's comma lists of hosts and of ports."""
         found = _addresses(self.hostname, self.port)
+        # An older libpq tries hosts in the given order only.
         if self.load_balance and not balances():
             random.shuffle(found)
         hosts, ports = zip(*found, strict=True)
@@ -292,20 +298,29 @@ class YugabyteProperties(PostgresProperties):
 
     @property
     def parameters(self) -> dict[str, str]:
-        """Return libpq's parameters; what the profile says to libpq itself comes before the rest."""
+        """Return libpq's parameters.
+
+        The profile's own settings for libpq win.
+        """
         own = {"load_balance_hosts": "random"} if self.load_balance and balances() else {}
         return own | super().parameters
 
 
 def balances() -> bool:
-    """Tell whether libpq spreads connections itself: from 16 on."""
+    """Return whether libpq itself spreads connections.
+
+    It does from version 16 on.
+    """
     from psycopg import pq
 
     return pq.version() >= 160000
 
 
 def _addresses(text: str, port: int) -> list[tuple[str, int]]:
-    """Return (host, port) of each node. Raises: ValueError."""
+    """Return host and port of each node.
+
+    Raises: ValueError.
+    """
     if ":" not in text:
         if "," in text or not HOST.fullmatch(text):
             message = (
@@ -325,7 +340,10 @@ def _addresses(text: str, port: int) -> list[tuple[str, int]]:
 
 
 def _chained(ranges: tuple[tuple[int, int], ...]) -> None:
-    """Raises: ValueError where ranges leave something out, or overlap."""
+    """Check that ranges cover all hash codes once.
+
+    Raises: ValueError.
+    """
     end = 0
     for low, high in sorted(ranges):
         if low > end:

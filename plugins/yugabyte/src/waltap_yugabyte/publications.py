@@ -1,15 +1,17 @@
-"""Publications of YugabyteDB: PostgreSQL's, without what only its WAL and system columns tell.
+"""Publications of YugabyteDB.
 
-A slot streams what the publication was when the slot was made, or when the slot followed it last, within
-``cdcsdk_publication_list_refresh_interval_secs``. What is written to a table that joins until then never
-comes. So the time from which on the publication has each table is kept with the slot's entry
-(`waltap.offsets.owned_objects.OwnedObject`), and a table is read once the slot has followed.
+The server lacks the WAL and system columns that PostgreSQL's checks use. A slot streams the
+publication as of the slot's creation, or as of its last refresh. A refresh takes up to
+``cdcsdk_publication_list_refresh_interval_secs``. Changes to a table that joins before the refresh
+are never sent. So the slot's entry stores when each table joined
+(`waltap.offsets.owned_objects.OwnedObject`), and a table is read after the refresh.
 
-A table that was there when the slot was made, and that nobody streamed for four hours, is not of interest:
-the cluster drops what the slot would need of it. One that joins then makes the slot unusable.
+A table may exist when the slot is created and stay unstreamed for four hours. Then the cluster
+regards it as not of interest and drops the changes that the slot would need. If it joins later,
+the slot becomes unusable.
 
-Source: yugabyte-db, ``cdcsdk_virtual_wal.cc``, ``xrepl_catalog_manager.cc``; documentation of logical
-replication, "Adding tables to a publication" and its limitations.
+Source: yugabyte-db, ``cdcsdk_virtual_wal.cc``, ``xrepl_catalog_manager.cc``; documentation of
+logical replication, "Adding tables to a publication" and its limitations.
 """
 
 import logging
@@ -39,12 +41,15 @@ NOT_AT_ONCE = (
     "waltap.new.tables=snapshot asks for one, as does `waltap snapshot FILE %s`, or an execute-snapshot "
     "signal"
 )
+# From this release on a slot follows its publication immediately.
 FOLLOWS_AT_ONCE = 2026, 1
+# While a table waits, the server is asked for its time at this interval.
 ASK_S = 1.0
-"""So often the server is asked for its time, while a table waits."""
 
 NOW_SQL = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8"
 NEWEST_SQL = "SELECT max(oid::int8) FROM pg_class"
+# Returns schema, table, its OID, and the OID of its membership. The last is NULL where a
+# publication has all tables. A table that was removed and added again has a new one.
 MEMBERS_SQL = """
 SELECT t.schemaname::text, t.tablename::text, c.oid::int8,
        (SELECT max(r.oid::int8) FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
@@ -54,19 +59,18 @@ SELECT t.schemaname::text, t.tablename::text, c.oid::int8,
   JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
  WHERE t.pubname = ANY(%s)
 """
-"""Gives schema, table, its OID, and that of its membership, NULL where a publication has all tables: one
-that was taken out and put in again has another."""
 
 Place = tuple[str, str]
 
 
 class YugabytePublications(PublicationSet):
-    """A slot streams what the publication was when the slot was made, or refreshed last."""
+    """Manage publications that a slot follows with a delay."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         assert isinstance(self._properties, YugabyteProperties)
         self._own = self._properties
+        # Tables that join the publication of an existing slot; `begun` counts their time from then.
         self._late: set[Place] = set()
         self._asked_at: dict[Place, tuple[float, float]] = {}
         self._told: set[Place] = set()
@@ -76,10 +80,10 @@ class YugabytePublications(PublicationSet):
         return None  # a slot cannot be asked for its first change
 
     def memberships(self) -> dict[str, Membership]:
-        return {}  # nothing tells that a member was taken out and put in again
+        return {}  # the server has no evidence that a member was removed and added again
 
     def writers(self, table: str) -> frozenset[str]:
-        return frozenset()  # pg_locks may not be had; a table is read after the slot has followed
+        return frozenset()  # pg_locks may be unavailable; a table is read after the slot's refresh
 
     def coverage(self) -> PublicationCompleteness:
         return (
@@ -87,8 +91,10 @@ class YugabytePublications(PublicationSet):
         )  # a TRUNCATE is not streamed, and nothing tells what publications were
 
     def adds_tables(self) -> bool:
-        """Tell whether a table that is made meanwhile may be read, once the slot has followed: also one
-        that a publication of all tables has by itself."""
+        """Return whether a new table may be read after the slot's refresh.
+
+        That includes a table that a publication of all tables has by itself.
+        """
         modes = {"filtered", "all_tables"}
         return self._used and self._properties.publication_autocreate_mode in modes
 
@@ -119,7 +125,7 @@ class YugabytePublications(PublicationSet):
             ((newest,),) = self._catalogue.query(NEWEST_SQL)
             entry = msgspec.structs.replace(entry, made_at=now, newest=newest)
         known = dict(entry.streams)
-        if slot_created or not (known or entry.made_at):  # an entry from before times were kept
+        if slot_created or not (known or entry.made_at):  # the entry is older than stored times
             known = {mark: 0 for place, mark in members.items() if place not in self._late}
         self._keep(entry, {mark: known.get(mark, now) for mark in members.values()})
 
@@ -145,19 +151,22 @@ class YugabytePublications(PublicationSet):
         return left
 
     def _member_s(self, place: Place) -> float:
-        """Return for how many seconds the publication has a table. One of which nothing is kept, such as
-        what another process added, has just joined."""
+        """Return for how many seconds a table has been a member."""
         entry, mark = self._slot(), self._members().get(place)
         if entry is None or mark is None:
             return float("inf")
         known, now = dict(entry.streams), self._now()
+        # Without a stored time, another process added it; assume that it just joined.
         if mark not in known:
             known[mark] = now
             self._keep(entry, known)
         return (now - known[mark]) / 1e6
 
     def _refuse(self, places: Collection[Place]) -> None:
-        """Raises: TableTooLate, where one of these would make the slot unusable."""
+        """Refuse tables that would make the slot unusable.
+
+        Raises: TableTooLate.
+        """
         entry = self._slot() if places else None
         if entry is None or not entry.made_at:
             return
@@ -166,6 +175,7 @@ class YugabytePublications(PublicationSet):
             "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", (entry.name,)
         ):
             return
+        # A table that was created after the slot has a higher OID and may join at any time.
         there = {place: self._catalogue.table(*place) for place in places}
         old = sorted(
             ".".join(place)
@@ -185,6 +195,7 @@ class YugabytePublications(PublicationSet):
         if self._refresh is None:
             found = release(self._catalogue.query("SELECT version()")[0][0])
             parts = tuple(int(part) for part in (found or "0").split(".")[:2])
+            # A configured time wins over the release's.
             given = "publication_refresh_ms" in self._own.model_fields_set
             at_once = parts >= FOLLOWS_AT_ONCE and not given
             self._refresh = 0.0 if at_once else self._own.publication_refresh_ms / 1000
@@ -195,7 +206,10 @@ class YugabytePublications(PublicationSet):
         return int(now)
 
     def _members(self) -> dict[Place, str]:
-        """Return a mark of each table that the publication has, of another one under its name no more."""
+        """Return a mark of each published table.
+
+        A new table of the same name has another mark.
+        """
         name = self._properties.publication_name
         names = list(self.names or (name, name + INSERTS_SUFFIX))
         return {

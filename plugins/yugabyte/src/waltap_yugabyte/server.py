@@ -1,4 +1,4 @@
-"""Which server this is: by its version, as nothing else tells."""
+"""Recognition of YugabyteDB by its version, the only evidence."""
 
 import logging
 import re
@@ -18,14 +18,20 @@ RELEASE = re.compile(r"-YB-(\d+(?:\.\d+)*)-b(\d+)")
 
 
 def release(version: str) -> str | None:
-    """Return the release that a server's ``version()`` names ("2025.2.4.0"), None for another server's."""
+    """Return the release in a server's ``version()``, as "2025.2.4.0".
+
+    None means another server.
+    """
     found = RELEASE.search(version)
     return found[1] if found else None
 
 
 class YugabyteServer(ServerIdentity):
-    """Identifies a cluster by its database: there is no ``IDENTIFY_SYSTEM`` that means anything, and no
-    timeline. That a slot was made anew is told by its own identity (`Slot.identity`)."""
+    """Identify a cluster by its database.
+
+    ``IDENTIFY_SYSTEM`` has no useful answer, and there is no timeline. A new slot of the same name
+    is recognised by `Slot.identity`.
+    """
 
     def __init__(
         self,

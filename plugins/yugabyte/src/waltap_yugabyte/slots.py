@@ -1,7 +1,7 @@
-"""Slots of YugabyteDB: made by its words, read by its columns, never waited for.
+"""Replication slots of YugabyteDB.
 
-Source: yugabyte-db, ``repl_gram.y``, ``slotfuncs.c``, ``yb_virtual_wal_client.c``; Debezium's connector
-for YugabyteDB, ``PostgresReplicationConnection.java``.
+Source: yugabyte-db, ``repl_gram.y``, ``slotfuncs.c``, ``yb_virtual_wal_client.c``; Debezium's
+connector for YugabyteDB, ``PostgresReplicationConnection.java``.
 """
 
 import hashlib
@@ -27,35 +27,39 @@ __all__ = ["FIRST_LSN", "YugabyteSlots"]
 
 log = logging.getLogger(__name__)
 
+# First LSN of a new slot's stream; 1 is the snapshot's.
 FIRST_LSN = 2
-"""Where the stream of a new slot begins; 1 is the snapshot's."""
 UNSIGNED = 1 << 64
+# Answers of releases without ``ysql_enable_pg_export_snapshot``: their slots have a hybrid time
+# instead.
 NO_EXPORT = re.compile(
     "Exporting snapshot is not yet supported|cannot export or import snapshot when ", re.IGNORECASE
 )
-"""What releases without ``ysql_enable_pg_export_snapshot`` answer: their slots come with a hybrid time."""
 
 COLUMNS_SQL = """
 SELECT attname::text FROM pg_attribute
  WHERE attrelid = 'pg_replication_slots'::regclass AND attnum > 0 AND NOT attisdropped
 """
 LOCK_SQL = "SELECT pg_try_advisory_lock(%s)"
+# How long to wait for a lock before a warning: our last session may still be ending.
 QUIET_S = 2.0
-"""So long a lock is waited for without a word: our own last session may still have to end."""
 READER_SQL = """
 SELECT a.pid, a.application_name, coalesce(host(a.client_addr), 'the node''s own machine')
   FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
  WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
    AND (l.classid::int8 << 32) | l.objid::int8 = %s
 """
+# Columns that only some releases have.
 OWN = ("yb_stream_id", "yb_restart_commit_ht", "yb_lsn_type")
-"""Columns that only some releases have."""
 
 
 class YugabyteSlots(SlotAdmin):
-    """The slots of one database. A slot has no reader that could be named: ``active`` says that it was
-    read within minutes, and a second reader is not refused. So whoever reads one has an advisory lock of
-    its name, on the catalogue's connection, for as long as that lasts."""
+    """Manage the slots of one database.
+
+    The server cannot name a slot's reader: ``active`` only means a read within minutes, and a
+    second reader is not refused. So a reader holds an advisory lock of the slot's name on the
+    catalogue's connection.
+    """
 
     def __init__(
         self, catalogue: PostgresCatalogue, properties: PostgresProperties, version_num: int
@@ -79,6 +83,7 @@ class YugabyteSlots(SlotAdmin):
             self._columns = frozenset(name for (name,) in self.catalogue.query(COLUMNS_SQL))
         known = self._columns
         own = ", ".join(name if name in known else "NULL" for name in OWN)
+        # The name of this column differs between releases.
         expired = next((name for name in sorted(known) if "expired" in name), "NULL")
         rows = self.catalogue.query(
             "SELECT slot_name::text, plugin::text, database::text, restart_lsn::text,"
@@ -106,6 +111,7 @@ class YugabyteSlots(SlotAdmin):
             database=database or "",
             temporary=False,
             active_pid=None,
+            # Without an LSN the slot is at its first one.
             restart_lsn=parse_lsn(restart) if restart else FIRST_LSN,
             confirmed_flush_lsn=parse_lsn(confirmed) if confirmed else FIRST_LSN,
             wal_status="lost" if expired in (True, "t", "true") else "",
@@ -119,7 +125,7 @@ class YugabyteSlots(SlotAdmin):
         return None  # each node has its own
 
     def xmin(self, name: str) -> int | None:
-        return None  # a dummy there
+        return None  # the server reports a dummy
 
     def create(
         self,
@@ -137,6 +143,7 @@ class YugabyteSlots(SlotAdmin):
         except SourceError as error:
             if not self._exports or not NO_EXPORT.search(error.problem):
                 raise
+            # The release cannot export: create the slot without, and do not try again.
             self._exports = False
             made = super().create(session, name, plugin, two_phase=two_phase, waiting=waiting)
         slot = self.read(name)
@@ -145,7 +152,7 @@ class YugabyteSlots(SlotAdmin):
         return msgspec.structs.replace(made, snapshot=snapshot, identity=identity)
 
     def create_sql(self, name: str, plugin: str, *, two_phase: bool) -> str:
-        # a word that says what is the default is unknown to releases before it had another value
+        # Releases that know no other LSN type refuse the word SEQUENCE, so it is never sent.
         kind = " HYBRID_TIME" if self.own.slot_lsn_type == "HYBRID_TIME" else ""
         exports = " EXPORT_SNAPSHOT" if self._exports else ""
         return f'CREATE_REPLICATION_SLOT "{name}" LOGICAL {plugin}{kind}{exports}'
@@ -153,8 +160,8 @@ class YugabyteSlots(SlotAdmin):
     def start_sql(self, name: str, lsn: int, options: dict[str, str]) -> str:
         slot = self.read(name)
         if isinstance(slot, YugabyteSlot) and slot.hybrid and lsn > FIRST_LSN:
-            # what lies behind a commit may be the time of the next one, which is not to be skipped: the
-            # last transaction comes again, and is left out here
+            # The next commit may have the same time and must not be skipped. So the last
+            # transaction is sent again, and the reader drops it.
             lsn -= 1
         ranges = dict(zip(self.own.slot_names, self.own.ranges, strict=False))
         if name in ranges:
@@ -167,8 +174,11 @@ class YugabyteSlots(SlotAdmin):
         pause: Callable[[float], None],
         left_behind: Callable[[ReplicationSlot], bool] = lambda _slot: False,
     ) -> None:
-        """Take the lock of the slot's name; another process that has it is waited for as one that reads
-        the slot is elsewhere. Raises: SlotRead; what ``pause`` raises."""
+        """Acquire the lock of the slot's name.
+
+        Another process that has it is waited for, like a reader of a PostgreSQL slot. Raises:
+        SlotRead; exceptions of ``pause``.
+        """
         properties = self.properties
         patience = properties.slot_max_retries * properties.slot_retry_delay_ms / 1000
         begun, told = time.monotonic(), False
@@ -184,14 +194,17 @@ class YugabyteSlots(SlotAdmin):
             pause(min(POLL_S, patience - waited))
 
     def _take(self, name: str) -> bool:
-        """Tell whether the lock of a slot is ours, or there are no locks. Raises: SourceError."""
+        """Return whether this process may read a slot.
+
+        It may if it has the lock, or if the server has no locks. Raises: SourceError.
+        """
         if name in self._ours:
             return True
         try:
             ((taken,),) = self.catalogue.query(LOCK_SQL, (_lock(name),))
         except ConnectionLost:
             raise
-        except SourceError as error:  # before 2025.1, or by a flag: there are none
+        except SourceError as error:  # no locks before 2025.1, or by a flag
             log.info(
                 "slot %s: the cluster keeps no advisory locks (%s); a second process that reads the slot "
                 "is not noticed",
@@ -206,7 +219,7 @@ class YugabyteSlots(SlotAdmin):
     def _read_by(self, name: str) -> SlotRead:
         try:
             rows = self.catalogue.query(READER_SQL, (_lock(name),))
-        except SourceError:  # what pg_locks has of such locks, differs by release
+        except SourceError:  # pg_locks shows such locks only in some releases
             rows = []
         pid, application, address = rows[0] if rows else ("PID", "", "another node")
         reader = f"{application or 'a session'} from {address}, server process {pid}"
@@ -219,7 +232,7 @@ class YugabyteSlots(SlotAdmin):
         return False
 
     def end_reader(self, slot: ReplicationSlot) -> None:
-        """There is none that could be ended."""
+        """Do nothing: no reader can be ended."""
 
     def wait_notice(self, name: str) -> Callable[[float], None]:
         return lambda _seconds: None
@@ -232,15 +245,17 @@ class YugabyteSlots(SlotAdmin):
         return bool(dropped)
 
     def refuse_failover(self) -> None:
-        """Slots belong to the cluster."""
+        """Do nothing: slots belong to the cluster."""
 
 
 def _lock(name: str) -> int:
+    # Advisory locks have numbers of 64 bits; a hash of the name makes one.
     digest = hashlib.sha256(f"waltap slot {name}".encode()).digest()
     return int.from_bytes(digest[:8], "big", signed=True)
 
 
 class YugabyteSlot(ReplicationSlot, frozen=True, kw_only=True):
-    """A slot; ``hybrid``: its LSNs are commit times."""
+    """Describe a slot."""
 
+    # The slot's LSNs are commit times.
     hybrid: bool = False

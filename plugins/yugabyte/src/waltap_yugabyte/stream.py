@@ -1,7 +1,8 @@
-"""A stream whose positions count records, or are commit times, and whose keepalives say nothing.
+"""A stream whose positions count records or are commit times.
 
-Source: yugabyte-db, ``yb_virtual_wal_client.c`` (the flush pointer is 2^64-1; what a flushed LSN
-acknowledges); Debezium's connector for YugabyteDB, ``PostgresStreamingChangeEventSource.java``.
+Its keepalives carry no position. Source: yugabyte-db, ``yb_virtual_wal_client.c`` (the flush
+pointer is 2^64-1; the effect of a flushed LSN); Debezium's connector for YugabyteDB,
+``PostgresStreamingChangeEventSource.java``.
 """
 
 from bisect import bisect_left
@@ -12,22 +13,22 @@ from waltap_postgres.replication.stream import ReplicationStream
 
 __all__ = ["YugabyteStream"]
 
+# No slot's count is as high, and every commit time is higher.
 CLOCK = 1 << 32
-"""No slot counts so far; every commit time lies beyond."""
 
 
 class YugabyteStream(ReplicationStream):
-    """Says how far the server has come by the commits that it sent, and acknowledges commits.
+    """Report the server's progress by its commits, and acknowledge commits.
 
-    Where LSNs count, the end of a commit acknowledges it and nothing behind it. Where they are times, two
-    transactions may have one: what is acknowledged is the last time before that which is durable, so that
-    nothing that is still to come is acknowledged with it.
+    Where LSNs are counts, the end of a commit acknowledges that commit and nothing after it. Where
+    they are times, two transactions may have the same one.
     """
 
     def __init__(self, *arguments: Any, confirmed: int, position: int = 0, **options: Any) -> None:
+        # Commit times that were received and not yet acknowledged.
         self._times: list[int] = []
         if max(confirmed, position) > CLOCK:
-            # of a time only those before it are sure to have come whole: nothing is confirmed with it yet
+            # Only earlier times have certainly arrived completely, so this one confirms nothing yet.
             confirmed = position = 0
         super().__init__(*arguments, confirmed=confirmed, position=position, **options)
 
@@ -44,6 +45,8 @@ class YugabyteStream(ReplicationStream):
         if end_lsn <= CLOCK:
             super().confirm(end_lsn)
             return
+        # Acknowledge the last time before the durable one: another transaction with the durable
+        # time may still come.
         before = bisect_left(self._times, end_lsn - 1)
         if before:
             sure = self._times[before - 1]

@@ -1,7 +1,7 @@
-"""Transforms of records that take ``{"value", "set"}`` cells apart, as Debezium's for YugabyteDB do.
+"""Transforms that unwrap ``{"value", "set"}`` cells of records.
 
-Source: Debezium's connector for YugabyteDB, ``transforms/yugabytedb/PGCompatible.java`` and
-``YBExtractNewRecordState.java``.
+They match Debezium's for YugabyteDB. Source: Debezium's connector for YugabyteDB,
+``transforms/yugabytedb/PGCompatible.java`` and ``YBExtractNewRecordState.java``.
 """
 
 from collections.abc import Callable
@@ -23,25 +23,28 @@ __all__ = ["TRANSFORMS", "PgCompatible", "YbExtractNewRecordState"]
 Convert = Callable[[Any], Any]
 PACKAGE = "io.debezium.connector.postgresql.transforms"
 CELL = ("value", "set")
+# Each set of unsent columns makes a schema; the limit bounds their memory.
 SHAPES_KEPT = 1000
 
 
 class _FlatSchema(msgspec.Struct, frozen=True):
-    """A schema without cells, and what makes its values of those that have them."""
+    """Pair a schema without cells with the conversion of its values."""
 
     schema: Schema
     convert: Convert
 
 
 class PgCompatible:
-    """Puts the value of each cell in its place, in keys and values, at any depth; a cell that is null, as
-    one that holds NULL, becomes null."""
+    """Replace each cell by its value, in keys and values, at any depth.
+
+    A null cell becomes null, as does a cell with NULL.
+    """
 
     def __init__(self) -> None:
         self._flat = SchemaMemory(_flattened)
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return what ``records`` become."""
+        """Return the transformed ``records``."""
         return [self._made(record) for record in records]
 
     def _made(self, record: ConnectRecord) -> ConnectRecord:
@@ -83,8 +86,11 @@ def _flattened(schema: Schema) -> _FlatSchema:
 
 
 class YbExtractNewRecordState:
-    """Puts the row in the place of the event, its values in the place of their cells, and leaves out the
-    columns that were not sent: from the schema, too, which so differs from record to record."""
+    """Replace the event by its row, and cells by their values.
+
+    Columns that were not sent are removed, from the schema as well. The schema therefore differs
+    between records.
+    """
 
     def __init__(self, properties: ExtractNewRecordStateProperties) -> None:
         self._unwrap = ExtractNewRecordState(properties)
@@ -92,7 +98,10 @@ class YbExtractNewRecordState:
         self._left: dict[tuple[int, tuple[str, ...]], tuple[Schema, Schema]] = {}
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return what ``records`` become. Raises: RecordUnfit."""
+        """Return the transformed ``records``.
+
+        Raises: RecordUnfit.
+        """
         return self._flat([self._sent(record) for record in self._unwrap(records)])
 
     def _sent(self, record: ConnectRecord) -> ConnectRecord:
@@ -111,8 +120,9 @@ class YbExtractNewRecordState:
         return msgspec.structs.replace(record, value_schema=made, value=left)
 
     def _without(self, schema: Schema, missing: tuple[str, ...]) -> Schema:
-        """Return ``schema`` without these fields: one object for the same of both."""
+        """Return ``schema`` without these fields."""
         place = id(schema), missing
+        # The same schema and fields must give one object.
         entry = self._left.get(place)
         if entry is None:
             if len(self._left) >= SHAPES_KEPT:
@@ -126,6 +136,7 @@ def _aliases(java: str) -> tuple[str, ...]:
     return (f"{PACKAGE}.yugabytedb.{java}", f"{PACKAGE}.{java}", java)
 
 
+# Result of ``register_transforms``.
 TRANSFORMS = (
     RecordTransformSpec(
         name="pg-compatible",
@@ -141,4 +152,3 @@ TRANSFORMS = (
         factory=lambda properties, _context: YbExtractNewRecordState(properties),
     ),
 )
-"""What ``register_transforms`` gives."""
