@@ -1,4 +1,4 @@
-"""What a pipeline captures: selection, names of topics, transforms of columns."""
+"""Select the tables, topics and column transforms of a pipeline."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,7 @@
-"""What a pipeline captures, compiled: asked per table, per relation version, never per row."""
+"""The compiled rules of a pipeline's capture.
+
+Stages ask them per table and per relation version, never per row.
+"""
 
 import re
 from collections.abc import Callable, Sequence
@@ -15,8 +18,8 @@ from waltap.mapping.type_mapping import TypeOptions
 __all__ = ["CaptureProperties", "CaptureRules"]
 
 _BUILTIN_SCHEMAS = re.compile(r"pg_catalog|information_schema|pg_toast.*|pg_temp.*", re.IGNORECASE)
+# Tables whose answer is cached. A database may create tables without end.
 ANSWERS_KEPT = 20_000
-"""Tables for which it is remembered whether they are captured."""
 
 _BUILTIN_TABLES = frozenset({"spatial_ref_sys"})
 
@@ -26,7 +29,10 @@ def _always(_name: str) -> bool:
 
 
 def _listed(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str], bool]:
-    """Return the test of an include list, else of an exclude list, else one that lets all pass."""
+    """Return the test of an include list, else of an exclude list.
+
+    Without lists every name passes.
+    """
     if include:
         return NameMatcher(include)
     if exclude:
@@ -36,18 +42,18 @@ def _listed(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str], b
 
 
 class CaptureRules:
-    """Which tables, columns, keys and messages events are made of, and what they are called.
-
-    ``properties`` are those it was made from; ``types`` the modes of the type table;
-    ``skipped`` the operations without events; ``schema_name`` and ``field_name`` adjust names.
-    """
+    """Select and name the tables, columns, keys and messages of events."""
 
     def __init__(self, properties: CaptureProperties, naming: TopicNaming | None = None) -> None:
-        """Compile ``properties``. ``naming`` is what the factory of a topic naming strategy gave;
-        without it topics are called prefix.schema.table.
+        """Compile ``properties``.
+
+        ``naming`` is the result of a topic naming strategy's factory. Without it topics are
+        called prefix.schema.table.
         """
         self.properties = properties
+        # The modes of the type table.
         self.types = _type_options(properties)
+        # Operations without events; "none" is a word for the empty list.
         self.skipped = frozenset(properties.skipped_operations) - {"none"}
         self.schema_name = schema_namer(properties.schema_name_adjustment)
         self.field_name = field_namer(properties.field_name_adjustment)
@@ -66,16 +72,18 @@ class CaptureRules:
     # --- what is captured -------------------------------------------------------------------------
 
     def captures(self, schema: str, table: str) -> bool:
-        """Tell whether changes of the table become events; answers are kept."""
+        """Return whether changes of the table become events."""
         key = (schema, table)
         known = self._known.get(key)
         if known is None:
+            # A decision costs a few regular expressions; forgetting all is rare.
             if len(self._known) >= ANSWERS_KEPT:
                 self._known.clear()
             known = self._known[key] = self._decide(schema, table)
         return known
 
     def _decide(self, schema: str, table: str) -> bool:
+        # The engine needs signals, whatever the lists say.
         if (schema, table) == self.signal_table:
             return True
         if self.properties.ignore_builtin and (
@@ -85,7 +93,7 @@ class CaptureRules:
         return self._schema(schema) and self._table(f"{schema}.{table}")
 
     def columns(self, relation: Relation) -> tuple[int, ...]:
-        """Return the indexes of the columns that event values of ``relation`` have, in order."""
+        """Return the indexes of the columns that event values have, in order."""
         if self._column is _always:
             return tuple(range(len(relation.columns)))
         return tuple(
@@ -95,13 +103,14 @@ class CaptureRules:
         )
 
     def keys(self, relation: Relation) -> tuple[int, ...]:
-        """Return the indexes of the key columns of ``relation``, in key order; () without key."""
+        """Return the indexes of the key columns, in key order; () without key."""
         names = {column.name: index for index, column in enumerate(relation.columns)}
         found: list[int] = []
         for pattern in self._keys:
             for name, index in names.items():
                 if index not in found and pattern.fullmatch(f"{relation.name}.{name}"):
                     found.append(index)
+        # `message.key.columns` replaces the primary key only where it names a column.
         if not found:
             found = [names[name] for name in relation.primary_key or () if name in names]
         return tuple(found)
@@ -109,11 +118,11 @@ class CaptureRules:
     def transform(
         self, relation: Relation, column: Column, kind: ConnectKind, *, listed: bool = False
     ) -> ColumnTransform | None:
-        """Return what happens to values of ``column``, or None."""
+        """Return the transform of values of ``column``, or None."""
         return self._transforms.column(relation.name, column, kind, listed=listed)
 
     def meant_to_hide(self, relation: Relation, column: Column) -> bool:
-        """Tell whether a property of masks or truncations is for ``column``."""
+        """Return whether a mask or truncation is configured for ``column``."""
         return self._transforms.meant(relation.name, column.name)
 
     # --- what things are called -------------------------------------------------------------------
@@ -123,12 +132,16 @@ class CaptureRules:
         return self._naming(schema, table)
 
     def unrenamed(self, schema: str, table: str) -> tuple[str, ...]:
-        """Return what the naming strategy's patterns are matched with, () where it has none."""
+        """Return the names that the naming strategy's patterns match.
+
+        () means that the strategy has no patterns.
+        """
+        # Optional for strategies of plugins, as is `key_field`.
         names = getattr(self._naming, "unrenamed", None)
         return () if names is None else names(schema, table)
 
     def key_field(self, schema: str, table: str) -> tuple[str, str] | None:
-        """Return the (name, value) that the naming strategy adds to keys of the table, or None."""
+        """Return the (name, value) that the strategy adds to keys, or None."""
         extra = getattr(self._naming, "key_field", None)
         return None if extra is None else extra(schema, table)
 
@@ -150,7 +163,8 @@ class CaptureRules:
 
     @property
     def message_topic(self) -> str:
-        """Return the topic of logical messages; its dot is not the delimiter."""
+        """Return the topic of logical messages."""
+        # The dot is fixed: `topic.delimiter` does not replace it.
         return f"{self.properties.topic_prefix}.message"
 
 
@@ -171,6 +185,7 @@ def _type_options(properties: CaptureProperties) -> TypeOptions:
         ),
         event_converting_failure_handling_mode=(
             "fail"
+            # A dead letter begins with an error, which the engine catches.
             if properties.event_converting_failure == "dead_letter"
             else properties.event_converting_failure
         ),
@@ -184,7 +199,10 @@ def _type_options(properties: CaptureProperties) -> TypeOptions:
 
 
 def _key_patterns(text: str) -> list[re.Pattern[str]]:
-    """Return one pattern of schema.table.column per column that ``message.key.columns`` names."""
+    """Return a pattern of schema.table.column for each configured key column.
+
+    ``text`` is ``message.key.columns``.
+    """
     out = []
     for entry in text.split(";"):
         match = KEY_ENTRY.fullmatch(entry)

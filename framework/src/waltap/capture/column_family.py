@@ -1,4 +1,4 @@
-"""Families of properties whose names carry a parameter and whose values are patterns of columns."""
+"""Families of properties: parameters in the name, column patterns as value."""
 
 import hashlib
 import re
@@ -14,12 +14,16 @@ _PYTHON_NAMES = {"SHA": "sha1", "SHA-1": "sha1"}
 
 def split_patterns(text: str) -> tuple[str, ...]:
     """Split a comma list of patterns; an escaped comma is part of one."""
+    # NUL holds the place of an escaped comma: no name of PostgreSQL contains it.
     parts = (part.replace("\0", ",").strip() for part in text.replace("\\,", "\0").split(","))
     return tuple(part for part in parts if part)
 
 
 def check_family(name: str, patterns: str) -> None:
-    """Check one property of the families. Raises: ValueError saying what is wrong with it."""
+    """Check one property of the families.
+
+    Raises ValueError with the reason.
+    """
     try:
         NameMatcher(split_patterns(patterns))
         hashed = HASH.fullmatch(name)
@@ -39,11 +43,15 @@ def number_in(name: str) -> str:
 
 
 def digest_name(algorithm: str) -> str:
-    """Return hashlib's name of a JCA algorithm. Raises: ValueError when there is none."""
+    """Return hashlib's name of a JCA algorithm.
+
+    Raises ValueError when there is none.
+    """
     name = _PYTHON_NAMES.get(algorithm.upper())
     if name is None:
         plain = algorithm.lower().replace("/", "_")
         name = plain.replace("-", "_") if plain.startswith("sha3") else plain.replace("-", "")
+    # A shake digest has no fixed length, so it cannot be used without one.
     if name not in hashlib.algorithms_available or name.startswith("shake"):
         raise ValueError(f"unknown hash algorithm {algorithm}; SHA-256 is a good one")
     return name

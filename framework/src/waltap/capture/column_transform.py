@@ -1,8 +1,8 @@
-"""Column transforms: truncation, masks and hashes of values, and source types in schemas.
+"""Column transforms: truncation, masks, hashes, and source types in schemas.
 
-Debezium's rules, with one difference that is meant: there, a column that matches both a
-``propagate.source.type`` list and a hash mask is not masked, because the first match wins and
-propagation comes first. Here masking is never lost: such a column gets both.
+The rules are Debezium's, with one intended difference. There a column that matches both a
+``propagate.source.type`` list and a hash mask is not masked: the first match wins, and
+propagation comes first. Here such a column gets both, because a mask must never be lost.
 
 Source: Debezium's documentation of ``column.truncate.to.length.chars``,
 ``column.mask.with.length.chars``, ``column.mask.hash.hashAlgorithm.with.salt.salt``, and of the
@@ -25,36 +25,38 @@ if TYPE_CHECKING:
 
 __all__ = ["ColumnTransform", "ColumnTransforms", "java_serialised", "truncated"]
 
+# Java's largest int, the driver's length of a type without one.
 UNLIMITED = 2147483647
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnTransform:
-    """What happens to one column of event values.
+    """Change the values and the schema of one column of events."""
 
-    ``parameters`` are added to its schema. ``value`` turns a Connect value (None for null) into
-    the one that is written; None: values stay. ``constant`` is True when the value does not matter.
-    ``hides``: the values are not for consumers as they are.
-    """
-
+    # Added to the column's schema.
     parameters: tuple[tuple[str, str], ...] = ()
+    # Connect value (None for null) → the value to write; None: values stay.
     value: Callable[[object], object] | None = None
+    # The result is the same for every value.
     constant: bool = False
+    # Consumers must not see the values as they are.
     hides: bool = False
 
 
 def truncated(text: str, units: int) -> str:
-    """Return the first ``units`` UTF-16 units of ``text``; a surrogate pair may be cut in half."""
+    """Return the first ``units`` UTF-16 units of ``text``."""
+    # A character has at most two units.
     if len(text) <= units // 2:
         return text
     data = text.encode("utf-16-le", "surrogatepass")
     if len(data) <= 2 * units:
         return text
+    # Java counts units, so it may cut a surrogate pair in half.
     return data[: 2 * units].decode("utf-16-le", "surrogatepass")
 
 
 def java_serialised(text: str) -> bytes:
-    """Return what Java's ObjectOutputStream writes for the String ``text``."""
+    """Return the bytes of Java's ObjectOutputStream for the String ``text``."""
     if text.isascii() and "\0" not in text:
         data = text.encode()
     else:
@@ -62,13 +64,18 @@ def java_serialised(text: str) -> bytes:
         data = b"".join(
             _modified_utf8((units[at] << 8) | units[at + 1]) for at in range(0, len(units), 2)
         )
+    # Magic number, version 5, and TC_STRING with a length of 16 bits.
     if len(data) < 0x10000:
         return b"\xac\xed\x00\x05\x74" + len(data).to_bytes(2, "big") + data
+    # TC_LONGSTRING, with a length of 64 bits.
     return b"\xac\xed\x00\x05\x7c" + len(data).to_bytes(8, "big") + data
 
 
 def _modified_utf8(unit: int) -> bytes:
-    """Return one UTF-16 unit in modified UTF-8: NUL takes two bytes, surrogates three each."""
+    """Return one UTF-16 unit in modified UTF-8.
+
+    NUL takes two bytes, surrogates three each.
+    """
     if 0 < unit < 0x80:
         return bytes((unit,))
     if unit < 0x800:
@@ -88,12 +95,14 @@ def _truncate(units: int) -> Callable[[object], object]:
 
 
 def _hash(algorithm: str, salt: bytes, *, java: bool, length: int) -> Callable[[object], object]:
+    # The salt is hashed once; each value continues from a copy.
     salted = hashlib.new(algorithm, salt, usedforsecurity=False)
 
     def transform(value: object) -> object:
         if not isinstance(value, str):
             return None
         digest = salted.copy()
+        # Debezium's first version hashes the serialised String, `v2` its UTF-8 bytes.
         digest.update(java_serialised(value) if java else value.encode("utf-8", "replace"))
         return digest.hexdigest()[:length]
 
@@ -102,7 +111,7 @@ def _hash(algorithm: str, salt: bytes, *, java: bool, length: int) -> Callable[[
 
 @dataclass(frozen=True, slots=True)
 class _ColumnRule:
-    """One property of the families: which columns, and what is made of a column."""
+    """Match columns by one property, and build their transforms."""
 
     matches: NameMatcher
     build: Callable[[Column, SourceType], ColumnTransform | None]
@@ -112,14 +121,18 @@ class _ColumnRule:
 
 @dataclass(slots=True)
 class ColumnTransforms:
-    """The transforms of a configuration, looked up once per column of a relation version."""
+    """Hold the transforms of a configuration.
+
+    They are looked up once per column of a relation version.
+    """
 
     rules: list[_ColumnRule] = field(default_factory=list)
 
     @classmethod
     def of(cls, properties: "CaptureProperties") -> "ColumnTransforms":
-        """Compile the transforms that ``properties`` ask for."""
+        """Compile the transforms that ``properties`` configure."""
         out = cls()
+        # The order is Debezium's: the first match wins.
         for name, patterns in properties.column_truncate.items():
             out._add(patterns, _truncation(int(number_in(name))))
         for name, patterns in properties.column_mask.items():
@@ -146,10 +159,10 @@ class ColumnTransforms:
     def column(
         self, table: str, column: Column, kind: ConnectKind, *, listed: bool = False
     ) -> ColumnTransform | None:
-        """Return what happens to ``column`` of ``table`` (schema.table), or None.
+        """Return the transform of ``column`` of ``table`` (schema.table), or None.
 
-        ``kind`` is its Connect kind: transforms of text leave columns of other kinds alone. ``listed``:
-        its type is called as the driver lists it (`listed_name`).
+        ``kind`` is its Connect kind: transforms of text leave columns of other kinds alone.
+        ``listed`` names its type as the driver lists it (`listed_name`).
         """
         if not self.rules:
             return None
@@ -164,6 +177,7 @@ class ColumnTransforms:
                 found = transform
                 if not rule.propagates:
                     break
+            # Propagation came first; the mask must not be lost.
             elif not rule.propagates and transform is not None:  # never lose a mask
                 found = ColumnTransform(
                     parameters=found.parameters + transform.parameters,
@@ -172,12 +186,16 @@ class ColumnTransforms:
                     hides=transform.hides,
                 )
                 break
+        # Only strings and bytes can be truncated or masked.
         if found is not None and found.value is not None and kind not in _TRANSFORMED:
             return ColumnTransform(parameters=found.parameters)
         return found
 
     def meant(self, table: str, column: str) -> bool:
-        """Tell whether a mask, hash or truncation is for ``column``, whatever can be done to its type."""
+        """Return whether a mask, hash or truncation is configured for ``column``.
+
+        The column's type does not matter.
+        """
         name = f"{table}.{column}"
         return any(not rule.propagates and rule.matches(name) for rule in self.rules)
 
@@ -187,6 +205,7 @@ _TRANSFORMED = (ConnectKind.STRING, ConnectKind.BYTES)
 
 def _truncation(units: int) -> Callable[[Column, SourceType], ColumnTransform | None]:
     def build(_column: Column, source: SourceType) -> ColumnTransform | None:
+        # The declared length is short enough: no value can be longer.
         if source.length is not None and source.length <= units:
             return ColumnTransform(hides=True)
         return ColumnTransform(

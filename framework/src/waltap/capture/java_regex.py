@@ -1,7 +1,7 @@
-"""Regular expressions as Debezium's configurations write them: Java's, read by Python's ``re``.
+"""Compile Java's regular expressions of Debezium's settings for Python.
 
-Lists match whole names, case-insensitively (ASCII letters only, as Java does without UNICODE_CASE).
-What Python writes in another way is translated; what it cannot express is an error, never a guess.
+Lists match complete names, case-insensitively. Syntax that Python writes in another way is
+translated. Syntax that Python cannot express is an error, never a guess.
 """
 
 import re
@@ -32,30 +32,34 @@ _ESCAPE = re.compile(r"\\(.)|\$(\d)|\$\{([A-Za-z]\w*)\}|\\", re.DOTALL)
 def java_pattern(text: str, *, ignore_case: bool = True) -> re.Pattern[str]:
     """Compile the Java pattern ``text``; use it with ``fullmatch``.
 
-    Raises: ValueError saying what is wrong with it.
+    Raises ValueError with the reason.
     """
     try:
         with warnings.catch_warnings():
-            # it warns of sets that may mean something else one day; those that do in Java are refused
+            # Python warns of sets whose meaning may change; those that differ in Java are
+            # refused.
             warnings.simplefilter("ignore", FutureWarning)
             return re.compile(
-                python_syntax(text), re.ASCII | (re.IGNORECASE if ignore_case else re.NOFLAG)
+                # Java ignores the case of ASCII letters only, without UNICODE_CASE.
+                python_syntax(text),
+                re.ASCII | (re.IGNORECASE if ignore_case else re.NOFLAG),
             )
     except (re.error, OverflowError, RecursionError, ValueError) as cause:
         raise ValueError(f"not a regular expression: {text!r}: {cause}") from cause
 
 
 def python_syntax(text: str) -> str:
-    """Return the Java pattern ``text`` as Python writes it, as far as the two differ.
+    """Return the Java pattern ``text`` in Python's syntax.
 
-    Raises: ValueError for a union (``[a[bc]]``) or an intersection (``[a-z&&[^b]]``) of sets, which
-    Python lacks.
+    Raises ValueError for a union (``[a[bc]]``) or an intersection (``[a-z&&[^b]]``) of sets,
+    which Python lacks.
     """
     translated = _QUOTED.sub(lambda match: re.escape(match[1]), text)
     translated = _NAMED_GROUP.sub("(?P<", translated)
     for members in _SET.finditer(translated):
         if members["members"] and _SET_OF_SETS.match(members["members"]):
             raise ValueError("sets inside sets and && are not known here: write them as one set")
+    # Java's \z is Python's \Z: the very end, after a final newline.
     return _PROPERTY.sub(_posix_class, translated).replace(r"\z", r"\Z")
 
 
@@ -72,9 +76,9 @@ def _posix_class(match: re.Match[str]) -> str:
 
 
 def java_replacement(text: str, pattern: re.Pattern[str]) -> str:
-    """Translate a Java replacement (``$1``, ``${name}``) to one for ``Match.expand``.
+    """Translate a Java replacement (``$1``, ``${name}``) for ``Match.expand``.
 
-    Raises: ValueError for a lone backslash or dollar sign, or a group that ``pattern`` lacks.
+    Raises ValueError for a lone backslash or dollar sign, or a group that ``pattern`` lacks.
     """
     out: list[str] = []
     at = 0
@@ -104,6 +108,7 @@ def java_replacement(text: str, pattern: re.Pattern[str]) -> str:
         at = match.end()
     template = "".join(out)
     try:
+        # A missing group raises here, at the start, and not at the first match.
         pattern.sub(template, "")
     except (re.error, IndexError) as cause:
         raise ValueError(f"not a replacement: {text!r}: {cause}") from cause
@@ -115,16 +120,19 @@ def _digit(letter: str) -> bool:
 
 
 class NameMatcher:
-    """Tells whether a name fully matches any of some patterns; without patterns nothing matches."""
+    """Match names fully against patterns; without patterns nothing matches."""
 
     __slots__ = ("_patterns",)
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        """Compile ``patterns``. Raises: ValueError naming the bad one."""
+        """Compile ``patterns``.
+
+        Raises ValueError with the bad one.
+        """
         self._patterns = tuple(java_pattern(pattern) for pattern in patterns)
 
     def __call__(self, name: str) -> bool:
-        """Tell whether any pattern matches all of ``name``."""
+        """Return whether any pattern matches all of ``name``."""
         return any(pattern.fullmatch(name) for pattern in self._patterns)
 
     def __bool__(self) -> bool:

@@ -1,4 +1,4 @@
-"""Debezium's topic naming strategies, as a profile names them."""
+"""Debezium's topic naming strategies, by the names that profiles use."""
 
 from collections.abc import Callable
 
@@ -12,10 +12,12 @@ __all__ = ["TOPIC_NAMING"]
 def _spec(
     name: str, cls: str, summary: str, factory: Callable[..., TopicNaming]
 ) -> TopicNamingSpec:
+    # Profiles of Debezium name the Java class.
     aliases = (f"io.debezium.schema.{cls}", cls)
     return TopicNamingSpec(name=name, summary=summary, aliases=aliases, factory=factory)
 
 
+# The strategies of the framework; the first is the default.
 TOPIC_NAMING = (
     _spec(
         "schema",
@@ -54,4 +56,3 @@ TOPIC_NAMING = (
         regex(without_schema),
     ),
 )
-"""The strategies of the framework; the first is the default."""

@@ -1,4 +1,4 @@
-"""Every property that decides which events there are and what they look like; Debezium's names.
+"""The properties that select and shape events, under Debezium's names.
 
 Source: Debezium's PostgreSQL connector documentation, "Connector configuration properties".
 """
@@ -18,8 +18,8 @@ __all__ = ["KEY_ENTRY", "CaptureProperties"]
 
 Adjustment = Literal["none", "avro", "avro_unicode"]
 
+# One entry of `message.key.columns`: table pattern, columns.
 KEY_ENTRY = re.compile(r"\s*([^:]+):([^:,]+(?:,[^:,]+)*)\s*")
-"""One entry of ``message.key.columns``: table pattern, columns."""
 
 HASH = r"([^.]+)\.with\.salt\.(.+)"
 _PAIRS = (
@@ -35,7 +35,7 @@ def _check_patterns(patterns: Iterable[str]) -> None:
 
 
 class CaptureProperties(Properties):
-    """Which tables and columns are captured, and the shape of their events."""
+    """Select the captured tables and columns, and shape their events."""
 
     topic_prefix: str = declare(
         "topic.prefix",
@@ -482,6 +482,7 @@ class CaptureProperties(Properties):
     )
     @classmethod
     def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        # A bad pattern must fail when the profile is read, not at the first table.
         _check_patterns(value)
         return value
 
@@ -540,9 +541,10 @@ class CaptureProperties(Properties):
 
     @property
     def signal_table(self) -> tuple[str, str] | None:
-        """Return (schema, table) of the signal table, None when there is none."""
+        """Return (schema, table) of the signal table, or None."""
         if self.signal_data_collection is None:
             return None
+        # Debezium's form for some databases has the database first.
         schema, table = name_parts(self.signal_data_collection)[-2:]
         return schema, table
 

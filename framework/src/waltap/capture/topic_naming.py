@@ -1,9 +1,9 @@
-"""Topic naming strategies: from (schema, table) to the topic of a table's records.
+"""Topic naming strategies: from (schema, table) to the topic of its records.
 
-Debezium's six classes, by a short name and by class name. A strategy's factory gets the strategy's
-own properties, or the pipeline's `CaptureProperties` when its spec declares none, as ours do. What
-it returns is called once per relation version; it may also have ``key_field(schema, table)``, which
-gives (field name, value) to append to keys, or None.
+Debezium's six classes are known by a short name and by class name. A strategy's factory gets the
+strategy's own properties, or the pipeline's `CaptureProperties` when its spec declares none. The
+engine calls the returned function once per relation version. The function may also have
+``key_field(schema, table)``, which returns (field name, value) to append to keys, or None.
 """
 
 from collections.abc import Callable
@@ -34,13 +34,13 @@ def joined(delimiter: str, *parts: str) -> str:
 
 
 def with_schema(properties: "CaptureProperties") -> TopicNaming:
-    """Return ``prefix.schema.table``."""
+    """Return a function for ``prefix.schema.table``."""
     prefix, delimiter = properties.topic_prefix, properties.topic_delimiter
     return lambda schema, table: joined(delimiter, prefix, schema, table)
 
 
 def without_schema(properties: "CaptureProperties") -> TopicNaming:
-    """Return ``prefix.table``."""
+    """Return a function for ``prefix.table``."""
     prefix, delimiter = properties.topic_prefix, properties.topic_delimiter
     return lambda _schema, table: joined(delimiter, prefix, table)
 
@@ -48,7 +48,7 @@ def without_schema(properties: "CaptureProperties") -> TopicNaming:
 def sanitising(
     raw: "Callable[[CaptureProperties], TopicNaming]", sanitise: Callable[[str], str]
 ) -> "Callable[[CaptureProperties], TopicNaming]":
-    """Return ``raw``, its topics made fit for Kafka by ``sanitise``."""
+    """Return ``raw`` with topics that ``sanitise`` made valid for Kafka."""
 
     def factory(properties: "CaptureProperties") -> TopicNaming:
         name = raw(properties)
@@ -58,17 +58,21 @@ def sanitising(
 
 
 class RegexTopicNaming:
-    """Renames topics that ``topic.regex`` fully matches to ``topic.replacement``.
+    """Rename topics that ``topic.regex`` fully matches.
 
-    Several tables may then share a topic; unless ``topic.key.enforce.uniqueness`` is off, keys get
-    a further field that tells them apart.
+    Several tables may then share a topic. Unless ``topic.key.enforce.uniqueness`` is off, keys
+    get a further field that identifies the table.
     """
 
     def __init__(self, raw: TopicNaming, properties: "CaptureProperties") -> None:
-        """Compile the patterns. Raises: ValueError naming the property that is wrong or missing."""
+        """Compile the patterns.
+
+        Raises ValueError with the property that is wrong or missing.
+        """
         if not properties.topic_regex or not properties.topic_replacement:
             raise ValueError("topic.regex and topic.replacement are required by this strategy")
         self._raw = raw
+        # Debezium ignores case in lists, but not in these patterns.
         self._regex = java_pattern(properties.topic_regex, ignore_case=False)
         self._replacement = java_replacement(properties.topic_replacement, self._regex)
         self._field = (
@@ -89,15 +93,19 @@ class RegexTopicNaming:
         """Return the topic of a table's records."""
         topic = sanitised_topic(self._raw(schema, table))
         match = self._regex.fullmatch(topic)
+        # An empty name is no topic, so the original one stays.
         return (match.expand(self._replacement) or topic) if match else topic
 
     def unrenamed(self, schema: str, table: str) -> tuple[str, ...]:
-        """Return what the patterns are matched with: the topic before them, and its name as it is."""
+        """Return the names that the patterns match.
+
+        They are the sanitised topic, for `topic.regex`, and the raw one, for the key field.
+        """
         raw = self._raw(schema, table)
         return sanitised_topic(raw), raw
 
     def key_field(self, schema: str, table: str) -> tuple[str, str] | None:
-        """Return the field that keys of the table get, with its value; None when they get none."""
+        """Return the field and value that keys of the table get, or None."""
         if self._field is None:
             return None
         name = self._raw(schema, table)
@@ -108,5 +116,5 @@ class RegexTopicNaming:
 def regex(
     raw: "Callable[[CaptureProperties], TopicNaming]",
 ) -> "Callable[[CaptureProperties], TopicNaming]":
-    """Return ``raw``, its topics renamed as ``topic.regex`` says."""
+    """Return ``raw`` with topics renamed by ``topic.regex``."""
     return lambda properties: RegexTopicNaming(raw(properties), properties)

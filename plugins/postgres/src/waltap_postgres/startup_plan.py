@@ -1,4 +1,7 @@
-"""How a start goes on: decided from offset, slot, server and snapshot mode, before anything is made."""
+"""Plan a start from offset, slot, server and snapshot mode.
+
+The plan is complete before the connector creates anything on the server.
+"""
 
 import logging
 from collections.abc import Callable
@@ -42,46 +45,55 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
+# These errors say that WAL is lost while the server's history continued. After any other error
+# offset and server have unrelated positions, and only a new snapshot helps.
 REPAIRED = (SlotMissing, SlotInvalidated, PositionGap, PublicationDropped)
-"""What tells that WAL is gone while the server's history went on; else positions of the two mean nothing
-to each other, and only a new snapshot helps."""
 
 Query = Callable[..., list[tuple[object, ...]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupPlan:
-    """What a start will do.
-
-    ``slot`` is the slot to go on with, or to replace when ``anew``; None: there is none yet.
-    ``lost`` is why streaming cannot go on from the stored offset; ``recovers``: a new snapshot fixes it.
-    ``adopts``: the slot is another's, and is taken over by consent. ``begun``: this run began to make
-    it, and the link broke before the answer came, or before the offset was stored. ``resumes``: the
-    snapshot that has begun goes on. ``offset`` is the stored one where it still counts. ``known`` is what
-    the snapshot mode decided by.
-    """
+    """Describe the steps of a start."""
 
     snapshot: bool
     stream: bool
+    # The slot to read, or to replace when `anew`; None: there is none yet.
     slot: ReplicationSlot | None
+    # The stored offset, where it is still valid.
     offset: Offset | None
+    # The facts by which the snapshot mode decided.
     known: SnapshotFacts
+    # Create the slot, also in place of `slot`.
     anew: bool = False
+    # The reason why streaming cannot continue from the stored offset.
     lost: SourceError | OffsetError | None = None
+    # A new snapshot repairs `lost`.
     recovers: bool = False
+    # The slot belongs to another pipeline, and this one takes it over with the operator's
+    # consent.
     adopts: bool = False
+    # This run began to create the slot, and the connection broke before the answer came, or
+    # before the offset was stored.
     begun: bool = False
+    # The interrupted snapshot continues.
     resumes: bool = False
 
     @property
     def exports(self) -> bool:
-        """Tell whether a new slot is made, whose exported snapshot rows are read in."""
+        """Return whether a new slot is made that exports a snapshot.
+
+        The rows are then read in the exported snapshot.
+        """
         return self.stream and not self.resumes and (self.slot is None or self.anew)
 
     def start_of_snapshot(
         self, offset: Offset | None, slot: SlotStatus | None, query: Query
     ) -> SnapshotStart:
-        """Return what a snapshot mode is told of this start; ``offset`` is the stored one."""
+        """Return the facts of this start for a snapshot mode.
+
+        ``offset`` is the stored one.
+        """
         return SnapshotStart(
             known=self.known,
             offset=offset,
@@ -94,55 +106,61 @@ class StartupPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupState:
-    """All that a start is decided by.
+    """Hold all facts that decide a start."""
 
-    ``offset`` is the stored one. ``slot`` is what there is by the profile's name, ``plugin`` and
-    ``database`` what it has to have. ``lost`` is why streaming cannot go on from ``offset``, by what the
-    two say (`ResumeCheck`). ``of_database``: the offset is one of this server, database and slot;
-    ``made_slot``: and its run made the slot. ``begun``: this run began to make the slot. ``known``: an
-    earlier start had it. ``resumable``: the snapshot of ``offset`` can go on beside it. ``adopts``: a
-    slot of somebody else may be taken over. ``repairs``: a lost position is made good by reading tables
-    anew, behind a start without a snapshot. ``unreadable``: why this run cannot read the slot on.
-    """
-
+    # The stored offset.
     offset: Offset | None
+    # The server's slot of the profile's name.
     slot: ReplicationSlot | None
     snapshotter: Snapshotter
+    # The slot must be of this output plugin and of `database`.
     plugin: str
     database: str
+    # The reason why streaming cannot continue from `offset`, by comparing it with the slot
+    # (`ResumeCheck`).
     lost: SourceError | OffsetError | None = None
+    # The offset belongs to this server, database and slot,
     of_database: bool = False
+    # and the run that stored it made the slot.
     made_slot: bool = False
+    # This run began to create the slot.
     begun: bool = False
+    # An earlier start recorded the slot as its own.
     known: bool = False
+    # The operator allows the takeover of another pipeline's slot.
     adopts: bool = False
     reconnects: bool = False
+    # The snapshot of `offset` can continue with this slot.
     resumable: bool = False
+    # After a lost position the engine starts without a snapshot, and then reads the tables again.
     repairs: bool = False
+    # The reason why this run cannot continue to read the slot.
     unreadable: SourceError | None = None
 
 
 def decide(situation: StartupState) -> StartupPlan:
-    """Decide how a start goes on. Pure: the same situation, the same decision.
+    """Decide how a start continues.
 
-    | offset | slot | decision |
-    |---|---|---|
-    | any | any | where the mode streams nothing: read tables, or not, and end |
-    | none | none | a new slot, and what the mode says of a snapshot |
-    | none | ours, or taken over by consent | go on from what the slot has confirmed |
-    | none | somebody else's | `SlotNotOurs` |
-    | of an unfinished snapshot | stands where it began, and the mode goes on | go on with the snapshot |
-    | of an unfinished snapshot | made by us | a new slot and a new snapshot |
-    | whole | fits, nothing is lost | go on from the offset |
-    | whole | missing, invalidated, ahead | the error, or a new snapshot where the mode recovers |
-    | whole | the same, and the run repairs | go on at a slot as it can be had, without a snapshot |
-    | any | of another plugin or database | `SlotUnfit` |
-    | any | copied by a standby from its primary | `SlotSynchronized` |
+    The function is pure: the same situation gives the same plan. Its table, with rows of
+    "offset, slot: plan":
 
-    Raises: SourceError, OffsetError, SnapshotError when there is no way to go on.
+    - any, any: where the mode streams nothing, read tables or do not, and end.
+    - none, none: a new slot, and a snapshot if the mode wants one.
+    - none, ours or taken over by consent: continue from the slot's confirmed position.
+    - none, another pipeline's: `SlotNotOurs`.
+    - of an unfinished snapshot, at the snapshot's start, and the mode resumes: continue the snapshot.
+    - of an unfinished snapshot, made by us: a new slot and a new snapshot.
+    - complete, fits without loss: continue from the offset.
+    - complete, missing, invalidated or ahead: the error, or a new snapshot where the mode recovers.
+    - complete, the same, and the run repairs: continue at a slot as available, without a snapshot.
+    - any, of another plugin or database: `SlotUnfit`.
+    - any, copied by a standby from its primary: `SlotSynchronized`.
+
+    Raises SourceError, OffsetError or SnapshotError when there is no way to continue.
     """
     slot, offset, snapshotter = situation.slot, situation.offset, situation.snapshotter
     incomplete = offset is not None and offset.snapshot is not None
+    # No streamed change of such a slot was stored, so it may be replaced.
     ours = (incomplete and situation.made_slot) or situation.begun
     lost = situation.lost or situation.unreadable
     resumable = situation.resumable and incomplete and slot is not None and lost is None
@@ -153,6 +171,7 @@ def decide(situation: StartupState) -> StartupPlan:
         reconnects=situation.reconnects,
     )
     snapshot, stream = snapshotter.takes_snapshot(known), snapshotter.streams(known)
+    # A snapshot alone needs no slot, so a missing or unfit one is no error here.
     if not stream:
         return StartupPlan(snapshot=snapshot, stream=False, slot=slot, offset=offset, known=known)
     adopts = False
@@ -160,13 +179,16 @@ def decide(situation: StartupState) -> StartupPlan:
         refusal = unfit(slot, plugin=situation.plugin, database=situation.database)
         if refusal is not None:
             raise refusal
+        # An offset of this very slot proves that it is ours.
         tied = offset is not None and situation.of_database
         adopts = not tied and not situation.begun and _takes_over(slot, situation)
     if isinstance(lost, REPAIRED) and situation.repairs and not incomplete:
+        # The engine reads the tables again after the start.
         snapshot = False
     elif lost is not None and not (ours or (snapshot and snapshotter.recovers_lost_position())):
         raise lost
     resumes = resumable and snapshot and not situation.begun and snapshotter.resumes(known)
+    # An invalidated slot has lost its WAL and cannot be read again.
     anew = slot is None or slot.invalidated or ours or situation.unreadable is not None
     return StartupPlan(
         snapshot=snapshot,
@@ -193,8 +215,11 @@ def situation(
     *,
     publication_gone: Callable[[], PublicationGone | None],
 ) -> StartupState:
-    """Return what `decide` asks for; changes nothing. ``publication_gone`` gives why the slot cannot be
-    read. Raises: SourceError."""
+    """Return the facts for `decide`; changes nothing.
+
+    ``publication_gone`` returns the reason why the slot cannot be read, or None. Raises
+    SourceError.
+    """
     reconnects = context.reconnects
     if properties.slot_temporary and not reconnects and (slot is None or slot.temporary):
         offset = None  # of a run that was killed: its slot is gone with it, as by a clean stop
@@ -208,6 +233,7 @@ def situation(
     )
     unreadable: SourceError | None = None
     if slot is not None:
+        # Such a slot will be replaced, so its publication does not matter.
         skipped = ours and not resumable
         unreadable = context.made.unreadable.get(name) or (None if skipped else publication_gone())
     return StartupState(
@@ -232,7 +258,7 @@ def situation(
 def take(
     context: ConnectorContext, entry: OwnedObject, decision: StartupPlan, offset: Offset | None
 ) -> None:
-    """Keep in mind that a slot, ``entry``, is ours from now on, and who made it."""
+    """Record that the slot ``entry`` is ours, and whether we made it."""
     if decision.adopts:
         log.warning(
             "slot %s was there before and is taken over; what its reader had not confirmed comes here",
@@ -240,12 +266,13 @@ def take(
             extra={"slot": entry.name},
         )
     if context.belongings.find(*entry.place) is None:
+        # Only a slot that this pipeline made may be dropped with it.
         made = offset is not None and offset.sole.slot_created_lsn > 0 and not decision.adopts
         context.belongings.keep(msgspec.structs.replace(entry, made=made))
 
 
 def tell_loss(decision: StartupPlan, slot: str) -> None:
-    """Say what a new snapshot cannot bring back."""
+    """Warn about the changes that a new snapshot cannot bring back."""
     lost, offset = decision.lost, decision.offset
     if lost is not None and decision.recovers:
         log.warning(
@@ -258,8 +285,10 @@ def tell_loss(decision: StartupPlan, slot: str) -> None:
 
 
 def given_up(context: ConnectorContext, slot: str, error: PublicationGone) -> SourceError:
-    """Return what the end of a slot that cannot be read on means. Where a reconnect takes a new snapshot
-    when the position is lost, it makes the slot anew."""
+    """Return the error for a slot that can no longer be read.
+
+    Where a reconnect takes a new snapshot after a lost position, it creates the slot again.
+    """
     known = SnapshotFacts(
         offset=True, snapshot_incomplete=False, position_available=False, reconnects=True
     )
@@ -267,6 +296,7 @@ def given_up(context: ConnectorContext, slot: str, error: PublicationGone) -> So
     recovers = snapshotter.recovers_lost_position() and snapshotter.takes_snapshot(known)
     if not recovers or not context.retries:
         return error
+    # The next connection finds the reason here and plans a new slot.
     context.made.unreadable[slot] = error
     return SlotUnreadable(error.problem, slot=slot)
 
@@ -274,14 +304,15 @@ def given_up(context: ConnectorContext, slot: str, error: PublicationGone) -> So
 def belonging(
     properties: PostgresProperties, server: ServerInfo, kind: str, name: str
 ) -> OwnedObject:
-    """Return the entry of a slot or publication of ours on this server."""
+    """Return the entry of our slot or publication on this server."""
     return OwnedObject(
         kind=kind, name=name, system_id=server.system_id, database=properties.dbname, made=True
     )
 
 
 def unfit(slot: ReplicationSlot, *, plugin: str, database: str) -> SourceError | None:
-    """Return why a slot of our name cannot be read by this profile, None when it can."""
+    """Return the reason why this profile cannot read the slot, or None."""
+    # PostgreSQL refuses to decode from a synchronized slot until the standby is promoted.
     if slot.synchronized:
         return SlotSynchronized(
             f"the server is a standby, and copies slot {slot.name!r} from its primary"
@@ -296,9 +327,11 @@ def unfit(slot: ReplicationSlot, *, plugin: str, database: str) -> SourceError |
 
 
 def _takes_over(slot: ReplicationSlot, situation: StartupState) -> bool:
-    """Tell whether this start takes a slot over that no earlier one had. A temporary slot goes with the
-    connection that made it. Raises: SlotNotOurs where taking over is not allowed.
+    """Return whether this start takes over a slot that no earlier one had.
+
+    Raises SlotNotOurs where the operator has not allowed it.
     """
+    # A temporary slot ends with the connection that made it.
     if slot.temporary or situation.known:
         return False
     if situation.adopts:
