@@ -1,4 +1,7 @@
-"""Kafka Connect's own transforms; each does what the class of its name does."""
+"""Kafka Connect's own transforms.
+
+Each one behaves like the Java class of its name.
+"""
 
 from waltap_transforms.connect.cast import CAST
 from waltap_transforms.connect.flatten import FLATTEN
@@ -14,6 +17,7 @@ from waltap_transforms.connect.value_to_key import VALUE_TO_KEY
 
 __all__ = ["CONNECT"]
 
+# The specs that the plugin registers.
 CONNECT = (
     *CAST,
     *FLATTEN,
@@ -27,4 +31,3 @@ CONNECT = (
     *TOPICS,
     *VALUE_TO_KEY,
 )
-"""Their specs."""

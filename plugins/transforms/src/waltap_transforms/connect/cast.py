@@ -1,4 +1,4 @@
-"""Cast: fields, or the whole, as another type."""
+"""Cast: convert fields, or a whole side, to another type."""
 
 from base64 import b64encode
 from collections.abc import Callable
@@ -47,6 +47,7 @@ TARGETS = {
     "string": ConnectKind.STRING,
 }
 BITS = {ConnectKind.INT8: 8, ConnectKind.INT16: 16, ConnectKind.INT32: 32, ConnectKind.INT64: 64}
+# Java represents these as Date and BigDecimal objects; Connect casts them only within a struct.
 LOGICAL = TEMPORAL | {DECIMAL}
 COMPOUND = frozenset({ConnectKind.ARRAY, ConnectKind.MAP, ConnectKind.STRUCT})
 
@@ -54,7 +55,7 @@ To = Callable[[Any], Any]
 
 
 class CastProperties(NullToDefault):
-    """What is cast to what."""
+    """Fields to cast, and their types."""
 
     spec: CommaList = declare(
         "spec",
@@ -70,7 +71,10 @@ class CastProperties(NullToDefault):
         return self
 
     def targets(self) -> dict[str | None, ConnectKind]:
-        """Return field → type, None → that of the whole. Raises: ValueError."""
+        """Return the target type of each field.
+
+        The key None is the whole side. Raises: ValueError.
+        """
         found: dict[str | None, ConnectKind] = {}
         for entry in self.spec:
             *names, word = (part.strip() for part in entry.split(":"))
@@ -79,6 +83,7 @@ class CastProperties(NullToDefault):
             if word.lower() not in TARGETS:
                 raise ValueError(f"spec: {word!r} is no type: {', '.join(TARGETS)}")
             found[names[0] if names else None] = TARGETS[word.lower()]
+        # Connect refuses a type for the whole together with fields.
         if None in found and len(self.spec) > 1:
             raise ValueError("spec: the type of the whole stands alone")
         return found
@@ -95,6 +100,7 @@ def _change(properties: CastProperties) -> Change:
             return _cast_schema(schema, whole, basics=schema), _caster(schema, whole, "it")
         return _cast_struct(schema, targets, with_defaults=properties.null_to_default)
 
+    # Encoders find a schema by its object, so one source schema must always give the same object.
     memory = SchemaMemory(made)
 
     def change(_record: ConnectRecord, schema: Schema | None, value: Any) -> tuple[Any, Any]:
@@ -109,7 +115,7 @@ def _change(properties: CastProperties) -> Change:
             return None, _plain(value, whole, "it")
         row = dict(map_of(value, PURPOSE))
         for name, target in targets.items():
-            assert name is not None
+            assert name is not None  # for mypy: the whole was cast above
             found = row.get(name)
             row[name] = None if found is None else _plain(found, target, f"the field {name}")
         return None, row
@@ -129,6 +135,7 @@ def _cast_struct(
             fields.append(field)
             continue
         what = f"the field {field.name}"
+        # Connect drops name, version, doc and parameters of a cast field's schema.
         fields.append(Field(field.name, _cast_schema(field.schema, target, basics=None)))
         casts.append((field.name, _caster(field.schema, target, what)))
 
@@ -147,8 +154,11 @@ def _cast_struct(
 
 
 def _cast_schema(schema: Schema, target: ConnectKind, *, basics: Schema | None) -> Schema:
-    """Return the schema of cast values: optional as ``schema`` is, with its default cast; the whole keeps
-    name, version, doc and parameters too (``basics``)."""
+    """Return the schema of cast values.
+
+    It is optional if ``schema`` is, and its default is cast. ``basics`` gives name, version, doc and
+    parameters; only a cast of the whole keeps them.
+    """
     default = schema.default
     if default is not None:
         default = _caster(schema, target, "the default")(default)
@@ -165,11 +175,15 @@ def _cast_schema(schema: Schema, target: ConnectKind, *, basics: Schema | None) 
 
 
 def _caster(schema: Schema, target: ConnectKind, what: str) -> To:
-    """Return what casts values of ``schema``; it raises RecordUnfit."""
+    """Return the function that casts values of ``schema``.
+
+    The function, not this call, raises RecordUnfit: a column of nulls needs no cast.
+    """
     if schema.kind in COMPOUND:
         return _refusal(f"{what} is of type {schema.kind.value}, which cannot be cast")
     read: To = lambda value: value  # noqa: E731 - it is replaced below
     if schema.kind is ConnectKind.BYTES:
+        # The bytes of a Decimal hold a number, which has every cast.
         if schema.name == DECIMAL:
             scale = scale_of(schema)
             read = lambda value: decimal_of(value, scale)  # noqa: E731
@@ -180,6 +194,7 @@ def _caster(schema: Schema, target: ConnectKind, what: str) -> To:
     elif schema.name in TEMPORAL and target is ConnectKind.STRING:
         return lambda value: plain_text(milliseconds(schema, value))
     elif schema.kind is ConnectKind.FLOAT32:
+        # A double of the same digits would become another integer or text than Java's float.
         read = lambda value: single(float(value))  # noqa: E731
     elif schema.kind is ConnectKind.FLOAT64:
         read = float
@@ -208,6 +223,7 @@ def _to(target: ConnectKind, schema: Schema | None) -> To:
 
 
 def _truth(value: Any) -> bool:
+    # Java's Boolean.parseBoolean: every other text is false.
     if isinstance(value, str):
         return value.lower() == "true"
     return to_integer(value, 64) != 0
@@ -221,7 +237,7 @@ def _refusal(problem: str) -> To:
 
 
 def _plain(value: Any, target: ConnectKind, what: str) -> Any:
-    """Return a value without schema as ``target``."""
+    """Cast a value without schema to ``target``."""
     kinds = {
         bool: ConnectKind.BOOLEAN,
         int: ConnectKind.INT64,
@@ -230,7 +246,8 @@ def _plain(value: Any, target: ConnectKind, what: str) -> Any:
     }
     kinds |= {bytes: ConnectKind.BYTES, list: ConnectKind.ARRAY, dict: ConnectKind.MAP}
     cast = _caster(Schema(kind=kinds[type(value)]), target, what)(value)
-    # nothing tells a float later: its digits are those that Java prints of one
+    # Without a schema, no later step knows that this is a float. A double with the digits that Java
+    # prints for the float is written the same.
     return float(float_text(cast)) if target is ConnectKind.FLOAT32 else cast
 
 

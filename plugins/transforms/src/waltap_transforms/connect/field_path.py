@@ -1,4 +1,7 @@
-"""Paths to fields, as ``field.syntax.version`` reads them: a name (V1), or steps with dots (V2)."""
+"""Paths to fields in the syntax of ``field.syntax.version``.
+
+V1 is the name of a field. V2 has steps with dots between them.
+"""
 
 from typing import Any
 
@@ -9,9 +12,10 @@ __all__ = ["field_steps", "found_field", "found_in_map", "found_in_struct"]
 
 
 def field_steps(path: str, version: str) -> tuple[str, ...]:
-    """Return the steps of ``path``: ``a.b`` are two, ```a.b`.c`` too.
+    """Split ``path`` into its steps.
 
-    Raises: ValueError for a backtick without its other one.
+    In V2, ``a.b`` has two steps, and ```a.b`.c`` has two as well. Raises: ValueError for a backtick
+    that is not closed.
     """
     if version == "V1":
         return (path,)
@@ -25,6 +29,7 @@ def field_steps(path: str, version: str) -> tuple[str, ...]:
             end = len(path) if dot < 0 else dot
             step, at = path[at:end], end + 1
         steps.append(step)
+    # The loop ends at the last dot; Connect reads an empty name after it.
     if path.endswith("."):
         steps.append("")
     if not steps:
@@ -33,9 +38,10 @@ def field_steps(path: str, version: str) -> tuple[str, ...]:
 
 
 def _quoted(path: str, at: int) -> tuple[str, int]:
-    """Return the step between backticks that begins at ``at``, and where the next one does. A backtick
-    ends it only before a dot or at the end, and not behind a backslash."""
+    """Return the step in backticks at ``at``, and the start of the next step."""
     step, start, look = "", at + 1, at + 1
+    # A backtick closes the step only before a dot or at the end of the path, so that names may have
+    # backticks. A backslash before it escapes one that would close the step.
     while True:
         look = path.find("`", look)
         if look < 0 or (look == len(path) - 1 and path[look - 1] == "\\"):
@@ -55,8 +61,10 @@ def _quoted(path: str, at: int) -> tuple[str, int]:
 
 
 def found_field(schema: Schema, steps: tuple[str, ...]) -> Field | None:
-    """Return the field that ``steps`` lead to, None where there is none. Raises: RecordUnfit when they
-    lead through what is no struct."""
+    """Return the field at ``steps``, None if it is missing.
+
+    Raises: RecordUnfit for a step into a field that is not a struct.
+    """
     found = None
     for step in steps:
         if schema.kind is not ConnectKind.STRUCT:
@@ -69,19 +77,24 @@ def found_field(schema: Schema, steps: tuple[str, ...]) -> Field | None:
 
 
 def found_in_struct(schema: Schema, row: Any, steps: tuple[str, ...], *, with_default: bool) -> Any:
-    """Return the value that ``steps`` lead to; what is null on the way leads to null."""
+    """Return the value at ``steps``.
+
+    It is null if a struct on the path is null and has no default.
+    """
     for number, step in enumerate(steps, 1):
         if row is None:
             return None
         field = next(field for field in schema.fields if field.name == step)
         row, schema = row.get(step), field.schema
+        # A null struct on the path takes its default even if ``with_default`` is false: Connect's
+        # property concerns only the last field.
         if row is None and (with_default or number < len(steps)):
             row = schema.default
     return row
 
 
 def found_in_map(value: dict[str, Any], steps: tuple[str, ...]) -> Any:
-    """Return the value without schema that ``steps`` lead to."""
+    """Return the value at ``steps`` of a map without schema."""
     found: Any = value
     for step in steps:
         if found is None:

@@ -1,4 +1,4 @@
-"""Flatten: the fields of structs within structs, side by side."""
+"""Flatten: put the fields of nested structs into one struct."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,12 +16,12 @@ __all__ = ["FLATTEN"]
 
 PURPOSE = "flatten"
 
+# (name, steps to the value, default that replaces null).
 Leaf = tuple[str, tuple[str, ...], Any]
-"""(name, steps to the value, default that null has)."""
 
 
 class FlattenProperties(Properties):
-    """How the names of fields are joined."""
+    """Delimiter between the joined names of fields."""
 
     delimiter: str = declare(
         "delimiter",
@@ -58,12 +58,13 @@ def _change(properties: FlattenProperties) -> Change:
 
 
 def _at(row: Any, steps: tuple[str, ...], default: Any) -> Any:
-    """Return the value that ``steps`` lead to: null where a struct on the way is null."""
+    """Return the value at ``steps``, or null below a null struct."""
     *parents, last = steps
     for step in parents:
         row = row.get(step)
         if row is None:
             return None
+    # The default of a leaf applies only within a struct that is present.
     value = row.get(last)
     return default if value is None else value
 
@@ -77,16 +78,20 @@ def _fields(
     optional: bool,
     given: dict[str, Any] | None,
 ) -> Iterator[Field]:
-    """Give the fields that ``schema`` becomes: optional where it or what is above is, with the defaults
-    that they have or that come from above (``given``)."""
+    """Yield the flat fields of ``schema`` and fill ``leaves``.
+
+    ``given`` is the default of ``schema``; fields without a default take theirs from it.
+    """
     for field in schema.fields:
         steps = (*above, field.name)
         name, own = delimiter.join(steps), field.schema
+        # A required field of an optional struct has no value when the struct is null.
         may_lack = optional or own.optional
         default = own.default
         if default is None and given is not None:
             default = given.get(field.name)
         if own.kind is ConnectKind.MAP:
+            # The keys of a map differ from record to record, so they cannot become fields of a schema.
             raise RecordUnfit(f"the field {name} is a map, which cannot be flattened")
         if own.kind is ConnectKind.STRUCT:
             inner = default if isinstance(default, dict) else None

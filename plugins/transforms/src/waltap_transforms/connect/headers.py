@@ -1,4 +1,7 @@
-"""Transforms of headers: HeaderFrom, DropHeaders, InsertHeader. And Filter, which drops records."""
+"""Transforms of headers: HeaderFrom, DropHeaders and InsertHeader.
+
+Filter, which drops records, is here too.
+"""
 
 from typing import Any, Literal, Self
 
@@ -18,7 +21,7 @@ __all__ = ["HEADERS"]
 
 
 class HeaderFromProperties(NullToDefault):
-    """Which fields become which headers."""
+    """Fields to move or copy, and their headers."""
 
     fields: CommaList = declare("fields", summary="Fields that become headers.", min_length=1)
     headers: CommaList = declare(
@@ -36,13 +39,13 @@ class HeaderFromProperties(NullToDefault):
 
 
 class DropHeadersProperties(Properties):
-    """Which headers go."""
+    """Headers to drop."""
 
     headers: CommaList = declare("headers", summary="Names of the headers.", min_length=1)
 
 
 class InsertHeaderProperties(Properties):
-    """The header that is added."""
+    """Header to add, and its value."""
 
     header: str = declare("header", summary="Name of the header.")
     literal: str = declare(
@@ -54,28 +57,33 @@ class InsertHeaderProperties(Properties):
     @field_validator("literal")
     @classmethod
     def _has_schema(cls, value: str) -> str:
+        # A bad literal fails when the profile is read, not at the first record.
         parse_literal(value)
         return value
 
 
 class _HeaderFrom:
-    """Takes headers from schema and value of one side."""
+    """Read headers from schema and value of one side."""
 
     def __init__(self, properties: HeaderFromProperties) -> None:
         self._fields, self._headers = properties.fields, properties.headers
         self._moves, self._defaults = properties.operation == "move", properties.null_to_default
         self._purpose = f"{properties.operation} fields to headers from"
+        # Encoders find a schema by its object, so one source schema must always give the same object.
         self._memory = SchemaMemory(self._made)
 
     def _made(self, schema: Schema) -> tuple[Schema, list[tuple[str, Any]], list[Schema]]:
-        """Return the schema without what is moved, the fields that stay, and the schemas of headers."""
+        """Return the new schema, the fields that stay, and the header schemas.
+
+        The new schema lacks the moved fields. Each field that stays has its default beside it.
+        """
         known = {field.name: field.schema for field in schema.fields}
         for name in self._fields:
             if name not in known:
                 raise RecordUnfit(f"there is no field {name}")
         schemas = [known[name] for name in self._fields]
         if not self._moves:
-            return schema, [], schemas
+            return schema, [], schemas  # a copy shares the row, so no field is read again
         left = [field for field in schema.fields if field.name not in self._fields]
         stay = [(f.name, f.schema.default if self._defaults else None) for f in left]
         return of_fields(schema, left), stay, schemas
@@ -83,7 +91,7 @@ class _HeaderFrom:
     def __call__(
         self, schema: Schema | None, value: Any
     ) -> tuple[Schema | None, Any, tuple[ConnectHeader, ...]]:
-        """Return schema and value in their place, and the headers to add."""
+        """Return the new schema, the new value, and the headers to add."""
         if schema is None:
             row = map_of(value, self._purpose)
             headers = tuple(
@@ -91,6 +99,7 @@ class _HeaderFrom:
                 for field, name in zip(self._fields, self._headers, strict=True)
             )
             if self._moves:
+                # Records are shared, so a transform must not change the row that it got.
                 row = {name: given for name, given in row.items() if name not in self._fields}
             return None, row, headers
         struct = struct_of(schema, value, self._purpose)
@@ -146,6 +155,7 @@ def _drop_headers(
     return each(change)
 
 
+# The literal is parsed once: all records share its schema and its value.
 def _insert_header(
     properties: InsertHeaderProperties, _context: RecordTransformContext
 ) -> RecordTransform:
@@ -179,6 +189,7 @@ HEADERS = (
         "Drops records: all, or those that its predicate names.",
         None,
         _drop,
+        # Debezium's Filter has that name too and is a different transform.
         name="drop-records",
     ),
 )

@@ -1,4 +1,4 @@
-"""InsertField: topic, partition, timestamp or a text as fields."""
+"""InsertField: add topic, partition, timestamp or a text as fields."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -26,8 +26,7 @@ TIMESTAMP = "org.apache.kafka.connect.data.Timestamp"
 
 
 class InsertFieldProperties(NullToDefault):
-    """Which fields are added: a name, ! behind it where the field is required, ? where it is optional, as
-    it is without either."""
+    """Fields to add; a name may end in ! (required) or ? (optional, the default)."""
 
     topic: str | None = declare("topic.field", default=None, summary="Field for the topic.")
     partition: str | None = declare(
@@ -52,6 +51,7 @@ class InsertFieldProperties(NullToDefault):
     @field_validator("offset")
     @classmethod
     def _none(cls, value: str | None) -> str | None:
+        # Kafka gives a record its offset only after the transforms.
         if value is not None:
             raise ValueError("records have no offset before they are in Kafka")
         return value
@@ -67,10 +67,11 @@ class InsertFieldProperties(NullToDefault):
 
 @dataclass(frozen=True, slots=True)
 class _InsertedField:
-    """A field to be, and where its value comes from."""
+    """Describe one field to insert, and its source."""
 
     name: str
     optional: bool
+    # topic, partition, timestamp or static.
     what: str
 
     def field(self) -> Field:
@@ -94,9 +95,11 @@ def _change(properties: InsertFieldProperties) -> Change:
     static = properties.static_value
 
     def made(schema: Schema) -> tuple[Schema, Any]:
+        # `of_fields` refuses a new field that has the name of an existing one.
         added = of_fields(schema, (*schema.fields, *(each.field() for each in inserted)))
         return added, copied(schema.fields, with_defaults=properties.null_to_default)
 
+    # Encoders find a schema by its object, so one source schema must always give the same object.
     memory = SchemaMemory(made)
 
     def fill(row: dict[str, Any], record: ConnectRecord) -> None:
@@ -108,10 +111,12 @@ def _change(properties: InsertFieldProperties) -> Change:
         }
         for each in inserted:
             value = values[each.what]
+            # A missing key is null, so a null source needs no entry.
             if value is not None:
                 row[each.name] = value
 
     def change(record: ConnectRecord, schema: Schema | None, value: Any) -> tuple[Any, Any]:
+        # A tombstone must stay one.
         if value is None:
             return schema, value
         if schema is None:

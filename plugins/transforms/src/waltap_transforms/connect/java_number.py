@@ -1,6 +1,6 @@
-"""Numbers as Java casts, reads and prints them.
+"""Casting, parsing and printing of numbers as in Java.
 
-Values are Connect's: int, float, bool, str, and Decimal for java.math.BigDecimal.
+Values have Connect's types: int, float, bool, str, and Decimal for java.math.BigDecimal.
 """
 
 import math
@@ -27,6 +27,8 @@ __all__ = [
 ]
 
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
+# Python's int() and float() also accept underscores, blanks and digits of other scripts; these
+# patterns admit only the texts that Java accepts.
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _FLOAT = re.compile(
     r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)"
@@ -35,31 +37,36 @@ _HEX_FLOAT = re.compile(
     r"[+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+[fFdD]?"
 )
 _BIG_DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,10})?")
+# Java's String.trim removes every character up to the blank.
 BLANKS = "".join(map(chr, range(33)))
+# More digits than any number of PostgreSQL has; a larger shift would only cost memory.
 LONGEST_SHIFT = 200_000
-"""More digits than any number of PostgreSQL's has."""
+# Below and above these, every float is 0 or infinite, so rounding twice makes no difference.
 SMALLEST, LARGEST = 1e-46, 3.5e38
-"""Beyond these, floats are 0 or infinite."""
+# From this number on, the nearest float is infinite.
 _LARGEST_SINGLE = Fraction(2**128 - 2**103)
-"""From here on the nearest float is infinite."""
 
 
 def scale_of(schema: Schema) -> int:
-    """Return the scale of a schema of decimals."""
+    """Return the scale of a Decimal schema."""
     return int(dict(schema.parameters).get("scale", "0"))
 
 
 def decimal_of(unscaled: bytes, scale: int) -> Decimal:
-    """Return the number whose unscaled value ``unscaled`` holds."""
+    """Return the decimal of an unscaled value and a scale."""
     number = int.from_bytes(unscaled, "big", signed=True)
     return Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -scale))
 
 
 def decimal_bytes(number: Decimal, scale: int) -> bytes:
-    """Return the unscaled value of ``number``. Raises: ValueError when it has more digits than fit."""
+    """Return the unscaled value of ``number``.
+
+    Raises: ValueError if ``number`` has more digits than ``scale`` allows.
+    """
     sign, digits, exponent = number.as_tuple()
     assert isinstance(exponent, int)
     whole, shift = int("".join(map(str, digits))), exponent + scale
+    # A short text such as 1e999999999 must not make a number of a billion digits.
     if shift > LONGEST_SHIFT:
         raise ValueError("too long a number")
     if shift >= 0:
@@ -69,19 +76,25 @@ def decimal_bytes(number: Decimal, scale: int) -> bytes:
     elif whole:
         raise ValueError("more digits after the point than the schema has")
     whole = -whole if sign else whole
+    # BigInteger.toByteArray: the fewest bytes with room for the sign bit.
     return whole.to_bytes((whole + (whole < 0)).bit_length() // 8 + 1, "big", signed=True)
 
 
 def big_decimal(text: str) -> Decimal:
-    """Return what Java's BigDecimal reads. Raises: ValueError."""
+    """Parse ``text`` as Java's BigDecimal does.
+
+    Raises: ValueError.
+    """
     if not _BIG_DECIMAL.fullmatch(text):
         raise ValueError("not a number")
     return Decimal(text)
 
 
 def to_integer(value: Any, bits: int) -> int:
-    """Return ``value`` as an integer of ``bits``; what is too large wraps, floats stick at the limits of
-    an int or long first. Raises: ValueError for a text that is no such number."""
+    """Cast ``value`` to an integer of ``bits`` bits.
+
+    Raises: ValueError for a text that is not such a number.
+    """
     if isinstance(value, str):
         if not _INTEGER.fullmatch(value):
             raise ValueError("not a whole number")
@@ -90,6 +103,7 @@ def to_integer(value: Any, bits: int) -> int:
             raise ValueError("out of range")
         return number
     if isinstance(value, float):
+        # Java narrows a float to int or long first, which saturates; then byte and short wrap.
         return _wrapped(_whole(value, 64 if bits == 64 else 32), bits)
     if isinstance(value, Decimal) and not 0 <= value.adjusted() < LONGEST_SHIFT:
         return 0  # a fraction, or a number whose lower bits are all 0
@@ -98,7 +112,7 @@ def to_integer(value: Any, bits: int) -> int:
 
 def _whole(value: float, bits: int) -> int:
     if math.isnan(value):
-        return 0
+        return 0  # as in Java; int() would raise
     most = (1 << (bits - 1)) - 1
     if math.isinf(value):
         return most if value > 0 else -most - 1
@@ -111,17 +125,24 @@ def _wrapped(number: int, bits: int) -> int:
 
 
 def to_double(value: Any) -> float:
-    """Return ``value`` as a double. Raises: ValueError for a text that is no number."""
+    """Cast ``value`` to a double.
+
+    Raises: ValueError for a text that is not a number.
+    """
     if isinstance(value, str):
         return _double_read(value)
     try:
         return float(value)
     except OverflowError:
+        # Java rounds a number beyond the range to infinity.
         return math.copysign(math.inf, value)
 
 
 def to_single(value: Any) -> float:
-    """Return ``value`` as a float. Raises: ValueError for a text that is no number."""
+    """Cast ``value`` to a single-precision float.
+
+    Raises: ValueError for a text that is not a number.
+    """
     read = to_double(value)
     if isinstance(value, float) or not SMALLEST < abs(read) < LARGEST:
         return single(read)
@@ -130,13 +151,18 @@ def to_single(value: Any) -> float:
         if _HEX_FLOAT.fullmatch(value):
             return single(read)
         value = value.rstrip("fFdD")
+    # Rounding by way of a double would round twice; Java rounds the decimal digits once.
     return _nearest(Fraction(value))
 
 
 def _double_read(text: str) -> float:
-    """Return what Java's parseDouble reads; control characters and blanks around it do not count."""
+    """Parse ``text`` as Java's Double.parseDouble does.
+
+    Control characters and blanks around the number are ignored.
+    """
     plain = text.strip(BLANKS)
     if _HEX_FLOAT.fullmatch(plain):
+        # The letters d and f are also hexadecimal digits: only one after the exponent is a suffix.
         return float.fromhex(
             plain.rstrip("fFdD") if plain[-1] in "fFdD" and "p" in plain.lower() else plain
         )
@@ -146,7 +172,7 @@ def _double_read(text: str) -> float:
 
 
 def single(value: float) -> float:
-    """Return the float that is nearest to a double."""
+    """Round a double to the nearest single."""
     try:
         (found,) = struct.unpack(">f", struct.pack(">f", value))
     except OverflowError:
@@ -155,10 +181,11 @@ def single(value: float) -> float:
 
 
 def _nearest(number: Fraction) -> float:
-    """Return the float that is nearest to ``number``, rounded once."""
+    """Round ``number`` to the nearest single, only once."""
     if abs(number) >= _LARGEST_SINGLE:
         return -math.inf if number < 0 else math.inf
     (bits,) = struct.unpack(">I", struct.pack(">f", single(float(abs(number)))))
+    # Rounding twice errs by at most one place, so the result or a neighbour is right. Ties go to even.
     around = [b for b in (bits - 1, bits, bits + 1) if 0 <= b < 0x7F800000]
     found = min(around, key=lambda b: (abs(Fraction(_of_bits(b)) - abs(number)), b & 1))
     return -_of_bits(found) if number < 0 else _of_bits(found)
@@ -170,7 +197,7 @@ def _of_bits(bits: int) -> float:
 
 
 def to_text(value: Any, schema: Schema | None) -> str:
-    """Return how Java prints a number, a truth value or a text."""
+    """Print a number, a boolean or a text as Java does."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):

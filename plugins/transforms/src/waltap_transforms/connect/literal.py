@@ -1,6 +1,7 @@
-"""Literals as Kafka Connect's Values reads them: ``1``, ``true``, ``2026-01-31``, ``[1, 2]``.
+"""Literals in the syntax of Kafka Connect's class Values.
 
-What is none of those is a text as a whole. The schema of a literal is the smallest that holds it.
+Examples are ``1``, ``true``, ``2026-01-31`` and ``[1, 2]``. Any other literal is a text as a whole.
+Each literal gets the smallest schema that fits its value.
 """
 
 import math
@@ -23,11 +24,12 @@ __all__ = ["parse_literal"]
 
 Literal = tuple[Schema | None, Any]
 
+# A long has at most 19 digits; a longer number is not converted to an integer at all.
 LONGEST_WHOLE = 20
-"""Digits that are more than a long has."""
 DELIMITERS = ':,{}[]"'
 TEXT = Schema(kind=ConnectKind.STRING)
 TRUTH = Schema(kind=ConnectKind.BOOLEAN)
+# In the order of size: the first one that fits wins.
 INTEGERS = (
     (8, Schema(kind=ConnectKind.INT8)),
     (16, Schema(kind=ConnectKind.INT16)),
@@ -35,6 +37,7 @@ INTEGERS = (
     (64, Schema(kind=ConnectKind.INT64)),
 )
 SINGLE, DOUBLE = Schema(kind=ConnectKind.FLOAT32), Schema(kind=ConnectKind.FLOAT64)
+# Rank of each number type; elements of an array share the widest one.
 WIDTH = {
     kind: rank
     for rank, kind in enumerate(
@@ -48,6 +51,7 @@ WIDTH = {
         )
     )
 }
+# Length → pattern and schema. Connect chooses the pattern by the length of the text alone.
 TEMPORAL = {
     len("HH:mm:ss.SSSZ"): ("HH:mm:ss.SSS'Z'", Schema(kind=ConnectKind.INT32, name=TIME, version=1)),
     len("yyyy-MM-ddTHH:mm:ss.SSSZ"): (
@@ -59,13 +63,13 @@ TEMPORAL = {
 
 
 class _NoLiteral(Exception):
-    """The text is no array or map after all."""
+    """Signal that a text is not an array or map after all."""
 
 
 def parse_literal(text: str) -> Literal:
-    """Return schema and value of a literal; null has neither.
+    """Return schema and value of a literal.
 
-    Raises: ValueError for an array or map whose elements have no schema in common.
+    Null has neither. Raises: ValueError for an array or map whose elements have no common schema.
     """
     if not text:
         return TEXT, text
@@ -73,7 +77,10 @@ def parse_literal(text: str) -> Literal:
 
 
 class _LiteralReader:
-    """A text, split at delimiters that no backslash precedes, and how far it has been read."""
+    """Read a text token by token.
+
+    Tokens end at delimiters that have no backslash before them.
+    """
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -89,7 +96,10 @@ class _LiteralReader:
         return self._last
 
     def _took(self, token: str) -> bool:
-        """Step over ``token`` where it comes next; blanks around it do not count."""
+        """Skip ``token`` if it is next, and return whether it was.
+
+        Blanks around it are ignored.
+        """
         at = self._at
         while at < len(self._tokens) - 1 and not self._tokens[at].strip():
             at += 1
@@ -104,7 +114,10 @@ class _LiteralReader:
         return self._at >= len(self._tokens)
 
     def literal(self, *, embedded: bool) -> Literal:
-        """Return the next literal; ``embedded``: in an array or map."""
+        """Read the next literal.
+
+        ``embedded`` means that it is an element of an array or map.
+        """
         if self._ended:
             return None, None
         if embedded and self._took('"'):
@@ -115,6 +128,7 @@ class _LiteralReader:
             ("true", (TRUTH, True)),
             ("false", (TRUTH, False)),
         ):
+            # At the top, a word that more text follows is part of that text.
             if self._took(word) and (embedded or self._ended):
                 return found
             self._at = begin
@@ -124,6 +138,7 @@ class _LiteralReader:
             if self._took("{"):
                 return self._map()
         except _NoLiteral:
+            # An array or map that is not well formed is a text: read it again from its start.
             self._at = begin
         token = self._next()
         if not token.strip():
@@ -140,12 +155,14 @@ class _LiteralReader:
                 return _number(big_decimal(token))
             except ValueError:
                 pass
+        # Texts within an array or map need quotes.
         if embedded:
             raise _NoLiteral
         return TEXT, self._text
 
     def _temporal(self, token: str) -> Literal | None:
-        """Read a date or time; colons cut a time into five tokens."""
+        """Read a date or time, None if the token is neither."""
+        # A colon is a delimiter, so a time arrives as five tokens.
         if self._at + 4 <= len(self._tokens):
             found = _temporal(token + "".join(self._tokens[self._at : self._at + 4]))
             if found is not None:
@@ -173,6 +190,7 @@ class _LiteralReader:
             of, value = self.literal(embedded=True)
             merged.add(of)
             values.append(value)
+            # The head of the loop must see the closing bracket.
             at = self._at
             if self._took("]"):
                 self._at = at
@@ -194,27 +212,33 @@ class _LiteralReader:
             if key_found is None or isinstance(key_found, list | dict) or not self._took(":"):
                 raise _NoLiteral
             of_value, found[key_found] = self.literal(embedded=True)
-            self._took(",")
+            self._took(",")  # Connect accepts entries without a comma between them
             keys.add(of_key)
             values.add(of_value)
         raise _NoLiteral
 
 
 class _MergedSchema:
-    """The schema that elements share: the widest of numbers, one that all have, or none."""
+    """Find the schema that all elements share.
+
+    Numbers share the widest of their types.
+    """
 
     def __init__(self) -> None:
         self._schema: Schema | None = None
         self._mixed = False
 
     def shared(self) -> Schema:
-        """Return it. Raises: ValueError where there is none."""
+        """Return the shared schema.
+
+        Raises: ValueError if there is none.
+        """
         if self._schema is None:
             raise ValueError("the elements of an array or map must be of one type, and some")
         return self._schema
 
     def add(self, schema: Schema | None) -> None:
-        """Take an element's schema into account."""
+        """Add the schema of one element."""
         if schema is None or self._mixed:
             return
         if self._schema is None:
@@ -229,9 +253,9 @@ class _MergedSchema:
 
 
 def _aligned(value: Any, schema: Schema) -> Any:
-    """Return a number as one of the type that all share."""
+    """Convert an element to the shared type."""
     if value is None:
-        raise _NoLiteral
+        raise _NoLiteral  # the shared schema is not optional, so the whole is a text
     if schema.kind is ConnectKind.FLOAT32:
         return to_single(value)
     if schema.kind is ConnectKind.FLOAT64:
@@ -267,6 +291,8 @@ def _temporal(text: str) -> Literal | None:
 
 
 def _number(number: Decimal) -> Literal:
+    # Integers come first, also for a text such as 1.0. Then a number gets the smaller of the two float
+    # types that has its magnitude, and a Decimal if neither has.
     exponent = number.as_tuple().exponent
     assert isinstance(exponent, int)
     if number.adjusted() < LONGEST_WHOLE and number == number.to_integral_value():

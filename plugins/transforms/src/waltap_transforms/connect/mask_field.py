@@ -1,4 +1,4 @@
-"""MaskField: puts nothing of the type, or a text, in the place of fields."""
+"""MaskField: replace fields by an empty value or a given one."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,6 +33,7 @@ __all__ = ["MASK_FIELD"]
 
 PURPOSE = "mask fields of"
 BITS = {ConnectKind.INT8: 8, ConnectKind.INT16: 16, ConnectKind.INT32: 32, ConnectKind.INT64: 64}
+# Masks without a replacement. They are functions, so that no two records share a list or a map.
 NOTHING: dict[ConnectKind, Callable[[], Any]] = {
     ConnectKind.BOOLEAN: lambda: False,
     ConnectKind.FLOAT32: lambda: 0.0,
@@ -45,7 +46,7 @@ NOTHING: dict[ConnectKind, Callable[[], Any]] = {
 
 
 class MaskFieldProperties(NullToDefault):
-    """Which fields are masked, and with what."""
+    """Fields to mask, and their replacement."""
 
     fields: CommaList = declare("fields", summary="Fields to mask.", min_length=1)
     replacement: str | None = declare(
@@ -74,6 +75,7 @@ def _change(properties: MaskFieldProperties) -> Change:
         ]
         return copy, masks
 
+    # Masks depend only on the schema and the properties, so they are built once for each schema.
     memory = SchemaMemory(made)
 
     def change(_record: ConnectRecord, schema: Schema | None, value: Any) -> tuple[Any, Any]:
@@ -86,6 +88,7 @@ def _change(properties: MaskFieldProperties) -> Change:
         copy, masks = memory.of(schema)
         row = copy(struct)
         for name, mask in masks:
+            # Null stays null, so that a mask does not invent a value.
             if row.get(name) is not None:
                 row[name] = mask()
         return schema, row
@@ -94,10 +97,13 @@ def _change(properties: MaskFieldProperties) -> Change:
 
 
 def _mask(field: Field, replacement: str | None) -> Callable[[], Any]:
-    """Return what makes the mask of a field; it raises RecordUnfit where there can be none."""
+    """Return the function that makes the mask of a field.
+
+    The function raises RecordUnfit if the type of the field has no mask.
+    """
     schema = field.schema
     if replacement is None and schema.kind is ConnectKind.BYTES and schema.name == DECIMAL:
-        return lambda: b"\0"
+        return lambda: b"\0"  # the unscaled value 0 of a Decimal
     if replacement is None and schema.kind in NOTHING:
         return NOTHING[schema.kind]
     try:
@@ -121,12 +127,17 @@ def _unfit(problem: str) -> Callable[[], Any]:
 
 
 def _replaced(schema: Schema, text: str) -> Any:
-    """Return ``text`` as a value of ``schema``, None where there is no such value. Raises: ValueError."""
+    """Convert ``text`` to a value of ``schema``.
+
+    None means that the type takes no replacement. Raises: ValueError.
+    """
     if schema.kind is ConnectKind.STRING:
         return text
+    # Their values are integers here, but Java has Date objects, which Connect does not replace.
     if schema.name in TEMPORAL:
         return None
     if schema.kind in BITS:
+        # Fractions are cut off and large numbers wrap, as Java's BigDecimal does.
         return to_integer(to_integer(big_decimal(text), 64), BITS[schema.kind])
     if schema.kind is ConnectKind.FLOAT64:
         return to_double(big_decimal(text))

@@ -1,4 +1,4 @@
-"""ExtractField and HoistField: a field in the place of what has it, and the other way round."""
+"""ExtractField and HoistField: unwrap a field, or wrap a value in one."""
 
 from typing import Any, Literal, Self
 
@@ -23,7 +23,7 @@ PURPOSE = "take a field out of"
 
 
 class ExtractFieldProperties(NullToDefault):
-    """Which field takes the place of the whole."""
+    """Field that replaces the whole."""
 
     field: str = declare("field", summary="Name of the field; with V2, the path to it.")
     version: Literal["V1", "V2"] = declare(
@@ -35,12 +35,13 @@ class ExtractFieldProperties(NullToDefault):
 
     @model_validator(mode="after")
     def _readable(self) -> Self:
+        # A bad path fails when the profile is read, not at the first record.
         field_steps(self.field, self.version)
         return self
 
 
 class HoistFieldProperties(Properties):
-    """The field that takes up the whole."""
+    """Field that contains the whole."""
 
     field: str = declare("field", summary="Name of the only field of the struct that is made.")
 
@@ -54,11 +55,13 @@ def _extracted(properties: ExtractFieldProperties) -> Change:
             raise RecordUnfit(f"there is no field {properties.field}")
         return found
 
+    # The lookup of a path depends only on the schema, so it is done once for each schema.
     memory = SchemaMemory(made)
 
     def change(_record: ConnectRecord, schema: Schema | None, value: Any) -> tuple[Any, Any]:
         if schema is None:
             return None, None if value is None else found_in_map(map_of(value, PURPOSE), steps)
+        # Null has no fields to check, but the schema of the field is still needed.
         if value is not None:
             struct_of(schema, value, PURPOSE)
         field = memory.of(schema)
@@ -70,6 +73,7 @@ def _extracted(properties: ExtractFieldProperties) -> Change:
 
 def _hoisted(properties: HoistFieldProperties) -> Change:
     name = properties.field
+    # Encoders find a schema by its object, so one source schema must always give the same object.
     memory = SchemaMemory(
         lambda schema: Schema(kind=ConnectKind.STRUCT, fields=(Field(name, schema),))
     )

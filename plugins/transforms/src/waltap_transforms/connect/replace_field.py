@@ -1,4 +1,4 @@
-"""ReplaceField: leaves fields out, or calls them otherwise."""
+"""ReplaceField: drop or rename fields."""
 
 from typing import Any, Self
 
@@ -24,7 +24,7 @@ PURPOSE = "leave fields out of or rename them in"
 
 
 class ReplaceFieldProperties(NullToDefault):
-    """Which fields stay, and under which names."""
+    """Fields to keep, and their new names."""
 
     exclude: CommaList = declare(
         "exclude",
@@ -51,7 +51,10 @@ class ReplaceFieldProperties(NullToDefault):
         return self
 
     def pairs(self) -> dict[str, str]:
-        """Return old name → new name. Raises: ValueError for an entry that is no such pair."""
+        """Return the new name of each renamed field.
+
+        Raises: ValueError for an entry that is not ``old:new``.
+        """
         found = {}
         for entry in self.renames:
             old, colon, new = entry.partition(":")
@@ -80,15 +83,19 @@ def _change(properties: ReplaceFieldProperties) -> Change:
         places = []
         for field in kept:
             old = olds.get(field.name, field.name)
+            # Connect reads a new field by the reverse of `renames`. If a field already has a new name of
+            # another one, it would read the wrong value or type.
             if known.get(old) != field.schema:
                 raise RecordUnfit(f"the field {field.name} would stay, and be {old} as well")
             default = known[old].default if properties.null_to_default else None
             places.append((field.name, old, default))
         return updated, places
 
+    # Encoders find a schema by its object, so one source schema must always give the same object.
     memory = SchemaMemory(made)
 
     def change(_record: ConnectRecord, schema: Schema | None, value: Any) -> tuple[Any, Any]:
+        # A tombstone must stay one.
         if value is None:
             return schema, value
         if schema is None:

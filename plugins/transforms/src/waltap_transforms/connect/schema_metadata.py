@@ -1,4 +1,4 @@
-"""SetSchemaMetadata: another name or version for a schema."""
+"""SetSchemaMetadata: set name and version of a schema."""
 
 from typing import Any, Self
 
@@ -16,7 +16,7 @@ __all__ = ["SCHEMA_METADATA"]
 
 
 class SetSchemaMetadataProperties(NullToDefault):
-    """Name and version that the schema gets."""
+    """Name and version of the schema."""
 
     name: str | None = declare("schema.name", default=None, summary="Name of the schema.")
     version: int | None = declare("schema.version", default=None, summary="Version of the schema.")
@@ -37,10 +37,12 @@ def _change(properties: SetSchemaMetadataProperties) -> Change:
             raise RecordUnfit(f"it names schemas of structs, and found {schema.kind.value}")
         return renamed, copied(schema.fields, with_defaults=properties.null_to_default)
 
+    # Encoders find a schema by its object, so one source schema must always give the same object.
     memory = SchemaMemory(made)
 
     def change(_record: ConnectRecord, schema: Schema | None, value: Any) -> tuple[Any, Any]:
         if schema is None:
+            # A tombstone has no schema and needs none.
             if value is None:
                 return schema, value
             raise RecordUnfit("it needs a schema to name, and there is none")

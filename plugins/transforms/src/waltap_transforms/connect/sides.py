@@ -1,6 +1,7 @@
-"""Keys and values: a transform of Kafka Connect's is two classes, ``NAME$Key`` and ``NAME$Value``.
+"""Transforms that work on the key or the value of a record.
 
-What such a transform does is a `Change`: from schema and value of one side to those that take their place.
+Kafka Connect has two classes for each, ``NAME$Key`` and ``NAME$Value``. A `Change` is their common
+part: a function from schema and value of one side to the new schema and value.
 """
 
 from collections.abc import Callable, Iterable
@@ -32,7 +33,7 @@ Change = Callable[[ConnectRecord, Schema | None, Any], tuple[Schema | None, Any]
 
 
 class NullToDefault(Properties):
-    """What every class that copies fields takes."""
+    """Property of every class that copies fields."""
 
     null_to_default: bool = declare(
         "replace.null.with.default",
@@ -47,7 +48,10 @@ def sides(
     properties: type[Properties],
     make: Callable[[Any], Change],
 ) -> tuple[RecordTransformSpec, RecordTransformSpec]:
-    """Return the specs of ``java$Key`` and ``java$Value``; ``summary`` has {side} in it."""
+    """Return the specs of ``java$Key`` and ``java$Value``.
+
+    ``summary`` contains {side}, which becomes key or value.
+    """
     return (
         connect_spec(
             f"{java}$Key",
@@ -64,11 +68,14 @@ def sides(
     )
 
 
+# Both functions call the constructor instead of `replace`: they run for every record. The formatter
+# would put each argument on its own line.
 def _on_keys(change: Change) -> RecordTransform:
     def transform(records: list[ConnectRecord]) -> list[ConnectRecord]:
         out = []
         for r in records:
             schema, key = change(r, r.key_schema, r.key)
+            # An unchanged record is passed on as it is, without a copy.
             if key is not r.key or schema is not r.key_schema:
                 out.append(
                     ConnectRecord(
@@ -103,33 +110,46 @@ def _on_values(change: Change) -> RecordTransform:
 
 
 def struct_of(schema: Schema, value: Any, purpose: str) -> Row:
-    """Return ``value`` where it is a struct. Raises: RecordUnfit."""
+    """Return ``value`` after checking that it is a struct.
+
+    ``purpose`` completes the message. Raises: RecordUnfit.
+    """
     if value.__class__ is dict and schema.kind is ConnectKind.STRUCT:
         return value
     raise RecordUnfit(f"it needs a struct to {purpose}, and found {_found(schema, value)}")
 
 
 def map_of(value: Any, purpose: str) -> Row:
-    """Return ``value``, which has no schema, where it is a map. Raises: RecordUnfit."""
+    """Return a value without schema after checking that it is a map.
+
+    ``purpose`` completes the message. Raises: RecordUnfit.
+    """
     if value.__class__ is dict:
         return value
     raise RecordUnfit(f"it needs a map to {purpose}, and found {_found(None, value)}")
 
 
 def _found(schema: Schema | None, value: Any) -> str:
+    # The usual cause is a tombstone, so the message names the remedy.
     if value is None:
         return "null: a predicate RecordIsTombstone with negate=true keeps tombstones from it"
     return type(value).__name__ if schema is None else schema.kind.value
 
 
 def of_fields(schema: Schema, fields: Iterable[Field]) -> Schema:
-    """Return a struct schema of ``fields`` that keeps name, version, doc and parameters of ``schema``, and
-    is neither optional nor has a default."""
+    """Return a struct schema with other fields than ``schema``.
+
+    It keeps name, version, doc and parameters, but is required and has no default.
+    """
+    # A default of the old fields would not fit the new ones.
     return replace(schema, fields=unique(fields), optional=False, default=None)
 
 
 def unique(fields: Iterable[Field]) -> tuple[Field, ...]:
-    """Return ``fields``. Raises: RecordUnfit when two have one name."""
+    """Return ``fields`` after checking that their names differ.
+
+    Raises: RecordUnfit if two have the same name.
+    """
     found = tuple(fields)
     if len({field.name for field in found}) < len(found):
         names = [field.name for field in found]
@@ -139,10 +159,13 @@ def unique(fields: Iterable[Field]) -> tuple[Field, ...]:
 
 
 def copied(fields: Iterable[Field], *, with_defaults: bool) -> Callable[[Row], Row]:
-    """Return what copies rows of ``fields``; ``with_defaults``: null becomes the default of the field."""
+    """Return the function that copies rows of ``fields``.
+
+    ``with_defaults`` replaces null by the default of its field.
+    """
     defaults = [(f.name, f.schema.default) for f in fields if f.schema.default is not None]
     if not (with_defaults and defaults):
-        return dict
+        return dict  # no field has a default: a plain copy is faster
 
     def copy(row: Row) -> Row:
         made = dict(row)

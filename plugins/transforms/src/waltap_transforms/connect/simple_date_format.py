@@ -1,8 +1,9 @@
-"""Java's SimpleDateFormat in UTC and English: times by patterns such as ``yyyy-MM-dd HH:mm:ss.SSS``.
+"""Java's SimpleDateFormat in UTC and English.
 
-Instants are in ms since 1970 UTC, as java.util.Date has them. Days before 15 October 1582 are Julian, as
-Java's GregorianCalendar counts them. Parsing is lenient as it is there: month 13 is January of the next
-year, and what follows the last part of the pattern is not looked at.
+A pattern is, for example, ``yyyy-MM-dd HH:mm:ss.SSS``. Instants are in ms since 1970 UTC, as in
+java.util.Date. Days before 15 October 1582 are Julian, as in Java's GregorianCalendar. Parsing is as
+lenient as in Java: month 13 is January of the next year, and text after the end of the pattern is
+ignored.
 
 Source: the documentation of java.text.SimpleDateFormat and java.util.GregorianCalendar (Java 17).
 """
@@ -15,12 +16,14 @@ from dataclasses import dataclass
 __all__ = ["SimpleDateFormat"]
 
 DAY_MS = 86_400_000
-CUTOVER_DAY = -141_427  # 15 October 1582
+# 15 October 1582, the first Gregorian day of Java's calendar.
+CUTOVER_DAY = -141_427
 MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
     "November", "December",
 )  # fmt: skip
 DAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
+# Every letter that Java 17 defines; it refuses all others.
 LETTERS = "GyYMLwWDdFEuaHkKhmsSzZX"
 TEXTS = {
     "G": ("BC", "AD"),
@@ -31,46 +34,55 @@ _ZONE = re.compile(r"(?:GMT|UTC|UT)?([+-])(\d{1,2}):?(\d{2})?|GMT|UTC|UT|Z", re.
 
 @dataclass(frozen=True, slots=True)
 class _PatternPart:
-    """Some of one letter, or with ``letter`` "" a text."""
+    """Describe one part of a pattern: a letter or a text."""
 
+    # Empty for a text.
     letter: str
+    # Number of times that the pattern repeats the letter.
     count: int = 0
     text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _DateFields:
-    """An instant, in fields; ``year`` 0 is 1 BC, ``weekday`` 1 Sunday."""
+    """Hold an instant as calendar fields."""
 
+    # 0 is 1 BC.
     year: int
     month: int
     day: int
     day_of_year: int
+    # 1 is Sunday.
     weekday: int
+    # Milliseconds since midnight.
     ms: int
 
 
 class SimpleDateFormat:
-    """One pattern."""
+    """Format and parse instants by one pattern."""
 
     def __init__(self, pattern: str) -> None:
-        """Read ``pattern``. Years of two digits are those of the last 80 years and the next 20.
+        """Read ``pattern``.
 
-        Raises: ValueError for a letter that means nothing, or a quote without its other one.
+        Raises: ValueError for an unknown letter or an open quote.
         """
         self.pattern = pattern
         self._parts = _parts(pattern)
+        # Java puts years of two digits into the last 80 years and the next 20.
         self._first_year = time.gmtime().tm_year - 80
 
     def format(self, instant: int) -> str:
-        """Return ``instant`` as a text."""
+        """Format ``instant``."""
         moment = _moment(instant)
         return "".join(
             part.text if not part.letter else _written(part, moment) for part in self._parts
         )
 
     def parse(self, text: str) -> int:
-        """Return the instant that ``text`` begins with. Raises: ValueError when it does not."""
+        """Parse the instant at the start of ``text``.
+
+        Raises: ValueError if ``text`` does not match the pattern.
+        """
         fields: dict[str, int] = {}
         at = 0
         for number, part in enumerate(self._parts):
@@ -83,7 +95,10 @@ class SimpleDateFormat:
         return _instant(fields)
 
     def _width(self, number: int) -> int:
-        """Return how many digits a part takes at most where a number follows at once, else 0."""
+        """Return the most digits of a part, 0 for no limit.
+
+        A limit is needed only if another number follows without a text between them.
+        """
         part, following = self._parts[number], self._parts[number + 1 : number + 2]
         joined = _is_number(part) and bool(following) and _is_number(following[0])
         return part.count if joined else 0
@@ -91,7 +106,7 @@ class SimpleDateFormat:
     def _take(
         self, part: _PatternPart, text: str, at: int, fields: dict[str, int], *, width: int
     ) -> int:
-        """Read one part from ``at``; ``width``: so many digits, as another number follows at once."""
+        """Read one part at ``at``, and return the position after it."""
         while at < len(text) and text[at] in " \t":
             at += 1
         letter = part.letter
@@ -99,6 +114,7 @@ class SimpleDateFormat:
             return self._zone(text, at, fields)
         if not _is_number(part):
             return self._word(part, text, at, fields)
+        # In a run of numbers such as yyyyMMdd a minus cannot be a sign.
         end = at + 1 if text[at : at + 1] == "-" and not width else at
         most = at + width if width else len(text)
         first = end
@@ -107,6 +123,7 @@ class SimpleDateFormat:
         if end == first:
             raise ValueError(f"it does not match {self.pattern}")
         value = int(text[at:end])
+        # Only exactly two digits are an abbreviated year; 5 is the year 5, as in Java.
         if letter in "yY" and part.count <= 2 and end - at == 2 and value >= 0:
             value += self._first_year // 100 * 100
             if value < self._first_year:
@@ -117,6 +134,7 @@ class SimpleDateFormat:
     def _word(self, part: _PatternPart, text: str, at: int, fields: dict[str, int]) -> int:
         letter = part.letter
         names = MONTHS if letter in "ML" else DAYS if letter == "E" else TEXTS[letter]
+        # Java accepts full and short names, whichever of them the pattern has.
         for size in (None, 3):
             if size and letter not in "MLE":
                 break
@@ -168,7 +186,7 @@ def _parts(pattern: str) -> tuple[_PatternPart, ...]:
 
 
 def _quoted(pattern: str, at: int, add: Callable[[str], None]) -> int:
-    """Add the text within quotes; two quotes are one."""
+    """Add a quoted text, in which two quotes mean one."""
     if pattern[at : at + 2] == "''":
         add("'")
         return at + 2
@@ -201,6 +219,7 @@ def _written(part: _PatternPart, m: _DateFields) -> str:
     hour = m.ms // 3_600_000
     if letter in "yY":
         year = _week_year(m) if letter == "Y" else m.year
+        # Java prints the year of the era: the year 0 is 1 BC.
         year = year if year > 0 else 1 - year
         return str(year % 100).zfill(2) if count == 2 else str(year).zfill(count)
     if letter in "ML" and count >= 3:
@@ -214,6 +233,7 @@ def _written(part: _PatternPart, m: _DateFields) -> str:
     if letter == "z":
         return "Coordinated Universal Time" if count > 3 else "UTC"
     if letter in "ZX":
+        # Every instant is written in UTC.
         return "+0000" if letter == "Z" else "Z"
     number = {
         "M": m.month, "L": m.month, "d": m.day, "D": m.day_of_year, "H": hour, "k": hour or 24,
@@ -225,17 +245,22 @@ def _written(part: _PatternPart, m: _DateFields) -> str:
 
 
 def _first_weekday(m: _DateFields, day: int) -> int:
-    """Return the weekday (0: Sunday) of the day ``day - 1`` days before."""
+    """Return the weekday of the day ``day - 1`` days before.
+
+    0 is Sunday.
+    """
     return (m.weekday - 1 - (day - 1)) % 7
 
 
 def _week_of_year(m: _DateFields) -> int:
-    """Return the week, of weeks that begin on Sunday; that of 1 January is the first."""
+    """Return the number of the week in its year."""
+    # English weeks begin on Sunday, and the week of 1 January is the first.
     week = (m.day_of_year - 1 + _first_weekday(m, m.day_of_year)) // 7 + 1
     return 1 if _week_year(m) > m.year else week
 
 
 def _week_year(m: _DateFields) -> int:
+    # A week that reaches 1 January belongs to the new year.
     left = (366 if _is_leap(m.year) else 365) - m.day_of_year
     saturday = 7 - m.weekday
     return m.year + 1 if left < saturday else m.year
@@ -245,6 +270,7 @@ def _week_year(m: _DateFields) -> int:
 
 
 def _is_leap(year: int) -> bool:
+    # The Julian calendar was in force until October 1582.
     if year <= 1582:
         return year % 4 == 0
     return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
@@ -258,7 +284,8 @@ def _moment(instant: int) -> _DateFields:
 
 
 def _gregorian(day: int) -> tuple[int, int, int]:
-    """Return (year, month, day) of a number of days since 1970, all in years that begin in March."""
+    """Convert days since 1970 to (year, month, day)."""
+    # Years are counted from March, so that a leap day ends its year. An era has 400 years.
     era, rest = divmod(day + 719_468, 146_097)
     of_era = (rest - rest // 1460 + rest // 36_524 - rest // 146_096) // 365
     of_year = rest - (365 * of_era + of_era // 4 - of_era // 100)
@@ -266,6 +293,7 @@ def _gregorian(day: int) -> tuple[int, int, int]:
 
 
 def _julian(day: int) -> tuple[int, int, int]:
+    # As in `_gregorian`, but an era has 4 years.
     era, rest = divmod(day + 719_470, 1461)
     of_era = (rest - rest // 1460) // 365
     return _from_march(of_era + era * 4, rest - 365 * of_era)
@@ -279,14 +307,17 @@ def _from_march(year: int, of_year: int) -> tuple[int, int, int]:
 
 
 def _day_number(year: int, month: int, day: int) -> int:
-    """Return the days since 1970 of a date whose month and day may be out of range."""
+    """Convert a date to days since 1970.
+
+    Month and day may be out of range, since parsing is lenient.
+    """
     year, month = year + (month - 1) // 12, (month - 1) % 12 + 1
     found = _days(year, month, gregorian=True) + day - 1
     return found if found >= CUTOVER_DAY else _days(year, month, gregorian=False) + day - 1
 
 
 def _days(year: int, month: int, *, gregorian: bool) -> int:
-    """Return the days since 1970 of the first of a month."""
+    """Convert the first of a month to days since 1970."""
     year -= month <= 2
     of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5
     if not gregorian:
@@ -297,7 +328,7 @@ def _days(year: int, month: int, *, gregorian: bool) -> int:
 
 
 def _instant(fields: dict[str, int]) -> int:
-    """Return the instant of what was read."""
+    """Convert parsed fields to an instant."""
     year = fields.get("y", fields.get("Y", 1970))
     if fields.get("G") == 0:
         year = 1 - year
@@ -306,6 +337,7 @@ def _instant(fields: dict[str, int]) -> int:
     else:
         month = fields.get("M", fields.get("L", 1))
         day = _day_number(year, month, fields.get("d", 1))
+    # A weekday counts only if no day was read; it moves the date to the next such weekday.
     if "E" in fields and not {"d", "D"} & fields.keys():
         day += (fields["E"] - 1 - (day + 4)) % 7
     hour = fields.get("H", fields.get("k", 0) % 24)

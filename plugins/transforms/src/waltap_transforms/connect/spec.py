@@ -1,4 +1,4 @@
-"""How transforms of Kafka Connect's are named here, and told of."""
+"""Names and specs of Kafka Connect's transforms."""
 
 import re
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from waltap.specs import RecordTransformSpec
 __all__ = ["connect_spec", "each"]
 
 PACKAGE = "org.apache.kafka.connect.transforms"
+# The places in a Java name where a word begins.
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -23,9 +24,12 @@ def connect_spec(
     *,
     name: str = "",
 ) -> RecordTransformSpec:
-    """Return the spec of the class ``java`` (``RegexRouter``, ``Cast$Value``): it goes by its own name, by
-    that of the class, and by ours: regex-router, cast-value."""
+    """Return the spec of the Java class ``java``.
+
+    A profile may use the full class name, the short one (``Cast$Value``), or our name (``cast-value``).
+    """
     ours = _WORD.sub("-", java.replace("$", "-")).lower().replace("--", "-")
+    # A transform with a ``name`` of its own has it because another class owns the short name.
     aliases = (f"{PACKAGE}.{java}",) if name else (f"{PACKAGE}.{java}", java)
     return RecordTransformSpec(
         name=name or ours,
@@ -37,5 +41,5 @@ def connect_spec(
 
 
 def each(change: Callable[[ConnectRecord], ConnectRecord]) -> RecordTransform:
-    """Return the transform that makes one record of each."""
+    """Return the transform that applies ``change`` to each record."""
     return lambda records: [change(record) for record in records]

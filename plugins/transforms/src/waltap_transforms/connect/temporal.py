@@ -1,4 +1,7 @@
-"""Kafka Connect's dates and times as milliseconds, which is what java.util.Date holds."""
+"""Kafka Connect's dates and times as milliseconds.
+
+Java's classes work on java.util.Date, which contains milliseconds.
+"""
 
 from typing import Any
 
@@ -18,12 +21,15 @@ _STAMPS = SimpleDateFormat("yyyy-MM-dd'T'HH:mm:ss.SSS'Z'")
 
 
 def milliseconds(schema: Schema, value: Any) -> int:
-    """Return what a value of a temporal schema is in ms since 1970 UTC: dates are days there."""
+    """Convert a value of a temporal schema to ms since 1970 UTC."""
+    # A Date is in days; Time and Timestamp are in ms already.
     return value * DAY_MS if schema.name == DATE else value  # type: ignore[no-any-return]
 
 
 def plain_text(instant: int) -> str:
-    """Return an instant as Kafka Connect prints it: a time within the first day, a date at midnight."""
+    """Print an instant as Kafka Connect does."""
+    # Connect does not look at the schema: an instant before the end of the first day is a time, and a
+    # later one at midnight is a date.
     if instant < DAY_MS:
         return _TIMES.format(instant)
     return (_STAMPS if instant % DAY_MS else _DATES).format(instant)

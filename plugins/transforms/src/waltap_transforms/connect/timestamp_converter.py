@@ -1,4 +1,4 @@
-"""TimestampConverter: one form of dates and times as another."""
+"""TimestampConverter: convert dates and times to another form."""
 
 from collections.abc import Callable
 from typing import Any, Literal, Self
@@ -26,13 +26,13 @@ from waltap_transforms.connect.temporal import DATE, DAY_MS, TEMPORAL, TIME, TIM
 __all__ = ["TIMESTAMP_CONVERTER"]
 
 PURPOSE = "convert timestamps in"
+# Precision → its unit in ns.
 UNIX_NS = {
     "seconds": 1_000_000_000,
     "milliseconds": 1_000_000,
     "microseconds": 1_000,
     "nanoseconds": 1,
 }
-"""Precision → its unit in ns."""
 MILLISECOND_NS = 1_000_000
 LONGEST = (1 << 63) - 1
 
@@ -40,7 +40,7 @@ Convert = Callable[[Any], Any]
 
 
 class TimestampConverterProperties(NullToDefault):
-    """What is converted, and to what."""
+    """Field to convert, and the form that it gets."""
 
     field: str = declare(
         "field", default="", summary="Field to convert; without it, the whole is a timestamp."
@@ -65,12 +65,16 @@ class TimestampConverterProperties(NullToDefault):
     def _readable(self) -> Self:
         if self.target == "string" and not self.format.strip():
             raise ValueError("format is missing: target.type=string needs it")
+        # A bad pattern fails when the profile is read, not at the first record.
         SimpleDateFormat(self.format)
         return self
 
 
 class _TimestampConversion:
-    """From any form to the one that is wanted."""
+    """Convert values of any temporal form to the target.
+
+    Every conversion goes by milliseconds, as it does in Java by java.util.Date.
+    """
 
     def __init__(self, properties: TimestampConverterProperties) -> None:
         self._target = properties.target
@@ -79,7 +83,7 @@ class _TimestampConversion:
         self._format = SimpleDateFormat(properties.format) if given else None
 
     def schema(self, schema: Schema) -> Schema:
-        """Return the schema of what values of ``schema`` become."""
+        """Return the schema of the converted values."""
         kind, name = {
             "string": (ConnectKind.STRING, None),
             "unix": (ConnectKind.INT64, None),
@@ -90,7 +94,10 @@ class _TimestampConversion:
         return Schema(kind=kind, optional=schema.optional, name=name, version=1 if name else None)
 
     def of(self, schema: Schema, what: str) -> Convert:
-        """Return what converts values of ``schema``. Raises: RecordUnfit where it has no times."""
+        """Return the function that converts values of ``schema``.
+
+        Raises: RecordUnfit for a type that has no timestamps.
+        """
         if schema.name in TEMPORAL:
             return lambda value: self._written(milliseconds(schema, value))
         if schema.kind is ConnectKind.STRING:
@@ -100,13 +107,14 @@ class _TimestampConversion:
         raise RecordUnfit(f"{what} is of type {schema.kind.value}, which holds no timestamp")
 
     def plain(self, value: Any, what: str) -> Any:
-        """Convert a value without schema."""
+        """Convert a value that has no schema."""
         if value is None:
             return None
         if self._target in ("Date", "Time", "Timestamp"):
             raise RecordUnfit(f"{what} has no schema, and nothing else would tell a {self._target}")
         if isinstance(value, str):
             return self._written(self._read(value, what))
+        # In Python a bool is an int, too.
         if isinstance(value, int) and not isinstance(value, bool):
             return self._written(self._of_unix(value))
         raise RecordUnfit(f"{what} is of type {type(value).__name__}, which holds no timestamp")
@@ -120,9 +128,13 @@ class _TimestampConversion:
             raise RecordUnfit(f"{what}: {cause}") from cause
 
     def _of_unix(self, number: int) -> int:
-        """Return ms; what is finer is cut off towards 0."""
+        """Convert a number of the profile's unit to ms.
+
+        A finer part is cut off.
+        """
         if self._unit >= MILLISECOND_NS:
             return _held(number * (self._unit // MILLISECOND_NS))
+        # Java's division rounds towards 0, Python's downwards.
         finer = MILLISECOND_NS // self._unit
         return -(-number // finer) if number < 0 else number // finer
 
@@ -145,7 +157,7 @@ class _TimestampConversion:
 
 
 def _held(number: int) -> int:
-    """Return ``number`` as a long that sticks at its limits."""
+    """Limit ``number`` to a long, as Java's TimeUnit does."""
     return max(-LONGEST - 1, min(LONGEST, number))
 
 
@@ -161,6 +173,7 @@ def _change(properties: TimestampConverterProperties) -> Change:
         own = next((field for field in schema.fields if field.name == name), None)
         if own is None:
             return schema, copy
+        # A field of another type is refused at its first row, so that the schema alone is no error.
         try:
             convert = converter.of(own.schema, f"the field {name}")
         except RecordUnfit as cause:
@@ -174,6 +187,7 @@ def _change(properties: TimestampConverterProperties) -> Change:
                 found[name] = convert(found[name])
             return found
 
+        # The default must have the type of the new schema.
         fields = tuple(
             Field(name, converter.schema(own.schema)) if field is own else field
             for field in schema.fields
@@ -183,6 +197,7 @@ def _change(properties: TimestampConverterProperties) -> Change:
             default = convert_row(default)
         return replace(schema, fields=fields, default=default), convert_row
 
+    # Encoders find a schema by its object, so one source schema must always give the same object.
     memory = SchemaMemory(made)
 
     def change(_record: ConnectRecord, schema: Schema | None, value: Any) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""Transforms of topics: RegexRouter and TimestampRouter."""
+"""RegexRouter and TimestampRouter: change the topic of records."""
 
 from typing import Self
 
@@ -14,12 +14,12 @@ from waltap_transforms.connect.spec import connect_spec, each
 
 __all__ = ["TOPICS"]
 
+# Number of topics whose new name is cached.
 KEPT = 1000
-"""Topics whose successor is kept."""
 
 
 class RegexRouterProperties(Properties):
-    """Which topics become which."""
+    """Topics to rename, and their new names."""
 
     routes = True
 
@@ -44,8 +44,7 @@ class RegexRouterProperties(Properties):
 def regex_router(
     properties: RegexRouterProperties, _context: RecordTransformContext
 ) -> RecordTransform:
-    """Return the transform: in a topic that the expression matches as a whole, its first match is
-    replaced."""
+    """Return the transform that renames topics by an expression."""
     pattern = java_pattern(properties.regex, ignore_case=False)
     template = java_replacement(properties.replacement, pattern)
     known: dict[str, str] = {}
@@ -53,9 +52,11 @@ def regex_router(
     def routed(record: ConnectRecord) -> ConnectRecord:
         topic = known.get(record.topic)
         if topic is None:
+            # Names may be endless, such as one for each day, so the cache must not grow with them.
             if len(known) >= KEPT:
                 known.clear()
             matches = pattern.fullmatch(record.topic) is not None
+            # Java tests the whole name but then replaces the first match, which may be shorter.
             topic = pattern.sub(template, record.topic, count=1) if matches else record.topic
             known[record.topic] = topic
         return record if topic == record.topic else replace(record, topic=topic)
@@ -64,7 +65,7 @@ def regex_router(
 
 
 class TimestampRouterProperties(Properties):
-    """How topics are made of topic and timestamp."""
+    """Format of topics with a timestamp."""
 
     routes = True
 
@@ -88,10 +89,11 @@ class TimestampRouterProperties(Properties):
 def timestamp_router(
     properties: TimestampRouterProperties, _context: RecordTransformContext
 ) -> RecordTransform:
-    """Return the transform."""
+    """Return the transform that puts the timestamp into topics."""
     pattern, dates = properties.topic_format, SimpleDateFormat(properties.timestamp_format)
 
     def routed(record: ConnectRecord) -> ConnectRecord:
+        # Debezium's records have no timestamp unless another transform sets one.
         if record.timestamp is None:
             raise RecordUnfit(
                 "the record has no timestamp: only transforms that give it one, as EventRouter does, come "

@@ -1,4 +1,4 @@
-"""ValueToKey: a key of fields of the value."""
+"""ValueToKey: build the key from fields of the value."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ PURPOSE = "copy fields from"
 
 
 class ValueToKeyProperties(NullToDefault):
-    """Which fields make the key."""
+    """Fields of the key."""
 
     fields: CommaList = declare(
         "fields", summary="Fields of the value that make the key, in order.", min_length=1
@@ -26,7 +26,7 @@ class ValueToKeyProperties(NullToDefault):
 def value_to_key(
     properties: ValueToKeyProperties, _context: RecordTransformContext
 ) -> RecordTransform:
-    """Return the transform."""
+    """Return the transform that builds keys from values."""
     names = properties.fields
 
     def made(schema: Schema) -> tuple[Schema, list[tuple[str, Any]]]:
@@ -37,9 +37,11 @@ def value_to_key(
         key = Schema(
             kind=ConnectKind.STRUCT, fields=tuple(Field(name, known[name]) for name in names)
         )
+        # The default is beside each name, so that a record needs no look at the schema.
         given = properties.null_to_default
         return key, [(name, known[name].default if given else None) for name in names]
 
+    # Encoders find a schema by its object, so one source schema must always give the same object.
     memory = SchemaMemory(made)
 
     def keyed(r: ConnectRecord) -> ConnectRecord:
