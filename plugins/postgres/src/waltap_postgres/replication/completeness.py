@@ -1,5 +1,7 @@
-"""Of which tables publications bring every change, and since when: what a sink may build on that knows a
-row by its insert."""
+"""Completeness of publications: which tables they stream in full, and since when.
+
+A sink that identifies a row by its insert relies on it.
+"""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -15,6 +17,8 @@ from waltap_postgres.replication.slot import ReplicationSlot
 
 __all__ = ["coverage", "covered"]
 
+# ``to_jsonb`` reads columns of pg_publication that older servers do not have. A publication that
+# is changed or created again has another OID or another xmin.
 PUBLICATIONS_SQL = """
 SELECT p.pubname::text, concat_ws(' ', p.oid, p.xmin),
        pubinsert AND pubupdate AND pubdelete
@@ -22,6 +26,7 @@ SELECT p.pubname::text, concat_ws(' ', p.oid, p.xmin),
        coalesce((to_jsonb(p) ->> 'pubviaroot')::bool, false)
   FROM pg_publication p WHERE pubname = ANY(%s) ORDER BY 1
 """
+# A table is a member through each of its ancestors too; attaching it elsewhere changes the path.
 MEMBERS_SQL = """
 WITH RECURSIVE up AS (
     SELECT oid AS leaf, oid AS at, relnamespace, ''::text AS way
@@ -41,6 +46,7 @@ SCHEMAS_SQL = """
   LEFT JOIN pg_publication_namespace s ON s.pnnspid = up.relnamespace
        AND s.pnpubid IN (SELECT oid FROM pg_publication WHERE pubname = ANY(%s))
 """
+# From this version on a publication may name schemas, filter rows and list columns.
 WITH_SCHEMAS = 150000
 
 
@@ -50,13 +56,13 @@ def coverage(
     tables: Iterable[CatalogTable],
     version_num: int,
 ) -> PublicationCompleteness:
-    """Return what publications ``names`` bring of ``tables``.
+    """Return how completely publications ``names`` stream ``tables``.
 
-    What identifies their rows in the catalogue, and who wrote those, tells of changes to and fro. Rows of
-    a partitioned table that is published as one vanish with a partition, and nothing is streamed of that.
-    A row that comes into a row filter is streamed as an insert.
+    The OIDs and writers of the catalogue's rows identify each membership. So a membership that was
+    changed and changed back is another one.
     """
-    if catalogue.wal_end() is None:  # a server that tells no positions tells not since when
+    # Without positions the server cannot say since when a table is complete.
+    if catalogue.wal_end() is None:
         return PublicationCompleteness()
     listed = list(names)
     publications: list[tuple[Any, ...]] = catalogue.query(PUBLICATIONS_SQL, (listed,))
@@ -74,7 +80,9 @@ def coverage(
     found: dict[tuple[str, str], str] = {}
     for table in tables:
         place = table.relation.schema, table.relation.table
+        # A row whose update makes it match a row filter is streamed as an insert.
         fits = place in published and place not in filtered
+        # Dropping a partition removes rows of the root, and the server streams nothing of that.
         fits &= not (by_root and (table.partitioned or table.partition))
         found[place] = _short(said, members.get(place, "")) if fits else ""
     others = _short(said, "") if whole and not by_root else ""
@@ -85,8 +93,7 @@ def coverage(
 def _members(
     catalogue: PostgresCatalogue, names: list[str], version_num: int
 ) -> tuple[dict[tuple[str, str], str], set[tuple[str, str]]]:
-    """Return, by table, what makes it a member of one of the publications, and the tables of which one of
-    them has some rows alone."""
+    """Return each table's membership text, and the tables with row filters."""
     schemas = version_num >= WITH_SCHEMAS
     sql = MEMBERS_SQL.format(
         said="r.oid, r.xmin, s.oid, s.xmin" if schemas else "r.oid, r.xmin",
@@ -111,22 +118,25 @@ def covered(
     *,
     steady: bool,
 ) -> StartPosition:
-    """Return ``start`` with what is known of ``coverage``, and with what snapshots saw that ended before
-    the ``offset``, of which the slot may still bring changes. ``steady``: all statements of this one see
-    the same; else rows that are inserted meanwhile are read, and streamed, too."""
+    """Return ``start`` with its ``coverage`` and the visibility of earlier snapshots.
+
+    The slot may still send changes that a snapshot before ``offset`` has read. ``steady`` means
+    that all statements of the new snapshot see the same rows.
+    """
     beside = not (start.slot_created or start.resumes)
     if beside and start.lost is None and offset is not None and offset.snapshot is None:
         seen = offset.sole
         start = replace(
             start, offset=start.offset.with_sole(visible=seen.visible, visible_in=seen.visible_in)
         )
+    # Rows inserted during a snapshot that is not steady are read and streamed: twice.
     if beside and start.snapshot and not steady:
         return replace(start, coverage=PublicationCompleteness())
     return replace(start, coverage=replace(coverage, goes_on=_goes_on(start, offset, slot)))
 
 
 def _goes_on(start: StartPosition, offset: Offset | None, slot: ReplicationSlot | None) -> bool:
-    """Tell whether ``start`` leaves out nothing behind ``offset``: the slot has it all."""
+    """Return whether the slot has every change after ``offset``."""
     if start.resumes:
         return True
     if start.slot_created or start.lost is not None or offset is None or slot is None:

@@ -1,9 +1,9 @@
-"""The answer to a COPY … TO STDOUT in text format, its rows left where they were received. Sans-IO.
+"""Receive a COPY … TO STDOUT in text format without copying each row.
 
-A server sends a message per row. To take the rows out of their messages one by one costs as much as all
-else that is done to receive them. But every row ends with a newline, and no other newline is in it: so
-where messages begin is looked for in a buffer at a time, and proven by their lengths. Their headers then
-become a column of their own, which whoever splits the rows leaves out.
+A server sends one message per row. To copy each row out of its message costs as much as the rest of
+the receiving. Every row ends with a newline and contains no other. So this module finds all
+newlines of a buffer at once, and proves by the messages' lengths that they end rows. Each message's
+header becomes an extra column of its row, which the splitter of rows drops. It does no I/O.
 
 Source: PostgreSQL manual, "Message Formats" and "COPY", "Text Format".
 """
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 __all__ = ["BUFFER_BYTES", "HEAD", "SMALL_BUFFER_BYTES", "CopyBuffer", "HeadedRows"]
 
 BUFFER_BYTES: Final = 1 << 20
+# For each of several connections: the data that one has in flight is several times as large.
 SMALL_BUFFER_BYTES: Final = 1 << 18
-"""That of one of several connections: what each has on its way is several times as much."""
+# Replaces the five bytes of a message's header before each row: a column of text.
 HEAD: Final = b"....\t"
-"""What stands before each row in place of its message's header: a column of text."""
 
+# A message whose row is only a newline.
 _LEAST_MESSAGE: Final = 6
-"""A row that is a newline."""
+# The start of ReadyForQuery. No row has a zero byte, and no header has such a length.
 _READY: Final = b"Z\0\0\0\5"
-"""How ReadyForQuery begins. No row has a zero byte, and no header has such a length."""
 
 
 class HeadedRows:
-    """Rows in a buffer that is used again: they are there until the next ones are asked for.
+    """Hold rows in a reused buffer, each behind a `HEAD`.
 
-    ``buffer`` begins with them, one after the other, `HEAD` before each; ``bounds`` is where each begins,
-    and where the last ends.
+    The rows are valid until the caller asks for the next ones.
     """
 
     __slots__ = ("bounds", "buffer")
 
     def __init__(self, buffer: bytearray, bounds: "np.ndarray[Any, Any]") -> None:
+        # ``bounds`` has the start of each row in ``buffer``, and the end of the last row.
         self.buffer, self.bounds = buffer, bounds
 
     def __len__(self) -> int:
@@ -48,24 +48,25 @@ class HeadedRows:
 
     @property
     def size(self) -> int:
-        """Return how many bytes of the buffer they take."""
+        """Return the number of bytes that the rows occupy."""
         return int(self.bounds[-1])
 
     def has(self, text: bytes) -> bool:
-        """Tell whether ``text`` occurs in them."""
+        """Return whether ``text`` occurs in the rows."""
         return self.buffer.find(text, 0, self.size) >= 0
 
     def plain(self) -> bytes:
-        """Return the rows without heads."""
+        """Return the rows without their heads."""
         at, buffer = self.bounds.tolist(), self.buffer
         return b"".join([buffer[a + len(HEAD) : b] for a, b in pairwise(at)])
 
 
 class CopyBuffer:
-    """Takes what was received, and gives rows by the buffer: `HeadedRows`, or bytes where they came
-    through a `CopySplitter`: that gets what is no row, a row that no buffer holds, and a short answer.
+    """Find the rows of received bytes, one buffer at a time.
 
-    Whoever receives fills `room`, says how much it was (`took`), and asks for `rows`.
+    The receiver fills `room`, reports the count with `took`, and asks for `rows`. Rows are
+    `HeadedRows`, or bytes if they went through a `CopySplitter`. The splitter gets messages that
+    are no row, rows larger than the buffer, and short answers.
     """
 
     def __init__(self, size: int = BUFFER_BYTES) -> None:
@@ -76,27 +77,30 @@ class CopyBuffer:
         self._filled = False
 
     def room(self) -> memoryview:
-        """Return where the next bytes are to be put."""
+        """Return the free part of the buffer."""
         return self._view[self._have :]
 
     def took(self, count: int) -> None:
-        """Note that ``count`` bytes were put there."""
+        """Count ``count`` bytes that the receiver wrote to `room`."""
         self._have += count
 
     @property
     def done(self) -> bool:
-        """Tell whether the command is over."""
+        """Return whether the command is over."""
         return self._splitter.done
 
     def rows(self) -> Iterator[HeadedRows | bytes]:
-        """Yield the rows that are complete, when the buffer is full or the answer over; else nothing.
+        """Yield the complete rows of a full buffer.
 
-        Raises: CopyEnded, DecodeError, as `CopySplitter`.
+        Yields nothing before the buffer is full or the answer is over. Raises: CopyEnded,
+        DecodeError, as `CopySplitter`.
         """
+        # ReadyForQuery has six bytes and is the last message of an answer.
         ends = self._buffer.startswith(_READY, max(0, self._have - 6)) and self._have >= 6
         full = self._have == len(self._buffer)
         if not (ends or full or self._splitter.missing):
             return
+        # The splitter gets an answer that is shorter than the buffer.
         if not self._filled and not full:
             yield from self._split(self._have)
             return
@@ -110,20 +114,21 @@ class CopyBuffer:
                 yield found
                 self._keep(found.size)
                 continue
+            # The buffer begins with a message that is no row, or with a part of one.
             whole = self._message()
             if whole is None and self._have < len(self._buffer) and not ends:
                 return
             yield from self._split(self._have if whole is None else whole)
 
     def _message(self) -> int | None:
-        """Return how long the first message is; None: it is not there to its end."""
+        """Return the first message's length, None if it is incomplete."""
         if self._have < 5:
             return None
         size = 1 + int.from_bytes(self._buffer[1:5], "big")
         return size if size <= self._have else None
 
     def _split(self, size: int) -> Iterator[bytes]:
-        """Yield what the splitter finds in the first ``size`` bytes."""
+        """Yield the splitter's rows of the first ``size`` bytes."""
         data = bytes(self._view[:size])
         self._keep(size)
         payloads = self._splitter.split(data)
@@ -131,24 +136,25 @@ class CopyBuffer:
             yield b"".join(payloads)
 
     def _keep(self, after: int) -> None:
-        """Let go of the first ``after`` bytes."""
+        """Remove the first ``after`` bytes and move the rest."""
         rest = self._have - after
         self._view[:rest] = bytes(self._view[after : self._have])
         self._have = rest
 
     def _found(self) -> HeadedRows | None:
-        """Return the rows that the buffer begins with; None where that is something else."""
+        """Return the rows at the buffer's start, None without any."""
         import numpy as np
 
         data = np.frombuffer(self._buffer, "u1", self._have)
         behind = np.flatnonzero(data == ord("\n")) + 1
         bounds = np.concatenate(([0], behind))
-        # a newline within a header: no message is so short that another begins there
+        # A newline byte may be part of a header: no message is so short that one begins there.
         bounds = bounds[np.concatenate(([True], np.diff(bounds) >= _LEAST_MESSAGE))]
         at, after = bounds[:-1], bounds[1:]
         length = data[at + 1].astype("i8")
         for place in range(2, 5):
             length = length << 8 | data[at + place]
+        # A message that is no row, or whose length contradicts the newline, ends the rows.
         wrong = (data[at] != COPY_DATA) | (at + 1 + length != after)
         count = int(wrong.argmax()) if wrong.any() else len(at)
         if not count:

@@ -1,4 +1,4 @@
-"""Single tables that a publication gets, or loses, while a pipeline may be running."""
+"""Add tables to a publication, or remove them, while a pipeline may run."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,7 @@ __all__ = ["alter_membership", "named_in"]
 
 
 def named_in(catalogue: PostgresCatalogue, name: str) -> set[tuple[str, str]]:
-    """Return (schema, table) of the tables that the publication names, partitioned ones too."""
+    """Return the tables that the publication names, partitioned ones too."""
     return set(
         catalogue.query(
             "SELECT n.nspname::text, c.relname::text FROM pg_publication p"
@@ -33,14 +33,15 @@ def alter_membership(
     *,
     wanted: bool,
 ) -> None:
-    """Add tables to a publication, or take them out.
+    """Add tables to a publication, or remove them.
 
-    A table is locked against writing before it is added: what an open transaction has written to it by
-    then would not be streamed, nor be visible to who reads the table now. Raises: SourceError.
+    Raises: SourceError.
     """
     tables = ", ".join(identifier(*place) for place in sorted(places))
     alter = f"ALTER PUBLICATION {identifier(name)} {'ADD' if wanted else 'DROP'} TABLE {tables}"
     timeout = f"SET LOCAL lock_timeout = {properties.snapshot_lock_timeout_ms}"
+    # Lock the table against writers before adding it. Rows that an open transaction has already
+    # written would not be streamed, and a snapshot that reads the table now would not see them.
     lock = [timeout, f"LOCK TABLE {tables} IN SHARE MODE"] if wanted else []
     try:
         with connection.transaction():

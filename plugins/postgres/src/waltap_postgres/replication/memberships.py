@@ -1,7 +1,7 @@
-"""What the catalogue keeps of how each table was published, to be compared at a later look.
+"""Memberships of tables in publications, compared between two reads.
 
-A publication that sends less for a while and is put right leaves no gap in the stream that anybody could
-see. But the catalogue's rows that say what is sent are others then: another OID, or the same with another
+If a publication sends less for a while and is then repaired, the stream shows no gap. But the
+catalogue's rows that define the publication differ then: another OID, or the same with another
 ``xmin``.
 """
 
@@ -16,12 +16,13 @@ from waltap_postgres.catalog.catalogue import PostgresCatalogue
 
 __all__ = ["Membership", "find_memberships", "rewritten"]
 
+# From this version on a publication may name schemas.
 SCHEMAS = 150000
-"""From this version on a publication may name schemas."""
 
+# From this version on a publication may name partitioned tables.
 ROOTS = 130000
-"""From this version on a publication may name partitioned tables."""
 
+# Rows that are checked for a rewrite of the table.
 FIRST_ROWS = 1000
 LOCK_TIMEOUT = "2s"
 
@@ -63,6 +64,9 @@ MEMBERSHIPS = """
     GROUP BY m.relation, n.nspname, c.relname, c.relowner, t.xmin::text, c.reltoastrelid, c.relfilenode
 """
 
+# Whether ALTER TABLE rewrote every row of a table, and no change of a column explains that. VACUUM
+# FULL and CLUSTER keep the xmin of rows; rows inserted after a TRUNCATE have a later command. A
+# table that lost all its rows has no row as evidence, and is treated as rewritten.
 REWRITTEN = """
     SELECT %(toast)s AND pg_stat_get_tuples_inserted(%(oid)s) > 0 AND NOT EXISTS (SELECT FROM ONLY {table})
       AND NOT EXISTS (SELECT FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
@@ -76,53 +80,62 @@ REWRITTEN = """
           AND NOT EXISTS (SELECT FROM pg_attribute a
             WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND a.xmin = r.xid))
 """
-"""Whether ALTER TABLE wrote every row of a table anew, and no column explains that. VACUUM FULL and
-CLUSTER leave rows the xmin that they had; a later command writes what follows a TRUNCATE.
-A table that lost all its rows has none that says so, and counts."""
 
 
 class _Entry(NamedTuple):
-    """How one publication has a table. ``whole``: one transaction made both rows as they are. ``unread``
-    is what says nothing of this table, but writes ``row`` anew, too. ``sent`` is the rest."""
+    """Describe the membership of one table in one publication."""
 
+    # OID of the publication.
     oid: str
+    # "t" if one transaction wrote the rows of the publication and of the membership.
     whole: str
+    # Properties that do not affect this table, but whose change rewrites ``row`` as well.
     unread: str
+    # The xmin of the publication's row.
     row: str
+    # The published operations, and the version of the membership's row.
     sent: str
 
 
 class Membership(msgspec.Struct, frozen=True, array_like=True):
-    """How one table is published. ``by`` names the publications, ``how`` has the versions of their rows
-    for it. ``schema``, ``name``, ``owner`` and ``named`` tell when it was last given another of them;
-    ``file`` is what holds its rows, "" where that tells nothing."""
+    """Describe how one table is published."""
 
+    # Names of the publications.
     by: str
+    # Versions of the catalogue's rows that publish the table.
     how: str
     schema: str
     name: str
     owner: str
+    # The transaction that last changed schema, name or owner.
     named: str | None
+    # The file that holds the table's rows, "" if it is no evidence.
     file: str
 
     def on(self, system_id: str) -> "Membership":
-        """Return this as one of that server: another one's OIDs and transactions tell nothing."""
+        """Return the membership marked with its server.
+
+        OIDs and transactions of another server are no evidence.
+        """
         return msgspec.structs.replace(self, by=f"{system_id} {self.by}")
 
     def sent_less(self, before: "Membership", *, refuses_missing: bool) -> bool:
-        """Tell whether something may have been left out since ``before``, by what was published.
-        ``refuses_missing``: the server ends a stream for a publication that was not there at a change."""
+        """Return whether changes may be missing since ``before``.
+
+        ``refuses_missing``: the server ends a stream at a change that is older than its
+        publication.
+        """
         if self.by != before.by:
-            return False  # the profile names another one, or another server
+            return False  # the profile names another publication or another server
         now, old = _entries(self.how), _entries(before.how)
         if now != old:
             anew = {each.oid for each in now}.isdisjoint(each.oid for each in old)
-            if anew:  # a stream of what changed while it was missing ends with an error
+            if anew:  # the stream ends with an error at a change from before the new publication
                 return not (refuses_missing and all(each.whole == "t" for each in now))
             explained = [each.unread for each in now] != [each.unread for each in old]
             if not explained or [each.sent for each in now] != [each.sent for each in old]:
                 return True
-        # moved to another name and back; to change the owner writes that row anew, too
+        # Renamed and renamed back. A change of the owner rewrites that row as well.
         place, was = (
             (self.schema, self.name, self.owner),
             (before.schema, before.name, before.owner),
@@ -137,7 +150,7 @@ def _entries(how: str) -> list[_Entry]:
 def find_memberships(
     catalogue: PostgresCatalogue, names: Collection[str], version_num: int
 ) -> dict[str, Membership]:
-    """Return, by its OID, how each table is published by ``names``."""
+    """Return OID → membership of the tables that ``names`` publish."""
     others = OF_SCHEMAS if version_num >= SCHEMAS else ""
     others += OF_PARTITIONS if version_num >= ROOTS else ""
     rows = catalogue.query(MEMBERSHIPS.format(others=others), (list(names),))
@@ -149,9 +162,11 @@ def rewritten(
     connection: "psycopg.Connection[tuple[object, ...]]",
     tables: Mapping[str, Membership],
 ) -> set[str]:
-    """Return those of ``tables``, which have another file now, that ALTER TABLE wrote anew for no reason
-    that is seen: SET UNLOGGED and SET LOGGED do, and nothing is sent of an unlogged table. What cannot be
-    read counts as such."""
+    """Return the tables that ALTER TABLE rewrote without a visible reason.
+
+    All of ``tables`` have another file than before. SET UNLOGGED and SET LOGGED rewrite a table,
+    and the server streams no change of an unlogged one.
+    """
     found = set()
     for oid, table in tables.items():
         query = sql.SQL(REWRITTEN).format(
@@ -163,6 +178,7 @@ def rewritten(
                 toast = table.file.startswith("toast")
                 row = connection.execute(query, {"oid": int(oid), "toast": toast}).fetchone()
         except psycopg.Error:
+            # An unreadable table proves nothing, so a gap must be assumed.
             found.add(oid)
             continue
         if row is None or row[0]:

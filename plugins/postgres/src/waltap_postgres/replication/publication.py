@@ -1,4 +1,4 @@
-"""The publication: made and adjusted as ``publication.autocreate.mode`` says, with the SQL shown."""
+"""Plan the publication that ``publication.autocreate.mode`` asks for."""
 
 from collections.abc import Iterable
 
@@ -33,44 +33,48 @@ __all__ = [
     "streams_new",
 ]
 
+# From this version on a publication that does not exist publishes nothing, instead of an error.
 SKIPS_MISSING = 180000
-"""From this version on a publication that does not exist publishes nothing, instead of an error."""
 
 
 class PublicationPlan:
-    """What must be done so that the server publishes what is captured.
-
-    ``statements`` are run in order; ``names`` are the publications to ask for; ``created`` those
-    that the statements make; ``added`` the (schema, table) that they publish by name; ``unsent`` those
-    of which the publications, as they are, did not publish everything; ``all_tables`` tells that one
-    publishes every table, ``inserts_only`` that tables without a usable replica identity are
-    published with their inserts only. ``shortfalls`` are what publications leave out of what is
-    captured, by name: the statements fix those in ``mended``, the others are left as they are.
-    ``waiting`` are tables without a key that the publication of inserts gets at a later start, as the
-    slot has still to decode what is older than it. ``denied`` are tables, with their owners, that join a
-    publication that is there already and may not be published by this role: they are left out, so that
-    somebody else's CREATE TABLE does not stop the pipeline.
-    """
+    """Plan the statements that publish the captured tables."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
+        # Publications that the stream asks for.
         self.names = names
+        # SQL to run in this order.
         self.statements: list[str] = []
+        # Publications that the statements create.
         self.created: list[str] = []
+        # (schema, table) that the statements add by name.
         self.added: list[tuple[str, str]] = []
+        # (schema, table) that the existing publications did not publish completely.
         self.unsent: set[tuple[str, str]] = set()
+        # The publication has every table of the database.
         self.all_tables = False
+        # Tables without a usable replica identity are published with their inserts only.
         self.inserts_only = False
+        # Captured tables, columns or operations that a publication leaves out, by its name.
         self.shortfalls: list[tuple[str, PublicationShortfall]] = []
+        # Publications whose shortfalls the statements fix; the others stay as they are.
         self.mended: set[str] = set()
+        # Keyless tables that join the publication of inserts at a later start: the slot must
+        # still decode changes that are older than that publication.
         self.waiting: list[str] = []
+        # Tables, with their owners, that this role may not add to an existing publication. They
+        # are left out, so that another role's CREATE TABLE does not stop the pipeline.
         self.denied: list[tuple[tuple[str, str], str]] = []
 
     def run(self, connection: "psycopg.Connection[object]", properties: PostgresProperties) -> None:
-        """Run the statements in one transaction. Raises: SourceError."""
+        """Run the statements in one transaction.
+
+        Raises: SourceError.
+        """
         timeout_ms = properties.snapshot_lock_timeout_ms
         try:
             with connection.transaction():
-                # who waits for a lock makes all others wait that come for the table later
+                # A waiting lock request blocks every later request for the same table.
                 connection.execute(f"SET LOCAL lock_timeout = {timeout_ms}".encode())
                 for statement in self.statements:
                     connection.execute(statement.encode())
@@ -91,8 +95,10 @@ class PublicationPlan:
 
 
 def published_operations(capture: CaptureProperties) -> str | None:
-    """Return what a publication publishes, None for everything: as Debezium, it is limited when
-    ``skipped.operations`` is given and is not none."""
+    """Return the operations to publish, None for all.
+
+    As in Debezium, only an explicit ``skipped.operations`` other than none limits them.
+    """
     skipped = set(capture.skipped_operations)
     if "skipped_operations" not in capture.model_fields_set or skipped == {"none"}:
         return None
@@ -111,8 +117,11 @@ def _for_all_tables(catalogue: PostgresCatalogue, name: str) -> bool:
 
 
 def _members(catalogue: PostgresCatalogue, name: str) -> list[tuple[str, str]]:
-    """Return the tables that the publication names; not partitioned ones, whose partitions it covers
-    unless it publishes via the root."""
+    """Return the tables that the publication names.
+
+    Without publish_via_partition_root, a named partitioned table covers its partitions and is not
+    returned itself.
+    """
     return catalogue.query(
         "SELECT n.nspname::text, c.relname::text FROM pg_publication p"
         " JOIN pg_publication_rel r ON r.prpubid = p.oid JOIN pg_class c ON c.oid = r.prrelid"
@@ -126,7 +135,7 @@ def _members(catalogue: PostgresCatalogue, name: str) -> list[tuple[str, str]]:
 def streams_new(
     catalogue: PostgresCatalogue, names: Iterable[str], schema: str, version_num: int
 ) -> bool:
-    """Tell whether tables made in ``schema`` join one of the publications by themselves."""
+    """Return whether a publication covers new tables of ``schema``."""
     names = list(names)
     sql = "SELECT 1 FROM pg_publication p WHERE pubname = ANY(%s) AND (puballtables"
     if version_num >= 150000:
@@ -139,7 +148,7 @@ def streams_new(
 
 
 def published(catalogue: PostgresCatalogue, name: str) -> set[tuple[str, str]] | None:
-    """Return (schema, table) of what the publication covers; None when it does not exist."""
+    """Return the publication's tables, None if it does not exist."""
     if not catalogue.query("SELECT 1 FROM pg_publication WHERE pubname = %s", (name,)):
         return None
     rows = catalogue.query(
@@ -150,7 +159,7 @@ def published(catalogue: PostgresCatalogue, name: str) -> set[tuple[str, str]] |
 
 
 def published_by_any(catalogue: PostgresCatalogue, names: Iterable[str]) -> set[tuple[str, str]]:
-    """Return (schema, table) of what these publications cover together."""
+    """Return the tables that at least one of the publications covers."""
     return {place for name in names for place in published(catalogue, name) or ()}
 
 
@@ -163,11 +172,11 @@ def plan_publication(
     version_num: int,
     inserts_known: bool = False,
 ) -> PublicationPlan:
-    """Decide what to do; changes nothing.
+    """Plan the publication without changing the server.
 
-    ``operations`` is what the publication publishes (``insert, update``), None for all.
-    ``inserts_known`` tells that the publication of inserts may be asked for whatever the slot that
-    is there now has still to decode: it is about to be made anew, or was read with it before.
+    ``operations`` are the published ones (``insert, update``), None for all. ``inserts_known``
+    means that the stream may ask for the publication of inserts, whatever the slot must still
+    decode: the slot is about to be created again, or was read with that publication before.
     Raises: PublicationMissing, IdentityMissing.
     """
     name, mode = properties.publication_name, properties.publication_autocreate_mode
@@ -200,18 +209,18 @@ def plan_publication(
 
 
 def _inserts_usable(catalogue: PostgresCatalogue, properties: PostgresProperties) -> bool:
-    """Tell whether the slot may be asked for the publication of inserts.
+    """Return whether the stream may ask for the publication of inserts.
 
-    The server looks for a publication in the catalogue as it was at each change, and refuses those
-    from before it was made. So it must be older than all that the slot can still decode (its
-    ``catalog_xmin``), or made in one transaction with the first publication, or have tables, which
-    it gets only when it may be asked for.
+    The server looks up a publication in the catalogue as it was at each change, and fails at a
+    change from before its creation.
     """
     if not catalogue.query(
         "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", (properties.slot_name,)
     ):
         return True
     name = properties.publication_name
+    # Safe are: creation in one transaction with the first publication, creation before the
+    # slot's ``catalog_xmin``, or a publication with tables, which it gets only when it is safe.
     return bool(
         catalogue.query(
             "SELECT 1 FROM pg_publication i"
@@ -249,7 +258,7 @@ def _plan_filtered(
         else:
             plan.waiting = [t.relation.name for t in keyless]
             keyless = []
-        # made even if it has no tables yet, so that it is older than the slot when it gets some
+        # Create it even without tables, so that it is older than the slot when it gets some.
         only = f" WITH (publish = '{INSERTS_OPERATIONS}')"
         _cover(plan, catalogue, name + INSERTS_SUFFIX, keyless, only)
     _cover(plan, catalogue, name, wanted, options)
@@ -259,7 +268,7 @@ def _plan_filtered(
 
 
 def refuse_keyless(keyless: list[CatalogTable]) -> None:
-    """Raises: IdentityMissing, where there is such a table."""
+    """Raise IdentityMissing if there is a keyless table."""
     if not keyless:
         return
     names = ", ".join(t.relation.name for t in keyless)
@@ -277,10 +286,7 @@ def _cover(
     tables: list[CatalogTable],
     options: str,
 ) -> None:
-    """Create the publication for ``tables``, or add and drop tables where it differs.
-
-    Tables that stay are not touched: SET TABLE would drop their row filters and column lists.
-    """
+    """Create the publication, or add and drop tables in it."""
     existing = published(catalogue, name)
     wanted = {(t.relation.schema, t.relation.table): None for t in tables}
     if existing is None:
@@ -295,6 +301,7 @@ def _cover(
         new = [pair for pair in new if pair not in denied]
         plan.added += new
         surplus = [pair for pair in _members(catalogue, name) if pair not in wanted]
+        # Not SET TABLE: it would drop the row filters and column lists of tables that stay.
         for verb, pairs in (("ADD", new), ("DROP", surplus)):
             if pairs:
                 alter = f"ALTER PUBLICATION {identifier(name)} {verb} TABLE {_listed(pairs)}"
@@ -304,7 +311,7 @@ def _cover(
 def _denied(
     catalogue: PostgresCatalogue, pairs: list[tuple[str, str]]
 ) -> dict[tuple[str, str], str]:
-    """Return those of ``pairs`` that this role may not publish, with their owners."""
+    """Return the tables that this role may not publish, with owners."""
     if not pairs:
         return {}
     rows = catalogue.query(
@@ -337,12 +344,13 @@ def _warn_uncovered(
     name: str,
     properties: PostgresProperties,
 ) -> None:
-    """Refuse when the publication covers none of what is captured."""
+    """Raise PublicationMissing if no captured table is published."""
     root = properties.publish_via_partition_root
     wanted = {_place(t) for t in members(captured, via_root=root)}
     if not wanted or not existing or wanted & existing:
         return
-    if {_place(t) for t in captured} & existing:  # no ADD TABLE makes it name the others
+    # Only the choice between root and partitions differs, and ADD TABLE cannot change that.
+    if {_place(t) for t in captured} & existing:
         value = str(not root).lower()
         raise PublicationMissing(
             f"publication {name!r} has publish_via_partition_root = {value}: it sends no captured table "
@@ -355,7 +363,10 @@ def _warn_uncovered(
 
 
 def members(captured: list[CatalogTable], *, via_root: bool) -> list[CatalogTable]:
-    """Return the tables by whose names rows are sent: partitioned tables, or their partitions."""
+    """Return the tables under whose names the server sends rows.
+
+    ``via_root`` selects partitioned tables instead of their partitions.
+    """
     return [t for t in captured if not (t.partition if via_root else t.partitioned)]
 
 

@@ -1,4 +1,4 @@
-"""The publications of one connection: planned, made, asked what they cover, and dropped again."""
+"""Plan, create, query and drop the publications of one connection."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -47,10 +47,12 @@ __all__ = ["PublicationSet"]
 
 log = logging.getLogger(__name__)
 
+# Seconds that a slot may take to return its first change.
 PEEK_S = 10
-"""How long a slot may take to give its first change, in seconds."""
 
 
+# Transactions with a lock to write to a table or to one of its partitions. A standby does not know
+# locks of writers: all open transactions count there.
 WRITERS = """
     WITH RECURSIVE tree AS (
       SELECT %s::oid AS relation
@@ -62,15 +64,12 @@ WRITERS = """
       AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
     UNION SELECT x::text FROM txid_snapshot_xip(txid_current_snapshot()) x WHERE pg_is_in_recovery()
 """
-"""Which transactions hold locks to write to a table, or to a partition of it. A standby knows no locks of
-writers: all that are open there."""
 
 
 class PublicationSet:
-    """``names`` are those that the stream asks for, () before that is known, and always where the
-    decoder uses none.
+    """Manage the publications of one pipeline.
 
-    ``captured`` gives the captured tables, ``belonging`` the entry of a publication by its name.
+    ``captured`` returns the captured tables, ``belonging`` the entry of a publication by its name.
     """
 
     def __init__(
@@ -88,15 +87,20 @@ class PublicationSet:
         self._captured, self._belonging = captured, belonging
         self._version_num = connection.info.server_version
         self._used = context.decoder.capabilities.filters
+        # Publications that this run created for the first time, which `undo` drops.
         self._made: list[str] = []
+        # Whether `gone` has asked the server already.
         self._asked = False
         self._gone: PublicationGone | None = None
+        # Publications that the stream asks for; () before they are known, and always for a
+        # decoder that uses none.
         self.names: tuple[str, ...] = ()
 
     def plan(self, *, new_slot: bool = False) -> PublicationPlan:
-        """Decide what to do; changes nothing. ``new_slot``: the slot that is there is made anew.
+        """Plan the publications without changing the server.
 
-        Raises: PublicationMissing, IdentityMissing.
+        ``new_slot``: the existing slot is created again. Raises: PublicationMissing,
+        IdentityMissing.
         """
         operations = published_operations(self._context.capture)
         captured = self._captured()
@@ -117,8 +121,7 @@ class PublicationSet:
     def _complete(
         self, plan: PublicationPlan, name: str, captured: list[CatalogTable], publish: str
     ) -> None:
-        """Look for what ``name`` leaves out. A publication that this pipeline made is put right; one that
-        somebody else made may be so on purpose, and is left alone."""
+        """Add the shortfalls of ``name`` to the plan, and fix our own."""
         root, capture = self._properties.publish_via_partition_root, self._context.capture
         covered = published(self._catalogue, name) or set()
         inserts = name != self._properties.publication_name
@@ -139,6 +142,7 @@ class PublicationSet:
         plan.shortfalls += [(name, shortfall) for shortfall in found]
         entry = self._context.belongings.find(*self._belonging(name).place)
         managed = self._properties.publication_autocreate_mode == "disabled"
+        # The owner of a foreign publication may have limited it on purpose.
         if not found or entry is None or not entry.made or managed:
             return
         plan.mended.add(name)
@@ -147,28 +151,29 @@ class PublicationSet:
             plan.unsent |= shortfall.places
 
     def narrowed(self) -> dict[tuple[str, str], PublishedSubset]:
-        """Return what is published of tables of which not everything is; Debezium reads all of them."""
+        """Return the published part of tables with row or column filters."""
+        # Debezium's snapshots read whole tables whatever the publication filters.
         if not self._used or self._version_num < NARROWS or self._context.debezium:
             return {}
         try:
             names = self.names or self.plan().names
-        except (PublicationMissing, IdentityMissing):  # a start says so
+        except (PublicationMissing, IdentityMissing):  # a start reports it
             return {}
         return narrowings(self._catalogue.query, names)
 
     def _dropped(self, entry: OwnedObject) -> bool:
-        """Tell whether the pipeline made this publication, and somebody dropped it."""
+        """Return whether the pipeline's publication was dropped."""
         if self._context.belongings.find(*entry.place) is None:
             return False
         return published(self._catalogue, entry.name) is None
 
     def gone(self) -> PublicationGone | None:
-        """Return why the slot that is there cannot be read: its first change is from before the
-        publication was made, or after it was dropped; None when it can, or that takes long to find out.
+        """Return why the existing slot cannot be read, None if it can.
 
-        Nothing is taken from the slot: it is asked for its first change, where the publication is
-        missing, or no older than what the slot can decode.
+        Its first change is older than the publication, or later than the publication's end. None
+        also means that the server took too long to answer.
         """
+        # Newer servers skip such changes instead of failing.
         if not self._used or self._version_num >= SKIPS_MISSING:
             return None
         if not self._asked:
@@ -177,8 +182,10 @@ class PublicationSet:
         return self._gone
 
     def meant(self, error: PublicationGone) -> PublicationGone:
-        """Return ``error``; where the pipeline had the publication, that it was dropped. Else the profile
-        may name another one than before, and nothing is lost."""
+        """Return ``error``, as PublicationDropped if the pipeline had it.
+
+        Otherwise the profile may name another publication than before, and nothing is lost.
+        """
         name = self._properties.publication_name
         known = self._context.belongings.find(*self._belonging(name).place) is not None
         if type(error) is PublicationGone and known:
@@ -187,6 +194,7 @@ class PublicationSet:
 
     def _first_change(self) -> PublicationGone | None:
         slot, name = self._properties.slot_name, self._properties.publication_name
+        # A publication that is older than all that the slot can decode needs no check.
         if not self._catalogue.query(
             "SELECT 1 FROM pg_replication_slots s LEFT JOIN pg_publication p ON p.pubname = %s"
             " WHERE s.slot_name = %s AND s.active_pid IS NULL AND s.database = current_database()"
@@ -197,6 +205,7 @@ class PublicationSet:
         try:
             with self._connection.transaction():
                 self._connection.execute(f"SET LOCAL statement_timeout = '{PEEK_S}s'".encode())
+                # Peek, so that the slot does not advance.
                 self._connection.execute(
                     "SELECT 1 FROM pg_logical_slot_peek_binary_changes(%s, NULL, 1,"
                     " 'proto_version', '1', 'publication_names', %s) LIMIT 1",
@@ -212,11 +221,17 @@ class PublicationSet:
         return None
 
     def statements(self, *, new_slot: bool = False) -> list[str]:
-        """Return what `make` would run. Raises: SourceError, OffsetError."""
+        """Return the statements that `make` would run.
+
+        Raises: SourceError, OffsetError.
+        """
         return self.plan(new_slot=new_slot).statements if self._used else []
 
     def make(self, *, new_slot: bool = False) -> None:
-        """Make or adjust them where the decoder uses any. Raises: SourceError, OffsetError."""
+        """Create or change the publications, if the decoder uses any.
+
+        Raises: SourceError, OffsetError.
+        """
         if not self._used:
             return
         plan = self.plan(new_slot=new_slot)
@@ -229,32 +244,42 @@ class PublicationSet:
         self._context.made.publications.update(plan.created)
 
     def begun(self, *, slot_created: bool) -> None:
-        """The slot is there, and will be streamed: note from when on it streams what. Raises: SourceError,
-        OffsetError."""
+        """Record from which position on the slot streams which tables.
+
+        Called when the slot exists and before it is streamed. Raises: SourceError, OffsetError.
+        """
 
     def wait_s(self, _place: tuple[str, str]) -> float:
-        """Return for how many seconds a table is not to be read yet, since the stream does not bring what
-        is written to it after that; 0 where it does. Raises: SourceError, OffsetError."""
+        """Return the seconds before a snapshot may read a table.
+
+        Until then the stream does not send rows that are written after the read. Raises:
+        SourceError, OffsetError.
+        """
         return 0.0
 
     def coverage(self) -> PublicationCompleteness:
-        """Return of which tables they bring every change; nothing is known where the decoder uses none, or
-        is told to leave out what was replicated into the database."""
+        """Return the tables of which the stream has every change.
+
+        Nothing is known without a publication.
+        """
         decoder = self._context.decoder
         options = {name.rpartition(".")[2]: value for name, value in decoder.options.items()}
         options.update(self._properties.stream_params)
+        # Another origin leaves out the changes that were replicated into this database.
         everything = options.get("origin", "any") == "any"
         if not (self._used and decoder.capabilities.truncate and everything):
             return PublicationCompleteness()
         return coverage(self._catalogue, self.names, self._captured(), self._version_num)
 
     def publish(self, places: Iterable[tuple[str, str]], *, wanted: bool) -> list[tuple[str, str]]:
-        """Add tables to the publication that is there, or take them out; return those that were not, or
-        were, in it. Raises: SourceError, OffsetError."""
+        """Add tables to the existing publication, or remove them.
+
+        Return the tables that this changed. Raises: SourceError, OffsetError.
+        """
         name = self._properties.publication_name
         covered = published(self._catalogue, name) if self._used else None
         if covered is None:
-            return []  # the first start makes it
+            return []  # the first start creates it
         named = named_in(self._catalogue, name)
         inserts = name + INSERTS_SUFFIX
         if not wanted:
@@ -279,17 +304,17 @@ class PublicationSet:
         return new
 
     def adds_tables(self) -> bool:
-        """Tell whether captured tables are added to the publication by us."""
+        """Return whether waltap adds captured tables to the publication."""
         return self._used and self._properties.publication_autocreate_mode == "filtered"
 
     def find(self) -> tuple[str, ...]:
-        """Return `names`; those that are there already when none was made."""
+        """Return `names`, planned first if none was created."""
         if not self.names and self._used:
             self.names = self.plan().names
         return self.names
 
     def cover(self, places: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Return which of these (schema, table) are published; all where there is no publication."""
+        """Return the published of these tables, all without a publication."""
         return (
             set(places) & published_by_any(self._catalogue, self.names)
             if self.names
@@ -297,20 +322,23 @@ class PublicationSet:
         )
 
     def left_out(self, places: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Return which of these (schema, table) no publication has; none while a publication is missing
-        where the server streams nothing then, and loses nothing."""
+        """Return the tables of ``places`` that no publication has."""
         skips = self._version_num >= SKIPS_MISSING
         try:
             names = self.names or (self.plan().names if self._used else ())
-        except (PublicationMissing, IdentityMissing):  # a start says so
+        except (PublicationMissing, IdentityMissing):  # a start reports it
             return set()
         missing = any(published(self._catalogue, name) is None for name in names)
+        # An older server fails for a missing publication instead of skipping, so it loses nothing.
         if not names or (missing and not skips):
             return set()
         return set(places) - published_by_any(self._catalogue, names)
 
     def unsent(self) -> set[tuple[str, str]]:
-        """Return what `PublicationPlan.unsent` is as things stand; nothing where a start is refused."""
+        """Return the plan's incompletely published tables.
+
+        None are returned where a start would be refused.
+        """
         if not self._used:
             return set()
         try:
@@ -319,8 +347,11 @@ class PublicationSet:
             return set()
 
     def memberships(self) -> dict[str, Membership]:
-        """Return, by its OID, how each table that is captured is published: to change a row filter, a
-        column list or what is published, or to take a table out and put it in again, is another."""
+        """Return OID → membership of each captured table.
+
+        It differs after a change of a row filter, a column list or the operations, and after a
+        table was removed and added again.
+        """
         if not self._used:
             return {}
         name, captures = self._properties.publication_name, self._context.captures
@@ -330,34 +361,41 @@ class PublicationSet:
     def sent_less(
         self, before: Mapping[str, Membership], now: Mapping[str, Membership]
     ) -> frozenset[str]:
-        """Return the tables of which something may not have been sent between two of `memberships`."""
+        """Return the tables with possible gaps between two `memberships`."""
         found, moved, refuses_missing = set(), {}, self._version_num < SKIPS_MISSING
         for oid, was in before.items():
             each = now.get(oid, was)
             if each.sent_less(was, refuses_missing=refuses_missing):
                 found.add(oid)
             elif each.by == was.by and each.file and was.file and each.file != was.file:
+                # Another file: only a look at the rows shows whether the table was unlogged.
                 moved[oid] = each
         return frozenset(found | rewritten(self._catalogue, self._connection, moved))
 
     def writers(self, table: str) -> frozenset[str]:
-        """Return the open transactions that may have written to a table, by its OID."""
+        """Return the open transactions that may have written to a table.
+
+        ``table`` is its OID.
+        """
         if not self._used:
             return frozenset()
         return frozenset(row[0] for row in self._catalogue.query(WRITERS, (table,)))
 
     def streams_new(self, schema: str) -> bool:
-        """Tell whether tables made in ``schema`` are published without being named."""
+        """Return whether new tables of ``schema`` are published."""
         return not self.names or streams_new(self._catalogue, self.names, schema, self._version_num)
 
     def undo(self) -> None:
-        """Drop those that `make` made; not those that it made again: that somebody dropped them must
-        be known at the next start, too."""
+        """Drop the publications that `make` created for the first time."""
+        # Re-created ones stay: the next start must also see that they had been dropped.
         self.drop(self._made)
         self._made = []
 
     def drop(self, names: Iterable[str]) -> None:
-        """Drop these, and forget them. Raises: SourceError, OffsetError."""
+        """Drop publications and their ownership entries.
+
+        Raises: SourceError, OffsetError.
+        """
         for name in sorted(names):
             try:
                 self._connection.execute(f"DROP PUBLICATION IF EXISTS {identifier(name)}".encode())

@@ -1,6 +1,6 @@
-"""What a publication that exists leaves out of what is captured: operations, rows, columns, roots.
+"""Shortfalls of an existing publication: operations, rows, columns, roots.
 
-The server says nothing of it: changes that are not published do not come.
+The server does not report them: it just does not send changes that are not published.
 """
 
 from collections.abc import Callable, Collection
@@ -22,14 +22,16 @@ __all__ = [
     "wanted_operations",
 ]
 
+# Letters of ``skipped.operations`` → words of a publication's ``publish`` option.
 OPERATIONS = {"c": "insert", "u": "update", "d": "delete", "t": "truncate"}
-"""Operations by their letter, in the words of a publication."""
 
+# ``to_jsonb`` reads columns of pg_publication that older servers do not have.
 PUBLICATION_SQL = """
 SELECT pubinsert, pubupdate, pubdelete, coalesce((to_jsonb(p) ->> 'pubtruncate')::bool, true),
        coalesce((to_jsonb(p) ->> 'pubviaroot')::bool, false)
   FROM pg_publication p WHERE pubname = %s
 """
+# A member with a column list leaves out each column that the list does not name.
 MEMBERS_SQL = """
 SELECT n.nspname::text, c.relname::text, pg_get_expr(r.prqual, r.prrelid),
        (SELECT array_agg(a.attname::text ORDER BY a.attnum) FROM pg_attribute a
@@ -42,33 +44,40 @@ SELECT n.nspname::text, c.relname::text, pg_get_expr(r.prqual, r.prrelid),
 
 
 class PublicationShortfall(msgspec.Struct, frozen=True, kw_only=True):
-    """``what`` is left out, for people; ``statements`` fix it; ``places`` are the (schema, table)."""
+    """Describe one shortfall of a publication."""
 
+    # The omission, for an operator.
     what: str
+    # SQL that fixes it.
     statements: tuple[str, ...]
+    # The affected (schema, table).
     places: frozenset[tuple[str, str]]
 
 
 class WantedPublication(msgspec.Struct, frozen=True, kw_only=True):
-    """What a publication is to publish: ``operations`` at least, ``publish`` when it is made, of
-    ``places``. ``column`` tells for schema.table.column whether events have it. ``via_root``: changes of
-    the partitioned tables and partitions ``trees`` come as those of the root."""
+    """Describe the publication that a pipeline needs."""
 
+    # The (schema, table) that it must publish.
     places: frozenset[tuple[str, str]]
+    # Operations that it must publish at least.
     operations: Collection[str]
+    # The ``publish`` option of a fix.
     publish: str
+    # Returns whether events have schema.table.column.
     column: Callable[[str], bool]
+    # Whether changes of ``trees`` must arrive under the root's name.
     via_root: bool
+    # Captured partitioned tables and partitions.
     trees: frozenset[tuple[str, str]]
 
 
 def wanted_operations(capture: CaptureProperties) -> list[str]:
-    """Return the operations that have events, in the words of a publication."""
+    """Return the captured operations in a publication's words."""
     return [w for letter, w in OPERATIONS.items() if letter not in capture.skipped_operations]
 
 
 def wanted_columns(capture: CaptureProperties) -> Callable[[str], bool]:
-    """Return what tells for schema.table.column whether the profile's lists want it."""
+    """Return a predicate for schema.table.column by the profile's lists."""
     if capture.column_include:
         return NameMatcher(capture.column_include)
     excluded = NameMatcher(capture.column_exclude)
@@ -78,11 +87,15 @@ def wanted_columns(capture: CaptureProperties) -> Callable[[str], bool]:
 def shortfalls(
     catalogue: PostgresCatalogue, name: str, wanted: WantedPublication, version_num: int
 ) -> list[PublicationShortfall]:
-    """Return what publication ``name`` leaves out of ``wanted``, [] also when it does not exist."""
+    """Return the shortfalls of publication ``name``.
+
+    There are none if it does not exist.
+    """
     rows = catalogue.query(PUBLICATION_SQL, (name,))
     if not rows:
         return []
     *published, via_root = rows[0]
+    # Row filters and column lists came with 15.
     found = _of_members(catalogue, name, wanted) if version_num >= 150000 else []
     operations = dict(zip(OPERATIONS.values(), published, strict=True))
     missing = [word for word in wanted.operations if not operations[word]]
@@ -95,6 +108,7 @@ def shortfalls(
                 places=wanted.places,
             )
         )
+    # publish_via_partition_root came with 13.
     if wanted.trees and version_num >= 130000 and via_root != wanted.via_root:
         value = str(wanted.via_root).lower()
         statement = f"ALTER PUBLICATION {publication} SET (publish_via_partition_root = {value})"

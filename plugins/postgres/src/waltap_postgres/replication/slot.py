@@ -1,4 +1,4 @@
-"""The life of a replication slot: what the server says of it, creation with a snapshot, removal."""
+"""Read, create, free and drop replication slots."""
 
 import logging
 import time
@@ -29,15 +29,17 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 CREATE_DEADLINE_S = 120.0
+# Slots that the server copies to standbys came with this version.
 FAILOVER_SINCE = 170000
+# A walsender that waltap has just left gets this long to release its slot.
 DROP_DEADLINE_S = 5.0
 POLL_S = 0.1
+# After so long waltap asks the server which transactions hold up a new slot.
 SLOT_SILENCE_S = 1.5
-"""After so long the server is asked what keeps a new slot waiting."""
 
 
 class SlotNotCreated(SourceError):
-    """Creating the slot took too long: the server waits for transactions that are still open."""
+    """Creating the slot took too long: the server waits for open transactions."""
 
     code = "WT-2108"
     remedy = (
@@ -48,7 +50,10 @@ class SlotNotCreated(SourceError):
 
 
 class ReplicationSlot(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of ``pg_replication_slots``; LSNs are 0 where the server gives none."""
+    """Hold one row of ``pg_replication_slots``.
+
+    An LSN is 0 where the server has none.
+    """
 
     name: str
     plugin: str
@@ -60,31 +65,35 @@ class ReplicationSlot(msgspec.Struct, frozen=True, kw_only=True):
     wal_status: str
     two_phase: bool
     failover: bool = False
+    # A standby copies the slot from its primary; no client can use it before promotion.
     synchronized: bool = False
-    """The server is a standby and copies the slot from its primary: it cannot be used before promotion."""
+    # Snapshot of the rows that the slot's stream follows, valid until the slot is confirmed
+    # further; None if an existing slot has no such snapshot.
     snapshot: str | None = None
-    """What a reading transaction can begin in to see what the slot's stream comes behind, as long as the
-    slot is not confirmed further; None where a slot that is there has no such snapshot."""
+    # Distinguishes the slot from earlier ones of its name, "" if the server has no such id.
     identity: str = ""
-    """What tells the slot from others that had its name, "" where the server says nothing of the kind."""
+    # WAL bytes that can be written before the slot is in danger; None if unlimited or unknown.
     safe_bytes: int | None = None
-    """What may be written before the slot is in danger; None: without end, or it does not say."""
+    # The server's reason for the invalidation, "" if it gives none.
     invalidation: str = ""
-    """The server's word for why it gave the slot up (17 and later), "" where it has none."""
 
     @property
     def invalidated(self) -> bool:
-        """Tell whether the server has given up what the slot needs."""
+        """Return whether the server no longer has the slot's WAL or rows."""
         return self.wal_status == "lost" or bool(self.invalidation) or not self.restart_lsn
 
     @property
     def reason(self) -> str:
-        """Return why it is invalidated. Servers before 16 give slots up for one reason only."""
+        """Return the reason for the invalidation."""
+        # Servers before 16 invalidate slots for one reason only.
         return self.invalidation or "wal_removed"
 
     def status(self, wal_end: int | None, disk: tuple[int, int] | None = None) -> SlotStatus:
-        """Return what commands show; ``wal_end``: where the server stands, None where it does not say;
-        ``disk``: size and free bytes of the disk that its WAL is on."""
+        """Return the slot's status for commands.
+
+        ``wal_end`` is the end of the server's WAL, None if unknown; ``disk`` is the size and the
+        free bytes of the disk with that WAL.
+        """
         return SlotStatus(
             name=self.name,
             decoder=self.plugin,
@@ -101,25 +110,29 @@ class ReplicationSlot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreatedSlot(msgspec.Struct, frozen=True, kw_only=True):
-    """What CREATE_REPLICATION_SLOT answered. ``snapshot`` is what a reading transaction can begin in,
-    None where the server gives none. An exported snapshot can be used only until the next command on
-    the connection that created the slot."""
+    """Hold the answer to CREATE_REPLICATION_SLOT."""
 
     consistent_lsn: int
+    # Snapshot for reading transactions, None if the server exports none. It ends with the next
+    # command on the connection that created the slot.
     snapshot: str | None
+    # As `ReplicationSlot.identity`.
     identity: str = ""
-    """As `ReplicationSlot.identity`."""
 
 
+# `SlotAdmin.left_behind` of a later process recognises the session by this name.
 def session_role(*, leased: bool) -> str:
-    """Return what a session that reads the slot is for, as its application name tells others."""
+    """Return the role in the application name of a slot's reader."""
     return "leased replication" if leased else "replication"
 
 
 def failover_refusal(
     properties: PostgresProperties, version_num: int, *, standby: bool
 ) -> FailoverUnavailable | None:
-    """Return why ``slot.failover`` cannot be had, None when it can or is not wanted."""
+    """Return why ``slot.failover`` is unavailable.
+
+    None means that it is available or not wanted.
+    """
     if not properties.slot_failover:
         return None
     if version_num < FAILOVER_SINCE:
@@ -134,7 +147,7 @@ def failover_refusal(
 
 
 class SlotAdmin:
-    """The slots of one database, as PostgreSQL keeps them."""
+    """Manage the slots of one PostgreSQL database."""
 
     def __init__(
         self, catalogue: PostgresCatalogue, properties: PostgresProperties, version_num: int
@@ -146,19 +159,25 @@ class SlotAdmin:
         self._wal_folder: str | None = None
 
     def read(self, name: str) -> ReplicationSlot | None:
-        """Return the slot as it stands now, None when there is none. Raises: SourceError."""
+        """Return the slot, None if it does not exist.
+
+        Raises: SourceError.
+        """
         found = self._read("slot_name = %s", (name,))
         return found[0] if found else None
 
     def all(self) -> list[ReplicationSlot]:
-        """Return every logical slot of this database, by name. Raises: SourceError."""
+        """Return every logical slot of this database, by name.
+
+        Raises: SourceError.
+        """
         return self._read("database = current_database() ORDER BY slot_name", ())
 
     def _read(self, which: str, parameters: tuple[object, ...]) -> list[ReplicationSlot]:
         version_num = self.version_num
         wal_status = "wal_status" if version_num >= 130000 else "NULL"
         two_phase = "two_phase" if version_num >= 140000 else "false"
-        # after a promotion a slot stays marked as copied, and is one as any other
+        # After a promotion ``synced`` stays true, although the slot is then as usable as others.
         copied = (
             "failover, synced AND pg_is_in_recovery()" if version_num >= 170000 else "false, false"
         )
@@ -195,15 +214,19 @@ class SlotAdmin:
         ]
 
     def disk(self) -> tuple[int, int] | None:
-        """Return size and free bytes of the disk that the server's WAL is on, None where that cannot be
-        seen from here. Raises: SourceError."""
+        """Return size and free bytes of the disk with the server's WAL.
+
+        None means that this machine cannot see the disk. Raises: SourceError.
+        """
         if self._wal_folder is None:
             self._wal_folder = wal_folder(self.catalogue, self.properties)
         return wal_disk(self._wal_folder)
 
     def xmin(self, name: str) -> int | None:
-        """Return the slot's ``catalog_xmin`` as it was at most ``xmin.fetch.interval.ms`` ago; None where
-        that is 0, and where the slot has none. Raises: SourceError."""
+        """Return the slot's ``catalog_xmin``, None if it has none.
+
+        The value is at most ``xmin.fetch.interval.ms`` old; 0 switches it off. Raises: SourceError.
+        """
         interval_s = self.properties.xmin_fetch_interval_ms / 1000
         if interval_s and time.monotonic() >= self._xmin_due:
             rows = self.catalogue.query(
@@ -215,7 +238,10 @@ class SlotAdmin:
         return self._xmin
 
     def names(self) -> set[str]:
-        """Return the names of all slots of this database. Raises: SourceError."""
+        """Return the names of all slots of this database.
+
+        Raises: SourceError.
+        """
         rows = self.catalogue.query(
             "SELECT slot_name::text FROM pg_replication_slots WHERE database = current_database()"
         )
@@ -230,11 +256,11 @@ class SlotAdmin:
         two_phase: bool = False,
         waiting: Callable[[float], None] = lambda _seconds: None,
     ) -> CreatedSlot:
-        """Create the slot on a replication connection, with a snapshot to read tables in.
+        """Create the slot and export its snapshot.
 
-        ``waiting`` is called about every half second with the seconds since the command; what it raises
-        ends the wait. Raises: SlotNotCreated when open transactions keep it from becoming consistent in
-        time; SourceError.
+        ``waiting`` is called about every half second with the seconds since the command; its
+        exceptions end the wait. Raises: SlotNotCreated if open transactions prevent a consistent
+        point in time; SourceError.
         """
 
         def meanwhile(seconds: float) -> None:
@@ -256,9 +282,12 @@ class SlotAdmin:
         )
 
     def create_sql(self, name: str, plugin: str, *, two_phase: bool) -> str:
-        """Return the command that creates a slot. Source: PostgreSQL manual, "Streaming Replication
-        Protocol"; its options in parentheses came with 15."""
+        """Return the command that creates a slot.
+
+        Source: PostgreSQL manual, "Streaming Replication Protocol".
+        """
         kind = "TEMPORARY " if self.properties.slot_temporary else ""
+        # Options in parentheses came with 15.
         if self.version_num >= 150000:
             options = ["SNAPSHOT 'export'"]
             if two_phase:
@@ -271,11 +300,17 @@ class SlotAdmin:
         return f'CREATE_REPLICATION_SLOT "{name}" {kind}LOGICAL "{plugin}" {tail}'
 
     def start_sql(self, name: str, lsn: int, options: dict[str, str]) -> str:
-        """Return the command that streams a slot behind ``lsn``, with options of its output plugin."""
+        """Return the command that streams a slot after ``lsn``.
+
+        ``options`` are those of the output plugin.
+        """
         return start_replication_sql(name, lsn, options)
 
     def refuse_failover(self) -> None:
-        """Raises: FailoverUnavailable, where ``slot.failover`` cannot be had; SourceError."""
+        """Raise FailoverUnavailable if the server cannot do ``slot.failover``.
+
+        Raises: SourceError.
+        """
         if self.properties.slot_failover:
             ((standby,),) = self.catalogue.query("SELECT pg_is_in_recovery()")
             refusal = failover_refusal(self.properties, self.version_num, standby=standby)
@@ -283,14 +318,18 @@ class SlotAdmin:
                 raise refusal
 
     def set_failover(self, session: PostgresSession, name: str) -> None:
-        """Have a slot that nobody reads copied to standbys from now on. Raises: SourceError."""
+        """Turn on failover for a slot without a reader.
+
+        The server then copies it to standbys. Raises: SourceError.
+        """
         session.execute(f'ALTER_REPLICATION_SLOT "{name}" (FAILOVER true)')
 
     def drop(self, name: str, ours: Collection[int] = ()) -> bool:
-        """Drop the slot; False when there is none. A walsender that has just been left gets a moment to
-        let go of it; one of ``ours``, pids, is ended: while it decodes a large transaction, or where the
-        network keeps our end from it, it does not see it. Raises: SlotActive, SourceError.
+        """Drop the slot and return whether it existed.
+
+        Readers with a pid in ``ours`` are terminated. Raises: SlotActive, SourceError.
         """
+        # A walsender whose client has just disconnected needs a moment to release the slot.
         deadline = time.monotonic() + DROP_DEADLINE_S
         while True:
             try:
@@ -303,6 +342,8 @@ class SlotAdmin:
                 if time.monotonic() > deadline:
                     raise
                 slot = self.read(name) if ours else None
+                # A walsender does not notice the end of its client while it decodes a large
+                # transaction, or while the network keeps the disconnection from it.
                 if slot is not None and slot.active_pid in ours:
                     self.end_reader(slot)
                 time.sleep(0.02)
@@ -312,21 +353,25 @@ class SlotAdmin:
     def left_behind(
         self, slot: ReplicationSlot, sessions: Collection[int], *, leased: bool
     ) -> bool:
-        """Tell whether the reader of a slot of ours is what is left of a session that nobody listens to:
-        one of ``sessions`` of this run, whose link broke, or, where this process has the pipeline's lease
-        (``leased``), one of the process that had it before. Raises: SourceError."""
+        """Return whether the slot's reader is a session without a client.
+
+        Such a reader is one of this run's ``sessions`` whose link broke. With the pipeline's lease
+        (``leased``), it may also belong to the previous holder. Raises: SourceError.
+        """
         if slot.active_pid in sessions or not leased:
             return slot.active_pid in sessions
+        # Only a holder of the lease may read the slot, so another leased reader has lost it.
         rows = self.catalogue.query(
             "SELECT application_name FROM pg_stat_activity WHERE pid = %s", (slot.active_pid,)
         )
         return any(name == f"waltap {session_role(leased=True)}" for (name,) in rows)
 
     def _end_left_behind(self, slot: ReplicationSlot) -> None:
-        """End a reader that nobody listens to; where the role may not, wait for it as for any other."""
+        """Terminate a slot's reader that has no client."""
         try:
             self.end_reader(slot)
         except PrivilegeMissing as error:
+            # Without the privilege `await_free` waits for this reader as for any other.
             log.warning(
                 "pid %s reads slot %s for nobody, and cannot be ended: %s",
                 slot.active_pid,
@@ -346,14 +391,13 @@ class SlotAdmin:
         pause: Callable[[float], None],
         left_behind: Callable[[ReplicationSlot], bool] = lambda _slot: False,
     ) -> None:
-        """Wait until nobody reads the slot: our own last walsender may still have to notice its end. One
-        of which ``left_behind`` tells that nobody listens to it is ended: the server would find out after
-        ``wal_sender_timeout`` only.
+        """Wait until the slot has no reader.
 
-        ``slot.max.retries`` times ``slot.retry.delay.ms`` in all, looking more often than that.
-        Raises: SlotActive; what ``pause`` raises.
+        Our own last walsender may not have noticed its end yet. A reader for which ``left_behind``
+        returns true is terminated. Raises: SlotActive; the exceptions of ``pause``.
         """
         properties = self.properties
+        # Polls are more frequent than ``slot.retry.delay.ms``, but the total time is the same.
         patience = properties.slot_max_retries * properties.slot_retry_delay_ms / 1000
         deadline, told = time.monotonic() + patience, False
         ended: set[int] = set()
@@ -361,6 +405,7 @@ class SlotAdmin:
             slot = self.read(name)
             if slot is None or slot.active_pid is None:
                 return
+            # The server itself would notice a broken link only after ``wal_sender_timeout``.
             if slot.active_pid not in ended and left_behind(slot):
                 ended.add(slot.active_pid)
                 self._end_left_behind(slot)
@@ -380,14 +425,16 @@ class SlotAdmin:
             pause(min(POLL_S, left))
 
     def end_reader(self, slot: ReplicationSlot) -> None:
-        """End the walsender that uses a slot of our own: one that makes it does not see that we are
-        gone."""
+        """Terminate the walsender that uses our own slot."""
+        # A walsender that still creates the slot does not notice the end of its client.
         if slot.active_pid is not None:
             self.catalogue.query("SELECT pg_terminate_backend(%s)", (slot.active_pid,))
 
     def wait_notice(self, name: str) -> Callable[[float], None]:
-        """Return what to call, again and again, with the seconds for which a slot is being made: it says
-        once what the server waits for."""
+        """Return a callback that logs once why a new slot waits.
+
+        The caller passes it the seconds since the creation began.
+        """
         told = False
 
         def notice(seconds: float) -> None:
@@ -404,7 +451,7 @@ class SlotAdmin:
         return notice
 
     def _open_transactions(self) -> list[str]:
-        """Return what is known of the transactions that hold up a new slot, the oldest first."""
+        """Return the transactions that hold up a new slot, oldest first."""
         rows = self.catalogue.query(
             "SELECT pid, coalesce(usename, '?'), date_trunc('second', xact_start)::text"
             " FROM pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY xact_start LIMIT 5"

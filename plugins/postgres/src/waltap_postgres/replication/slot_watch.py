@@ -1,4 +1,4 @@
-"""A look at the slot that does not wait for the engine."""
+"""Slot monitoring that does not wait for the engine."""
 
 from waltap.errors import ConnectionLost, SourceError
 from waltap.source.slot_status import SlotStatus
@@ -9,14 +9,18 @@ from waltap_postgres.properties import PostgresProperties
 
 __all__ = ["PostgresSlotWatch"]
 
+# pg_log_standby_snapshot came with this version.
 LOGS_SNAPSHOTS_SINCE = 160000
 
 
 class PostgresSlotWatch(SlotWatch):
-    """The slot of one profile, over a connection of its own."""
+    """Watch the slot of one profile over a separate connection."""
 
     def __init__(self, properties: PostgresProperties, context: SlotWatchContext) -> None:
-        """Connect. Raises: SourceError, StopRequested."""
+        """Open the connection.
+
+        Raises: SourceError, StopRequested.
+        """
         properties = properties.with_password(context.password)
         self._name = properties.slot_name
         self._connection = connect(
@@ -33,8 +37,8 @@ class PostgresSlotWatch(SlotWatch):
         return slot.status(self._catalogue.wal_end(), self._slots.disk())
 
     def hasten(self) -> str:
-        # A slot lets go of WAL at records of running transactions that are behind what is confirmed; a
-        # checkpoint writes one, too, and removes what nobody keeps.
+        # A slot releases WAL only at a record of running transactions after the confirmed position.
+        # A checkpoint writes such a record too, and removes WAL that no slot needs.
         newer = self._version >= LOGS_SNAPSHOTS_SINCE
         try:
             self._catalogue.query(

@@ -1,8 +1,8 @@
-"""An open replication stream: frames to messages, and what the server must hear from us.
+"""An open replication stream: decoded messages and feedback.
 
-The server ends a walsender that hears nothing for ``wal_sender_timeout``; so a small thread sends a
-standby status update at a third of it, whatever the engine's thread is busy with. It sends only
-what `confirm` was told.
+The server ends a walsender without feedback for ``wal_sender_timeout``. So a small thread sends a
+standby status update at a third of that time, even while the engine's thread is busy. It sends
+only positions that `confirm` received.
 """
 
 import threading
@@ -32,14 +32,15 @@ __all__ = ["ReplicationStream", "start_replication_sql"]
 
 _ENDS = frozenset((Commit, CommitPrepared, Prepare, StreamCommit, StreamPrepare))
 JOIN_S = 0.5
+# The server ignores this LSN; its shutdown then waits for the written position alone.
 NOTHING_FLUSHED = 0
-"""An LSN that the server leaves out of account: a shutdown then waits for what was written alone."""
+# The protocol's clock starts at 2000-01-01.
 EPOCH_2000_US = 946_684_800_000_000
 _lsn = itemgetter(0)
 
 
 def start_replication_sql(slot: str, lsn: int, options: dict[str, str]) -> str:
-    """Return the START_REPLICATION command; option names are quoted, values escaped."""
+    """Return the START_REPLICATION command with quoted options."""
     listed = ", ".join(
         "\"{}\" '{}'".format(name, value.replace("'", "''")) for name, value in options.items()
     )
@@ -48,7 +49,7 @@ def start_replication_sql(slot: str, lsn: int, options: dict[str, str]) -> str:
 
 
 class ReplicationStream(ChangeStream):
-    """Messages of one START_REPLICATION, and its feedback."""
+    """Receive messages of one START_REPLICATION and send feedback."""
 
     def __init__(
         self,
@@ -64,11 +65,13 @@ class ReplicationStream(ChangeStream):
             error
         ),
     ) -> None:
-        """Take ownership of a started ``transport``. ``status_interval`` in seconds, as
-        ``receive_timeout`` (0: silence never counts as a lost link). ``ended`` returns what to raise
-        when the slot cannot be read on, or not in this format. Without ``confirms`` the server hears
-        that we are there, and never of a durable position: no status moves the slot. The stream starts at
-        ``position``, where that is later than ``confirmed``, which the server may be told for now."""
+        """Take ownership of a started ``transport``.
+
+        ``status_interval`` and ``receive_timeout`` are seconds; with a timeout of 0, silence is
+        never a lost link. ``ended`` returns the error to raise when the slot is no longer readable,
+        or not in this format. The stream starts at the later of ``position`` and ``confirmed``.
+        """
+        # Without it, statuses keep the session alive but never advance the slot.
         self.confirms = confirms
         self._ended = ended
         self._timeout_s = receive_timeout
@@ -77,8 +80,8 @@ class ReplicationStream(ChangeStream):
         self._confirmed = confirmed
         self._received = max(confirmed, position)
         self._idle = 0
+        # End of the last transaction whose end has arrived.
         self.committed = self._received
-        """The end of the last transaction of which the end has come."""
         self._status_interval = status_interval
         self._send_lock = threading.Lock()
         self._stopping = threading.Event()
@@ -107,16 +110,16 @@ class ReplicationStream(ChangeStream):
             transport.splitter.reply_requested = False
             self._urged = True
             self._send_status()
-        # What came with the answer to START_REPLICATION waits for the first call, while a keepalive
-        # that came behind it is known already: nothing before it may count as read until now.
+        # Frames that came with the answer to START_REPLICATION wait for the first call, but a later
+        # keepalive is known already. Nothing before that keepalive counts as read until now.
         self._idle = transport.splitter.wal_end
         if not frames:
             return []
-        # Rows of a later transaction may lie before the last commit, and relations at 0.
+        # Rows of a later transaction may have LSNs before the last commit; relations have LSN 0.
         highest = max(map(_lsn, frames))
         self._received = max(self._received, highest)
         messages = self._decoder.feed(frames)
-        # wal2json tells the end of a transaction in its text: its frame's LSN lies before that
+        # wal2json has the end of a transaction in its text; the frame's LSN is before that.
         for message in reversed(messages):
             if type(message) in _ENDS:
                 self.committed = message.end_lsn  # type: ignore[union-attr]
@@ -125,12 +128,15 @@ class ReplicationStream(ChangeStream):
         return messages
 
     def _listen(self) -> None:
-        """When the server has been silent for half of the receive timeout ask for a sign; at its end, ask
-        another way whether it is busy. Raises: ConnectionLost, StopRequested."""
+        """Detect a lost link by the server's silence.
+
+        After half of the receive timeout, ask for a keepalive. After all of it, ask over another
+        connection whether the server is busy. Raises: ConnectionLost, StopRequested.
+        """
         now = time.monotonic()
         silence = now - self._heard
         if not self._asked and silence >= self._timeout_s / 2:
-            # we may have been away for long: what counts from here is how long the question waits
+            # The engine may not have read for long, so only the time since this request counts.
             self._heard, self._asked = now - self._timeout_s / 2, True
             self._send_status(reply=True)
         elif self._asked and silence >= self._timeout_s:
@@ -145,6 +151,7 @@ class ReplicationStream(ChangeStream):
     def confirm(self, end_lsn: int) -> None:
         if end_lsn <= self._confirmed:
             return
+        # Confirming a position that the server has not sent would skip changes.
         ceiling = max(self._received, self._transport.splitter.wal_end)
         assert end_lsn <= ceiling, (
             f"would confirm {lsn_text(end_lsn)}, server sent up to {lsn_text(ceiling)}"
@@ -160,7 +167,7 @@ class ReplicationStream(ChangeStream):
         return urged
 
     def ask(self) -> None:
-        """Ask the server for a keepalive now, to learn how far it has read."""
+        """Request a keepalive, which has the server's position."""
         self._send_status(reply=True)
 
     def close(self) -> None:
@@ -173,6 +180,7 @@ class ReplicationStream(ChangeStream):
         self._transport.close()
 
     def _send_status(self, *, reply: bool = False) -> None:
+        # The engine's thread and the feedback thread both send.
         with self._send_lock:
             clock = time.time_ns() // 1000 - EPOCH_2000_US
             written = max(self._received, self._confirmed)

@@ -1,4 +1,4 @@
-"""How COPY bytes travel: straight from the socket, or through libpq where the connection is encrypted."""
+"""Transports of COPY data: the socket, or libpq if it is encrypted."""
 
 import abc
 import select
@@ -42,20 +42,23 @@ START_DEADLINE_S = 60.0
 SEND_DEADLINE_S = 30.0
 CLOSE_DEADLINE_S = 1.0
 CLOSED = "the server closed the connection during COPY"
+# Frames that one read through libpq returns at most.
 MOST_FRAMES = 8192
+# A walsender writes one row at a time, and to read each at once costs both sides a wake-up per row.
+# So while data flows (the last came less than FLOW_GAP_S ago), it collects for GATHER_S in the
+# socket's buffer. Data after a pause is returned at once, for latency.
 GATHER_S = 0.001
 FLOW_GAP_S = 0.002
-"""A walsender writes one row at a time: reading each as it comes costs both sides a wake-up per row.
-While data flows (it came less than FLOW_GAP_S ago) GATHER_S worth of it is gathered in the socket's
-buffer; what comes after a pause is handed on at once, for latency."""
 
 
 class ReplicationTransport(abc.ABC):
-    """An open START_REPLICATION stream. `send` may be called from another thread than `read`,
-    under the caller's lock."""
+    """Transport an open START_REPLICATION stream.
 
+    `send` may run in another thread than `read`; its callers share a lock.
+    """
+
+    # Set by anything that arrives, even if it is no frame.
     heard = False
-    """Set whenever anything has come, also what is no frame."""
 
     def __init__(self, session: PostgresSession) -> None:
         self.session = session
@@ -63,38 +66,51 @@ class ReplicationTransport(abc.ABC):
         self._last_data = 0.0
 
     def _gather(self) -> None:
-        """Let data collect while it flows."""
+        """Wait for more data while data flows."""
         if time.monotonic() - self._last_data < FLOW_GAP_S:
             time.sleep(GATHER_S)
 
     @abc.abstractmethod
     def start(self, sql: str) -> None:
-        """Run START_REPLICATION and wait until streaming has begun. Raises: SourceError."""
+        """Run START_REPLICATION and wait until streaming has begun.
+
+        Raises: SourceError.
+        """
 
     @abc.abstractmethod
     def read(self, timeout: float) -> list[Frame]:
-        """Return what has arrived, [] after ``timeout`` seconds. Raises: ConnectionLost, SourceError."""
+        """Return the arrived frames, [] after ``timeout`` seconds.
+
+        Raises: ConnectionLost, SourceError.
+        """
 
     @abc.abstractmethod
     def send(self, message: bytes) -> None:
-        """Send a complete CopyData message (with its header). Raises: ConnectionLost."""
+        """Send a complete CopyData message, header included.
+
+        Raises: ConnectionLost.
+        """
 
     @abc.abstractmethod
     def close(self) -> None:
         """End the stream and the connection."""
 
     def _keeps_taking(self, began: float) -> None:
-        """Raises: ConnectionLost, StopRequested when a message has waited long enough to be sent."""
+        """Raise ConnectionLost if a message has waited too long.
+
+        Raises: StopRequested.
+        """
         self.session.watch.check(began)
         if time.monotonic() > began + SEND_DEADLINE_S:
             raise ConnectionLost("the server takes no messages any more")
 
     def server_error(self, message: ServerMessage | None) -> WaltapError:
-        """Return what the end of the stream means."""
+        """Return the error for the end of the stream."""
         if message is None:
             return ConnectionLost("the server ended the replication stream")
         fields = message.fields()
         text = fields.get("M", "unknown error")
+        # The first line of the context names the slot, the output plugin and the LSN.
         if context := fields.get("W"):
             text = f"{text} ({context.splitlines()[0]})"
         session = self.session
@@ -105,10 +121,14 @@ class ReplicationTransport(abc.ABC):
 
 
 class SocketTransport(ReplicationTransport):
-    """Reads the socket of an idle libpq connection itself; libpq is only used to close it."""
+    """Read the socket of an idle libpq connection directly.
+
+    Only closing the connection uses libpq.
+    """
 
     def __init__(self, session: PostgresSession) -> None:
         super().__init__(session)
+        # Frames that arrived together with the answer to START_REPLICATION.
         self._early: list[Frame] = []
         self._socket = socket.socket(fileno=socket.dup(session.pgconn.socket))
         self._socket.setblocking(False)
@@ -150,7 +170,7 @@ class SocketTransport(ReplicationTransport):
             raise self.server_error(end.error) from end
 
     def _take(self) -> bytes | None:
-        """Return what the socket holds, None when that is nothing."""
+        """Return the data in the socket, None without any."""
         try:
             data = self._socket.recv(RECEIVE_BYTES)
         except BlockingIOError:
@@ -177,6 +197,7 @@ class SocketTransport(ReplicationTransport):
         with suppress(OSError):
             self._socket.setblocking(True)
             self._socket.settimeout(CLOSE_DEADLINE_S)
+            # CopyDone.
             self._socket.sendall(b"c\0\0\0\x04")
         with suppress(OSError):
             self._socket.close()
@@ -184,14 +205,15 @@ class SocketTransport(ReplicationTransport):
 
 
 class LibpqTransport(ReplicationTransport):
-    """Goes through libpq: for TLS and GSS, where only libpq can read the socket.
+    """Read and write through libpq.
 
-    Neither libpq's connection nor OpenSSL's allows two threads at once, so a lock guards every call;
-    nobody holds it while waiting for data.
+    With TLS and GSS only libpq can read the socket.
     """
 
     def __init__(self, session: PostgresSession) -> None:
         super().__init__(session)
+        # Neither libpq's connection nor OpenSSL's allows two threads at once, so this lock guards
+        # every call. No thread holds it while it waits for data.
         self._lock = threading.Lock()
 
     def start(self, sql: str) -> None:
@@ -242,6 +264,7 @@ class LibpqTransport(ReplicationTransport):
         began = time.monotonic()
         try:
             with self._lock:
+                # libpq writes the header itself.
                 pgconn.put_copy_data(message[5:])
                 rest = pgconn.flush()
             while rest:
@@ -267,16 +290,16 @@ def open_transport(session: PostgresSession) -> ReplicationTransport:
 
 
 def _encrypted(session: PostgresSession) -> bool:
-    """Tell whether only libpq can read the socket: TLS, or GSS where the profile asks for it."""
+    """Return whether TLS or GSS hides the socket's data."""
     gss = session.properties.parameters.get("gssencmode", "disable")
     return session.pgconn.ssl_in_use or gss != "disable"
 
 
 def copy_out(session: PostgresSession, sql: str) -> Iterator[bytes]:
-    """Run a COPY … TO STDOUT and yield its data in pieces, in whatever portions it arrives.
+    """Run a COPY … TO STDOUT and yield its data as it arrives.
 
-    Nothing of it is complete before the iterator ends: an error can follow rows.
-    Raises: SourceError, ConnectionLost, StopRequested.
+    The answer is complete only when the iterator ends: an error can follow rows. Raises:
+    SourceError, ConnectionLost, StopRequested.
     """
     return _copied(session, sql, _split)
 
@@ -284,8 +307,10 @@ def copy_out(session: PostgresSession, sql: str) -> Iterator[bytes]:
 def copy_out_in_place(
     session: PostgresSession, sql: str, buffer_bytes: int
 ) -> Iterator[HeadedRows | bytes]:
-    """Run a COPY … TO STDOUT in text format; portions of ``buffer_bytes`` may be `HeadedRows`. That needs
-    numpy. The rest is as with `copy_out`."""
+    """Run a COPY … TO STDOUT in text format, as `copy_out`.
+
+    Portions of ``buffer_bytes`` may be `HeadedRows`, which need numpy.
+    """
     return _copied(session, sql, partial(_in_place, buffer_bytes))
 
 
@@ -300,6 +325,7 @@ def _copied(
         else:
             yield from _copy_by_socket(session, sql, received)
     except StopRequested:
+        # The connection is in the middle of COPY and no longer usable.
         session.cancel()
         session.close()
         raise

@@ -1,8 +1,8 @@
-"""The server's message stream during COPY, without a socket: bytes in, payloads out.
+"""Split the server's messages during COPY, without a socket.
 
-libpq hands CopyData out one message a call, at 2 µs each. A walsender sends one message per row, so
-on connections without TLS waltap reads the socket itself, in pieces of up to a megabyte, and splits
-them here, at 0.3 µs a message.
+libpq returns one CopyData message per call, at 2 µs each. A walsender sends one message per row. So
+without TLS waltap reads the socket itself, in pieces of up to a megabyte, and splits them here at
+0.3 µs per message.
 
 Source: PostgreSQL manual, "Message Formats" and "Streaming Replication Protocol".
 """
@@ -22,54 +22,54 @@ KEEPALIVE = Struct("!QQB").unpack_from
 STATUS = Struct("!cIcQQQQB").pack
 
 COPY_DATA, XLOG_DATA, PRIMARY_KEEPALIVE = ord("d"), ord("w"), ord("k")
+# The headers of CopyData and of XLogData.
 XLOG_PAYLOAD = 5 + 25
+# The server cannot build a larger message: its StringInfo ends at 1 GB.
 MAX_MESSAGE_BYTES = (1 << 30) + (1 << 16)
-"""The server cannot build a larger message: its StringInfo ends at 1 GB."""
 
+# From this size on a message is collected in one buffer of its own size.
 LARGE_BYTES = 1 << 21
-"""A message that is collected in a buffer of its own size."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerMessage:
-    """A message that is no CopyData: its type letter and body."""
+    """Hold the type letter and body of another message than CopyData."""
 
     tag: bytes
     body: bytes
 
     def fields(self) -> dict[str, str]:
-        """Return the fields of an ErrorResponse or NoticeResponse by their letter."""
+        """Return letter → field of an ErrorResponse or NoticeResponse."""
         parts = self.body.rstrip(b"\0").split(b"\0")
         return {part[:1].decode(): part[1:].decode("utf-8", "replace") for part in parts if part}
 
 
 class CopyEnded(Exception):
-    """The server ended COPY; ``error`` is its ErrorResponse if it was one."""
+    """Report that the server ended COPY."""
 
     def __init__(self, error: ServerMessage | None) -> None:
         super().__init__("copy ended")
+        # The ErrorResponse, None for a regular end.
         self.error = error
 
 
 class _PartialMessage:
-    """Joins what was received with what was left over, once per message however large it is.
-
-    A message of ``large_bytes`` is collected in one buffer of its size: its pieces, kept until the last
-    has come, would be as much memory once more, and what the allocator keeps of them a third time.
-    """
+    """Join received data with an incomplete message, once per message."""
 
     __slots__ = ("_chunks", "_have", "_large", "_large_bytes", "_need")
 
     def __init__(self, large_bytes: int) -> None:
         self._large_bytes = large_bytes
         self._chunks: list[bytes] = []
+        # A large message is collected in one buffer of its size. Its chunks, kept until the last
+        # one, would need that memory twice, and memory that the allocator keeps a third time.
         self._large: bytearray | None = None
         self._have = self._need = 0
 
     def add(self, data: bytes) -> bytes | None:
-        """Return everything to split now; None while the message at hand is still incomplete.
+        """Return the data to split, None while its message is incomplete.
 
-        Where the message is large it is for `take_large`, and what came after it is returned.
+        `take_large` returns a large message; then this returns only the data after it.
         """
         if self._large is not None:
             return self._add_large(self._large, data)
@@ -92,11 +92,14 @@ class _PartialMessage:
 
     @property
     def missing(self) -> int:
-        """Return how many bytes are known to be missing of a message that is kept; 0: none is."""
+        """Return the known missing bytes of a kept message, 0 for none."""
         return self._need - self._have if self._chunks or self._large is not None else 0
 
     def take_large(self) -> bytearray | None:
-        """Return the large message that `add` has just completed, header included, None without one."""
+        """Return the large message that `add` has just completed.
+
+        It includes its header; None without such a message.
+        """
         large, self._large = self._large, None
         return large
 
@@ -104,6 +107,7 @@ class _PartialMessage:
         """Keep an incomplete message for the next `add`."""
         if not rest:
             return
+        # The length is unknown before the header is complete.
         self._have, self._need = len(rest), 5
         if len(rest) >= 5:
             size = HEADER(rest, 0)[1]
@@ -125,22 +129,20 @@ class _PartialMessage:
 
 
 class ReplicationSplitter:
-    """Splits a START_REPLICATION stream into frames and keeps what keepalives say.
-
-    ``wal_end`` is the end of WAL that the last keepalive told: everything before it that concerns
-    us has been sent. ``reply_requested`` is set when the server wants an answer now; whoever answers
-    clears it. ``server_time`` is the server's clock of the last keepalive, µs since 2000.
-    """
+    """Split a START_REPLICATION stream into frames and keepalives."""
 
     def __init__(self, *, large_bytes: int = LARGE_BYTES) -> None:
+        # End of WAL in the last keepalive: the server has sent all our changes before it.
         self.wal_end = 0
+        # The server's clock in the last keepalive, in µs since 2000.
         self.server_time = 0
+        # Set when the server wants an answer now; the sender of the answer clears it.
         self.reply_requested = False
         self.started = False
         self._pieces = _PartialMessage(large_bytes)
 
     def split(self, data: bytes) -> list[Frame]:
-        """Return the complete frames in ``data`` and what was left over before.
+        """Return the frames that ``data`` completes.
 
         Raises: CopyEnded; DecodeError for bytes that are no such stream.
         """
@@ -155,13 +157,16 @@ class ReplicationSplitter:
                 frames.append((lsn, bytes(memoryview(large)[XLOG_PAYLOAD:])))
             else:
                 self._control(bytes(large[:1]), bytes(memoryview(large)[5:]), frames)
+            # Release its memory before the rest is split.
             del large
         append, size_all, at = frames.append, len(buffer), 0
+        # The fast path: nearly all messages are XLogData.
         while at + XLOG_PAYLOAD <= size_all:
             tag, size, kind, lsn = XLOG_HEADER(buffer, at)
             end = at + 1 + size
             if end > size_all:
                 break
+            # The size covers its own field and the whole header of XLogData.
             if tag == COPY_DATA and kind == XLOG_DATA and size > 28:
                 append((lsn, buffer[at + XLOG_PAYLOAD : end]))
             else:
@@ -178,7 +183,10 @@ class ReplicationSplitter:
         return frames
 
     def data(self, payload: bytes, frames: list[Frame]) -> None:
-        """Take one CopyData payload; libpq's way in. Raises: DecodeError."""
+        """Process one CopyData payload, as libpq returns it.
+
+        Raises: DecodeError.
+        """
         kind = payload[0] if payload else -1
         if kind == XLOG_DATA and len(payload) > 25:
             frames.append((int.from_bytes(payload[1:9], "big"), payload[25:]))
@@ -216,7 +224,7 @@ class ReplicationSplitter:
 
 
 class CopySplitter:
-    """Splits the answer to a COPY … TO STDOUT into its data."""
+    """Split the answer to a COPY … TO STDOUT into its data."""
 
     def __init__(self, *, large_bytes: int = LARGE_BYTES) -> None:
         self._pieces = _PartialMessage(large_bytes)
@@ -225,13 +233,16 @@ class CopySplitter:
 
     @property
     def missing(self) -> int:
-        """Return how many bytes are known to be missing of a message that has begun; 0: none has."""
+        """Return the known missing bytes of a message that has begun.
+
+        0 means that none has begun.
+        """
         return self._pieces.missing
 
     def split(self, data: bytes) -> list[bytes]:
-        """Return the CopyData payloads in ``data``; ``done`` is set when the command is over.
+        """Return the CopyData payloads that ``data`` completes.
 
-        Raises: CopyEnded with the server's error.
+        Sets ``done`` when the command is over. Raises: CopyEnded with the server's error.
         """
         buffer = self._pieces.add(data)
         payloads: list[bytes] = []
@@ -254,6 +265,7 @@ class CopySplitter:
             if letter == b"d":
                 append(buffer[at + 5 : end])
             elif letter == b"E":
+                # ReadyForQuery follows; only then is the connection usable again.
                 self._error = ServerMessage(letter, buffer[at + 5 : end])
             elif letter == b"Z":
                 self.done = True
@@ -276,7 +288,7 @@ class CopySplitter:
 def status_update(written: int, flushed: int, clock: int, *, reply: bool) -> bytes:
     """Return a standby status update as a CopyData message.
 
-    ``clock`` is in µs since 2000-01-01 UTC. ``flushed`` is what moves a logical slot; ``applied`` is
-    set to it.
+    ``clock`` is in µs since 2000-01-01 UTC. ``flushed`` advances a logical slot, and is sent as the
+    applied position too.
     """
     return STATUS(b"d", 38, b"r", written, flushed, flushed, clock, int(reply))
