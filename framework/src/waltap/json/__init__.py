@@ -1,1 +1,1 @@
-"""The JSON format: Debezium's records as Kafka Connect's JsonConverter writes them."""
+"""Debezium's records as Kafka Connect's JsonConverter writes them."""

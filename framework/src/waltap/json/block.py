@@ -1,4 +1,7 @@
-"""Records of a `RowBlock`, column by column: the same bytes as the generated functions give."""
+"""Render the records of a `RowBlock` column by column.
+
+The bytes are those of the functions that `waltap.json.codec` generates.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,16 +17,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Heads", "record_block"]
 
+# Pairs of a number of rows and the text ``a`` of their source blocks.
 Heads = Sequence[tuple[int, str]]
-"""(number of rows, what precedes their LSN in the source block)."""
 
 
 def record_block(
     codec: RowCodec, block: RowBlock, heads: Heads, b: str, x: str, c: str
 ) -> RecordBlock:
-    """Return the records of ``block``; the texts are those of `waltap.json.format`, ``heads`` has the
-    ``a`` of all its rows, in order. Raises: one of `MISFITS` for a value that does not fit; nothing was
-    counted then.
+    """Return the records of ``block``.
+
+    `waltap.json.format` defines the texts; ``heads`` has the text ``a`` of all rows, in order.
+
+    Raises: one of `MISFITS` for a value that does not fit; no event was counted then.
     """
     columns = _ColumnTexts(block)
     values = _object(columns, codec.columns.values(), "")
@@ -41,14 +46,15 @@ def record_block(
 
 
 class _ColumnTexts:
-    """The JSON of single columns, made once for value and key."""
+    """Convert single columns, once for value and key."""
 
     def __init__(self, block: RowBlock) -> None:
         self._block = block
+        # By index and converter: key and value may convert one column differently.
         self._made: dict[tuple[int, int], Any] = {}
 
     def json(self, column: ColumnCodec) -> "list[pa.StringArray | str]":
-        """Return what stands for the values of ``column``, to be joined."""
+        """Return the pieces that give the column's JSON when joined."""
         if column.constant is not None:
             return [column.constant]
         if column.column is None:
@@ -57,12 +63,14 @@ class _ColumnTexts:
         if known not in self._made:
             self._made[known] = column.column.convert(self._block.columns[column.index])
         array = self._made[known]
+        # None: the whole-column converter cannot write one of the values.
         if array is None:
             return [self._by_value(column)]
         if not array.null_count:
             return ['"', array, '"'] if column.column.quoted else [array]
         import pyarrow.compute as pc
 
+        # Only values get quotes; the JSON of NULL has its own.
         if column.column.quoted:
             array = pc.binary_join_element_wise('"', array, '"', "")
         return [array.fill_null(column.other(None))]
@@ -82,7 +90,10 @@ class _ColumnTexts:
 def _object(
     columns: _ColumnTexts, codecs: Iterable[ColumnCodec], tail: str
 ) -> "list[pa.StringArray | str]":
-    """Return the pieces of a JSON object of ``codecs``, then ``tail`` inside it."""
+    """Return the pieces of a JSON object.
+
+    ``tail`` becomes its last member.
+    """
     pieces: list[pa.StringArray | str] = []
     opening = "{"
     for codec in codecs:
@@ -94,7 +105,7 @@ def _object(
 
 
 def _rows(pieces: "Sequence[pa.StringArray | str]", start: int, count: int) -> TextRows:
-    """Return ``pieces`` put together for the rows from ``start`` on."""
+    """Return the joined ``pieces`` of some rows."""
     return TextRows(
         [p if isinstance(p, str) or count == len(p) else p.slice(start, count) for p in pieces],
         count,

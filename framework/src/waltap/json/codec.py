@@ -1,10 +1,10 @@
-"""The JSON codec of one relation version: functions generated from its columns.
+"""Generate the JSON codec of one relation version.
 
-What is constant is text inside the generated f-strings; what varies per row is one expression per
-column, chosen when the codec is made. Nothing is looked up per row.
+Constant text is literal in the generated f-strings. Each column adds one expression, chosen when
+the codec is made, so that no row needs a lookup.
 
-Every column's expression is ``to_json(v) if v.__class__ is str else other(v)``: PostgreSQL text,
-the common case, goes straight to its JSON; NULL, UNCHANGED, ABSENT and send-format bytes take a call.
+Every column's expression is ``to_json(v) if v.__class__ is str else other(v)``. PostgreSQL text, the
+common case, goes straight to its JSON; NULL, UNCHANGED, ABSENT and send-format bytes take a call.
 """
 
 import base64
@@ -40,10 +40,10 @@ __all__ = [
     "no_twin",
 ]
 
+# Errors that a mapping may raise for text that is not of its type.
 MISFITS = (
     ValueError, TypeError, KeyError, IndexError, ArithmeticError, msgspec.MsgspecError,
 )  # fmt: skip
-"""What a mapping may raise for text that is not of its type."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NO_WORD = re.compile(r"\W", re.ASCII)
@@ -52,9 +52,11 @@ Shared = frozenset[int]
 
 
 class CreateRenderer(Protocol):
-    """Renders records that have only ``after``, one per row; the texts are those of
-    `waltap.json.format`, ``c`` one per row. ``n`` is the LSN in decimal ("" where ``a`` and ``x`` hold
-    it already). A row that does not fit raises one of `MISFITS`; those before it are appended.
+    """Render records that have only ``after``.
+
+    `waltap.json.format` defines the texts; ``n`` and ``c`` have one text per row. ``n`` is the LSN in
+    decimal, or "" where ``a`` and ``x`` contain it already. A row that does not fit raises one of
+    `MISFITS`; the records before it are appended.
     """
 
     def __call__(
@@ -67,60 +69,62 @@ class CreateRenderer(Protocol):
         x: str,
         append: Callable[[Record], None],
     ) -> None:
-        """Hand the records of ``rows`` to ``append``, in order."""
+        """Pass the records of ``rows`` to ``append``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnCodec:
-    """How one column is written. ``text`` takes str (None: it is JSON already), ``other`` the rest.
-
-    ``constant``: JSON that stands for every value, whatever it is. ``inline``: ``text`` as source;
-    ``column``: the same for a column at once.
-    """
+    """Convert the values of one column to JSON."""
 
     index: int
     field: str
+    # Converts str; None means that the text is JSON already.
     text: Convert | None
+    # Converts all other values: NULL, missing values and bytes.
     other: Convert
+    # JSON that replaces every value, such as a mask.
     constant: str | None = None
+    # ``text`` as Python source, which saves a call per value.
     inline: JsonExpression | None = None
+    # ``text`` for a whole column at once.
     column: JsonColumn | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class RowCodec:
-    """One relation version, compiled by its ``plan``. ``key`` gives a key's JSON without schema, and is
-    None for tables without key; ``key_texts`` is what precedes and follows it where schemas are written,
-    ``key_header`` writes them as header values; ``key_tail`` a JSON member that keys have besides their
-    columns. ``headers`` are those of every record.
-
-    ``table`` is the part of the source block that names the table, ``prefix`` what precedes the
-    payload of a value (b"" without schemas). ``columns`` and ``key_columns`` are the codecs of single
-    columns by index, ``row_schema`` and ``key_schema`` what they are together. ``careful`` makes the twin
-    whose conversions name what does not fit, ``snapshot`` the one for snapshot rows (None: the same).
-    ``renewed``: the types were asked for anew, and this codec takes what they do not have.
-    """
+    """Hold the compiled functions of one relation version."""
 
     plan: EventPlan
+    # Text before the payload of a value; b"" without schemas.
     prefix: bytes
+    # The part of the source block that names the table.
     table: str
+    # Returns a key's JSON without schema; None for tables without key.
     key: Callable[[Tuple], str] | None
     row: Callable[[Tuple], str]
     creates: CreateRenderer
+    # Codecs of single columns, by index.
     columns: Mapping[int, ColumnCodec]
     key_columns: Mapping[int, ColumnCodec]
     row_schema: Schema
     key_schema: Schema
+    # Text before and after a key's JSON; both "" without schemas.
     key_texts: tuple[str, str]
+    # Writes a key's JSON as a header value.
     key_header: Callable[[str], bytes]
+    # A JSON member that keys have besides their columns.
     key_tail: str
+    # Headers of every record.
     headers: tuple[Header, ...]
+    # Makes the twin whose conversions name the column of a value that does not fit.
     careful: "Callable[[], RowCodec]"
+    # Makes the twin for snapshot rows; None means this codec.
     snapshot: "Callable[[], RowCodec] | None"
+    # The catalogue was asked again and its types were the same: do not ask once more.
     renewed: bool = False
 
     def same_key(self, old: Tuple, new: Tuple) -> bool:
-        """Tell whether the keys of two images are written alike."""
+        """Return whether two images have the same key text."""
         return self.key is None or self.key(old) == self.key(new)
 
 
@@ -128,19 +132,20 @@ class RowCodec:
 
 
 def json_text(value: object) -> str:
-    """Return the JSON of a Connect string or byte string; half surrogate pairs are escaped."""
+    """Return the JSON of a Connect string or byte string."""
     if isinstance(value, bytes):
         return f'"{base64.b64encode(value).decode()}"'
     text = quote(cast(str, value))
     if text.isascii():
         return text
+    # Half a surrogate pair has no UTF-8, so it is escaped.
     return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def column_codec(
     index: int, field: str, mapping: ColumnMapping, transform: ColumnTransform | None = None
 ) -> ColumnCodec:
-    """Return how a column with ``mapping`` is written after ``transform``."""
+    """Return the codec of a column after its ``transform``."""
     if transform is None or transform.value is None:
         null = mapping.null_json if mapping.schema.optional else mapping.fallback_json
         return ColumnCodec(
@@ -152,6 +157,7 @@ def column_codec(
             column=AS_IT_IS if mapping.to_json is None else mapping.json_column,
         )
     change = transform.value
+    # A constant transform ignores its input, so one call gives the JSON of all values.
     if transform.constant:
         mask = json_text(change(None))
         return ColumnCodec(
@@ -170,7 +176,10 @@ def column_codec(
 
 
 def _other(mapping: ColumnMapping, text: Convert | None, null: str, unavailable: str) -> Convert:
-    """Return what writes values that are not text: NULL, missing ones and send format."""
+    """Return the writer of values that are not text.
+
+    Those are NULL, missing values and values in send format.
+    """
     from_binary = mapping.from_binary
 
     def write(value: object) -> str:
@@ -187,8 +196,9 @@ def _other(mapping: ColumnMapping, text: Convert | None, null: str, unavailable:
 
 
 def guarded(column: ColumnCodec, absent: str, misfit: Callable[[Exception], None]) -> ColumnCodec:
-    """Return ``column`` with every conversion that fails reported to ``misfit`` (which may raise)
-    and written as ``absent``.
+    """Return ``column`` with failing conversions reported.
+
+    ``misfit`` gets the exception and may raise; otherwise ``absent`` is written.
     """
 
     def guard(convert: Convert) -> Convert:
@@ -211,7 +221,7 @@ def guarded(column: ColumnCodec, absent: str, misfit: Callable[[Exception], None
 
 
 def always_null(column: ColumnCodec) -> ColumnCodec:
-    """Return ``column`` written as NULL whatever its value is."""
+    """Return ``column`` written as NULL for every value."""
     return ColumnCodec(
         index=column.index,
         field=column.field,
@@ -222,7 +232,8 @@ def always_null(column: ColumnCodec) -> ColumnCodec:
 
 
 def celled(column: ColumnCodec, cell: CellShape) -> ColumnCodec:
-    """Return ``column`` with its values written in the shape of ``cell``."""
+    """Return ``column`` with its values in the shape of ``cell``."""
+    # Plain cells: the value has no object around it.
     if cell.members is None:
         return column
     value, is_set = map(quote, cell.members)
@@ -244,21 +255,20 @@ def celled(column: ColumnCodec, cell: CellShape) -> ColumnCodec:
 
 
 def _literal(text: str) -> str:
-    """Return ``text`` as it must stand inside a f-string in triple single quotes."""
+    """Return ``text`` escaped for a triple-quoted f-string."""
     text = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
     return text.replace("{", "{{").replace("}", "}}")
 
 
 class _CodecSource:
-    """The source of the functions of one codec, and the globals they use.
-
-    Variables have the number and the name of their column, for whoever reads the code or a traceback.
-    """
+    """Build the source of one codec's functions."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
+        # Variables have the number and the name of their column, which makes tracebacks readable.
         self._words = [
             f"{index}_{_NO_WORD.sub('_', column.name)[:40]}" for index, column in enumerate(columns)
         ]
+        # Globals of the generated code.
         self.names: dict[str, object] = {}
 
     def value(self, index: int) -> str:
@@ -266,13 +276,17 @@ class _CodecSource:
         return f"_v{self._words[index]}"
 
     def json(self, index: int) -> str:
-        """Return the variable of a column's JSON, where value and key share it."""
+        """Return the variable of JSON that value and key share."""
         return f"_json{self._words[index]}"
 
     def _inlined(self, inline: JsonExpression | None) -> JsonExpression | None:
-        """Take the names that ``inline`` needs; None when it cannot stand here."""
+        """Return ``inline`` if its names can be used here.
+
+        The names become globals of the generated code.
+        """
         if inline is None:
             return None
+        # A leading underscore is for generated names; two mappings may use one name differently.
         for name, value in inline.names.items():
             if name.startswith("_") or self.names.get(name, value) is not value:
                 return None
@@ -280,7 +294,10 @@ class _CodecSource:
         return inline
 
     def expression(self, column: ColumnCodec, part: str) -> str:
-        """Return the Python expression of the JSON of ``column``; ``part`` is v or k."""
+        """Return the Python expression of a column's JSON.
+
+        ``part`` is v for values and k for keys.
+        """
         value = self.value(column.index)
         call = f"{'key' if part == 'k' else 'value'}{self._words[column.index]}"
         self.names[f"_other_{call}"] = column.other
@@ -300,9 +317,9 @@ class _CodecSource:
         tail: str = "",
         shared: Shared = frozenset(),
     ) -> str:
-        """Return the f-string text of a JSON object of ``columns``, then ``tail`` inside it.
+        """Return the f-string text of a JSON object.
 
-        The JSON of the columns in ``shared`` is in variables already.
+        ``tail`` becomes its last member. Variables have the JSON of the columns in ``shared``.
         """
         members = []
         for column in columns:
@@ -319,6 +336,7 @@ class _CodecSource:
 
     def unpack(self, columns: Iterable[ColumnCodec]) -> str:
         """Return the statement that binds the values of ``columns``."""
+        # A constant column needs no value.
         used = {column.index for column in columns if column.constant is None}
         if not used:
             return "pass"
@@ -328,7 +346,10 @@ class _CodecSource:
 
 
 def _shared(values: Sequence[ColumnCodec], keys: Sequence[ColumnCodec]) -> Shared:
-    """Return the indexes of key columns that values write in the same way, by a call."""
+    """Return the key columns whose JSON the value has too.
+
+    Only columns that need a call are worth sharing.
+    """
     written = {column.index: column for column in values}
     return frozenset(
         key.index
@@ -357,8 +378,7 @@ def compile_codec(
 ) -> RowCodec:
     """Generate the functions of one relation version.
 
-    ``key_tail`` is a JSON member that every key gets besides ``keys``. The other texts are those of
-    `RowCodec`.
+    The arguments are the fields of `RowCodec`.
     """
     relation = plan.relation
     source = _CodecSource(relation.columns)
@@ -367,6 +387,7 @@ def compile_codec(
     before, after = map(_literal, key_texts)
     table = f',"schema":{quote(relation.schema)},"table":{quote(relation.table)},"txId":'
     key = f"f'''{source.object(keys, 'k', key_tail)}'''" if has_key else "''"
+    # Inside `creates` the key uses the variables of columns that the value has too.
     shared_key = f"f'''{before}{source.object(keys, 'k', key_tail, shared)}{after}'''.encode()"
     common = [column for column in values if column.index in shared]
     bindings = "".join(
@@ -420,5 +441,5 @@ def creates(_rows, _lsns, _ends, _head, _middle, _ids, _append):
 
 
 def no_twin() -> NoReturn:
-    """Stand in for ``careful`` in a codec that is one itself."""
+    """Stand in for ``careful`` in a careful codec."""
     raise AssertionError("a careful codec has no twin")

@@ -1,7 +1,8 @@
-"""Whole columns of PostgreSQL's text to JSON, without the interpreter's lock.
+"""Convert whole columns of PostgreSQL text to JSON.
 
-Each function returns a `JsonColumn` that writes what ``to_json`` of the same type writes, value by value,
-and says None where it cannot: the column is then written by ``to_json``. NULL stays null.
+The conversions run without the interpreter's lock. Each `JsonColumn` writes the same text as
+``to_json`` of its type. It returns None where it cannot: the column is then written by ``to_json``.
+NULL stays null.
 """
 
 import functools
@@ -25,8 +26,8 @@ __all__ = [
     "zoned",
 ]
 
+# Control characters that have a short escape in JSON.
 _ESCAPES: Final = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"}
-"""Control characters that JSON has a short escape for."""
 
 _BASE64: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
@@ -38,24 +39,29 @@ def _offsets(array: "pa.Array") -> Any:
 
 
 def _characters(array: "pa.StringArray") -> Any:
-    """Return the bytes of all values, one after the other."""
+    """Return the bytes of all values, joined."""
     import numpy as np
 
     offsets, data = _offsets(array), array.buffers()[2]
+    # An array whose values are all empty or null may have no data buffer.
     if data is None:
         return np.empty(0, "u1")
     return np.frombuffer(data, "u1", int(offsets[-1] - offsets[0]), int(offsets[0]))
 
 
 def _validity(array: "pa.Array") -> "tuple[pa.Buffer | None, int]":
-    """Return bitmap and number of nulls for an array made of ``array`` value by value."""
+    """Return the null bitmap of ``array`` and its number of nulls."""
     if not array.null_count:
         return None, 0
+    # `is_valid` makes a bitmap without offset, also for a slice.
     return array.is_valid().buffers()[1], array.null_count
 
 
 def _strings(array: "pa.Array", ends: Any, data: Any) -> "pa.StringArray":
-    """Return texts with ``ends`` in ``data``, null where ``array`` is."""
+    """Return texts that end in ``data`` at ``ends``.
+
+    They are null where ``array`` is null.
+    """
     import numpy as np
     import pyarrow as pa
 
@@ -68,7 +74,10 @@ def _strings(array: "pa.Array", ends: Any, data: Any) -> "pa.StringArray":
 
 
 def _integers(array: "pa.Array") -> Any:
-    """Return the 64-bit values of ``array``; what stands for a null is any number."""
+    """Return the 64-bit values of ``array``.
+
+    The number of a null is arbitrary.
+    """
     import numpy as np
 
     return np.frombuffer(array.buffers()[1], "<i8", len(array), 8 * array.offset)
@@ -86,6 +95,7 @@ def _escaped(array: "pa.StringArray") -> "pa.Array | None":
     kinds: set[int] = set(np.unique(controls).tolist()) if controls.size else set()
     if not kinds <= _ESCAPES.keys():
         return None
+    # Backslashes come first: the later replacements add some.
     if (characters == ord("\\")).any():
         array = pc.replace_substring(array, "\\", "\\\\")
     if (characters == ord('"')).any():
@@ -95,22 +105,23 @@ def _escaped(array: "pa.StringArray") -> "pa.Array | None":
     return array
 
 
+# Text as a JSON string.
 QUOTED: Final = JsonColumn(convert=_escaped, quoted=True)
-"""Text as a JSON string."""
 
+# Text that is JSON already.
 AS_IT_IS: Final = JsonColumn(convert=lambda array: array)
-"""Text that is JSON already."""
 
 
 def _whole(array: "pa.StringArray") -> "pa.Array | None":
-    """Return ``array`` where all its values are digits without a zero before them."""
+    """Return ``array`` if all values are digits without leading zeros."""
     import numpy as np
 
     if array.null_count == len(array):
         return array
     present = array.drop_null()
     characters = _characters(present)
-    if ((characters - ord("0")) > 9).any():  # of bytes: what is less than 0 is large
+    # The bytes are unsigned, so one below "0" becomes a large number.
+    if ((characters - ord("0")) > 9).any():
         return None
     starts, sizes = _offsets(present) - _offsets(present)[0], np.diff(_offsets(present))
     if (sizes < 1).any() or ((characters[starts[:-1]] == ord("0")) & (sizes > 1)).any():
@@ -118,25 +129,29 @@ def _whole(array: "pa.StringArray") -> "pa.Array | None":
     return array
 
 
+# Columns of integers from 0 on, unchanged. ``to_json`` writes columns with negative ones.
 WHOLE: Final = JsonColumn(convert=_whole)
-"""Integers that are not negative, as they are; others are written by ``to_json``."""
 
 
 def _words(array: "pa.StringArray") -> "pa.Array | None":
     import pyarrow.compute as pc
 
     true = pc.equal(array, "t")
+    # ``min_count=0``: a column of nulls alone has no wrong value.
     if not pc.all(pc.or_(true, pc.equal(array, "f")), min_count=0).as_py():
         return None
     return pc.if_else(true, "true", "false")
 
 
+# The texts ``t`` and ``f`` of booleans.
 BOOLEANS: Final = JsonColumn(convert=_words)
-"""``t`` and ``f``."""
 
 
 def mended(mark: str, to_json: Callable[[str], str]) -> JsonColumn:
-    """Return what leaves numbers with ``mark`` in them as they are, and writes others by ``to_json``."""
+    """Return the writer of numbers that mostly have a ``mark``.
+
+    Numbers with the mark stay unchanged; ``to_json`` writes the others.
+    """
 
     def convert(array: "pa.StringArray") -> "pa.Array | None":
         import pyarrow as pa
@@ -162,8 +177,10 @@ _NUMBER: Final = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?(e[+-]?[0-9]+)?$"
 
 
 def decimals(scale: int) -> JsonColumn:
-    """Return what writes numerics with ``scale`` decimals as base64 of the unscaled number, in two's
-    complement and as few bytes as hold it; of at most 63 bits."""
+    """Return the writer of numerics with ``scale`` decimals.
+
+    It writes base64 of the unscaled number, in two's complement and the fewest bytes that hold it.
+    """
 
     def convert(array: "pa.StringArray") -> "pa.Array | None":
         import pyarrow as pa
@@ -171,6 +188,7 @@ def decimals(scale: int) -> JsonColumn:
 
         digits = array
         if scale:
+            # Every text must have exactly ``scale`` digits behind its point.
             places = pc.subtract(pc.binary_length(array), scale + 1)
             right = pc.equal(pc.find_substring(array, "."), places)
             if not pc.all(right, min_count=0).as_py():
@@ -179,6 +197,7 @@ def decimals(scale: int) -> JsonColumn:
         try:
             numbers = _integers(digits.cast(pa.int64()))
         except pa.ArrowInvalid:
+            # A number of more than 64 bits, or NaN.
             return None
         return _base64(array, numbers)
 
@@ -186,9 +205,10 @@ def decimals(scale: int) -> JsonColumn:
 
 
 def _base64(array: "pa.Array", numbers: Any) -> "pa.StringArray":
-    """Return each number in base64, null where ``array`` is."""
+    """Return each number in base64, null where ``array`` is null."""
     import numpy as np
 
+    # The complement of a negative number needs as many bytes as the number.
     magnitude = np.where(numbers < 0, ~numbers, numbers)
     largest = int(magnitude.max(initial=0))
     size = np.ones(len(numbers), "i8")
@@ -196,10 +216,12 @@ def _base64(array: "pa.Array", numbers: Any) -> "pa.StringArray":
         if largest < 1 << (8 * more - 1):
             break
         size += magnitude >= 1 << (8 * more - 1)
+    # Each number moves to the top of its 64 bits, where base64 starts to read.
     left = numbers.astype("u8") << ((8 - size) * 8).astype("u8")
     digits, width = (size * 8 + 5) // 6, (size + 2) // 3 * 4
     most = int(width.max(initial=0))
     pairs = np.empty((len(numbers), most // 2), "<u2")
+    # 12 bits, from the top, give two characters.
     for place in range(most // 2):
         shift = 52 - 12 * place
         bits = left >> np.uint64(shift) if shift >= 0 else left << np.uint64(-shift)
@@ -213,7 +235,7 @@ def _base64(array: "pa.Array", numbers: Any) -> "pa.StringArray":
 
 @functools.cache
 def _pairs() -> Any:
-    """Return the two characters of base64 that each 12 bits are."""
+    """Return the two base64 characters of each 12-bit number."""
     import numpy as np
 
     alphabet = np.frombuffer(_BASE64, "u1")
@@ -233,12 +255,15 @@ def _day_numbers(array: "pa.StringArray") -> "pa.Array | None":
         return None
 
 
+# Dates of the years 1 to 9999 as days since 1970.
 DAYS: Final = JsonColumn(convert=_day_numbers)
-"""Dates of years 1 to 9999 as days since 1970."""
 
 
 def timestamps(divisor: int) -> JsonColumn:
-    """Return what writes timestamps of years 1 to 9999 as microseconds since 1970, over ``divisor``."""
+    """Return the writer of timestamps as numbers since 1970.
+
+    The number is microseconds over ``divisor``; the years are 1 to 9999.
+    """
 
     def convert(array: "pa.StringArray") -> "pa.Array | None":
         import pyarrow as pa
@@ -261,7 +286,10 @@ _POINT = len("2020-01-01 00:00:00")
 
 
 def zoned(digits: int) -> JsonColumn:
-    """Return what writes timestamps in UTC, of years 1 to 9999, in ISO's form, ``digits`` of fraction."""
+    """Return the writer of UTC timestamps in ISO form.
+
+    The years are 1 to 9999; the fraction has ``digits`` digits.
+    """
 
     def convert(array: "pa.StringArray") -> "pa.Array | None":
         import numpy as np
@@ -269,14 +297,16 @@ def zoned(digits: int) -> JsonColumn:
 
         present = array.fill_null("1970-01-01 00:00:00+00")
         sizes = np.diff(_offsets(present)).astype("i8")
-        fraction = sizes - _SHORTEST - 1  # digits of it; -1 where there is no point
+        fraction = sizes - _SHORTEST - 1  # the number of its digits; -1 without a point
         if not ((fraction >= 1) & (fraction <= digits) | (fraction == -1)).all():
             return None
         padded = pc.ascii_rpad(present, _LONGEST, " ")
         text = _characters(padded).reshape(len(array), -1)
-        if text.shape[1] != _LONGEST:  # what is not ASCII has more bytes than characters
+        # Text that is not ASCII has more bytes than characters.
+        if text.shape[1] != _LONGEST:
             return None
         row = np.arange(len(array))
+        # ``to_json`` gets text with any other zone than +00.
         zone = [(text[row, sizes - 3 + n] == code).all() for n, code in enumerate(b"+00")]
         if not all(zone) or (text[:, 10] != ord(" ")).any():
             return None

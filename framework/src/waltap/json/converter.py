@@ -1,7 +1,7 @@
-"""JSON for one side of records, as Kafka Connect's JsonConverter writes it from any schema and value.
+"""Convert any Connect value to JSON, as Kafka Connect's JsonConverter does.
 
-Records of a pipeline that is JSON on all sides are written by `waltap.json.format`, from the text that the
-server sent; this is the general way, for a side beside another format and for what transforms made.
+A pipeline with JSON on all sides uses `waltap.json.format`, which works from the server's text. This
+converter is for JSON beside another format, and for records that transforms changed.
 """
 
 from collections.abc import Callable
@@ -22,6 +22,7 @@ DECIMAL = "org.apache.kafka.connect.data.Decimal"
 
 Write = Callable[[Any], str]
 
+# Kind → the expression of the JSON of a value ``v`` that is not null.
 INLINE = {
     **dict.fromkeys(
         (ConnectKind.INT8, ConnectKind.INT16, ConnectKind.INT32, ConnectKind.INT64), "_number(v)"
@@ -29,11 +30,10 @@ INLINE = {
     ConnectKind.BOOLEAN: "'true' if v else 'false'",
     ConnectKind.STRING: "t if (t := _quote(v)).isascii() else _text(v)",
 }
-"""Kind → the expression of the JSON of a value ``v`` that is not null."""
 
 
 class JsonConverterProperties(Properties):
-    """How one side is written as JSON."""
+    """Declare the JSON options of one side of records."""
 
     schemas: bool = declare(
         "schemas.enable",
@@ -56,7 +56,7 @@ class JsonConverterProperties(Properties):
 
 
 class JsonConverter(Converter):
-    """Writes JSON, with or without schemas."""
+    """Convert values to JSON, with or without schemas."""
 
     text = True
 
@@ -85,9 +85,12 @@ def json_writer(
     entries: bool = False,
     what: str = "the value",
 ) -> Write:
-    """Return what writes values of ``schema``. ``defaults``: the schema's default in place of null;
-    ``numeric``: decimals as numbers; ``entries``: maps whose keys are no strings as objects of key and
-    value, not as pairs. The writer raises Unfit for null where it may not be."""
+    """Return the JSON writer of values of ``schema``.
+
+    ``defaults`` writes the schema's default for null, ``numeric`` writes decimals as numbers.
+    ``entries`` writes a map without string keys as objects of key and value, not as pairs. The
+    writer raises an error for null in a required place, which it calls ``what``.
+    """
     write = _writer(schema, defaults=defaults, numeric=numeric, entries=entries)
     if defaults and schema.default is not None:
         null = write(schema.default)
@@ -135,8 +138,8 @@ def _writer(schema: Schema, *, defaults: bool, numeric: bool, entries: bool) -> 
 def _struct_writer(
     schema: Schema, part: Callable[[Schema, str], Write], *, defaults: bool
 ) -> Write:
-    """Return what writes structs: a function of its own, in which numbers, texts and truth values, the
-    most there are, call nothing but what turns them into text."""
+    """Return the generated writer of structs."""
+    # Numbers, texts and booleans are the most frequent fields, so `INLINE` saves them a call.
     names: dict[str, Any] = {"_number": int.__repr__, "_quote": quote, "_text": json_text}
     texts: list[str] = []
     for number, field in enumerate(schema.fields):
@@ -144,9 +147,11 @@ def _struct_writer(
         write, got = f"_write{number}", f"_get({field.name!r})"
         names[write] = part(field.schema, f"the field {field.name}")
         plain = INLINE.get(field.schema.kind)
+        # The inlined expressions know no default; the field's writer does.
         if plain is None or (defaults and field.schema.default is not None):
             texts += [repr(head), f"{write}({got})"]
         else:
+            # The writer of a required field raises the error for null.
             null = "'null'" if field.schema.optional else f"{write}(None)"
             texts += [repr(head), f"{null} if (v := {got}) is None else {plain}"]
     texts.append(repr("}" if texts else "{}"))
@@ -156,7 +161,10 @@ def _struct_writer(
 
 
 def _map_writer(schema: Schema, part: Callable[[Schema, str], Write], *, entries: bool) -> Write:
-    """Return what writes maps: objects where keys are strings, else arrays of pairs."""
+    """Return the writer of maps.
+
+    A map with string keys becomes an object, any other an array of pairs.
+    """
     assert schema.keys is not None
     assert schema.values is not None
     key, item = part(schema.keys, "a key"), part(schema.values, "a map's value")
@@ -170,7 +178,8 @@ def _decimal_text(value: bytes, scale: int) -> str:
     unscaled = int.from_bytes(value, "big", signed=True)
     if not scale:
         return str(unscaled)
-    digits = tuple(map(int, str(abs(unscaled))))  # arithmetic would round to 28 of them
+    # Arithmetic of Decimal would round to 28 digits.
+    digits = tuple(map(int, str(abs(unscaled))))
     return f"{Decimal((int(unscaled < 0), digits, -scale)):f}"
 
 

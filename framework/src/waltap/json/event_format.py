@@ -1,8 +1,8 @@
-"""The JSON format with transforms of events before the encoding: the record stage.
+"""Transform events before they are encoded as JSON.
 
-What the changes become is decided where it always is; instead of records, events are collected, handed
-to the transforms as one batch, and what they return is encoded. A row that no transform changed is
-written by the codec of its relation, so that its bytes are those of a pipeline without transforms.
+`JsonFormat` decides which events the changes become. This format collects them instead of records,
+passes them to the transforms as one batch, and encodes the events that these return. The relation's
+codec writes a row that no transform changed, so its bytes are those of a pipeline without transforms.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,13 +29,15 @@ from waltap.transactions.transaction import Heartbeat, SnapshotRows, Transaction
 
 __all__ = ["EventTransformFailed", "JsonEventFormat"]
 
+# Cached schema texts of rows that transforms changed.
 SCHEMAS_KEPT = 1000
-"""So many schemas of rows that transforms changed are kept as text."""
 
 
 class EventTransformFailed(RecordError):
-    """A transform of events raised, or left an event that cannot be written; the batch was not delivered
-    and the position not moved."""
+    """A transform of events raised, or returned a wrong event.
+
+    The batch was not delivered, and the position did not move.
+    """
 
     code = "WT-3202"
     retry = RetryVerdict.NEVER
@@ -44,9 +46,10 @@ class EventTransformFailed(RecordError):
 
 @dataclass(frozen=True, slots=True)
 class _EncoderInput:
-    """What the encoder needs of an event besides what transforms see."""
+    """Hold the encoder's data of an event, which transforms do not see."""
 
     codec: RowCodec
+    # The texts ``a``, ``b`` and ``x`` of `waltap.json.format`.
     frame: tuple[str, str, str]
     n: str
     c: str
@@ -54,7 +57,7 @@ class _EncoderInput:
 
 
 class JsonEventFormat(JsonFormat):
-    """Renders batches to JSON records by way of events."""
+    """Render batches to JSON records through events."""
 
     _eventful = True
 
@@ -67,7 +70,7 @@ class JsonEventFormat(JsonFormat):
     def render(
         self, parts: list[TransactionPart | SnapshotRows | Heartbeat], now: int
     ) -> Sequence[Record]:
-        """Return the records of ``parts``, in order; see `JsonFormat.render`.
+        """Return the records of ``parts`` as `JsonFormat.render` does.
 
         Raises: EventTransformFailed too.
         """
@@ -75,12 +78,15 @@ class JsonEventFormat(JsonFormat):
         events = [each for each in out if type(each) is ChangeEvent]
         if not events:
             return out
-        name = ""  # of the last one: whoever goes on with other events is told of by it
+        # The error for wrong events names the last transform, though any may be the cause.
+        name = ""
         for name, transform in self._transforms:
             try:
                 events = transform(events)
             except Exception as cause:
                 raise self._failed(name, f"raised {type(cause).__name__}") from cause
+        # Records between the events, such as BEGIN and END, keep their places. So transforms may
+        # remove events, but neither add nor reorder them.
         kept = {id(event) for event in events}
         left = [each for each in out if type(each) is not ChangeEvent or id(each) in kept]
         if [id(each) for each in left if type(each) is ChangeEvent] != [
@@ -109,6 +115,7 @@ class JsonEventFormat(JsonFormat):
         tombstone: bool = False,
     ) -> None:
         part, plan = texts.part, codec.plan
+        # `texts.c` counts the event; its tombstone does not count.
         c = "" if tombstone else texts.c(op, n, plan.name, unsent(plan, after))
         event = ChangeEvent(
             op,
@@ -198,6 +205,7 @@ class JsonEventFormat(JsonFormat):
             names = " or ".join(name for name, _ in self._transforms)
             raise self._failed(names, str(misgiven)) from misgiven
         except MISFITS:
+            # An enum's label may be new: read the types again, then render column by column.
             codec = self._tables.renewed(seen, codec)
             try:
                 return self._record(event, source, codec.careful())
@@ -239,7 +247,8 @@ class JsonEventFormat(JsonFormat):
         return f"{before}{_object(row, row.changed, codec.key_columns)}{after}".encode()
 
     def _prefix(self, event: ChangeEvent, codec: RowCodec) -> bytes:
-        """Return what precedes the payload; the schema of changed rows is that of after, or of before."""
+        """Return the text before the payload of a value."""
+        # Both images share one schema: the one of ``after``, or of ``before`` in a delete.
         row = event.after if event.after is not None else event.before
         if not codec.prefix or row is None or row.changed is None:
             return codec.prefix
@@ -254,7 +263,7 @@ class JsonEventFormat(JsonFormat):
 def _object(
     row: EventRow, fields: Mapping[str, int | GivenValue], codecs: Mapping[int, ColumnCodec]
 ) -> str:
-    """Return the JSON object of a row that was changed."""
+    """Return the JSON object of a row that a transform changed."""
     members = []
     for name, place in fields.items():
         if isinstance(place, GivenValue):
@@ -266,7 +275,7 @@ def _object(
 
 
 class _WrongFieldType(Exception):
-    """A transform gave a field a value that is not of its type."""
+    """A transform gave a field a value of another type."""
 
 
 def _given(name: str, given: GivenValue) -> str:
@@ -287,7 +296,7 @@ def _cell(codec: ColumnCodec, values: Tuple) -> str:
 
 
 def _schema(fields: Mapping[str, int | GivenValue], row: EventRow, schema: Schema) -> Schema:
-    """Return ``schema`` with the fields that a changed row has."""
+    """Return ``schema`` with the fields of a changed row."""
     known = {field.name: field.schema for field in schema.fields}
     return msgspec.structs.replace(
         schema,

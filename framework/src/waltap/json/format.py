@@ -1,12 +1,12 @@
-"""The JSON format: Debezium's records as Kafka Connect's JsonConverter writes them.
+"""Write Debezium's records as Kafka Connect's JsonConverter does.
 
-The text of a value is put together from what changes at different paces:
+The text of a value consists of parts that change at different rates:
 
     prefix {"before":…,"after":…,"source":{  a  n  b  ,"schema":…,"table":…,"txId":  x  n  c
     per relation       per row              part row part   per relation           part row batch
 
-``a``, ``b`` and ``x`` are made once per transaction part, ``c`` once per part and operation; only
-``n``, the LSN, and the row itself vary from row to row.
+``a``, ``b`` and ``x`` are made once per transaction part, ``c`` once per part and operation. Only the
+LSN ``n`` and the row itself vary from row to row.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,13 +40,15 @@ from waltap.version import VERSION
 
 __all__ = ["JsonFormat", "PartTemplate", "key_header", "wrong_tuple"]
 
+# Prefixes of logical messages whose filter result is cached.
 PREFIXES_KEPT = 10_000
 _UNCOUNTED = '"event_count":null,"data_collections":null'
 
 
 class JsonFormat(Format):
-    """Renders batches to JSON records. ``_eventful``: transforms of events come before the encoding."""
+    """Render batches to JSON records."""
 
+    # Whether transforms of events run before the encoding.
     _eventful = False
 
     def __init__(self, properties: JsonProperties, context: FormatContext) -> None:
@@ -64,7 +66,7 @@ class JsonFormat(Format):
         self._tables = JsonTables(properties, context, self._headers)
         self._codecs, self._codec = self._tables.compiled, self._tables.of
         self._skipped = frozenset(k for k, op in OPERATIONS.items() if op in capture.skipped)
-        # texts that no batch changes
+        # These texts are the same in all batches.
         self._wording = EnvelopeTemplate(
             context.envelope, "}}" if properties.value_schemas else "}"
         )
@@ -100,13 +102,15 @@ class JsonFormat(Format):
     def render(
         self, parts: list[TransactionPart | SnapshotRows | Heartbeat], now: int
     ) -> Sequence[Record]:
-        """Return the records of ``parts``, in order; ``now`` is the clock in ns since 1970 UTC. Those of
-        a single `RowBlock` are a `RecordBlock`.
+        """Return the records of ``parts`` in order.
+
+        ``now`` is the clock in ns since 1970 UTC.
 
         Raises: DecodeError for a value that is not of its column's type, when
         ``event.converting.failure.handling.mode`` is fail.
         """
         stamps = self._wording.stamps(now)
+        # A single `RowBlock` can be rendered by columns, which gives a `RecordBlock`.
         block = self._block(parts[0], stamps) if len(parts) == 1 else None
         out = self._by_row(parts, now, stamps) if block is None else block
         if self._tables.nulls.noted:
@@ -143,7 +147,7 @@ class JsonFormat(Format):
         self._codec(relation)
 
     def forget(self, oid: int) -> None:
-        """Drop the codecs of a relation that is gone."""
+        """Discard the codecs of a dropped relation."""
         self._tables.forget(oid)
 
     # --- streaming --------------------------------------------------------------------------------
@@ -156,7 +160,8 @@ class JsonFormat(Format):
                 out.append(self._bound(part, "BEGIN", part.begin_lsn, _UNCOUNTED))
         ts = part.commit_ts or now // 1000
         previous = part.previous_end_lsn
-        if part.xid is None and part.changes:  # a message outside transactions is its own commit
+        # A message outside transactions is its own commit.
+        if part.xid is None and part.changes:
             previous = part.changes[0].lsn
         a = (
             f'{self._source}{ts // 1000},"snapshot":{self._unset}{self._database}'
@@ -169,8 +174,9 @@ class JsonFormat(Format):
             out.append(self._bound(part, "END", part.end_lsn, _counts(order)))
 
     def _origin(self, part: TransactionPart) -> str:
-        """Return the end of a source block: of a transaction that was replayed from elsewhere, or whose
-        slot is asked for its xmin, with that."""
+        """Return the end of a source block."""
+        # An origin means that the server replicated the transaction from another one; the engine
+        # reads the slot's xmin only on request.
         if part.origin is None and part.xmin is None:
             return self._wording.no_origin
         xmin = "null" if part.xmin is None else str(part.xmin)
@@ -179,8 +185,7 @@ class JsonFormat(Format):
         return self._wording.origin(xmin, origin, lsn)
 
     def _changes(self, changes: list[Change], texts: "PartTemplate") -> None:
-        """Append the records of ``changes``, run by run. One new row by itself, the bulk of streams of
-        small transactions, is done in line."""
+        """Append the records of ``changes``, run by run."""
         codecs, skipped, out = self._codecs, self._skipped, texts.out
         (a, b, x), alone = texts.frame, texts.order is None and not self._eventful
         names_unsent = self._wording.names_unsent
@@ -198,12 +203,14 @@ class JsonFormat(Format):
             if codec is None:
                 continue
             if kind is INSERTS or kind is UPDATES:
+                # A run of one row is the most frequent case in streams of small transactions, so
+                # it is rendered here without further calls.
                 if alone and len(run) == 1 and not (names_unsent and kind is UPDATES):
                     (change,), c = run, texts.c(OPERATIONS[kind], "", "")
                     try:
                         codec.creates((change.new,), (str(change.lsn),), (c,), a, b, x, out.append)  # type: ignore[union-attr]
                     except MISFITS:
-                        pass  # again below, with care
+                        pass  # `_new_rows` renders it again, column by column
                     else:
                         continue
                 self._new_rows(codec, relation, OPERATIONS[kind], run, texts)
@@ -212,7 +219,8 @@ class JsonFormat(Format):
                 try:
                     self._change(codec, change, texts)  # type: ignore[arg-type]
                 except MISFITS:
-                    # whatever may not fit was rendered before anything was counted or appended
+                    # All images are rendered before any event is counted or appended, so the
+                    # second attempt does not count twice.
                     codec = self._tables.renewed(relation, codec)
                     try:
                         self._change(codec.careful(), change, texts)  # type: ignore[arg-type]
@@ -227,9 +235,10 @@ class JsonFormat(Format):
         run: Sequence[Any],
         texts: "PartTemplate",
     ) -> None:
-        """Append the records of changes that consist of their new row."""
+        """Append the records of changes that have only a new row."""
         rows = [change.new for change in run]
         ns = [str(change.lsn) for change in run]
+        # The list of unsent fields and the transaction's counters differ from row to row.
         if self._wording.names_unsent and op == "u":
             plan = codec.plan
             cs = [
@@ -275,7 +284,10 @@ class JsonFormat(Format):
         *,
         extra: tuple[Header, ...] = (),
     ) -> None:
-        """Append a delete and its tombstone; ``extra`` headers precede the usual ones."""
+        """Append a delete and its tombstone.
+
+        The ``extra`` headers precede the usual ones.
+        """
         key_bytes, row = _key(codec, key), codec.row(before)
         headers = extra + self._headers if extra else self._headers
         value = texts.value(codec, row, "null", "d", n)
@@ -286,7 +298,8 @@ class JsonFormat(Format):
     def _key_change(
         self, codec: RowCodec, old: Tuple, new: Tuple, n: str, texts: "PartTemplate"
     ) -> None:
-        """Append what an update that changes the key becomes: a delete, then a create."""
+        """Append a delete and a create for a key change."""
+        # Both images are rendered first, since the delete counts its event.
         row, new_key = codec.row(new), _key(codec, new)
         newkey, oldkey = key_header(codec, NEW_KEY, new), key_header(codec, OLD_KEY, old)
         self._delete(codec, old, old, n, texts, extra=newkey)
@@ -304,12 +317,13 @@ class JsonFormat(Format):
         value = texts.value(codec, "null", "null", "t", n)
         texts.out.append(Record(codec.plan.topic, None, value, self._headers))
 
-    # --- what is no row ---------------------------------------------------------------------------
+    # --- messages and transactions ----------------------------------------------------------------
 
     def _takes(self, prefix: str) -> bool:
-        """Tell whether logical messages with ``prefix`` become events; answers are kept."""
+        """Return whether messages with ``prefix`` become events."""
         known = self._prefixes.get(prefix)
         if known is None:
+            # Applications may make up a prefix per message, so the cache has a bound.
             if len(self._prefixes) >= PREFIXES_KEPT:
                 self._prefixes.clear()
             known = self._prefixes[prefix] = self._capture.message_prefix(prefix)
@@ -356,7 +370,10 @@ class JsonFormat(Format):
     def _block(
         self, part: TransactionPart | SnapshotRows | Heartbeat, stamps: str
     ) -> RecordBlock | None:
-        """Return the records of rows that come as columns; None where they must be written by row."""
+        """Return the records of rows that arrive as columns.
+
+        Returns None where they must be rendered by row.
+        """
         if self._eventful or not isinstance(part, SnapshotRows):
             return None
         rows = part.rows
@@ -368,18 +385,21 @@ class JsonFormat(Format):
         try:
             return record_block(codec, rows, *self._read_texts(part, stamps))
         except MISFITS:
+            # Rendering by row finds the value and names its column.
             return None
 
     def _reading(self, relation: Relation) -> RowCodec | None:
-        """Return the codec of rows of ``relation`` that a snapshot reads."""
+        """Return the codec of a relation's snapshot rows."""
         codec = self._codec(relation)
         return codec if codec is None or codec.snapshot is None else codec.snapshot()
 
     def _read_texts(self, part: SnapshotRows, stamps: str) -> tuple[Heads, str, str, str]:
-        """Return the texts of rows of ``part``, of which there are some. All have one LSN, so it stands
-        in ``a`` and ``x`` and ``n`` is empty; incremental rows have it in the sequence alone. ``a`` comes
-        with the number of rows that have it: the first and the last row may have markers of their own.
+        """Return the texts ``a`` (with row counts), ``b``, ``x`` and ``c``.
+
+        ``part`` has at least one row.
         """
+        # All rows have one LSN, so ``a`` and ``x`` contain it and ``n`` is empty. Incremental
+        # rows have it in the sequence only.
         ts, incremental = part.ts, part.kind == "incremental"
         sequence = f"{_in_sequence(part.previous_end_lsn)},{_in_sequence(part.lsn)}"
         xid = "null" if incremental or part.xid is None else str(part.xid)
@@ -394,6 +414,7 @@ class JsonFormat(Format):
         count = len(part.rows)
         if incremental:
             return [(count, a("incremental"))], b, x, c
+        # The first and the last row of a table may have their own markers.
         markers = ["true"] * min(3, count)
         markers[0] = part.first_marker
         markers[-1] = part.last_marker
@@ -421,7 +442,10 @@ class JsonFormat(Format):
 
 
 class PartTemplate:
-    """What the events of one part share (see the module's docstring), and where they go."""
+    """Hold the texts that the events of one part share.
+
+    The module's docstring explains them.
+    """
 
     __slots__ = (
         "_c", "_wording", "a", "b", "frame", "order", "origin", "out", "part", "stamps", "x", "xid",
@@ -446,8 +470,11 @@ class PartTemplate:
         self._c: dict[str, str] = {}
 
     def c(self, op: str, n: str, collection: str, unsent: str = "null") -> str:
-        """Return the text after the LSN of an event of ``op``, which is counted; ``unsent`` as
-        `EnvelopeTemplate.after_source` has it."""
+        """Count an event and return its text after the LSN.
+
+        `EnvelopeTemplate.after_source` explains ``unsent``.
+        """
+        # Without transaction metadata the text is the same for all events of one operation.
         if self.order is None:
             text = self._c.get(op + unsent)
             if text is None:
@@ -458,14 +485,14 @@ class PartTemplate:
         return f"{self.origin}{after}"
 
     def block(self, n: str, collection: str) -> str:
-        """Return the transaction block of an event at LSN ``n``, which is counted."""
+        """Count an event at LSN ``n`` and return its transaction block."""
         if self.order is None:
             return "null"
         total, place = self.order.next(collection)
         return f'{{"id":"{self.xid}:{n}","total_order":{total},"data_collection_order":{place}}}'
 
     def value(self, codec: RowCodec, before: str, after: str, op: str, n: str) -> bytes:
-        """Return a value with these row images; the event is counted."""
+        """Count an event and return its value."""
         return (
             codec.prefix
             + (
@@ -488,7 +515,7 @@ def _context_headers(properties: JsonProperties, context: FormatContext) -> tupl
 
 
 def _counts(order: TransactionOrder) -> str:
-    """Return what an END record tells of a transaction's events."""
+    """Return the event counts of an END record."""
     items = ",".join(
         f'{{"data_collection":{quote(name)},"event_count":{count}}}'
         for name, count in order.counts().items()
@@ -497,18 +524,18 @@ def _counts(order: TransactionOrder) -> str:
 
 
 def _in_sequence(lsn: int | None) -> str:
-    """Return ``lsn`` as it stands inside the text of ``source.sequence``."""
+    """Return ``lsn`` escaped for the text of ``source.sequence``."""
     return "null" if lsn is None else f'\\"{lsn}\\"'
 
 
 def key_header(codec: RowCodec, name: str, values: Tuple) -> tuple[Header, ...]:
-    """Return the header ``name`` with the key of a row image."""
+    """Return a header with the key of a row image."""
     assert codec.key is not None
     return ((name, codec.key_header(codec.key(values))),)
 
 
 def _key(codec: RowCodec, values: Tuple) -> bytes | None:
-    """Return the key of a row image as it is sent."""
+    """Return the key bytes of a row image."""
     if codec.key is None:
         return None
     before, after = codec.key_texts
@@ -526,9 +553,12 @@ def _render(
     out: list[Record],
     renewed: Callable[[RowCodec], RowCodec],
 ) -> None:
-    """Append the records of ``rows``. One that does not fit is rendered again, column by column, by what
-    ``renewed`` makes of the codec; that one takes the rest too."""
+    """Append the records of ``rows``.
+
+    ``renewed`` replaces the codec after a row that does not fit; the new codec renders the later rows too.
+    """
     while rows:
+        # The number of appended records shows which row failed.
         before = len(out)
         try:
             codec.creates(rows, ns, cs, a, b, x, out.append)
@@ -546,7 +576,7 @@ def _render(
 
 
 def wrong_tuple(codec: RowCodec, lsn: int) -> DecodeError:
-    """Return the error of a tuple that no codec can render."""
+    """Return the error for a tuple that no codec can render."""
     return DecodeError(
         "json",
         lsn=lsn,

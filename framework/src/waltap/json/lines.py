@@ -1,7 +1,8 @@
-"""Records as lines: one JSON object each, ``{"topic", "key", "value", "headers"}``.
+"""Write records as lines of JSON objects.
 
-Key, value and header values of JSON records stand in the line as the JSON they are; null for a
-tombstone's value and for a record without key. ``partition`` is there when a record names one.
+An object has the members topic, key, value and headers. The line contains key, value and header
+values of JSON records unchanged. A tombstone's value and a missing key are null. ``partition`` is
+present when a record names one.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,27 +16,28 @@ __all__ = ["JsonLines"]
 _BARE = b',"headers":[]}\n'
 
 
+# Topics whose line start is cached.
 PREFIXES_KEPT = 20_000
-"""Topics whose beginning of a line is kept."""
 
 
 class JsonLines:
-    """Turns JSON records into lines; what is constant per topic or header list is made once."""
+    """Write JSON records as lines."""
 
     __slots__ = ("_headers", "_prefixes", "_suffix")
 
     def __init__(self) -> None:
         self._prefixes: dict[str, bytes] = {}
+        # The last header list and its text: most records share one list.
         self._headers: tuple[Header, ...] = ()
         self._suffix = _BARE
 
     def line(self, record: Record) -> bytes:
-        """Return the line of ``record``, with its newline."""
+        """Return the line of ``record`` with its newline."""
         return self.lines((record,))
 
     def portions(self, records: Iterable[Record]) -> Iterator[bytes | memoryview]:
-        """Yield the lines of ``records``, some at a time. Another thread may go through them: all but
-        putting together was done when this returns."""
+        """Yield the lines of ``records``, some at a time."""
+        # This is no generator: another thread may consume the result, which only joins texts then.
         if not isinstance(records, RecordBlock):
             return iter((self.lines(records),))
         suffix = _suffix(records.headers) if records.headers else _BARE
@@ -43,7 +45,7 @@ class JsonLines:
         return records.lines(prefix.decode(), ',"value":', suffix.decode())
 
     def lines(self, records: Iterable[Record]) -> bytes:
-        """Return the lines of ``records``, each with its newline."""
+        """Return the lines of ``records`` with their newlines."""
         prefixes = self._prefixes
         out: list[bytes] = []
         append = out.append
@@ -74,6 +76,6 @@ class JsonLines:
 
 
 def _suffix(headers: tuple[Header, ...]) -> bytes:
-    """Return the end of a line of a record with ``headers``."""
+    """Return the end of the line of a record with ``headers``."""
     items = b",".join(b'{"key":%b,"value":%b}' % (quote(n).encode(), v) for n, v in headers)
     return b',"headers":[%b]}\n' % items

@@ -1,4 +1,4 @@
-"""Tells of values that become null because their type cannot hold them, by table and column."""
+"""Warn of values that become null, by table and column."""
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -16,18 +16,18 @@ Parts = Iterable[TransactionPart | SnapshotRows | Heartbeat]
 
 
 class _CompiledPlan(Protocol):
-    """What was compiled of a plan."""
+    """An object that was compiled from a plan."""
 
     @property
     def plan(self) -> EventPlan: ...
 
 
 class NullNotice:
-    """Calls ``warn`` once for each table, column and reason.
+    """Call ``warn`` once for each table, column and reason.
 
-    A conversion is shared by all columns that look alike, whatever their table, and knows only the
-    column's name: it notes that (`note`), and at the end of the batch `place` finds the table by
-    converting columns of that name once more, those of tables not told of yet. Rows pay nothing for it.
+    Equal columns of several tables share one conversion, which knows only the column's name and
+    reports it to `note`. At the end of the batch `place` finds the tables: it converts the columns of
+    that name once more, except those already reported. So other rows have no extra cost.
     """
 
     __slots__ = ("_told", "_warn", "noted")
@@ -38,32 +38,37 @@ class NullNotice:
         self.noted: set[tuple[str, str]] = set()
 
     def note(self, column: str, reason: str) -> None:
-        """Remember that a value of some column of this name became null."""
+        """Record that a value of a column became null."""
         self.noted.add((column, reason))
 
     def tell(self, table: str, column: str, reason: str) -> None:
-        """Tell once; ``table`` is "" where it is not known."""
+        """Warn once; ``table`` is "" when it is unknown."""
         if (table, column, reason) not in self._told:
             self._told.add((table, column, reason))
             of = f" of {table}" if table else ""
             self._warn(f"column {column}{of}: {reason}; null is written for such values")
 
     def place(self, parts: Parts, codec_of: Callable[[Relation], "_CompiledPlan | None"]) -> None:
-        """Tell of what was noted while ``parts`` were rendered."""
+        """Warn of the nulls of the rendered ``parts``."""
+        # The conversions below call `note` again, so it starts empty.
         noted, self.noted = self.noted, set()
         explained = set()
         for relation, rows in _tuples(parts).items():
             codec = codec_of(relation)
             if codec is not None:
                 explained |= self._of_table(codec.plan, rows, noted)
-        for column, reason in sorted(noted - explained):  # of a key column that rows leave out
+        # A column that is only part of the key is in no row's plan.
+        for column, reason in sorted(noted - explained):
             self.tell("", column, reason)
         self.noted.clear()
 
     def _of_table(
         self, plan: EventPlan, rows: list[Tuple], noted: set[tuple[str, str]]
     ) -> set[tuple[str, str]]:
-        """Tell of what is in ``rows`` of one table; return it, with what was told before."""
+        """Warn of the nulls of one table.
+
+        Returns its columns and reasons, also those already reported.
+        """
         known = {each for each in noted if (plan.name, *each) in self._told}
         names = {name for name, _ in noted - known}
         self.noted.clear()
@@ -72,6 +77,7 @@ class NullNotice:
                 continue
             codec = column_codec(column.index, column.field, column.mapping, column.transform)
             for row in rows:
+                # Malformed text is reported where the row is rendered.
                 with suppress(*MISFITS):
                     value = row[column.index]
                     convert = codec.text if type(value) is str else codec.other
@@ -83,7 +89,7 @@ class NullNotice:
 
 
 def _tuples(parts: Parts) -> dict[Relation, list[Tuple]]:
-    """Return the row images in ``parts`` by relation."""
+    """Return the row images of ``parts`` by relation."""
     found: dict[Relation, list[Tuple]] = {}
     for part in parts:
         if isinstance(part, SnapshotRows):

@@ -1,4 +1,4 @@
-"""Properties of the JSON format, as Kafka Connect's JsonConverter has them."""
+"""Declare the JSON format's properties, named as in Kafka Connect."""
 
 from typing import Literal
 

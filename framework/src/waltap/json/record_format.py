@@ -1,4 +1,7 @@
-"""JSON where transforms of records come before the bytes: the converters of all sides, as one format."""
+"""Combine the JSON converters of all sides to one format.
+
+Pipelines use it when transforms of records run before the encoding.
+"""
 
 from waltap.format.conversion import SIDES
 from waltap.format.converted import ConvertedFormat, RecordConverters
@@ -11,7 +14,10 @@ __all__ = ["json_record_format"]
 
 
 def json_record_format(properties: JsonProperties, context: FormatContext) -> Format:
-    """Return the format; a record that no transform changes gets the bytes that `JsonFormat` writes."""
+    """Return the JSON format for transforms of records.
+
+    A record that no transform changes has the same bytes as from `JsonFormat`.
+    """
     sides = {
         "key": JsonConverterProperties(
             schemas=properties.key_schemas,
@@ -38,6 +44,7 @@ def json_record_format(properties: JsonProperties, context: FormatContext) -> Fo
         )
         for side in SIDES
     }
+    # The profile may configure another converter for headers.
     if context.header is not None:
         made["header"] = context.header
     return ConvertedFormat(RecordConverters(**made), context)

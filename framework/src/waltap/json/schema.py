@@ -1,8 +1,8 @@
-"""Connect schemas and values as Kafka Connect's JSON converter writes them.
+"""Write Connect schemas and values as Kafka Connect's converter does.
 
-Keys of a schema object: ``type``, what the kind needs (``fields``, ``items``, ``keys`` and
-``values``), ``optional name version doc parameters default``, and ``field`` in members of a struct;
-absent ones are left out. For consumers order means nothing, but it makes dumps readable beside Debezium's.
+A schema object has ``type``, the members of its kind (``fields``, ``items``, ``keys`` and ``values``),
+``optional name version doc parameters default``, and ``field`` in members of a struct. Absent
+ones are omitted. The order is Debezium's, which makes the texts easy to compare.
 """
 
 import json
@@ -15,14 +15,14 @@ from waltap.mapping.java_number import float_text
 
 __all__ = ["quote", "schema_json", "schema_object", "value_json"]
 
+# str → JSON string with raw non-ASCII characters; implemented in C where Python has it.
 quote = encode_basestring
-"""str → JSON string, non-ASCII kept raw; the C accelerator where there is one."""
 
 SPECIAL_NUMBERS = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
 
 
 def schema_object(schema: Schema, field: str | None = None) -> dict[str, object]:
-    """Return ``schema`` as the object the JSON converter writes; ``field`` names a struct member."""
+    """Return ``schema`` as an object; ``field`` names a struct member."""
     out: dict[str, object] = {"type": schema.kind.value}
     if schema.kind is ConnectKind.STRUCT:
         out["fields"] = [schema_object(member.schema, member.name) for member in schema.fields]
@@ -51,15 +51,15 @@ def schema_object(schema: Schema, field: str | None = None) -> dict[str, object]
 
 
 def schema_json(schema: Schema) -> str:
-    """Return the text of `schema_object`, compact."""
+    """Return the compact text of `schema_object`."""
     return json.dumps(schema_object(schema), ensure_ascii=False, separators=(",", ":"))
 
 
 def value_json(schema: Schema, value: object) -> str:
-    """Return the JSON text of a Connect value; None is ``null`` whatever the schema says.
+    """Return the JSON text of a Connect value.
 
-    This is the general, slow way: for defaults, placeholders and tests. Rows go through
-    ``ColumnMapping.to_json``.
+    None is always ``null``. This function is slow and serves defaults, placeholders and fields that
+    transforms set; ``ColumnMapping.to_json`` writes rows.
     """
     if value is None:
         return "null"
@@ -96,7 +96,8 @@ def value_json(schema: Schema, value: object) -> str:
 
 
 def number_json(value: float, *, single: bool) -> str:
-    """Return a floating-point number as JSON: always with a fraction or exponent."""
+    """Return a floating-point number with a fraction or exponent."""
+    # JSON has no NaN or infinity; Connect writes them as strings.
     special = SPECIAL_NUMBERS.get(str(value))
     if special is not None:
         return special
@@ -104,7 +105,10 @@ def number_json(value: float, *, single: bool) -> str:
 
 
 def _map_json(schema: Schema, value: Mapping[object, object]) -> str:
-    """Write a map: an object if its keys are strings, else an array of pairs."""
+    """Return a map as an object, or as an array of pairs.
+
+    It is an object if its keys are strings.
+    """
     assert schema.keys is not None
     assert schema.values is not None
     keys, values = schema.keys, schema.values

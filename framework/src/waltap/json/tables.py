@@ -1,4 +1,4 @@
-"""The JSON codecs of all relations that a pipeline has met."""
+"""Keep the JSON codecs of a pipeline's relations."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -32,25 +32,29 @@ __all__ = ["JsonTables", "header_writer", "wrapping"]
 
 
 def wrapping(schema: Schema, *, enabled: bool) -> tuple[str, str]:
-    """Return what precedes and follows a payload; ("", "") where schemas are not written."""
+    """Return the texts before and after a payload.
+
+    Both are "" where schemas are not enabled.
+    """
     return (f'{{"schema":{schema_json(schema)},"payload":', "}") if enabled else ("", "")
 
 
 def header_writer(
     schema: Schema, properties: JsonProperties, context: FormatContext
 ) -> Callable[[str], bytes]:
-    """Return what writes header values, given as their JSON."""
+    """Return the writer of header values from their JSON."""
     if context.header is None:
         before, after = wrapping(schema, enabled=properties.header_schemas)
         return lambda text: f"{before}{text}{after}".encode()
+    # Another format's converter needs the value, not its JSON.
     write = context.header.encoder("", schema)
     return lambda text: write(from_json(text, schema)) or b""
 
 
 class JsonTables(EventPlans[RowCodec]):
-    """Compiles the plans of relations to codecs, when they are first met.
+    """Compile the plan of each relation at its first change.
 
-    Compiling raises ConfigurationError when two columns get one field name.
+    Compiling raises ConfigurationError when two columns get the same field name.
     """
 
     def __init__(
@@ -78,16 +82,17 @@ class JsonTables(EventPlans[RowCodec]):
         super().__init__(plans, self._codec)
 
     def renewed(self, relation: Relation, codec: RowCodec) -> RowCodec:
-        """Return the codec to render a row with that ``codec`` could not: a label of an enum, or an
-        attribute of a composite type, may be new.
+        """Return the codec for a row that ``codec`` cannot render.
 
-        Where the types are what they were, rows of this version are written column by column from now
-        on if it has such a type, so that a label which was there once does not ask again and again.
+        An enum may have a new label, or a composite type a new attribute.
         """
         described = self.described(relation)
+        # Only such types can grow, and one query per version is enough.
         if described is None or codec.renewed or not may_grow(described):
             return codec
         now = self._format.renew(described)
+        # The types are unchanged, so the value has, for example, a label that was dropped. All later
+        # rows of this version are written column by column, without another query.
         if now is described:
             renewed = codec.careful()
             renewed.careful = lambda: renewed
@@ -98,14 +103,17 @@ class JsonTables(EventPlans[RowCodec]):
         return renewed
 
     def value_prefix(self, topic: str, row: Schema) -> bytes:
-        """Return what precedes the payload of values whose rows have the schema ``row``."""
+        """Return the text before the payload of values.
+
+        Their rows have the schema ``row``.
+        """
         name = self._capture.schema_name(f"{topic}.Envelope")
         enabled = self._properties.value_schemas
         value = envelope.envelope_schema(name, row, self.source, self._format.envelope)
         return wrapping(value, enabled=enabled)[0].encode()
 
     def key_texts(self, key: Schema) -> tuple[str, str]:
-        """Return what precedes and follows keys with the schema ``key``."""
+        """Return the texts before and after keys of a schema."""
         return wrapping(key, enabled=self._properties.key_schemas)
 
     def _codec(self, plan: EventPlan) -> RowCodec:
@@ -160,7 +168,10 @@ class JsonTables(EventPlans[RowCodec]):
         return with_careful(streamed, shape.key, shape.row, twin)
 
     def _guard(self, relation: Relation) -> Callable[[ColumnCodec], ColumnCodec]:
-        """Return what makes a column's conversion name its column when a value does not fit."""
+        """Return the function that makes conversions name their column.
+
+        The name is for the error, or the warning, of a value that does not fit.
+        """
 
         def guard(column: ColumnCodec) -> ColumnCodec:
             described = relation.columns[column.index]
@@ -184,8 +195,10 @@ class JsonTables(EventPlans[RowCodec]):
 
 
 def _value_codecs(shape: TableShape) -> tuple[list[ColumnCodec], list[ColumnCodec]]:
-    """Return the columns of values, and those of rows that a snapshot reads where they are written in
-    another way ([] where not)."""
+    """Return the column codecs of streamed rows and of snapshot rows.
+
+    The second list is empty where both are the same.
+    """
     streamed: list[ColumnCodec] = []
     read: list[ColumnCodec] = []
     for column in shape.values:
@@ -204,7 +217,7 @@ def _with_nulls(options: TypeOptions, to_default: bool) -> TypeOptions:
 
 
 def _once(make: Callable[[], RowCodec]) -> Callable[[], RowCodec]:
-    """Return ``make`` with its first answer kept."""
+    """Return ``make`` with its first result cached."""
     kept: list[RowCodec] = []
 
     def answer() -> RowCodec:
