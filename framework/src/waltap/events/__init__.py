@@ -1,4 +1,4 @@
-"""Turn changes into events, by one plan per relation version. Sans-IO."""
+"""Turn changes into events by compiled plans. Sans-IO."""
 
 from waltap.events.cell import PLAIN, VALUE_AND_SET, CellShape
 from waltap.events.event import ChangeEvent, EventRow, EventTransform, GivenValue

@@ -1,4 +1,4 @@
-"""The shape of a cell: the form of one column's value in an event's row.
+"""The shape of a cell, one column's value in a row.
 
 Source: Debezium's events, and those of a fork of its PostgreSQL connector. In the fork each
 column is a struct ``{"value": …, "set": true}``, and a column that was not sent is a null struct.
@@ -24,7 +24,7 @@ class CellShape:
     members: tuple[str, str] | None = None
 
     def schema(self, field: str, schema: Schema) -> Schema:
-        """Return the schema of the cell ``field`` whose value has ``schema``."""
+        """Return the schema of cell ``field``, given its value's."""
         if self.members is None:
             return schema
         value, is_set = self.members

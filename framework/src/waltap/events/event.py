@@ -1,4 +1,4 @@
-"""Events for transforms: typed views that decode a value when it is read.
+"""Events for transforms: typed views that decode on access.
 
 The record stage calls a transform of events once per batch, with all its row events and
 truncates, in order. The transform returns the events to deliver:
@@ -43,7 +43,7 @@ class GivenValue:
 
 
 class EventRow(MutableMapping[str, Any]):
-    """Map the fields of an event's before, after or key to values, in order.
+    """Map the fields of an event's row or key to values.
 
     Values are of the column's Connect type (bool, int, float, str, bytes, list, dict), masked
     where the profile masks them; None for NULL; UNCHANGED where the server did not send one.
@@ -122,7 +122,10 @@ class EventRow(MutableMapping[str, Any]):
         return sum(1 for _ in self)
 
     def fields(self) -> list[str]:
-        """Return the names of all written fields, also those the image lacks."""
+        """Return the names of all written fields.
+
+        Fields that the image lacks are among them.
+        """
         return list(self._all())
 
     def _all(self) -> dict[str, int | GivenValue]:

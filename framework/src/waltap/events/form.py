@@ -10,7 +10,7 @@ __all__ = ["EventForm"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventForm:
-    """Define the form of rows and of the envelope around them."""
+    """Define the form of rows and of their envelope."""
 
     # The shape of values in rows and keys.
     cell: CellShape = PLAIN

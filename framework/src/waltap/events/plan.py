@@ -209,12 +209,12 @@ class EventPlan:
 
 
 def _alike(old: Value, new: Value) -> bool:
-    """Return whether a key value is not known to have changed."""
+    """Return whether a key value may be unchanged."""
     return isinstance(old, MissingValue) or new is UNCHANGED or old == new
 
 
 class _AsSent(ReplicaIdentity):
-    """Take old tuples as they came, where no replica identity is known."""
+    """Take old tuples unchanged, without a known replica identity."""
 
     name = "as sent"
 

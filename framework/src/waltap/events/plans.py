@@ -1,4 +1,4 @@
-"""The plans of all relations of a pipeline, as one consumer compiled them."""
+"""The compiled plans of a pipeline's relations, for one consumer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _PlannedVersion(Generic[T]):
-    """Hold a relation as it came, its description, and the compiled result."""
+    """Hold a relation, its description, and the compiled result."""
 
     seen: Relation
     described: Relation
@@ -37,7 +37,7 @@ class EventPlans(Generic[T]):
         self._versions: dict[int, list[_PlannedVersion[T]]] = {}
 
     def of(self, relation: Relation) -> T | None:
-        """Return the result for ``relation``; compile it where it is missing."""
+        """Return the result for ``relation``, compiled if missing."""
         try:
             return self.compiled[relation]
         except KeyError:
@@ -77,7 +77,7 @@ class EventPlans(Generic[T]):
         return self._build(EventPlan(relation, described, self._context))
 
     def described(self, relation: Relation) -> Relation | None:
-        """Return the description of ``relation``, or None when it is not cached."""
+        """Return the cached description of ``relation``, or None."""
         versions = self._versions.get(relation.oid, ())
         return next((version.described for version in versions if version.seen is relation), None)
 

@@ -1,4 +1,4 @@
-"""Split a batch's changes into runs of one kind and relation.
+"""Split changes into runs of one kind and relation.
 
 The neighbours in a run become events in one way.
 """

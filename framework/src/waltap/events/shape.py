@@ -1,4 +1,4 @@
-"""The schemas of a relation version's keys and rows, and their values.
+"""Schemas and values of a relation version's keys and rows.
 
 A shape is compiled once from an `EventPlan`, for every format: JSON writes the same schemas next
 to its payloads that Avro and the others register.
@@ -44,7 +44,7 @@ class ShapeColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableShape:
-    """Hold the schemas of a relation version's records, and their columns.
+    """Hold a relation version's record schemas and their columns.
 
     Streamed records and those that a snapshot reads have schemas of their own.
     """
@@ -160,7 +160,7 @@ def connect_values(
     extra: tuple[str, str] | None = None,
     guard: "Callable[[ShapeColumn, Callable[[Any], Any]], Callable[[Any], Any]] | None" = None,
 ) -> ConnectValues:
-    """Return a function that turns an image into field → Connect value.
+    """Return a function: image → {field: Connect value}.
 
     ``read``: the rows come from a snapshot. ``extra`` is a (field, value) that every row gets in
     addition. ``guard`` may wrap each conversion.
@@ -182,7 +182,7 @@ def connect_values(
 
 
 def column_value(column: ShapeColumn, *, read: bool = False) -> Callable[[Any], Any]:
-    """Return a function that turns a tuple's value into a Connect value.
+    """Return a function: tuple value → Connect value.
 
     Masks are applied.
     """

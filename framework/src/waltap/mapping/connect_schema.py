@@ -1,4 +1,4 @@
-"""Connect schemas: the typed model of JSON with schemas, Avro and Arrow."""
+"""Connect schemas, the model of JSON, Avro and Arrow."""
 
 import enum
 

@@ -1,4 +1,4 @@
-"""The contract of converters: plugins that give columns schema and values.
+"""The contract of converters, which replace columns' schema and values.
 
 The engine asks a converter once per column of a relation version. It either leaves the column
 alone or returns a `ColumnConversion`. The engine converts values by column, before it renders a
@@ -67,7 +67,10 @@ def carried(schema: Schema, value: object) -> str | None:
 
 
 def conversion_mapping(conversion: ColumnConversion, options: TypeOptions) -> ColumnMapping:
-    """Return the mapping of a column whose tuples hold texts of `carried`."""
+    """Return the mapping of a converted column.
+
+    Its tuples hold texts of `carried`.
+    """
     schema = conversion.schema
     zero = _zero(schema) if schema.default is None else schema.default
     unavailable: object = None
@@ -95,7 +98,7 @@ def conversion_mapping(conversion: ColumnConversion, options: TypeOptions) -> Co
 
 
 def _look(schema: Schema, value: object) -> None:
-    """Raise TypeError when ``value`` or a part of it does not fit ``schema``."""
+    """Raise TypeError when ``value`` does not fit ``schema``."""
     kind = schema.kind
     if value is None:
         if not schema.optional:
@@ -152,7 +155,7 @@ def _of(schema: Schema | None) -> Schema:
 
 
 def _floats(schema: Schema, value: Any) -> Any:
-    """Return ``value`` with ints as floats where the schema has floats."""
+    """Return ``value`` with floats where the schema has floats."""
     if value is None:
         return None
     if schema.kind in FLOATS:
@@ -188,7 +191,7 @@ def _restored(schema: Schema, value: Any) -> Any:
 
 
 def _zero(schema: Schema) -> object:
-    """Return the placeholder for a missing value of a required field."""
+    """Return the placeholder for a required field's missing value."""
     if schema.kind is ConnectKind.STRUCT:
         return {f.name: None if f.schema.optional else _zero(f.schema) for f in schema.fields}
     if schema.kind is ConnectKind.ARRAY:

@@ -162,7 +162,7 @@ def renamed(schema: Schema, name: Callable[[str], str]) -> Schema:
 
 
 def source_schema(connector: str, form: EnvelopeForm = NEWEST) -> Schema:
-    """Return the schema of the ``source`` block of a connector ("postgresql")."""
+    """Return the schema of a connector's ``source`` block."""
     marker = Schema(
         kind=ConnectKind.STRING,
         optional=True,

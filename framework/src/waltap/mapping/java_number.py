@@ -86,7 +86,7 @@ def _digits(fraction: int, power: int, significant: int) -> tuple[str, int]:
 
 
 def _whole_digits(number: int, spare_bits: int) -> tuple[str, int]:
-    """Print a whole number, rounded to the digits that its bits carry.
+    """Print a whole number in its significant digits.
 
     ``spare_bits`` are unused.
     """
@@ -103,7 +103,7 @@ def _whole_digits(number: int, spare_bits: int) -> tuple[str, int]:
 def _fraction_digits(
     fraction: int, width: int, tiny: int, power: int, significant: int
 ) -> tuple[str, int]:
-    """Generate digits of number / scale until the rest is below half a unit."""
+    """Generate digits until the rest is below half a unit."""
     exponent = _decimal_exponent(fraction, width, power)
     five_number, five_scale = max(0, -exponent), max(0, exponent)
     two_number = five_number + tiny + power

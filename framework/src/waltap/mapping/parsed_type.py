@@ -31,7 +31,7 @@ def simple_type(
     samples: Sequence[TypeSample] = (),
     order: int = 50,
 ) -> TypeSpec:
-    """Return the spec of a type whose forms all come from ``parse``.
+    """Return the spec of a type, built from ``parse``.
 
     ``parse`` takes PostgreSQL's text of a value and returns its Connect value, of the shape of
     ``schema``. `pyarrow.array` must accept the same value for the type that ``arrow`` returns.

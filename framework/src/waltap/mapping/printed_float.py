@@ -32,7 +32,7 @@ def _layout(digits: str, exponent: int, limit: int) -> str:
 
 
 def _split(text: str) -> tuple[str, int]:
-    """Return the digits and the decimal exponent of a ``%e``-style number.
+    """Return digits and decimal exponent of a ``%e``-style number.
 
     The digits have no outer zeros.
     """
@@ -91,7 +91,10 @@ def _inside(text: str, around: tuple[int, int, int]) -> bool:
 
 
 def pg_float_text(value: float) -> str:
-    """Return ``value``, exactly a float, as PostgreSQL 12 and later print it."""
+    """Return ``value`` as PostgreSQL 12 and later print a float.
+
+    ``value`` is exactly a float.
+    """
     special = _special_text(value)
     if special is not None:
         return special

@@ -1,4 +1,4 @@
-"""The mapping of one column to Connect, JSON and Arrow, as data.
+"""A column's mapping to Connect, JSON and Arrow.
 
 `register_types` contributes `TypeSpec`s; the first whose ``claims`` accepts a data type builds
 its `ColumnMapping`. A mapping is built once per column of a relation version; its callables run
@@ -91,7 +91,7 @@ class ArrowMapping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonExpression:
-    """Hold ``to_json`` as Python source, to save a call per value.
+    """Hold ``to_json`` as Python source, without a call.
 
     The expression may be placed inside a replacement field of a triple-quoted f-string of Python
     3.11. So it has no backslash, no triple quote, no ``#``, no ``!``, no newline and no ``:``
@@ -112,7 +112,7 @@ class JsonExpression:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonColumn:
-    """Convert whole columns of text to JSON, as Arrow arrays of strings."""
+    """Convert whole columns of text to JSON."""
 
     # Returns an array of as many JSON texts, null for NULL (the caller writes its replacement).
     # They equal the result of `to_json` byte by byte. None means that it cannot write a value:
@@ -186,7 +186,7 @@ class TypeMapper(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeSample:
-    """Show a type with a value, for the reference page and for tests."""
+    """Show a type with a value, for pages and tests."""
 
     # The type as SQL writes it.
     declaration: str

@@ -1,4 +1,4 @@
-"""The page of types: each sample of the registry in each mode."""
+"""The page of types: every sample in each mode."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -142,7 +142,7 @@ def _fits(mapping: ColumnMapping, text: str) -> bool:
 
 
 def schema_text(schema: Schema) -> str:
-    """Return a schema in one line: kind, parts, semantic name, parameters."""
+    """Return a schema in one line."""
     match schema.kind:
         case ConnectKind.ARRAY:
             assert schema.items is not None

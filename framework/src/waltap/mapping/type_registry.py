@@ -1,4 +1,4 @@
-"""The type registry: it finds the type spec that maps a column."""
+"""The type registry, which finds a column's type spec."""
 
 from collections.abc import Iterable
 
@@ -38,7 +38,7 @@ class TypeRegistry(TypeMapper):
 
     @property
     def specs(self) -> tuple[TypeSpec, ...]:
-        """Return the specs in the order in which they are asked."""
+        """Return the specs in the order of asking."""
         return self._specs
 
     def column(self, column: Column) -> ColumnMapping | None:
@@ -79,7 +79,7 @@ class TypeRegistry(TypeMapper):
 
 
 def _resolved(column: Column) -> Column:
-    """Return ``column`` with a data type, and domains replaced by their base."""
+    """Return ``column`` with its base data type."""
     data_type = column.data_type or DataType(oid=column.type_oid, schema="", name="")
     if data_type.kind is not TypeKind.DOMAIN:
         return msgspec.structs.replace(column, data_type=data_type)

@@ -43,7 +43,7 @@ class OutOfRange:
         self.null_json = "null"
 
     def connect(self, reason: str) -> object:
-        """Return None for a misfit, or raise ValueError when the mode is fail."""
+        """Return None for a misfit; raise ValueError under fail."""
         if self._fail:
             msg = f"column {self._column!r}: {reason}"
             raise ValueError(msg)
@@ -52,14 +52,14 @@ class OutOfRange:
         return None
 
     def json(self, reason: str) -> str:
-        """Return the JSON of the field left null; raises as `connect` does."""
+        """Return the null field's JSON; raise as `connect` does."""
         self.connect(reason)
         return self.null_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueForm:
-    """Define the form of one type's values, apart from any column.
+    """Define the form of one type's values.
 
     The other fields are as in `ColumnMapping`.
     """

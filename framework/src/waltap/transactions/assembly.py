@@ -155,13 +155,13 @@ class TransactionAssembler:
 
     @property
     def open_transactions(self) -> int:
-        """Return the number of transactions that began and did not end."""
+        """Return the number of unfinished transactions."""
         current = self._begun is not None or self._open is not None
         return len(self._streams) + len(self._prepared) + current
 
     @property
     def held_bytes(self) -> int:
-        """Return the size of all changes that wait for their transaction."""
+        """Return the size of all waiting changes."""
         return self._area.bytes
 
     @property
@@ -197,7 +197,7 @@ class TransactionAssembler:
             self._early.keep()
 
     def confirmable(self, end_lsn: int) -> int:
-        """Return the LSN that the engine may confirm when ``end_lsn`` is durable.
+        """Return the LSN to confirm when ``end_lsn`` is durable.
 
         The engine calls it after everything up to ``end_lsn`` became durable. The result is less
         than ``end_lsn`` only where prepared transactions wait in memory alone.
@@ -222,7 +222,7 @@ class TransactionAssembler:
     # --- feed ------------------------------------------------------------------------------------
 
     def feed(self, messages: Iterable[Message]) -> list[TransactionPart]:
-        """Return the parts that are ready after ``messages``, in commit order.
+        """Return the parts ready after ``messages``, in commit order.
 
         A transaction still open at the end is handed out as an incomplete part. While `backlog`
         is true, more is ready than this call returned.
@@ -256,7 +256,7 @@ class TransactionAssembler:
         return parts
 
     def _released(self, parts: list[TransactionPart]) -> bool:
-        """Move parts of the released buffer to ``parts``; return whether all are out."""
+        """Move released parts to ``parts``; return whether all are out."""
         assert self._release is not None
         budget = PART_CHANGES
         for part in self._release:
@@ -407,9 +407,9 @@ class TransactionAssembler:
         message: Prepare | StreamPrepare,
         parts: list[TransactionPart],
     ) -> None:
-        """Deliver a prepared transaction, or keep it until it is decided.
+        """Deliver or keep a prepared transaction.
 
-        The policy decides.
+        The policy decides whether it is delivered here or at its commit.
         """
         late = message.end_lsn <= self._resume.end_lsn
         # An earlier run delivered the first rows at PREPARE, so the others follow here.

@@ -11,7 +11,7 @@ __all__ = ["TransactionCounts", "TransactionOrder"]
 
 
 class TransactionCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Count the events of the first ``index`` changes of a transaction.
+    """Count the events of a transaction's first ``index`` changes.
 
     They are part of the offset, next to the position that they belong to.
     """
@@ -32,7 +32,7 @@ class TransactionCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransactionOrder:
-    """Count the events of the open transaction; only one is open at a time.
+    """Count the events of the one open transaction.
 
     A transaction that comes in several parts keeps its counters between them, also over restarts.
     `counts_at` gives the counters to store with the position; `restore` continues from them.
@@ -48,7 +48,7 @@ class TransactionOrder:
         self._collections: dict[str, int] = {}
 
     def enter(self, part: TransactionPart) -> None:
-        """Continue with the transaction of ``part``, or start counting another one."""
+        """Continue with ``part``'s transaction, or start another one."""
         # A part without its begin continues after a restart; its first index is the best total
         # known.
         if part.starts or part.commit_lsn != self._key:
@@ -64,7 +64,7 @@ class TransactionOrder:
         return self.total, order
 
     def counts(self) -> Mapping[str, int]:
-        """Return the number of events per collection, in order of appearance."""
+        """Return the events per collection, in order of appearance."""
         return self._collections
 
     def counts_at(self, position: Position) -> TransactionCounts | None:

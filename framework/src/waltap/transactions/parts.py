@@ -136,7 +136,7 @@ def spooled_parts(
 
 
 def _pass_over(gaps: list[tuple[int, int]], at: int, count: int) -> None:
-    """Record that ``count`` changes of the wire are missing before change ``at``."""
+    """Record ``count`` missing changes before change ``at``."""
     # Adjacent gaps become one, so that the list stays short where whole tables are filtered.
     if gaps and gaps[-1][0] == at:
         gaps[-1] = at, gaps[-1][1] + count

@@ -26,7 +26,7 @@ class EarlyDelivery(msgspec.Struct, kw_only=True):
 
 
 class EarlyDeliveries:
-    """Keep the early deliveries of one pipeline in a JSON file.
+    """Keep a pipeline's early deliveries in a JSON file.
 
     They are in memory only where ``path`` is None. `keep` makes new records durable; it must
     return before a position that contains them is stored anywhere. Methods raise OSError, and

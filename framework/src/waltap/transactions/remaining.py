@@ -1,4 +1,4 @@
-"""Select the parts of a batch that one destination lacks. Sans-IO."""
+"""Select a batch's remaining parts for one destination. Sans-IO."""
 
 from bisect import bisect_left
 from collections.abc import Iterable

@@ -129,7 +129,7 @@ class SpillArea:
         return spool
 
     def relieve(self) -> None:
-        """Move the largest buffers to files until the memory limit holds."""
+        """Move the largest buffers to files, down to the limit."""
         if self.folder is None:
             return
         while self.memory_bytes > self.memory_limit:
@@ -169,7 +169,7 @@ class SpillArea:
         self._spools.discard(spool)
 
     def new_path(self, name: str) -> Path:
-        """Return the path of a file that does not exist yet."""
+        """Return the path of a new file."""
         assert self.folder is not None
         with self.guarded():
             private_folder(self.folder)
@@ -177,12 +177,12 @@ class SpillArea:
         return self.folder / f"{name}-{self._serial}.spill"
 
     def guarded(self) -> "_SpillErrors":
-        """Return a context that turns errors of the file system into SpillFailed."""
+        """Return a context that turns file errors into SpillFailed."""
         return _SpillErrors(self.folder)
 
 
 class _SpillErrors:
-    """Turn errors of the file system and of damaged records into SpillFailed."""
+    """Turn errors of files and records into SpillFailed."""
 
     _caught: ClassVar = (OSError, *UNREADABLE)
 
@@ -245,7 +245,7 @@ class TransactionBuffer:
 
     @property
     def size(self) -> int:
-        """Return the size of the sealed chunks, in memory and on disk."""
+        """Return the size of all sealed chunks."""
         return self._file_bytes + self.memory_bytes
 
     def seal(self) -> None:
@@ -292,7 +292,7 @@ class TransactionBuffer:
             self._file_bytes = size
 
     def chunks(self) -> Iterator[tuple[list[Item], int]]:
-        """Yield the changes chunk by chunk, with each chunk's size in bytes."""
+        """Yield each chunk's changes and size in bytes."""
         if self._file is not None:
             with self._guarded():
                 self._file.flush()
@@ -413,7 +413,7 @@ class TransactionBuffer:
         self._relations = record.relations
 
     def decided(self, end_lsn: int) -> None:
-        """Record on disk that the prepared transaction was committed at ``end_lsn``."""
+        """Record on disk the commit at ``end_lsn``."""
         if self.record_path is None:
             return
         self.look_after()
@@ -546,7 +546,7 @@ def _row(
 
 
 def _write_record(folder: Path, name: str, record: PreparedRecord) -> Path:
-    """Write the record of a prepared transaction durably; return its path."""
+    """Write a prepared transaction's record durably; return its path."""
     draft = folder / f"{name}.tmp"
     with open(draft, "wb", opener=private) as file:
         file.write(msgspec.msgpack.encode(record))

@@ -1,4 +1,4 @@
-"""The parts of transactions, snapshot rows and batches that stages exchange."""
+"""Transaction parts, snapshot rows and batches that stages exchange."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -56,7 +56,7 @@ class TransactionPart(msgspec.Struct, kw_only=True):
         return len(self.changes) + sum(count for _, count in self.gaps)
 
     def numbers(self) -> Sequence[int]:
-        """Return the number of each change in its transaction, from 0.
+        """Return each change's number in its transaction, from 0.
 
         Changes that were left out keep their number. So commit LSN and number identify a change
         in every sink, whatever is filtered before it.
@@ -80,7 +80,7 @@ class TransactionPart(msgspec.Struct, kw_only=True):
         return msgspec.structs.replace(self, changes=changes, gaps=self.gaps_around(numbers))
 
     def gaps_around(self, numbers: Iterable[int]) -> list[tuple[int, int]]:
-        """Return the gaps of a part that has only the changes of ``numbers``.
+        """Return the gaps around the changes of ``numbers``.
 
         ``numbers`` is ascending.
         """
@@ -103,7 +103,7 @@ class TransactionPart(msgspec.Struct, kw_only=True):
         return Position(before.end_lsn, self.commit_lsn, self.first_index + self.wire_count)
 
     def split(self, count: int) -> "tuple[TransactionPart, TransactionPart]":
-        """Return the first ``count`` changes as an incomplete part, and the rest."""
+        """Split into ``count`` changes, an incomplete part, and the rest."""
         first = msgspec.structs.replace(
             self,
             changes=self.changes[:count],
@@ -124,7 +124,7 @@ class TransactionPart(msgspec.Struct, kw_only=True):
 
 
 class SnapshotRows(msgspec.Struct, kw_only=True):
-    """Carry a piece of one table as a snapshot read it.
+    """Carry a piece of one table from a snapshot.
 
     Each row is a full tuple. The contract of an initial snapshot between connector, engine and
     sinks (``kind`` "initial"):
