@@ -1,1 +1,1 @@
-"""Formats beside JSON: Avro with a schema registry, texts and bytes."""
+"""Formats other than JSON: registry formats, CloudEvents, plain values."""

@@ -1,4 +1,4 @@
-"""What a schema registry may answer."""
+"""Errors of a schema registry."""
 
 from waltap.errors import RetryVerdict, WaltapError
 
@@ -13,7 +13,10 @@ __all__ = [
 
 
 class RegistryAway(WaltapError):
-    """The schema registry cannot be reached, or cannot answer now. Nothing of the batch was delivered."""
+    """The schema registry does not answer.
+
+    No record of the batch was delivered.
+    """
 
     code = "WT-3311"
     retry = RetryVerdict.RECONNECT
@@ -25,7 +28,7 @@ class RegistryAway(WaltapError):
 
 
 class RegistryLogin(WaltapError):
-    """The schema registry refuses who asks."""
+    """The schema registry refuses the login."""
 
     code = "WT-3312"
     retry = RetryVerdict.NEVER
@@ -36,7 +39,7 @@ class RegistryLogin(WaltapError):
 
 
 class SchemaIncompatible(WaltapError):
-    """The registry takes no such new version of a subject: consumers could not read both."""
+    """The registry refuses a new version that consumers could not read."""
 
     code = "WT-3313"
     retry = RetryVerdict.NEVER
@@ -48,7 +51,7 @@ class SchemaIncompatible(WaltapError):
 
 
 class SchemaNotRegistered(WaltapError):
-    """A schema is not in the registry, and may not be registered."""
+    """A schema is not in the registry, and registration is off."""
 
     code = "WT-3314"
     retry = RetryVerdict.NEVER
@@ -59,7 +62,7 @@ class SchemaNotRegistered(WaltapError):
 
 
 class SchemaInvalid(WaltapError):
-    """The registry says that a schema is none of its kind, or answers what nobody expects of it."""
+    """The registry refuses a schema as invalid or answers unexpectedly."""
 
     code = "WT-3315"
     retry = RetryVerdict.NEVER
@@ -70,7 +73,7 @@ class SchemaInvalid(WaltapError):
 
 
 class SchemaUnread(WaltapError):
-    """The registry does not tell the schema of a record that `waltap tail` is to show."""
+    """The registry does not return a schema that `waltap tail` needs."""
 
     code = "WT-3316"
     retry = RetryVerdict.NEVER

@@ -1,4 +1,7 @@
-"""Texts and bytes as they are, as Kafka Connect's and Debezium's simple converters write them."""
+"""Texts, bytes and numbers without an envelope.
+
+They match the simple converters of Kafka Connect and Debezium.
+"""
 
 import struct
 from typing import Any, Literal
@@ -23,7 +26,7 @@ PACKED = {
 
 
 class StringProperties(Properties):
-    """How texts are encoded."""
+    """The encoding of texts."""
 
     encoding: Literal["UTF-8", "UTF8"] = declare(
         "converter.encoding",
@@ -34,7 +37,10 @@ class StringProperties(Properties):
 
 
 class StringConverter(Converter):
-    """Writes values as Java prints them: a text as it is, a struct as ``Struct{id=1,name=bolt}``."""
+    """Write values as Java prints them.
+
+    A text is unchanged, and a struct becomes ``Struct{id=1,name=bolt}``.
+    """
 
     def __init__(self, _properties: StringProperties, _context: ConverterContext) -> None:
         pass
@@ -46,7 +52,10 @@ class StringConverter(Converter):
 
 
 class BytesConverter(Converter):
-    """Passes bytes on. Values that are none are refused: a transform has to make them first."""
+    """Pass bytes through and refuse other values.
+
+    A transform must make the bytes.
+    """
 
     def __init__(self, _properties: None, context: ConverterContext) -> None:
         self._side = context.side
@@ -62,7 +71,10 @@ class BytesConverter(Converter):
 
 
 class NumberConverter(Converter):
-    """Writes numbers of one kind, and truth values, as Kafka's serializers do: big-endian."""
+    """Write numbers of one kind, or booleans, big-endian.
+
+    Kafka's serializers have the same form.
+    """
 
     def __init__(self, kind: ConnectKind, context: ConverterContext) -> None:
         self._kind, self._pack = kind, struct.Struct(PACKED[kind]).pack
@@ -73,6 +85,7 @@ class NumberConverter(Converter):
         def encode(value: Any) -> bytes | None:
             if value is None:
                 return None
+            # Kafka's serializers accept one class of numbers only.
             if schema is None or schema.kind is not kind:
                 found = schema.kind.value if schema is not None else type(value).__name__
                 raise SchemaMismatch(
@@ -95,6 +108,7 @@ def printed(value: Any, schema: Schema | None) -> str:
         single = schema is not None and schema.kind is ConnectKind.FLOAT32
         return float_text(value) if single else double_text(value)
     if isinstance(value, bytes):
+        # Java prints the state of the buffer, not its bytes.
         return f"java.nio.HeapByteBuffer[pos=0 lim={len(value)} cap={len(value)}]"
     if isinstance(value, list):
         items = schema.items if schema is not None else None

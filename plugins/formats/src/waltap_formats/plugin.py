@@ -1,4 +1,4 @@
-"""Hook implementations of the formats; what they need is imported when one is made."""
+"""Hook implementations of the formats."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from waltap_formats.registry.decoder import RegistryDecoder
 
 
+# Format → kind of Connect value.
 NUMBERS = {
     "short": "INT16",
     "integer": "INT32",
@@ -20,12 +21,12 @@ NUMBERS = {
     "double": "FLOAT64",
     "boolean": "BOOLEAN",
 }
-"""Format → the kind of Connect that it writes."""
 
 
 @hookimpl
 def register_formats() -> Iterable[FormatSpec]:
     """Contribute the formats."""
+    # Only properties are imported here; a converter's libraries load with its first use.
     from waltap_formats.avro.properties import AvroProperties
     from waltap_formats.cloudevents.properties import CloudEventsProperties
     from waltap_formats.json_schema.properties import JsonSchemaProperties
@@ -101,7 +102,7 @@ def register_formats() -> Iterable[FormatSpec]:
 
 
 def _number_format(name: str) -> FormatSpec:
-    """Return the format of Connect's converter for values of one primitive kind."""
+    """Return the format of one primitive kind."""
 
     def make(_properties: Any, context: Any) -> "Converter":
         from waltap.mapping.connect_schema import ConnectKind
@@ -123,7 +124,7 @@ def _number_format(name: str) -> FormatSpec:
 
 @hookimpl
 def choose_record_decoder(settings: Mapping[str, str]) -> "RegistryDecoder | None":
-    """Read Avro, Protobuf and JSON Schema by Confluent's schema registry."""
+    """Read Avro, Protobuf and JSON Schema by a schema registry."""
     from waltap_formats.registry.decoder import RegistryDecoder
 
     return RegistryDecoder(settings)

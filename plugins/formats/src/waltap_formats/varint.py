@@ -2,17 +2,21 @@
 
 __all__ = ["LAST", "MORE", "unsigned"]
 
+# Tables of two bytes: one look-up replaces two rounds of shifts. In MORE further bytes follow, in
+# LAST none.
 _STEP = 1 << 14
 MORE = [bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(_STEP)]
 LAST = [
     bytes((value,)) if value < 0x80 else bytes((value & 0x7F | 0x80, value >> 7))
     for value in range(_STEP)
 ]
-"""The two lowest bytes of a number: more follow, or none does."""
 
 
 def unsigned(value: int) -> bytes:
-    """Return an integer that is not negative, seven bits a byte, the lowest first."""
+    """Return an integer that is not negative.
+
+    It has seven bits per byte, the lowest first.
+    """
     if value < 0x4000:
         return LAST[value]
     if value < 0x10000000:

@@ -1,21 +1,28 @@
-"""Bytes read one after the other, as Avro and Protobuf have them."""
+"""Sequential reading of bytes, for Avro and Protobuf."""
 
 import struct
 from typing import Final
 
 __all__ = ["WireReader", "WireUnreadable"]
 
+# Ten bytes of seven bits hold 64 bits.
 LONGEST_NUMBER: Final = 10
+# Limit of items without bytes in one value.
 MOST_EMPTY: Final = 100_000
-"""How many items of no bytes a value may have."""
 
 
 class WireUnreadable(ValueError):
-    """Bytes do not fit the schema that they name, or it cannot be read."""
+    """Refuse bytes that do not fit their schema.
+
+    An unreadable schema has the same error.
+    """
 
 
 class WireReader:
-    """A place in bytes. Every method raises Unreadable where they end too early."""
+    """Read bytes in order.
+
+    Every method raises WireUnreadable where the bytes end too early.
+    """
 
     __slots__ = ("_at", "_data", "_items")
 
@@ -24,11 +31,12 @@ class WireReader:
 
     @property
     def left(self) -> int:
-        """Return how many bytes follow."""
+        """Return the number of bytes left."""
         return len(self._data) - self._at
 
     def claim(self, items: int) -> None:
-        """Take note of ``items`` that are said to follow; they may have no bytes, so there is a bound."""
+        """Check a number of announced items."""
+        # Items may have no bytes, so the bytes left do not bound their number.
         self._items += items
         if self._items > len(self._data) + MOST_EMPTY:
             raise WireUnreadable(f"{items} items are claimed, and {self.left} bytes follow")
@@ -41,7 +49,7 @@ class WireReader:
         return self._data[self._at - size : self._at]
 
     def unsigned(self) -> int:
-        """Return an integer of seven bits a byte."""
+        """Read an integer of seven bits per byte."""
         value = shift = 0
         for _ in range(LONGEST_NUMBER):
             (byte,) = self.take(1)
@@ -52,17 +60,20 @@ class WireReader:
         raise WireUnreadable("an integer has more than ten bytes")
 
     def zigzag(self) -> int:
-        """Return an integer whose sign is its lowest bit."""
+        """Read an integer whose lowest bit is its sign."""
         value = self.unsigned()
         return value >> 1 ^ -(value & 1)
 
     def number(self, form: str) -> int | float:
-        """Return a number of fixed size; ``form`` is struct's, little-endian."""
+        """Read a number of fixed size.
+
+        ``form`` is struct's, little-endian.
+        """
         found: int | float = struct.unpack(f"<{form}", self.take(struct.calcsize(f"<{form}")))[0]
         return found
 
     def text(self, size: int) -> str:
-        """Return ``size`` bytes of UTF-8."""
+        """Read ``size`` bytes of UTF-8."""
         try:
             return self.take(size).decode()
         except UnicodeDecodeError as error:

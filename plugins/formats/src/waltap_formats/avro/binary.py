@@ -1,7 +1,8 @@
-"""Connect values as Avro's binary form: one function per schema, made of those of its parts.
+"""Avro's binary form of Connect values.
 
-Source: the Avro 1.11 specification, "Binary Encoding". Unions are those of `waltap_formats.avro.schema`:
-null and one type, null second where the schema has a default.
+Each schema has one writer, made of the writers of its parts. Source: the Avro 1.11 specification,
+"Binary Encoding". Unions are as in `waltap_formats.avro.schema`: null and one type, with null
+second where the schema has a default.
 """
 
 import struct
@@ -17,9 +18,12 @@ __all__ = ["RANGES", "Write", "avro_writer", "integer_writer", "long_bytes"]
 
 Write = Callable[[Any], bytes]
 
+# Numbers below this, mostly lengths, are looked up instead of encoded.
 SMALL = 8192
+# Avro writes floating-point numbers little-endian.
 _DOUBLE, _FLOAT = struct.Struct("<d").pack, struct.Struct("<f").pack
 _TRUE, _FALSE = b"\x01", b"\x00"
+# Bits of each integer kind without its sign.
 RANGES = {ConnectKind.INT8: 7, ConnectKind.INT16: 15, ConnectKind.INT32: 31, ConnectKind.INT64: 63}
 
 
@@ -37,12 +41,16 @@ def long_bytes(value: int) -> bytes:
 
 
 def _text(value: str) -> bytes:
+    # Java writes a question mark for half of a surrogate pair.
     data = value.encode("utf-8", "replace") if _unpaired(value) else value.encode()
     return long_bytes(len(data)) + data
 
 
 def _unpaired(value: str) -> bool:
-    """Tell whether half of a surrogate pair, which a cut may leave, is in a text: Java writes ``?``."""
+    """Return whether a text has half of a surrogate pair.
+
+    Cutting a text may leave one.
+    """
     if value.isascii():
         return False
     return any("\ud800" <= character <= "\udfff" for character in value)
@@ -53,12 +61,16 @@ def _bytes(value: bytes) -> bytes:
 
 
 def avro_writer(schema: Schema, *, defaults: bool = True, what: str = "the value") -> Write:
-    """Return what writes values of ``schema``. ``defaults``: null in a field that has a default is that
-    default, as Confluent's converter writes it. The writer raises Unfit, TypeError or KeyError."""
+    """Return the writer of values of ``schema``.
+
+    With ``defaults``, null in a field with a default is written as that default, like Confluent's
+    converter does. The writer raises SchemaMismatch, TypeError or KeyError.
+    """
     write = _writer(schema, defaults=defaults)
     if not schema.optional:
         return _strict(write, schema, what, defaults=defaults)
     first, second = b"\x00", b"\x02"
+    # Avro requires a field's default to be of the union's first type.
     branch, null = (first, second) if schema.default is not None else (second, first)
     if defaults and schema.default is not None:
         null = branch + write(schema.default)
@@ -100,6 +112,7 @@ def _writer(schema: Schema, *, defaults: bool) -> Write:
             return _blocks(part(schema.items, "an element"))
         case ConnectKind.MAP:
             return _map(schema, part)
+        # A record is its fields in order, without names or tags.
         case ConnectKind.STRUCT:
             members = [
                 (field.name, part(field.schema, f"the field {field.name}"))
@@ -109,10 +122,14 @@ def _writer(schema: Schema, *, defaults: bool) -> Write:
 
 
 def integer_writer(kind: ConnectKind) -> Write:
-    """Return what writes integers of ``kind``; it raises Unfit for one that is out of range."""
+    """Return the writer of integers of ``kind``.
+
+    It raises SchemaMismatch for a number out of range.
+    """
     limit = 1 << RANGES[kind]
 
     def write(value: int) -> bytes:
+        # The table holds zig-zag forms of lengths, and a small number has the same form.
         if 0 <= value < SMALL and value < limit:
             return _LENGTHS[value]
         if not -limit <= value < limit:
@@ -123,6 +140,7 @@ def integer_writer(kind: ConnectKind) -> Write:
 
 
 def _blocks(item: Write) -> Write:
+    # One block has all items, and an empty block ends the array.
     return lambda value: (
         long_bytes(len(value)) + b"".join(map(item, value)) + b"\x00" if value else b"\x00"
     )
@@ -132,6 +150,7 @@ def _map(schema: Schema, part: Callable[[Schema, str], Write]) -> Write:
     assert schema.keys is not None
     assert schema.values is not None
     key, item = part(schema.keys, "a key"), part(schema.values, "a map's value")
+    # Keys of an Avro map are plain strings, without a union.
     if is_map(schema):
         key = _text
     entry: Write = lambda pair: key(pair[0]) + item(pair[1])  # noqa: E731 - it is handed on

@@ -16,13 +16,14 @@ __all__ = ["AvroConverter"]
 
 
 class AvroConverter(Converter):
-    """Writes the wire form of Confluent's serialisers: a zero byte, the schema's id, the value.
+    """Write the wire form of Confluent's serialisers.
 
-    ``defaults``: null is written as the default where there is one.
+    It is a zero byte, the schema's id, and the value.
     """
 
     def __init__(self, properties: AvroProperties, context: ConverterContext) -> None:
         self._properties, self._context = properties, context
+        # NULL is written as the column's default if there is one, like Confluent's.
         self.defaults = not properties.ignore_default
 
     @cached_property
@@ -43,6 +44,7 @@ class AvroConverter(Converter):
         self, shape: TableShape, value: Schema, key: Converter, *, read: bool
     ) -> WriteCreates | None:
         prefix, key_prefix = self.prefix(shape.plan.topic, value), None
+        # One pass over the rows can then write keys and values.
         if isinstance(key, AvroConverter) and key.defaults == self.defaults and shape.has_key:
             key_prefix = key.prefix(shape.plan.topic, shape.read_key if read else shape.key)
         return create_writer(
@@ -50,16 +52,23 @@ class AvroConverter(Converter):
         )
 
     def address(self, topic: str, schema: Schema) -> str:
-        """Return where the registry has ``schema``. Raises: as `prefix`."""
+        """Return the registry's address of ``schema``.
+
+        Raises: as `prefix`.
+        """
         number = int.from_bytes(self.prefix(topic, schema)[1:], "big")
         return f"{self._registry.url}/schemas/ids/{number}"
 
     def prefix(self, topic: str, schema: Schema) -> bytes:
-        """Return what precedes values of ``schema``, which is registered. Raises: as `RegistryClient`."""
+        """Register ``schema`` and return the prefix of its values.
+
+        Raises: as `RegistryClient`.
+        """
         options = self._properties
         made = avro_schema(schema, connect_metadata=options.connect_metadata)
         text = json.dumps(made, ensure_ascii=False, separators=(",", ":"))
         name = None
+        # Only records have the full name that RecordNameStrategy uses.
         if isinstance(made, dict) and made["type"] == "record":
             name = ".".join(filter(None, (made.get("namespace"), made["name"])))
         subject = options.subject(self._context.side, topic, name)

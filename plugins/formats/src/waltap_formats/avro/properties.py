@@ -1,4 +1,4 @@
-"""Properties of Avro, as Confluent's AvroConverter has them."""
+"""Properties of Avro, named as Confluent's AvroConverter names them."""
 
 from waltap.config.property import declare
 from waltap_formats.registry.properties import RegistryProperties
@@ -7,7 +7,7 @@ __all__ = ["AvroProperties"]
 
 
 class AvroProperties(RegistryProperties):
-    """Where the schema registry is, how schemas are registered there, and what they look like."""
+    """The schema registry, registration there, and the form of schemas."""
 
     connect_metadata: bool = declare(
         "connect.meta.data",

@@ -1,4 +1,7 @@
-"""Avro values read by the schema they were written with, as plain documents. Source: Avro 1.11."""
+"""Reading of Avro values by the schema of their writer.
+
+The results are plain documents. Source: Avro 1.11.
+"""
 
 from collections.abc import Callable, Mapping
 from decimal import Decimal
@@ -12,16 +15,17 @@ Read = Callable[[WireReader], Any]
 
 
 def avro_reader(schema: Any, known: Mapping[str, Any] | None = None) -> Callable[[bytes], Any]:
-    """Return what reads values of ``schema``, JSON as an object; ``known``: full name → schema that it
-    refers to.
+    """Return the reader of values of ``schema``.
 
-    Decimals become Decimal; other logical types stay the numbers they are. Both raise: Unreadable.
+    ``schema`` is parsed JSON. ``known`` maps full names to schemas that it refers to. Decimals
+    become Decimal; other logical types remain numbers. Compiling and reading raise WireUnreadable.
     """
     read = _ReaderCompiler(known or {}).reader(schema, "")
 
     def whole(data: bytes) -> Any:
         wire = WireReader(data)
         value = read(wire)
+        # Bytes after the value show that another schema wrote it.
         if wire.left:
             raise WireUnreadable(f"{wire.left} bytes follow the value")
         return value
@@ -30,7 +34,10 @@ def avro_reader(schema: Any, known: Mapping[str, Any] | None = None) -> Callable
 
 
 class _ReaderCompiler:
-    """Makes readers; named types are known once they are defined."""
+    """Compile readers.
+
+    Named types are known after their definition.
+    """
 
     def __init__(self, known: Mapping[str, Any]) -> None:
         self._known = known
@@ -60,7 +67,7 @@ class _ReaderCompiler:
         full = name if "." in name or not space else f"{space}.{name}"
         for each in (full, name):
             if each in self._named:
-                # a type may contain itself: it is looked up when it is read
+                # A type may contain itself, so it is looked up when a value is read.
                 return self._later(each)
             if each in self._known:
                 return self.reader(self._known[each], "")
@@ -74,6 +81,7 @@ class _ReaderCompiler:
 
     def _defined(self, schema: Mapping[str, Any], space: str) -> Read:
         name = str(schema.get("name", ""))
+        # A dot in the name overrides the namespace.
         space = name.rpartition(".")[0] if "." in name else str(schema.get("namespace", space))
         full = name if "." in name or not space else f"{space}.{name}"
         self._named[full] = PRIMITIVES["null"]  # its own fields may name it
@@ -121,9 +129,11 @@ def _blocks(item: Read, gathered: Callable[[list[Any]], Any]) -> Read:
     def read(wire: WireReader) -> Any:
         items: list[Any] = []
         while count := wire.zigzag():
+            # A negative count announces that the block's size follows.
             if count < 0:
                 count = -count
-                wire.zigzag()  # the size of the block, for those who skip it
+                wire.zigzag()  # the block's size, for readers that skip it
+            # Items may have no bytes, so a damaged count could otherwise fill the memory.
             wire.claim(count)
             items += [item(wire) for _ in range(count)]
         return gathered(items)
@@ -141,8 +151,12 @@ def _decimal(read: Read, schema: Mapping[str, Any]) -> Read:
 
 
 def scaled(unscaled: int, scale: int) -> Decimal:
-    """Return ``unscaled`` · 10^-``scale``, exactly. Raises: Unreadable."""
+    """Return ``unscaled`` · 10^-``scale``, exactly.
+
+    Raises: WireUnreadable.
+    """
     digits = tuple(int(digit) for digit in str(abs(unscaled)))
+    # A damaged scale would make a text of that many digits.
     if abs(scale) > 100_000:
         raise WireUnreadable(f"a scale of {scale}")
     return Decimal((int(unscaled < 0), digits, -scale))

@@ -1,8 +1,9 @@
-"""Avro straight from images: functions generated for a relation version, as the JSON format has them.
+"""Avro directly from row images, by generated functions.
 
-A value is a run of bytes whose parts change at different paces: the schema's id and the unions' branches
-with the relation, most of the source block with the transaction, the LSN and the row with each row. What
-is general goes through `waltap_formats.avro.binary`; the bytes are the same.
+Each relation version has its functions, as in the JSON format. A value is a run of bytes that
+change at different rates. The schema's id and the unions' branches change with the relation, most
+of the source block with the transaction, and the LSN and the columns with each row. The general
+case uses `waltap_formats.avro.binary`, with the same bytes.
 """
 
 import contextlib
@@ -27,16 +28,21 @@ from waltap_formats.varint import LAST, MORE, unsigned
 __all__ = ["create_writer", "key_writer", "quick_integer"]
 
 SMALL = 8192
+# Limits of the caches of encoded texts: entries, characters of a text, and of an integer's text.
 TEXTS_KEPT, LONGEST_KEPT, SHORT = 16_384, 10, 5
 FLOATS = {ConnectKind.FLOAT32: "f", ConnectKind.FLOAT64: "d"}
+# Fields of the source block before, between and after the fields that contain the LSN.
 SOURCE_BEFORE = ("version", "connector", "name", "ts_ms", "snapshot", "db")
 SOURCE_BETWEEN = ("ts_us", "ts_ns", "schema", "table", "txId")
 SOURCE_AFTER = ("xmin", "origin", "origin_lsn")
 
 
 class _ColumnCode:
-    """The expressions of some columns, and the globals they use. ``part`` tells the names of keys from
-    those of values; columns in ``shared`` have their bytes in variables, once they are asked for."""
+    """Collect expressions of columns, and their global names.
+
+    ``part`` separates the names of keys from those of values. Columns in ``shared`` are encoded
+    once for key and value.
+    """
 
     def __init__(
         self,
@@ -52,11 +58,11 @@ class _ColumnCode:
         self._width = len(shape.plan.relation.columns)
         self.names: dict[str, Any] = {}
         self.used: set[int] = set()
+        # Columns that may be encoded as a whole, with the expression of one value as fallback.
         self.columns: dict[int, str] = {}
-        """Columns that may be written at once, and the expression of each of their values."""
 
     def unpack(self, *others: "_ColumnCode") -> str:
-        """Return the statement that binds the values of the columns that were asked for."""
+        """Return the statement that binds the used columns' values."""
         used = self.used.union(*(other.used for other in others))
         if not used:
             return "pass"
@@ -70,17 +76,21 @@ class _ColumnCode:
             return f"same{index}"
         write = avro_writer(schema, defaults=self._defaults, what=f"the field {column.field.name}")
         convert = column_value(column, read=self._read)
+        # The stream never has a value of such a type, so its bytes are constant.
         if mapping.streamed_as_null and not self._read:
             return repr(write(convert(None)))
         self.used.add(index)
         other = f"_other{part}{index}"
         self.names[other] = lambda value: write(convert(value))
         value = f"v{index}"
+        # Only the general way applies a mask.
         masked = column.transform is not None and column.transform.value is not None
         plain = None if masked else self._of_text(column, schema, value)
         if plain is None:
             made = f"{other}({value})"
         else:
+            # Only a text takes the fast way; NULL, unchanged values and bytes take the general
+            # one.
             made = f"({plain}) if {value}.__class__ is str else {other}({value})"
             if not part and self._as_column(column, schema, self.names[other]):
                 self.columns[index] = made
@@ -91,11 +101,14 @@ class _ColumnCode:
     def _as_column(
         self, column: ShapeColumn, schema: Schema, other: Callable[[Any], bytes]
     ) -> bool:
-        """Tell whether a column may be written at once; take what does it."""
+        """Return whether a column may be encoded as a whole.
+
+        If so, store its encoder.
+        """
         mapping, null = column.mapping, None
         if self._read and mapping.read is not None:
             mapping = mapping.read
-        with contextlib.suppress(*MISFITS):  # null in a required field: each row for itself
+        with contextlib.suppress(*MISFITS):  # null in a required field is a row's error
             null = other(None)
         write = column_writer(mapping, schema.kind, _branch(schema), null)
         if write is not None:
@@ -103,7 +116,7 @@ class _ColumnCode:
         return write is not None
 
     def functions(self) -> str:
-        """Return the source of functions that give the bytes of columns that may be written at once."""
+        """Return the source of functions that encode whole columns."""
         return "".join(
             f"""
 def column{index}(_rows):
@@ -115,19 +128,26 @@ def column{index}(_rows):
         )
 
     def loop(self, *others: str) -> str:
-        """Return the head of the loop over rows, ``others`` beside them, and those columns."""
+        """Return the head of the loop over rows.
+
+        It also iterates ``others`` and the columns that were encoded as a whole.
+        """
         names = ["_values", *others, *(f"b{index}" for index in self.columns)]
         of = ["_rows", *(f"{name}s" for name in others)]
         of += [f"column{index}(_rows)" for index in self.columns]
         return f"for {', '.join(names)}{',' if len(names) == 1 else ''} in zip({', '.join(of)}):"
 
     def _of_text(self, column: ShapeColumn, schema: Schema, value: str) -> str | None:
-        """Return the expression of the bytes of a text; None: the general way is as good."""
+        """Return the expression of a text's bytes.
+
+        None means that the general way is as good.
+        """
         mapping, index = column.mapping, f"{self._part}{column.index}"
         if self._read and mapping.read is not None:
             mapping = mapping.read
         branch = _branch(schema)
         labels = self._labels(column)
+        # An enum's labels are known, so their bytes are prepared.
         if labels is not None:
             self.names[f"_labels{index}"] = {
                 label: branch + long_bytes(len(label.encode())) + label.encode() for label in labels
@@ -171,7 +191,7 @@ def column{index}(_rows):
         if kind is ConnectKind.INT32:  # days, months: few texts
             self.names[kept] = _EncodedTexts(mapping.to_connect, self.names[write])
             return f"{kept}[{value}]"
-        if kind is ConnectKind.INT64:  # a time of our days has eight bytes
+        if kind is ConnectKind.INT64:  # a present time in microseconds has eight bytes
             self.names.update(_more=MORE, _last=LAST)
             self.names[f"_more{branch.hex()}"] = quick_tables(branch)[1]
             eight = (
@@ -183,7 +203,10 @@ def column{index}(_rows):
         return f"{write}({convert}({value}))"
 
     def _labels(self, column: ShapeColumn) -> tuple[str, ...] | None:
-        """Return the labels of an enum: another one raises, so that the type is asked for anew."""
+        """Return the labels of an enum.
+
+        An unknown label raises KeyError, and the type is then asked for again.
+        """
         if column.mapping.converted:
             return None
         data_type = self._shape.plan.relation.columns[column.index].data_type
@@ -192,14 +215,14 @@ def column{index}(_rows):
 
 
 def _branch(schema: Schema) -> bytes:
-    """Return what precedes a value of a union with null."""
+    """Return the union branch of a value, or nothing."""
     if not schema.optional:
         return b""
     return b"\x02" if schema.default is None else b"\x00"
 
 
 class _EncodedTexts(dict[str, bytes]):
-    """Bytes of texts, those of the most usual ones kept."""
+    """Cache the bytes of the first short texts."""
 
     def __init__(self, convert: Callable[[str], Any], write: Callable[[Any], bytes]) -> None:
         super().__init__()
@@ -207,6 +230,7 @@ class _EncodedTexts(dict[str, bytes]):
 
     def __missing__(self, text: str) -> bytes:
         found = self._write(self._convert(text))
+        # A full cache stops growing, so that rare texts cannot fill the memory.
         if len(self) < TEXTS_KEPT and len(text) <= LONGEST_KEPT:
             self[text] = found
         return found
@@ -216,7 +240,7 @@ _QUICK: dict[bytes, tuple[list[bytes], list[bytes]]] = {}
 
 
 def quick_tables(branch: bytes) -> tuple[list[bytes], list[bytes]]:
-    """Return `LAST` and `MORE` behind a union's branch."""
+    """Return `LAST` and `MORE`, each after a union's branch."""
     if not branch:
         return LAST, MORE
     if branch not in _QUICK:
@@ -225,12 +249,17 @@ def quick_tables(branch: bytes) -> tuple[list[bytes], list[bytes]]:
 
 
 def quick_integer(kind: ConnectKind, branch: bytes) -> Callable[[int], bytes]:
-    """Return what writes integers of ``kind`` behind a union's branch, as `integer_writer` does."""
+    """Return a fast writer of integers of ``kind``.
+
+    It writes a union's branch first and has the results of `integer_writer`.
+    """
     last, more = quick_tables(branch)
     careful = integer_writer(kind)
+    # Four pairs of bytes hold 56 bits; longer numbers are rare.
     most = 1 << min(RANGES[kind] + 1, 56)
 
     def write(value: int) -> bytes:
+        # Zig-zag: the sign becomes the lowest bit.
         number = value << 1 if value >= 0 else ~(value << 1)
         if number >= most:
             return branch + careful(value)
@@ -260,7 +289,7 @@ def _lengths(branch: bytes) -> list[bytes]:
 
 
 def _escaped(data: bytes) -> bytes:
-    """Return ``data`` as it stands in a format."""
+    """Return ``data`` for use in a format with %."""
     return data.replace(b"%", b"%%")
 
 
@@ -269,7 +298,7 @@ def _width(shape: TableShape) -> int:
 
 
 def _keys(shape: TableShape, code: _ColumnCode, *, read: bool) -> str:
-    """Return the expression of the bytes of a key."""
+    """Return the expression of a key's bytes."""
     parts = [
         code.expression(column, (column.read if read else column.field).schema)
         for column in shape.keys
@@ -281,7 +310,11 @@ def _keys(shape: TableShape, code: _ColumnCode, *, read: bool) -> str:
 
 
 def key_writer(shape: TableShape, prefix: bytes, *, read: bool, defaults: bool) -> WriteKeys | None:
-    """Return what writes keys; None for shapes that go the general way."""
+    """Return the writer of keys.
+
+    None means that the shape needs the general way.
+    """
+    # Cells (``{value, set}``) have a structure that only the general way writes.
     if shape.plan.cell.members is not None:
         return None
     code = _ColumnCode(shape, read=read, defaults=defaults)
@@ -309,10 +342,14 @@ def create_writer(
     defaults: bool,
     key_prefix: bytes | None = None,
 ) -> WriteCreates | None:
-    """Return what writes values that have only ``after``, and with ``key_prefix`` keys beside them; None
-    for shapes that go the general way."""
+    """Return the writer of values that have only ``after``.
+
+    With ``key_prefix`` it also writes keys. None means that the shape needs the general way.
+    """
+    # Cells (``{value, set}``) have a structure that only the general way writes.
     if shape.plan.cell.members is not None:
         return None
+    # A key column often has the same bytes in key and value.
     shared = _shared(shape, read=read) if key_prefix is not None else frozenset[int]()
     code = _ColumnCode(shape, read=read, defaults=defaults, shared=shared)
     parts = "".join(
@@ -356,11 +393,15 @@ def alike(_rows, _tail):
     write = _framed(space["creates"], space["alike"], shape, value, defaults=defaults)
     if key_prefix is not None:
         return write
+    # Another converter writes the keys.
     return lambda *given: (None, write(*given)[1])
 
 
 def _shared(shape: TableShape, *, read: bool) -> frozenset[int]:
-    """Return the columns that keys write as values do, of the types that are texts or whole numbers."""
+    """Return the columns with equal bytes in key and value.
+
+    Only texts and integers are considered.
+    """
 
     def form(column: ShapeColumn) -> Schema:
         return (column.read if read else column.field).schema
@@ -382,14 +423,19 @@ def _shared(shape: TableShape, *, read: bool) -> frozenset[int]:
 def _tails(
     head: bytes, lead: bytes, middle: bytes, after: bytes
 ) -> Callable[[int], tuple[bytes, list[bytes], int, int]]:
-    """Return what gives, for an LSN, the format of what follows the row: with the LSN in decimal, and the
-    first two bytes of it as a number, from a table; and from which LSN to before which one it holds."""
+    """Return the function of an LSN's tail format.
+
+    The tail is everything after the row. The function returns the format, a table of the first two
+    bytes of the LSN as a number, and the LSN range in which both are valid. The format takes the
+    LSN in decimal and an entry of the table.
+    """
 
     def tail(lsn: int) -> tuple[bytes, list[bytes], int, int]:
         digits, high = len(str(lsn)), lsn >> 13
         size = long_bytes(len(lead) + digits + 2)
         rest = unsigned(high) + after if high else after
         form = _escaped(head + size + lead) + b'%d"]' + _escaped(middle) + b"%b" + _escaped(rest)
+        # The format holds while the number of digits and the high bits stay the same.
         low = 0 if digits == 1 else 10 ** (digits - 1)
         span = max(low, high << 13), min(10**digits, (high + 1) << 13)
         return form, MORE if high else LAST, *span
@@ -405,8 +451,10 @@ def _framed(
     *,
     defaults: bool,
 ) -> WriteCreates:
-    """Return what hands on the bytes that the rows of one part share: to ``write`` where each has an LSN
-    of its own, to ``alike`` where all have one."""
+    """Return the writer that supplies the bytes that rows share.
+
+    ``write`` gets rows with an LSN each, and ``alike`` rows with one LSN.
+    """
     top = {field.name: field.schema for field in value.fields}
     source = {
         field.name: avro_writer(field.schema, defaults=defaults) for field in top["source"].fields
@@ -426,7 +474,7 @@ def _framed(
         def joined(writers: dict[str, Any], fields: Sequence[str]) -> bytes:
             return b"".join([writers[name](facts[name]) for name in fields])
 
-        # the envelope's stamps and the source's have one name
+        # The envelope and the source have time fields of the same names.
         facts |= {name: frame.source[name] for name in ("ts_ms", "ts_us", "ts_ns")}
         before = joined(source, SOURCE_BEFORE)
         between, after = joined(source, SOURCE_BETWEEN), joined(source, SOURCE_AFTER)

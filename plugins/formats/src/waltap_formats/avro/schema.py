@@ -1,9 +1,10 @@
 """Avro schemas of Connect schemas, as Confluent's AvroConverter makes them.
 
-Names are those of the Connect schemas, cut at their last dot; what Avro has no word for is in properties
-(``connect.name``, ``connect.version``, ``connect.parameters``, ``connect.default``, ``connect.type``,
-``connect.doc``), in the order in which Avro's Java library prints them, so that a topic that the other
-product wrote gets no new version. Source: what kafka-connect-avro-data 7.0 gives.
+Names are the Connect schemas', divided at their last dot. Facts that Avro cannot express are
+properties (``connect.name``, ``connect.version``, ``connect.parameters``, ``connect.default``,
+``connect.type``, ``connect.doc``). They are in the order in which Avro's Java library prints them,
+so that a topic written by the other product gets no new version. Source: results of
+kafka-connect-avro-data 7.0.
 """
 
 import json
@@ -24,6 +25,7 @@ LOGICAL = {
     "org.apache.kafka.connect.data.Time": "time-millis",
     "org.apache.kafka.connect.data.Timestamp": "timestamp-millis",
 }
+# Confluent's precision for decimals without one.
 DEFAULT_PRECISION = 64
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -43,28 +45,32 @@ AvroSchema = str | dict[str, Any] | list[Any]
 
 
 def avro_schema(schema: Schema, *, connect_metadata: bool = True) -> AvroSchema:
-    """Return the Avro schema of ``schema``, as the object that its JSON has.
+    """Return the Avro schema of ``schema`` as parsed JSON.
 
-    Raises: ConfigurationError for names that Avro does not take.
+    Raises: ConfigurationError for names that Avro refuses.
     """
     return _AvroSchemaBuilder(connect_metadata=connect_metadata).build(schema, None)
 
 
 def is_map(schema: Schema) -> bool:
-    """Tell whether a Connect map is one in Avro, too: keys are strings; else it is an array of entries."""
+    """Return whether a Connect map is an Avro map.
+
+    Its keys must be strings; otherwise it becomes an array of entries.
+    """
     assert schema.keys is not None
     return schema.keys.kind is ConnectKind.STRING and not schema.keys.optional
 
 
 class _AvroSchemaBuilder:
-    """Builds one schema. ``_defined``: full name → the fields that it was defined with."""
+    """Build one schema."""
 
     def __init__(self, *, connect_metadata: bool) -> None:
         self._metadata = connect_metadata
+        # Full name → fields of its definition: Avro allows only one definition of a name.
         self._defined: dict[str, Any] = {}
 
     def build(self, schema: Schema, space: str | None) -> AvroSchema:
-        """Return what stands for ``schema`` inside the namespace ``space``."""
+        """Return the Avro schema inside the namespace ``space``."""
         base = self._base(schema, space)
         if not schema.optional:
             return base
@@ -85,6 +91,7 @@ class _AvroSchemaBuilder:
         made.update(self._decimal(schema))
         made.update(self._properties(schema))
         made.update(self._logical(schema))
+        # A type without properties is a bare string, as in the Java library's text.
         return str(made["type"]) if plain and len(made) == 1 else made
 
     def _record(
@@ -94,7 +101,7 @@ class _AvroSchemaBuilder:
         space: str | None,
         properties: dict[str, Any],
     ) -> tuple[str, dict[str, Any] | None]:
-        """Return the name by which a record is referred to, and its definition where this is the first."""
+        """Return a record's name, and its definition at the first use."""
         namespace, name = _split(full_name)
         number, known = 1, self._defined.get(_joined(namespace, name))
         while known is not None and known != fields:  # another record of the same name
@@ -106,6 +113,7 @@ class _AvroSchemaBuilder:
             return name if namespace == space else _joined(namespace, name), None
         self._defined[_joined(namespace, name)] = fields
         made: dict[str, Any] = {"type": "record", "name": name}
+        # An inherited namespace is left out, as in the Java library's text.
         if namespace != space:
             made["namespace"] = namespace or ""
         made["fields"] = [self._field(field, namespace) for field in fields]
@@ -120,6 +128,7 @@ class _AvroSchemaBuilder:
         }
         if schema.default is not None:
             made["default"] = _default(schema, schema.default)
+        # With this default, readers of a newer schema can read older values.
         elif schema.optional:
             made["default"] = None
         return made
@@ -149,6 +158,7 @@ class _AvroSchemaBuilder:
             made["connect.default"] = _default(schema, schema.default)
         if schema.name is not None:
             made["connect.name"] = schema.name
+        # Avro has no integers of 8 and 16 bits.
         if schema.kind in {ConnectKind.INT8, ConnectKind.INT16}:
             made["connect.type"] = schema.kind.value
         return made
@@ -169,11 +179,14 @@ class _AvroSchemaBuilder:
 
 
 def _split(full_name: str | None) -> tuple[str | None, str]:
-    """Return the namespace of a record and its name. Raises: ConfigurationError."""
+    """Return namespace and name of a record.
+
+    Raises: ConfigurationError.
+    """
     if full_name is None:
         return NAMESPACE, DEFAULT_NAME
     namespace, _, name = full_name.rpartition(".")
-    # Avro's Java library takes any namespace (a topic prefix with a hyphen), and checks the name
+    # Avro's Java library accepts any namespace, as with a hyphen, and checks only the name.
     _checked(name, "schema.name.adjustment.mode", f"schema {full_name}, whose name is")
     return namespace or None, name
 
@@ -190,7 +203,10 @@ def _checked(name: str, place: str, what: str) -> str:
 
 
 def _default(schema: Schema, value: Any) -> Any:
-    """Return a default as Avro's JSON has it: bytes as text, a character for each."""
+    """Return a default in Avro's JSON.
+
+    Bytes become a text of one character per byte.
+    """
     if isinstance(value, bytes):
         return value.decode("latin-1")
     if schema.kind is ConnectKind.ARRAY:

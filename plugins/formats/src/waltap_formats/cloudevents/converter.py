@@ -1,6 +1,7 @@
-"""CloudEvents of change events, as Debezium's CloudEventsConverter makes them, and the binary mode.
+"""CloudEvents of change events, in structured and binary mode.
 
-Source: what Debezium 3.6's converter gives; for the binary mode CloudEvents' Kafka protocol binding 1.0.2.
+The structured mode follows Debezium's CloudEventsConverter. Source: results of Debezium 3.6's
+converter; for the binary mode CloudEvents' Kafka protocol binding 1.0.2.
 """
 
 import re
@@ -35,14 +36,17 @@ NO_EVENTS = (
     "null in their place, as Debezium's have"
 )
 
+# Prefix of the schema names of records that belong to no table.
 DEBEZIUMS_OWN = "io.debezium."
-"""What schemas are called whose records are of no table."""
 
 Attributes = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class CloudEventsConverter(Converter):
-    """Writes values as CloudEvents; keys and headers stay JSON."""
+    """Write values as CloudEvents.
+
+    Keys and headers remain JSON.
+    """
 
     def __init__(self, properties: CloudEventsProperties, context: ConverterContext) -> None:
         self._properties, self._context = properties, context
@@ -65,6 +69,7 @@ class CloudEventsConverter(Converter):
         if schema is None or not _is_change(schema):
             if schema is None or not (schema.name or "").startswith(DEBEZIUMS_OWN):
                 return _refused
+            # One warning, not one per heartbeat.
             if not self._told:
                 self._told = True
                 self._context.warn(NO_EVENTS)
@@ -77,7 +82,7 @@ class CloudEventsConverter(Converter):
 
         def avro(event: dict[str, Any]) -> bytes | None:
             found = attributes(event)
-            if not write:  # the name of the schema has the database's
+            if not write:  # the schema's name contains the database's
                 write["event"] = self._avro.encoder(topic, self._event_schema(schema, event))
             return write["event"]({**found, "data": data(event)})
 
@@ -86,7 +91,10 @@ class CloudEventsConverter(Converter):
     def headed(
         self, topic: str, schema: Schema | None
     ) -> Callable[[Any], tuple[bytes | None, tuple[Header, ...]]] | None:
-        """Return what writes an event in binary mode: attributes are headers."""
+        """Return the writer of events in binary mode.
+
+        Attributes become headers.
+        """
         binary = self._properties.mode == "binary" and self._context.side == "value"
         if not binary or schema is None or not _is_change(schema):
             return None
@@ -98,6 +106,7 @@ class CloudEventsConverter(Converter):
             headers = tuple(
                 (f"ce_{name}", str(value).encode("utf-8", "replace"))
                 for name, value in found.items()
+                # In binary mode the content-type header has this attribute.
                 if value is not None and name != "datacontenttype"
             )
             return data(event), (*headers, ("content-type", kind.encode()))
@@ -105,7 +114,7 @@ class CloudEventsConverter(Converter):
         return write
 
     def _data(self, topic: str, schema: Schema) -> tuple[Callable[[Any], bytes], str, str | None]:
-        """Return what writes the data of events, its content type, and the address of its schema."""
+        """Return the data's writer, content type and schema address."""
         options = self._properties
         data = _data_schema(schema)
 
@@ -113,6 +122,7 @@ class CloudEventsConverter(Converter):
             return {"before": event.get("before"), "after": event.get("after")}
 
         if options.data_serializer == "avro":
+            # Event and data have different schemas, so they need different subjects.
             of = f"{topic}-data" if options.serializer == "avro" else topic
             encode = self._avro.encoder(of, data)
             address = self._avro.address(of, data)
@@ -133,13 +143,17 @@ class CloudEventsConverter(Converter):
             for name, value in attributes.items()
         ]
         if self._properties.data_serializer == "avro":
+            # Avro's bytes must be text inside a JSON event.
             from base64 import b64encode
 
             data = b'"' + b64encode(data) + b'"'
         return f"{{{','.join(members)},".encode() + b'"data":' + data + b"}"
 
     def _attributes(self, schema: Schema, kind: str, address: str | None) -> Attributes:
-        """Return what gives the attributes of an event but its data, in order; all are texts."""
+        """Return the function of an event's attributes.
+
+        They are in order, without the data, and all are texts.
+        """
         options = self._properties
         source_schema = _field(schema, "source")
         extensions = {
@@ -179,7 +193,7 @@ class CloudEventsConverter(Converter):
         return attributes
 
     def _event_schema(self, schema: Schema, event: dict[str, Any]) -> Schema:
-        """Return the schema of an event that is Avro."""
+        """Return the Avro schema of an event."""
         options, source = self._properties, _field(schema, "source")
         name = options.event_name
         if name is None:
@@ -200,12 +214,14 @@ class CloudEventsConverter(Converter):
 
 
 def extension(name: str) -> str:
-    """Return the name of the extension attribute of a field of the source block."""
+    """Return the attribute name of a source field."""
+    # CloudEvents allows only letters and digits in names of attributes.
     return PREFIX + _NO_ATTRIBUTE.sub("", name)
 
 
 def _refused(_value: Any) -> bytes | None:
-    """Refuse what was an event. Debezium sends null, with which a table's rows would be gone."""
+    """Refuse an event that a transform changed to another value."""
+    # Debezium sends null here, which would delete a table's rows at a compacting consumer.
     raise SchemaMismatch(
         "cloudevents writes change events, and a transform (ExtractNewRecordState, EventRouter) made "
         "another value of this one: leave the transform out, or use another value.converter"

@@ -1,4 +1,4 @@
-"""Properties of CloudEvents, as Debezium's CloudEventsConverter has them."""
+"""Properties of CloudEvents, named as Debezium's converter names them."""
 
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ __all__ = ["CloudEventsProperties"]
 
 
 class CloudEventsProperties(Properties):
-    """What events look like, and how they and their data are written."""
+    """The form of events, and the formats of events and data."""
 
     mode: Literal["structured", "binary"] = declare(
         "content.mode",

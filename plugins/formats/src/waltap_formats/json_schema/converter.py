@@ -1,4 +1,4 @@
-"""JSON with its schema in a registry, as Confluent's JsonSchemaConverter writes it."""
+"""JSON with a schema registry, as Confluent's JsonSchemaConverter writes it."""
 
 from functools import cached_property
 
@@ -15,7 +15,10 @@ __all__ = ["JsonSchemaConverter"]
 
 
 class JsonSchemaConverter(Converter):
-    """Writes the wire form of Confluent's serialisers: a zero byte, the schema's id, JSON."""
+    """Write the wire form of Confluent's serialisers.
+
+    It is a zero byte, the schema's id, and JSON.
+    """
 
     def __init__(self, properties: JsonSchemaProperties, context: ConverterContext) -> None:
         self._properties, self._context = properties, context
@@ -35,7 +38,10 @@ class JsonSchemaConverter(Converter):
         return lambda value: prefix + write(value).encode()
 
     def prefix(self, topic: str, name: str | None, text: str) -> bytes:
-        """Return what precedes values of a schema, which is registered. Raises: as `RegistryClient`."""
+        """Register a schema and return the prefix of its values.
+
+        Raises: as `RegistryClient`.
+        """
         subject = self._properties.subject(self._context.side, topic, name)
         number = self._registry.id_of(subject, text, "JSON")
         return b"\x00" + number.to_bytes(4, "big")

@@ -1,4 +1,4 @@
-"""Properties of JSON Schema, as Confluent's JsonSchemaConverter has them."""
+"""Properties of JSON Schema, named as Confluent's converter names them."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ __all__ = ["JsonSchemaProperties"]
 
 
 class JsonSchemaProperties(RegistryProperties):
-    """Where the schema registry is, how schemas are registered there, and how values are written."""
+    """The schema registry, registration there, and the form of values."""
 
     decimals: Literal["BASE64", "NUMERIC"] = declare(
         "decimal.format",

@@ -1,7 +1,8 @@
-"""JSON Schemas of Connect schemas, as Confluent's JsonSchemaConverter makes them.
+"""JSON Schemas of Connect schemas, as Confluent's converter makes them.
 
-``title`` is the name, ``connect.index`` the place of a field, ``connect.type`` what JSON has no word for.
-What may be null is a ``oneOf`` with null first. Source: kafka-connect-json-schema-converter's behaviour.
+``title`` is the name, ``connect.index`` the position of a field, and ``connect.type`` a type that
+JSON lacks. An optional schema is a ``oneOf`` with null first. Source: behaviour of
+kafka-connect-json-schema-converter.
 """
 
 from typing import Any
@@ -27,8 +28,10 @@ DECIMAL = "org.apache.kafka.connect.data.Decimal"
 def json_schema(
     schema: Schema, *, numeric: bool = False, index: int | None = None
 ) -> dict[str, Any]:
-    """Return the JSON Schema of ``schema``. ``numeric``: decimals are numbers; ``index``: it is that of a
-    struct's field at this place."""
+    """Return the JSON Schema of ``schema``.
+
+    With ``numeric``, decimals are numbers. ``index`` is the position of a struct's field.
+    """
     made = _plain(schema, numeric=numeric)
     if schema.name is not None:
         made["title"] = schema.name
@@ -70,6 +73,7 @@ def _plain(schema: Schema, *, numeric: bool) -> dict[str, Any]:
 def _map(schema: Schema, *, numeric: bool) -> dict[str, Any]:
     assert schema.keys is not None
     assert schema.values is not None
+    # JSON objects only have keys of text; other maps are arrays of entries.
     if schema.keys.kind is ConnectKind.STRING and not schema.keys.optional:
         values = json_schema(schema.values, numeric=numeric)
         return {"type": "object", "additionalProperties": values, "connect.type": "map"}

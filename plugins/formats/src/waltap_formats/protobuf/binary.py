@@ -1,7 +1,8 @@
-"""Connect values as Protobuf's binary form: one function per schema, made of those of its parts.
+"""Protobuf's binary form of Connect values.
 
-Fields stand in the order of their numbers, those of value 0, "" and false are left out where the schema
-does not tell them from null: the bytes are those of Confluent's converter. Source: Protobuf's "Encoding".
+Each schema has one writer, made of the writers of its parts. Fields are in the order of their
+numbers. Zero, "" and false are left out where the schema does not distinguish them from null. The
+bytes equal the output of Confluent's converter. Source: Protobuf's "Encoding".
 """
 
 import struct
@@ -33,13 +34,16 @@ WIRE = {
 }
 _DOUBLE, _FLOAT = struct.Struct("<d").pack, struct.Struct("<f").pack
 _DAY_MS = 86_400_000
+# Years 1 to 9999: the range of google.protobuf.Timestamp.
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
-"""Years 1 to 9999: what google.protobuf.Timestamp has."""
 
 
 class NullPresence:
-    """How null is told from zero. ``optional``, ``wrappers``, ``defaults``: see `ProtobufProperties`; the
-    last: null in a field that has a default is that default."""
+    """Choose how null differs from zero.
+
+    For ``optional`` and ``wrappers`` see `ProtobufProperties`. With ``defaults``, null in a field
+    with a default is written as that default.
+    """
 
     __slots__ = ("defaults", "optional", "wrappers")
 
@@ -50,7 +54,10 @@ class NullPresence:
 
 
 def message_writer(schema: Schema, how: NullPresence) -> Write:
-    """Return what writes structs of ``schema``. The writer raises Unfit, TypeError or KeyError."""
+    """Return the writer of structs of ``schema``.
+
+    It raises SchemaMismatch, TypeError or KeyError.
+    """
     members = [
         (field.name, _member(field, number, how))
         for number, field in enumerate(schema.fields, start=1)
@@ -59,7 +66,10 @@ def message_writer(schema: Schema, how: NullPresence) -> Write:
 
 
 def wrapped_writer(schema: Schema) -> Write:
-    """Return what writes values that are no structs, inside the wrapper of their type."""
+    """Return the writer of values that are no structs.
+
+    Each value is inside its type's wrapper.
+    """
     if schema.name in LOGICAL:
         return _logical(schema)
     write, prefix = _scalar(schema.kind), tag(1, WIRE[schema.kind])
@@ -72,13 +82,15 @@ def wrapped_writer(schema: Schema) -> Write:
 
 
 def tag(number: int, wire: int) -> bytes:
-    """Return what precedes a field."""
+    """Return the bytes before a field."""
     return unsigned(number << 3 | wire)
 
 
 def _member(field: Field, number: int, how: NullPresence, *, entry: bool = False) -> Write:
-    """Return what writes a field with its tag; nothing for null. ``entry``: it is of a map's entry, whose
-    fields are never labelled."""
+    """Return the writer of a field with its tag.
+
+    Null has no bytes. ``entry`` means a field of a map's entry, which has no label.
+    """
     schema, what = field.schema, f"the field {field.name}"
     if schema.kind is ConnectKind.ARRAY:
         write = _array(schema, number, how, what)
@@ -105,6 +117,7 @@ def _single(schema: Schema, number: int, how: NullPresence, *, labelled: bool) -
     if body is not None:
         return _sized(body, tag(number, BYTES))
     write, prefix = _scalar(schema.kind), tag(number, WIRE[schema.kind])
+    # With an explicit label zero is written, since a missing field means null.
     if labelled and schema.optional:
         return lambda value: prefix + write(value)
     if schema.kind is ConnectKind.STRING or schema.kind is ConnectKind.BYTES:
@@ -130,7 +143,10 @@ def _sized(body: Write, prefix: bytes) -> Write:
 
 
 def _body(schema: Schema, how: NullPresence) -> Write | None:
-    """Return what writes values that are messages; None: the type is a scalar."""
+    """Return the writer of values that are messages.
+
+    None means that the type is a scalar.
+    """
     if schema.name in LOGICAL:
         return _logical(schema)
     if schema.kind is ConnectKind.STRUCT:
@@ -156,6 +172,7 @@ def _array(schema: Schema, number: int, how: NullPresence, what: str) -> Write:
     if WIRE[items.kind] == BYTES:
         return lambda value: b"".join([prefix + write(each) for each in present(value)])
 
+    # proto3 packs numbers: one tag for all of them.
     def packed(value: Any) -> bytes:
         data = b"".join(map(write, present(value)))
         return prefix + unsigned(len(data)) + data if data else b""
@@ -176,6 +193,7 @@ def _map(schema: Schema, number: int, how: NullPresence, what: str) -> Write:
 
 
 def _signed(value: int) -> bytes:
+    # Protobuf writes a negative int as its 64 bits.
     return unsigned(value & 0xFFFF_FFFF_FFFF_FFFF)
 
 
@@ -204,7 +222,7 @@ def _scalar(kind: ConnectKind) -> Write:
 def _text(value: str) -> bytes:
     try:
         data = value.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, which a cut may leave: Java writes ``?``
+    except UnicodeEncodeError:  # half of a surrogate pair from a cut: Java writes ``?``
         data = value.encode("utf-8", "replace")
     return unsigned(len(data)) + data
 
@@ -222,7 +240,7 @@ def _logical(schema: Schema) -> Write:
 
 
 def _numbers(*values: int) -> bytes:
-    """Return a message of integers, the first of them with the number 1."""
+    """Return a message of integers, numbered from 1."""
     return b"".join(
         [
             tag(number, VARINT) + _signed(value)
@@ -236,6 +254,7 @@ def _decimal(scale: int) -> Write:
     after = tag(3, VARINT) + _signed(scale) if scale else b""
 
     def write(value: bytes) -> bytes:
+        # The message has the precision of this number, not of the column.
         precision = len(str(abs(int.from_bytes(value, "big", signed=True))))
         return b"".join(
             (b"\x0a", unsigned(len(value)), value, tag(2, VARINT), unsigned(precision), after)
@@ -245,6 +264,7 @@ def _decimal(scale: int) -> Write:
 
 
 def _time(value: int) -> bytes:
+    # PostgreSQL allows 24:00:00, so the end of the day is included.
     if not 0 <= value <= _DAY_MS:
         raise SchemaMismatch("a time that is no time of a day")
     seconds, ms = divmod(value, 1000)

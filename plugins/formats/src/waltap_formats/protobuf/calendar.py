@@ -1,17 +1,23 @@
-"""Days as dates of Java's calendar, which is Julian before 15 October 1582."""
+"""Days as dates of Java's calendar.
+
+That calendar is Julian before 15 October 1582.
+"""
 
 __all__ = ["civil_date"]
 
+# 15 October 1582, in days since 1970.
 GREGORIAN = -141_427
-"""15 October 1582, in days since 1970."""
 
 _JULIAN_DAY_OF_1970 = 2_440_588
 
 
 def civil_date(days: int) -> tuple[int, int, int]:
-    """Return year, month and day; a year before Christ is its number, as Java's calendar gives it."""
+    """Return year, month and day.
+
+    A year before Christ is its positive number, as Java's calendar returns it.
+    """
     number = days + _JULIAN_DAY_OF_1970
-    # Richards' algorithm, with the correction of the Gregorian calendar where it holds
+    # Richards' algorithm, with the Gregorian correction from its first day on.
     shifted = number + 1401
     if days >= GREGORIAN:
         shifted += (4 * number + 274_277) // 146_097 * 3 // 4 - 38

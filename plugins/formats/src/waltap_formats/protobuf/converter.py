@@ -1,4 +1,4 @@
-"""Protobuf with a schema registry, as Confluent's ProtobufConverter writes it."""
+"""Protobuf with a schema registry, as Confluent's converter writes it."""
 
 from functools import cached_property
 
@@ -21,8 +21,10 @@ __all__ = ["ProtobufConverter"]
 
 
 class ProtobufConverter(Converter):
-    """Writes the wire form of Confluent's serialisers: a zero byte, the schema's id, the place of the
-    message in its file, the message."""
+    """Write the wire form of Confluent's serialisers.
+
+    It is a zero byte, the schema's id, the message's index in its file, and the message.
+    """
 
     def __init__(self, properties: ProtobufProperties, context: ConverterContext) -> None:
         self._properties, self._context = properties, context
@@ -46,6 +48,7 @@ class ProtobufConverter(Converter):
             write = message_writer(schema, how)
             prefix = self.prefix(topic, file.full_name, file.text()) + b"\x00"
         else:
+            # Protobuf has no arrays and maps outside of messages.
             if schema.kind not in PRIMITIVES:
                 place = f"{self._context.side}.converter"
                 problem = f"Protobuf has no form for {topic}'s values that are no structs"
@@ -59,15 +62,19 @@ class ProtobufConverter(Converter):
         return lambda value: null if value is None else prefix + write(value)
 
     def prefix(self, topic: str, name: str, text: str) -> bytes:
-        """Return what precedes values of a schema, which is registered. Raises: as `RegistryClient`."""
+        """Register a schema and return the prefix of its values.
+
+        Raises: as `RegistryClient`.
+        """
         subject = self._properties.subject(self._context.side, topic, name)
         number = self._registry.id_of(subject, text, "PROTOBUF")
         return b"\x00" + number.to_bytes(4, "big")
 
 
 def _place(schema: Schema) -> bytes:
-    """Return the place of a wrapper in its file, as message indexes are written."""
+    """Return a wrapper's message index in its file."""
     if schema.name in LOGICAL:
         return b"\x00"
     place = WRAPPERS.index(PRIMITIVES[schema.kind])
+    # Confluent writes the first message's index as a single zero.
     return long_bytes(1) + long_bytes(place) if place else b"\x00"

@@ -1,4 +1,4 @@
-"""In what two Protobuf schemas differ, in words, for messages."""
+"""Differences between two Protobuf schemas, in words for messages."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,7 +9,10 @@ __all__ = ["proto_differences"]
 
 
 def proto_differences(old: ReadFile, new: ReadFile) -> Iterator[str]:
-    """Yield the differences between two files: fields are those of one number."""
+    """Yield the differences between two files.
+
+    Fields are matched by their numbers.
+    """
     if old.package != new.package:
         yield f"the package {old.package} became {new.package}"
     yield from _messages(old.messages, new.messages, "")

@@ -1,4 +1,4 @@
-"""Properties of Protobuf, as Confluent's ProtobufConverter has them."""
+"""Properties of Protobuf, named as Confluent's converter names them."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ __all__ = ["ProtobufProperties"]
 
 
 class ProtobufProperties(RegistryProperties):
-    """Where the schema registry is, how schemas are registered there, and what messages look like."""
+    """The schema registry, registration there, and the form of messages."""
 
     optional: bool = declare(
         "optional.for.nullables",

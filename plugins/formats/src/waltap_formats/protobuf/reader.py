@@ -1,4 +1,7 @@
-"""Protobuf messages read by the text of their schema, as plain documents. Source: Protobuf's encoding."""
+"""Reading of Protobuf messages by the text of their schema.
+
+The results are plain documents. Source: Protobuf's encoding.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -10,6 +13,7 @@ from waltap_formats.wire import WireReader, WireUnreadable
 
 __all__ = ["protobuf_reader"]
 
+# Files that registries do not store, since every library has them.
 BUILT_IN: Final = {
     WRAPPERS_FILE: WRAPPERS_TEXT,
     "google/protobuf/timestamp.proto": 'syntax="proto3";package google.protobuf;'
@@ -26,11 +30,11 @@ BUILT_IN: Final = {
     "confluent/type/decimal.proto": 'syntax="proto3";package confluent.type;'
     "message Decimal{bytes value=1;uint32 precision=2;int32 scale=3;}",
 }
-"""Files that registries do not keep, since every library has them."""
 
 DECIMAL: Final = "confluent.type.Decimal"
 WRAPPER: Final = "google.protobuf."
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+# Limit of nested messages: damaged bytes must not exhaust the stack.
 DEEPEST: Final = 100
 
 
@@ -39,6 +43,7 @@ def _signed(wire: WireReader, bits: int) -> int:
     return value - (1 << bits) if value >> (bits - 1) else value
 
 
+# Type → wire type, reader, default.
 SCALARS: Final[dict[str, tuple[int, Callable[[WireReader], Any], Any]]] = {
     "int32": (VARINT, lambda wire: _signed(wire, 32), 0),
     "int64": (VARINT, lambda wire: _signed(wire, 64), 0),
@@ -56,13 +61,13 @@ SCALARS: Final[dict[str, tuple[int, Callable[[WireReader], Any], Any]]] = {
     "string": (LENGTH, lambda wire: wire.text(wire.unsigned()), ""),
     "bytes": (LENGTH, lambda wire: wire.take(wire.unsigned()), b""),
 }
-"""Type → wire type, what reads it, its default."""
 
 
 def protobuf_reader(text: str, imported: Iterable[str] = ()) -> Callable[[bytes], Any]:
-    """Return what reads what follows a schema's id: the message's place in the file, and the message.
+    """Return the reader of the bytes after a schema's id.
 
-    ``imported``: the texts of files that it imports, besides the well-known ones. Both raise: Unreadable.
+    These are the message's index in the file, and the message. ``imported`` has the texts of
+    imported files, except the well-known ones. Compiling and reading raise WireUnreadable.
     """
     try:
         file = read_text(text)
@@ -74,6 +79,7 @@ def protobuf_reader(text: str, imported: Iterable[str] = ()) -> Callable[[bytes]
     def read(data: bytes) -> Any:
         wire = WireReader(data)
         count = wire.zigzag()
+        # A count of 0 is short for the first message.
         path = [wire.zigzag() for _ in range(min(count, DEEPEST))] if count > 0 else [0]
         found, name = None, file.package
         within: list[Any] = list(file.messages)
@@ -90,7 +96,7 @@ def protobuf_reader(text: str, imported: Iterable[str] = ()) -> Callable[[bytes]
 
 
 class _TypeIndex:
-    """All messages and enums of some files, by full name."""
+    """Hold all messages and enums of some files, by full name."""
 
     def __init__(self, files: Iterable[ReadFile]) -> None:
         self._messages: dict[str, tuple[ReadMessage, bool]] = {}
@@ -110,13 +116,14 @@ class _TypeIndex:
             self._enums.setdefault(_full(space, name), labels)
         for message in messages:
             name = _full(space, message.name)
+            # The schema's own file comes first and wins over well-known types.
             self._messages.setdefault(name, (message, proto3))
             self._add(name, message.messages, message.enums, proto3=proto3)
 
     def message(
         self, wire: WireReader, name: str, message: ReadMessage, depth: int
     ) -> dict[str, Any]:
-        """Return the fields of a message that is the rest of ``wire``."""
+        """Read the rest of ``wire`` as a message's fields."""
         if depth > DEEPEST:
             raise WireUnreadable("messages are nested too deeply")
         members = {member.number: member for member in message.members}
@@ -125,6 +132,7 @@ class _TypeIndex:
             tag = wire.unsigned()
             member, kind = members.get(tag >> 3), tag & 7
             if member is None:
+                # A field of a newer version of the schema.
                 _pass_over(wire, kind)
                 continue
             self._take(wire, kind, member, name, found, depth)
@@ -135,7 +143,7 @@ class _TypeIndex:
         }
 
     def plain(self, name: str, value: dict[str, Any]) -> Any:
-        """Return what a message of well-known type stands for."""
+        """Return the value that a well-known message represents."""
         if name == DECIMAL:
             unscaled = int.from_bytes(value.get("value", b""), "big", signed=True)
             return scaled(unscaled, value.get("scale", 0))
@@ -156,11 +164,12 @@ class _TypeIndex:
         full = "" if known else self._find(member.type, name)
         if full in self._enums:
             labels = self._enums[full]
+            # A label that the schema does not know remains a number.
             known = VARINT, lambda wire: labels.get(n := _signed(wire, 32), n), None
         repeated = member.label == "repeated"
         if known is not None:
             wanted, read, _ = known
-            if kind == LENGTH != wanted and repeated:  # packed
+            if kind == LENGTH != wanted and repeated:  # packed: one length for all numbers
                 part = WireReader(wire.take(wire.unsigned()))
                 while part.left:
                     found.setdefault(member.name, []).append(read(part))
@@ -174,6 +183,7 @@ class _TypeIndex:
             message = self._messages[full][0]
             part = WireReader(wire.take(wire.unsigned()))
             fields = self.message(part, full, message, depth + 1)
+            # Each entry of a map is a message of its own on the wire.
             if message.entry:
                 found.setdefault(member.name, {})[str(fields.get("key"))] = fields.get("value")
                 return
@@ -184,7 +194,10 @@ class _TypeIndex:
             found[member.name] = value
 
     def _absent(self, member: MessageField, message: ReadMessage, name: str) -> Any:
-        """Return what a field has that is not there; None where its absence is told."""
+        """Return the value of a missing field.
+
+        None means that the schema distinguishes missing from zero.
+        """
         if member.label == "repeated":
             return {} if self._is_map(member, name) else []
         proto3 = name not in self._messages or self._messages[name][1]
@@ -200,7 +213,10 @@ class _TypeIndex:
         return full in self._messages and self._messages[full][0].entry
 
     def _find(self, kind: str, within: str) -> str:
-        """Return the full name of a type that is named ``kind`` inside a message. Raises: Unreadable."""
+        """Return the full name of a type inside a message.
+
+        Raises: WireUnreadable.
+        """
         if kind.startswith("."):
             kind, within = kind[1:], ""
         while True:
@@ -209,6 +225,7 @@ class _TypeIndex:
                 return full
             if not within:
                 raise WireUnreadable(f"the schema has no type {kind}")
+            # Protobuf searches from the innermost scope outwards.
             within = within.rpartition(".")[0]
 
 

@@ -1,8 +1,9 @@
-"""Protobuf schemas of Connect schemas, as Confluent's ProtobufConverter makes them, and their text.
+"""Protobuf schemas of Connect schemas, and their text.
 
-A struct is a message, named by the last part of its name; what it contains is defined inside it. Fields
-are numbered from 1. The text is, to the letter, what kafka-connect-protobuf-converter 7.0 registers, so
-that a topic that the other product wrote gets no new version. Source: what that converter gives.
+A struct is a message, named by the last part of its name; nested structs are defined inside it.
+Fields are numbered from 1. The text equals the one that kafka-connect-protobuf-converter 7.0
+registers, so that a topic written by the other product gets no new version. Source: results of
+that converter.
 """
 
 import re
@@ -35,6 +36,7 @@ PRIMITIVES = {
     ConnectKind.STRING: "string",
     ConnectKind.BYTES: "bytes",
 }
+# Connect schema's name → its message and file.
 LOGICAL = {
     "org.apache.kafka.connect.data.Decimal": ("confluent.type.Decimal", "confluent/type/decimal.proto"),
     "org.apache.kafka.connect.data.Date": ("google.type.Date", "google/type/date.proto"),
@@ -44,11 +46,11 @@ LOGICAL = {
         "google/protobuf/timestamp.proto",
     ),
 }  # fmt: skip
-"""Name of a Connect schema → message and file that stand for it."""
 
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
+# Types with a message in google/protobuf/wrappers.proto, in its order: an index there is part of
+# the wire form.
 WRAPPERS = ("double", "float", "int64", "uint64", "int32", "uint32", "bool", "string", "bytes")
-"""Types that google/protobuf/wrappers.proto has a message for, in its order."""
 
 WRAPPERS_FILE = "google/protobuf/wrappers.proto"
 SPELLED = {"int32": "Int32", "int64": "Int64", "uint32": "UInt32", "uint64": "UInt64"}
@@ -60,6 +62,7 @@ def wrapper(kind: str) -> str:
     return f"{SPELLED.get(kind, kind.capitalize())}Value"
 
 
+# The registered schema of values that are no structs.
 WRAPPERS_TEXT = (
     'syntax = "proto3";\npackage google.protobuf;\n\n'
     'option java_package = "com.google.protobuf";\n'
@@ -74,23 +77,24 @@ WRAPPERS_TEXT = (
         for kind in WRAPPERS
     )
 )
-"""What is registered for values that are no structs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageField:
-    """A field of a message. ``label``: "", optional or repeated; ``parameters``: what Connect has more."""
+    """Describe a field of a message."""
 
     name: str
     number: int
     type: str
+    # Empty, optional or repeated.
     label: str = ""
+    # Connect's facts that Protobuf cannot express.
     parameters: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
 class MessageType:
-    """A message with those that are defined inside it."""
+    """Describe a message and the messages inside it."""
 
     name: str
     members: list[MessageField] = field(default_factory=list)
@@ -99,7 +103,7 @@ class MessageType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtoFile:
-    """A file with one message at its top."""
+    """Describe a file with one top-level message."""
 
     package: str
     imports: tuple[str, ...]
@@ -107,11 +111,11 @@ class ProtoFile:
 
     @property
     def full_name(self) -> str:
-        """Return the name of the message."""
+        """Return the full name of the message."""
         return f"{self.package}.{self.message.name}" if self.package else self.message.name
 
     def text(self) -> str:
-        """Return it as Confluent's library prints it."""
+        """Return the file as Confluent's library prints it."""
         lines = ['syntax = "proto3";']
         if self.package:
             lines.append(f"package {self.package};")
@@ -123,19 +127,21 @@ class ProtoFile:
 def message_file(
     schema: Schema, *, optional: bool = False, wrappers: bool = False, scrub: bool = False
 ) -> ProtoFile:
-    """Return the file of a struct schema. The options are those of `ProtobufProperties`.
+    """Return the file of a struct schema.
 
-    Raises: ConfigurationError for names and shapes that Protobuf does not take.
+    `ProtobufProperties` explains the options. Raises: ConfigurationError for names and shapes
+    that Protobuf refuses.
     """
     assert schema.kind is ConnectKind.STRUCT
     return _ProtobufSchemaBuilder(optional=optional, wrappers=wrappers, scrub=scrub).file(schema)
 
 
 class _ProtobufSchemaBuilder:
-    """Builds one file."""
+    """Build one file."""
 
     def __init__(self, *, optional: bool, wrappers: bool, scrub: bool) -> None:
         self._optional, self._wrappers, self._scrub = optional, wrappers, scrub
+        # A dict keeps the order of first use, in which imports are printed.
         self._imports: dict[str, None] = {}
         self._unnamed = 0
 
@@ -145,8 +151,10 @@ class _ProtobufSchemaBuilder:
         return ProtoFile(package=".".join(space), imports=tuple(self._imports), message=message)
 
     def _message(self, name: str, schema: Schema, *, entry: bool = False) -> MessageType:
-        """Return the message of a struct. ``entry``: it is of a map; its fields have neither label nor
-        parameters."""
+        """Return the message of a struct.
+
+        ``entry`` means a map's entry, whose fields have neither label nor parameters.
+        """
         made, inside = MessageType(name=name), _NestedNames(name)
         for number, member in enumerate(schema.fields, start=1):
             called = _checked(self._scrubbed(member.name), "field.name.adjustment.mode", "field")
@@ -182,13 +190,17 @@ class _ProtobufSchemaBuilder:
     def _type(
         self, name: str, schema: Schema, within: MessageType, inside: "_NestedNames"
     ) -> tuple[str, tuple[tuple[str, str], ...]]:
-        """Return the type of a field, and its parameters; what it needs is defined in ``within``."""
+        """Return a field's type and parameters.
+
+        Messages that the type needs are defined in ``within``.
+        """
         if schema.name in LOGICAL:
             made, place = LOGICAL[schema.name]
             self._imports[place] = None
             return made, _decimal(schema) if schema.name == DECIMAL else ()
         if schema.kind is ConnectKind.STRUCT:
             called = self._short(schema.name)
+            # Confluent's converter adds Message where a field has the same name.
             called, known = inside.place(f"{called}Message" if called == name else called, schema)
             if not known:
                 within.messages.append(self._message(called, schema))
@@ -236,13 +248,16 @@ class _ProtobufSchemaBuilder:
 
 
 class _NestedNames:
-    """The names of messages inside one: another struct of a name that is taken gets a number."""
+    """Assign names to messages inside one message.
+
+    Another struct with a used name gets a number.
+    """
 
     def __init__(self, outer: str) -> None:
         self._taken: dict[str, object] = {outer: None}
 
     def place(self, name: str, schema: Schema) -> tuple[str, bool]:
-        """Return the name of ``schema``, and whether it is defined already."""
+        """Return the name of ``schema``, and whether it is defined."""
         number, chosen = 1, name
         of = schema.fields if schema.kind is ConnectKind.STRUCT else schema
         while chosen in self._taken and self._taken[chosen] != of:
@@ -290,6 +305,7 @@ def _member_lines(member: MessageField) -> Iterator[str]:
     label = f"{member.label} " if member.label else ""
     begin = f"{label}{member.type} {member.name} = {member.number}"
     if not member.parameters:
+        # Confluent's library prints this option after optional fields.
         yield f"{begin} [deprecated = false];" if member.label == "optional" else f"{begin};"
         return
     meta = list(_meta_lines(member.parameters))

@@ -1,6 +1,7 @@
-"""The text of Protobuf schemas, read: messages with their fields, as far as values and differences need.
+"""Parser of Protobuf schema texts.
 
-Source: the language guides of proto2 and proto3. Services, extensions and options are passed over.
+It reads messages with their fields, as far as values and differences need them. Services,
+extensions and options are skipped. Source: the language guides of proto2 and proto3.
 """
 
 import re
@@ -11,6 +12,7 @@ from waltap_formats.protobuf.schema import MessageField, MessageType
 
 __all__ = ["NotProto", "ReadFile", "ReadMessage", "read_text"]
 
+# Spaces and comments match no named group and are dropped.
 TOKEN = re.compile(
     r"""\s+|//[^\n]*|/\*.*?\*/"""
     r"""|(?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
@@ -23,32 +25,38 @@ CLOSES = {"{": "}", "[": "]", "(": ")", "<": ">"}
 
 
 class NotProto(ValueError):
-    """The text is no Protobuf schema."""
+    """Refuse a text that is no Protobuf schema."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ReadMessage(MessageType):
-    """A message that was read. ``entry``: it is a map's. ``enums``: name → number → label; ``chosen``: the
-    fields of which one at most is there."""
+    """Describe a message that was read from a text."""
 
+    # The message is a map's entry.
     entry: bool = False
+    # Fields of a oneof, of which at most one is present.
     chosen: set[str] = field(default_factory=set)
+    # Name → number → label.
     enums: dict[str, dict[int, str]] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
 class ReadFile:
-    """What a file has. ``enums``: name → number → label."""
+    """Describe a file that was read from a text."""
 
     package: str = ""
     proto3: bool = False
     imports: list[str] = field(default_factory=list)
     messages: list[ReadMessage] = field(default_factory=list)
+    # Name → number → label.
     enums: dict[str, dict[int, str]] = field(default_factory=dict)
 
 
 def read_text(text: str) -> ReadFile:
-    """Return what ``text`` says. Raises: NotProto."""
+    """Parse ``text``.
+
+    Raises: NotProto.
+    """
     return _TokenReader(list(_tokens(text))).file()
 
 
@@ -64,7 +72,7 @@ def _tokens(text: str) -> Iterator[str]:
 
 
 class _TokenReader:
-    """Reads tokens one after the other."""
+    """Parse a list of tokens."""
 
     def __init__(self, tokens: list[str]) -> None:
         self._tokens, self._at = tokens, 0
@@ -112,6 +120,7 @@ class _TokenReader:
                 made.chosen.update(member.name for member in made.members[first:])
             elif word == "map" and self._peek() == "<":
                 made.members.append(self._map(made))
+            # These words are also allowed as names of fields.
             elif word in ("option", "reserved", "extensions", "extend") and self._peek(1) != "=":
                 self._to_end()
             elif word != ";":
@@ -140,6 +149,7 @@ class _TokenReader:
             MessageField(name="key", number=1, type=key),
             MessageField(name="value", number=2, type=value),
         ]
+        # A map is a repeated message of key and value on the wire.
         within.messages.append(ReadMessage(name=member.type, members=members, entry=True))
         return MessageField(
             name=member.name, number=member.number, type=member.type, label="repeated"
@@ -153,6 +163,7 @@ class _TokenReader:
                 self._to_end()
             elif word != ";":
                 self._expect("=")
+                # With allow_alias several labels have one number; the first is shown.
                 labels.setdefault(self._number(), word)
                 self._to_end()
         return name, labels
@@ -167,7 +178,10 @@ class _TokenReader:
             raise NotProto(f"a number was expected instead of {word}") from None
 
     def _to_end(self) -> None:
-        """Pass over the rest of a statement: to its semicolon, or the end of its block."""
+        """Skip the rest of a statement.
+
+        It ends at its semicolon or at the end of its block.
+        """
         open_: list[str] = []
         while True:
             word = self._next()
@@ -175,6 +189,7 @@ class _TokenReader:
                 open_.append(CLOSES[word])
             elif open_ and word == open_[-1]:
                 open_.pop()
+                # A block ends its statement, unless a semicolon follows.
                 if not open_ and word == "}" and self._peek() != ";":
                     return
             elif word == ";" and not open_:

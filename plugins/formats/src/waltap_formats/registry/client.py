@@ -1,7 +1,8 @@
-"""A client of Confluent's schema registry: ids of schemas, kept for ever, since an id never changes.
+"""A client of Confluent's schema registry.
 
-Everything is asked at the first record of a schema; a record after that asks nothing. Registering the same
-schema again gives the same id, so a batch that comes again after a failure does no harm.
+Ids of schemas are cached without limit of time, since an id never changes. The first record of a
+schema causes all requests, and later records cause none. Registering the same schema again returns
+the same id, so a batch may be repeated after a failure.
 """
 
 import random
@@ -33,27 +34,32 @@ from waltap_formats.registry.properties import RegistryProperties
 __all__ = ["KnownSchema", "Reference", "RegistryClient"]
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
+# Codes of Confluent's registry: no such subject, version or schema.
 MISSING = {40401, 40402, 40403}
-"""Codes of Confluent's registry: no such subject, version or schema."""
+# Statuses that pass: a time-out, too many requests, a registry that is starting.
 TRIES_AGAIN = {408, 429, 500, 502, 503, 504}
 _JSON = "application/vnd.schemaregistry.v1+json"
 
+# ``{"name", "subject", "version"}`` of a schema that another one imports.
 Reference = dict[str, Any]
-"""``{"name", "subject", "version"}`` of a schema that another one imports."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownSchema:
-    """A schema of the registry. ``kind``: AVRO, JSON or PROTOBUF; ``imported``: the texts of all that it
-    refers to, in the order in which they are to be read."""
+    """Describe a schema of the registry."""
 
     text: str
+    # AVRO, JSON or PROTOBUF.
     kind: str
+    # Texts of all schemas that it refers to, each after those that it needs itself.
     imported: tuple[str, ...]
 
 
 class RegistryClient:
-    """One registry, at one address or several. Not opened before it is asked."""
+    """Query one registry at one or several addresses.
+
+    The first request connects.
+    """
 
     def __init__(
         self, properties: RegistryProperties, *, stopping: Callable[[], bool] = lambda: False
@@ -70,10 +76,11 @@ class RegistryClient:
     def id_of(
         self, subject: str, schema: str, kind: str, references: list[Reference] | None = None
     ) -> int:
-        """Return the id of ``schema`` under ``subject``; it is registered where that is allowed.
+        """Return the id of ``schema`` under ``subject``.
 
-        ``kind`` is AVRO, JSON or PROTOBUF. Raises: RegistryAway, RegistryLogin, SchemaIncompatible,
-        SchemaNotRegistered, SchemaInvalid, StopRequested.
+        The schema is registered if that is allowed. ``kind`` is AVRO, JSON or PROTOBUF. Raises:
+        RegistryAway, RegistryLogin, SchemaIncompatible, SchemaNotRegistered, SchemaInvalid,
+        StopRequested.
         """
         place = subject, schema
         if place not in self._known:
@@ -81,7 +88,7 @@ class RegistryClient:
         return self._known[place]
 
     def schema_of(self, number: int) -> KnownSchema | None:
-        """Return the schema with an id, None where the registry has none.
+        """Return the schema with an id, or None if there is none.
 
         Raises: RegistryAway, RegistryLogin, SchemaInvalid, StopRequested.
         """
@@ -95,12 +102,12 @@ class RegistryClient:
         return KnownSchema(found["schema"], kind, tuple(imported.values()))
 
     def _import(self, schema: Mapping[str, Any], imported: dict[tuple[str, str], str]) -> None:
-        """Add the texts of what ``schema`` refers to, and before each what that refers to."""
+        """Add the texts of imported schemas, each after its own imports."""
         for each in schema.get("references") or ():
             subject, version = str(each.get("subject")), str(each.get("version"))
             if (subject, version) in imported:
                 continue
-            imported[subject, version] = ""  # whoever refers to itself
+            imported[subject, version] = ""  # ends a cycle of references
             path = f"/subjects/{quote(subject, safe='')}/versions/{quote(version, safe='')}"
             found = self._found(self._ask("GET", path), f"{subject}, version {version}")
             self._import(found, imported)
@@ -108,7 +115,10 @@ class RegistryClient:
             imported[subject, version] = found["schema"]
 
     def _found(self, answer: httpx.Response, what: str) -> Mapping[str, Any]:
-        """Return a schema that the registry has. Raises: RegistryLogin, SchemaInvalid."""
+        """Return a schema from the registry's answer.
+
+        Raises: RegistryLogin, SchemaInvalid.
+        """
         if answer.status_code in {401, 403}:
             text = f"the schema registry refuses the login for {what} ({answer.status_code})"
             raise RegistryLogin(text, what=what)
@@ -127,6 +137,7 @@ class RegistryClient:
 
     def _asked(self, subject: str, schema: str, kind: str, references: list[Reference]) -> int:
         options, path = self._properties, f"/subjects/{quote(subject, safe='')}"
+        # Schemas are registered by hand, so the latest id counts without comparison.
         if options.use_latest:
             answer = self._ask("GET", f"{path}/versions/latest")
         else:
@@ -137,7 +148,10 @@ class RegistryClient:
         return int(self._read(answer, subject, schema)["id"])
 
     def _read(self, answer: httpx.Response, subject: str, schema: str) -> Mapping[str, Any]:
-        """Return what the registry answered. Raises: as `id_of`."""
+        """Return the content of an answer about a schema.
+
+        Raises: as `id_of`.
+        """
         url = self.url
         if answer.status_code in {401, 403}:
             what = f"the subject {subject}"
@@ -167,6 +181,7 @@ class RegistryClient:
         self, subject: str, schema: str, answer: httpx.Response
     ) -> SchemaIncompatible:
         version, changes = "?", ""
+        # Compare with the latest version, so that the error can name the change.
         latest = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/latest")
         if latest.status_code == 200:
             found = orjson.loads(latest.content)
@@ -180,11 +195,15 @@ class RegistryClient:
         )
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> httpx.Response:
-        """Return an answer; a registry that is away is asked again for a while."""
+        """Send a request and return the answer.
+
+        A registry that is away is asked again until the patience ends.
+        """
         deadline = time.monotonic() + self._properties.patience_ms / 1000
         wait = FIRST_WAIT_S
         while True:
             said, url = "", ""
+            # Every address is tried before a wait.
             for url, headers in self._addresses:
                 try:
                     with (
@@ -208,7 +227,10 @@ class RegistryClient:
             wait = min(wait * 2, LONGEST_WAIT_S)
 
     def _opened(self) -> httpx.Client:
-        """Return a client; none is kept, since questions are few and far between."""
+        """Return a new client.
+
+        None is kept open, since requests are rare.
+        """
         return bounded(
             httpx.Client(
                 timeout=self._properties.timeout_ms / 1000,
@@ -221,6 +243,7 @@ class RegistryClient:
     def _trust(self) -> ssl.SSLContext | bool:
         options = self._properties
         if not any(url.startswith("https:") for url, _ in self._addresses):
+            # Without https no certificates are loaded.
             return False
         files = (
             ("schema.registry.ssl.truststore.location", options.ca_file),
@@ -231,7 +254,8 @@ class RegistryClient:
             context = ssl.create_default_context(cafile=options.ca_file)
             place, file = files[1]
             if options.client_file:
-                password = options.client_key_password or ""  # never asked for at a terminal
+                # Without a password OpenSSL would prompt at a terminal.
+                password = options.client_key_password or ""
                 context.load_cert_chain(options.client_file, options.client_key, lambda: password)
         except OSError as cause:  # ssl.SSLError is one, too
             problem = f"{file} cannot be read as PEM: {cause.strerror or cause}"
@@ -240,8 +264,9 @@ class RegistryClient:
 
 
 def _address(url: str, properties: RegistryProperties) -> tuple[str, dict[str, str]]:
-    """Return an address without its login, and the headers of requests to it."""
+    """Return an address without login, and its request headers."""
     parts = urlsplit(url.rstrip("/"))
+    # A login in the address must not appear in messages.
     login, _, place = parts.netloc.rpartition("@")
     headers = {"Accept": f"{_JSON}, application/json", "Content-Type": _JSON}
     user = properties.user_info or unquote(login)
@@ -254,6 +279,7 @@ def _address(url: str, properties: RegistryProperties) -> tuple[str, dict[str, s
 
 def _body(schema: str, kind: str, references: list[Reference]) -> bytes:
     body: dict[str, Any] = {"schema": schema}
+    # AVRO is the registry's default.
     if kind != "AVRO":
         body["schemaType"] = kind
     if references:
@@ -262,7 +288,7 @@ def _body(schema: str, kind: str, references: list[Reference]) -> bytes:
 
 
 def _code(answer: httpx.Response) -> int:
-    """Return the code of an error, 0 for an answer that has none."""
+    """Return an error's code, or 0."""
     try:
         return int(orjson.loads(answer.content)["error_code"])
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
@@ -270,7 +296,7 @@ def _code(answer: httpx.Response) -> int:
 
 
 def _message(answer: httpx.Response) -> str:
-    """Return what the registry says, in a line."""
+    """Return the registry's message in one line."""
     try:
         found = orjson.loads(answer.content)
         text = str(found.get("message") or found.get("detail") or found)

@@ -1,4 +1,7 @@
-"""Bytes in Confluent's wire form, read by the schema that they name: a zero byte, its id, the value."""
+"""Decoding of bytes in Confluent's wire form.
+
+It is a zero byte, the schema's id, and the value.
+"""
 
 import json
 from collections.abc import Callable, Mapping
@@ -16,22 +19,30 @@ from waltap_formats.wire import WireUnreadable
 __all__ = ["RegistryDecoder"]
 
 HEAD: Final = 5
+# A person waits, and reading can be repeated without loss.
 PATIENCE: Final = {"schema.registry.retry.timeout.ms": "5000"}
-"""A person waits, and nothing is lost when reading ends."""
 
 Read = Callable[[bytes], Any]
 
 
 class RegistryDecoder:
-    """Asks the registry once for each id, with the first bytes that name it. Never raises for bytes."""
+    """Decode values by the schemas of a registry.
+
+    The registry is asked once per id. Damaged bytes never raise.
+    """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._settings = {**PATIENCE, **settings}
         self._registry: RegistryClient | None = None
+        # A text is the reason why an id has no reader.
         self._known: dict[int, tuple[str, Read] | str] = {}
 
     def decode(self, data: bytes) -> DecodedDocument | None:
-        """Return what ``data`` means. Raises: SchemaUnread, ConfigurationError."""
+        """Return the document in ``data``.
+
+        Raises: SchemaUnread, ConfigurationError.
+        """
+        # Bytes in another form name no schema.
         if data[:1] != b"\x00" or len(data) < HEAD:
             return None
         number = int.from_bytes(data[1:HEAD], "big")
@@ -48,7 +59,7 @@ class RegistryDecoder:
             return DecodedDocument(document=None, form="bytes", problem=problem)
 
     def _asked(self, number: int) -> tuple[str, Read] | str:
-        """Return the form and what reads it, or why there is none."""
+        """Return form and reader, or the reason for none."""
         if self._registry is None:
             self._registry = RegistryClient(_properties(self._settings))
         url = self._registry.url
@@ -65,7 +76,10 @@ class RegistryDecoder:
 
 
 def _reader(schema: KnownSchema) -> tuple[str, Read]:
-    """Return the form of a schema's values, and what reads them. Raises: ValueError and its like."""
+    """Return the form and the reader of a schema's values.
+
+    Raises: ValueError and similar errors.
+    """
     match schema.kind:
         case "AVRO":
             from waltap_formats.avro.reader import avro_reader
@@ -95,7 +109,10 @@ def _brief(error: BaseException) -> str:
 
 
 def _properties(settings: Mapping[str, str]) -> RegistryProperties:
-    """Raises: ConfigurationError."""
+    """Validate the settings of a registry.
+
+    Raises: ConfigurationError.
+    """
     try:
         return RegistryProperties.model_validate(settings)
     except ValidationError as error:
@@ -108,4 +125,5 @@ def _properties(settings: Mapping[str, str]) -> RegistryProperties:
             )
             for each in error.errors(include_input=False, include_url=False)
         ]
+        # pydantic's error would show the values, which may be secrets.
         raise ConfigurationError(problems, origin=COMMAND_LINE) from None

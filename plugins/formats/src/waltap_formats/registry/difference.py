@@ -1,4 +1,4 @@
-"""In what two schemas differ, in words, for messages."""
+"""Differences between two schemas, in words for messages."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,11 +7,15 @@ import orjson
 
 __all__ = ["difference"]
 
+# Differences that a message names; it counts the rest.
 NAMED = 5
 
 
 def difference(old: str, new: str) -> str:
-    """Return the first differences between two schemas that are JSON or Protobuf ("" for others)."""
+    """Return the first differences between two schemas.
+
+    They are JSON or Protobuf; other texts give "".
+    """
     try:
         found = list(_walk(orjson.loads(old), orjson.loads(new), ""))
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""Properties of formats that ask a registry, as Confluent's converters have them."""
+"""Registry properties, named as Confluent's converters name them."""
 
 from typing import Literal
 from urllib.parse import urlsplit
@@ -20,7 +20,7 @@ Strategy = Literal[
 
 
 class RegistryProperties(Properties):
-    """Where the schema registry is, and how schemas are registered there."""
+    """The schema registry, and registration there."""
 
     urls: CommaList = declare(
         "schema.registry.url",
@@ -140,7 +140,10 @@ class RegistryProperties(Properties):
         return urls
 
     def subject(self, side: str, topic: str, record: str | None) -> str:
-        """Return the subject of a side's schemas; ``record`` is the record's full name."""
+        """Return the subject of a side's schemas.
+
+        ``record`` is the record's full name.
+        """
         strategy = self.key_strategy if side == "key" else self.value_strategy
         name = record or "null"
         match strategy.rpartition(".")[2]:
