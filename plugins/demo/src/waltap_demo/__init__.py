@@ -1,1 +1,1 @@
-"""``waltap demo``: a real database becomes live Spark tables, on real data, checked row by row."""
+"""``waltap demo``: real data in live Spark tables, checked row by row."""

@@ -1,4 +1,4 @@
-"""Questions that a person would ask of the demo's tables, in Spark SQL."""
+"""Questions about the demo's tables, in Spark SQL."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -11,7 +11,7 @@ __all__ = ["QUESTIONS", "DemoQuestion", "answer"]
 
 @dataclass(frozen=True, slots=True)
 class DemoQuestion:
-    """A question and the query that answers it."""
+    """Pair a question with the query that answers it."""
 
     title: str
     sql: str

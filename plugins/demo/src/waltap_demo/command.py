@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 __all__ = ["demo"]
 
+# A blizzard: 472 of 930 flights were cancelled.
 STORMY = "2013-02-08"
-"""A blizzard: of 930 flights 472 were cancelled."""
 
 DATABASE = "flights"
 
+# The JVM's second compiler costs more than it saves in a session of a dozen queries.
 SHORT_LIVED = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
-"""A session that answers a dozen queries never earns back what the JVM's second compiler costs."""
 
 
 def demo(
@@ -52,7 +52,7 @@ def demo(
         bool, typer.Option("--keep-running", help="Leave database and pipeline running at the end.")
     ] = False,
 ) -> None:
-    """Turn a PostgreSQL database into live Spark tables, on real data, and compare row by row.
+    """Turn a PostgreSQL database into live Spark tables, and compare every row.
 
     Starts an embedded PostgreSQL, loads every flight that left New York in 2013, runs the engine
     with the Spark sink, replays a day of operations, and checks that both sides are equal.
@@ -72,12 +72,13 @@ def demo(
             "--day", "has no flights", value=day, allowed="2013-01-01 to 2013-12-31"
         )
         raise ConfigurationError([problem], origin=COMMAND_LINE)
+    # Fail before the work, not when Spark starts.
     require_java()
     _DemoRun(console, output.absolute(), chosen, seconds, keep_running=keep_running).run()
 
 
 class _DemoRun:
-    """One run of the demo."""
+    """Run the demo once."""
 
     def __init__(
         self, console: "Console", folder: Path, day: dt.date, seconds: float, *, keep_running: bool
@@ -88,7 +89,10 @@ class _DemoRun:
         self.rates: list[tuple[str, str]] = []
 
     def run(self) -> None:
-        """Run all of it. Raises: DemoDifferent, DemoIncomplete, DemoStuck, and what parts raise."""
+        """Run all steps.
+
+        Raises: DemoDifferent, DemoIncomplete, DemoStuck, and errors of the parts.
+        """
         self._clear()
         with embedded_server(self.folder / "postgres", keep=self.keep_running) as server:
             data = self._load(server)
@@ -101,6 +105,7 @@ class _DemoRun:
                     self._step("Stopping: what is written is made durable, Spark applies the rest")
                     engine.stop()
             except BaseException:
+                # The original error matters more than a failure to end the engine.
                 with contextlib.suppress(Exception):
                     engine.kill()
                 raise
@@ -114,7 +119,8 @@ class _DemoRun:
     # --- steps ------------------------------------------------------------------------------------
 
     def _clear(self) -> None:
-        """Start from nothing: what an earlier demo left is removed, nothing else."""
+        """Remove an earlier demo's files from the folder."""
+        # Only a folder that a demo created may be deleted.
         marker = self.folder / ".waltap-demo"
         if self.folder.exists() and any(self.folder.iterdir()):
             if not marker.exists():
@@ -163,6 +169,7 @@ class _DemoRun:
     def _snapshot(self, engine: EngineProcess) -> None:
         self._step(f"waltap run {engine.profile.name}: initial snapshot; Spark is starting (≈ 5 s)")
         started = time.monotonic()
+        # Progress is read from the output's files, as any other process could.
         progress = ReplayProgress(self.folder / "lake")
         with self._spinner("reading the snapshot") as status:
             engine.wait_until(engine.ready_file.exists, 120, "the snapshot", lambda: None)
@@ -193,6 +200,8 @@ class _DemoRun:
             )
             self.rates.append(("commit in PostgreSQL to Spark table, p50 / p95", latency))
             self._step("Night run: a new column, and one transaction over all flights of the month")
+            # A replay of its own, so that the day's latency is not mixed with the large
+            # transaction.
             night = OperationReplay(connection, ReplayProgress(self.folder / "lake"), self.console)
             started = time.monotonic()
             night.play(night_run(self.day), 0)
@@ -266,7 +275,10 @@ class _DemoRun:
 
     @contextlib.contextmanager
     def _spinner(self, text: str) -> Iterator[Any]:
-        """Show that something goes on, on a terminal; the yielded function changes the text."""
+        """Show a spinner on a terminal.
+
+        The yielded function changes its text.
+        """
         if self.console.is_terminal:
             with self.console.status(text) as status:
                 yield status.update

@@ -1,4 +1,7 @@
-"""The demo's PostgreSQL: a server from PyPI, of its own, in the demo's folder, on a Unix socket."""
+"""The demo's own PostgreSQL server, installed from PyPI.
+
+Its data is in the demo's folder, and it listens on a Unix socket.
+"""
 
 import contextlib
 import os
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EmbeddedServer", "embedded_server", "running_server"]
 
+# The demo's data can be loaded again, so durability is off for speed.
 SETTINGS: Final = """
 # for waltap: logical decoding needs it
 wal_level = logical
@@ -27,12 +31,14 @@ synchronous_commit = off
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedServer:
-    """A running server. ``host`` is the folder of its socket, ``pid`` that of its first process."""
+    """Describe a running server."""
 
+    # The folder of its socket.
     host: str
     port: int
     user: str
     version: str
+    # The process id of the postmaster.
     pid: int
 
     def dsn(self, database: str) -> str:
@@ -48,9 +54,9 @@ class EmbeddedServer:
 
 @contextlib.contextmanager
 def embedded_server(folder: Path, *, keep: bool = False) -> Iterator[EmbeddedServer]:
-    """Start a server whose data lies in ``folder``; it stops at the end, unless ``keep``.
+    """Start a server with its data in ``folder``.
 
-    Raises: DemoIncomplete.
+    It stops at the end unless ``keep``. Raises: DemoIncomplete.
     """
     try:
         with warnings.catch_warnings():
@@ -63,6 +69,7 @@ def embedded_server(folder: Path, *, keep: bool = False) -> Iterator[EmbeddedSer
     server = pgserver.get_server(folder, cleanup_mode=mode, start=False)
     server.ensure_pgdata_inited()
     configuration = folder / "postgresql.conf"
+    # A folder of an earlier start already has the settings.
     if SETTINGS not in configuration.read_text():
         with configuration.open("a") as file:
             file.write(SETTINGS)
@@ -85,9 +92,13 @@ def embedded_server(folder: Path, *, keep: bool = False) -> Iterator[EmbeddedSer
 
 
 def running_server(folder: Path) -> int | None:
-    """Return the process id of the server whose data lies in ``folder``, None when none runs."""
+    """Return the process id of the server in ``folder``.
+
+    None means that none runs.
+    """
     try:
         pid = int((folder / "postmaster.pid").read_text().split("\n", 1)[0])
+        # Signal 0 only checks that the process exists: a crash leaves the file behind.
         os.kill(pid, 0)
     except (OSError, ValueError):
         return None

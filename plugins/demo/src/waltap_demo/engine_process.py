@@ -1,4 +1,7 @@
-"""The engine of the demo: ``waltap run`` as a process of its own, with a profile that is written."""
+"""The demo's engine: ``waltap run`` as a separate process.
+
+Its profile is a file that users can run by hand.
+"""
 
 import contextlib
 import os
@@ -15,6 +18,7 @@ from waltap_demo.errors import DemoStuck
 __all__ = ["EngineProcess", "write_profile"]
 
 LOOK_S: Final = 0.05
+# Limit of a clean end, in which Spark applies the rest of the change log.
 END_S: Final = 180.0
 
 PROFILE: Final = """\
@@ -50,7 +54,10 @@ def write_profile(
 
 
 class EngineProcess:
-    """``waltap run`` on a profile; its log goes to a file."""
+    """Run ``waltap run`` on a profile.
+
+    Its log goes to a file.
+    """
 
     def __init__(self, profile: Path, folder: Path) -> None:
         self.profile = profile
@@ -62,12 +69,12 @@ class EngineProcess:
 
     @property
     def pid(self) -> int:
-        """Return its process id. It must have been started."""
+        """Return the process id of the started engine."""
         assert self._process is not None
         return self._process.pid
 
     def start(self) -> None:
-        """Start the engine; it runs until `stop` or `kill`."""
+        """Start the engine, which runs until `stop` or `kill`."""
         self.ready_file.unlink(missing_ok=True)
         self._log = self.log_file.open("ab")
         self._process = subprocess.Popen(
@@ -79,17 +86,22 @@ class EngineProcess:
             stdout=self._log,
             stderr=self._log,
             env={**os.environ, "WALTAP_LOG": "text"},
+            # The engine has its own session, so that --keep-running can leave it running.
             start_new_session=True,
         )
 
     def wait_until(
         self, condition: Callable[[], bool], seconds: float, what: str, tick: Callable[[], None]
     ) -> None:
-        """Wait for ``condition``; ``tick`` is called now and then. Raises: DemoStuck."""
+        """Wait for ``condition``, calling ``tick`` in between.
+
+        Raises: DemoStuck.
+        """
         assert self._process is not None
         limit = time.monotonic() + seconds
         while not condition():
             code = self._process.poll()
+            # An engine that ended never meets the condition: fail with its log.
             if code is not None:
                 raise self._stuck(f"the engine ended with status {code}: {self.last_words()}")
             if time.monotonic() > limit:
@@ -98,20 +110,20 @@ class EngineProcess:
             time.sleep(LOOK_S)
 
     def stop(self) -> int:
-        """Ask for a clean end and wait for it; return the exit code."""
+        """End the engine cleanly and return its exit code."""
         return self._end(signal.SIGTERM, END_S)
 
     def kill(self) -> None:
-        """End it at once, as a crash would."""
+        """End the engine immediately, as a crash would."""
         self._end(signal.SIGKILL, END_S)
 
     def last_words(self) -> str:
-        """Return the end of its log."""
+        """Return the last lines of the engine's log."""
         text = self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
         return " / ".join(line.strip() for line in text.splitlines()[-6:] if line.strip())
 
     def leave(self) -> None:
-        """Let it run on without us."""
+        """Leave the engine running and close its log."""
         if self._log is not None:
             self._log.close()
 

@@ -1,10 +1,12 @@
-"""What can go wrong with the demo.
+"""Errors of the demo.
 
+```
 SourceError
-└── DemoIncomplete    WT-2901   something the demo needs is not installed
+└── DemoIncomplete    WT-2901   a package of the demo is missing
 WaltapError
-├── DemoStuck         WT-9101   nothing moves any more
-└── DemoDifferent     WT-9102   source and Spark are not equal in the end
+├── DemoStuck         WT-9101   the engine or Spark makes no progress
+└── DemoDifferent     WT-9102   source and Spark differ at the end
+```
 """
 
 from waltap.errors import SourceError, WaltapError
@@ -20,14 +22,14 @@ class DemoIncomplete(SourceError):
 
 
 class DemoStuck(WaltapError):
-    """The engine or Spark does not get on."""
+    """The engine or Spark makes no progress."""
 
     code = "WT-9101"
     remedy = "The engine's log is {engine_log}, Spark's is {spark_log}; please report both."
 
 
 class DemoDifferent(WaltapError):
-    """Source and Spark tables differ."""
+    """The source's and Spark's tables differ."""
 
     code = "WT-9102"
     remedy = "This is a bug in waltap: please report it with what lies in {folder}."

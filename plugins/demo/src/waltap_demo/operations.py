@@ -1,7 +1,7 @@
-"""A day of operations, as the transactions that an airport's systems would have made.
+"""A day of operations, as transactions of an airport's systems.
 
-Flights are published, leave, arrive or are cancelled; the weather is observed every hour; a tail
-number is corrected, which changes a primary key; at night a column is added and filled.
+Flights are published, depart, arrive or are cancelled. The weather is observed every hour. The
+correction of a tail number changes a primary key. At night a column is added and filled.
 """
 
 import datetime as dt
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["FlightOperation", "day_of_operations", "night_run"]
 
+# Flights of one inserting transaction.
 PUBLISHED_TOGETHER: Final = 40
-"""Flights that the schedule's transaction inserts at a time."""
 
 Row = dict[str, str | None]
 Act = Callable[["Connection[Any]"], int]
@@ -25,15 +25,17 @@ Act = Callable[["Connection[Any]"], int]
 
 @dataclass(frozen=True, slots=True)
 class FlightOperation:
-    """One transaction: at which minute of the day, of which kind; ``act`` returns rows changed."""
+    """Describe one transaction."""
 
+    # Minute of the day.
     minute: int
     kind: str
+    # Executes it and returns the number of changed rows.
     act: Act
 
 
 def day_of_operations(day: DayData) -> list[FlightOperation]:
-    """Return the transactions of the day in the order in which they happened."""
+    """Return the transactions of the day in order."""
     events = [*_schedule(day.flights), *_corrections(day.flights)]
     for row in day.flights:
         events += _life_of_flight(row)
@@ -46,7 +48,10 @@ def day_of_operations(day: DayData) -> list[FlightOperation]:
 
 
 def night_run(day: dt.date) -> list[FlightOperation]:
-    """Return what is done when the day is over: a new column, filled for the month at once."""
+    """Return the transactions after the day.
+
+    They add a column and fill it for the month.
+    """
 
     def add(connection: "Connection[Any]") -> int:
         connection.execute("ALTER TABLE flights ADD COLUMN late boolean")
@@ -78,7 +83,8 @@ def _insert(table: str, rows: list[Row]) -> Act:
 
 
 def _schedule(flights: list[Row]) -> Iterator[FlightOperation]:
-    """Publish the day's flights as they were planned, in the first minutes after midnight."""
+    """Publish the day's flights in the first minutes after midnight."""
+    # A plan does not have the facts of the flight itself.
     unknown: Row = dict.fromkeys(("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time"))
     planned = [{**row, **unknown} for row in flights]
     for number, start in enumerate(range(0, len(planned), PUBLISHED_TOGETHER)):
@@ -87,7 +93,7 @@ def _schedule(flights: list[Row]) -> Iterator[FlightOperation]:
 
 
 def _minute(clock: str | None) -> int:
-    """Return the minute of the day of a clock written as 517 or 2359."""
+    """Return the minute of the day of a clock like 517."""
     number = int(clock or 0)
     return number // 100 * 60 + number % 100
 
@@ -102,6 +108,7 @@ def _life_of_flight(row: Row) -> Iterator[FlightOperation]:
     departure = {"dep_time": row["dep_time"], "dep_delay": row["dep_delay"]}
     yield FlightOperation(left, "flight departed", _update(departure, key))
     if row["arr_time"] is not None:
+        # arr_time is local to the destination, so the landing follows from the air time.
         landed = left + int(row["air_time"] or 60) + 15
         arrival = {name: row[name] for name in ("arr_time", "arr_delay", "air_time")}
         yield FlightOperation(min(landed, 24 * 60 - 1), "flight arrived", _update(arrival, key))
@@ -129,7 +136,10 @@ def _delete(key: list[str | None]) -> Act:
 
 
 def _corrections(flights: list[Row]) -> Iterator[FlightOperation]:
-    """Correct a tail number at noon: a new primary key of the plane, and of all its flights."""
+    """Correct tail numbers at noon.
+
+    Each correction changes the plane's primary key and all its flights.
+    """
     flown = [row["tailnum"] for row in flights if row["dep_time"] is not None and row["tailnum"]]
     for number, tail in enumerate(dict.fromkeys(flown[:: max(1, len(flown) // 3)])):
         yield FlightOperation(

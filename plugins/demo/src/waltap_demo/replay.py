@@ -1,4 +1,7 @@
-"""Replaying events against the database, in time-lapse, while watching how far Spark has got."""
+"""Replay of operations against the database, faster than real time.
+
+It measures when their changes arrive in Spark.
+"""
 
 import time
 from collections import Counter
@@ -18,33 +21,37 @@ if TYPE_CHECKING:
 __all__ = ["OperationReplay", "ReplayProgress"]
 
 LOOK_S: Final = 0.1
+# Seconds between lines of progress.
 TELL_S: Final = 5.0
 
 
 class ReplayProgress:
-    """What the change log and Spark's tables say of themselves; read from their files."""
+    """Read the progress of change log and Spark from their files."""
 
     def __init__(self, lake: Path) -> None:
         self._log = ChangeLog(str(lake / "changelog"))
         self._output = SparkOutput(str(lake / "tables"))
 
     def logged_rows(self) -> int:
-        """Return the rows that the change log holds."""
+        """Return the number of rows in the change log."""
         return sum(manifest.rows for manifest in self._log.manifests())
 
     def applied_rows(self) -> int:
-        """Return the rows that Spark has applied."""
+        """Return the number of rows that Spark has applied."""
         state = self._output.state()
         return 0 if state is None else state.rows_applied
 
     def applied_lsn(self) -> int:
-        """Return the LSN up to which Spark's tables stand."""
+        """Return the LSN that Spark's tables have reached."""
         state = self._output.state()
         return 0 if state is None else state.mark.end_lsn
 
 
 class OperationReplay:
-    """Plays events as transactions; counts them, and how long each takes to arrive in Spark."""
+    """Execute operations as transactions.
+
+    It counts them and measures their time until Spark has them.
+    """
 
     def __init__(
         self, connection: "Connection[Any]", progress: ReplayProgress, console: "Console"
@@ -59,7 +66,7 @@ class OperationReplay:
         self._next_tell = time.monotonic() + TELL_S
 
     def play(self, events: Sequence[FlightOperation], seconds: float) -> None:
-        """Make the transactions of ``events``, spread over ``seconds`` by their minute."""
+        """Execute ``events``, spread over ``seconds`` by their minute."""
         began = time.monotonic()
         first, last = events[0].minute, events[-1].minute
         for event in events:
@@ -74,17 +81,21 @@ class OperationReplay:
             self.transactions += 1
             self.rows += rows
             self.kinds[event.kind] += 1
+            # A transaction without changes never arrives in Spark.
             if rows:
                 self._committed.append((parse_lsn(str(lsn[0])), time.monotonic()))
             self._look(event)
 
     def caught_up(self) -> bool:
-        """Tell whether Spark's tables hold every transaction that was played."""
+        """Return whether Spark has every replayed transaction."""
         self._measure()
         return not self._committed
 
     def latency(self) -> str:
-        """Return the median and the 95th percentile of commit to table, for people."""
+        """Return the latency's median and 95th percentile as text.
+
+        It is the time from commit to Spark table.
+        """
         if not self._latencies:
             return "nothing measured"
         ordered = sorted(self._latencies)
@@ -107,14 +118,12 @@ class OperationReplay:
             )
 
     def _measure(self) -> None:
-        """Take the time of the transactions that have arrived.
-
-        A transaction's commit record lies behind the LSN that was noted within it, and before that
-        of the next: once the tables stand beyond the note, they hold the transaction.
-        """
+        """Record the latency of transactions that have arrived."""
         lsn, now = self._progress.applied_lsn(), time.monotonic()
         arrived = 0
         for noted, committed in self._committed:
+            # The LSN was read inside the transaction, so its commit record is after it and before
+            # the next one's LSN. Tables beyond the LSN have the transaction.
             if noted >= lsn:
                 break
             self._latencies.append(now - committed)
