@@ -115,7 +115,7 @@ def test_no_consumer_keeps_anything_of_a_table_that_is_gone(
         before = kinds()
         tables.make(run, 100)
         grown = {kind for kind, count in (kinds() - before).items() if count > 60}
-    assert grown <= {"KnownTable", "TableName"}  # what the SQL target's own table of tables has
+    assert grown <= {"KnownTable", "TargetName"}  # what the SQL target's own table of tables has
 
 
 @pytest.mark.exhaustive

@@ -222,7 +222,7 @@ def test_few_rows_of_many_bytes_are_left_to_spark_and_so_is_what_goes_wrong_whic
                 raise pa.ArrowInvalid("what nobody thought of")
             super().__init__(table, changes, rows, base)
 
-    monkeypatch.setattr(few_changes, "_Few", Counted)
+    monkeypatch.setattr(few_changes, "_InMemoryRows", Counted)
     monkeypatch.setattr(few_changes, "LARGE", 20_000)
     if not known:  # as of a log that an earlier version wrote
         monkeypatch.setattr(few_changes, "unpacked_in_all", lambda _changes: 0)
