@@ -1,4 +1,7 @@
-"""Debezium's transforms of records; each does what the class of its name does in Debezium 3.6."""
+"""Debezium's transforms of records.
+
+Each one behaves like the class of its name in Debezium 3.6.
+"""
 
 from waltap_transforms.debezium.changed_fields import (
     ExtractChangedRecordState,
@@ -49,6 +52,7 @@ from waltap_transforms.debezium.vectors import VectorToJson
 
 __all__ = ["DEBEZIUM"]
 
+# The specs that the plugin registers.
 DEBEZIUM = (
     debezium_spec(
         "extract-new-record-state",
@@ -56,7 +60,7 @@ DEBEZIUM = (
         "Puts the row in the place of the change event, with members of the event as fields or headers.",
         ExtractNewRecordStateProperties,
         lambda properties, _context: ExtractNewRecordState(properties),
-        older=("UnwrapFromEnvelope",),
+        older=("UnwrapFromEnvelope",),  # profiles of old Debezium versions still have this name
         ends_events=True,
     ),
     debezium_spec(
@@ -167,4 +171,3 @@ DEBEZIUM = (
         ActivateTracingSpan,
     ),
 )
-"""Their specs."""

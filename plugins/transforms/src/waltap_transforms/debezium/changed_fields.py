@@ -1,4 +1,4 @@
-"""ExtractChangedRecordState: headers with the names of the columns that an update changed, and did not."""
+"""ExtractChangedRecordState: list changed and unchanged columns in headers."""
 
 import math
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ __all__ = ["ExtractChangedRecordState", "ExtractChangedRecordStateProperties"]
 
 
 class ExtractChangedRecordStateProperties(Properties):
-    """The headers to write."""
+    """Headers to write."""
 
     changed: str | None = declare(
         "header.changed.name",
@@ -31,8 +31,7 @@ class ExtractChangedRecordStateProperties(Properties):
 
 
 class ExtractChangedRecordState:
-    """Takes a batch's records, in order, and gives them with these headers; events that are no updates, or
-    have no old row, get empty lists."""
+    """Add headers with the changed and unchanged columns of updates."""
 
     def __init__(self, properties: ExtractChangedRecordStateProperties) -> None:
         self._changed = _list_schema(properties.changed)
@@ -40,13 +39,17 @@ class ExtractChangedRecordState:
         self._names = SchemaMemory(_names)
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return what ``records`` become. Raises: RecordUnfit."""
+        """Return a batch's records with the headers, in order.
+
+        Raises: RecordUnfit.
+        """
         return [self._headed(record) for record in records]
 
     def _headed(self, record: ConnectRecord) -> ConnectRecord:
         if record.value is None or not is_envelope(record):
             return record
         assert record.value_schema is not None
+        # Other events, and updates without an old row, get empty lists, as in Debezium.
         changed, unchanged = _told_apart(record.value, self._names.of(record.value_schema))
         headers = record.headers
         for schema, names in ((self._changed, changed), (self._unchanged, unchanged)):
@@ -56,6 +59,7 @@ class ExtractChangedRecordState:
 
 
 def _list_schema(name: str | None) -> Schema | None:
+    # A blank name means no header.
     if name is None or not name.strip():
         return None
     text = Schema(kind=ConnectKind.STRING, optional=True)
@@ -72,6 +76,7 @@ def _told_apart(event: Mapping[str, Any], names: tuple[str, ...]) -> tuple[list[
     before, after = event.get("before"), event.get("after")
     changed: list[str] = []
     unchanged: list[str] = []
+    # Without an old row nothing is known about the columns.
     if before is not None and after is not None:
         for name in names:
             same = _equal(after.get(name), before.get(name))
@@ -80,8 +85,8 @@ def _told_apart(event: Mapping[str, Any], names: tuple[str, ...]) -> tuple[list[
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Tell whether two values of one column are equal as Java's objects are: NaN is itself, 0.0 is not
-    -0.0."""
+    """Return whether two values of a column are equal in Java."""
+    # Double.equals differs from ==: NaN equals itself, and 0.0 does not equal -0.0.
     if isinstance(one, float) and isinstance(other, float):
         if math.isnan(one) or math.isnan(other):
             return math.isnan(one) and math.isnan(other)

@@ -1,4 +1,7 @@
-"""EventRouter: the events of an outbox table, each to the topic of its aggregate."""
+"""EventRouter: route the events of an outbox table.
+
+Each event gets the topic of its aggregate.
+"""
 
 import logging
 from collections.abc import Mapping
@@ -22,26 +25,30 @@ __all__ = ["EventRouter", "EventRouterProperties"]
 
 logger = logging.getLogger(__name__)
 
+# Expanded payloads and versions from rows would make the number of wrapper schemas unlimited.
 SCHEMAS_KEPT = 10_000
+# Java's String.trim removes every character up to the blank.
 _BLANK = "".join(map(chr, range(33)))
+# Name of a schema → parts of a millisecond in which its columns count.
 _UNITS = {
     "io.debezium.time.Timestamp": 1,
     "io.debezium.time.MicroTimestamp": 1_000,
     "io.debezium.time.NanoTimestamp": 1_000_000,
 }
-"""Parts of a millisecond that columns of time count in, by the name of their schema."""
 
 
 class FieldPlacement(NamedTuple):
-    """Where a further column of the outbox goes: header, envelope or partition, and by what name."""
+    """Describe the placement of one further outbox column."""
 
     column: str
+    # header, envelope or partition.
     place: str
+    # Name of the header or of the field beside the payload.
     name: str
 
 
 class EventRouterProperties(Properties):
-    """What the columns of the outbox table are, and where its events go."""
+    """Columns of the outbox table, and topics of its events."""
 
     routes = True
 
@@ -168,7 +175,10 @@ class EventRouterProperties(Properties):
 
 
 def placements(entries: tuple[str, ...]) -> list[FieldPlacement]:
-    """Return what ``entries`` say. Raises: ValueError for one that is not column:place[:name]."""
+    """Parse the placements of further columns.
+
+    Raises: ValueError for an entry that is not ``column:place[:name]``.
+    """
     found = []
     for entry in entries:
         column, *rest = (part.strip() for part in entry.split(":"))
@@ -182,13 +192,14 @@ def placements(entries: tuple[str, ...]) -> list[FieldPlacement]:
 
 
 class EventRouter:
-    """Takes a batch's records, in order, and gives those that they become."""
+    """Replace change events of an outbox by the events in its rows."""
 
     def __init__(self, properties: EventRouterProperties, context: RecordTransformContext) -> None:
         self._of, self._context = properties, context
         self._placements = placements(properties.additional)
         self._pattern = java_pattern(properties.regex, ignore_case=False)
         self._template = java_replacement(properties.replacement, self._pattern)
+        # Encoders find a schema by its object, so one source schema must always give the same object.
         self._outboxes = SchemaMemory(self._outbox)
         self._wrappers: dict[tuple[int, int, int | None], tuple[_OutboxTable, Schema, Schema]] = {}
         self._payloads = None
@@ -206,9 +217,13 @@ class EventRouter:
         )
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return what ``records`` become. Raises: RecordUnfit."""
+        """Return the routed events of a batch, in order.
+
+        Raises: RecordUnfit.
+        """
         out = []
         for record in records:
+            # The tombstone after the delete of a row is not an event.
             if record.value is None:
                 continue
             if not is_envelope(record):
@@ -217,6 +232,7 @@ class EventRouter:
             op = record.value.get("op")
             if op == "u":
                 self._update()
+            # Deletes only clean the table up.
             elif op != "d":
                 out.append(self._event(record))
         return out
@@ -227,7 +243,7 @@ class EventRouter:
         self._tell("updates of the outbox are left out: only new rows are events", self._of.invalid)
 
     def _tell(self, text: str, level: str = "warn") -> None:
-        """Warn of ``text``, or log it as an error, once."""
+        """Report ``text`` once, as a warning or an error."""
         if text in self._told:
             return
         self._told.add(text)
@@ -241,6 +257,7 @@ class EventRouter:
         assert record.value_schema is not None
         event, outbox = record.value, self._outboxes.of(record.value_schema)
         row = event.get("after")
+        # A truncate or a logical message with an envelope has no row.
         if row is None:
             raise RecordUnfit(f"an event without a row (op {event.get('op')}) is none of an outbox")
         payload_schema, payload = outbox.payload.schema, outbox.payload.of(row)
@@ -251,6 +268,7 @@ class EventRouter:
             raise RecordUnfit(f"{self._of.route_by} is null: there is no topic")
         schema: Schema | None = payload_schema
         value = payload
+        # Log compaction removes a key only if both the value and its schema are null.
         if self._of.tombstones and _empty(payload):
             schema = value = None
         elif outbox.wrapped:
@@ -261,6 +279,7 @@ class EventRouter:
         added = [(name, column.schema, column.of(row)) for name, column in outbox.headers]
         matches = self._pattern.fullmatch(route) is not None
         return ConnectRecord(
+            # A name that does not match is the topic itself. Java replaces only the first match.
             self._pattern.sub(self._template, route, count=1) if matches else route,
             outbox.key.schema,
             outbox.key.of(row),
@@ -279,6 +298,7 @@ class EventRouter:
         try:
             return self._payloads.expanded(payload, self._of.payload)
         except NotExpanded as cause:
+            # A bad payload must not stop the pipeline: it is delivered as text.
             self._tell(f"a payload stays the text that it is: {cause}")
             return schema, payload
 
@@ -290,14 +310,14 @@ class EventRouter:
             if at is not None:
                 unit = _UNITS[outbox.timestamp.schema.name or ""]
                 return at // unit if at >= 0 else -(-at // unit)  # towards zero, as Java divides
+        # No column, or null in it: the time at which the engine read the event.
         found: int | None = event.get("ts_ms")
         return found
 
     def _wrapper(
         self, payload: Schema, outbox: "_OutboxTable", row: Mapping[str, Any], route: str
     ) -> Schema:
-        """Return the schema of a payload with columns beside it. It is named after the first topic that it
-        was made for, as Debezium names it."""
+        """Return the schema of a payload with columns beside it."""
         version = None if outbox.version is None else outbox.version.raw(row)
         place = id(payload), id(outbox), version
         entry = self._wrappers.get(place)
@@ -305,18 +325,22 @@ class EventRouter:
             if len(self._wrappers) >= SCHEMAS_KEPT:
                 self._wrappers.clear()
             beside = (Field(name, column.schema) for name, column in outbox.envelope)
+            # Debezium names the schema after the first topic, and uses it for later topics, too.
             made = Schema(
                 kind=ConnectKind.STRUCT,
                 name=_between(outbox.row.name, route),
                 version=version,
                 fields=(Field("payload", payload), *beside),
             )
-            # what its place is made of is kept with it, so that the ids stay theirs
+            # The key of the cache has ids: keeping the objects alive prevents that an id is used again.
             entry = self._wrappers[place] = outbox, payload, made
         return entry[2]
 
     def _outbox(self, envelope: Schema) -> "_OutboxTable":
-        """Return the columns of an outbox table. Raises: RecordUnfit for one that lacks some."""
+        """Return the columns of an outbox table.
+
+        Raises: RecordUnfit if the table lacks one of them.
+        """
         of = self._of
         row = member(envelope, "after", "an event", ConnectKind.STRUCT).schema
         placed: dict[str, list[tuple[str, StructMember]]] = {
@@ -327,6 +351,7 @@ class EventRouter:
         for each in self._placements:
             if of.additional_missing == "ignore" and field_of(row, each.column) is None:
                 continue
+            # Kafka's partitions are 32-bit numbers, so no other type is accepted there.
             kind = ConnectKind.INT32 if each.place == "partition" else None
             column = member(row, each.column, "table.fields.additional.placement", kind)
             placed[each.place].append((each.name, column))
@@ -347,31 +372,37 @@ class EventRouter:
             route=member(row, of.route_by, "route.by.field", ConnectKind.STRING),
             timestamp=timestamp,
             version=version,
+            # The payload is wrapped even if the table lacks all of these columns.
             wrapped=any(each.place == "envelope" for each in self._placements),
             headers=tuple(placed["header"]),
             envelope=tuple(placed["envelope"]),
+            # The last of several columns for the partition wins.
             partition=placed["partition"][-1][1] if placed["partition"] else None,
         )
 
 
 class _OutboxTable(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """The columns of one version of an outbox table; those placed somewhere with their names there."""
+    """Hold the columns of one version of an outbox table."""
 
+    # Schema of the whole row.
     row: Schema
     event_id: StructMember
     key: StructMember
     payload: StructMember
+    # Column that decides about the topic.
     route: StructMember
     timestamp: StructMember | None
     version: StructMember | None
+    # Whether the payload is a field of a struct, beside the columns of `envelope`.
     wrapped: bool
+    # (new name, column) of the further columns in these two places.
     headers: tuple[tuple[str, StructMember], ...]
     envelope: tuple[tuple[str, StructMember], ...]
     partition: StructMember | None
 
 
 def _between(name: str | None, topic: str) -> str:
-    """Return a row's schema name with ``topic`` before its last part."""
+    """Insert ``topic`` before the last part of a schema name."""
     before, dot, last = (name or "").rpartition(".")
     if name is None:
         return topic
@@ -379,5 +410,5 @@ def _between(name: str | None, topic: str) -> str:
 
 
 def _empty(payload: Any) -> bool:
-    """Tell whether Java's ``toString().trim()`` of a payload is empty."""
+    """Return whether Java's ``toString().trim()`` of a payload is empty."""
     return payload is None or (isinstance(payload, str) and not payload.strip(_BLANK))

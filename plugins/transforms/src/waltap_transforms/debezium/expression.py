@@ -1,8 +1,8 @@
-"""Expressions over records: CEL, or a Python function.
+"""Expressions over records, in CEL or as Python functions.
 
-CEL (https://cel.dev) ends always, reaches nothing but the record, and says most conditions as Groovy does.
-The library converts what an expression is given for each record, and a whole event costs more than most
-conditions: only the members that the expression names are handed over (`members`).
+A CEL expression (https://cel.dev) always ends and reads only the record. Most conditions look the same
+in CEL and Groovy. The library converts its input for each record, and a whole event costs more than
+most conditions. So an expression gets only the members that it names (`members`).
 """
 
 import importlib
@@ -21,32 +21,41 @@ from waltap.mapping.connect_schema import ConnectKind, Schema
 
 __all__ = ["ENTRY_POINTS", "Expression", "cel_expression", "compiled", "members", "python_function"]
 
+# The group of entry points with named functions.
 ENTRY_POINTS = "waltap.expressions"
-"""The group of entry points that names of functions are looked for in."""
 
+# The names that Debezium gives to scripts.
 VARIABLES = ("key", "value", "keySchema", "valueSchema", "topic", "header")
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
 VARIABLE_DECIMAL = "io.debezium.data.VariableScaleDecimal"
 
 Expression = Callable[[ConnectRecord], object]
+# Name of a member → tree of its own members; an empty tree means the whole member.
 Tree = dict[str, Any]
-"""Names of members, each with those below it; an empty tree stands for the member as a whole."""
 View = Callable[[Any], Any]
 
+# Texts and comments, in which a path is only text.
 _LITERAL = re.compile(r"""'[^']*'|"[^"]*"|//[^\n]*""")
+# A variable and the members after it; a name before a parenthesis is a function, not a member.
 _PATH = r"(?<![\w.]){}\b((?:\s*\.\s*[A-Za-z_]\w*(?!\w)(?!\s*\())*)"
+# Macros declare variables of their own: value.tags.exists(t, t == 'x').
 _BOUND = re.compile(r"\.\s*(?:all|exists|exists_one|map|filter)\s*\(\s*(\w+)\s*,")
+# Levels of members that a tree distinguishes, as in value.after.x; columns are at the second.
 DEEPEST = 2
-"""Levels of members that are told apart: value.after.x."""
 
 
 def compiled(text: str) -> Any:
-    """Return the program of a CEL expression. Raises: ValueError saying what is wrong with it."""
+    """Compile a CEL expression.
+
+    Raises: ValueError with the reason.
+    """
+    # Profiles without an expression need not have the library installed.
     import cel
 
     try:
         program = cel.compile(text)
     except ValueError as cause:
+        # The library's message repeats the expression on further lines.
         said = str(cause).split("\n", 1)[0].rpartition("ERROR: ")[2]
         raise ValueError(f"not a CEL expression: {said}") from cause
     unknown = set(program.variables()) - set(VARIABLES) - set(_BOUND.findall(text))
@@ -58,12 +67,13 @@ def compiled(text: str) -> Any:
 
 
 def members(text: str, variable: str) -> Tree:
-    """Return the members of ``variable`` that the CEL expression ``text`` can look at; an empty tree: all.
+    """Return the members of ``variable`` that a CEL expression reads.
 
-    It may find more than there are, never less: what is written in another way than ``value.after.id``
-    counts as all.
+    An empty tree means all members. The result may have too many members but never too few: any notation
+    other than ``value.after.id`` means all.
     """
     tree: Tree = {}
+    # `_LITERAL` does not understand escapes and triple quotes.
     if "\\" in text or "'''" in text or '"""' in text:
         return tree
     for match in re.finditer(_PATH.format(variable), _LITERAL.sub("''", text)):
@@ -73,7 +83,7 @@ def members(text: str, variable: str) -> Tree:
         below = tree
         for depth, name in enumerate(path[:DEEPEST], 1):
             known = below.get(name)
-            if known == {} and name in below:  # it is handed over as a whole already
+            if known == {} and name in below:  # the expression reads the whole member already
                 break
             if depth == min(len(path), DEEPEST):
                 below[name] = {}
@@ -83,11 +93,11 @@ def members(text: str, variable: str) -> Tree:
 
 
 def cel_expression(text: str) -> Expression:
-    """Return what evaluates the CEL expression ``text``. Raises: ValueError.
+    """Return the function that evaluates a CEL expression.
 
-    It is given what Debezium's scripts are: key, value, their schemas, topic, and header, a map of name to
-    value and schema. Structs are maps with all of their fields; decimals are doubles. The function raises
-    RecordUnfit where it cannot be evaluated.
+    An expression has the variables of Debezium's scripts: key, value, their schemas, topic, and header, a
+    map from name to value and schema. Structs are maps with all their fields; decimals are doubles. The
+    function raises RecordUnfit if the evaluation fails. Raises: ValueError.
     """
     program = compiled(text)
     used = frozenset(program.variables())
@@ -117,6 +127,7 @@ def cel_expression(text: str) -> Expression:
         except KeyError as cause:
             raise RecordUnfit(f"the expression names {cause}, which the record lacks") from cause
         except Exception as cause:
+            # Only the type of the error: its text may have values of the record.
             raise RecordUnfit(f"the expression fails: {type(cause).__name__}") from cause
         return found
 
@@ -124,13 +135,15 @@ def cel_expression(text: str) -> Expression:
 
 
 def python_function(path: str) -> Expression:
-    """Return the function ``module:name``, or that of the entry point ``path`` (group `ENTRY_POINTS`).
+    """Load the function ``module:name`` or an entry point.
 
-    The working directory may hold the module. Raises: ValueError where there is none.
+    Entry points are in the group `ENTRY_POINTS`. The module may be in the working directory. Raises:
+    ValueError if there is no such function.
     """
     module_name, colon, name = path.partition(":")
     try:
         if colon:
+            # The command `waltap` does not have the working directory on its path.
             here = str(Path.cwd())
             if here not in sys.path:
                 sys.path.insert(0, here)
@@ -176,14 +189,17 @@ def _view_of(tree: Tree) -> Callable[[Schema], View]:
 
 
 def _view(schema: Schema, tree: Tree) -> View | None:
-    """Return what an expression gets of values of ``schema``, of structs the members in ``tree``; None:
-    the value as it is."""
+    """Return the function that prepares values for an expression.
+
+    A struct keeps only the members in ``tree``. None means that values need no change.
+    """
     if schema.name == DECIMAL and schema.kind is ConnectKind.BYTES:
         scale = int(dict(schema.parameters).get("scale", "0"))
         return lambda value: None if value is None else _number(value, scale)
     if schema.name == VARIABLE_DECIMAL:
         return lambda value: None if value is None else _number(value["value"], value["scale"])
     if schema.kind is ConnectKind.ARRAY and schema.items is not None:
+        # Trees do not describe elements, so these are prepared as a whole.
         item = _view(schema.items, {})
         if item is None:
             return None
@@ -207,4 +223,5 @@ def _view(schema: Schema, tree: Tree) -> View | None:
 
 
 def _number(unscaled: bytes, scale: int) -> float:
+    # CEL has no decimals.
     return float(Decimal(int.from_bytes(unscaled, "big", signed=True)).scaleb(-scale))

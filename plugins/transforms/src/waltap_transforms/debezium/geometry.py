@@ -1,4 +1,4 @@
-"""SwapGeometryCoordinates and GeometryFormatTransformer: geometries in the form that readers expect."""
+"""SwapGeometryCoordinates and GeometryFormatTransformer: adapt geometries."""
 
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ GEOMETRY = "io.debezium.data.geometry.Geometry"
 
 
 class SwapCoordinatesProperties(Properties):
-    """Which geometries are concerned."""
+    """Geometries to change."""
 
     srids: CommaList = declare(
         "srids",
@@ -39,7 +39,7 @@ class SwapCoordinatesProperties(Properties):
 
 
 class GeometryFormatProperties(Properties):
-    """Between which formats geometries are converted."""
+    """Format of plain geometries."""
 
     format: Literal["wkb", "ewkb"] = declare(
         "format",
@@ -50,14 +50,17 @@ class GeometryFormatProperties(Properties):
 
 
 class SwapCoordinates:
-    """Takes a batch's records, in order, and gives them with x and y of geometries swapped."""
+    """Swap x and y of geometries."""
 
     def __init__(self, properties: SwapCoordinatesProperties) -> None:
         self._srids = frozenset(map(int, properties.srids))
         self._rewrite = StructRewrite(_geometries(self._swapped), inside=True)
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return what ``records`` become. Raises: RecordUnfit."""
+        """Return a batch's records with x and y swapped, in order.
+
+        Raises: RecordUnfit.
+        """
         return _rewritten(records, self._rewrite)
 
     def _swapped(self, value: Any) -> Any:
@@ -68,18 +71,22 @@ class SwapCoordinates:
 
 
 class GeometryFormat:
-    """Takes a batch's records, in order, and gives them with geometries in the other format."""
+    """Convert geometries between WKB and EWKB."""
 
     def __init__(self, properties: GeometryFormatProperties) -> None:
         self._extends = properties.format == "wkb"
         self._rewrite = StructRewrite(_geometries(self._converted), inside=False)
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return what ``records`` become. Raises: RecordUnfit."""
+        """Return a batch's records with the other format, in order.
+
+        Raises: RecordUnfit.
+        """
         return _rewritten(records, self._rewrite)
 
     def _converted(self, value: Any) -> Any:
         wkb, srid = value["wkb"], value.get("srid")
+        # Extended geometries become plain for either value of the property.
         if is_extended(wkb):
             return {**value, "wkb": without_srid(wkb)}
         if not self._extends:
@@ -99,6 +106,7 @@ def _geometries(convert: Convert) -> Any:
 
 
 def _rewritten(records: list[ConnectRecord], rewrite: StructRewrite) -> list[ConnectRecord]:
+    # Tombstones and values that are not structs have no geometries.
     return [
         rewrite(record)
         if record.value is not None

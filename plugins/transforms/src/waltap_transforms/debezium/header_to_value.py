@@ -1,4 +1,4 @@
-"""HeaderToValue: headers as fields of the value."""
+"""HeaderToValue: move or copy headers into the value."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Self
@@ -14,12 +14,13 @@ from waltap_transforms.debezium.structure import field_of, required_struct
 
 __all__ = ["HeaderToValue", "HeaderToValueProperties"]
 
+# Debezium's name for the value itself.
 ROOT = "payload"
 SCHEMAS_KEPT = 1000
 
 
 class HeaderToValueProperties(Properties):
-    """Which headers become which fields."""
+    """Headers to read, and their fields."""
 
     headers: CommaList = declare("headers", summary="Headers to take.", min_length=1)
     fields: CommaList = declare(
@@ -41,25 +42,30 @@ class HeaderToValueProperties(Properties):
 
 
 class _HeaderField(NamedTuple):
-    """A field to be: its path, schema and value."""
+    """Describe a field to add."""
 
+    # Names of the structs around the field, and its own.
     path: tuple[str, ...]
     schema: Schema | None
     value: Any
 
 
 class HeaderToValue:
-    """Takes a batch's records, in order, and gives those that they become."""
+    """Add fields with the values of headers."""
 
     def __init__(self, properties: HeaderToValueProperties) -> None:
         self._moves = properties.operation == "move"
         self._fields: dict[str, tuple[str, ...]] = {}
         for header, field in zip(properties.headers, properties.fields, strict=True):
+            # The first of several fields for one header wins.
             self._fields.setdefault(header, tuple(field.split(".")))
         self._known: dict[int, tuple[Schema, list[tuple[dict[Any, Schema | None], Schema]]]] = {}
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return what ``records`` become. Raises: RecordUnfit."""
+        """Return a batch's records with the new fields, in order.
+
+        Raises: RecordUnfit.
+        """
         return [self._widened(record) for record in records]
 
     def _widened(self, record: ConnectRecord) -> ConnectRecord:
@@ -75,6 +81,7 @@ class HeaderToValue:
         ]
         if not entries:
             return record
+        # Records without one of the headers keep their schema.
         made = self._schema(schema, entries)
         headers: tuple[ConnectHeader, ...] = record.headers
         if self._moves:
@@ -83,14 +90,14 @@ class HeaderToValue:
         return msgspec.structs.replace(record, value_schema=made, value=value, headers=headers)
 
     def _schema(self, schema: Schema, entries: Sequence[_HeaderField]) -> Schema:
-        """Return the schema with these fields: one that was made before where it has them all, as Debezium
-        keeps the first one that it makes of a schema."""
+        """Return ``schema`` with the fields of ``entries``."""
         asked = {entry.path: entry.schema for entry in entries}
         entry = self._known.get(id(schema))
         if entry is None:
             if len(self._known) >= SCHEMAS_KEPT:
                 self._known.clear()
             entry = self._known[id(schema)] = schema, []
+        # Debezium keeps the first schema that it builds, so an earlier one with all fields is used again.
         for has, made in entry[1]:
             if all(path in has and has[path] == of for path, of in asked.items()):
                 return made
@@ -112,7 +119,8 @@ def _no_scalar_parents(schema: Schema, entries: Sequence[_HeaderField]) -> None:
 
 
 def _here(path: tuple[str, ...], struct: str, level: int) -> str | None:
-    """Return the name of the field of ``path`` if it is one of ``struct`` itself."""
+    """Return the field's name if it belongs to ``struct`` itself."""
+    # Only the name of the nearest struct is compared, not the whole path.
     if len(path) == 1 and struct == ROOT:
         return path[0]
     if len(path) == level + 1 and path[max(level - 1, 0)] == struct:
@@ -127,7 +135,7 @@ def _contains(name: str, entries: Sequence[_HeaderField]) -> bool:
 def _new_parents(
     struct: str, schema: Schema, entries: Sequence[_HeaderField], level: int
 ) -> list[str]:
-    """Return the structs that ``struct`` does not have and some entry is a field of."""
+    """Return the structs that entries need and ``struct`` lacks."""
     found: list[str] = []
     for path, _, _ in entries:
         if len(path) < 2 or not (
@@ -141,7 +149,7 @@ def _new_parents(
 
 
 def _below(path: tuple[str, ...], parent: str, struct: str, level: int) -> str | None:
-    """Return the name that ``path`` has in a new struct ``parent``."""
+    """Return the field's name in a new struct ``parent``."""
     if level == 0 and struct == ROOT:
         return path[1] if len(path) > 1 and path[0] == parent else None
     if level > 0 and level + 1 < len(path) and ".".join(path[: level + 1]) == parent:
@@ -161,6 +169,7 @@ def _with_fields(
     names = {field.name for field in fields}
     for path, of, _ in entries:
         name = _here(path, struct, level)
+        # A field that exists keeps its schema; only its value is replaced.
         if name is not None and name not in names:
             fields.append(
                 Field(
@@ -186,6 +195,7 @@ def _value(
     out: dict[str, Any] = {}
     for field in schema.fields:
         held: Any = value.get(field.name)
+        # Debezium reads fields by Struct.get, which gives the default for null.
         held = field.schema.default if held is None else held
         if held is None:
             continue

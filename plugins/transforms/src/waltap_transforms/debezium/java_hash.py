@@ -1,4 +1,4 @@
-"""``Object.hashCode`` of Java for Connect values, and the MurmurHash3 variant that Debezium has beside it.
+"""Java's ``hashCode`` for Connect values, and Debezium's MurmurHash3.
 
 Source: the Java platform's documentation of ``hashCode`` in String, Integer, Long, Double, Boolean, List,
 Map, ByteBuffer, BigDecimal; MurmurHash3's reference, with 64 bits of state and Debezium's seed 9001.
@@ -16,12 +16,12 @@ __all__ = ["java_hash", "murmur_hash"]
 SEED = 9001
 _32, _64 = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
+# Logical types that Java represents as java.util.Date → milliseconds in their unit.
 MILLISECONDS = {
     "org.apache.kafka.connect.data.Timestamp": 1,
     "org.apache.kafka.connect.data.Time": 1,
     "org.apache.kafka.connect.data.Date": 86_400_000,
 }
-"""Logical types that Java holds as java.util.Date."""
 
 
 def java_hash(value: Any, schema: Schema) -> int:
@@ -33,10 +33,15 @@ def java_hash(value: Any, schema: Schema) -> int:
 
 
 def murmur_hash(value: Any, schema: Schema) -> int:
-    """Return Debezium's MurmurHash3 of ``value`` as a signed 32-bit number. Raises: RecordUnfit."""
+    """Return Debezium's MurmurHash3 as a signed 32-bit number.
+
+    Raises: RecordUnfit.
+    """
     if schema.kind is ConnectKind.STRING:
+        # Java writes a lone surrogate as a question mark, too.
         data = value.encode("utf-8", "replace")
     else:
+        # Debezium hashes the four bytes of hashCode for every other type.
         data = (_hash(value, schema) & _32).to_bytes(4, "little")
     return _signed(_murmur(data) >> 32)
 
@@ -44,6 +49,7 @@ def murmur_hash(value: Any, schema: Schema) -> int:
 def _hash(value: Any, schema: Schema) -> int:
     if schema.name == DECIMAL and schema.kind is ConnectKind.BYTES:
         unscaled = int.from_bytes(value, "big", signed=True)
+        # BigDecimal.hashCode: 31 times the hash of the unscaled value, plus the scale.
         return 31 * _big(unscaled) + int(dict(schema.parameters).get("scale", "0"))
     match schema.kind:
         case _ if schema.name in MILLISECONDS:
@@ -77,6 +83,7 @@ def _signed(number: int) -> int:
 
 
 def _string(text: str) -> int:
+    # Java's strings are UTF-16: a character outside the BMP counts as two.
     units = text.encode("utf-16-le", "surrogatepass")
     found = 0
     for (unit,) in struct.iter_unpack("<H", units):
@@ -90,6 +97,7 @@ def _long(number: int) -> int:
 
 
 def _double(number: float) -> int:
+    # doubleToLongBits has one bit pattern for every NaN.
     if number != number:  # noqa: PLR0124 - all NaNs are one in Java
         return _long(0x7FF8000000000000)
     return _long(int.from_bytes(struct.pack(">d", number), "big"))
@@ -102,7 +110,8 @@ def _float(number: float) -> int:
 
 
 def _big(number: int) -> int:
-    """Return BigInteger's hash: its magnitude in words of 32 bits, the highest first."""
+    """Return the hash of a BigInteger."""
+    # Java hashes the magnitude in words of 32 bits, the highest first, and then applies the sign.
     magnitude = abs(number)
     found = 0
     for (word,) in struct.iter_unpack(
@@ -113,6 +122,7 @@ def _big(number: int) -> int:
 
 
 def _bytes(data: bytes) -> int:
+    # ByteBuffer.hashCode starts with the last byte; bytes are signed.
     found = 1
     for (byte,) in struct.iter_unpack("b", data[::-1]):
         found = (31 * found + byte) & _32
@@ -130,6 +140,7 @@ def _list(values: Sequence[Any], items: Schema | None) -> int:
 def _map(values: Mapping[Any, Any], schema: Schema) -> int:
     assert schema.keys is not None
     assert schema.values is not None
+    # Map.hashCode does not depend on the order of entries.
     return sum(
         _hash(key, schema.keys) ^ (0 if value is None else _hash(value, schema.values))
         for key, value in values.items()
@@ -137,14 +148,14 @@ def _map(values: Mapping[Any, Any], schema: Schema) -> int:
 
 
 class _Murmur3State:
-    """The state of MurmurHash3 over 64-bit words."""
+    """Hold the state of MurmurHash3 over 64-bit words."""
 
     def __init__(self) -> None:
         self.h1, self.h2 = 0x9368E53C2F6AF274 ^ SEED, 0x586DCD208F7CD3FD ^ SEED
         self.c1, self.c2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
 
     def mix(self, k1: int, k2: int) -> None:
-        """Take in 16 bytes."""
+        """Mix 16 bytes into the state."""
         k1 = _turned(k1 * self.c1 & _64, 23) * self.c2 & _64
         self.h1 = ((self.h1 ^ k1) + self.h2) & _64
         self.h2 = _turned(self.h2, 41)
@@ -157,7 +168,7 @@ class _Murmur3State:
 
 
 def _murmur(data: bytes) -> int:
-    """Return the first 64 bits. The bytes of the tail count as signed, as Debezium has it."""
+    """Return the first 64 bits of the hash."""
     state, whole = _Murmur3State(), len(data) // 16 * 16
     for at in range(0, whole, 16):
         state.mix(
@@ -175,6 +186,7 @@ def _murmur(data: bytes) -> int:
 
 
 def _tail(data: bytes) -> int:
+    # Debezium extends the sign of each byte, unlike the reference.
     found = 0
     for at, (byte,) in enumerate(struct.iter_unpack("b", data)):
         found ^= (byte << (8 * at)) & _64

@@ -1,7 +1,8 @@
 """Connect schemas and values of JSON documents, as Debezium infers them.
 
-Every schema is optional. An object is a struct named by its path; what is null has no field, or is
-optional bytes; of an array's objects the fields are joined. A shape of documents has one schema object.
+Every schema is optional. An object is a struct with its path as name. A null member has no field, or
+one of optional bytes. The objects in an array share one struct with the fields of all. Documents of the
+same shape share one schema object.
 """
 
 import json
@@ -13,8 +14,8 @@ from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 
 __all__ = ["JsonPayload", "NotExpanded"]
 
+# Most schemas in the cache: documents with random member names would otherwise fill the memory.
 SHAPES_KEPT = 10_000
-"""So many shapes of documents are known at a time."""
 
 _INT32, _INT64 = range(-(2**31), 2**31), range(-(2**63), 2**63)
 _SCALARS = {
@@ -29,33 +30,42 @@ _SCALARS = {
     )
 }
 
+# A scalar's kind, ("array", shape) or ("struct", path, ((name, shape), …), optional). Unlike a schema,
+# it is cheap to build and to look up for every document.
 Shape = ConnectKind | tuple[Any, ...]
-"""A scalar's kind, ("array", shape) or ("struct", path, ((name, shape), …), optional)."""
 
 
 class NotExpanded(ValueError):
-    """A document that has no schema; the text says why, without its values."""
+    """Report that a document has no schema.
+
+    The text has the reason but never a value of the document.
+    """
 
 
 class JsonPayload:
-    """Expands JSON documents. ``nulls``: fields that are null become optional bytes; otherwise they are
-    left out. ``field_name`` adjusts the names of fields."""
+    """Expand JSON documents to structs.
+
+    ``nulls`` makes null members optional bytes; otherwise they are left out. ``field_name`` adjusts the
+    names of fields.
+    """
 
     def __init__(
         self, *, nulls: bool, field_name: Callable[[str], str] = lambda name: name
     ) -> None:
         self._nulls, self._field_name = nulls, field_name
+        # Python also reads NaN and Infinity, which are not JSON.
         self._decoder = json.JSONDecoder(parse_constant=_no_constant)
         self._schemas: dict[Shape, Schema] = {}
 
     def expanded(self, text: str, name: str | None) -> tuple[Schema, dict[str, Any]]:
-        """Return schema and value of the object ``text``; ``name`` is the schema's.
+        """Return schema and value of a JSON object.
 
-        Raises: NotExpanded.
+        ``name`` is the name of the schema. Raises: NotExpanded.
         """
         if not text.startswith(("{", "[")):
             raise NotExpanded("it is neither an object nor an array")
         try:
+            # Text after the first document is ignored.
             document, _ = self._decoder.raw_decode(text)
         except (ValueError, RecursionError) as cause:
             raise NotExpanded("it is not JSON") from cause
@@ -70,7 +80,7 @@ class JsonPayload:
         return schema, value
 
     def _shape(self, key: str | None, node: Any) -> Shape | None:
-        """Return the shape of ``node``, None where it has none."""
+        """Return the shape of ``node``, None for a member to leave out."""
         if isinstance(node, dict):
             fields: dict[str, Shape] = {}
             for given, member in node.items():
@@ -78,6 +88,7 @@ class JsonPayload:
                 path = f"{key}.{field}" if key and key.strip() else field
                 shape = self._shape(path, member)
                 if shape is not None:
+                    # Two names may become equal when they are adjusted; the first one wins.
                     fields.setdefault(field, shape)
             return "struct", key, tuple(fields.items()), True
         if isinstance(node, list):
@@ -88,6 +99,7 @@ class JsonPayload:
 
     def _element(self, key: str | None, nodes: list[Any]) -> Shape:
         some = [node for node in nodes if node is not None]
+        # The items of an array share one schema.
         if len({_type(node) for node in some}) > 1:
             raise NotExpanded("an array has elements of several types")
         if some and isinstance(some[0], dict):
@@ -99,18 +111,19 @@ class JsonPayload:
 
     @staticmethod
     def _joined(shapes: list[Any]) -> Shape:
-        """Return the struct with the fields of all; one that was only null gives way. Debezium makes it
-        required where elements differ."""
+        """Return the struct with the fields of all elements."""
         if len(set(shapes)) == 1:
             shape: Shape = shapes[0]
             return shape
         fields: dict[str, Shape] = {}
         for _, _, members, _ in shapes:
             for name, shape in members:
+                # Optional bytes is the shape of null; a later element may show the real type.
                 if name not in fields or (
                     fields[name] is ConnectKind.BYTES and shape is not ConnectKind.BYTES
                 ):
                     fields[name] = shape
+        # Debezium makes the struct required if its elements differ.
         return "struct", shapes[0][1], tuple(fields.items()), False
 
     def _schema(self, shape: Shape) -> Schema:
@@ -150,7 +163,10 @@ def _scalar(node: str | float) -> ConnectKind:
 
 
 def _value(node: Any, schema: Schema) -> Any:
-    """Return ``node`` as a value of ``schema``. Raises: NotExpanded where it is none."""
+    """Convert ``node`` to a value of ``schema``.
+
+    Raises: NotExpanded if the types differ.
+    """
     if node is None:
         if not schema.optional:
             raise NotExpanded("an array has null among objects that differ")

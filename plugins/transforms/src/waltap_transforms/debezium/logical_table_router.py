@@ -1,4 +1,7 @@
-"""ByLogicalTableRouter: records of several tables to one topic, with the table in their keys."""
+"""ByLogicalTableRouter: route several tables to one topic.
+
+The keys of the records get a field that names their table.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -16,12 +19,13 @@ from waltap_transforms.debezium.structure import defaults_of, filled, is_envelop
 
 __all__ = ["ByLogicalTableRouter", "ByLogicalTableRouterProperties"]
 
+# Tables that come and go must not make the caches grow without end.
 TOPICS_KEPT = 10_000
 _TABLE = Schema(kind=ConnectKind.STRING)
 
 
 class ByLogicalTableRouterProperties(Properties):
-    """Which topics become one, and what tells their tables apart in keys."""
+    """Topics to merge, and the field of keys that names the table."""
 
     routes = True
 
@@ -76,6 +80,7 @@ class ByLogicalTableRouterProperties(Properties):
     def _readable(self) -> "ByLogicalTableRouterProperties":
         java_replacement(self.replacement, java_pattern(self.regex, ignore_case=False))
         if self.key_regex is not None and self.key_regex.strip():
+            # Without a replacement, all tables would get the same empty name in their keys.
             if not (self.key_replacement or "").strip():
                 raise ValueError("key.field.replacement is missing beside key.field.regex")
             pattern = java_pattern(self.key_regex, ignore_case=False)
@@ -84,7 +89,7 @@ class ByLogicalTableRouterProperties(Properties):
 
 
 class ByLogicalTableRouter:
-    """Takes a batch's records, in order, and gives those that they become."""
+    """Give records of several tables one topic."""
 
     def __init__(self, properties: ByLogicalTableRouterProperties) -> None:
         self._unique, self._field = properties.unique, properties.key_field
@@ -97,20 +102,23 @@ class ByLogicalTableRouter:
         self._values: dict[tuple[int, str], tuple[Schema, _RoutedValues]] = {}
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return what ``records`` become. Raises: RecordUnfit."""
+        """Return a batch's records with their new topics, in order.
+
+        Raises: RecordUnfit.
+        """
         return [self._routed(record) for record in records]
 
     def _routed(self, record: ConnectRecord) -> ConnectRecord:
         topic = self._topic.of(record.topic)
-        if (
-            not topic
-        ):  # none that it concerns, or one without a name: Debezium leaves both where they are
+        # The pattern does not match, or the new name is empty: Debezium keeps the topic in both cases.
+        if not topic:
             return record
         key_schema, key = None, None
         if record.key is not None:
             if record.key_schema is None or record.key_schema.kind is not ConnectKind.STRUCT:
                 raise RecordUnfit("a key is no struct")
             key_schema, key = self._key_schema(record.key_schema, topic), record.key
+            # Rows of two tables may have equal keys, which compaction of the topic would mix up.
             if self._unique:
                 table = record.topic if self._table is None else self._table.of(record.topic)
                 key = {**key, self._field: record.topic if table is None else table}
@@ -132,7 +140,9 @@ class ByLogicalTableRouter:
             fields = schema.fields
             if self._unique:
                 fields += (Field(self._field, _TABLE),)
+            # Schemas are named after the topic, as those of Debezium's own records.
             made = _renamed(schema, self._adjusted(f"{topic}.Key"), fields)
+            # The schema is kept alive with its result, so that its id is not used again.
             entry = self._keys[place] = schema, made
         return entry[1]
 
@@ -150,6 +160,7 @@ class ByLogicalTableRouter:
         if row is None:
             raise RecordUnfit(f"{schema.name} has no field before")
         row = _renamed(row, self._adjusted(f"{topic}.Value"), row.fields)
+        # Both sides share one schema object, so encoders build it once.
         fields = tuple(
             Field(field.name, row) if field.name in ("before", "after") else field
             for field in schema.fields
@@ -159,9 +170,10 @@ class ByLogicalTableRouter:
 
 
 class _RoutedValues(msgspec.Struct, frozen=True):
-    """Events under another name. Debezium reads the envelope's own fields with their defaults."""
+    """Write events with a renamed schema."""
 
     schema: Schema
+    # Debezium reads the envelope's own fields by Struct.get, so null becomes their default.
     defaults: tuple[tuple[str, object], ...]
 
     def write(self, event: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -169,7 +181,7 @@ class _RoutedValues(msgspec.Struct, frozen=True):
 
 
 class _TopicReplacement:
-    """What names of topics become; answers are kept."""
+    """Rename topics by a pattern, and cache the new names."""
 
     def __init__(self, regex: str, replacement: str) -> None:
         self._pattern = java_pattern(regex, ignore_case=False)
@@ -177,17 +189,21 @@ class _TopicReplacement:
         self._known: dict[str, str | None] = {}
 
     def of(self, topic: str) -> str | None:
-        """Return what ``topic`` becomes, None where it does not match."""
+        """Return the new name, None if ``topic`` does not match."""
         if topic not in self._known:
             if len(self._known) >= TOPICS_KEPT:
                 self._known.clear()
             matches = self._pattern.fullmatch(topic) is not None
+            # Java tests the whole name but then replaces the first match, which may be shorter.
             found = self._pattern.sub(self._template, topic, count=1) if matches else None
             self._known[topic] = found
         return self._known[topic]
 
 
 def _renamed(schema: Schema, name: str, fields: tuple[Field, ...]) -> Schema:
-    """Return ``schema`` with another name and other fields, and without a default."""
+    """Return ``schema`` with another name and other fields.
+
+    It has no default, which would have the old fields.
+    """
     without_repeats(name, fields)
     return msgspec.structs.replace(schema, name=name, fields=fields, default=None)

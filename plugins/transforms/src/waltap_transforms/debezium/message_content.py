@@ -1,4 +1,7 @@
-"""DecodeLogicalDecodingMessageContent: the JSON in a logical message as the row of a change event."""
+"""DecodeLogicalDecodingMessageContent: expand the JSON in logical messages.
+
+The message becomes a change event with the JSON object as its row.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,11 +18,12 @@ from waltap_transforms.debezium.structure import defaults_of, filled
 __all__ = ["DecodeMessageContent", "DecodeMessageContentProperties"]
 
 MESSAGE = "message"
+# Most schemas in the cache: every shape of JSON makes one.
 SCHEMAS_KEPT = 10_000
 
 
 class DecodeMessageContentProperties(Properties):
-    """What the row has."""
+    """Content of the row."""
 
     nulls: bool = declare(
         "fields.null.include",
@@ -29,7 +33,7 @@ class DecodeMessageContentProperties(Properties):
 
 
 class DecodeMessageContent:
-    """Takes a batch's records, in order, and gives logical messages as creates, for EventRouter."""
+    """Convert logical messages to creates, for EventRouter."""
 
     def __init__(self, properties: DecodeMessageContentProperties, connector: str) -> None:
         self._payloads = JsonPayload(nulls=properties.nulls)
@@ -37,7 +41,10 @@ class DecodeMessageContent:
         self._schemas: dict[tuple[int, int], tuple[Schema, Schema, Schema]] = {}
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return what ``records`` become. Raises: RecordUnfit."""
+        """Return a batch's records with expanded messages, in order.
+
+        Raises: RecordUnfit.
+        """
         return [self._decoded(record) for record in records]
 
     def _decoded(self, record: ConnectRecord) -> ConnectRecord:
@@ -46,6 +53,7 @@ class DecodeMessageContent:
             return record
         row_schema, row = self._row(schema, record.value)
         made = self._event_schema(schema, row_schema)
+        # Debezium copies the other fields by Struct.get, so null becomes their default.
         value = filled(record.value, defaults_of(made))
         value.pop(MESSAGE, None)
         value |= {"op": "c", "after": row}
@@ -60,6 +68,7 @@ class DecodeMessageContent:
             if message.name == MESSAGE
             for field in message.schema.fields
         }
+        # In the other modes the content is base64 or hexadecimal text, not JSON.
         if kinds.get("content") is not ConnectKind.BYTES:
             raise RecordUnfit(
                 "the content of logical messages is text; binary.handling.mode must be bytes"
@@ -83,9 +92,10 @@ class DecodeMessageContent:
             fields = tuple(field for field in schema.fields if field.name != MESSAGE)
             made = Schema(
                 kind=ConnectKind.STRUCT,
-                name=f"{schema.name}.Envelope",  # EventRouter takes it for a change then
+                # EventRouter recognises change events by this suffix.
+                name=f"{schema.name}.Envelope",
                 fields=(*fields, Field("after", row)),
             )
-            # what its place is made of is kept with it, so that the ids stay theirs
+            # The key of the cache has ids: keeping the objects alive prevents that an id is used again.
             entry = self._schemas[place] = schema, row, made
         return entry[2]

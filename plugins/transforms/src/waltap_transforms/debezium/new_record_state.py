@@ -1,4 +1,4 @@
-"""ExtractNewRecordState: rows in the place of change events."""
+"""ExtractNewRecordState: replace change events by their rows."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -26,8 +26,10 @@ __all__ = ["ExtractNewRecordState", "ExtractNewRecordStateProperties"]
 DELETED = "__deleted"
 _DELETED_FIELD = Field(DELETED, Schema(kind=ConnectKind.STRING, optional=True))
 _TEXT = Schema(kind=ConnectKind.STRING)
+# Most combinations of a schema and the names in a header that the cache has.
 DROPS_KEPT = 1000
 Mode = Literal["drop", "tombstone", "rewrite", "rewrite-with-tombstone", "delete-to-tombstone"]
+# delete.handling.mode and drop.tombstones of Debezium 1 and 2 → the mode that replaces both.
 OLDER_MODES: dict[tuple[str, bool], Mode] = {
     ("drop", True): "drop",
     ("drop", False): "tombstone",
@@ -36,11 +38,10 @@ OLDER_MODES: dict[tuple[str, bool], Mode] = {
     ("none", True): "tombstone",
     ("none", False): "tombstone",
 }
-"""delete.handling.mode and drop.tombstones of Debezium 1 and 2 → the mode that is both."""
 
 
 class ExtractNewRecordStateProperties(Properties):
-    """What becomes of deletes, and what rows get besides their columns."""
+    """Handling of deletes, and additions to rows."""
 
     mode: Mode = declare(
         "delete.tombstone.handling.mode",
@@ -120,12 +121,14 @@ class ExtractNewRecordStateProperties(Properties):
 
     @model_validator(mode="after")
     def _of_older_names(self) -> "ExtractNewRecordStateProperties":
-        """Give what Debezium 1 and 2 were told its present form."""
+        """Translate the properties of Debezium 1 and 2."""
         older = {self.old_tombstones, self.old_deletes} != {None}
+        # The present property wins over the older ones.
         if older and "mode" not in self.model_fields_set:
             drops = self.old_tombstones is not False
             mode = OLDER_MODES[self.old_deletes or "drop", drops]
             object.__setattr__(self, "mode", mode)
+        # The older property names the fields without their struct.
         sources = tuple(f"source.{each}:{each}" for each in self.old_source_fields)
         object.__setattr__(self, "fields", (*self.fields, *sources))
         if self.old_operation and "op" not in self.headers:
@@ -140,7 +143,7 @@ class ExtractNewRecordStateProperties(Properties):
 
 
 class ExtractNewRecordState:
-    """Takes a batch's records, in order, and gives those that they become."""
+    """Replace change events by rows."""
 
     def __init__(self, properties: ExtractNewRecordStateProperties) -> None:
         mode = properties.mode
@@ -149,9 +152,11 @@ class ExtractNewRecordState:
         self._fields = event_fields(properties.fields_prefix, properties.fields)
         self._headers = event_fields(properties.headers_prefix, properties.headers)
         self._fills = properties.null_to_default and self._rewrites
+        # A tombstone has no event to read; of the added headers only `op` is known.
         self._on_tombstones: tuple[ConnectHeader, ...] = tuple(
             (each.name, _TEXT, "d") for each in self._headers if each.field == "op"
         )
+        # Encoders find a schema by its object, so one source schema must always give the same object.
         self._plans = SchemaMemory(self._plan)
         self._drop = None
         header = properties.drop_fields_header
@@ -163,10 +168,14 @@ class ExtractNewRecordState:
             )
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return what ``records`` become. Raises: RecordUnfit."""
+        """Return the rows of a batch, in order.
+
+        Raises: RecordUnfit.
+        """
         out = []
         for record in records:
             if record.value is None:
+                # Every other mode drops tombstones: a delete may become one itself.
                 if self._mode == "rewrite-with-tombstone":
                     out.append(_headed(record, self._on_tombstones))
             elif not is_envelope(record):
@@ -194,9 +203,8 @@ class ExtractNewRecordState:
         else:
             schema, value = side.schema, side.write(row, event, "true" if deleted else "false")
         topic = record.topic
-        if (
-            self._route
-        ):  # Debezium reads a deleted row's as it came, and others' as they are written
+        # Debezium reads the column from a deleted row as it came, and from other rows as written.
+        if self._route:
             route = member(side.row, self._route, "route.by.field", ConnectKind.STRING)
             found = route.raw(row if deleted else value) or ""
             topic = found if found.strip() else topic
@@ -239,12 +247,17 @@ class ExtractNewRecordState:
 
 
 class _UnwrappedRows(msgspec.Struct, frozen=True):
-    """What rows of one schema become."""
+    """Describe the written rows of one schema."""
 
+    # Schema of the row in the event.
     row: Schema
+    # Schema of the row that is written.
     schema: Schema
+    # Members of the event that become fields.
     added: tuple[EventField, ...]
+    # (column, default) of the columns whose null is replaced.
     defaults: tuple[tuple[str, object], ...]
+    # Whether rows have the field `__deleted`.
     marks: bool
 
     def write(
@@ -259,15 +272,16 @@ class _UnwrappedRows(msgspec.Struct, frozen=True):
 
 
 class _UnwrapPlan(msgspec.Struct, frozen=True):
-    """What events of one schema become."""
+    """Describe the rows and headers of events of one schema."""
 
     before: _UnwrappedRows
     after: _UnwrappedRows
+    # Members of the event that become headers, with their schemas.
     headers: tuple[tuple[EventField, Schema], ...]
 
 
 class _DropByHeader:
-    """Leaves out the fields that a header names."""
+    """Remove the fields that a header lists."""
 
     def __init__(self, header: str, *, from_key: bool, only_optional: bool) -> None:
         self._header, self._from_key, self._only_optional = header, from_key, only_optional
@@ -298,6 +312,7 @@ class _DropByHeader:
         if entry is None:
             if len(self._known) >= DROPS_KEPT:
                 self._known.clear()
+            # The schema is kept alive with its result, so that its id is not used again.
             entry = self._known[place] = schema, self._less(schema, names)
         less = entry[1]
         if less is None:
@@ -313,6 +328,7 @@ class _DropByHeader:
             for field in schema.fields
             if field.name in names and (field.schema.optional or not self._only_optional)
         }
+        # Otherwise the struct is copied even if no field is dropped, which gives nulls their defaults.
         if not dropped and self._only_optional:
             return None
         left = [field for field in schema.fields if field.name not in dropped]
@@ -321,9 +337,13 @@ class _DropByHeader:
 
 
 class _ReducedStruct(msgspec.Struct, frozen=True):
-    """A struct with less fields, in which nulls became defaults, as Connect's ReplaceField has it."""
+    """Describe a struct with fewer fields.
+
+    Its nulls become defaults, as in Connect's ReplaceField.
+    """
 
     schema: Schema
+    # The fields that stay, in order.
     names: tuple[str, ...]
     defaults: tuple[tuple[str, object], ...]
 

@@ -1,4 +1,4 @@
-"""PartitionRouting: the partition by fields of the event."""
+"""PartitionRouting: choose the partition by fields of the event."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -16,11 +16,12 @@ from waltap_transforms.debezium.structure import field_of, is_envelope
 
 __all__ = ["PartitionRouting", "PartitionRoutingProperties"]
 
+# Integer.MAX_VALUE: the mask that makes a Java hash non-negative.
 LARGEST = 0x7FFFFFFF
 
 
 class PartitionRoutingProperties(Properties):
-    """What the partition depends on."""
+    """Fields that decide about the partition."""
 
     fields: CommaList = declare(
         "partition.payload.fields",
@@ -49,30 +50,37 @@ Read = Callable[[Mapping[str, Any]], tuple[Any, Schema] | None]
 
 
 class PartitionRouting:
-    """Takes a batch's records, in order, and gives them with their partitions."""
+    """Set the partition of records."""
 
     def __init__(self, properties: PartitionRoutingProperties) -> None:
         self._paths = [tuple(path.split(".")) for path in properties.fields]
         self._partitions = properties.partitions
         self._hash = murmur_hash if properties.function == "murmur" else java_hash
+        # `change` means the new row, except in a delete, which has only the old one.
         self._rows = SchemaMemory(lambda schema: self._reads(schema, "after"))
         self._old = SchemaMemory(lambda schema: self._reads(schema, "before"))
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return what ``records`` become. Raises: RecordUnfit."""
+        """Return a batch's records with their partitions, in order.
+
+        Raises: RecordUnfit.
+        """
         return [self._placed(record) for record in records]
 
     def _placed(self, record: ConnectRecord) -> ConnectRecord:
         event = record.value
+        # Truncates and logical messages have no row to choose a partition by.
         if event is None or not is_envelope(record) or event.get("op") in ("t", "m"):
             return record
         assert record.value_schema is not None
         reads = self._old if event.get("op") == "d" else self._rows
         found = [read(event) for read in reads.of(record.value_schema)]
         hashes = [self._hash(*each) for each in found if each is not None]
+        # A record without any of the fields keeps its partition.
         if not hashes:
             return record
         total = sum(hashes) & LARGEST
+        # Debezium replaces Integer.MAX_VALUE by 0.
         total = 0 if total == LARGEST else total
         return msgspec.structs.replace(record, partition=total % self._partitions)
 
@@ -86,7 +94,10 @@ class PartitionRouting:
 
 
 def _reader(schema: Schema, path: tuple[str, ...]) -> Read | None:
-    """Return what reads the field at ``path`` with its schema, None where there is no such field."""
+    """Return the function that reads the field at ``path``.
+
+    None means that there is no such field.
+    """
     inside = schema
     for name in path[:-1]:
         field = field_of(inside, name)
@@ -105,6 +116,7 @@ def _reader(schema: Schema, path: tuple[str, ...]) -> Read | None:
             if struct is None:
                 raise RecordUnfit(f"{name} is null: there is no {'.'.join(path)}")
         value = struct.get(path[-1])
+        # Debezium reads the field by Struct.get, which gives the default for null.
         value = found.default if value is None else value
         return None if value is None else (value, found)
 

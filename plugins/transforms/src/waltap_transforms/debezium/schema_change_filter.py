@@ -1,4 +1,4 @@
-"""SchemaChangeEventFilter: leaves schema change events out, by what was changed."""
+"""SchemaChangeEventFilter: drop schema change events by type."""
 
 from pydantic import field_validator
 
@@ -8,11 +8,12 @@ from waltap.format.connect_record import ConnectRecord
 __all__ = ["SchemaChangeFilter", "SchemaChangeFilterProperties"]
 
 TYPES = ("CREATE", "ALTER", "DROP", "TRUNCATE", "DATABASE")
+# Suffixes of the schema names of Debezium's schema change events.
 ENDINGS = (".SchemaChangeValue", ".SchemaChangeKey")
 
 
 class SchemaChangeFilterProperties(Properties):
-    """What is left out."""
+    """Types of schema changes to drop."""
 
     excluded: CommaList = declare(
         "schema.change.event.exclude.list",
@@ -31,13 +32,13 @@ class SchemaChangeFilterProperties(Properties):
 
 
 class SchemaChangeFilter:
-    """Takes a batch's records, in order, and gives those that stay."""
+    """Drop schema change events of some types."""
 
     def __init__(self, properties: SchemaChangeFilterProperties) -> None:
         self._excluded = frozenset(properties.excluded)
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return the records that stay."""
+        """Return the records that stay, in order."""
         return [record for record in records if self._stays(record)]
 
     def _stays(self, record: ConnectRecord) -> bool:
@@ -47,5 +48,6 @@ class SchemaChangeFilter:
         changes = record.value.get("tableChanges")
         if changes is None:
             return False
+        # An event without table changes is one about the database.
         kind = changes[0].get("type") if changes else "DATABASE"
         return kind not in self._excluded

@@ -1,4 +1,4 @@
-"""Filter and ContentBasedRouter: an expression decides which records stay, or to which topic they go."""
+"""Filter and ContentBasedRouter: drop or route records by an expression."""
 
 from typing import Any, Literal, Self
 
@@ -20,7 +20,7 @@ __all__ = [
 
 
 class ExpressionProperties(Properties):
-    """Which records an expression is asked about, and in which language it is written."""
+    """Language of an expression, and the records for it."""
 
     topics: str | None = declare(
         "topic.regex",
@@ -54,6 +54,7 @@ class ExpressionProperties(Properties):
     @classmethod
     def _known(cls, value: str) -> str:
         language = value.strip().lower()
+        # Profiles of Debezium have jsr223.groovy here, so the message shows the way to CEL.
         if language in ("cel", "python"):
             return language
         raise ValueError(
@@ -63,12 +64,15 @@ class ExpressionProperties(Properties):
         )
 
     def expression(self, text: str) -> Expression:
-        """Return what ``text`` says in this language. Raises: ValueError."""
+        """Compile ``text`` in this language.
+
+        Raises: ValueError.
+        """
         return python_function(text) if self.language == "python" else cel_expression(text)
 
 
 class RecordFilterProperties(ExpressionProperties):
-    """Which records stay."""
+    """Condition for the records that stay."""
 
     condition: str = declare(
         "condition",
@@ -78,12 +82,13 @@ class RecordFilterProperties(ExpressionProperties):
 
     @model_validator(mode="after")
     def _readable(self) -> Self:
+        # A bad expression fails when the profile is read, not at the first record.
         self.expression(self.condition)
         return self
 
 
 class ContentBasedRouterProperties(ExpressionProperties):
-    """Where records go."""
+    """Expression for the topic of records."""
 
     routes = True
 
@@ -95,12 +100,13 @@ class ContentBasedRouterProperties(ExpressionProperties):
 
     @model_validator(mode="after")
     def _readable(self) -> Self:
+        # A bad expression fails when the profile is read, not at the first record.
         self.expression(self.topic_expression)
         return self
 
 
 class _ScriptScope:
-    """Tells what is done with a record: ask the expression, keep it, or drop it."""
+    """Decide whether to evaluate, keep or drop a record."""
 
     def __init__(self, properties: ExpressionProperties) -> None:
         self._nulls = properties.nulls
@@ -115,14 +121,17 @@ class _ScriptScope:
 
 
 class RecordFilter:
-    """Takes a batch's records, in order, and gives those that stay."""
+    """Drop the records for which a condition is false."""
 
     def __init__(self, properties: RecordFilterProperties) -> None:
         self._concerned = _ScriptScope(properties)
         self._condition = properties.expression(properties.condition)
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return the records that stay. Raises: RecordUnfit."""
+        """Return the records that stay, in order.
+
+        Raises: RecordUnfit.
+        """
         return [record for record in records if self._stays(record)]
 
     def _stays(self, record: ConnectRecord) -> bool:
@@ -130,20 +139,24 @@ class RecordFilter:
         if action != "evaluate":
             return action == "keep"
         found = self._condition(record)
+        # A text or number that counts as true would hide a mistake in the condition.
         if not isinstance(found, bool):
             raise RecordUnfit(f"the condition is {_kind(found)}, not true or false")
         return found
 
 
 class ContentBasedRouter:
-    """Takes a batch's records, in order, and gives them with their topics."""
+    """Set the topics of records by an expression."""
 
     def __init__(self, properties: ContentBasedRouterProperties) -> None:
         self._concerned = _ScriptScope(properties)
         self._topic = properties.expression(properties.topic_expression)
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return what ``records`` become. Raises: RecordUnfit."""
+        """Return a batch's records with their topics, in order.
+
+        Raises: RecordUnfit.
+        """
         out = []
         for record in records:
             action = self._concerned(record)

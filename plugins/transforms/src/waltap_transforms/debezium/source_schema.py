@@ -1,4 +1,4 @@
-"""ExtractSchemaToNewRecord: the columns of the table in every event."""
+"""ExtractSchemaToNewRecord: add the table's columns to every event."""
 
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from waltap_transforms.debezium.structure import is_envelope, member, without_re
 
 __all__ = ["ExtractSchema", "ExtractSchemaProperties"]
 
+# Prefix of the schema parameters that `column.propagate.source.type` writes.
 PARAMETER = "__debezium.source.column."
 _TEXT, _OPTIONAL_TEXT = (
     Schema(kind=ConnectKind.STRING),
@@ -23,7 +24,7 @@ _OPTIONAL_INT = Schema(kind=ConnectKind.INT32, optional=True)
 
 
 class ExtractSchemaProperties(Properties):
-    """How the schema is named."""
+    """Names of schemas."""
 
     names: Literal["none", "avro", "avro_unicode"] = declare(
         "schema.name.adjustment.mode",
@@ -34,7 +35,7 @@ class ExtractSchemaProperties(Properties):
 
 
 class ExtractSchema:
-    """Takes a batch's records, in order, and gives them with the field ``sourceSchema``."""
+    """Add the field ``sourceSchema`` to change events."""
 
     def __init__(self, properties: ExtractSchemaProperties) -> None:
         name = schema_namer(properties.names)
@@ -52,6 +53,7 @@ class ExtractSchema:
         )
         table = Schema(
             kind=ConnectKind.STRUCT,
+            # Debezium does not adjust this name, unlike the other two.
             name="io.debezium.connector.source.schema.Table",
             version=1,
             fields=(Field("columns", Schema(kind=ConnectKind.ARRAY, items=column)),),
@@ -62,16 +64,21 @@ class ExtractSchema:
             version=1,
             fields=(Field("id", _TEXT), Field("table", table)),
         )
+        # Encoders find a schema by its object, so one source schema must always give the same object.
         self._known = SchemaMemory(self._made)
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return what ``records`` become. Raises: RecordUnfit."""
+        """Return a batch's records with ``sourceSchema``, in order.
+
+        Raises: RecordUnfit.
+        """
         return [self._described(record) for record in records]
 
     def _described(self, record: ConnectRecord) -> ConnectRecord:
         event = record.value
         if event is None or not is_envelope(record):
             return record
+        # Truncates and logical messages have no row.
         if event.get("after") is None and event.get("before") is None:
             return record
         assert record.value_schema is not None

@@ -1,4 +1,4 @@
-"""How transforms of Debezium's are named here, and told of."""
+"""Names and specs of Debezium's transforms."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,8 +23,11 @@ def debezium_spec(
     older: tuple[str, ...] = (),
     ends_events: bool = False,
 ) -> RecordTransformSpec:
-    """Return the spec of the class ``java`` (``outbox.EventRouter``): it goes by ``name``, by the name of
-    the class, and by its full name; ``older`` are classes that it was before."""
+    """Return the spec of the class ``java``, such as ``outbox.EventRouter``.
+
+    A profile may use ``name``, the name of the class with or without its package, or the full name of an
+    ``older`` class.
+    """
     return RecordTransformSpec(
         name=name,
         aliases=(

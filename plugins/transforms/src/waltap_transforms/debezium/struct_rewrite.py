@@ -1,4 +1,7 @@
-"""Values rewritten wherever they are in a struct, by functions that are made once per schema."""
+"""Rewriting of values at any depth of a struct.
+
+The functions that do it are built once for each schema.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,15 +15,14 @@ from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 __all__ = ["Change", "StructRewrite"]
 
 Convert = Callable[[Any], Any]
+# Returns the new schema of values and the function that converts them; None for no change.
 Change = Callable[[Schema], tuple[Schema, Convert] | None]
-"""What becomes of values of a schema: another schema (or the same) and a function; None: nothing."""
 
 
 class StructRewrite:
-    """Rewrites values of records that are structs. As Debezium's transforms read every field by
-    ``Struct.get``, null becomes the field's default where there is one.
+    """Rewrite the values of records that are structs.
 
-    ``inside``: elements of arrays and maps are rewritten, too.
+    ``inside`` also rewrites the elements of arrays and maps.
     """
 
     def __init__(self, change: Change, *, inside: bool) -> None:
@@ -28,7 +30,7 @@ class StructRewrite:
         self._known = SchemaMemory(self._made)
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        """Return ``record`` with its value rewritten; its value schema is a struct's."""
+        """Return ``record`` with its struct rewritten."""
         assert record.value_schema is not None
         schema, convert = self._known.of(record.value_schema)
         if convert is None:
@@ -51,6 +53,7 @@ class StructRewrite:
         parts = [
             (field.name, field.schema.default, convert)
             for field, _, convert in made
+            # Debezium reads every field by Struct.get, so null becomes the default of its field.
             if convert is not None or field.schema.default is not None
         ]
         if not parts and not changes:
@@ -59,6 +62,7 @@ class StructRewrite:
             fields = tuple(
                 field if of is field.schema else Field(field.name, of) for field, of, _ in made
             )
+            # A default of the struct would have the old types.
             schema = msgspec.structs.replace(schema, fields=fields, default=None)
 
         def converted(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,7 +76,7 @@ class StructRewrite:
         return schema, converted
 
     def _collection(self, schema: Schema) -> tuple[Schema, Convert | None]:
-        """Return what rewrites elements; their schemas stay."""
+        """Return the function that rewrites the elements of ``schema``."""
         items = None if schema.items is None else self._known.of(schema.items)[1]
         keys = None if schema.keys is None else self._known.of(schema.keys)[1]
         values = None if schema.values is None else self._known.of(schema.values)[1]

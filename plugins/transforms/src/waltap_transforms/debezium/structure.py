@@ -1,7 +1,8 @@
-"""Structs and their schemas, as Kafka Connect's API treats them.
+"""Structs and their schemas, as in Kafka Connect's API.
 
-A struct is a dict, and what it lacks is null. ``Struct.get`` gives a field's default for null, and
-``getWithoutDefault`` does not: which of them a transform uses shows in its records, so both are here.
+A struct is a dict; a missing field is null. ``Struct.get`` returns the default of a field for null, and
+``getWithoutDefault`` returns null. Debezium's transforms use either, with different records as a result,
+so this module has both.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,24 +29,26 @@ ENVELOPE = ".Envelope"
 
 
 def is_envelope(record: ConnectRecord) -> bool:
-    """Tell whether the value is a change event, by the name of its schema, as Debezium tells."""
+    """Return whether the value is a change event."""
+    # Debezium decides by the name of the schema alone.
     schema = record.value_schema
     return schema is not None and schema.name is not None and schema.name.endswith(ENVELOPE)
 
 
 def field_of(schema: Schema, name: str) -> Field | None:
-    """Return the field ``name`` of a struct's schema."""
+    """Return the field ``name`` of a struct schema, None if missing."""
     return next((field for field in schema.fields if field.name == name), None)
 
 
 def required_struct(schema: Schema, fields: Iterable[Field]) -> Schema:
-    """Return a struct schema with ``fields`` and the name, version, documentation and parameters of
-    ``schema``: required and without a default, as Connect's transforms copy schemas.
+    """Return a required struct schema with other fields.
 
-    Raises: RecordUnfit for two fields of one name.
+    It keeps name, version, documentation and parameters of ``schema``. Raises: RecordUnfit for two fields
+    with the same name.
     """
     chosen = tuple(fields)
     without_repeats(schema.name, chosen)
+    # Connect's transforms copy schemas without `optional` and `default`.
     return Schema(
         kind=ConnectKind.STRUCT,
         name=schema.name,
@@ -57,7 +60,10 @@ def required_struct(schema: Schema, fields: Iterable[Field]) -> Schema:
 
 
 def without_repeats(name: str | None, fields: Sequence[Field]) -> None:
-    """Raises: RecordUnfit where a struct ``name`` would have two fields of one name."""
+    """Check that no two fields of a struct have the same name.
+
+    ``name`` is the name of the struct. Raises: RecordUnfit.
+    """
     names = [field.name for field in fields]
     if len(set(names)) < len(names):
         twice = next(each for each in names if names.count(each) > 1)
@@ -65,7 +71,7 @@ def without_repeats(name: str | None, fields: Sequence[Field]) -> None:
 
 
 def defaults_of(schema: Schema) -> tuple[tuple[str, object], ...]:
-    """Return (field, default) of the fields that have one."""
+    """Return (field, default) of the fields with a default."""
     return tuple(
         (field.name, field.schema.default)
         for field in schema.fields
@@ -74,7 +80,10 @@ def defaults_of(schema: Schema) -> tuple[tuple[str, object], ...]:
 
 
 def filled(value: Mapping[str, Any], defaults: Iterable[tuple[str, object]]) -> dict[str, Any]:
-    """Return a copy of ``value`` with ``defaults`` (as `defaults_of` gives them) in the place of nulls."""
+    """Return a copy of ``value`` with defaults instead of nulls.
+
+    ``defaults`` is a result of `defaults_of`.
+    """
     copy = dict(value)
     for name, default in defaults:
         if copy.get(name) is None:
@@ -83,25 +92,32 @@ def filled(value: Mapping[str, Any], defaults: Iterable[tuple[str, object]]) -> 
 
 
 class StructMember(msgspec.Struct, frozen=True):
-    """A field of a struct: ``of`` reads it with its default for null, ``raw`` without."""
+    """Read one field of a struct, with or without its default."""
 
     name: str
     schema: Schema
 
     def of(self, struct: Mapping[str, Any]) -> Any:
-        """Return its value in ``struct``, the default for null, as ``Struct.get`` does."""
+        """Return the value in ``struct`` or the default for null.
+
+        This is ``Struct.get``.
+        """
         value = struct.get(self.name)
         return self.schema.default if value is None else value
 
     def raw(self, struct: Mapping[str, Any]) -> Any:
-        """Return its value in ``struct``, as ``Struct.getString`` and its like do."""
+        """Return the value in ``struct`` without the default.
+
+        This is ``Struct.getString`` and similar methods.
+        """
         return struct.get(self.name)
 
 
 def member(schema: Schema, name: str, what: str, kind: ConnectKind | None = None) -> StructMember:
-    """Return the field ``name`` of ``schema``; ``what`` is what it is looked for.
+    """Return the field ``name`` of ``schema``.
 
-    Raises: RecordUnfit where there is no such field, or one that is not ``kind``.
+    ``what`` is the property or purpose in messages. Raises: RecordUnfit if the field is missing or is not
+    of ``kind``.
     """
     field = field_of(schema, name)
     if field is None:

@@ -1,4 +1,4 @@
-"""TimezoneConverter: times of rows in another time zone."""
+"""TimezoneConverter: convert the times of rows to another time zone."""
 
 import re
 import time
@@ -19,16 +19,17 @@ __all__ = ["TimezoneConverter", "TimezoneConverterProperties"]
 
 PLANS_KEPT = 10_000
 RULES = re.compile(r'\[(source|topic|[".\w\s]+):([".\w\s]+(?::[".\w\s]+)?(?:,|]$))+')
+# Field of the source block → its units per second.
 EPOCHS = {"ts_ms": 1_000, "ts_us": 1_000_000, "ts_ns": 1_000_000_000}
-"""Fields of the source block, with their units per second."""
+# Type without a zone → its units per second.
 UNITS = {
     "io.debezium.time.Timestamp": 1_000,
     "io.debezium.time.MicroTimestamp": 1_000_000,
     "io.debezium.time.NanoTimestamp": 1_000_000_000,
     "org.apache.kafka.connect.data.Timestamp": 1_000,
 }
-"""Types without a zone, with their units per second."""
 ZONED_TIMESTAMP, ZONED_TIME = "io.debezium.time.ZonedTimestamp", "io.debezium.time.ZonedTime"
+# Without a date, a time has no offset in a zone with daylight saving; without a time, a date has none.
 UNTOUCHED = frozenset(
     {
         "io.debezium.time.Date",
@@ -44,7 +45,7 @@ Convert = Callable[[Any], Any]
 
 
 class TimezoneConverterProperties(Properties):
-    """Into which zone, and which fields."""
+    """Time zone, and the fields to convert."""
 
     zone: str = declare(
         "converted.timezone",
@@ -80,7 +81,7 @@ class TimezoneConverterProperties(Properties):
 
 
 class TimezoneConverter:
-    """Takes a batch's records, in order, and gives them with their times converted."""
+    """Convert times in change events to another zone."""
 
     def __init__(
         self, properties: TimezoneConverterProperties, context: RecordTransformContext
@@ -92,7 +93,10 @@ class TimezoneConverter:
         self._told: set[str] = set()
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return what ``records`` become. Raises: RecordUnfit."""
+        """Return a batch's records with converted times, in order.
+
+        Raises: RecordUnfit.
+        """
         return [self._converted(record) for record in records]
 
     def _converted(self, record: ConnectRecord) -> ConnectRecord:
@@ -100,11 +104,13 @@ class TimezoneConverter:
         if event is None or schema is None or not is_envelope(record):
             return record
         table = (event.get("source") or {}).get("table")
+        # Rules name topics and tables, so one schema may have several plans.
         place = id(schema), record.topic, table
         entry = self._known.get(place)
         if entry is None:
             if len(self._known) >= PLANS_KEPT:
                 self._known.clear()
+            # The schema is kept alive with its plan, so that its id is not used again.
             entry = self._known[place] = schema, self._plan(schema, record.topic, table)
         changed = {}
         for side, parts in entry[1]:
@@ -133,13 +139,15 @@ class TimezoneConverter:
         return plan
 
     def _wanted(self, topic: str, table: str | None) -> Callable[[str, str], bool] | None:
-        """Return what tells whether a field of a side is converted; None: none is."""
+        """Return the test for the fields to convert, None for no field."""
+        # A rule with the kind wins over one with only a name, and the topic over the table.
         rules, found = self._rules, None
         for kind, name in (("topic", topic), ("source", table), ("", topic), ("", table)):
             if (kind, name) in rules:
                 found = rules[kind, name or ""]
                 break
         if found is None:
+            # The source block is converted only where a rule names one of its fields.
             return None if self._includes else lambda side, _field: side != "source"
         if not found:  # a rule without fields
             return None if self._excludes else lambda side, _field: side != "source"
@@ -163,9 +171,11 @@ class TimezoneConverter:
         if name == ZONED_TIMESTAMP:
             return lambda text: moved_timestamp(text, zone)
         if name == ZONED_TIME:
+            # A time has no date, so it gets the zone's present offset.
             return lambda text: moved_time(text, zone.offset_at(int(time.time())))
         if name in UNITS:
             unit = UNITS[name]
+            # Such a value is the local time of the zone; the result is the instant in UTC.
             return lambda at: at - zone.offset(at // unit) * unit
         return None
 
@@ -175,15 +185,16 @@ class TimezoneConverter:
             self._context.warn(f"{self._context.label}: {text}")
 
 
+# (field, default, function) of each field, and these for each side of the event.
 _Parts = list[tuple[str, object, Convert]]
 _Plan = list[tuple[str, _Parts]]
-"""Sides of the event, with the fields to convert, their defaults, and how."""
 
 
 def _changed(struct: dict[str, Any], parts: _Parts) -> dict[str, Any]:
     out = dict(struct)
     for name, default, convert in parts:
         held = out.get(name)
+        # Debezium reads the field by Struct.get, which gives the default for null.
         held = default if held is None else held
         if held is not None:
             out[name] = convert(held)
@@ -195,13 +206,16 @@ def _epoch(zone: NamedZone, unit: int | None) -> Convert | None:
 
 
 def _rules(entries: Iterable[str]) -> dict[tuple[str, str], set[str]]:
-    """Return the fields of each (kind, name); kind is topic, source, or "" for either. A kind once named
-    holds for the entries behind it, too."""
+    """Return the fields of each (kind, name).
+
+    The kind is topic, source, or "" for either.
+    """
     found: dict[tuple[str, str], set[str]] = {}
     common = ""
     for entry in entries:
         parts = entry.split(":")
         if len(parts) > 1 and parts[0].lower() in ("source", "topic"):
+            # A kind also applies to the entries after it.
             common = parts[0] if parts[0] in ("source", "topic") else ""
             parts = parts[1:]
         fields = found.setdefault((common, parts[0]), set())

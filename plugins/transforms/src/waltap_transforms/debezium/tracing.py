@@ -1,8 +1,8 @@
-"""ActivateTracingSpan: OpenTelemetry spans of events, below that of the application that wrote the row.
+"""ActivateTracingSpan: create OpenTelemetry spans for events.
 
-The application writes the context of its span into a column, as ``java.util.Properties``; records get the
-headers of a span below it (``traceparent``). Without the package ``opentelemetry``, or where nobody has
-configured it, there are no spans and no headers, as in Debezium.
+The application that writes a row puts the context of its span into a column, as
+``java.util.Properties``. Records get the headers of a child span (``traceparent``). As in Debezium,
+there are no spans and no headers if the package ``opentelemetry`` is missing or is not configured.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,12 +25,12 @@ __all__ = ["ActivateTracingSpan", "EventTracing", "TracingProperties"]
 
 SCOPE = "waltap_transforms.debezium.tracing"
 _TEXT = Schema(kind=ConnectKind.STRING)
+# Field of the source block → name of its span attribute; for all others it is ``db.FIELD``.
 _NAMES = {"db": "db.instance", "connector": "db.type", "name": "db.cdc-name"}
-"""Attributes of fields of the source block that have other names than ``db.FIELD``."""
 
 
 class TracingProperties(Properties):
-    """Which events are traced, and how."""
+    """Events to trace, and names of their spans."""
 
     span_context: str = declare(
         "tracing.span.context.field",
@@ -51,7 +51,7 @@ class TracingProperties(Properties):
 
 
 class EventTracing:
-    """Makes the spans of an event, and the headers that go on with it."""
+    """Create the spans of an event, and the headers for its record."""
 
     def __init__(
         self, column: str, operation: str, *, required: bool, tell: Callable[[str], None]
@@ -62,9 +62,9 @@ class EventTracing:
         self._known = SchemaMemory(self._columns)
 
     def headers(self, record: ConnectRecord) -> tuple[ConnectHeader, ...]:
-        """Return the headers of ``record``, a change event, with those of its span.
+        """Return the headers of a change event with its span's headers.
 
-        Raises: RecordUnfit for a context that is no text, or none of its form.
+        Raises: RecordUnfit for a context that is not text in the form of ``java.util.Properties``.
         """
         assert record.value_schema is not None
         column, source = self._known.of(record.value_schema)
@@ -75,6 +75,7 @@ class EventTracing:
         if carried is None and self._required:
             return record.headers
         added = self._traced(event, carried, source)
+        # Headers of an earlier span are replaced.
         kept = tuple(each for each in record.headers if each[0] not in added)
         return kept + tuple((name, _TEXT, value) for name, value in added.items())
 
@@ -91,14 +92,18 @@ class EventTracing:
     def _traced(
         self, event: Mapping[str, Any], carried: str | None, source: tuple[StructMember, ...]
     ) -> dict[str, str]:
-        """Make the spans of ``event``; return what a receiver needs to make others below them."""
+        """Create the spans of ``event``, and return their headers.
+
+        A consumer continues the trace from these headers.
+        """
+        # The package is optional, and a profile without tracing must not pay for the import.
         try:
             from opentelemetry import propagate, trace
         except ImportError:
             self._tell("there is no tracing: pip install 'waltap-transforms[tracing]'")
             return {}
         if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
-            return {}  # nobody has configured it
+            return {}  # the process has not configured OpenTelemetry
         tracer = trace.get_tracer(SCOPE)
         parent = None if carried is None else propagate.extract(_carrier(carried))
         block = event.get("source") or {}
@@ -121,12 +126,13 @@ class EventTracing:
 
 
 class ActivateTracingSpan:
-    """Takes a batch's records, in order, and gives them with the headers of their spans."""
+    """Add the headers of spans to change events."""
 
     def __init__(self, properties: TracingProperties, context: RecordTransformContext) -> None:
         told: set[str] = set()
 
         def tell(text: str) -> None:
+            # Each problem is reported once, not for every record.
             if text not in told:
                 told.add(text)
                 context.warn(f"{context.label}: {text}")
@@ -136,7 +142,10 @@ class ActivateTracingSpan:
         )
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return what ``records`` become. Raises: RecordUnfit."""
+        """Return a batch's records with their span headers, in order.
+
+        Raises: RecordUnfit.
+        """
         return [
             msgspec.structs.replace(record, headers=self._tracing.headers(record))
             if record.value is not None and is_envelope(record)

@@ -1,4 +1,4 @@
-"""VectorToJson: vectors as JSON text."""
+"""VectorToJson: write vectors as JSON text."""
 
 from typing import Any
 
@@ -10,18 +10,22 @@ from waltap_transforms.debezium.struct_rewrite import Convert, StructRewrite
 
 __all__ = ["VectorToJson"]
 
+# Schema name → the text that Java prints for an element.
 DENSE = {"io.debezium.data.DoubleVector": double_text, "io.debezium.data.FloatVector": float_text}
 SPARSE = "io.debezium.data.SparseDoubleVector"
 
 
 class VectorToJson:
-    """Takes a batch's records, in order, and gives them with their vectors as JSON."""
+    """Convert the vectors of records to JSON."""
 
     def __init__(self) -> None:
         self._rewrite = StructRewrite(_vector, inside=False)
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return what ``records`` become. Raises: RecordUnfit for a value that is no struct."""
+        """Return a batch's records with JSON vectors, in order.
+
+        Raises: RecordUnfit for a value that is not a struct.
+        """
         return [self._written(record) for record in records]
 
     def _written(self, record: ConnectRecord) -> ConnectRecord:

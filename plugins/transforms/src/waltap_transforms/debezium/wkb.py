@@ -1,7 +1,6 @@
-"""Geometries as well-known binary, also PostGIS's extended form with an SRID.
+"""Geometries as well-known binary (WKB) and as extended WKB of PostGIS.
 
-Source: OGC 06-103r4, section 8.2; PostGIS manual, "Extended forms": flags Z 0x80000000, M 0x40000000, SRID
-0x20000000 in the type.
+The extended form may have an SRID. Source: OGC 06-103r4, section 8.2; PostGIS manual, "Extended forms".
 """
 
 import struct
@@ -10,38 +9,46 @@ from waltap.format.record_transform import RecordUnfit
 
 __all__ = ["is_extended", "swapped", "with_srid", "without_srid"]
 
+# Flags in the type of extended WKB: an SRID follows; points have Z; points have M.
 SRID = 0x20000000
 MEASURES = (0x80000000, 0x40000000)
 POINT, LINE, POLYGON = 1, 2, 3
+# Type of a collection of equal parts → type of its parts.
 PARTS = {4: POINT, 5: LINE, 6: POLYGON}
-"""Types of many, with the type of their parts."""
 COLLECTION = 7
 
 
 def is_extended(wkb: bytes) -> bool:
-    """Tell whether ``wkb`` has an SRID inside."""
+    """Return whether ``wkb`` contains an SRID."""
     return len(wkb) >= 5 and bool(_type(wkb) & SRID)
 
 
 def with_srid(wkb: bytes, srid: int) -> bytes:
-    """Return plain ``wkb`` with an SRID inside. Raises: RecordUnfit when it is too short."""
+    """Insert an SRID into plain ``wkb``.
+
+    Raises: RecordUnfit if ``wkb`` is too short.
+    """
     order = _order(wkb)
     kind = _type(wkb) | SRID
     return wkb[:1] + struct.pack(f"{order}Ii", kind, srid) + wkb[5:]
 
 
 def without_srid(wkb: bytes) -> bytes:
-    """Return extended ``wkb`` without the SRID. Raises: RecordUnfit when it is too short."""
+    """Remove the SRID from extended ``wkb``.
+
+    Raises: RecordUnfit if ``wkb`` is too short.
+    """
     order = _order(wkb)
+    # Byte order, type and SRID.
     if len(wkb) < 9:
         raise RecordUnfit("a geometry ends early")
     return wkb[:1] + struct.pack(f"{order}I", _type(wkb) & ~SRID) + wkb[9:]
 
 
 def swapped(wkb: bytes) -> bytes:
-    """Return ``wkb`` with the first two ordinates of every point swapped; what follows it is cut.
+    """Swap the first two ordinates of every point of ``wkb``.
 
-    Raises: RecordUnfit for bytes that are no geometry.
+    Bytes after the geometry are removed. Raises: RecordUnfit for bytes that are not a geometry.
     """
     out = bytearray(wkb)
     try:
@@ -63,7 +70,7 @@ def _type(wkb: bytes) -> int:
 
 
 def _geometry(data: bytearray, at: int) -> int:
-    """Swap the points of the geometry at ``at``; return where it ends."""
+    """Swap the points of the geometry at ``at``, and return its end."""
     order, kind = _head(data, at)
     at += 5 + (4 if kind & SRID else 0)
     ordinates = 2 + sum(bool(kind & flag) for flag in MEASURES)
@@ -78,6 +85,7 @@ def _geometry(data: bytearray, at: int) -> int:
         if base == COLLECTION:
             at = _geometry(data, at)
         else:
+            # Each part has its own byte order; its type is known.
             inner, _kind = _head(data, at)
             at = _simple(data, at + 5, PARTS[base], inner, ordinates)
     return at
@@ -105,6 +113,7 @@ def _simple(data: bytearray, at: int, base: int, order: str, ordinates: int) -> 
 
 def _points(data: bytearray, at: int, count: int, ordinates: int) -> int:
     width = 8 * ordinates
+    # A damaged count must not make a loop of four billion steps.
     if at + count * width > len(data):
         raise RecordUnfit("a geometry ends early")
     for place in range(at, at + count * width, width):

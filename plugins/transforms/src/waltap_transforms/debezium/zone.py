@@ -1,4 +1,4 @@
-"""Time zones over all of the instants that PostgreSQL has, and ISO texts of them as Java writes them."""
+"""Time zones for every instant of PostgreSQL, and ISO texts as in Java."""
 
 import re
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
@@ -13,14 +13,17 @@ _TIME = r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:\d\d(?::\d\d)?)"
 _ISO_TIME = re.compile(_TIME)
 _ISO = re.compile(rf"([+-]?\d{{4,9}})-(\d\d)-(\d\d)T{_TIME}")
 _DAY = 86_400
+# Days of 400 years, after which the calendar repeats.
 _CYCLE = 146_097
-"""Days of 400 years, after which the calendar repeats."""
+# Days from 1 March of the year 0 to 1970.
 _EPOCH = 719_468
-"""Days from 1 March of the year 0 to 1970."""
 
 
 class NamedZone:
-    """A zone by its name (``Europe/Vienna``) or offset (``+08:00``). Raises: ValueError."""
+    """Represent a zone by its name or offset.
+
+    Examples are ``Europe/Vienna`` and ``+08:00``. Raises: ValueError.
+    """
 
     def __init__(self, name: str) -> None:
         self._zone: tzinfo
@@ -36,37 +39,44 @@ class NamedZone:
             ) from cause
 
     def offset(self, local: int) -> int:
-        """Return the offset in s at ``local`` seconds since 1970 on the zone's own clock. In a gap it is
-        the one before it, in an overlap the first."""
+        """Return the offset in s at a local time.
+
+        ``local`` is in seconds since 1970 on the zone's own clock.
+        """
+        # fold=0 is Java's choice, too: in a gap the offset before it, in an overlap the first one.
         return _of(_near(local).replace(tzinfo=self._zone))
 
     def offset_at(self, instant: int) -> int:
-        """Return the offset in s at ``instant`` seconds since 1970 UTC."""
+        """Return the offset in s at an instant.
+
+        ``instant`` is in seconds since 1970 UTC.
+        """
         return _of(_near(instant).replace(tzinfo=UTC).astimezone(self._zone))
 
 
 def moved_timestamp(text: str, zone: NamedZone) -> str:
-    """Return the instant of an ISO text with date and offset in ``zone``. As Debezium's converter, it
-    takes the offset that the zone has at the text's own date and time.
+    """Convert an ISO text with date and offset to ``zone``.
 
-    Raises: RecordUnfit for another text.
+    Raises: RecordUnfit for any other text.
     """
     match = _ISO.fullmatch(text)
     if match is None:
         raise RecordUnfit("a timestamp with time zone is not an ISO text")
     year, month, day = int(match[1]), int(match[2]), int(match[3])
     local = _days(year, month, day) * _DAY + _clock(match[4], match[5], match[6])
+    # Debezium takes the zone's offset at the text's own date and time, not at its instant.
     offset = zone.offset(local)
     days, second = divmod(local - _seconds(match[8]) + offset, _DAY)
     year, month, day = _civil(days)
+    # Java writes a plus before years of five digits.
     sign = "+" if year > 9999 else "-" if year < 0 else ""
     return f"{sign}{abs(year):04}-{month:02}-{day:02}T{_shown(second, match[7], offset)}"
 
 
 def moved_time(text: str, offset: int) -> str:
-    """Return the time of day of an ISO text with an offset, at another ``offset`` in s.
+    """Convert an ISO time of day to another offset.
 
-    Raises: RecordUnfit for another text.
+    ``offset`` is in s. Raises: RecordUnfit for any other text.
     """
     match = _ISO_TIME.fullmatch(text)
     if match is None:
@@ -102,8 +112,9 @@ def _seconds(offset: str) -> int:
 
 
 def _near(seconds: int) -> datetime:
-    """Return the time of the clock, moved by whole cycles of the calendar into the years Python has;
-    before the year 1 the zones' rules are those of the year 1."""
+    """Return a datetime with the same offset as ``seconds``."""
+    # Python has the years 1 to 9999. Earlier times follow the rules of the year 1; later ones are moved
+    # back by whole cycles of the calendar.
     days, second = divmod(seconds, _DAY)
     first, last = _days(1, 1, 2), _days(9999, 12, 31)
     if days < first:
@@ -120,7 +131,8 @@ def _of(moment: datetime) -> int:
 
 
 def _days(year: int, month: int, day: int) -> int:
-    """Return the days since 1970 of a date of the proleptic Gregorian calendar."""
+    """Convert a proleptic Gregorian date to days since 1970."""
+    # Years begin in March, so that a leap day ends its year.
     year -= month <= 2
     of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
     cycle, year = divmod(year, 400)
@@ -128,7 +140,7 @@ def _days(year: int, month: int, day: int) -> int:
 
 
 def _civil(days: int) -> tuple[int, int, int]:
-    """Return year, month and day of a day since 1970."""
+    """Convert days since 1970 to year, month and day."""
     cycle, day = divmod(days + _EPOCH, _CYCLE)
     year = (day - day // 1460 + day // 36524 - day // 146096) // 365
     of_year = day - (365 * year + year // 4 - year // 100)
