@@ -101,6 +101,7 @@ def _minute(clock: str | None) -> int:
 def _life_of_flight(row: Row) -> Iterator[FlightOperation]:
     planned = _minute(row["sched_dep_time"])
     key = [row["time_hour"], row["carrier"], row["flight"]]
+    # In the data a cancelled flight has no departure.
     if row["dep_time"] is None:
         yield FlightOperation(max(20, planned - 30), "flight cancelled", _delete(key))
         return
@@ -141,6 +142,7 @@ def _corrections(flights: list[Row]) -> Iterator[FlightOperation]:
     Each correction changes the plane's primary key and all its flights.
     """
     flown = [row["tailnum"] for row in flights if row["dep_time"] is not None and row["tailnum"]]
+    # About three planes of the day; a plane flies several times.
     for number, tail in enumerate(dict.fromkeys(flown[:: max(1, len(flown) // 3)])):
         yield FlightOperation(
             12 * 60 + number, "tail number corrected", _correct(str(tail), f"{tail}X")

@@ -72,6 +72,7 @@ class OperationReplay:
         for event in events:
             share = (event.minute - first) / max(1, last - first)
             while (left := began + share * seconds - time.monotonic()) > 0:
+                # Short sleeps keep the measurement of latency going.
                 time.sleep(min(left, LOOK_S))
                 self._look(event)
             with self._connection.transaction():

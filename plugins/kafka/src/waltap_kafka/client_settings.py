@@ -116,7 +116,8 @@ def refused_setting(text: str, prefix: str, origin: str = "profile") -> Configur
     else:
         named = re.search(r'(?:property|for) "([^"]+)"', text) or re.search(r"`([\w.]+)`", text)
         name = named[1] if named else "*"
-        why = "" if looks_secret(name) else f": {text}"  # it may quote the value
+        # librdkafka's text may quote the value.
+        why = "" if looks_secret(name) else f": {text}"
         problem = PropertyProblem(f"{prefix}{name}", f"librdkafka refuses it{why}")
     return ConfigurationError([problem], origin=origin)
 

@@ -100,7 +100,7 @@ class RangedConnector(Connector):
             for low, high in self.properties.ranges
         ]
 
-    # --- what there is ------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------
 
     def _of(self, slot: str, offset: Offset | None) -> Offset | None:
         """Return the part of ``offset`` for one slot.

@@ -86,9 +86,8 @@ class YugabytePublications(PublicationSet):
         return frozenset()  # pg_locks may be unavailable; a table is read after the slot's refresh
 
     def coverage(self) -> PublicationCompleteness:
-        return (
-            PublicationCompleteness()
-        )  # a TRUNCATE is not streamed, and nothing tells what publications were
+        # No TRUNCATE is streamed, and the server has no history of publications.
+        return PublicationCompleteness()
 
     def adds_tables(self) -> bool:
         """Return whether a new table may be read after the slot's refresh.

@@ -142,6 +142,7 @@ def _blocks(item: Read, gathered: Callable[[list[Any]], Any]) -> Read:
 
 
 def _decimal(read: Read, schema: Mapping[str, Any]) -> Read:
+    # A decimal is its unscaled number, big-endian in two's complement.
     scale = int(schema.get("scale", 0))
 
     def decimal(wire: WireReader) -> Decimal:

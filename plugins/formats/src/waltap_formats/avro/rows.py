@@ -40,8 +40,8 @@ SOURCE_AFTER = ("xmin", "origin", "origin_lsn")
 class _ColumnCode:
     """Collect expressions of columns, and their global names.
 
-    ``part`` separates the names of keys from those of values. Columns in ``shared`` are encoded
-    once for key and value.
+    ``part`` separates the names for keys and for values. Columns in ``shared`` are encoded once
+    for both.
     """
 
     def __init__(
@@ -194,6 +194,7 @@ def column{index}(_rows):
         if kind is ConnectKind.INT64:  # a present time in microseconds has eight bytes
             self.names.update(_more=MORE, _last=LAST)
             self.names[f"_more{branch.hex()}"] = quick_tables(branch)[1]
+            # Four pairs of seven bits, each looked up in a table.
             eight = (
                 f"_more{branch.hex()}[n & 16383] + _more[n >> 14 & 16383] + _more[n >> 28 & 16383]"
                 " + _last[n >> 42]"

@@ -78,6 +78,7 @@ class CloudEventsConverter(Converter):
         attributes = self._attributes(schema, kind, address)
         if self._properties.serializer == "json":
             return lambda event: self._as_json(attributes(event), data(event))
+        # The encoder is made at the first event, which has the database's name.
         write: dict[str, Encode] = {}
 
         def avro(event: dict[str, Any]) -> bytes | None:

@@ -39,6 +39,7 @@ DEEPEST: Final = 100
 
 
 def _signed(wire: WireReader, bits: int) -> int:
+    # A negative int32 arrives with 64 bits, of which the low ones count.
     value = wire.unsigned() & (1 << bits) - 1
     return value - (1 << bits) if value >> (bits - 1) else value
 

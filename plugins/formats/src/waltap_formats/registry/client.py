@@ -111,6 +111,7 @@ class RegistryClient:
             path = f"/subjects/{quote(subject, safe='')}/versions/{quote(version, safe='')}"
             found = self._found(self._ask("GET", path), f"{subject}, version {version}")
             self._import(found, imported)
+            # Inserted again, so that a schema follows its own imports.
             del imported[subject, version]
             imported[subject, version] = found["schema"]
 
@@ -133,7 +134,7 @@ class RegistryClient:
         assert isinstance(found, dict)
         return found
 
-    # --- what is asked --------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------
 
     def _asked(self, subject: str, schema: str, kind: str, references: list[Reference]) -> int:
         options, path = self._properties, f"/subjects/{quote(subject, safe='')}"
