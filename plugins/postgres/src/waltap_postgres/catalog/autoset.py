@@ -1,4 +1,7 @@
-"""``replica.identity.autoset.values``: replica identities that a start sets on captured tables."""
+"""Replica identities that a start sets on captured tables.
+
+Source: the property ``replica.identity.autoset.values``.
+"""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -18,7 +21,7 @@ __all__ = ["identity_statements", "set_identities"]
 def identity_statements(
     properties: PostgresProperties, captured: Iterable[CatalogTable]
 ) -> Iterator[str]:
-    """Yield what alters the tables that the property names and that differ from it."""
+    """Yield ALTER TABLE for the tables that differ from the property."""
     for entry in properties.replica_identity_autoset_values:
         pattern, _, value = entry.rpartition(":")
         word, _, index = value.strip().partition(" ")
@@ -26,6 +29,7 @@ def identity_statements(
             relation = table.relation
             if not java_pattern(pattern).fullmatch(relation.name):
                 continue
+            # The relation does not name its index, so an index is always set again.
             if has_word(relation, word) and not index:
                 continue
             clause = f"USING INDEX {identifier(index.strip())}" if index else word.upper()
@@ -38,7 +42,10 @@ def set_identities(
     properties: PostgresProperties,
     captured: Iterable[CatalogTable],
 ) -> None:
-    """Run `identity_statements`. Raises: SourceError."""
+    """Run `identity_statements`.
+
+    Raises: SourceError.
+    """
     for statement in identity_statements(properties, captured):
         try:
             connection.execute(statement.encode())

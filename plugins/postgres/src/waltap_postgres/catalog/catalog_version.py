@@ -1,37 +1,38 @@
-"""The order of transactions, as far as their ids, the server and the wire tell it."""
+"""The order of transactions, by their ids, the server and the wire."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 __all__ = ["WRAP", "CatalogVersion"]
 
+# Transaction ids have 32 bits; of two ids, the later is at most half of them ahead.
 WRAP, _HALF = 1 << 32, 1 << 31
 
+# Ids of savepoints of one transaction are assumed to be at most so far apart: other transactions
+# take ids in between.
 NEAR = 16
-"""So far apart the ids of savepoints of one transaction are taken to be, on a server with other work."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogVersion:
-    """A transaction, and the first id that no transaction had when the catalogue was asked.
+    """Compare a transaction with the writers of the catalogue's rows."""
 
-    ``later`` tells, by id, whether the server itself has said that a transaction committed after this
-    one (see `Descriptions`). ``reach``: an id up to which what was written is not newer, as the wire
-    shows what that id wrote: it is the transaction's own id, or that of one of its subtransactions.
-    """
-
+    # The transaction.
     xid: int = 0
+    # The first id that no transaction had when the catalogue was read.
     horizon: int = 0
+    # Id → whether it committed after this transaction, as the server's commit timestamps say.
     later: Mapping[int, bool] = field(default_factory=dict)
+    # Rows written up to this id are not newer. It is the transaction's own id, or that of a
+    # subtransaction whose work the wire shows.
     reach: int = 0
 
     def precedes(self, changed: int) -> bool:
-        """Tell whether a row of the catalogue that transaction ``changed`` wrote is newer.
+        """Return whether a catalogue row that ``changed`` wrote is newer.
 
-        What was changed takes a lock that excludes writers of the table, so that of two such
-        transactions one ended before the other touched the table; ids tell which, unless one began long
-        before it did, or the later id is of a subtransaction of this one: no id tells whose it is. An id
-        that is ahead of all is an old one, of before the last wrap-around.
+        DDL takes a lock that excludes writers of the table. So of two such transactions, one ended
+        before the other touched the table. The order of ids can be wrong if one began long before
+        that, or if the later id is a subtransaction of this transaction.
         """
         if not self.xid or not changed:
             return False
@@ -39,17 +40,18 @@ class CatalogVersion:
         if told is not None:
             return told
         later = 0 < (changed - (self.reach or self.xid)) % WRAP < _HALF
+        # An id ahead of the horizon is an old one, from before the last wrap-around.
         return later and 0 < (self.horizon - changed) % WRAP < _HALF
 
     def is_before(self, xid: int) -> bool:
-        """Tell whether ``xid`` is a later id than the transaction's own."""
+        """Return whether ``xid`` is later than the transaction's own id."""
         return 0 < (xid - self.xid) % WRAP < _HALF
 
     def reaching(self, shown: Iterable[int], written: Iterable[int] = ()) -> "CatalogVersion":
-        """Return the same moment, given the ids of transactions whose work the wire shows.
+        """Return the version extended by ids whose work the wire shows.
 
-        With one that is later than its own, it is a transaction that does DDL under savepoints. What else
-        was ``written`` with ids close by is taken for its work, too.
+        A later id among ``shown`` means that the transaction does DDL under savepoints. Then ids of
+        ``written`` that are close by belong to it as well.
         """
         ahead = [(xid - self.xid) % WRAP for xid in shown if self.precedes(xid)]
         if not ahead:

@@ -1,7 +1,7 @@
-"""What the system catalogues say of tables and types, as relations and data types.
+"""Relations and data types from the system catalogues.
 
 Answers show the present schema, which may be newer than the WAL being decoded; description.py joins
-them with what the wire says.
+them with the relations of the wire.
 """
 
 import re
@@ -34,11 +34,11 @@ KINDS = {
     "r": TypeKind.RANGE,
 }
 
+# Objects that users created have OIDs from here on (``FirstNormalObjectId``).
 FIRST_USER_OID = 16384
-"""OIDs from here on are of what users made (``FirstNormalObjectId``)."""
 
+# Bytes before the first record of a WAL page, and of a segment's first page.
 PAGE_HEADERS = frozenset({24, 40})
-"""Bytes of a page of WAL before its first record; of a segment's first page."""
 
 TYPE_SQL = """
 SELECT t.oid::int8, n.nspname, t.typname, t.typtype, t.typelem::int8, t.typbasetype::int8,
@@ -54,6 +54,7 @@ SELECT t.oid::int8, n.nspname, t.typname, t.typtype, t.typelem::int8, t.typbaset
  WHERE t.oid = ANY(%s)
 """
 
+# typsubscript came with 14.
 TYPE_SQL_13 = TYPE_SQL.replace(
     "t.typsubscript::regproc::text = 'array_subscript_handler'", "t.typlen = -1 AND t.typelem <> 0"
 )
@@ -91,6 +92,7 @@ SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, c.relkind, c.relispart
    AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_temp'
 """
 
+# For servers whose catalogue rows do not show their writers, and that may lack generated columns.
 UNVERSIONED_RELATION_SQL = re.sub(
     r"EXISTS \(SELECT FROM pg_attribute sa.*?'0'\)\n  FROM pg_class",
     "false\n  FROM pg_class",
@@ -99,7 +101,6 @@ UNVERSIONED_RELATION_SQL = re.sub(
 ).replace(
     "(a.attgenerated <> '')::text", "(coalesce(to_jsonb(a) ->> 'attgenerated', '') <> '')::text"
 )
-"""The same for servers whose catalogue does not tell who wrote it, and may know no generated columns."""
 
 NAMES_SQL = (
     "SELECT n.nspname::text, c.relname::text, c.oid::int8, c.relispartition, c.relkind = 'p'"
@@ -111,6 +112,7 @@ SELECT s.seen, r.* FROM (SELECT txid_current_snapshot()::text AS seen OFFSET 0) 
   LEFT JOIN ({} AND c.oid = %s) r ON true
 """
 
+# Partitioned tables, and the partitions that hold their rows.
 PARTITIONS_SQL = """
 WITH RECURSIVE tree AS (
   SELECT i.inhparent AS root, i.inhrelid AS part FROM pg_inherits i
@@ -120,54 +122,55 @@ WITH RECURSIVE tree AS (
 SELECT t.root::int8, t.part::int8 FROM tree t JOIN pg_class p ON p.oid = t.part
  WHERE p.relkind <> 'p' ORDER BY t.part
 """
-"""Partitioned tables, and the partitions that hold their rows."""
 
+# ``pg_get_expr`` locks the table in current releases. The lock timeout keeps it from waiting for a
+# session that alters the table.
 DEFAULTS_SQL = """
 SELECT d.adrelid::int8, d.adnum, pg_get_expr(d.adbin, d.adrelid)
   FROM (SELECT set_config('lock_timeout', %s, true) AS done OFFSET 0) s, pg_attrdef d
  WHERE s.done IS NOT NULL AND d.adrelid::int8 = ANY(%s)
 """
-"""``pg_get_expr`` locks the table in current releases, and would wait for whoever alters it."""
 
 DEFAULTS_WITHIN_MS = 1000
 
 
 class CatalogTable(msgspec.Struct, frozen=True, kw_only=True):
-    """A table as the catalogue has it now. ``estimate`` is the planner's row count.
-
-    ``primary_key`` is the real one, ``immediate_key`` tells that it is not deferrable: only such a key
-    is a replica identity. ``stand_in`` is the key when the primary key is left out of account.
-    ``changed`` gives, per column number, the transaction that last changed what is said of the column,
-    ``key_changed`` the one that last changed the index whose columns are the key, ``row_changed`` the
-    one that made the table, renamed it, or altered it last. ``named`` is the one that gave it its
-    name: the row type has the table's name and schema, and is not written when the table is altered.
-    ``made`` is the one that made the table, ``frozen`` the id below which none ran when it was made,
-    or rewritten, or vacuumed since (0: not known), ``dropped`` those that dropped columns.
-    ``made_first``: no command of its transaction wrote anything before the one that made the table.
-    ``defaults_known``: False while someone has locked the table; its columns have no defaults here
-    then.
-    """
+    """Describe a table as the catalogue has it now."""
 
     relation: Relation
     partitioned: bool
     partition: bool
+    # The planner's row count.
     estimate: int
+    # The real primary key, whatever the key rule chose.
     primary_key: tuple[str, ...] = ()
+    # Whether the primary key is not deferrable: only such a key is a replica identity.
     immediate_key: bool = True
+    # The key if the primary key is ignored.
     stand_in: tuple[str, ...] = ()
+    # Column number → transactions that last changed the column and its default.
     changed: dict[int, tuple[int, ...]] = {}
+    # The transaction that last changed the index whose columns are the key.
     key_changed: int = 0
+    # The transaction that last created, renamed or altered the table.
     row_changed: int = 0
+    # The transaction that gave the table its name. It wrote the row type, which has the table's
+    # name and schema and which ALTER TABLE does not write.
     named: int = 0
+    # The transaction that created the table.
     made: int = 0
+    # No older transaction ran when the table was created, rewritten or vacuumed; 0: unknown.
     frozen: int = 0
+    # The first writing command of its transaction created the table.
     made_first: bool = False
+    # Transactions that dropped columns.
     dropped: tuple[int, ...] = ()
+    # False while another session locks the table; its columns then have no defaults here.
     defaults_known: bool = True
 
     @property
     def writers(self) -> Iterator[int]:
-        """Yield the transactions that made what is said of the table here."""
+        """Yield the transactions that wrote the table's description."""
         yield self.row_changed
         yield self.key_changed
         yield from self.dropped
@@ -176,18 +179,20 @@ class CatalogTable(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def supports_updates(self) -> bool:
-        """Tell whether UPDATE and DELETE still work once the table is published."""
+        """Return whether a published table still allows UPDATE and DELETE."""
         relation = self.relation
         whole = mark(relation.identity) is IdentityEvidence.ROW
         return whole or any(column.in_identity for column in relation.columns)
 
 
 class PostgresCatalogue:
-    """Reads the catalogues over one ordinary connection; types are cached, relations are not."""
+    """Read the catalogues over one ordinary connection.
 
+    Types are cached, relations are not.
+    """
+
+    # Servers without writers of catalogue rows override it with `UNVERSIONED_RELATION_SQL`.
     relation_sql: ClassVar[str] = RELATION_SQL
-    """What describes tables; a server that does not say who wrote the catalogue's rows takes
-    `UNVERSIONED_RELATION_SQL`."""
 
     def __init__(
         self, connection: "psycopg.Connection[tuple[Any, ...]]", properties: PostgresProperties
@@ -197,17 +202,23 @@ class PostgresCatalogue:
         self._types: dict[int, DataType] = {}
 
     def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-        """Run one query. Raises: SourceError."""
+        """Run one query.
+
+        Raises: SourceError.
+        """
         try:
             return self._connection.execute(sql.encode(), parameters or None).fetchall()
         except psycopg.Error as error:
             raise driver_error(error, self.properties) from error
 
     def plan(self, statement: str) -> None:
-        """Have the server plan a SELECT of the profile's, with what a session of its user finds by a name;
-        nothing is read. Raises: SourceError."""
+        """Plan a SELECT of the profile without reading rows.
+
+        Raises: SourceError.
+        """
         try:
             with self._connection.transaction():
+                # Names in the statement must resolve as in a session of its user.
                 self._connection.execute(USERS_PATH.encode())
                 self._connection.execute(f"EXPLAIN {statement}".encode())
         except psycopg.Error as error:
@@ -220,7 +231,7 @@ class PostgresCatalogue:
         key: Sequence[str],
         keys: Sequence[Tuple],
     ) -> list[Tuple]:
-        """Return ``columns`` of the rows of ``relation`` with these keys, as the server prints them.
+        """Return ``columns`` of the rows with ``keys``, as printed text.
 
         Raises: SourceError.
         """
@@ -246,10 +257,13 @@ class PostgresCatalogue:
         """Return a catalogue of the same kind over another connection."""
         return type(self)(connection, self.properties)
 
-    # What ids of transactions and WAL mean is PostgreSQL's own: another server says None.
+    # Transaction ids and WAL positions are PostgreSQL's own: other servers return None.
 
     def wal_end(self) -> int | None:
-        """Return the end of the server's WAL: written, or replayed on a standby. None: it tells none."""
+        """Return the end of the server's written WAL.
+
+        On a standby it is the end of the replayed WAL. None: the server has no positions.
+        """
         ((text,),) = self.query(
             "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
             " ELSE pg_current_wal_lsn() END::text"
@@ -257,28 +271,30 @@ class PostgresCatalogue:
         return parse_lsn(text)
 
     def standby(self) -> bool:
-        """Tell whether the server only follows another."""
+        """Return whether the server only follows another."""
         ((standby,),) = self.query("SELECT pg_is_in_recovery()")
         return bool(standby)
 
     def transaction_id(self) -> int | None:
-        """Return the id of a transaction that begins and ends here. None: the server gives none."""
+        """Return the id of a new transaction, None without ids."""
         ((xid,),) = self.query("SELECT txid_current()")
         return int(xid)
 
     def snapshot(self) -> str | None:
-        """Return the snapshot of the present transaction, as `Visibility.of_snapshot` takes it; None where
-        the server does not tell which transactions are visible."""
+        """Return the present transaction's snapshot as text.
+
+        `Visibility.of_snapshot` parses it. None: the server does not report visible transactions.
+        """
         ((text,),) = self.query("SELECT txid_current_snapshot()::text")
         return str(text)
 
     def visible_until(self) -> tuple[int, bool] | None:
-        """Return an LSN before which everything had committed that is visible in a snapshot taken before
-        this call, and whether the server is a standby. None: the server tells no such LSN.
+        """Return an LSN after all commits visible so far.
 
-        WAL that is inserted ends, at the border of a page, behind the header of the next one, where no
-        record ends. What a standby has replayed is said a moment late, what it has received is not.
+        They are the commits in a snapshot taken before this call. The second value says whether the
+        server is a standby. None: the server has no such LSN.
         """
+        # A standby reports its replayed position a moment late, but not its received position.
         ((text, standby, block),) = self.query(
             "SELECT CASE WHEN pg_is_in_recovery()"
             " THEN greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())"
@@ -286,34 +302,42 @@ class PostgresCatalogue:
             " current_setting('wal_block_size')::int8"
         )
         lsn = parse_lsn(text)
+        # At a page's border the insert position is after the next page's header, where no record
+        # can end; so subtract the header.
         place = lsn % block
         return (lsn - place if place in PAGE_HEADERS else lsn), standby
 
     def horizon(self) -> str:
-        """Return the LSN before which every transaction that is visible now had committed."""
+        """Return an LSN after every commit that is visible now."""
         ((text,),) = self.query(
             "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
             " ELSE pg_current_wal_insert_lsn() END::text"
         )
         return str(text)
 
+    # Whether transaction ids on the wire can be compared with the catalogue's rows.
     tells_transactions = True
-    """Whether ids of transactions on the wire say what the catalogue shows."""
 
     def data_type(self, oid: int) -> DataType | None:
-        """Return the type with that OID and all it refers to; None when there is none (any more)."""
+        """Return the type with that OID, including its parts.
+
+        None means that it does not exist, or was dropped.
+        """
         if oid not in self._types:
             self._load_types([oid])
         return self._types.get(oid)
 
     def refresh_types(self, oids: set[int]) -> None:
-        """Read those of these types anew that users made, with what they are made of: enums grow,
-        composites change. A type that is gone stays as it was."""
+        """Read user-defined types and their parts again.
+
+        Enums get labels and composites change their attributes.
+        """
         old: dict[int, DataType] = {}
         for oid in oids:
             self._take_out(oid, old)
         if old:
             self._load_types(set(old))
+            # WAL may still have values of a dropped type.
             for oid, known in old.items():
                 self._types.setdefault(oid, known)
 
@@ -327,15 +351,17 @@ class PostgresCatalogue:
                 self._take_out(part.oid, out)
 
     def tables(self) -> list[CatalogTable]:
-        """Return every ordinary and partitioned table of the database, by schema and name."""
+        """Return every ordinary and partitioned table, sorted by name."""
         rows = self.query(self.relation_sql + " ORDER BY n.nspname, c.relname")
         self._load_types({int(column[1]) for row in rows for column in row[7] or ()})
         return self._tables(rows)
 
     def streamed(self, *, via_root: bool) -> dict[tuple[str, str], list[tuple[str, str]]]:
-        """Return (schema, table) of each table → those as which the stream brings its rows: itself; of a
-        partitioned one its partitions, and of a partition none where it is told as its root's
-        (``via_root``)."""
+        """Return table → the names under which the stream sends its rows.
+
+        Usually that is the table itself. A partitioned table's rows arrive under the names of its
+        partitions. With ``via_root`` they arrive under the root's, and partitions have none.
+        """
         rows = self.query(NAMES_SQL)
         names = {oid: (schema, table) for schema, table, oid, *_ in rows}
         found = {name: [name] for name in names.values()}
@@ -353,12 +379,14 @@ class PostgresCatalogue:
         return found
 
     def names(self) -> list[tuple[str, str]]:
-        """Return (schema, table) of every table that `tables` gives, unsorted; cheap."""
+        """Return the names of all `tables`, unsorted; cheap."""
         return [(schema, table) for schema, table, *_ in self.query(NAMES_SQL)]
 
     def numbers(self, *, via_root: bool) -> dict[int, tuple[str, str]]:
-        """Return OID → (schema, table) of every table that has changes of its own; cheap. ``via_root``:
-        partitioned tables have those of their partitions."""
+        """Return OID → name of every table that the stream names; cheap.
+
+        With ``via_root`` the stream names partitioned tables instead of their partitions.
+        """
         return {
             oid: (schema, table)
             for schema, table, oid, partition, partitioned in self.query(NAMES_SQL)
@@ -366,12 +394,12 @@ class PostgresCatalogue:
         }
 
     def table(self, schema: str, table: str) -> CatalogTable | None:
-        """Return one table, None when it does not exist."""
+        """Return one table, None if it does not exist."""
         where = " AND n.nspname = %s AND c.relname = %s"
         return self._one(self.query(self.relation_sql + where, (schema, table)))
 
     def named_since(self, xid: int) -> list[CatalogTable]:
-        """Return the tables that transaction ``xid``, or a later one, gave the name that they have now."""
+        """Return the tables that ``xid`` or later transactions named."""
         rows = self.query(
             self.relation_sql
             + " AND age((SELECT rt.xmin FROM pg_type rt WHERE rt.oid = c.reltype))"
@@ -382,7 +410,7 @@ class PostgresCatalogue:
         return self._tables(rows)
 
     def gone(self, oids: Collection[int]) -> tuple[frozenset[int], int]:
-        """Return which of these relations exist no more, and the end of the WAL after that was so."""
+        """Return the dropped ones of the relations, and a later WAL end."""
         rows = self.query(
             "SELECT o.oid FROM unnest(%s::int8[]) o(oid)"
             " WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid::int8 = o.oid)",
@@ -391,19 +419,20 @@ class PostgresCatalogue:
         return frozenset(row[0] for row in rows), self.wal_end() or 0
 
     def relation(self, schema: str, table: str) -> Relation | None:
-        """Return one relation as the catalogue has it now, None when it does not exist."""
+        """Return one relation, None if it does not exist."""
         found = self.table(schema, table)
         return found.relation if found else None
 
     def is_materialized_view(self, schema: str, table: str, xid: int, *, was_table: bool) -> bool:
-        """Tell whether (schema, table) is a materialized view that was there when ``xid`` wrote.
+        """Return whether the name was a materialized view when ``xid`` wrote.
 
-        The view's rule is as old as the view itself: nothing but its creation writes it. Rows that
-        are older are of a table that had the name before. But ``xid`` may have made the view in a
-        subtransaction (SAVEPOINT, a block with EXCEPTION), or refreshed one that was made while it ran:
-        such a rule is younger than ``xid``, and the frozen horizon, which is that of its making, is not.
-        With ``was_table`` that does not count, as any older transaction holds the horizon back.
+        Older rows under the name belong to a table that had it before. ``was_table``: such a table
+        is remembered.
         """
+        # Only its creation writes a view's rule, so the rule is as old as the view. But ``xid`` may
+        # have created the view in a subtransaction, or refreshed a view created while it ran. Then
+        # the rule is younger than ``xid``, and the frozen horizon is not. A remembered table makes
+        # the horizon no evidence, because any older transaction holds it back.
         return bool(
             self.query(
                 "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
@@ -416,7 +445,7 @@ class PostgresCatalogue:
         )
 
     def unreadable(self, relations: list[Relation]) -> list[Relation]:
-        """Return those of ``relations`` that this role may not read whole."""
+        """Return the relations that this role may not read completely."""
         oids = [relation.oid for relation in relations]
         rows = self.query(
             "SELECT c.oid::int8 FROM unnest(%s::oid[]) o(oid) JOIN pg_class c ON c.oid = o.oid"
@@ -430,16 +459,17 @@ class PostgresCatalogue:
         return [relation for relation in relations if relation.oid in found]
 
     def table_of(self, oid: int) -> CatalogTable | None:
-        """Return the table with that OID, whatever it is called now; None when it is gone."""
+        """Return the table with that OID, None if gone."""
         return self._one(self.query(self.relation_sql + " AND c.oid = %s", (oid,)))
 
     def table_seen(self, oid: int) -> tuple[CatalogTable | None, str]:
-        """Return the same, and the snapshot that the answer is of: one statement has both."""
+        """Return the table and the snapshot of the answer."""
+        # One statement, so that both are of the same moment.
         ((seen, *row),) = self.query(SEEN_SQL.format(self.relation_sql), (oid,))
         return self._one([tuple(row)] if row[0] is not None else []), seen
 
     def tables_of(self, oids: Iterable[int]) -> list[CatalogTable]:
-        """Return those of these tables that there are, in no order."""
+        """Return the existing tables of ``oids``, unsorted."""
         rows = self.query(self.relation_sql + " AND c.oid = ANY(%s)", (list(oids),))
         self._load_types({int(column[1]) for row in rows for column in row[7] or ()})
         return self._tables(rows)
@@ -458,13 +488,16 @@ class PostgresCatalogue:
         ]
 
     def _defaults(self, oids: list[int]) -> dict[int, dict[int, str]]:
-        """Return the expressions of defaults by table and column number; a table that stays locked is
-        left out."""
+        """Return OID → column number → expression of its default.
+
+        Locked tables are left out.
+        """
         try:
             rows = self._connection.execute(
                 DEFAULTS_SQL.encode(), (str(DEFAULTS_WITHIN_MS), oids)
             ).fetchall()
         except psycopg.errors.LockNotAvailable:
+            # The error does not name the locked table: search for it by halves.
             if len(oids) <= 1:
                 return {}
             middle = len(oids) // 2
@@ -545,7 +578,7 @@ class PostgresCatalogue:
         )
 
     def _load_types(self, oids: "set[int] | list[int]") -> None:
-        """Fetch types and all they refer to, breadth first, one query per level."""
+        """Fetch types and their parts, one query per level."""
         raw: dict[int, tuple[Any, ...]] = {}
         wanted = {oid for oid in oids if oid and oid not in self._types}
         sql = TYPE_SQL if self._connection.info.server_version >= 140000 else TYPE_SQL_13
@@ -564,9 +597,10 @@ class PostgresCatalogue:
     def _build(
         self, oid: int, raw: dict[int, tuple[Any, ...]], open_types: set[int]
     ) -> DataType | None:
-        """Build one type after what it refers to; a composite that contains itself ends there."""
+        """Build one type after the types that it refers to."""
         if oid in self._types:
             return self._types[oid]
+        # A composite can contain itself, for example in an array.
         if oid not in raw or oid in open_types:
             return None
         number, schema, name, kind, element, base, typmod, delimiter, is_array, labels, parts = raw[

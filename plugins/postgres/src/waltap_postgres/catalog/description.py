@@ -1,17 +1,17 @@
-"""What is known of a relation of the stream: the wire, completed from the catalogue and from memory.
+"""Descriptions of the stream's relations, from wire, catalogue and memory.
 
-This is the one place where they are joined (docs/decisions/0008-wire-and-catalogue.md). A Relation of
-the wire is the truth of its moment: name, columns, types, replica identity, and its flags. The catalogue
-shows the present, which may be later. So it
+This is the only place that joins them (docs/decisions/0008-wire-and-catalogue.md). A Relation of
+the wire is true for its moment: name, columns, types, replica identity and its flags. The catalogue
+shows the present, which may be later. So the describer
 
-- is asked about the same relation only: the same OID, whatever it is called now;
-- is asked once the transaction that the relation belongs to is visible, never before;
-- adds what the wire lacks, and nothing against it;
-- is believed where the row of the catalogue is not newer than that transaction. What is newer, or gone,
-  is taken from the last description of the same relation, if there is one. Commit timestamps tell what
-  is newer, where the server keeps them; else what the wire shows is not, and of the rest ids tell.
+- queries the same relation only: the same OID, under any name;
+- queries only after the relation's transaction is visible;
+- adds facts that the wire lacks, and never contradicts it;
+- uses a catalogue row only if it is not newer than that transaction. It takes newer or dropped
+  parts from the relation's last description, if there is one.
 
-Columns are matched by name and, where that fails, by their place: the wire lists columns by attnum.
+Commit timestamps decide which row is newer, if the server keeps them. Otherwise rows whose work the
+wire shows are not newer, and ids decide about the rest.
 """
 
 import dataclasses
@@ -37,10 +37,11 @@ __all__ = ["RelationDescriber", "joined"]
 
 log = logging.getLogger(__name__)
 
+# Time that a transaction with a decoded commit may stay invisible. Its backend has written the commit
+# record, but has not left the list of running transactions, or waits for a synchronous standby.
 VISIBLE_WITHIN_S = 3.0
-"""How long a transaction whose commit was decoded may stay invisible: its backend has written the commit
-record and has still to leave the list of running transactions, or waits for a synchronous standby."""
 
+# The wire has 32 bits of an id; they mean the 64-bit id nearest to the end of the snapshot.
 VISIBLE_SQL = """
 SELECT txid_visible_in_snapshot(x.xmax + x.ahead, x.snapshot), x.xmax,
        EXISTS (SELECT FROM pg_prepared_xacts p WHERE p.transaction::text = %s)
@@ -49,25 +50,25 @@ SELECT txid_visible_in_snapshot(x.xmax + x.ahead, x.snapshot), x.xmax,
                  - 2147483648 AS ahead
           FROM (SELECT txid_current_snapshot() AS snapshot OFFSET 0) s OFFSET 0) x
 """
-"""The 64-bit id nearest to the end of the snapshot is the one that the 32 bits of the wire mean."""
 
 
+# A subtransaction has the timestamp of its transaction.
 ORDER_SQL = """
 SELECT w.xid, pg_xact_commit_timestamp(w.xid::text::xid) > pg_xact_commit_timestamp(%s::xid)
   FROM unnest(%s::int8[]) w(xid)
 """
-"""A subtransaction has the timestamp of its transaction."""
 
+# Whether the server keeps commit timestamps; a standby counts as one that keeps none.
 TIMESTAMPS_SQL = """
 SELECT coalesce(current_setting('track_commit_timestamp', true), 'off') = 'on' AND NOT pg_is_in_recovery()
 """
 
 
 class RelationDescriber:
-    """Describes the relations of one connection's stream.
+    """Describe the relations of one connection's stream.
 
-    ``delivers_prepared``: rows are handed on at PREPARE TRANSACTION, when what it did is not visible
-    and may never be. ``stopping`` ends a wait early.
+    ``delivers_prepared``: the pipeline delivers rows at PREPARE TRANSACTION, when the transaction's
+    work is not visible and may never be. ``stopping`` ends a wait early.
     """
 
     def __init__(
@@ -81,17 +82,23 @@ class RelationDescriber:
         self._catalogue, self._memory = catalogue, memory
         self._ahead = TablesAhead(catalogue)
         self._delivers_prepared, self._stopping = delivers_prepared, stopping
+        # The last transaction that became visible.
         self._moment = CatalogVersion()
+        # OIDs that this session has described.
         self._described: set[int] = set()
+        # OID → WAL end up to which a remembered key holds.
         self.unsettled: dict[int, int] = {}
+        # Dropped types that a warning has named.
         self._gone: set[int] = set()
+        # OID → id at which the table's key was last seen, or first seen to be gone.
         self._keyed: dict[int, int] = {}
+        # Whether the server keeps commit timestamps; None before the first query.
         self._timestamps: bool | None = None
         self.standings = NameResolutionCache(catalogue, self._when_visible)
 
     @classmethod
     def of(cls, catalogue: PostgresCatalogue, context: ConnectorContext) -> Self:
-        """Return those of a connector."""
+        """Return the describer of a connector."""
         return cls(
             catalogue,
             context.memory,
@@ -100,7 +107,10 @@ class RelationDescriber:
         )
 
     def describe(self, wire: Relation) -> Relation:
-        """Return ``wire`` with all that can be known of it. Raises: ConnectionLost, SourceError."""
+        """Return ``wire``, completed from the catalogue and memory.
+
+        Raises: ConnectionLost, SourceError.
+        """
         present, moment = self._present(wire)
         remembered = self._memory.get(wire.oid)
         types = self._types(wire, remembered)
@@ -124,7 +134,10 @@ class RelationDescriber:
         return described
 
     def _present(self, wire: Relation) -> tuple[CatalogTable | None, CatalogVersion]:
-        """Return what the catalogue says, once it shows what the wire tells, and when that was."""
+        """Return the catalogue's table, read after ``wire`` is visible.
+
+        The second value is the moment of that read.
+        """
         oid, xid = wire.oid, wire.xid
         if xid and oid in self._described and self._catalogue.tells_transactions:
             found = self._ahead.again(oid, xid)
@@ -134,19 +147,23 @@ class RelationDescriber:
         return self._ahead.table_of(oid, xid) if oid else None, moment
 
     def forget(self, oid: int) -> None:
-        """Drop what is noted of a relation that is gone and has no rows to come."""
+        """Forget a dropped relation without rows to come."""
         self._described.discard(oid)
         self._keyed.pop(oid, None)
 
     def _unsettle(self, wire: Relation, remembered: Relation | None) -> None:
-        """Let a remembered key hold for transactions that committed by now alone: nothing tells whether
-        it was dropped before the one at hand, but it is dropped."""
+        """Limit a remembered key to transactions that have committed by now."""
+        # The key is dropped, but the catalogue does not show whether before or after this
+        # transaction.
         known = remembered is not None and wire.oid not in self._described
         if known and mark(wire.identity) in (IdentityEvidence.ROW, IdentityEvidence.NOTHING):
             self.unsettled[wire.oid] = self._catalogue.wal_end() or 0
 
     def renew(self, relation: Relation) -> Relation:
-        """Return a described relation with its data types as they are now; itself if unchanged."""
+        """Return a described relation with its present data types.
+
+        The same object is returned if they have not changed.
+        """
         types = self._types(relation, relation)
         if all(types.get(column.type_oid) == column.data_type for column in relation.columns):
             return relation
@@ -162,13 +179,11 @@ class RelationDescriber:
     def relation_at(
         self, schema: str, table: str, xid: int, columns: Sequence[Column] = ()
     ) -> Relation | None:
-        """Return what a name meant for transaction ``xid``, which has committed; None when nothing is
-        known of it, or it was no table. For wires that name tables and say little of them: ``columns``
-        are those that a row shows.
+        """Return the table that a name meant for the committed ``xid``.
 
-        What has the name now does not count where it got it, or its identity, after ``xid``. A key that
-        is gone leaves no row that would tell when it went: it counts for transactions that began before it
-        was seen last, or before it was seen to be gone.
+        None means that it is unknown or was no table. Wires that only name tables need this;
+        ``columns`` are those that a row shows. A table that got its name or identity after ``xid``
+        does not count.
         """
         moment = self._when_visible(xid)
         now, then = self._ahead.table(schema, table, xid), self._memory.named(schema, table)
@@ -192,6 +207,8 @@ class RelationDescriber:
         flagged = _present_now((c for c in then.columns if c.in_identity), now.relation)
         if keyed or not flagged:
             return now.relation
+        # A dropped key leaves no catalogue row with the time of the drop. So it still holds for
+        # transactions that began before it was last seen, or before it was first missed.
         if (xid - self._keyed.setdefault(oid, moment.horizon)) % WRAP < WRAP // 2:
             return now.relation
         columns = tuple(
@@ -203,9 +220,11 @@ class RelationDescriber:
     def _renamed(
         self, schema: str, table: str, columns: Sequence[Column], moment: CatalogVersion
     ) -> Relation | None:
-        """Return a table under a name that nobody has any more, and nobody is known to have had: it was
-        renamed by the transaction at hand, or later, before anyone could ask. ``columns`` must tell which
-        one, or none is returned."""
+        """Return a table by a name that neither catalogue nor memory has.
+
+        This transaction or a later one renamed the table before waltap could query it. ``columns``
+        must fit exactly one renamed table, or None is returned.
+        """
         if not moment.xid or not columns:
             return None
         shown = {column.name for column in columns}
@@ -225,8 +244,10 @@ class RelationDescriber:
         return msgspec.structs.replace(chosen, schema=schema, table=table)
 
     def start(self, tables: Iterable[CatalogTable]) -> None:
-        """Remember tables that nothing is known of: at the start of a stream they are what its changes
-        are about, unless their name or OID is remembered."""
+        """Remember the tables at the start of a stream.
+
+        The stream's first changes are about them, unless memory already has their name or OID.
+        """
         memory, tables = self._memory, list(tables)
         self._ahead.expect(table.relation.oid for table in tables)
         for table in tables:
@@ -237,13 +258,16 @@ class RelationDescriber:
                 memory.put(relation)
 
     def _told(self, moment: CatalogVersion, present: CatalogTable) -> CatalogVersion:
-        """Return ``moment`` with what the server tells of the order of commits, of those transactions
-        that wrote what is ``present`` and have later ids. It does with track_commit_timestamp."""
+        """Return ``moment`` with the server's order of commits.
+
+        Only writers of ``present`` with later ids are queried.
+        """
         writers = {xid for xid in (present.named, *present.writers) if moment.precedes(xid)}
         if not writers:
             return moment
         if self._timestamps is None:
             ((self._timestamps,),) = self._catalogue.query(TIMESTAMPS_SQL)
+        # The server keeps the order only with track_commit_timestamp.
         if not self._timestamps:
             return moment
         rows = self._catalogue.query(ORDER_SQL, (str(moment.xid), list(writers)))
@@ -251,7 +275,7 @@ class RelationDescriber:
         return dataclasses.replace(moment, later=later)
 
     def _types(self, wire: Relation, remembered: Relation | None) -> Mapping[int, DataType]:
-        """Return the data types of the columns; what the catalogue does not know any more as it was."""
+        """Return the columns' data types, dropped ones as remembered."""
         found = {
             column.type_oid: column.data_type
             for column in (remembered.columns if remembered else ())
@@ -272,7 +296,7 @@ class RelationDescriber:
         return found
 
     def _when_visible(self, xid: int) -> CatalogVersion:
-        """Wait until the catalogue shows what transaction ``xid`` did; return the moment."""
+        """Wait until ``xid`` is visible and return the moment."""
         if not self._catalogue.tells_transactions:
             return CatalogVersion()
         if not xid or xid == self._moment.xid:
@@ -280,6 +304,7 @@ class RelationDescriber:
         deadline, pause = time.monotonic() + VISIBLE_WITHIN_S, 0.0005
         while True:
             ((visible, xmax, prepared),) = self._catalogue.query(VISIBLE_SQL, (str(xid), xid))
+            # A prepared transaction becomes visible only at COMMIT PREPARED, if ever.
             if visible or (prepared and self._delivers_prepared) or self._stopping():
                 break
             if time.monotonic() >= deadline:
@@ -305,8 +330,11 @@ def joined(
     again: bool,
     rule: KeyRule,
 ) -> Relation:
-    """Return ``wire``, completed. ``again``: this session has described the relation before, so that what
-    the catalogue has no more was dropped before this announcement."""
+    """Return ``wire``, completed from the other descriptions.
+
+    ``again``: this session has described the relation before. So parts that the catalogue lacks
+    were dropped before this announcement.
+    """
     places = _places(wire, present.relation.columns) if present else {}
     then = {column.name: column for column in remembered.columns} if remembered else {}
     columns = tuple(
@@ -316,6 +344,7 @@ def joined(
     key = _key(wire, present, places, remembered, moment, again=again)
     flagged = tuple(column.name for column in wire.columns if column.in_identity)
     told = present.relation.wire_key if present is not None else None
+    # Old rows have only the columns of the identity index; see `key_index`.
     if (
         rule == "sound"
         and flagged
@@ -338,21 +367,20 @@ def joined(
 def _came_later(
     now: CatalogTable, then: Relation, moment: CatalogVersion, columns: Sequence[Column]
 ) -> bool:
-    """Tell whether a table got its name from another one, ``then``, after ``moment``.
-
-    A later id may be that of a subtransaction. Then columns of a row that only one of the two can have
-    tell, and the frozen horizon of a table that was made with this name: no transaction older than it
-    was running, so that one which made it is not. Whoever else was running holds that horizon back. But
-    a transaction whose first command made the table under a savepoint got both ids at once, and another
-    one had to free the name before that.
-    """
+    """Return whether ``now`` took its name from ``then`` after ``moment``."""
     if not moment.precedes(now.named):
         return False
     if now.named in moment.later:
         return True
+    # The later id may be a subtransaction of this transaction. Columns that only one of the two
+    # tables can have decide.
     of_now, of_then = fits(columns, now.relation), fits(columns, then)
     if of_now != of_then:
         return of_then
+    # No transaction below the frozen horizon ran when the table was created, so none of them
+    # created it. Other running transactions hold the horizon back. But a transaction whose first
+    # command created the table under a savepoint got both ids at once, and another transaction had
+    # to free the name before that.
     if now.named == now.made and now.frozen:
         apart = (now.made - moment.xid) % WRAP
         return (now.made_first and apart > 1) or moment.is_before(now.frozen)
@@ -360,7 +388,7 @@ def _came_later(
 
 
 def _present_now(columns: Iterable[Column], now: Relation) -> set[str]:
-    """Return the names that those of ``columns`` have now which are still there."""
+    """Return the present names of those ``columns`` that still exist."""
     names = {column.name for column in now.columns}
     numbers = {column.number: column.name for column in now.columns if column.number is not None}
     found = (c.name if c.name in names else numbers.get(c.number or 0) for c in columns)
@@ -368,15 +396,14 @@ def _present_now(columns: Iterable[Column], now: Relation) -> set[str]:
 
 
 def _places(wire: Relation, present: Sequence[Column]) -> dict[int, Column]:
-    """Return the present column for each index of a column of ``wire`` that is still there.
+    """Return index in ``wire`` → present column, for existing columns.
 
-    Numbers rise on the wire as in the catalogue. A column of the same name with a number out of order
-    was dropped and made again. One without its name that lies alone between the same neighbours was
-    renamed: whatever is there now and has a lower number than a column of the wire was there then.
+    Columns are matched by name, then by place: the wire lists columns by their number.
     """
     by_name = {column.name: column for column in present}
     places: dict[int, Column] = {}
     found: Column | None
+    # A column of the same name with a number out of order was dropped and created again.
     ceiling = 1 << 16
     for n in range(len(wire.columns) - 1, -1, -1):
         found = by_name.get(wire.columns[n].name)
@@ -384,6 +411,8 @@ def _places(wire: Relation, present: Sequence[Column]) -> dict[int, Column]:
             places[n], ceiling = found, found.number
     taken = {column.number for column in places.values()}
     free = [c for c in present if c.number not in taken and not c.generated]
+    # A column alone between the same neighbours was renamed: a present column with a lower number
+    # than a column of the wire existed at that time.
     for n, column in enumerate(wire.columns):
         if n in places:
             continue
@@ -404,8 +433,10 @@ def _places(wire: Relation, present: Sequence[Column]) -> dict[int, Column]:
 
 
 def _of_keys(wire: Relation) -> list[bool]:
-    """Tell per column whether the wire itself has it in a key, whose columns are never NULL: the primary
-    key, or the index of an identity INDEX."""
+    """Return for each column whether the wire has it in a key.
+
+    The key is the primary key, or the index of an identity INDEX; its columns are never NULL.
+    """
     flags, told = (
         mark(wire.identity) in (IdentityEvidence.KEY, IdentityEvidence.INDEX),
         wire.wire_key or (),
@@ -423,8 +454,10 @@ def _column(
     *,
     of_key: bool,
 ) -> Column:
-    """Complete one column by what the catalogue says ``now``, or was known ``then``. Where neither is
-    known, it can be NULL unless it is ``of_key``."""
+    """Complete one column from the catalogue (``now``) or memory (``then``).
+
+    Without both, it can be NULL unless it is ``of_key``.
+    """
     if then is not None and then.type_oid != column.type_oid:
         then = None
     same, known = now is not None and now.type_oid == column.type_oid, now
@@ -439,6 +472,7 @@ def _column(
     if nullable is None:
         nullable = not of_key if known is None else known.nullable
     default = known.default if known and same else None
+    # The table was locked when the catalogue was read, so its defaults are unknown.
     if known is now and then is not None and present is not None and not present.defaults_known:
         default = then.default
     return msgspec.structs.replace(
@@ -462,12 +496,10 @@ def _key(
     *,
     again: bool,
 ) -> tuple[str, ...]:
-    """Return the key, in its order; () when there is none.
-
-    Under DEFAULT (as under other servers' own) the flags are the primary key, without its order. Without
-    flags there is no primary key but a deferrable one, and a unique index may stand in. Under INDEX,
-    FULL and NOTHING the wire does not tell the key, unless it does so apart (`Relation.wire_key`).
-    """
+    """Return the key's columns in order, () without a key."""
+    # Under DEFAULT, and the similar identity of other servers, the flags are the primary key
+    # without its order. Without flags the primary key is missing or deferrable, and a unique index
+    # can replace it. Under INDEX, FULL and NOTHING only `Relation.wire_key` has the key.
     told = wire.wire_key
     flagged = tuple(column.name for column in wire.columns if column.in_identity)
     names = {column.name for column in wire.columns}
@@ -498,9 +530,9 @@ def _key(
 
 
 def _is_deferrable(remembered: Relation) -> bool:
-    """Tell whether the key of a remembered relation was seen to be one that no flag tells.
+    """Return whether a remembered key was seen without flags.
 
-    Under FULL, INDEX and NOTHING that cannot be seen, and hardly any key is.
+    Under FULL, INDEX and NOTHING the wire cannot show that, and such keys are rare.
     """
     flagged = any(column.in_identity for column in remembered.columns)
     return mark(remembered.identity) is IdentityEvidence.KEY and not flagged

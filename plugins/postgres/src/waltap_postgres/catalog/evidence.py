@@ -1,8 +1,8 @@
-"""What a row or an announced relation proves about when the catalogue was written.
+"""Evidence in rows and announced relations about the catalogue's writers.
 
 DDL under a savepoint, or in a block with EXCEPTION, writes the catalogue with the id of a
-subtransaction: one that is higher than that of its transaction, as a later transaction's is. No query
-tells whose an id is. But where the wire shows what was written with it, it was written before.
+subtransaction. That id is higher than its transaction's, as a later transaction's id is. No query
+returns the parent of an id. But if the wire shows the work of an id, that work was done before.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,15 +15,16 @@ __all__ = ["fits", "shown_by_columns", "shown_writers"]
 
 
 def shown_writers(wire: Relation, present: CatalogTable, then: Relation) -> Iterator[int]:
-    """Yield the transactions whose work an announced relation shows: it is so now, and was otherwise in
-    the last description ``then`` of the same relation.
+    """Yield the transactions whose work an announced relation shows.
 
-    A row of the catalogue names the last transaction that wrote it, for whatever. So a column counts
-    where nothing else of it can have been written later, and replica identity and flags where the
-    table shows nothing that is newer.
+    Their work is in ``wire`` and ``present``, and was not in ``then``, the relation's last
+    description.
     """
+    # A catalogue row names only its last writer, for whatever change. So a column is evidence if no
+    # other change of it can be later.
     yield from shown_by_columns(wire.columns, present, then)
     now = present.relation
+    # Replica identity and flags are evidence only if the table shows nothing newer.
     if wire.name != now.name or wire.identity != now.identity or _differ(wire, now):
         return
     if wire.identity != then.identity:
@@ -40,7 +41,7 @@ def shown_writers(wire: Relation, present: CatalogTable, then: Relation) -> Iter
 def shown_by_columns(
     columns: Iterable[Column], present: CatalogTable, then: Relation
 ) -> Iterator[int]:
-    """Yield those that columns as rows show them were written by."""
+    """Yield the transactions that wrote the columns that rows show."""
     now = {column.name: column for column in present.relation.columns}
     names = {column.name: column for column in then.columns}
     numbers = {column.number: column for column in then.columns if column.number is not None}
@@ -60,7 +61,7 @@ def shown_by_columns(
 
 
 def fits(columns: Iterable[Column], relation: Relation) -> bool:
-    """Tell whether all of ``columns`` can be columns of ``relation``."""
+    """Return whether all of ``columns`` can belong to ``relation``."""
     types = {column.name: column.type_oid for column in relation.columns}
     return all(types.get(column.name) == column.type_oid for column in columns)
 
@@ -70,15 +71,18 @@ def _other(former: Column, found: Column) -> bool:
 
 
 def _made_at_once(column: Column, writers: Sequence[int]) -> bool:
-    """Tell whether what wrote a new column's row last also made it: its default is as old, and it was
-    not set NOT NULL later (ADD COLUMN can do that to rows only with a default)."""
+    """Return whether a new column's last writer also created it."""
+    # The column and its default have the same writer.
     if len(writers) > 1:
         return len(set(writers)) == 1
+    # Without a default, ADD COLUMN cannot make a column of existing rows NOT NULL: a later
+    # statement did.
     return bool(writers) and bool(column.nullable)
 
 
 def _differ(wire: Relation, now: Relation) -> bool:
-    """Tell whether the columns are others; generated ones are not on every wire."""
+    """Return whether the columns differ, apart from generated ones."""
+    # Not every wire sends generated columns.
     generated = {column.name for column in now.columns if column.generated}
     shapes = (
         {

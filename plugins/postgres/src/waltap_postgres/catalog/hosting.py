@@ -1,7 +1,8 @@
-"""Services that host PostgreSQL: by what a server tells that it is one of theirs, and what each calls the
-switches that logical decoding needs. There is no ``postgresql.conf`` to write, and nobody is a superuser.
+"""Services that host PostgreSQL, and their switches for logical decoding.
 
-Source: the services' public documentation, which docs/howto/clouds.md names. Nothing was run on them.
+There a user cannot write ``postgresql.conf`` and is no superuser, so each remedy names the service's
+own switch. Source: the services' public documentation, which docs/howto/clouds.md names. Nothing was
+run on them.
 """
 
 import re
@@ -19,27 +20,32 @@ __all__ = ["SERVICES", "HostedService", "ServerHosting", "hosting"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostedService:
-    """``settings``, ``roles``, ``schemas``, ``functions``: what only its servers have, one of them is
-    enough; ``hosts``: names of its servers, which count where a server tells nothing.
+    """Describe one hosting service.
 
-    ``switch`` brings ``wal_level`` to logical; ``switched_by`` is the setting that this needs, where it
-    has a name of its own, and ``restart`` what makes it hold. ``where`` other settings are set. ``admin``
-    is the role whose members grant, and publish as superusers do, empty: nobody may; ``granted``: a role
-    whose members may replicate. ``mind`` is what to know of slots there.
+    One setting, role, schema or function of the service is enough to recognise a server.
     """
 
     name: str
+    # Objects that only the service's servers have.
     settings: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
     schemas: tuple[str, ...] = ()
     functions: tuple[str, ...] = ()
+    # Pattern of the servers' names, for servers without such objects.
     hosts: str | None = None
+    # Instruction that sets ``wal_level`` to logical.
     switch: str
+    # The service's own setting behind ``switch``, if it has one.
     switched_by: str | None = None
+    # Instruction that puts ``switch`` into effect.
     restart: str = "restart the server"
+    # The place of other settings.
     where: str
+    # Role whose members grant, and publish as superusers do; empty if there is none.
     admin: str
+    # Role whose members may replicate.
     granted: str | None = None
+    # The service's rule for slots that an operator must know.
     mind: str | None = None
 
     def grant(self, user: str) -> str:
@@ -56,6 +62,7 @@ AMAZON = {
 }
 GOOGLE = "flag {flag} = on, and the instance restarts (setting flags replaces all that were set)"
 
+# In the order of the search: some services run on others and have the other's objects too.
 SERVICES = (
     HostedService(
         name="Heroku Postgres",
@@ -138,8 +145,6 @@ SERVICES = (
         "a pipeline that was down for so long has a gap",
     ),
 )
-"""In the order in which they are looked for: some run on others, and have what tells of those, too."""
-
 FACTS_SQL = """
 SELECT ARRAY(SELECT rolname::text FROM pg_roles WHERE rolname = ANY(%s)),
        ARRAY(SELECT nspname::text FROM pg_namespace WHERE nspname = ANY(%s)),
@@ -154,26 +159,29 @@ ON = frozenset({"on", "1", "true", "yes"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerHosting:
-    """The service that a server belongs to, by what it was told, and the service's own settings."""
+    """Describe the service that hosts a server."""
 
     service: HostedService
+    # The evidence for the service, for an operator.
     told_by: str
+    # The service's own settings on this server.
     settings: dict[str, str] = field(default_factory=dict)
 
     def wal_level_remedy(self) -> str:
-        """Return what brings ``wal_level`` to logical."""
+        """Return the instruction that sets ``wal_level`` to logical."""
         service = self.service
         name = service.switched_by
+        # The switch is on, but the server has not restarted since.
         if name is not None and self.settings.get(name, "").lower() in ON:
             return f"On {service.name}: {name} is on already: {service.restart}, it waits for that"
         return f"On {service.name}: {service.switch}"
 
     def set(self, setting: str) -> str:
-        """Return how a setting of PostgreSQL, ``name = value``, is made."""
+        """Return the instruction for a setting ``name = value``."""
         return f"On {self.service.name}, set {setting} {self.service.where}"
 
     def checks(self) -> Iterator[PreflightCheck]:
-        """Tell what the server is, and what to know of slots there."""
+        """Yield the check that reports the service and its rule for slots."""
         service = self.service
         found = f"{service.name}, told by {self.told_by}"
         if service.mind is None:
@@ -188,9 +196,9 @@ class ServerHosting:
 
 
 def hosting(catalogue: PostgresCatalogue, host: str) -> ServerHosting | None:
-    """Return the service that hosts a server, which is connected to as ``host``; None: none is known.
+    """Return the service that hosts a server, None if unknown.
 
-    Raises: SourceError.
+    ``host`` is the name in the profile. Raises: SourceError.
     """
     ((roles, schemas, functions),) = catalogue.query(
         FACTS_SQL,
@@ -201,7 +209,7 @@ def hosting(catalogue: PostgresCatalogue, host: str) -> ServerHosting | None:
     )
     settings: dict[str, str] = {}
     names = sorted({name for service in SERVICES for name in service.settings})
-    with suppress(WaltapError):  # a server may keep a setting to itself
+    with suppress(WaltapError):  # a server may hide a setting from this role
         settings = dict(catalogue.query(SETTINGS_SQL, (names,)))
     there = {"setting": settings, "role": roles, "schema": schemas, "function": functions}
     for service in SERVICES:
@@ -213,6 +221,7 @@ def hosting(catalogue: PostgresCatalogue, host: str) -> ServerHosting | None:
             found = next((name for name in wanted if name in there[kind]), None)
             if found is not None:
                 return ServerHosting(service=service, told_by=f"{kind} {found}", settings=settings)
+    # The name counts only if the server has none of the services' objects.
     for service in SERVICES:
         for each in host.split(","):
             name = each.strip().rstrip(".")

@@ -1,10 +1,12 @@
-"""Whether what a name meant holds still, for wires that name tables and announce nothing.
+"""Checks that a table name still means the same table.
 
-A table that was dropped and made anew with the same columns, a key that was dropped, a materialized
-view in a table's place: none of it shows in the rows of wal2json and decoderbufs. The catalogue tells.
-One answer counts for every transaction that its snapshot saw, so that a stream that lags asks once for
-many of them; a question names the tables that were in use since the one before, so that what is asked
-for grows with the rows that come and not with the tables that are known.
+Rows of wal2json and decoderbufs name tables and announce nothing. They do not show a table that was
+dropped and created again with the same columns, a dropped key, or a materialized view in a table's
+place. The catalogue shows it.
+
+One answer is valid for every transaction that its snapshot saw. So a stream that lags asks once for
+many transactions. A query names only the tables used since the query before, so its cost grows with
+the rows and not with the number of tables.
 """
 
 import time
@@ -31,33 +33,38 @@ SELECT o.schema, o.name, s.snapshot, c.oid::int8, c.relkind::text, c.relrepliden
   LEFT JOIN pg_class c ON c.relname = o.name::name AND c.relnamespace = n.oid
 """
 
+# Rate and burst of the checks whether a transaction with rows also did DDL.
 CHECKS_PER_S, BURST = 20.0, 50.0
-"""So often, and so many times in a row, transactions with rows are looked into for DDL beside them."""
 
 _Name = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class _CatalogAnswer:
-    """What stood at one moment: a text, the transactions that wrote it, and the first id that no
-    transaction had then."""
+    """Hold the catalogue's answer for one name."""
 
+    # The catalogue's columns for the name, compared as they are.
     text: tuple[object, ...]
+    # Transactions that wrote those columns' rows.
     writers: frozenset[int]
+    # The first id that no transaction had at that moment.
     horizon: int
 
     def for_transaction(self, xid: int) -> tuple[Hashable, ...]:
-        """Return what stands for ``xid``: another value before and after each later transaction that
-        wrote something of it; and another one if the next id did, which may be of its savepoint."""
+        """Return a value that identifies the name's meaning for ``xid``.
+
+        It differs before and after each later transaction that wrote a part of the answer.
+        """
         moment = CatalogVersion(xid, self.horizon)
         later = frozenset(writer for writer in self.writers if moment.precedes(writer))
+        # The next id may belong to a savepoint of ``xid`` itself.
         return self.text, later, (xid + 1) % WRAP in later
 
 
 class NameResolutionCache:
-    """Answers for one stream: see `waltap.decode.decoder.NameResolution`.
+    """Answer for one stream as `waltap.decode.decoder.NameResolution`.
 
-    ``when_visible`` waits until the catalogue shows what a transaction did.
+    ``when_visible`` waits until the catalogue shows the work of a transaction.
     """
 
     def __init__(
@@ -68,14 +75,19 @@ class NameResolutionCache:
     ) -> None:
         self._catalogue, self._when_visible, self._clock = catalogue, when_visible, clock
         self._answers: dict[_Name, _CatalogAnswer] = {}
+        # Names that exist, in the order of their first use.
         self._known: dict[_Name, None] = {}
+        # Names used since the last query.
         self._used: set[_Name] = set()
+        # Transactions that the answers saw.
         self._seen: SnapshotVisibility | None = None
+        # Whether an answer has work of a later transaction than the one it was asked for.
         self._ahead = False
+        # Token bucket of the checks, and its last update.
         self._checks, self._counted = BURST, clock()
 
     def due(self, xid: int) -> bool:
-        """Tell whether what stands is to be looked at for transaction ``xid``."""
+        """Return whether the caller must check names for ``xid``."""
         if self._covers(xid) or not self._catalogue.tells_transactions:
             return self._ahead
         now = self._clock()
@@ -87,7 +99,10 @@ class NameResolutionCache:
         return True
 
     def of(self, schema: str, table: str, xid: int) -> Hashable:
-        """Return what stands for the name. Raises: SourceError."""
+        """Return a value that identifies the name's meaning for ``xid``.
+
+        Raises: SourceError.
+        """
         name = schema, table
         if not self._catalogue.tells_transactions:
             return name
@@ -96,10 +111,12 @@ class NameResolutionCache:
             self._answers.clear()
             self._ahead = False
             self._seen = self._ask(names, xid)
+            # A backend writes its commit record before its transaction becomes visible.
             if xid and not self._covers(xid):
                 self._when_visible(xid)
                 self._seen = self._ask(names, xid)
         elif name not in self._answers:
+            # Each query doubles the answered names, so that many names need few queries.
             unanswered = (known for known in self._known if known not in self._answers)
             self._ask({name, *islice(unanswered, len(self._answers))}, xid)
         self._used.add(name)
@@ -109,7 +126,7 @@ class NameResolutionCache:
         return self._seen is not None and bool(xid) and self._seen.saw(xid)
 
     def _ask(self, names: Iterable[_Name], xid: int) -> SnapshotVisibility | None:
-        """Ask for the names; return what the answer saw."""
+        """Query the names and return the answer's visibility."""
         names = list(names)
         seen: SnapshotVisibility | None = None
         rows = self._catalogue.query(STANDING_SQL, ([n[0] for n in names], [n[1] for n in names]))
@@ -118,6 +135,7 @@ class NameResolutionCache:
                 seen = SnapshotVisibility.parse(f"{snapshot}@0/0")
                 assert seen is not None
             name = schema, table
+            # The texts after OID and kind are transaction ids; an ``i`` marks a replica identity.
             texts = " ".join(text for text in told[3:] if text).replace("i", "").split()
             answer = _CatalogAnswer(tuple(told), frozenset(map(int, texts)), seen.xmax % WRAP)
             self._answers[name] = answer

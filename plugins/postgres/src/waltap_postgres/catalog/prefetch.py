@@ -1,8 +1,8 @@
-"""Many relations announced in a short time: what the catalogue says of the rest is asked for at once.
+"""Prefetch of tables when a stream announces many relations at once.
 
-An answer counts for a transaction that was visible when it was given; for a later one the catalogue is
-asked anew. So an answer from ahead is never less true than one on demand would have been. The same goes
-for a table that is altered again and again: a stream that lags asks once for all that committed before.
+An answer is valid for transactions that were visible to it; for a later one the catalogue is queried
+again. So a prefetched answer is never less true than one on demand. The same rule serves a table
+that is altered repeatedly: a stream that lags asks once for all transactions that had committed.
 """
 
 import time
@@ -14,23 +14,27 @@ from waltap_postgres.visibility import SnapshotVisibility
 
 __all__ = ["TablesAhead"]
 
+# So many queries within so many seconds mean that many more will follow.
 BURST, BURST_S = 16, 2.0
-"""So many questions within so many seconds are taken for the beginning of many more."""
+# A prefetch of fewer expected tables is not worth its query.
 WORTH_IT = 32
+# Seconds between two prefetches at least.
 PAUSE_S = 10.0
 
+# Number of kept answers about tables that were announced again.
 ALTERED_MOST = 64
-"""Answers about so many tables that were announced again are kept."""
 
 
 class TablesAhead:
-    """Answers which table an OID or a name belongs to, for the transactions of one stream."""
+    """Find tables by OID or name for one stream's transactions."""
 
     def __init__(
         self, catalogue: PostgresCatalogue, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._catalogue, self._clock = catalogue, clock
+        # OIDs that the stream may announce, in the order in which they became known.
         self._expected: dict[int, None] = {}
+        # Times of the last queries.
         self._asked: deque[float] = deque(maxlen=BURST)
         self._next_load = 0.0
         self._seen: SnapshotVisibility | None = None
@@ -39,31 +43,35 @@ class TablesAhead:
         self._altered: dict[int, tuple[SnapshotVisibility, CatalogTable | None]] = {}
 
     def expect(self, oids: Iterable[int]) -> None:
-        """Name tables that the stream may announce."""
+        """Add tables that the stream may announce."""
         self._expected.update(dict.fromkeys(oids))
 
     def table_of(self, oid: int, xid: int) -> CatalogTable | None:
-        """Return the table with that OID, as it is or was after ``xid``; None when it is gone."""
+        """Return a table by OID after ``xid``, None if gone."""
         self._prepare(xid)
         found = self._by_oid.get(oid)
         self._forget(oid)
         return found or self._catalogue.table_of(oid)
 
     def again(self, oid: int, xid: int) -> tuple[CatalogTable | None, int] | None:
-        """Return the table with that OID, and the first id that no transaction had when the catalogue
-        showed it, for a relation that ``xid`` announces anew; None where that is not visible yet."""
+        """Return the table of a relation that ``xid`` announces again.
+
+        The second value is the first id that no transaction had at the answer's moment. None means
+        that ``xid`` is not visible yet.
+        """
         known = self._altered.pop(oid, None)
         if known is None or not known[0].saw(xid):
             found, text = self._catalogue.table_seen(oid)
             known = SnapshotVisibility.of_snapshot(text), found
         self._altered[oid] = known
         if len(self._altered) > ALTERED_MOST:
+            # The first entry is the least recently used: `pop` and assignment reorder.
             del self._altered[next(iter(self._altered))]
         seen, found = known
         return (found, seen.xmax) if seen.saw(xid) else None
 
     def table(self, schema: str, table: str, xid: int) -> CatalogTable | None:
-        """The same by name."""
+        """Return a table by name after ``xid``, None if gone."""
         self._prepare(xid)
         found = self._by_name.get((schema, table)) or self._catalogue.table(schema, table)
         if found is not None:
@@ -71,17 +79,19 @@ class TablesAhead:
         return found
 
     def _forget(self, oid: int) -> None:
-        """An announced relation is hardly announced again."""
+        """Remove an announced relation from the prefetch."""
+        # A stream rarely announces a relation twice.
         self._expected.pop(oid, None)
         known = self._by_oid.pop(oid, None)
         if known is not None:
             self._by_name.pop((known.relation.schema, known.relation.table), None)
 
     def _prepare(self, xid: int) -> None:
-        """Have answers ready that ``xid`` may use, or none."""
+        """Keep or load answers that are valid for ``xid``, or drop them."""
         if self._by_oid and self._seen is not None:
             if xid and self._seen.saw(xid):
                 return
+            # The answers are older than ``xid``; their tables are expected again.
             self._expected.update(dict.fromkeys(self._by_oid))
             self._by_oid.clear()
             self._by_name.clear()
@@ -91,6 +101,7 @@ class TablesAhead:
         if not (xid and burst and len(self._expected) >= WORTH_IT and now >= self._next_load):
             return
         self._next_load = now + PAUSE_S
+        # The snapshot is older than the tables' query, so the answers see at least its commits.
         text = self._catalogue.snapshot()
         seen = SnapshotVisibility.of_snapshot(text) if text is not None else None
         if seen is None or not seen.saw(xid):

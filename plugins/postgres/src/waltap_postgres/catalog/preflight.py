@@ -1,6 +1,6 @@
-"""Checks before a start: everything capture needs of the server, and what fixes what is missing.
+"""Checks of all server requirements before a start, with remedies.
 
-Each remedy suffices: carried out as it stands, the check passes and so does the start.
+Each remedy suffices: after it, the check passes and so does the start.
 """
 
 from collections.abc import Callable
@@ -74,7 +74,10 @@ SETTINGS = (
     "wal_writer_delay",
     "commit_delay",
 )
+# A message names at most so many tables.
 NAMED = 20
+# Databases and roles whose commits do not wait for the disk; "all" comes from the server's own
+# setting, which a setting of our session would hide.
 LAZY_SQL = """
 SELECT 'all'::text FROM pg_settings
  WHERE name = 'synchronous_commit' AND setting = 'off'
@@ -86,11 +89,13 @@ SELECT concat_ws(' in ', 'role ' || quote_ident(r.rolname), 'database ' || quote
  WHERE 'synchronous_commit=off' = ANY(s.setconfig)
    AND (s.setdatabase = 0 OR d.datname = current_database())
 """
-"""Whose commits do not wait for the disk: all, unless our session has that from elsewhere."""
 
 
 class PreflightChecks:
-    """The checks of one start; they change nothing. Raises, from every method: ConnectionLost."""
+    """Check one start without changing the server.
+
+    Every method raises: ConnectionLost.
+    """
 
     def __init__(
         self,
@@ -110,7 +115,10 @@ class PreflightChecks:
         plan: Callable[[], PublicationPlan],
         snapshot_tables: Callable[[], list[SnapshotTable]],
     ) -> list[PreflightCheck]:
-        """Return every check. ``decide`` and ``plan`` are what the start itself asks."""
+        """Return every check.
+
+        The start itself calls the same ``decide`` and ``plan``.
+        """
         found = [self.version(), *self.connection()]
         decision: StartupPlan | None = None
         try:
@@ -128,7 +136,7 @@ class PreflightChecks:
             found.append(self._signal(*signal))
         return found
 
-    # --- what streaming needs ------------------------------------------------------------------
+    # --- requirements of streaming -------------------------------------------------------------
 
     def _of_stream(
         self, decision: StartupPlan | None, plan: Callable[[], PublicationPlan]
@@ -183,6 +191,9 @@ class PreflightChecks:
             return [*checks, PreflightCheck.failed("publication", refused)]
         return [*checks, *self._publication(planned), *self._identities(planned)]
 
+    # One row for `hosted_roles`: is a superuser; may replicate; may create publications; is a member
+    # of a role whose members may replicate, and of one whose members publish as superusers do; the
+    # server is a standby; the numbers of slots and walsenders.
     facts_sql: ClassVar[str] = """
 SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CREATE'),
        EXISTS (SELECT FROM pg_roles h WHERE h.rolname = ANY(%s) AND pg_has_role(h.oid, 'MEMBER')),
@@ -191,19 +202,18 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
        (SELECT count(*) FROM pg_stat_replication)
   FROM pg_roles WHERE rolname = current_user
 """
-    """Gives, for `hosted_roles`: is a superuser, may replicate, may make publications, is a member of one
-    whose members may replicate, of one whose members publish as superusers do; is on a standby; how many
-    slots and walsenders there are."""
 
     def version(self) -> PreflightCheck:
-        """Return what is to be said of the server's version."""
+        """Check the server's version."""
         return version(self.server.version_num)
 
     def connection(self) -> list[PreflightCheck]:
-        """Look for a pooler: it gives connections process numbers of its own."""
+        """Check that no pooler hides the server."""
+        # A pooler reports its own process number to the client, not the backend's.
         ((pid,),) = self.catalogue.query("SELECT pg_backend_pid()")
         if pid == self.catalogue.backend_pid:
             return []
+        # A pooler that passes replication on does no harm.
         try:
             way = watch(self.properties)
             with closing(
@@ -213,13 +223,16 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         except PoolerInTheWay as error:
             return [PreflightCheck.failed("connection", error)]
         except WaltapError:
-            return []  # the other checks tell of it
+            return []  # the other checks report it
         found = "what answers is not the server itself, but passes replication on"
         return [PreflightCheck(name="connection", verdict="ok", found=found)]
 
     def of_server(self, checks: list[PreflightCheck]) -> list[PreflightCheck]:
-        """Return what counts of the checks of WAL, slots, walsenders, privileges and output plugin: all,
-        but for servers where these are other things."""
+        """Return the checks that apply to this kind of server.
+
+        They cover WAL, slots, walsenders, privileges and the output plugin. Other servers override
+        this.
+        """
         return checks
 
     def _slot(self, decision: StartupPlan | None, used: int, limit: int) -> PreflightCheck:
@@ -234,8 +247,8 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         return PreflightCheck(name="replication slot", verdict="ok", found=found)
 
     def _encoding(self) -> list[PreflightCheck]:
-        """The server converts what pgoutput sends; other plugins send text as it is stored, which the
-        decoder converts where it can."""
+        """Check that the decoder can convert the database's encoding."""
+        # The server converts the text of pgoutput; other plugins send text as it is stored.
         ((encoding,),) = self.catalogue.query(
             "SELECT pg_encoding_to_char(encoding)::text FROM pg_database"
             " WHERE datname = current_database()"
@@ -248,14 +261,17 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         return [PreflightCheck.failed("encoding", EncodingNotConverted(problem))]
 
     def _primary(self) -> str | None:
-        """Return the address that a standby's WAL comes from; None where it does not tell this role."""
+        """Return the address of a standby's primary.
+
+        None means that the standby hides it from this role.
+        """
         rows = self.catalogue.query(
             "SELECT sender_host, sender_port FROM pg_stat_wal_receiver WHERE sender_host IS NOT NULL"
         )
         return next((f"{host}:{port}" for host, port in rows), None)
 
     def _lazy(self) -> list[str]:
-        """Return whose commits do not wait for the disk: of everybody, of databases and roles."""
+        """Return the databases and roles with synchronous_commit off."""
         rows = self.catalogue.query(LAZY_SQL)
         return [name for (name,) in rows]
 
@@ -288,7 +304,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         )
 
     def _denied(self, plan: PublicationPlan, *, create: bool) -> str | None:
-        """Return why this role may not run the statements of ``plan``, None when it may."""
+        """Return why this role may not run the plan, or None."""
         user = self.properties.user
         if plan.all_tables:
             return f"role {user!r} is not a superuser, and only a superuser publishes all tables"
@@ -309,6 +325,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         owners = self.catalogue.query(
             "SELECT pubname::text, pg_get_userbyid(pubowner)::text FROM pg_publication"
             " WHERE pubname = ANY(%s) AND NOT pg_has_role(pubowner, 'USAGE') ORDER BY 1",
+            # More statements than created publications: some statement alters one.
             (altered if len(plan.statements) > len(plan.created) else [],),
         )
         for name, owner in owners:
@@ -334,7 +351,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         return [PreflightCheck(name="publication", verdict="ok", found=said)]
 
     def _uncovered(self, plan: PublicationPlan) -> list[PreflightCheck]:
-        """Tell captured tables that the publication does not send, and that the start does not add."""
+        """Report captured tables that stay unpublished after the start."""
         name = self.properties.publication_name
         if plan.statements or self.properties.publication_autocreate_mode == "filtered":
             return []
@@ -357,9 +374,9 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         ]
 
     def _identities(self, plan: PublicationPlan | None) -> list[PreflightCheck]:
-        """Return what each table's replica identity leaves out; refused tables are no part of a plan.
+        """Check the replica identity of each captured table.
 
-        ``plan`` None: nothing is published, and so no UPDATE is refused.
+        Without ``plan`` nothing is published, so the server refuses no UPDATE.
         """
         found = []
         for table in self.captured:
@@ -381,7 +398,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             PreflightCheck(name="replica identity", verdict="ok", found="every table has one")
         ]
 
-    # --- what is read --------------------------------------------------------------------------
+    # --- tables and rows -----------------------------------------------------------------------
 
     def _tables(self, decision: StartupPlan | None) -> PreflightCheck:
         if self.captured:
@@ -396,10 +413,10 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         )
         what = "no table fits the include and exclude lists" if listed else "there is no table yet"
         check = PreflightCheck.failed("captured tables", NothingCaptured(what))
-        # Debezium refuses, too, where it would make a publication of no tables.
+        # Debezium also refuses to create a publication without tables.
         mode = self.properties.publication_autocreate_mode
         filtered = self._decoder.capabilities.filters and mode == "filtered"
-        # What a table held before it was dropped may still be in the WAL that is to be read.
+        # The unread WAL may still have rows of a table that was dropped since.
         resumes = decision is not None and decision.offset is not None
         fatal = listed and not resumes and (filtered or not self.context.debezium)
         return check if fatal else check.as_warning()
@@ -449,6 +466,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         for target in targets:
             select = selects.get(target.table.relation.name)
             if select and target.published.rows:
+                # A row filter is added to the profile's own SELECT; planning shows whether it fits.
                 try:
                     self.catalogue.plan(target.selected(select))
                 except SourceError as error:
@@ -458,7 +476,8 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         return [PreflightCheck(name="rows", verdict="ok", found=f"{_count(tables)} to read")]
 
     def _signal(self, schema: str, table: str) -> PreflightCheck:
-        """Signals and watermarks are rows that are written and read back in the stream."""
+        """Check that this role can use the signal table."""
+        # Signals and watermarks are rows that waltap writes and reads back from the stream.
         name, user = identifier(schema, table), identifier(self.properties.user)
         ((exists, usable, fits, writable),) = self.catalogue.query(
             "SELECT c.oid IS NOT NULL, n.oid IS NOT NULL AND has_schema_privilege(n.oid, 'USAGE'),"
@@ -566,7 +585,7 @@ def _count(tables: list[CatalogTable]) -> str:
 
 
 def _of_publication(plan: PublicationPlan | None) -> str:
-    """Return what a publication makes of a table whose rows nothing identifies."""
+    """Return a publication's effect on a table without an identity."""
     if plan is None:
         return ""
     if plan.inserts_only:
@@ -577,7 +596,10 @@ def _of_publication(plan: PublicationPlan | None) -> str:
 def tables_unreadable(
     catalogue: PostgresCatalogue, tables: list[CatalogTable], properties: PostgresProperties
 ) -> TableUnreadable | None:
-    """Return the error of tables that a snapshot could not read, None when it can read them all."""
+    """Return the error for tables that a snapshot cannot read.
+
+    None means that it can read them all.
+    """
     relations = catalogue.unreadable([table.relation for table in tables])
     if not relations:
         return None
@@ -591,8 +613,11 @@ def tables_unreadable(
 
 
 def hosted_roles(service: ServerHosting | None) -> tuple[list[str], str]:
-    """Return roles whose members may replicate without the attribute, and the one whose members publish
-    as superusers do: those of the service."""
+    """Return the service's roles for replication and for publishing.
+
+    Members of the first ones may replicate without the attribute. Members of the second one publish
+    as superusers do.
+    """
     if service is None:
         return [], ""
     own = service.service

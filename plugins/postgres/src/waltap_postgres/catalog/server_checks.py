@@ -1,6 +1,6 @@
-"""Checks of the server alone: its version, and settings that streaming depends on.
+"""Checks of the server's version and of settings for streaming.
 
-Each remedy suffices; where a service hosts the server, it names that one's own switch.
+Each remedy suffices. For a hosted server it names the service's own switch.
 """
 
 from waltap.errors import SourceError
@@ -26,16 +26,20 @@ __all__ = [
     "writer_delay",
 ]
 
+# A delay from here on is worth a warning.
 SLOW_MS = 1000
-"""So late a change is something to look at."""
 
 
 def slot_limits(
     settings: dict[str, str], hosting: ServerHosting | None, *, budgeted: bool
 ) -> list[PreflightCheck]:
-    """Return what makes the server give a slot up while nobody reads it, or that nothing keeps the slot
-    from filling its disk; ``budgeted``: the profile bounds that."""
+    """Check the server's limits for slots without a reader.
+
+    The server may invalidate such a slot, or nothing keeps the slot from filling the disk.
+    ``budgeted``: the profile limits the slot's WAL.
+    """
     idle = int(settings.get("idle_replication_slot_timeout", "0"))
+    # -1 is no limit; servers before 13 do not have the setting.
     keep = int(settings.get("max_slot_wal_keep_size", "-1"))
     if idle:
         return [
@@ -69,8 +73,8 @@ def slot_limits(
 
 
 def failover(settings: dict[str, str], hosting: ServerHosting | None) -> PreflightCheck:
-    """Look whether what is delivered is sure to be on the standby: the server sends it only then where
-    the standby's own slot is named."""
+    """Check that the server delivers only changes that a standby has."""
+    # The server waits only for standbys whose own slot this setting names.
     waits = settings.get("synchronized_standby_slots", "")
     if waits:
         found = f"the slot is copied to standbys, and changes wait for {waits}"
@@ -90,7 +94,7 @@ def failover(settings: dict[str, str], hosting: ServerHosting | None) -> Preflig
 
 
 def version(version_num: int) -> PreflightCheck:
-    """Return what is to be said of the version."""
+    """Check the server's version."""
     text = f"PostgreSQL {version_num // 10000}.{version_num % 10000}"
     if version_num < 100000:
         return PreflightCheck(
@@ -100,7 +104,7 @@ def version(version_num: int) -> PreflightCheck:
 
 
 def wal_level(setting: ServerSetting | None, hosting: ServerHosting | None) -> PreflightCheck:
-    """Return whether the WAL has what decoding needs."""
+    """Check that the WAL has the data for logical decoding."""
     level = setting.value if setting else "unknown"
     if level != "logical":
         waits = (
@@ -116,6 +120,7 @@ def wal_level(setting: ServerSetting | None, hosting: ServerHosting | None) -> P
             remedy=remedy,
             error=WalLevelTooLow(f"wal_level is {found}", sql=remedy),
         )
+    # Decoding works now, but would fail after the next restart.
     if setting and setting.waiting and setting.written not in {None, "logical"}:
         return PreflightCheck(
             name="wal_level",
@@ -137,7 +142,10 @@ class StandbyCannotDecode(SourceError):
 
 
 def standby(version_num: int, receives_from: str | None) -> list[PreflightCheck]:
-    """Refuse a standby that cannot decode; ``receives_from``: where its WAL comes from, if it tells."""
+    """Check that a standby can decode.
+
+    ``receives_from`` is the address of its primary, if known.
+    """
     if version_num >= 160000:
         return [
             PreflightCheck(name="standby", verdict="ok", found="decodes while it is in recovery")
@@ -148,7 +156,7 @@ def standby(version_num: int, receives_from: str | None) -> list[PreflightCheck]
 
 
 def senders(used: int, limit: int) -> PreflightCheck:
-    """Return whether a walsender is free."""
+    """Check that a walsender is free."""
     found = f"{used} of {limit} in use"
     if used >= limit:
         return PreflightCheck.failed(
@@ -158,7 +166,8 @@ def senders(used: int, limit: int) -> PreflightCheck:
 
 
 def output_plugin(settings: dict[str, str], plugin: str) -> PreflightCheck:
-    """Return whether the server lets the plugin be loaded."""
+    """Check that the server may load the output plugin."""
+    # Only some servers have this setting; others load any plugin.
     listed = settings.get("output_plugin_libraries")
     if listed is None:
         return PreflightCheck(name="output plugin", verdict="ok", found=plugin)
@@ -167,7 +176,7 @@ def output_plugin(settings: dict[str, str], plugin: str) -> PreflightCheck:
     if plugin in names or "*" in names:
         return PreflightCheck(name="output plugin", verdict="ok", found=f"{plugin} is allowed")
     found = f"output_plugin_libraries is {listed!r}, without {plugin}"
-    # One text with commas in it would be stored as one name.
+    # The server stores one text with commas in it as one name.
     wanted = ", ".join("'" + name.replace("'", "''") + "'" for name in [*allowed, plugin])
     return PreflightCheck(
         name="output plugin",
@@ -179,11 +188,13 @@ def output_plugin(settings: dict[str, str], plugin: str) -> PreflightCheck:
 
 
 def writer_delay(settings: dict[str, str], lazy: list[str]) -> list[PreflightCheck]:
-    """Return what makes changes late before anybody can read them: the stream has WAL that is on disk.
+    """Check settings that delay changes before the stream can send them.
 
-    ``lazy``: who commits without waiting for that (``synchronous_commit = off``).
+    ``lazy`` are the roles and databases with ``synchronous_commit = off``.
     """
     late = []
+    # The stream sends only WAL that is on disk. Commits that do not wait for the disk are written
+    # up to three times wal_writer_delay later.
     by_writer = 3 * int(settings.get("wal_writer_delay", "200"))
     if lazy:
         late.append(

@@ -1,4 +1,4 @@
-"""Settings of the server: what holds now, and what a restart would bring."""
+"""Settings of the server: the present values and those after a restart."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,22 +19,25 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSetting:
-    """``waiting``: a change of it waits for a restart; ``written`` is then the new value, None where
-    this role may not read the configuration files."""
+    """Hold one setting of the server."""
 
     name: str
     value: str
+    # A change of the setting waits for a restart.
     waiting: bool = False
+    # The new value; None if this role may not read the configuration files.
     written: str | None = None
 
 
 def server_settings(
     catalogue: PostgresCatalogue, names: tuple[str, ...]
 ) -> dict[str, ServerSetting]:
-    """Return the settings that the server has. Raises: SourceError.
+    """Return those of the settings that the server has.
 
-    ``pending_restart`` is set once the files were read anew; before that only they tell.
+    Raises: SourceError.
     """
+    # ``pending_restart`` is set when the server reloads the files; before that only the files show
+    # a change.
     rows = catalogue.query(
         "SELECT name, setting, pending_restart FROM pg_settings WHERE name = ANY(%s)",
         (list(names),),
@@ -58,8 +61,10 @@ def server_settings(
 
 
 def wal_level_remedy(setting: ServerSetting | None, hosting: ServerHosting | None = None) -> str:
-    """Return what brings ``wal_level`` to logical: SQL and a restart, or the restart alone where it
-    is all that is missing. Where a service hosts the server, its own switch."""
+    """Return the instruction that sets ``wal_level`` to logical.
+
+    It is SQL and a restart, or the restart alone; for a hosted server, the service's own switch.
+    """
     if hosting is not None:
         return hosting.wal_level_remedy()
     if setting is None or not setting.waiting:
@@ -76,7 +81,10 @@ def wal_level_remedy(setting: ServerSetting | None, hosting: ServerHosting | Non
 
 @contextmanager
 def wal_level_explained(catalogue: PostgresCatalogue) -> Iterator[None]:
-    """Say of a refusal for ``wal_level`` whether only a restart is missing. Raises: WalLevelTooLow."""
+    """Add the remedy to a refusal for ``wal_level``.
+
+    It says whether only a restart is missing. Raises: WalLevelTooLow.
+    """
     try:
         yield
     except WalLevelTooLow as error:
@@ -86,10 +94,13 @@ def wal_level_explained(catalogue: PostgresCatalogue) -> Iterator[None]:
 
 
 def status_interval(catalogue: PostgresCatalogue, wanted_ms: int) -> float:
-    """Return how long the server may go without hearing from us, in seconds: ``wanted_ms``, or less where
-    it would give up before. Raises: SourceError."""
+    """Return the seconds between two status updates.
+
+    Raises: SourceError.
+    """
     rows = catalogue.query(
         "SELECT setting::int8 FROM pg_settings WHERE name = 'wal_sender_timeout'"
     )
     timeout_ms = int(rows[0][0]) if rows else 60000
+    # The server ends the stream after ``wal_sender_timeout`` without a status; 0 switches it off.
     return min(wanted_ms, timeout_ms / 3 if timeout_ms else wanted_ms) / 1000
