@@ -1,1 +1,1 @@
-"""Tuples to Arrow columns: whole columns of PostgreSQL's text or send format, cast at once."""
+"""Convert PostgreSQL tuples to Arrow, one whole column at once."""

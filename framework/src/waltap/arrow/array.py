@@ -1,5 +1,6 @@
-"""Arrow arrays of Python's lists: `pyarrow.array` copies a long text two to three times, where one copy
-will do.
+"""Make Arrow arrays of Python lists with few copies.
+
+`pyarrow.array` copies a long text two to three times; one copy is enough.
 """
 
 from array import array
@@ -12,15 +13,16 @@ if TYPE_CHECKING:
 
 __all__ = ["integer_array", "string_array"]
 
+# Up to this number of values are joined here. pyarrow is quicker with more of them, and then no
+# value is long.
 FEW: Final = 64
-"""Values that are joined here; more of them are quicker in pyarrow, and then none is long."""
 
+# From this number of characters on, an array points into the text and does not copy it.
 LONG: Final = 1 << 20
-"""Characters of a text that an array shows as it lies in memory, not a copy of it."""
 
 
 def string_array(values: Sequence[str | None]) -> "pa.Array":
-    """Return ``values`` as strings."""
+    """Return ``values`` as an array of strings."""
     import pyarrow as pa
 
     if len(values) > FEW:
@@ -39,8 +41,11 @@ def string_array(values: Sequence[str | None]) -> "pa.Array":
 
 
 def _shown(text: str) -> "pa.Buffer":
-    """Return a buffer that points into ``text``, which is ASCII, and keeps it alive: Python has such a
-    text in memory as its UTF-8 is."""
+    """Return a buffer that points into an ASCII text.
+
+    The buffer keeps the text alive.
+    """
+    # Python stores ASCII text as its UTF-8 bytes, so the pointer needs no encoding.
     import ctypes
 
     import pyarrow as pa
@@ -51,18 +56,25 @@ def _shown(text: str) -> "pa.Buffer":
 
 
 def _validity(values: Sequence[object]) -> "tuple[pa.Buffer | None, int]":
-    """Return the bitmap of ``values`` (None: no value is null), and how many are null."""
+    """Return the null bitmap of ``values`` and the number of nulls.
+
+    The bitmap is None if no value is null.
+    """
     import pyarrow as pa
 
     nulls = sum(value is None for value in values)
     if not nulls:
         return None, 0
+    # Arrow's bitmap starts at the lowest bit, hence the reversed order.
     bits = "".join("0" if value is None else "1" for value in reversed(values))
     return pa.py_buffer(int(bits, 2).to_bytes((len(bits) + 7) // 8, "little")), nulls
 
 
 def integer_array(code: str, values: list[int], arrow_type: "pa.DataType") -> "pa.Array":
-    """Return ``values`` as an array of the machine integers ``code`` (that of `array.array`)."""
+    """Return ``values`` as an array of machine integers.
+
+    ``code`` is a type code of `array.array`.
+    """
     import pyarrow as pa
 
     data = pa.py_buffer(array(code, values))

@@ -1,7 +1,7 @@
-"""Columns in PostgreSQL's send format of fixed width, and short numerics, to Arrow by numpy.
+"""Convert columns in PostgreSQL's send format to Arrow by numpy.
 
-The values of a column are joined and read at once. ``None`` is null; a value of another width is no
-value of the type.
+The functions read types of fixed width, and short numerics. They join the values of a column and
+read them at once. ``None`` is null; a value of another width is malformed.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,10 @@ Raw = Sequence[bytes | None]
 
 
 def numbers(values: Raw, layout: str) -> Any:
-    """Return the numbers of ``values`` as numpy reads ``layout``; zero where one is null."""
+    """Return ``values`` as numpy numbers of ``layout``.
+
+    A null becomes zero.
+    """
     import numpy as np
 
     width = np.dtype(layout).itemsize
@@ -30,7 +33,7 @@ def numbers(values: Raw, layout: str) -> Any:
 
 
 def _nulls(values: Raw) -> Any:
-    """Return which values are null, None when none is."""
+    """Return the null mask of ``values``; None without nulls."""
     import numpy as np
 
     if None not in values:
@@ -39,18 +42,27 @@ def _nulls(values: Raw) -> Any:
 
 
 def fixed(values: Raw, layout: str, native: str) -> "pa.Array":
-    """Return ``values`` of the numpy type ``layout`` as an array of the numpy type ``native``."""
+    """Return ``values`` of type ``layout`` as an array of ``native``.
+
+    Both are numpy types; PostgreSQL sends big-endian numbers, Arrow needs the machine's order.
+    """
     import pyarrow as pa
 
     return pa.array(numbers(values, layout).astype(native), mask=_nulls(values))
 
 
 def masked(values: Raw, numbers: Any, lost: Any, name: str, options: TypeOptions) -> "pa.Array":
-    """Return ``numbers`` with null where ``values`` is null or the policy allows ``lost``."""
+    """Return ``numbers`` with nulls for null and out-of-range values.
+
+    ``lost`` marks the numbers out of range.
+
+    Raises: ArrowMisfit for them unless the policy is null.
+    """
     import pyarrow as pa
 
     nulls = _nulls(values)
     if nulls is not None:
+        # The number of a null is arbitrary, so it must not count as out of range.
         lost = lost & ~nulls
     if lost.any():
         reason = f"{name} infinite or out of range"
@@ -66,13 +78,14 @@ _UUID_WIDTH = 36
 
 
 def uuid_texts(values: Raw) -> "pa.Array":
-    """Write UUIDs as 36 characters each, all at once."""
+    """Return UUIDs as texts of 36 characters each."""
     import numpy as np
     import pyarrow as pa
 
     if not values:
         return pa.array([], pa.string())
     octets = numbers(values, "V16").view("u1").reshape(-1, 16)
+    # Each octet gives two hexadecimal digits, its high and its low half.
     halves = np.empty((len(values), 32), "u1")
     halves[:, 0::2], halves[:, 1::2] = octets >> 4, octets & 15
     letters = np.frombuffer(b"0123456789abcdef", "u1")[halves]
@@ -80,6 +93,7 @@ def uuid_texts(values: Raw) -> "pa.Array":
     text[:, [n for n in range(_UUID_WIDTH) if n not in _HYPHENS]] = letters
     nulls = _nulls(values)
     sizes = np.full(len(values), _UUID_WIDTH)
+    # A null has no characters in the data buffer.
     if nulls is not None:
         text, sizes = text[~nulls], np.where(nulls, 0, sizes)
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype("<i4")
@@ -94,14 +108,16 @@ _NULL_NUMERIC = bytes(8)
 
 
 def short_decimals(values: Raw, precision: int, scale: int) -> "pa.Array | None":
-    """Return numerics of at most 18 digits as decimal128; None where the text must be read.
+    """Return numerics of at most 18 digits as decimal128.
 
-    Base-10000 digits are summed up in 64-bit integers. Values that are special, or that come with
-    more digits than the column has, are left to the careful way. Source: ``numeric_send``.
+    The function adds base-10000 digits in 64-bit integers. It returns None where the text must be
+    read: for special values, and for values with more digits than the column has.
+    Source: ``numeric_send`` in PostgreSQL's numeric.c.
     """
     import numpy as np
     import pyarrow as pa
 
+    # 18 digits always fit 64 bits; 19 may not.
     if precision > 18:
         return None
     present = [_NULL_NUMERIC if v is None else v for v in values]
@@ -114,6 +130,7 @@ def short_decimals(values: Raw, precision: int, scale: int) -> "pa.Array | None"
     if len(words) != sizes.sum() or (sizes < _NUMERIC_HEAD).any():
         raise ArrowMalformed("numeric in send format")
     counts, weights, signs = words[starts], words[starts + 1], words[starts + 2] & 0xFFFF
+    # Sign 0x8000 and above: NaN and infinities.
     if (signs & 0x8000).any() or (4 * weights + 4 > 20).any() or (sizes - 4 != counts).any():
         return None
     tens = 10 ** np.arange(15)
@@ -121,16 +138,19 @@ def short_decimals(values: Raw, precision: int, scale: int) -> "pa.Array | None"
     for place in range(int(counts.max(initial=0))):
         held = counts > place
         digit = np.where(held, words[np.where(held, starts + 4 + place, 0)], 0)
+        # The power of ten of this digit, once the value is an integer of unit 10**-scale.
         power = 4 * (weights - place) + scale
         if (digit[(power > 14) | (power < -4)] != 0).any():
             return None
         shrunk, rest = np.divmod(digit, tens[np.clip(-power, 0, 4)])
+        # More digits behind the point than the column's scale.
         if rest.any():
             return None
         total += shrunk * tens[np.clip(power, 0, 14)]
     if (total >= 10**precision).any():
         return None
     total = np.where(signs == 0x4000, -total, total)
+    # The upper 64 bits of a decimal128 repeat the sign.
     wide = np.empty((len(present), 2), "<i8")
     wide[:, 0], wide[:, 1] = total, total >> 63
     nulls = _nulls(values)

@@ -1,13 +1,14 @@
-"""Whole columns of PostgreSQL text to Arrow arrays, by casts that run over the column at once.
+"""Convert whole columns of PostgreSQL text to Arrow arrays.
 
-Columns come as lists, or as Arrow arrays of strings (`ArrowMapping.text`); both go through one cast.
-Each function returns an `ArrowMapping` for a family of types; a type whose values may not fit its
-Arrow type (numeric NaN, infinite or far dates, 24:00, a second dimension) follows
-``TypeOptions.arrow_misfit``: error raises `ArrowMisfit`, null gives null, string makes the column a
-string of PostgreSQL text from the start, so that nothing can misfit. A cast that fails is looked at
-value by value; one that would wrap silently is never tried.
+Columns are lists or Arrow arrays of strings (`ArrowMapping.text`); one cast reads both. Each function
+returns an `ArrowMapping` for a family of types.
 
-numpy reads the fixed-width send formats. Both libraries are imported when a column is first made.
+Some values do not fit their Arrow type: numeric NaN, infinite or far dates, 24:00, a second dimension.
+``TypeOptions.arrow_misfit`` decides about them. error raises `ArrowMisfit`, null writes null. string
+makes the column a string of PostgreSQL text from the start, so that every value fits.
+
+After a failed cast the values are checked one by one. No cast runs that could wrap silently.
+numpy reads the fixed-width send formats. Both libraries are imported with the first column.
 """
 
 from binascii import unhexlify
@@ -40,8 +41,8 @@ __all__ = [
 
 Texts = Sequence[str | None]
 
+# Metadata of a column that is a string only because its values might not fit.
 AS_TEXT = (("waltap.form", "postgres text"),)
-"""Metadata of a column that is a string only because its values might not fit."""
 
 _EPOCH_DAYS = 10_957  # 2000-01-01 in days since 1970-01-01
 _DAY_MICROS = 86_400_000_000
@@ -56,7 +57,7 @@ def _text(values: Sequence[object]) -> "pa.Array":
 
 
 def _listed(text: "Callable[[pa.StringArray], pa.Array]") -> "Callable[[Texts], pa.Array]":
-    """Return ``text`` for values that come as a list."""
+    """Return ``text`` as a function of a list of values."""
     return lambda values: text(_text(values))
 
 
@@ -67,7 +68,10 @@ def _as_it_is(values: "pa.StringArray") -> "pa.Array":
 def strings(
     metadata: tuple[tuple[str, str], ...] = (), *, sent_as_text: bool = False
 ) -> ArrowMapping:
-    """Return the mapping of text to string; ``sent_as_text``: the send format is the text itself."""
+    """Return the mapping of text to string.
+
+    ``sent_as_text`` means that the send format is the text itself.
+    """
 
     def type_() -> "pa.DataType":
         import pyarrow as pa
@@ -84,7 +88,10 @@ def strings(
 
 
 def _cast(name: str, type_: "Callable[[], pa.DataType]") -> "Callable[[pa.StringArray], pa.Array]":
-    """Return a column function that casts text and refuses what is no text of the type."""
+    """Return a column function that casts text to a type.
+
+    It raises ArrowMalformed for text of another type.
+    """
 
     def text(values: "pa.StringArray") -> "pa.Array":
         import pyarrow as pa
@@ -98,7 +105,7 @@ def _cast(name: str, type_: "Callable[[], pa.DataType]") -> "Callable[[pa.String
 
 
 def integers(bits: int) -> ArrowMapping:
-    """Return the mapping of integers of 16, 32 or 64 bits."""
+    """Return the mapping of 16-, 32- or 64-bit integers."""
 
     def type_() -> "pa.DataType":
         import pyarrow as pa
@@ -113,7 +120,10 @@ def integers(bits: int) -> ArrowMapping:
 
 
 def floats(bits: int) -> ArrowMapping:
-    """Return the mapping of IEEE numbers of 32 or 64 bits; NaN and infinities are values."""
+    """Return the mapping of 32- or 64-bit IEEE numbers.
+
+    NaN and infinities are valid values.
+    """
 
     def type_() -> "pa.DataType":
         import pyarrow as pa
@@ -128,7 +138,7 @@ def floats(bits: int) -> ArrowMapping:
 
 
 def booleans() -> ArrowMapping:
-    """Return the mapping of ``t`` and ``f``."""
+    """Return the mapping of booleans, ``t`` and ``f``."""
 
     def type_() -> "pa.DataType":
         import pyarrow as pa
@@ -139,6 +149,7 @@ def booleans() -> ArrowMapping:
         import pyarrow.compute as pc
 
         true = pc.equal(values, "t")
+        # ``min_count=0``: a column of nulls alone has no wrong value.
         if not pc.all(pc.or_(true, pc.equal(values, "f")), min_count=0).as_py():
             raise ArrowMalformed("boolean")
         return true
@@ -190,9 +201,10 @@ def _guarded(
     misfit: Callable[[str], str | None],
     binary: "Callable[[Raw], pa.Array | None] | None" = None,
 ) -> ArrowMapping:
-    """Return a mapping whose ``cast`` may meet values that do not fit.
+    """Return a mapping whose ``cast`` may find misfits.
 
-    ``cast`` raises ArrowInvalid then; ``misfit`` tells why one text does not fit, None if it does.
+    ``cast`` raises ArrowInvalid for them. ``misfit`` returns the reason for one text, or None if the
+    text fits.
     """
     if options.arrow_misfit == "string":
         return strings(AS_TEXT)
@@ -203,6 +215,7 @@ def _guarded(
         try:
             return cast(values)
         except pa.ArrowInvalid:
+            # Arrow does not name the value, so look at them all.
             kept = _without_misfits(values.to_pylist(), misfit, options)
         try:
             return cast(_text(kept))
@@ -215,7 +228,10 @@ def _guarded(
 def _without_misfits(
     values: Texts, misfit: Callable[[str], str | None], options: TypeOptions
 ) -> list[str | None]:
-    """Return ``values`` with null for misfits. Raises: ArrowMisfit unless the policy is null."""
+    """Return ``values`` with null for misfits.
+
+    Raises: ArrowMisfit unless the policy is null.
+    """
     kept: list[str | None] = []
     for value in values:
         reason = None if value is None else misfit(value)
@@ -227,10 +243,10 @@ def _without_misfits(
     return kept
 
 
+# Digits of decimal128 and decimal256. A cast of text with more digits than its decimal wraps
+# silently. So the cast uses the widest type, and text with more digits is refused before it.
 _WIDE = 38
 _WIDEST = 76
-"""Digits of the widest decimal. Text of more wraps in a cast to it, and text of more than 38 in a
-cast to the narrower one, so the cast goes by the widest and more digits are refused before it."""
 
 
 def _too_wide(text: str | None) -> bool:
@@ -238,11 +254,13 @@ def _too_wide(text: str | None) -> bool:
 
 
 def decimals(precision: int, scale: int, options: TypeOptions) -> ArrowMapping:
-    """Return the mapping of decimals: 128 bits up to precision 38, then text.
+    """Return the mapping of decimals.
 
-    With ``arrow_unconstrained_numeric`` = decimal256, 256 bits up to precision 76. Spark, and much
-    else that reads Parquet, knows no decimal of more than 38 digits.
+    Decimals have 128 bits up to precision 38; wider ones are text. With
+    ``arrow_unconstrained_numeric`` = decimal256 they have 256 bits up to precision 76.
     """
+    # Spark, like many readers of Parquet, knows no decimal of more than 38 digits, so decimal256
+    # is optional.
     widest = _WIDEST if options.arrow_unconstrained_numeric == "decimal256" else _WIDE
     if precision > widest:
         return strings(AS_TEXT)
@@ -310,7 +328,10 @@ def dates(options: TypeOptions) -> ArrowMapping:
 
 
 def timestamps(options: TypeOptions, zone: str | None = None) -> ArrowMapping:
-    """Return the mapping of timestamps to microseconds, with ``zone`` for timestamptz (UTC)."""
+    """Return the mapping of timestamps to microseconds.
+
+    A timestamptz has a ``zone``, which is UTC.
+    """
 
     def type_() -> "pa.DataType":
         import pyarrow as pa
@@ -325,6 +346,7 @@ def timestamps(options: TypeOptions, zone: str | None = None) -> ArrowMapping:
 
         micros = numbers(values, ">i8").astype("<i8")
         shift = _EPOCH_DAYS * _DAY_MICROS
+        # Compare before the shift, which could overflow: the infinities are the 64-bit extremes.
         lost = (micros < _FIRST_MICRO - shift) | (micros > _LAST_MICRO - shift)
         shifted = np.where(lost, 0, micros) + shift
         return masked(values, shifted, lost, "timestamp", options).cast(type_())
@@ -333,7 +355,10 @@ def timestamps(options: TypeOptions, zone: str | None = None) -> ArrowMapping:
 
 
 def clocks(options: TypeOptions) -> ArrowMapping:
-    """Return the mapping of times of day to microseconds; 24:00 does not fit."""
+    """Return the mapping of times of day to microseconds.
+
+    PostgreSQL's 24:00 does not fit.
+    """
 
     def type_() -> "pa.DataType":
         import pyarrow as pa
@@ -344,7 +369,8 @@ def clocks(options: TypeOptions) -> ArrowMapping:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        full = pc.binary_join_element_wise("1970-01-01", values, " ")  # no cast from text
+        # Arrow has no cast from text to a time of day, so the text gets a date.
+        full = pc.binary_join_element_wise("1970-01-01", values, " ")
         return full.cast(pa.timestamp("us")).cast(pa.time64("us"))
 
     def misfit(text: str) -> str | None:
@@ -358,7 +384,7 @@ def clocks(options: TypeOptions) -> ArrowMapping:
 
 
 def uuids(metadata: tuple[tuple[str, str], ...] = ()) -> ArrowMapping:
-    """Return the mapping of UUIDs to their text; the send format is spelt out by numpy."""
+    """Return the mapping of UUIDs to their text."""
     text = strings(metadata)
     return ArrowMapping(
         type=text.type,
@@ -375,9 +401,10 @@ def converted(
     convert: Callable[[str], object],
     metadata: tuple[tuple[str, str], ...] = (),
 ) -> ArrowMapping:
-    """Return a mapping that converts value by value, for types no cast knows.
+    """Return a mapping that converts value by value.
 
-    ``convert`` gives what `pyarrow.array` takes for the type. Raises ValueError for malformed text.
+    It serves types that no cast knows. ``convert`` returns a value that `pyarrow.array` accepts for the
+    type, and raises ValueError for malformed text.
     """
 
     def column(values: Texts) -> "pa.Array":
@@ -394,9 +421,9 @@ def converted(
 def lists(
     element: ArrowMapping, parse: Callable[[str], list[Any]], options: TypeOptions
 ) -> ArrowMapping:
-    """Return the mapping of one-dimensional arrays; ``parse`` gives text, None or inner lists.
+    """Return the mapping of one-dimensional arrays.
 
-    All elements of a column are cast at once. A second dimension does not fit.
+    ``parse`` returns texts, None or inner lists. A second dimension does not fit.
     """
     if options.arrow_misfit == "string":
         return strings(AS_TEXT)
@@ -409,6 +436,7 @@ def lists(
     def column(values: Texts) -> "pa.Array":
         import pyarrow as pa
 
+        # The elements of all arrays are cast together.
         offsets: list[int | None] = []
         flat: list[str | None] = []
         for value in values:

@@ -1,4 +1,4 @@
-"""What can be wrong with a value on its way into an Arrow column."""
+"""Errors and counts of values that no Arrow column can hold."""
 
 from collections import Counter
 from typing import NoReturn
@@ -9,7 +9,10 @@ __all__ = ["ArrowMalformed", "ArrowMisfit", "MisfitCount", "named"]
 
 
 class ArrowMisfit(SinkError):
-    """A value cannot be held by its column's Arrow type, and ``waltap.arrow.out_of_range`` is error."""
+    """A value does not fit its column's Arrow type.
+
+    ``waltap.arrow.out_of_range`` is error.
+    """
 
     code = "WT-5301"
     remedy = (
@@ -24,7 +27,7 @@ class ArrowMisfit(SinkError):
 
 
 class ArrowMalformed(SinkError):
-    """A value is not PostgreSQL text of its column's type, so it has no Arrow form at all."""
+    """A value is not PostgreSQL text of its column's type."""
 
     code = "WT-5302"
     remedy = (
@@ -39,10 +42,10 @@ class ArrowMalformed(SinkError):
 
 
 class MisfitCount:
-    """Values that became null because their Arrow type cannot hold them, by reason.
+    """Count values that became null, by reason.
 
-    Conversions count (`add`), who asked for them takes what was counted (`take`): conversions know
-    no column. Single-threaded.
+    Their Arrow type cannot hold them. Conversions do not know their column: they `add`, and the caller
+    of a conversion takes the counts (`take`). Single-threaded.
     """
 
     __slots__ = ("_found",)
@@ -54,15 +57,15 @@ class MisfitCount:
         return bool(self._found)
 
     def add(self, reason: str, values: int = 1) -> None:
-        """Note that ``values`` values became null."""
+        """Count ``values`` values that became null."""
         self._found[reason] += values
 
     def take(self) -> dict[str, int]:
-        """Return reason → values since the last time."""
+        """Return and reset the counts by reason."""
         found, self._found = dict(self._found), Counter()
         return found
 
 
 def named(error: ArrowMisfit | ArrowMalformed, where: str) -> NoReturn:
-    """Raise ``error`` again with the column it is about."""
+    """Raise ``error`` again with its column."""
     raise type(error)(error.kind, where) from error

@@ -1,7 +1,7 @@
-"""Tuples of one relation version to Arrow record batches.
+"""Convert tuples of one relation version to Arrow record batches.
 
-Columns are converted whole, from PostgreSQL text or send format. What is not there (UNCHANGED, ABSENT)
-is null like NULL; `RelationCodec.unchanged` tells the two apart for those who need it.
+Whole columns are converted, from PostgreSQL text or send format. A missing value (UNCHANGED, ABSENT)
+becomes null like NULL; `RelationCodec.unchanged` lists the unchanged ones.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ _NONE = type(None)
 
 
 class _ColumnCodec:
-    """How one column of the tuples becomes an array."""
+    """Convert one column of the tuples to an array."""
 
     __slots__ = ("arrow", "column", "index", "mapping")
 
@@ -32,8 +32,10 @@ class _ColumnCodec:
         self.arrow: ArrowMapping = mapping.arrow or strings()
 
     def field(self) -> "pa.Field":
-        """Return the Arrow field: nullable, as a value that is not there is null."""
+        """Return the Arrow field of the column."""
         import pyarrow as pa
+
+        # Nullable for NOT NULL columns too, since a missing value is null.
 
         metadata = dict(self.arrow.metadata)
         data_type = self.column.data_type
@@ -43,6 +45,7 @@ class _ColumnCodec:
 
     def array(self, values: Sequence[Any]) -> "pa.Array":
         """Return the column's values as an array of the field's type."""
+        # One column may mix text, send format and missing values.
         kinds = set(map(type, values))
         if MissingValue in kinds:
             values = [None if value.__class__ is MissingValue else value for value in values]
@@ -68,9 +71,9 @@ class _ColumnCodec:
 
 
 class RelationCodec:
-    """Renders tuples of ``relation`` as record batches of the columns that ``mapper`` maps.
+    """Convert tuples of ``relation`` to record batches.
 
-    Columns keep the relation's order; columns of unknown types are left out.
+    Columns keep the relation's order. Columns that ``mapper`` does not map are omitted.
     """
 
     def __init__(self, relation: Relation, mapper: TypeMapper) -> None:
@@ -83,17 +86,20 @@ class RelationCodec:
                 self._columns.append(_ColumnCodec(index, column, mapping))
         self._relation = relation
         self._misfits = mapper.options.arrow_misfits
+        # (column, reason) → number of values that became null, since their Arrow type cannot hold
+        # them.
         self.misfits: dict[tuple[str, str], int] = {}
-        """(column, reason) → values that became null because their Arrow type cannot hold them."""
         self._width = len(relation.columns)
         self.schema: pa.Schema = pa.schema([column.field() for column in self._columns])
 
     def batch(self, rows: Sequence[Tuple]) -> "pa.RecordBatch":
-        """Return ``rows``, each as long as the relation, as one batch of `schema`.
+        """Return ``rows`` as one batch of `schema`.
 
-        Raises: ArrowMisfit for a value its type cannot hold, if that is the policy, else it becomes
-        null and is counted in `misfits`; ArrowMalformed for text of another type. Both name the
-        column.
+        Each row has a value for every column of the relation.
+
+        Raises: ArrowMisfit for a value that its type cannot hold, if the policy is error. With the
+        policy null the value becomes null and counts in `misfits`. ArrowMalformed for text of another
+        type. Both errors name the column.
         """
         import pyarrow as pa
 
@@ -103,6 +109,7 @@ class RelationCodec:
         else:
             columns: list[Sequence[Any]] = list(zip(*rows, strict=True)) or [()] * self._width
             arrays = [self._array(c, c.array, columns[c.index]) for c in self._columns]
+        # `from_arrays` would lose the number of rows of a batch without columns.
         if not arrays:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
@@ -114,6 +121,7 @@ class RelationCodec:
         try:
             array = convert(values)
         except (ArrowMisfit, ArrowMalformed) as error:
+            # Counts of a failed column must not be added to the next column.
             self._misfits.take()
             named(error, f"column {name} of {self._relation.name}")
         if self._misfits:
@@ -122,7 +130,10 @@ class RelationCodec:
         return array
 
     def unchanged(self, rows: Sequence[Tuple]) -> "pa.Array":
-        """Return, for each row, the names of its columns that the server did not send (TOAST)."""
+        """Return, for each row, the names of its unchanged columns.
+
+        The server does not send unchanged TOAST values.
+        """
         import pyarrow as pa
 
         names = [(codec.index, codec.column.name) for codec in self._columns]
