@@ -1,4 +1,4 @@
-"""The contract of a record format, and what it gives: records; that of transforms of records."""
+"""The contracts of record formats and of transforms of records."""
 
 from typing import TYPE_CHECKING
 

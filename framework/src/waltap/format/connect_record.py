@@ -1,4 +1,7 @@
-"""Records before they are bytes: schemas and values, as Kafka Connect's converters see them."""
+"""Records as schemas and values, before a converter makes bytes.
+
+They have the form that Kafka Connect's converters read.
+"""
 
 from typing import Any
 
@@ -8,25 +11,26 @@ from waltap.mapping.connect_schema import Schema
 
 __all__ = ["ConnectHeader", "ConnectRecord"]
 
+# (name, schema, value).
 ConnectHeader = tuple[str, Schema | None, Any]
-"""(name, schema, value)."""
 
 
 class ConnectRecord(msgspec.Struct, eq=False):
-    """A record for a topic whose key and value are Connect values: int, float, bool, str, bytes, list, and
-    dict for structs (field → value; a field that is not there is null) and maps.
+    """A record for a topic, with a Connect key and value.
 
-    A schema is one object per relation version: encoders are looked up by it, so whoever changes one keeps
-    what it made of each. Schema and value None: a tombstone's value, or a record without key. Values
-    without schema are dicts, lists and scalars. ``timestamp`` is in ms since 1970 UTC; None: whoever
-    writes the record gives it one.
+    Values are int, float, bool, str, bytes, list, and dict for structs and maps. A field that is
+    missing in a struct's dict is null. A value without schema is a dict, a list or a scalar. A
+    tombstone's value, and the key of a record without key, have neither schema nor value.
     """
 
     topic: str
+    # One object per relation version: encoders are found by it, so a transform must keep the schema
+    # that it made of each schema.
     key_schema: Schema | None
     key: Any
     value_schema: Schema | None
     value: Any
     headers: tuple[ConnectHeader, ...] = ()
     partition: int | None = None
+    # In ms since 1970 UTC. None: the writer of the record gives it one.
     timestamp: int | None = None

@@ -1,4 +1,4 @@
-"""Formats of converters: which one writes which side."""
+"""Combine converters to formats, one converter for each side."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,12 +12,12 @@ __all__ = ["SIDES", "Make", "headed", "joined", "whole"]
 
 SIDES = ("key", "value", "header")
 
+# Makes the converter of a side.
 Make = Callable[["ConverterContext"], "Converter"]
-"""Makes the converter of a side."""
 
 
 def joined(key: Make, value: Make, header: Make) -> "Callable[[Any, FormatContext], Format]":
-    """Return the factory of a format whose sides these write."""
+    """Return the factory of a format with these converters."""
 
     def make(_properties: Any, context: "FormatContext") -> "Format":
         from waltap.format.converted import ConvertedFormat, RecordConverters
@@ -42,7 +42,7 @@ def joined(key: Make, value: Make, header: Make) -> "Callable[[Any, FormatContex
 def headed(
     factory: "Callable[[Any, FormatContext], Format]", header: Make
 ) -> "Callable[[Any, FormatContext], Format]":
-    """Return the factory of a format that leaves header values to another's converter."""
+    """Return a format's factory with another converter for headers."""
 
     def make(properties: Any, context: "FormatContext") -> "Format":
         from waltap.format.converter import ConverterContext
@@ -61,7 +61,10 @@ def headed(
 def whole(
     converter: "Callable[[Any, ConverterContext], Converter]",
 ) -> "Callable[[Any, FormatContext], Format]":
-    """Return the factory of a format whose keys and values ``converter`` writes, with headers of JSON."""
+    """Return the factory of a format with one converter.
+
+    It writes keys and values; header values are JSON.
+    """
 
     def make(properties: Any, context: "FormatContext") -> "Format":
         from waltap.json.converter import JsonConverter, JsonConverterProperties

@@ -1,7 +1,7 @@
-"""Records by converters: the format of pipelines whose keys or values are not plain JSON.
+"""Write records by converters.
 
-What changes become is decided here as by the JSON format, from the same plans; key, value and headers are
-Connect values until the very end, and each side's converter writes them.
+This is the format of pipelines whose keys or values are not plain JSON. It follows the same plans as the
+JSON format. Key, value and headers are Connect values until each side's converter writes them last.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -47,13 +47,13 @@ from waltap.version import VERSION
 
 __all__ = ["ConvertedFormat", "RecordConverters"]
 
+# Cached encoders, and cached filter results of message prefixes.
 KEPT = 10_000
-"""Encoders, and answers about prefixes of messages, that are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordConverters:
-    """What writes keys, values and header values."""
+    """Hold the converters of keys, values and header values."""
 
     key: Converter
     value: Converter
@@ -61,7 +61,7 @@ class RecordConverters:
 
 
 class ConvertedFormat(Format):
-    """Renders batches to records by converters."""
+    """Render batches to records by converters."""
 
     def __init__(self, converters: RecordConverters, context: FormatContext) -> None:
         capture = context.capture
@@ -103,7 +103,9 @@ class ConvertedFormat(Format):
     def render(
         self, parts: list[TransactionPart | SnapshotRows | Heartbeat], now: int
     ) -> list[Record]:
-        """Return the records of ``parts``, in order; ``now`` is the clock in ns since 1970 UTC.
+        """Return the records of ``parts`` in order.
+
+        ``now`` is the clock in ns since 1970 UTC.
 
         Raises: DecodeError for a value that is not of its column's type, when
         ``event.converting.failure.handling.mode`` is fail; RecordTransformFailed; ValueUnfit; WaltapError
@@ -115,8 +117,10 @@ class ConvertedFormat(Format):
     def records(
         self, parts: list[TransactionPart | SnapshotRows | Heartbeat], now: int
     ) -> list[Any]:
-        """Return the records of ``parts``: those that were written straight, and others before they are
-        bytes."""
+        """Return the records of ``parts``, some before encoding.
+
+        Records that were written directly from row images are bytes already.
+        """
         out: list[Any] = []
         for part in parts:
             if isinstance(part, TransactionPart):
@@ -152,7 +156,7 @@ class ConvertedFormat(Format):
         self._tables.of(relation)
 
     def forget(self, oid: int) -> None:
-        """Drop what is kept of a relation that is gone."""
+        """Discard the tables and encoders of a dropped relation."""
         topics = {table.plan.topic for table in self._tables.made(oid)}
         self._tables.forget(oid)
         self._key.forget(topics)
@@ -170,6 +174,7 @@ class ConvertedFormat(Format):
     def _written_headers(
         self, topic: str, headers: tuple[ConnectHeader, ...]
     ) -> tuple[Header, ...]:
+        # Most records have only the context headers, whose bytes are cached.
         if headers is self._headers and id(headers) in self._written:
             return self._written[id(headers)][1]
         write = self._header.written
@@ -190,7 +195,8 @@ class ConvertedFormat(Format):
                 out.append(self._bound(part, "BEGIN", part.begin_lsn, None, None))
         ts = part.commit_ts or now // 1000
         previous = part.previous_end_lsn
-        if part.xid is None and part.changes:  # a message outside transactions is its own commit
+        # A message outside transactions is its own commit.
+        if part.xid is None and part.changes:
             previous = part.changes[0].lsn
         source = self._source(ts, part.xid, None, previous)
         source["xmin"] = part.xmin
@@ -211,7 +217,7 @@ class ConvertedFormat(Format):
     def _source(
         self, ts: int, xid: int | None, marker: str | None, previous: int | None
     ) -> dict[str, Any]:
-        """Return what source blocks of one part share."""
+        """Return the members that the source blocks of a part share."""
         return {
             "version": f"waltap {VERSION}",
             "connector": self._connector,
@@ -219,6 +225,7 @@ class ConvertedFormat(Format):
             "ts_ms": ts // 1000,
             "snapshot": marker,
             "db": self._database,
+            # Open: the event's own LSN follows.
             "sequence": f"[{_quoted(previous)},",
             "ts_us": ts,
             "ts_ns": ts * 1000,
@@ -241,6 +248,7 @@ class ConvertedFormat(Format):
         table = self._tables.of(relation)
         if table is None:
             return
+        # The counters of transaction metadata differ from row to row.
         if (kind is INSERTS or kind is UPDATES) and frame.order is None:
             images = [change.new for change in run]  # type: ignore[union-attr]
             lsns = [change.lsn for change in run]
@@ -251,6 +259,7 @@ class ConvertedFormat(Format):
             try:
                 self._change(kind, table, change, frame)
             except MISFITS:
+                # An enum's label may be new: read the types again, then convert with care.
                 del frame.out[before:]
                 table = self._tables.renewed(relation, table)
                 try:
@@ -268,8 +277,12 @@ class ConvertedFormat(Format):
         *,
         read: bool,
     ) -> bool:
-        """Append what rows that have only ``after`` become, straight from their images; tell whether that
-        was possible."""
+        """Append the records of rows that have only ``after``.
+
+        The converters write them directly from row images. Return whether that was possible.
+        """
+        # Transforms need events or records. Careful conversions exist for single rows only, and
+        # direct writers for the newest envelope only.
         special = self._events is not None or self._stage is not None
         if special or table.renewed or self._form is not envelope.NEWEST:
             return False
@@ -286,6 +299,7 @@ class ConvertedFormat(Format):
             if made is None:
                 made = [None] * len(values) if keys is None else keys(images)
         except MISFITS:
+            # Conversion row by row finds the value and names its column.
             return False
         frame.out += [
             Record(topic, key, value, headers) for key, value in zip(made, values, strict=True)
@@ -327,7 +341,8 @@ class ConvertedFormat(Format):
             assert rows.key_schema is not None
             headers = ((NEW_KEY, rows.key_schema, rows.key(after)),)
             back = ((OLD_KEY, rows.key_schema, rows.key(old)),)
-            rows.row(after)  # whatever may not fit shows before anything is counted
+            # A value that does not fit must fail here, before the delete counts its event.
+            rows.row(after)
             self._delete(table, old, old, change.lsn, frame, headers)
             self._add(table, "c", change.lsn, frame, key=after, after=after, headers=back)
             return
@@ -367,13 +382,14 @@ class ConvertedFormat(Format):
         headers: tuple[ConnectHeader, ...] = (),
         tombstone: bool = False,
     ) -> None:
-        """Append a record, or where events are transformed first the event that it will be made of."""
+        """Append a record, or its event if transforms follow."""
         intent = PlannedRecord(
             table, table.streamed, frame, lsn, key, before, after, headers, tombstone
         )
         if self._events is None:
             frame.out.append(self._record(op, table.plan.topic, intent, None))
             return
+        # Count the event now, in order: `_record` runs after the transforms. Tombstones do not count.
         if not tombstone:
             intent.block = frame.block(lsn, table.plan.name)
         frame.out.append(self._events.event(op, intent, frame.ts, frame.part.xid))
@@ -381,7 +397,10 @@ class ConvertedFormat(Format):
     def _record(
         self, op: str, topic: str, intent: PlannedRecord, event: ChangeEvent | None
     ) -> ConnectRecord:
-        """Return the record of ``intent``, whose rows and headers ``event`` may have changed."""
+        """Return the record of ``intent``.
+
+        Transforms may have changed the rows and headers of its ``event``.
+        """
         rows, frame = intent.rows, intent.frame
         key_schema, value_schema = rows.key_schema, rows.value_schema
         headers = intent.headers + self._headers if intent.headers else self._headers
@@ -415,7 +434,7 @@ class ConvertedFormat(Format):
             value["unsent"] = names or None
         return ConnectRecord(topic, key_schema, key, value_schema, value, headers)
 
-    # --- what is no row -----------------------------------------------------------------------------
+    # --- heartbeats, messages and transactions ------------------------------------------------------
 
     def _heartbeat(self, part: Heartbeat) -> ConnectRecord:
         return ConnectRecord(
@@ -428,9 +447,10 @@ class ConvertedFormat(Format):
         )
 
     def _takes(self, prefix: str) -> bool:
-        """Tell whether logical messages with ``prefix`` become events; answers are kept."""
+        """Return whether messages with ``prefix`` become events."""
         known = self._prefixes.get(prefix)
         if known is None:
+            # Applications may make up a prefix per message, so the cache has a bound.
             if len(self._prefixes) >= KEPT:
                 self._prefixes.clear()
             known = self._prefixes[prefix] = self._capture.message_prefix(prefix)
@@ -475,12 +495,14 @@ class ConvertedFormat(Format):
             return
         incremental, rows = part.kind == "incremental", part.rows
         xid, lsn = (None, None) if incremental else (part.xid, part.lsn)
+        # The first and the last row of a table may have their own markers.
         pieces = [(rows, "incremental")]
         if not incremental:
             first, last = (rows[:1], part.first_marker), (rows[-1:], part.last_marker)
             pieces = [last] if len(rows) == 1 else [first, (rows[1:-1], "true"), last]
         for some, marker in pieces:
             source = self._source(part.ts, xid, marker, part.previous_end_lsn)
+            # Incremental rows have the LSN in the sequence only.
             source["sequence"] += f"{_quoted(part.lsn)}]"
             frame = EventFrame(part=part, source=source, stamps=_stamps(now), order=None, out=out)
             if not self._straight(table, some, [lsn] * len(some), "r", frame, read=True):
@@ -494,7 +516,10 @@ class ConvertedFormat(Format):
         frame: EventFrame,
         part: SnapshotRows,
     ) -> ConnectTable:
-        """Append what rows of ``part`` become, one by one; return the table for those that follow."""
+        """Append the records of rows of ``part``, one by one.
+
+        Return the table for later rows, which a row that does not fit replaces.
+        """
         for row in rows:
             try:
                 frame.out.append(self._read(table, row, lsn, frame, part))
@@ -521,7 +546,7 @@ class ConvertedFormat(Format):
 
 
 class _ConverterSide:
-    """One side's converter, and the encoders that it made."""
+    """Hold one side's converter and its encoders."""
 
     __slots__ = ("_known", "_side", "converter")
 
@@ -534,7 +559,10 @@ class _ConverterSide:
     def written(
         self, topic: str, schema: Schema | None, value: Any
     ) -> tuple[bytes | None, tuple[Header, ...]]:
-        """Return ``value`` as it is sent, and the headers that go with it. Raises: ValueUnfit."""
+        """Return the bytes of ``value`` and the headers they need.
+
+        Raises: ValueUnfit.
+        """
         if schema is None and value is None:
             return None, ()
         place = topic, id(schema)
@@ -542,7 +570,7 @@ class _ConverterSide:
         if entry is None:
             if len(self._known) >= KEPT:
                 self._known.clear()
-            # the schema is kept with it, so that its id stays its own
+            # The entry keeps the schema alive, so that no other object gets its id.
             entry = self._known[place] = schema, self._made(topic, schema)  # type: ignore[assignment]
         try:
             return entry[1](value)  # type: ignore[index]
@@ -554,7 +582,8 @@ class _ConverterSide:
             ) from cause
 
     def forget(self, topics: Collection[str]) -> None:
-        """Drop the encoders of ``topics``, of which other relations may make theirs anew."""
+        """Discard the encoders of ``topics``."""
+        # Other relations with these topics get new encoders at their next record.
         for place in [place for place in self._known if place[0] in topics]:
             del self._known[place]
 
@@ -569,7 +598,10 @@ class _ConverterSide:
 
 
 def _said(cause: Exception) -> str:
-    """Return what an encoder says is wrong; it names fields and types, never a value."""
+    """Return an encoder's message, without values.
+
+    The text names fields and types only.
+    """
     from waltap.format.schema_mismatch import SchemaMismatch
 
     return str(cause) if isinstance(cause, SchemaMismatch) else type(cause).__name__

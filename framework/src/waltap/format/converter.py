@@ -1,6 +1,6 @@
-"""The contract of a converter: Connect values in, bytes out, for one side of records.
+"""The contract of a converter, from Connect values to bytes.
 
-Keys, values and header values may each have a converter of their own; `waltap.format.converted` makes the
+Keys, values and header values may each have their own converter. `waltap.format.converted` makes the
 records that they write.
 """
 
@@ -32,7 +32,10 @@ Encode = Callable[[Any], bytes | None]
 
 
 class ValueUnfit(RecordError):
-    """A value cannot be written in the format: null in a required field, or a number out of range."""
+    """The format cannot write a null or out-of-range value.
+
+    The null is in a required field.
+    """
 
     code = "WT-3301"
     retry = RetryVerdict.NEVER
@@ -42,17 +45,21 @@ class ValueUnfit(RecordError):
     )
 
 
+# Images → keys. Raises one of MISFITS for an image that does not fit; then `Converter.encoder`
+# writes the keys.
 WriteKeys = Callable[[Sequence[Tuple]], list[bytes]]
-"""Images → keys. Raises one of MISFITS for one that does not fit; then `Converter.encoder` writes them."""
 
 
+# Keys and values of rows. Keys None: `Converter.keys` must write them.
 Written = tuple[list[bytes] | None, list[bytes]]
-"""Keys and values of rows; keys None: `Converter.keys` is to write them."""
 
 
 class WriteCreates(Protocol):
-    """Images → values with the operation ``op`` (c, u or r), with their keys where it writes those, too;
-    ``lsns`` has an LSN for each, None where the source block has none. Raises as `WriteKeys`."""
+    """Write values directly from row images, perhaps with their keys.
+
+    ``op`` is c, u or r. ``lsns`` has an LSN for each image, None where the source block has none. Raises
+    the same errors as `WriteKeys`.
+    """
 
     def __call__(
         self, images: Sequence[Tuple], lsns: Sequence[int | None], op: str, frame: EventFrame
@@ -61,45 +68,59 @@ class WriteCreates(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConverterContext:
-    """What a converter may know: which side it writes, the pipeline's topic prefix, whom to warn,
-    and whether a stop was asked for: a wait ends then, with `StopRequested`."""
+    """Give a converter the facts about its pipeline."""
 
+    # The side that the converter writes.
     side: Side
     topic_prefix: str = ""
     warn: Callable[[str], None] = lambda _text: None
+    # Returns whether the pipeline must stop. A wait then ends with `StopRequested`.
     stopping: Callable[[], bool] = lambda: False
 
 
 class Converter(abc.ABC):
-    """Writes the values of one side. Single-threaded. ``text``: what it writes is JSON text."""
+    """Write the values of one side. Single-threaded."""
 
+    # Whether the bytes are JSON text.
     text: bool = False
 
     @abc.abstractmethod
     def encoder(self, topic: str, schema: Schema | None) -> Encode:
-        """Return what writes values of ``schema`` for ``topic``; asked once for each of them.
+        """Return the encoder of values of ``schema`` for ``topic``.
 
-        ``schema`` None: values have none (null is a tombstone, and is never handed over). The encoder
-        raises ValueError, TypeError or KeyError for what is no value of the schema, and replaces null by
-        the schema's default where the converter is set to. It may ask a registry, now or at its first
-        value. Raises: WaltapError.
+        The format calls this once for each schema and topic. With ``schema`` None the values have no
+        schema; a null value is a tombstone then, which no encoder gets. The encoder raises ValueError,
+        TypeError or KeyError for a value that does not match the schema. It replaces null by the
+        schema's default if the converter is configured so. It may query a registry, now or at its
+        first value.
+
+        Raises: WaltapError.
         """
 
     def keys(self, shape: TableShape, *, read: bool) -> "WriteKeys | None":
-        """Return what writes keys of a relation version straight from its images, to the bytes of
-        `encoder`; None where it is no quicker. ``read``: of rows that a snapshot reads."""
+        """Return the direct writer of a relation version's keys.
+
+        It writes the bytes of `encoder` from row images. None means that it would not be faster.
+        ``read`` means snapshot rows.
+        """
         return None
 
     def creates(
         self, shape: TableShape, value: Schema, key: "Converter", *, read: bool
     ) -> "WriteCreates | None":
-        """Return what writes values that have only ``after`` straight from images, to the bytes of
-        `encoder`; None where it is no quicker. ``value`` is the schema of values; ``key`` writes keys:
-        whoever knows it may write them on the way, where records have keys."""
+        """Return the direct writer of values that have only ``after``.
+
+        It writes the bytes of `encoder` from row images. None means that it would not be faster.
+        ``value`` is the schema of values. ``key`` writes keys; a converter that knows it may write the
+        keys in the same step, where records have keys.
+        """
         return None
 
     def headed(
         self, topic: str, schema: Schema | None
     ) -> Callable[[Any], tuple[bytes | None, tuple[Header, ...]]] | None:
-        """Return what writes values with headers that precede the record's own; None: `encoder` does."""
+        """Return the encoder of values that adds headers.
+
+        These precede the record's own headers. None means that `encoder` writes the values.
+        """
         return None

@@ -1,4 +1,4 @@
-"""Transforms of events: events of intended records, and the records of those that return."""
+"""Run transforms of events before records are made."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,12 +16,12 @@ from waltap.mapping.connect_schema import Field, Schema
 
 __all__ = ["EventStage", "PlannedRecord"]
 
+# Cached schemas of rows that transforms changed.
 SCHEMAS_KEPT = 1000
-"""So many schemas of rows that transforms changed are kept."""
 
 
 class PlannedRecord:
-    """A record to be: what it will be made of, whatever transforms change."""
+    """Hold the parts of a record that transforms may still change."""
 
     __slots__ = (
         "after", "before", "block", "frame", "headers", "key", "lsn", "rows", "table", "tombstone",
@@ -49,12 +49,16 @@ MakeRecord = Callable[[str, str, PlannedRecord, ChangeEvent | None], ConnectReco
 
 
 class EventStage:
-    """Calls the transforms with the events of a batch. Raises: EventTransformFailed."""
+    """Call the transforms with the events of a batch.
+
+    Raises: EventTransformFailed.
+    """
 
     def __init__(
         self, transforms: Sequence[tuple[str, EventTransform]], tables: ConnectTables
     ) -> None:
         self._transforms, self._tables = transforms, tables
+        # The entry keeps the old schema alive, so that no other object gets its id.
         self._schemas: dict[tuple[int, str, tuple[Field, ...]], tuple[object, Schema]] = {}
 
     def event(
@@ -78,7 +82,10 @@ class EventStage:
         )
 
     def transformed(self, out: list[Any], record: MakeRecord) -> list[ConnectRecord]:
-        """Return the records of ``out``, whose events go through the transforms first."""
+        """Return ``out`` with records in place of events.
+
+        The transforms get the events first.
+        """
         events = [each for each in out if type(each) is ChangeEvent]
         name = ""
         if events:
@@ -87,6 +94,8 @@ class EventStage:
                     events = transform(events)
                 except Exception as cause:
                     raise self._failed(name, f"raised {type(cause).__name__}") from cause
+        # Records between the events, such as BEGIN and END, keep their places. So transforms may
+        # remove events, but neither add nor reorder them.
         kept = {id(event) for event in events}
         left = [each for each in out if type(each) is not ChangeEvent or id(each) in kept]
         if [id(each) for each in left if type(each) is ChangeEvent] != [
@@ -100,6 +109,7 @@ class EventStage:
         try:
             return record(event.op, event.topic, intent, event)
         except MISFITS:
+            # An enum's label may be new: read the types again, then convert with care.
             table = self._tables.renewed(intent.table.plan.seen, intent.table)
             intent.rows = table.read if intent.rows is intent.table.read else table.streamed
             intent.table = table
@@ -108,7 +118,10 @@ class EventStage:
     def values(
         self, event: ChangeEvent, intent: PlannedRecord
     ) -> tuple[Any, Any, Any, Schema | None, Schema]:
-        """Return key, before and after as the transforms left them, and the schemas of key and value."""
+        """Return key, before, after, and the schemas of key and value.
+
+        They contain the changes of the transforms.
+        """
         rows, shape = intent.rows, intent.table.shape
         read = rows is intent.table.read and rows is not intent.table.streamed
         row_schema = shape.read_row if read else shape.row
@@ -116,6 +129,7 @@ class EventStage:
         before, after = (
             None if row is None else self._row(row, rows.row) for row in (event.before, event.after)
         )
+        # Both images share one schema: the one of ``after``, or of ``before`` in a delete.
         changed = event.after if event.after is not None else event.before
         if changed is not None and changed.changed is not None:
             value_schema = self._schema(
@@ -139,7 +153,10 @@ class EventStage:
     def _schema(
         self, schema: Schema, row: EventRow, fields: Mapping[str, int | GivenValue], topic: str
     ) -> Schema:
-        """Return ``schema`` with the fields that a changed row has; of values that of the envelope."""
+        """Return ``schema`` with the fields of a changed row.
+
+        With a ``topic``, return the envelope's schema around it.
+        """
         known = {field.name: field.schema for field in schema.fields}
         chosen = tuple(
             Field(

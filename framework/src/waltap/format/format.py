@@ -1,7 +1,7 @@
-"""The contract of a record format: batches of changes in, records out.
+"""The contract of a record format, from changes to records.
 
-A format compiles a codec per relation version; rendering a batch looks nothing up per row but that
-codec. The same codec serves snapshot and stream.
+A format compiles a codec per relation version, the only lookup that a row needs. The same codec
+serves snapshot and stream.
 """
 
 import abc
@@ -45,71 +45,77 @@ def _same(relation: Relation) -> Relation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatContext:
-    """What a format may know when it is made.
+    """Give a format the facts about its pipeline."""
 
-    ``describe`` completes a relation from the catalogue (data types, nullability, defaults, key);
-    it is called once per relation version. ``identity`` gives the replica identity to read it with.
-    ``mapper`` gives the type mapper of some modes. ``connector`` is what events call the connector.
-    ``choose_topic`` may name a relation's topic (None: by the naming strategy). ``warn`` is told,
-    once per column of a relation version, of values that could not be converted. ``renew`` gives a
-    described relation with its data types as they are now: the same object when they are unchanged.
-    ``announced``: the decoder's wire announces relations (`DecoderCapabilities.relations`). ``cell`` is
-    the shape of values in rows and keys, ``envelope`` the form of what stands around rows.
-    ``transforms`` are (name, transform) of events, to be called with
-    each batch before it is encoded, by formats that say `FormatSpec.takes_events`. ``record_steps`` are
-    transforms of records, for formats that say `FormatSpec.takes_record_transforms`. ``header``
-    writes header values, for formats that have no converter of their own for these. ``stopping`` tells
-    whether a stop was asked for: who waits raises `StopRequested` then. ``order`` counts the
-    events of transactions, for formats that write transaction metadata: its counters are stored with the
-    offset, and are right again when a transaction goes on after a restart.
-    """
-
+    # Completes a relation from the catalogue (data types, nullability, defaults, key). The format
+    # calls it once per relation version.
     describe: Callable[[Relation], Relation]
+    # Returns the replica identity to read a relation with.
     identity: Callable[[Relation], ReplicaIdentity]
     capture: "CaptureRules"
     database: str
     run_id: str
+    # Returns the type mapper for some options.
     mapper: Callable[[TypeOptions], TypeMapper]
+    # The connector's name in events.
     connector: str = "postgresql"
+    # May name a relation's topic. None: the naming strategy names it.
     choose_topic: Callable[[Relation], str | None] = _no_topic
+    # Gets a text about values that could not be converted, once per column of a relation version.
     warn: Callable[[str], None] = _silent
+    # Returns a described relation with its current data types: the same object if they are
+    # unchanged.
     renew: Callable[[Relation], Relation] = _same
+    # Whether the decoder's protocol announces relations (`DecoderCapabilities.relations`).
     announced: bool = True
+    # The shape of values in rows and keys.
     cell: CellShape = PLAIN
+    # The form of the envelope around rows.
     envelope: EnvelopeForm = NEWEST
+    # (name, transform) of events, for formats with `FormatSpec.takes_events`. They get each batch
+    # before it is encoded.
     transforms: "Sequence[tuple[str, EventTransform]]" = ()
+    # Transforms of records, for formats with `FormatSpec.takes_record_transforms`.
     record_steps: "Sequence[RecordStep]" = ()
+    # Writes header values, for formats without a converter of their own for these.
     header: "Converter | None" = None
+    # Returns whether the pipeline must stop. A wait then raises `StopRequested`.
     stopping: Callable[[], bool] = _going_on
+    # Counts the events of transactions, for transaction metadata. The counters are stored with the
+    # offset, so they are right when a transaction continues after a restart.
     order: TransactionOrder = field(default_factory=TransactionOrder)
 
 
 class Format(abc.ABC):
-    """Renders parts of a batch to records. Single-threaded.
+    """Render parts of a batch to records. Single-threaded."""
 
-    ``text``: keys, values and header values are JSON text, which can stand in a line of JSON.
-    """
-
+    # Whether keys, values and header values are JSON text, which a line of JSON can contain.
     text: bool = True
 
     @abc.abstractmethod
     def render(
         self, parts: list[TransactionPart | SnapshotRows | Heartbeat], now: int
     ) -> Sequence[Record]:
-        """Return the records of ``parts``, in order; ``now`` is the clock in ns since 1970 UTC. A format
-        that knows columns may return those of rows that came as a `RowBlock` as a `RecordBlock`.
+        """Return the records of ``parts`` in order.
+
+        ``now`` is the clock in ns since 1970 UTC. A format that renders columns may return a
+        `RecordBlock` for the rows of a `RowBlock`.
 
         Raises: DecodeError for a value that is not of its column's type.
         """
 
     def notifications(self, told: "Sequence[Notification]", topic: str) -> list[Record]:
-        """Return records of notifications for ``topic``, in order; a format that has none leaves them out,
-        and a profile that wants them in the sink gets nothing."""
+        """Return the records of notifications for ``topic``.
+
+        A format without such records returns none; the sink then gets no notifications.
+        """
         return []
 
     def prepare(self, relation: Relation) -> None:
-        """Make what records of ``relation`` need, before there are any; for whoever looks into it."""
+        """Compile the codec of ``relation`` before its first row."""
 
     def forget(self, oid: int) -> None:
-        """Drop what is kept of a relation that is gone; what still comes of it comes in rows that were
-        decoded before."""
+        """Discard the codecs of a dropped relation.
+
+        Rows that were decoded before may still follow.
+        """

@@ -1,4 +1,4 @@
-"""What the events of one part share: the source block, the stamps, the order in the transaction."""
+"""The data that the events of one part share."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,29 +11,34 @@ __all__ = ["EventFrame"]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class EventFrame:
-    """What the events of one part share."""
+    """Hold the data that the events of one part share."""
 
     part: TransactionPart | SnapshotRows
+    # The source block without the members of a single event.
     source: dict[str, Any]
+    # The creation time in ms, µs and ns.
     stamps: dict[str, int]
+    # None where no transaction metadata is written.
     order: TransactionOrder | None
+    # The list that gets the records.
     out: list[Any]
 
     @property
     def ts(self) -> int:
-        """Return when it was committed, or read, in µs since 1970 UTC."""
+        """Return the commit or read time in µs since 1970 UTC."""
         part = self.part
         return part.ts if isinstance(part, SnapshotRows) else part.commit_ts
 
     def source_of(self, schema: str, table: str, lsn: int | None) -> dict[str, Any]:
         """Return the source block of an event."""
         source = {**self.source, "schema": schema, "table": table, "lsn": lsn}
+        # A streamed event adds its own LSN; snapshot rows have a complete sequence.
         if source["sequence"][-1] == ",":
             source["sequence"] += f'"{lsn}"]'
         return source
 
     def block(self, lsn: int | None, collection: str) -> dict[str, Any] | None:
-        """Return the transaction block of an event, which is counted."""
+        """Count an event and return its transaction block."""
         if self.order is None:
             return None
         total, place = self.order.next(collection)

@@ -1,23 +1,23 @@
-"""Records: what a row-oriented sink gets."""
+"""Records, the input of row-oriented sinks."""
 
 import msgspec
 
 __all__ = ["Header", "Record"]
 
+# (name, value as the format renders it).
 Header = tuple[str, bytes]
-"""(name, value as the format renders it)."""
 
 
 class Record(msgspec.Struct, gc=False):
-    """One record for a topic. ``value`` None is a tombstone; ``key`` None a record without key.
-
-    ``headers`` is shared between records: never change it. ``timestamp`` is in ms since 1970 UTC; None: it
-    is that of the writing, where a destination has one.
-    """
+    """One record for a topic."""
 
     topic: str
+    # None: the record has no key.
     key: bytes | None
+    # None: the record is a tombstone.
     value: bytes | None
+    # Shared between records, so never change it.
     headers: tuple[Header, ...] = ()
     partition: int | None = None
+    # In ms since 1970 UTC. None: the time of writing, where the destination has one.
     timestamp: int | None = None

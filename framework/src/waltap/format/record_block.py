@@ -1,4 +1,4 @@
-"""Records as columns: those of many rows of one table, for sinks that can take them so."""
+"""Records of many rows of one table, stored as columns."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, overload
@@ -13,11 +13,13 @@ __all__ = ["RecordBlock"]
 
 
 class RecordBlock(Sequence[Record]):
-    """Records for one topic, as Arrow arrays of UTF-8; no value is null. It is a sequence of records like
-    any list of them: they are made when somebody asks for them, and kept. Immutable.
+    """Hold records for one topic as Arrow arrays of UTF-8.
 
-    ``chunks`` are (keys, values), in order; keys None: the records have none. What is not put together yet
-    may come as `TextRows`. ``headers`` are those of every record.
+    No value is null. The block is also a sequence of records, which it makes at the first access.
+    Immutable.
+
+    ``chunks`` are pairs of keys and values in order; keys None means records without key. `TextRows` are
+    texts that are not joined yet. Every record has ``headers``.
     """
 
     __slots__ = ("_chunks", "_count", "_records", "headers", "topic")
@@ -37,20 +39,26 @@ class RecordBlock(Sequence[Record]):
 
     @property
     def chunks(self) -> "Iterator[tuple[pa.StringArray | None, pa.StringArray]]":
-        """Return (keys, values) as arrays, in order; keys None: the records have none."""
+        """Yield keys and values as arrays, in order.
+
+        Keys None means records without key.
+        """
         for keys, values in self._chunks:
             yield None if keys is None else keys.array(), values.array()
 
     def lines(self, before: str, between: str, after: str) -> Iterator[memoryview]:
-        """Yield the text of all records, some at a time: key (null where there is none) and value of each
-        with these texts around them. It may be asked for from any thread."""
+        """Yield the text of all records, some at a time.
+
+        These texts surround each record's key (null without one) and value. Any thread may call this.
+        """
         for keys, values in self._chunks:
             key = ("null",) if keys is None else keys.pieces
             yield from values.within([before, *key, between], after).texts()
 
     def value_bytes(self) -> Iterator[int]:
-        """Put keys and values together; yield how many bytes the values have, some at a time."""
+        """Join keys and values, and yield the values' sizes in bytes."""
         for keys, values in self._chunks:
+            # The keys are joined for the side effect only.
             for _ in () if keys is None else keys.texts():
                 pass
             yield from map(len, values.texts())

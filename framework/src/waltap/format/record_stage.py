@@ -1,4 +1,4 @@
-"""The record stage: transforms of records, each where its predicate says so, one after the other."""
+"""Run transforms of records in order, each under its predicate."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,13 +13,15 @@ from waltap.source.position import lsn_text
 
 __all__ = ["RecordStage", "RecordStep", "RecordTransformFailed"]
 
+# Characters of a key in a message.
 SHOWN_MAX = 200
-"""Characters of a key in a message."""
 
 
 class RecordTransformFailed(RecordError):
-    """A transform of records raised, or gave what is no record; the batch was not delivered and the
-    position not moved."""
+    """A transform of records failed; the batch was not delivered.
+
+    It raised, or returned an object that is no record. The position did not move.
+    """
 
     code = "WT-3204"
     retry = RetryVerdict.NEVER
@@ -31,20 +33,23 @@ class RecordTransformFailed(RecordError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordStep:
-    """One transform of a pipeline: what its profile calls it, and for which records it is called: those
-    that ``predicate`` is true for, or with ``negate`` the others; without one, all."""
+    """One transform of a pipeline and the records it gets."""
 
+    # The transform's name in the profile.
     label: str
     transform: RecordTransform
+    # The transform gets records for which this is true; without a predicate, all records.
     predicate: RecordPredicate | None = None
+    # With negate it gets the other records.
     negate: bool = False
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return the records to go on with."""
+        """Return the records for the next step."""
         if self.predicate is None:
             return self.transform(records)
         predicate, negate = self.predicate, self.negate
         out: list[ConnectRecord] = []
+        # Runs of equal predicate keep the records in order.
         for concerned, group in groupby(records, lambda each: bool(predicate(each)) is not negate):
             some = list(group)
             out += self.transform(some) if concerned else some
@@ -52,13 +57,16 @@ class RecordStep:
 
 
 class RecordStage:
-    """Calls the transforms with the records of a batch. Raises: RecordTransformFailed."""
+    """Call the transforms with the records of a batch.
+
+    Raises: RecordTransformFailed.
+    """
 
     def __init__(self, steps: Sequence[RecordStep]) -> None:
         self._steps = steps
 
     def transformed(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return what comes of ``records`` after the last transform."""
+        """Return the result of the last transform for ``records``."""
         found = records
         for step in self._steps:
             if not found:
@@ -70,6 +78,7 @@ class RecordStage:
             except Exception as cause:
                 from waltap.source.connector import StopRequested
 
+                # A stop during a transform's wait is no failure.
                 if isinstance(cause, StopRequested):
                     raise
                 raise self._failed(step, records, cause) from cause
@@ -78,7 +87,8 @@ class RecordStage:
     def _failed(
         self, step: RecordStep, records: list[ConnectRecord], cause: Exception
     ) -> RecordTransformFailed:
-        """Return the error, which names the first record that fails by itself: transforms get batches."""
+        """Return the error, with the first record that fails alone."""
+        # Transforms get batches, so the exception does not say which record caused it.
         what = str(cause) if isinstance(cause, RecordUnfit) else f"raised {type(cause).__name__}"
         who = next(filter(self._fails, records), None)
         where = _range(records) if who is None else _named(who)
@@ -91,13 +101,16 @@ class RecordStage:
         try:
             for step in self._steps:
                 found = _checked(step(found)) if found else found
-        except Exception:  # noqa: BLE001 - the one that was caught is told
+        except Exception:  # noqa: BLE001 - the error of the batch is reported
             return True
         return False
 
 
 def _checked(records: Any) -> list[ConnectRecord]:
-    """Return ``records``. Raises: RecordUnfit when they are none."""
+    """Return ``records`` if they are a list of records.
+
+    Raises: RecordUnfit otherwise.
+    """
     if type(records) is not list:
         raise RecordUnfit(f"it returned {type(records).__name__}, not a list of records")
     for each in records:

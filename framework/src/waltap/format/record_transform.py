@@ -1,17 +1,16 @@
-"""The contract of transforms of records: Connect records in, Connect records out, before they are bytes.
+"""The contract of transforms of records, before they are bytes.
 
-A factory gets its validated properties and a `RecordTransformContext`, and gives a function that is called
-once per batch with its records, in order: changes, tombstones, heartbeats, transaction metadata, and
-notifications (by themselves). It returns the records to go on with: the same, others in their place, fewer
-or more.
+A factory gets its validated properties and a `RecordTransformContext`, and returns a function. The
+pipeline calls the function once per batch with the records in order: changes, tombstones, heartbeats and
+transaction metadata. Notifications have their own calls. The function returns the records for the next
+step: the same, changed ones, fewer or more.
 
-* Records and all that is in them are shared: a transform makes new ones and changes none it was given.
-* A schema is one object per relation version. What a transform makes of one it keeps
-  (`waltap.format.schema_memory`), so that the records of one schema have one schema after it: encoders are
-  looked up by the object.
-* What becomes of a record does not depend on where batches are cut.
-* A record that it cannot work on raises `RecordUnfit`, whose text names fields and types. The pipeline
-  stops there (WT-3204), and nothing of the batch is delivered.
+* Records and their contents are shared. A transform makes new ones and does not change its input.
+* A schema is one object per relation version, and encoders are found by the object. So a transform keeps
+  the schema that it made of each schema (`waltap.format.schema_memory`).
+* The result for a record does not depend on the limits of batches.
+* A transform raises `RecordUnfit` for a record that it cannot handle. The error's text names fields and
+  types. The pipeline stops there (WT-3204), and delivers no record of the batch.
 """
 
 from collections.abc import Callable
@@ -27,22 +26,27 @@ __all__ = ["RecordPredicate", "RecordTransform", "RecordTransformContext", "Reco
 
 RecordTransform = Callable[[list[ConnectRecord]], list[ConnectRecord]]
 
+# Returns whether a transform gets a record. It depends on the record only and has no state.
 RecordPredicate = Callable[[ConnectRecord], bool]
-"""Tells whether a transform concerns a record; it looks at nothing else, and keeps nothing."""
 
 
 class RecordUnfit(ValueError):
-    """A transform cannot work on a record; the text names fields and types, never a value."""
+    """A transform cannot handle a record.
+
+    The text names fields and types, never a value.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordTransformContext:
-    """What a transform of records may know: what its profile calls it, what the pipeline captures, the
-    name of the connector in events, whom to warn (once is enough), and whether a stop was asked for: a
-    wait ends then, with `StopRequested`."""
+    """Give a transform of records the facts about its pipeline."""
 
+    # The transform's name in the profile.
     label: str
     capture: "CaptureRules"
+    # The connector's name in events.
     connector: str = "postgresql"
+    # Call it once per fault, not once per record.
     warn: Callable[[str], None] = lambda _text: None
+    # Returns whether the pipeline must stop. A wait then ends with `StopRequested`.
     stopping: Callable[[], bool] = lambda: False

@@ -1,4 +1,7 @@
-"""What transforms make of schemas, kept by the schema: there is one per relation version."""
+"""Cache the schemas that transforms make of other schemas.
+
+There is one schema object per relation version.
+"""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -13,8 +16,10 @@ KEPT = 1000
 
 
 class SchemaMemory(Generic[V]):
-    """Answers about schemas; ``make`` is called once for each schema object. Bounded: when it is full, all
-    is forgotten, and made anew."""
+    """Call ``make`` once for each schema object.
+
+    A full cache is cleared.
+    """
 
     __slots__ = ("_known", "_make", "_most")
 
@@ -23,11 +28,11 @@ class SchemaMemory(Generic[V]):
         self._known: dict[int, tuple[Schema, V]] = {}
 
     def of(self, schema: Schema) -> V:
-        """Return what was made of ``schema``."""
+        """Return the result of ``make`` for ``schema``."""
         entry = self._known.get(id(schema))
         if entry is None:
             if len(self._known) >= self._most:
                 self._known.clear()
-            # the schema is kept with it, so that its id stays its own
+            # The entry keeps the schema alive, so that no other object gets its id.
             entry = self._known[id(schema)] = schema, self._make(schema)
         return entry[1]

@@ -1,4 +1,4 @@
-"""What encoders say of a value that does not fit its schema."""
+"""The error for a value that does not fit its schema."""
 
 from waltap.mapping.connect_schema import Schema
 
@@ -6,9 +6,12 @@ __all__ = ["SchemaMismatch", "required"]
 
 
 class SchemaMismatch(ValueError):
-    """A value does not fit its schema; the text names fields and types, never a value."""
+    """A value does not fit its schema.
+
+    The text names fields and types, never a value.
+    """
 
 
 def required(what: str, schema: Schema) -> SchemaMismatch:
-    """Return the error of null in ``what``, which is required."""
+    """Return the error for null in a required place."""
     return SchemaMismatch(f"{what} is required ({schema.kind.value}) and null")

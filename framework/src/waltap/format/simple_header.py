@@ -1,4 +1,7 @@
-"""Header values as Kafka Connect's SimpleHeaderConverter writes them: texts, the rest near to JSON."""
+"""Write header values as Kafka Connect's SimpleHeaderConverter does.
+
+Strings are plain text; other values resemble JSON.
+"""
 
 import base64
 import json
@@ -19,7 +22,10 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class SimpleHeaderConverter(Converter):
-    """Writes a text as it is and a struct as ``{"id":1030}``, with no schema."""
+    """Write a string as plain text and a struct as ``{"id":1030}``.
+
+    No schema is written.
+    """
 
     def __init__(self, _properties: None, _context: ConverterContext) -> None:
         pass
@@ -31,8 +37,10 @@ class SimpleHeaderConverter(Converter):
 
 
 def simple_text(value: Any, schema: Schema | None, *, inner: bool = False) -> str:
-    """Return a Connect value as Connect's ``Values.convertToString`` writes it; ``inner``: as a part of
-    a struct, list or map."""
+    """Return a Connect value as ``Values.convertToString`` does.
+
+    ``inner`` means that the value is part of a struct, list or map.
+    """
     if value is None and inner and schema is not None:
         value = schema.default
     if value is None:
@@ -43,6 +51,7 @@ def simple_text(value: Any, schema: Schema | None, *, inner: bool = False) -> st
     if name is not None and name.startswith(DATA) and name.removeprefix(DATA) in LOGICAL:
         assert schema is not None
         return LOGICAL[name.removeprefix(DATA)](value, schema)
+    # Only strings inside another value have quotes.
     if isinstance(value, str):
         return _quoted(value) if inner else value
     if isinstance(value, float):
@@ -71,12 +80,12 @@ def simple_text(value: Any, schema: Schema | None, *, inner: bool = False) -> st
 
 
 def from_json(text: str, schema: Schema) -> Any:
-    """Return the Connect value whose JSON, as JsonConverter writes it, is ``text``."""
+    """Return the Connect value of JsonConverter's ``text``."""
     return _value(json.loads(text), schema)
 
 
 def _value(found: Any, schema: Schema) -> Any:
-    """Return a Connect value of what its JSON holds."""
+    """Return the Connect value of a parsed JSON value."""
     if found is None:
         return None
     match schema.kind:
@@ -106,13 +115,15 @@ def _decimal(value: Any, schema: Schema) -> str:
     unscaled = int.from_bytes(value, "big", signed=True)
     digits = tuple(map(int, str(abs(unscaled))))
     scale = int(dict(schema.parameters).get("scale", "0"))
-    text = str(Decimal((int(unscaled < 0), digits, -scale)))  # as Java's toString writes it
+    # Python's text of a decimal is the same as Java's toString.
+    text = str(Decimal((int(unscaled < 0), digits, -scale)))
     return text.removeprefix("-") if not unscaled else text
 
 
 def _instant(value: int, unit_ms: int) -> str:
-    """Return a ``java.util.Date`` as Connect writes it, whatever its schema says: a time below one day,
-    a date where it is midnight, else both."""
+    """Return a ``java.util.Date`` as Connect writes it."""
+    # Connect looks at the value, not at the schema: below one day it writes a time, at midnight a
+    # date, else both.
     total = value * unit_ms
     days, of_day = divmod(total, DAY_MS)
     time = f"{(EPOCH + timedelta(milliseconds=of_day)).time().isoformat('milliseconds')}Z"
@@ -123,15 +134,16 @@ def _instant(value: int, unit_ms: int) -> str:
 
 
 def _date(days: int) -> str:
-    cycles, days = divmod(days, 146_097)  # 400 years: Java's dates go on after the year 9999
+    # The calendar repeats after 400 years. Java has dates after the year 9999, Python does not.
+    cycles, days = divmod(days, 146_097)
     day = EPOCH + timedelta(days=days)
     return f"{day.year + 400 * cycles:04}-{day.month:02}-{day.day:02}"
 
 
+# Connect's logical types, by the end of their names.
 LOGICAL: dict[str, Callable[[Any, Schema], str]] = {
     "Decimal": _decimal,
     "Date": lambda value, _schema: _instant(value, DAY_MS),
     "Time": lambda value, _schema: _instant(value, 1),
     "Timestamp": lambda value, _schema: _instant(value, 1),
 }
-"""Connect's logical types, by the end of their names."""

@@ -1,4 +1,4 @@
-"""The relations that a pipeline has met, as functions from tuples to Connect values."""
+"""Convert tuples of a pipeline's relations to Connect values."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,10 @@ Convert = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageLayout:
-    """How images of one kind (streamed, or read by a snapshot) become keys and rows, and their schemas."""
+    """Convert images of one kind to keys and rows.
+
+    The kind is streamed rows or snapshot rows.
+    """
 
     row: Values
     key: Values
@@ -34,37 +37,39 @@ class ImageLayout:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ConnectTable:
-    """One relation version. ``renewed``: its types were asked for anew; rows are converted with care."""
+    """Hold the conversions of one relation version."""
 
     plan: EventPlan
     shape: TableShape
     streamed: ImageLayout
     read: ImageLayout
+    # Whether the types were read again. If so, each conversion names its column in errors.
     renewed: bool = False
+    # Direct writers of rows: True has those of snapshot rows, False those of streamed rows.
     compiled: "dict[bool, Any]" = field(default_factory=dict)
-    """What writes rows straight from images, for those that a snapshot reads (True) and streamed ones."""
 
     def same_key(self, old: Tuple, new: Tuple) -> bool:
-        """Tell whether the keys of two images are written alike."""
+        """Return whether two images have equal keys."""
         key = self.streamed.key
         return not self.shape.has_key or alike(key(old), key(new))
 
 
 def alike(one: object, other: object) -> bool:
-    """Tell whether two values are written alike: NaN equals itself, -0.0 and 0.0 differ."""
+    """Return whether two values have the same text."""
+    # ``==`` would be wrong: NaN must equal itself, and -0.0 must differ from 0.0.
     return repr(one) == repr(other)
 
 
 class ConnectTables(EventPlans[ConnectTable]):
-    """Compiles the plans of relations, when they are first met.
+    """Compile the plan of each relation at its first change.
 
-    Compiling raises ConfigurationError when two columns get one field name.
+    Compiling raises ConfigurationError when two columns get the same field name.
     """
 
     def __init__(self, context: FormatContext) -> None:
         self._format, self._capture = context, context.capture
         self.nulls = NullNotice(context.warn)
-        # null stays null here: it is the converters that write defaults in its place
+        # Null stays null here, since the converters replace it by defaults.
         options = replace(
             context.capture.types, on_misfit=self.nulls.note, replace_null_with_default=False
         )
@@ -83,8 +88,11 @@ class ConnectTables(EventPlans[ConnectTable]):
         super().__init__(plans, self._table)
 
     def renewed(self, relation: Relation, table: ConnectTable) -> ConnectTable:
-        """Return the table to convert a row with that ``table`` could not: a label of an enum may be new,
-        and what else does not fit is null, or an error that names the column."""
+        """Return the table for a row that ``table`` cannot convert.
+
+        An enum may have a new label. Any other value that does not fit becomes null, or an error that
+        names the column.
+        """
         if table.renewed:
             return table
         described = self.described(relation) or table.plan.relation
@@ -95,7 +103,7 @@ class ConnectTables(EventPlans[ConnectTable]):
         return renewed
 
     def envelope_schema(self, topic: str, row: Schema) -> Schema:
-        """Return the schema of values of the relation with this topic."""
+        """Return the schema of values for a topic."""
         name = self._capture.schema_name(f"{topic}.Envelope")
         return envelope.envelope_schema(name, row, self.source, self._format.envelope)
 
@@ -120,12 +128,16 @@ class ConnectTables(EventPlans[ConnectTable]):
         read = streamed
         if not same or as_read:
             read = rows(shape.read_row, shape.read_key, read=True)
-        if same:  # one object: encoders are looked up by it
+        # Encoders are found by the schema object, so both kinds share one.
+        if same:
             read = replace(read, key_schema=streamed.key_schema, value_schema=streamed.value_schema)
         return ConnectTable(plan=plan, shape=shape, streamed=streamed, read=read, renewed=careful)
 
     def _labels(self, relation: Relation) -> Callable[[ShapeColumn, Convert], Convert]:
-        """Return what lets a conversion of an enum raise for a label that its schema does not list."""
+        """Return the function that makes enums check their labels.
+
+        The conversion raises for a label that the schema does not list.
+        """
 
         def guard(column: ShapeColumn, convert: Convert) -> Convert:
             data_type = (
@@ -146,7 +158,10 @@ class ConnectTables(EventPlans[ConnectTable]):
         return guard
 
     def _careful(self, relation: Relation) -> Callable[[ShapeColumn, Convert], Convert]:
-        """Return what makes a conversion name its column when a value does not fit."""
+        """Return the function that makes conversions name their column.
+
+        The name is for the error, or the warning, of a value that does not fit.
+        """
 
         def guard(column: ShapeColumn, convert: Convert) -> Convert:
             described = relation.columns[column.index]

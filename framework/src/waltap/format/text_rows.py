@@ -1,4 +1,4 @@
-"""Rows of text, of columns and of what is the same in every row, put together when they are asked for."""
+"""Join rows of text from columns and constant texts, on demand."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -10,15 +10,17 @@ if TYPE_CHECKING:
 
 __all__ = ["TextRows"]
 
+# About this much text is joined at a time. Text that stays in the processor's cache is faster to
+# make and to write, and its memory is reused.
 STEP_BYTES: Final = 2 << 20
-"""About so much text is put together at a time: what stays in a processor's cache is quicker to make and
-to write, and its memory is used again."""
 MOST_ROWS: Final = 8192
 
 
 class TextRows:
-    """``count`` rows, each of them ``pieces`` one after the other: an Arrow array of strings gives each
-    row its value, a text stands in all of them. No value is null. Immutable.
+    """Hold the ``pieces`` of ``count`` rows.
+
+    A piece is an Arrow array of strings with one value for each row, or a text that all rows contain.
+    No value is null. Immutable.
     """
 
     __slots__ = ("_count", "pieces")
@@ -30,7 +32,7 @@ class TextRows:
         return self._count
 
     def within(self, before: "Sequence[pa.StringArray | str]", after: str) -> "TextRows":
-        """Return these rows with other pieces around them."""
+        """Return these rows between other pieces."""
         return TextRows([*before, *self.pieces, after], self._count)
 
     def array(self) -> "pa.StringArray":
@@ -43,12 +45,12 @@ class TextRows:
         return pa.concat_arrays(parts) if parts else pa.array([], pa.string())
 
     def texts(self) -> Iterator[memoryview]:
-        """Yield the text of all rows, one after the other, some rows at a time."""
+        """Yield the joined text of all rows, some rows at a time."""
         for _, text in self._steps():
             yield memoryview(text)
 
     def _steps(self) -> "Iterator[tuple[pa.StringArray, pa.Buffer]]":
-        """Yield arrays of some rows, each with the text of them all."""
+        """Yield arrays of some rows, each with its joined text."""
         rows = self._rows_together()
         for start in range(0, self._count, rows):
             yield _joined(self.pieces, start, min(rows, self._count - start))
@@ -65,7 +67,7 @@ class TextRows:
 
 
 def _merged(pieces: "Sequence[pa.StringArray | str]") -> "tuple[pa.StringArray | str, ...]":
-    """Return ``pieces`` with texts that are neighbours as one."""
+    """Return ``pieces`` with neighbouring texts joined."""
     merged: list[pa.StringArray | str] = []
     for piece in pieces:
         if isinstance(piece, str) and merged and isinstance(merged[-1], str):
@@ -78,15 +80,14 @@ def _merged(pieces: "Sequence[pa.StringArray | str]") -> "tuple[pa.StringArray |
 def _joined(
     pieces: "tuple[pa.StringArray | str, ...]", start: int, count: int
 ) -> "tuple[pa.StringArray, pa.Buffer]":
-    """Return ``count`` rows from ``start`` on, as an array and as the text of them all.
-
-    The values of all columns, then the constant texts, are one array; it is taken from in the order of
-    rows. That costs half of `binary_join_element_wise`, which looks at every argument twice for each row.
-    """
+    """Return ``count`` rows as an array and as joined text."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    # One array has the values of all columns, then the constant texts; `take` reads it in the order
+    # of rows. That costs half of `binary_join_element_wise`, which looks at every argument twice for
+    # each row.
     columns = [piece.slice(start, count) for piece in pieces if not isinstance(piece, str)]
     constants = [piece for piece in pieces if isinstance(piece, str)]
     flat = pa.concat_arrays([*columns, pa.array(constants, pa.string())])
@@ -102,6 +103,7 @@ def _joined(
     taken = pc.take(flat, pa.array(places), boundscheck=False)
     _, ends, text = taken.buffers()
     text = text or pa.py_buffer(b"")
+    # A row ends where its last piece ends.
     bounds = np.frombuffer(ends, "<i4", count * width + 1)[::width].copy()
     array = pa.StringArray.from_buffers(count, pa.py_buffer(bounds), text)
     return array, text.slice(0, int(bounds[-1]))
@@ -109,7 +111,10 @@ def _joined(
 
 @functools.lru_cache(maxsize=4)
 def _row_numbers(varies: tuple[bool, ...]) -> "np.ndarray[Any, Any]":
-    """Return for each row and piece the number of the row, where the piece varies, else 0."""
+    """Return the row number for each row and varying piece.
+
+    It is 0 for a constant piece.
+    """
     import numpy as np
 
     rows = np.arange(MOST_ROWS, dtype="i4")[:, None]

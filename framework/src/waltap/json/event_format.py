@@ -34,9 +34,9 @@ SCHEMAS_KEPT = 1000
 
 
 class EventTransformFailed(RecordError):
-    """A transform of events raised, or returned a wrong event.
+    """A transform of events failed; the batch was not delivered.
 
-    The batch was not delivered, and the position did not move.
+    It raised, or left an event that cannot be written. The position did not move.
     """
 
     code = "WT-3202"
