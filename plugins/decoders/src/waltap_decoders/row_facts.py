@@ -211,7 +211,7 @@ def _covered(relation: Relation) -> frozenset[str]:
 
 
 def _required(row: RowFacts, known: Relation | None) -> frozenset[str]:
-    """Return the columns that the row should name and not as NULL."""
+    """Return the columns that a row must show as not NULL."""
     nullable = {c.name: c.nullable for c in known.columns} if known else {}
     nullable |= {fact.name: fact.nullable for fact in row.new if fact.nullable is not None}
     listed = row.old if row.listing is OldRowColumns.ALL else row.new

@@ -147,7 +147,7 @@ def admin(settings: Mapping[str, object], prefix: str) -> AdminClient:
 
 
 def reach(client: Any, watch: ClientWatch, servers: str, **fields: object) -> ClusterMetadata:
-    """Return the metadata of the cluster behind ``client``.
+    """Return the metadata of the cluster that ``client`` connects to.
 
     The client may be of any kind. Raises: KafkaUnreachable, KafkaRefused.
     """

@@ -31,8 +31,8 @@ def column_writer(
 ) -> WriteColumn | None:
     """Return the writer of a column of integers.
 
-    ``branch`` precedes each number, and ``null`` stands for None. Return None if the column has no
-    such writer.
+    ``branch`` precedes each number, and ``null`` is written for None. Return None if the column
+    has no such writer.
     """
     if kind not in {ConnectKind.INT32, ConnectKind.INT64} or not _installed():
         return None
