@@ -1,17 +1,26 @@
 """A destination that lost what it had: the run ends and says so, and a repair brings it back."""
 
+import contextlib
+import json
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
+from pyiceberg.table import Table
 from waltap.errors import SinkError
 from waltap.offsets.gaps import GapCertificates
 from waltap.pipeline.repair import GapRepair
 from waltap.sink.held import DestinationBehind
+from waltap_lake.delta import DeltaLake
+from waltap_lake.errors import LakeGone
+from waltap_lake.iceberg import IcebergLake
+from waltap_lake.lake_offset import LakeOffset
 from waltap_sinks.sql.errors import SqlTableGone
 
+from tests.harness.lakes import catalog, catalog_settings, delta_rows, iceberg_rows
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 from tests.harness.sql import Place
@@ -182,3 +191,247 @@ def test_an_older_or_emptied_folder_ends_the_run(
         with pytest.raises(SinkError) as lost:
             pipeline.catch_up()
         assert lost.value.code == codes[emptied]
+
+
+class LakeTarget:
+    """A lake of one format, whose tables somebody takes away or puts back by the format's own means."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind, self.folder = kind, folder
+        self.settings = {"sink.type": kind}
+        if kind == "delta":
+            self.settings["sink.path"] = str(folder / "out")
+        else:
+            given = catalog_settings(folder)
+            self.settings |= {f"sink.catalog.{name}": value for name, value in given.items()}
+
+    def ids(self) -> list[int]:
+        """Return what changes of `t` arrived, by id."""
+        if self.kind == "delta":
+            rows = delta_rows(self.path) if self.path.is_dir() else None
+        else:
+            rows = iceberg_rows(self.folder, "public.t")
+        return [] if rows is None else sorted(rows.column("id").to_pylist())
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "out" / "public" / "t"
+
+    def remove(self) -> None:
+        if self.kind == "delta":
+            shutil.rmtree(self.path)
+        else:
+            with contextlib.closing(catalog(self.folder)) as opened:
+                opened.drop_table("public.t")
+
+    def make_anew(self) -> None:
+        """Make a table of the same name and columns, without rows."""
+        if self.kind == "delta":
+            schema = DeltaTable(self.path).schema()
+            self.remove()
+            DeltaTable.create(self.path, schema)
+        else:
+            with contextlib.closing(catalog(self.folder)) as opened:
+                schema = opened.load_table("public.t").schema()
+                opened.drop_table("public.t")
+                opened.create_table("public.t", schema)
+
+    def current(self) -> int:
+        """Return the version, or snapshot, that the table is at."""
+        if self.kind == "delta":
+            return DeltaTable(self.path).version()
+        with self._iceberg() as found:
+            return found.metadata.current_snapshot_id or 0
+
+    def restore(self, version: int | None = None) -> None:
+        """Put the table back by one commit, or to ``version``."""
+        if self.kind == "delta":
+            table = DeltaTable(self.path)
+            table.restore(table.version() - 1 if version is None else version)
+            return
+        with self._iceberg() as found:
+            snapshot = found.current_snapshot()
+            assert snapshot is not None
+            given = version or snapshot.parent_snapshot_id
+            found.manage_snapshots().set_current_snapshot(snapshot_id=given).commit()
+
+    def maintain(self) -> None:
+        """Rewrite the rows in another commit, and drop what was before it, as an owner does."""
+        if self.kind == "delta":
+            table = DeltaTable(self.path)
+            table.optimize.compact()
+            table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+            table.create_checkpoint()
+            return
+        with self._iceberg() as found:
+            found.overwrite(found.scan().to_arrow())
+            old = [each.snapshot_id for each in found.snapshots()]
+            current = found.current_snapshot()
+            assert current is not None
+            old.remove(current.snapshot_id)
+            found.maintenance.expire_snapshots().by_ids(old).commit()
+
+    @contextlib.contextmanager
+    def _iceberg(self) -> Iterator[Table]:
+        with contextlib.closing(catalog(self.folder)) as opened:
+            yield opened.load_table("public.t")
+
+
+LAKE_LOSSES: dict[str, Callable[[LakeTarget], object]] = {
+    "removed": LakeTarget.remove,
+    "restored": LakeTarget.restore,
+    "made anew": LakeTarget.make_anew,
+}
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> LakeTarget:
+    return LakeTarget(request.param, tmp_path)
+
+
+@pytest.fixture
+def lake_pipeline(database: Database, tmp_path: Path, lake: LakeTarget) -> PipelineRig:
+    """Return one whose table has a row of a snapshot, and one of each of two runs."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    made = PipelineRig(database, tmp_path, lake.settings | {"table.include.list": "public.t"})
+    made.catch_up()
+    for number in (2, 3):
+        database.execute("INSERT INTO t VALUES (%s)", number)
+        made.catch_up()
+    assert lake.ids() == [1, 2, 3]
+    return made
+
+
+@pytest.mark.parametrize("changes", [True, False], ids=["changes", "quiet"])
+@pytest.mark.parametrize("loss", LAKE_LOSSES)
+def test_a_table_of_a_lake_that_lost_rows_ends_the_next_run(
+    lake_pipeline: PipelineRig, lake: LakeTarget, loss: str, *, changes: bool
+) -> None:
+    """The table of positions is as it was."""
+    LAKE_LOSSES[loss](lake)
+    left = lake.ids()
+    if changes:
+        lake_pipeline.database.execute("INSERT INTO t VALUES (4)")
+    for _ in range(2):  # the next start has not forgotten it
+        with pytest.raises(
+            DestinationBehind, match=r"public\.t .*waltap repair FILE.*offsets clear"
+        ):
+            lake_pipeline.catch_up()
+    assert lake.ids() == left
+    (gap,) = GapCertificates(lake_pipeline.offset_file.parent).open()
+    assert (gap.code, gap.tables) == (DestinationBehind.code, ("public.t",))
+    host, _ = lake_pipeline.host()
+    GapRepair(lake_pipeline.profile(host), host).run(lambda: 0)
+    source = {row[0] for row in lake_pipeline.database.execute("SELECT id FROM t")}
+    assert set(lake.ids()) == source
+    lake_pipeline.database.execute("INSERT INTO t VALUES (5)")
+    lake_pipeline.catch_up()
+    assert set(lake.ids()) == source | {5}
+
+
+@pytest.mark.parametrize("loss", LAKE_LOSSES)
+def test_a_table_of_a_lake_that_lost_rows_ends_the_run_under_way(
+    lake_pipeline: PipelineRig, lake: LakeTarget, loss: str
+) -> None:
+    with pytest.raises(DestinationBehind), lake_pipeline.running() as run:
+        lake_pipeline.database.execute("INSERT INTO t VALUES (4)")
+        run.until(lambda: 4 in lake.ids(), "the fourth row")
+        LAKE_LOSSES[loss](lake)
+        left = lake.ids()
+        lake_pipeline.database.execute("INSERT INTO t VALUES (5)")
+        run.until(lambda: run.error is not None, "the end of the run")
+    assert lake.ids() == left
+    (gap,) = GapCertificates(lake_pipeline.offset_file.parent).open()
+    assert (gap.code, gap.tables) == (DestinationBehind.code, ("public.t",))
+
+
+def test_what_the_owner_of_a_lake_does_is_no_loss(
+    lake_pipeline: PipelineRig, lake: LakeTarget
+) -> None:
+    """Compaction and expiry, between runs and under one; a restore that is undone; a table given up."""
+    database = lake_pipeline.database
+    lake.maintain()
+    database.execute("INSERT INTO t VALUES (4)")
+    with lake_pipeline.running() as run:
+        run.until(lambda: 4 in lake.ids(), "the fourth row")
+        lake.maintain()
+        database.execute("INSERT INTO t VALUES (5)")
+        run.until(lambda: 5 in lake.ids(), "the fifth row")
+    assert lake.ids() == [1, 2, 3, 4, 5]
+    before = lake.current()
+    lake.restore()
+    lake.restore(before)
+    database.execute("INSERT INTO t VALUES (6)")
+    lake_pipeline.catch_up()
+    assert lake.ids() == [1, 2, 3, 4, 5, 6]
+    lake.remove()
+    database.execute("CREATE TABLE u (id int PRIMARY KEY)")
+    lake_pipeline.catch_up(**{"table.include.list": "public.u"})
+
+
+def test_a_commit_that_the_positions_do_not_know_is_missed_as_well(
+    lake_pipeline: PipelineRig, lake: LakeTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash between the commit of a table and that of the position, and a restore to before both: the
+    next run would leave out what the table had."""
+    kind = DeltaLake if lake.kind == "delta" else IcebergLake
+    keep = kind.keep
+
+    def crash(self: DeltaLake | IcebergLake, mark: LakeOffset) -> None:
+        if 4 in lake.ids():
+            raise SinkError("the process is killed")
+        keep(self, mark)
+
+    monkeypatch.setattr(kind, "keep", crash)
+    lake_pipeline.database.execute("INSERT INTO t VALUES (4)")
+    with pytest.raises(SinkError, match="killed"):
+        lake_pipeline.catch_up()
+    monkeypatch.undo()
+    assert lake.ids() == [1, 2, 3, 4]
+    lake.restore()
+    with pytest.raises(DestinationBehind):
+        lake_pipeline.catch_up()
+    assert lake.ids() == [1, 2, 3]
+
+
+def test_files_of_an_iceberg_table_that_are_gone_are_repaired(
+    database: Database, tmp_path: Path
+) -> None:
+    """The catalogue names the table, which cannot be read."""
+    lake = LakeTarget("iceberg", tmp_path)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    pipeline = PipelineRig(database, tmp_path, lake.settings | {"table.include.list": "public.t"})
+    pipeline.catch_up()
+    (files,) = (tmp_path / "warehouse").glob("public*/t")
+    shutil.rmtree(files)
+    with pytest.raises(LakeGone, match="waltap repair FILE"):
+        pipeline.catch_up()
+    (gap,) = GapCertificates(pipeline.offset_file.parent).open()
+    assert (gap.code, gap.tables) == (LakeGone.code, ("public.t",))
+    lake.remove()
+    host, _ = pipeline.host()
+    GapRepair(pipeline.profile(host), host).run(lambda: 0)
+    assert lake.ids() == [1]
+
+
+def test_a_position_of_an_earlier_release_knows_no_tables(
+    lake_pipeline: PipelineRig, lake: LakeTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first commit of this release takes note of the table."""
+    encode = LakeOffset.encode
+
+    def earlier(mark: LakeOffset) -> str:
+        about = json.loads(encode(mark))
+        del about["tables"]
+        return json.dumps(about)
+
+    monkeypatch.setattr(LakeOffset, "encode", earlier)
+    lake_pipeline.database.execute("INSERT INTO t VALUES (4)")
+    lake_pipeline.catch_up()
+    monkeypatch.undo()
+    lake_pipeline.database.execute("INSERT INTO t VALUES (5)")
+    lake_pipeline.catch_up()
+    assert lake.ids() == [1, 2, 3, 4, 5]
+    lake.remove()
+    with pytest.raises(DestinationBehind):
+        lake_pipeline.catch_up()

@@ -1,5 +1,6 @@
 """Tables of Delta Lake and Iceberg: what a server has arrives typed, and what can go wrong has its code."""
 
+import contextlib
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,12 @@ import pytest
 
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, context, in_parts, relation, replay
-from tests.harness.lakes import catalog_settings, delta_rows, iceberg_rows, in_order
+from tests.harness.lakes import catalog, catalog_settings, delta_rows, iceberg_rows, in_order
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.child import free_ports
 from tests.harness.servers.postgres import Database
 from waltap.errors import RetryVerdict, SinkError
+from waltap.sink.held import DestinationBehind
 from waltap.sink.sink import Sink
 from waltap.source.position import Position
 from waltap_lake.errors import (
@@ -67,6 +69,13 @@ class Lake:
 
     def state(self, table: str, *key: str) -> list[dict[str, Any]]:
         return sorted(replay(self.rows(table), key), key=str)
+
+    def drop_table(self, table: str) -> None:
+        if self.kind == "delta":
+            shutil.rmtree(self.folder / "lake" / "public" / table)
+            return
+        with contextlib.closing(catalog(self.folder)) as opened:
+            opened.drop_table(f"public.{table}")
 
     def drop(self) -> None:
         """Take the files of the tables away, as somebody might by hand."""
@@ -240,9 +249,38 @@ def test_tables_that_were_deleted_under_it_are_told(lake: Lake) -> None:
     sink.flush()
     lake.drop()
     sink.write(batch(people(source, 2)))
-    with pytest.raises(LakeGone, match="offsets clear"):
+    kind = (
+        DestinationBehind if lake.kind == "delta" else LakeGone
+    )  # the catalogue still has the name
+    with pytest.raises(kind, match="offsets clear") as found:
         sink.flush()
+    assert found.value.loses
     sink.close()
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["committed", "not yet"])
+def test_a_table_whose_relation_is_gone_may_be_taken_away(lake: Lake, *, committed: bool) -> None:
+    source, sink = Model(), lake.sink()
+    sink.open()
+    sink.write(batch(people(source, 1)))
+    sink.flush()
+    sink.write(batch(people(source, 2)))
+    if committed:
+        sink.flush()
+    sink.forget(PEOPLE.oid)
+    sink.flush()
+    sink.close()
+    assert ids(lake) == [1, 2]
+    lake.drop_table("people")
+    again = lake.sink()
+    again.open()
+    again.write(batch(people(source, 3)))
+    again.flush()
+    again.close()
+    assert ids(lake) == [3]
+    lake.drop_table("people")
+    with pytest.raises(DestinationBehind):
+        lake.sink().open()
 
 
 def test_a_snapshot_that_goes_on_without_its_start_is_refused(lake: Lake) -> None:

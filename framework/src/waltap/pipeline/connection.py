@@ -58,7 +58,7 @@ class SourceConnection:
                 with self._gaps_noted(connector, stored), run.counts.calls.call("its checks"):
                     refuse(checks(stages, connector, locked=True))
                 run.sink_open = renewed = True
-                with run.counts.calls.call("its opening"):
+                with self._gaps_noted(connector, stored), run.counts.calls.call("its opening"):
                     held = stages.sink.open()
             if renewed:
                 self._require_held(connector, stored, held)

@@ -176,7 +176,9 @@ class Sink(abc.ABC):
 
         A sink that keeps the position with its data says so here. The engine stores it with the offset; an
         `open` that returns less than was stored, or None, then ends the run with `DestinationBehind`: the
-        destination was restored from a backup, emptied or made anew. None: nothing is compared.
+        destination was restored from a backup, emptied or made anew. None: nothing is compared. Where a
+        table may be lost beside a position that stays, the sink raises that error itself, in `open` and
+        before it commits, unless `SinkContext.repairs`.
         """
         return None
 

@@ -1,6 +1,6 @@
 """Delta Lake by deltalake (delta-rs): a position is three application transactions of the commit."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -11,8 +11,8 @@ from waltap.files.store import safe_name
 from waltap.plugin_errors import LibraryMissing
 from waltap.source.position import Position
 from waltap_lake.errors import LakeFenced, LakeGone, LakeRefused, LakeTableUnfit, LakeUnavailable
-from waltap_lake.lake import LakeConnection, LakeTable, LakeTableName, fitting
-from waltap_lake.lake_offset import LakeOffset
+from waltap_lake.lake import ANEW, GONE, LakeConnection, LakeTable, LakeTableName, fitting
+from waltap_lake.lake_offset import LakeOffset, LakeTableVersion
 from waltap_lake.properties import DeltaLakeProperties
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ REFUSALS: Final = (
     "signaturedoesnotmatch",
     "unauthorized",
 )
+PIPELINE: Final = "waltap.pipeline"
+"""What names the pipeline in the metadata of a commit."""
+
 SCHEMA: Final = ("cast", "schema", "invalid data type", "cannot merge")
 
 
@@ -90,6 +93,21 @@ class DeltaLake(LakeConnection):
             )  # fmt: skip
         return _DeltaTable(self, name, made)
 
+    def existing(self, name: LakeTableName) -> LakeTable | None:
+        found = self.loaded(name)
+        return None if found is None else _DeltaTable(self, name, found)
+
+    def loaded(self, name: LakeTableName) -> "DeltaTable | None":
+        """Return a table as its log has it now. Raises: SinkError."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        with self.failing(name):
+            try:
+                return DeltaTable(self.uri(name), storage_options=self.options)
+            except TableNotFoundError:
+                return None
+
     def fitted(self, rows: "pa.Table") -> "pa.Table":
         import pyarrow as pa
 
@@ -112,7 +130,7 @@ class DeltaLake(LakeConnection):
 
         return CommitProperties(
             app_transactions=[Transaction(name, version) for name, version in versions],
-            custom_metadata={"waltap.pipeline": self.pipeline},
+            custom_metadata={PIPELINE: self.pipeline},
         )
 
     @contextmanager
@@ -142,15 +160,47 @@ class DeltaLake(LakeConnection):
 class _DeltaTable(LakeTable):
     def __init__(self, lake: DeltaLake, name: LakeTableName, table: "DeltaTable") -> None:
         self._lake, self._name, self._table = lake, name, table
+        self._position: Position | None = None
 
     def _ids(self, epoch: int) -> list[str]:
         prefix = f"waltap/{self._lake.pipeline}/{epoch}"
         return [f"{prefix}/end_lsn", f"{prefix}/commit_lsn", f"{prefix}/index"]
 
     def position(self, epoch: int) -> Position | None:
+        self._position = self._committed(epoch)
+        return self._position
+
+    def _committed(self, epoch: int) -> Position | None:
         found = [self._table.transaction_version(name) for name in self._ids(epoch)]
         end_lsn, commit_lsn, index = found
         return None if end_lsn is None else Position(end_lsn, commit_lsn or 0, index or 0)
+
+    def version(self) -> LakeTableVersion:
+        return LakeTableVersion(str(self._table.metadata().id), self._table.version())
+
+    def lost(self, known: LakeTableVersion) -> str | None:
+        with self._lake.failing(self._name):
+            self._table.update_incremental()
+            commits = self._since(known)
+            if not commits or commits[-1]["version"] != self._table.version():
+                # the log does not end where this table did: it is another one, or there is none
+                fresh = self._lake.loaded(self._name)
+                if fresh is None:
+                    return GONE
+                self._table = fresh
+                commits = self._since(known)
+        now = self.version()
+        if now.identity != known.identity:
+            return ANEW
+        if now.number < known.number:
+            return f"is at version {now.number}, and was at {known.number}"
+        if taken_back(commits, known.number, self._lake.pipeline):
+            return f"was restored to a version before {known.number}"
+        return None
+
+    def _since(self, known: LakeTableVersion) -> list[dict[str, Any]]:
+        """Return the commits from ``known`` on that the log still has, in order."""
+        return self._table.history(max(1, self._table.version() - known.number + 1))[::-1]
 
     def append(self, rows: "pa.Table", epoch: int, position: Position) -> None:
         from deltalake import write_deltalake
@@ -158,10 +208,13 @@ class _DeltaTable(LakeTable):
         parts = (position.end_lsn, position.commit_lsn, position.index)
         commit = self._lake.commit(list(zip(self._ids(epoch), parts, strict=True)))
         with self._lake.failing(self._name):
+            if self._committed(epoch) != self._position:
+                raise LakeFenced(f"{self._name} was written to", pipeline=self._lake.pipeline)
             self._same_types(rows.schema)
             write_deltalake(
                 self._table, rows, mode="append", schema_mode="merge", commit_properties=commit
             )
+        self._position = position
 
     def _same_types(self, schema: "pa.Schema") -> None:
         """Raises: LakeTableUnfit. delta-rs would cast to the type that the table has, where values fit."""
@@ -179,6 +232,38 @@ class _DeltaTable(LakeTable):
     def take_out(self, condition: str) -> None:
         with self._lake.failing(self._name):
             self._table.delete(condition)
+
+
+def taken_back(commits: Sequence[Mapping[str, Any]], known: int, pipeline: str) -> bool:
+    """Tell whether the last of ``commits`` lacks what version ``known`` has, or a later commit of
+    ``pipeline``. RESTORE puts rows back, and leaves the log's application transactions as they are."""
+    times = {commit["version"]: commit.get("timestamp") or 0 for commit in commits}
+    has, has_now, own = {known: True}, True, known
+    for commit in commits:
+        version, operation = commit["version"], str(commit.get("operation"))
+        if version <= known:
+            continue
+        if operation == "RESTORE":
+            target = restored_to(commit.get("operationParameters") or {}, times)
+            # a version that the log has no more, and is later, had no RESTORE that is known
+            has_now = target is not None and target >= own and has.get(target, True)
+        elif "REPLACE TABLE" in operation:
+            has_now = False
+        if commit.get(PIPELINE) == pipeline:
+            own = version
+        has[version] = has_now
+    return not has_now
+
+
+def restored_to(parameters: Mapping[str, Any], times: Mapping[int, int]) -> int | None:
+    """Return the version that a RESTORE went to; None where that is not known: a local time, as Spark
+    writes it, or one before all ``times`` of versions."""
+    version, moment = (str(parameters.get(name, "")) for name in ("version", "datetime"))
+    if version.isdigit():
+        return int(version)
+    if not moment.isdigit():
+        return None
+    return max((number for number, time in times.items() if time <= int(moment)), default=None)
 
 
 def alike(one: Any, other: Any) -> bool:

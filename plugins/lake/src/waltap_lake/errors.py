@@ -5,7 +5,7 @@ SinkError
 ├── LakeRefused         WT-5552   it does not let us in, or not do it
 ├── LakeTableUnfit      WT-5553   a table does not take the columns that the source has
 ├── LakeFenced          WT-5554   another instance writes there
-├── LakeGone            WT-5555   a table that this pipeline has written to is not there, or older
+├── LakeGone            WT-5555   files of a table that this pipeline has written to are not there
 └── LakeTransactionGap  WT-5556   a transaction arrived without its beginning
 """
 
@@ -64,12 +64,14 @@ class LakeFenced(SinkError):
 
 
 class LakeGone(SinkError):
-    """What this pipeline has written is not there any more."""
+    """Files of a table that this pipeline has written to are not there any more."""
 
     code = "WT-5555"
+    loses = True
     remedy = (
-        "Put {place} back as it was. Or begin anew, with a snapshot: `waltap offsets clear FILE`, then "
-        "start again."
+        "Put {place} back as it was. Or remove what is left of the table that is named, and read the "
+        "captured tables again by `waltap repair FILE`, or from the beginning by "
+        "`waltap offsets clear FILE` and a start."
     )
 
 

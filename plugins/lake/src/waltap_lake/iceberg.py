@@ -11,14 +11,15 @@ from waltap.errors import SinkError
 from waltap.plugin_errors import LibraryMissing
 from waltap.source.position import Position
 from waltap_lake.errors import LakeFenced, LakeGone, LakeRefused, LakeTableUnfit, LakeUnavailable
-from waltap_lake.lake import LakeConnection, LakeTable, LakeTableName, fitting
-from waltap_lake.lake_offset import LakeOffset
+from waltap_lake.lake import ANEW, GONE, LakeConnection, LakeTable, LakeTableName, fitting
+from waltap_lake.lake_offset import LakeOffset, LakeTableVersion
 from waltap_lake.properties import IcebergLakeProperties
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
 
 __all__ = ["IcebergLake"]
 
@@ -80,6 +81,21 @@ class IcebergLake(LakeConnection):
 
     def table(self, name: LakeTableName, schema: "pa.Schema") -> LakeTable:
         return _IcebergTable(self, name, self.made(name, schema))
+
+    def existing(self, name: LakeTableName) -> LakeTable | None:
+        found = self.loaded(name)
+        return None if found is None else _IcebergTable(self, name, found)
+
+    def loaded(self, name: LakeTableName) -> "Table | None":
+        """Return a table as the catalogue has it now. Raises: SinkError."""
+        from pyiceberg.exceptions import NoSuchTableError
+
+        assert self._catalog is not None, "open comes first"
+        with self.failing(name):
+            try:
+                return self._catalog.load_table((name.space, name.name))
+            except NoSuchTableError:
+                return None
 
     def fitted(self, rows: "pa.Table") -> "pa.Table":
         import pyarrow as pa
@@ -151,10 +167,33 @@ class _IcebergTable(LakeTable):
         found, position = msgspec.json.decode(self._known, type=tuple[int, Position])
         return position if found == epoch else None
 
+    def version(self) -> LakeTableVersion:
+        metadata = self._table.metadata
+        return LakeTableVersion(
+            str(metadata.table_uuid),
+            getattr(metadata, "last_sequence_number", 0),  # format 1 has none
+            metadata.current_snapshot_id or 0,
+        )
+
+    def lost(self, known: LakeTableVersion) -> str | None:
+        fresh = self._lake.loaded(self._name)
+        if fresh is None:
+            return GONE
+        self._table = fresh
+        if self.version().identity != known.identity:
+            return ANEW
+        wanted, number = known.snapshot, known.number
+        for snapshot in fresh.metadata.snapshots:  # a crash may have come between commit and mark
+            own = snapshot.summary is not None and snapshot.summary.get(self._property)
+            if own and (snapshot.sequence_number or 0) > number:
+                wanted, number = snapshot.snapshot_id, snapshot.sequence_number or 0
+        if wanted == 0 or descends(fresh.metadata, wanted, known.number):
+            return None
+        return f"is at snapshot {self.version().snapshot or 'none'}, which lacks {wanted}"
+
     def append(self, rows: "pa.Table", epoch: int, position: Position) -> None:
         text = msgspec.json.encode((epoch, position)).decode()
         with self._lake.failing(self._name):
-            self._table.refresh()
             if self._table.properties.get(self._property) != self._known:
                 raise LakeFenced(f"{self._name} was written to", pipeline=self._lake.pipeline)
             with self._table.transaction() as transaction:
@@ -171,3 +210,22 @@ class _IcebergTable(LakeTable):
             warnings.simplefilter("ignore")  # it says when there was nothing to delete
             self._table.refresh()
             self._table.delete(condition)
+
+
+def descends(metadata: "TableMetadata", wanted: int, number: int) -> bool:
+    """Tell whether the current snapshot is ``wanted`` or comes behind it. Where the chain of parents ends
+    at one that has expired, it does if what is left of the chain is later than the sequence number
+    ``number``."""
+    there = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    snapshot = metadata.current_snapshot()
+    while snapshot is not None:
+        parent = snapshot.parent_snapshot_id
+        if wanted in {snapshot.snapshot_id, parent}:
+            return True
+        if parent not in there:
+            # pyiceberg takes the parent's id away when the parent expires, others leave it
+            expired = parent is not None or wanted not in there
+            later = metadata.format_version == 1 or (snapshot.sequence_number or 0) > number
+            return expired and later
+        snapshot = there[parent]
+    return False

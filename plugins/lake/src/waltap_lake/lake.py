@@ -1,15 +1,18 @@
 """What the sink needs of a lake: tables that take columns and a position in one commit."""
 
 import abc
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from waltap.source.position import Position
-from waltap_lake.lake_offset import LakeOffset
+from waltap_lake.lake_offset import LakeOffset, LakeTableVersion
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["LakeConnection", "LakeTable", "LakeTableName", "fitting"]
+__all__ = ["ANEW", "GONE", "LakeConnection", "LakeTable", "LakeTableName", "fitting"]
+
+GONE: Final = "is not there any more"
+ANEW: Final = "was made anew"
 
 
 class LakeTableName(NamedTuple):
@@ -30,8 +33,18 @@ class LakeTable(abc.ABC):
         """Return the position that came with the last commit of this pipeline in ``epoch``."""
 
     @abc.abstractmethod
+    def version(self) -> LakeTableVersion:
+        """Return which version was read or committed last."""
+
+    @abc.abstractmethod
+    def lost(self, known: LakeTableVersion) -> str | None:
+        """Read the table's metadata again; return what has become of the table where it lacks a commit
+        that ``known`` has, or a later one of this pipeline. What others commit on top is no loss."""
+
+    @abc.abstractmethod
     def append(self, rows: "pa.Table", epoch: int, position: Position) -> None:
-        """Commit ``rows`` and the position behind them; columns that are new are added."""
+        """Commit ``rows`` and the position behind them, on top of what `lost` has read; columns that are
+        new are added. Refuses where another instance has committed since `position`."""
 
     @abc.abstractmethod
     def take_out(self, condition: str) -> None:
@@ -58,6 +71,10 @@ class LakeConnection(abc.ABC):
     @abc.abstractmethod
     def table(self, name: LakeTableName, schema: "pa.Schema") -> LakeTable:
         """Return a table; one that is missing is made, with the columns of ``schema``."""
+
+    @abc.abstractmethod
+    def existing(self, name: LakeTableName) -> LakeTable | None:
+        """Return a table; None where there is none."""
 
     @abc.abstractmethod
     def fitted(self, rows: "pa.Table") -> "pa.Table":

@@ -2,6 +2,8 @@
 
 import logging
 from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -9,16 +11,17 @@ import msgspec
 from waltap.decode.message import Change, Truncate
 from waltap.decode.per_relation import PerRelation
 from waltap.decode.relation import Relation
-from waltap.errors import WaltapError
+from waltap.errors import SinkError, WaltapError
 from waltap.sink.fail_stop import FailStop
+from waltap.sink.held import DestinationBehind
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.connector import PreflightCheck
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_lake.buffers import PendingBuffers
 from waltap_lake.errors import LakeTableUnfit, LakeTransactionGap
-from waltap_lake.lake import LakeConnection, LakeTable, LakeTableName
-from waltap_lake.lake_offset import LakeOffset
+from waltap_lake.lake import GONE, LakeConnection, LakeTable, LakeTableName
+from waltap_lake.lake_offset import LakeOffset, LakeTableVersion, WrittenTable
 from waltap_lake.properties import LakeProperties
 from waltap_sinks.changelog.segment import SNAPSHOT_SEQUENCE, estimated_bytes
 from waltap_sinks.changelog.table_version import TableVersion
@@ -41,7 +44,8 @@ class LakeSink(Sink):
     Life cycle: open, (write*, flush)*, close. `flush` commits table by table, each with the position, and
     then the mark: the position that every table has. After a crash between two of these commits the tables
     that were ahead leave out what they have. Exactly once: `open` returns the mark's position. What a
-    snapshot brought that broke off is taken out when the next one comes to the table. Single-threaded.
+    snapshot brought that broke off is taken out when the next one comes to the table. The mark knows the
+    version of each table that the pipeline wrote to: a table that lacks it ends the run. Single-threaded.
     """
 
     capabilities = SinkCapabilities(records=False, exactly_once=True, whole_transactions=True)
@@ -54,11 +58,16 @@ class LakeSink(Sink):
         self._versions = PerRelation(self._version)
         self._told: set[str] = set()
         self._mark = LakeOffset()
+        self._written: dict[LakeTableName, WrittenTable] = {}
         self._forget()
 
     def _forget(self) -> None:
         """Drop what is not committed, and what is known of tables."""
         self._tables: dict[LakeTableName, LakeTable] = {}
+        self._seen: dict[LakeTableName, LakeTableVersion] = {}
+        """What each of them had when it was looked at or written to last."""
+        self._sources: dict[LakeTableName, tuple[str, str, int]] = {}
+        """Schema, name and OID of what came last for them."""
         self._behind: dict[LakeTableName, Position] = {}
         """Where tables are ahead of the mark: what they have."""
         self._pending: dict[LakeTableName, PendingBuffers] = {}
@@ -71,6 +80,13 @@ class LakeSink(Sink):
 
     def forget(self, oid: int) -> None:
         self._versions.forget(oid)
+        # its owner may take the table away now
+        for name in [n for n, written in self._written.items() if written.oid == oid]:
+            del self._written[name]
+        for name in [n for n, source in self._sources.items() if source[2] == oid]:
+            del self._sources[name]
+            if name not in self._pending:
+                self._tables.pop(name, None)
 
     # --- life cycle -------------------------------------------------------------------------------
 
@@ -81,7 +97,8 @@ class LakeSink(Sink):
 
     def open(self) -> Position | None:
         """Connect and return the position of the mark. Without a stored offset what is there belongs to
-        another history: a new epoch begins. Raises: SinkError, LibraryMissing."""
+        another history: a new epoch begins. With one each table must have what this pipeline committed,
+        unless the run repairs. Raises: SinkError, LibraryMissing."""
         if self._context.types is None:
             raise WaltapError("the sink of a lake was made without a type mapper")
         self._fail_stop.reset()
@@ -89,8 +106,12 @@ class LakeSink(Sink):
         mark = self._lake.open() or LakeOffset()
         mark = msgspec.structs.replace(mark, generation=mark.generation + 1)
         if not self._context.resumes:
-            mark = msgspec.structs.replace(mark, epoch=mark.epoch + 1, position=None)
-        self._keep(mark)
+            mark = msgspec.structs.replace(mark, epoch=mark.epoch + 1, position=None, tables=())
+        tables = tuple(
+            kept for each in mark.tables if (kept := self._found(each, mark)) is not None
+        )
+        self._written = {LakeTableName(each.space, each.name): each for each in tables}
+        self._keep(msgspec.structs.replace(mark, tables=tables))
         self._forget()
         return self._mark.position
 
@@ -200,6 +221,7 @@ class LakeSink(Sink):
         if initial and name not in self._read:
             self._read.add(name)
             self._take_out_unfinished(table)
+            self._seen[name] = table.version()
         end_lsn = 0 if self._position is None else self._position.end_lsn
         if part.rows:
             self._pending.setdefault(name, PendingBuffers()).buffer(version).add_snapshot(
@@ -215,9 +237,14 @@ class LakeSink(Sink):
         unfinished = tuple(dict.fromkeys((*broken_off, lsn)))
         self._keep(
             msgspec.structs.replace(
-                self._mark, epoch=self._mark.epoch + 1, position=None, unfinished=unfinished
+                self._mark,
+                epoch=self._mark.epoch + 1,
+                position=None,
+                unfinished=unfinished,
+                tables=(),
             )
         )
+        self._written = {}
         self._forget()
         self._snapshot, self._snapshot_lsn, self._broken_off = True, lsn, broken_off
 
@@ -235,15 +262,18 @@ class LakeSink(Sink):
         capture = self._context.capture
         found = None
         if capture is None or capture.captures(relation.schema, relation.table):
-            named = {"schema": relation.schema, "table": relation.table}
-            space, dot, name = self._properties.table_format.partition(".")
-            if not dot:
-                space, name = "", space
             found = (
                 TableVersion(relation, self._context, self._warn),
-                LakeTableName(space.format(**named), name.format(**named)),
+                self._name(relation.schema, relation.table),
             )
         return found
+
+    def _name(self, schema: str, table: str) -> LakeTableName:
+        space, dot, name = self._properties.table_format.partition(".")
+        if not dot:
+            space, name = "", space
+        named = {"schema": schema, "table": table}
+        return LakeTableName(space.format(**named), name.format(**named))
 
     def _warn(self, text: str) -> None:
         if text not in self._told:
@@ -254,11 +284,48 @@ class LakeSink(Sink):
         table = self._tables.get(name)
         if table is None:
             self._context.may_write()
-            empty = self._lake.fitted(version.segment_schema.empty_table())
-            table = self._tables[name] = self._lake.table(name, empty.schema)
+            written = self._written.get(name)
+            if written is None:
+                empty = self._lake.fitted(version.segment_schema.empty_table())
+                table = self._lake.table(name, empty.schema)
+            else:
+                table = self._having(name, self._lake.existing(name), written.version, self._mark)
+            self._tables[name], self._seen[name] = table, table.version()
             there = table.position(self._mark.epoch)
             if there is not None:
                 self._behind[name] = there
+        self._sources[name] = version.relation.schema, version.relation.table, version.relation.oid
+        return table
+
+    def _found(self, written: WrittenTable, mark: LakeOffset) -> WrittenTable | None:
+        """Return what ``mark`` is to know of a table from now on; None: nothing, the run makes it anew.
+        One that is captured no more is its owner's to take away. Raises: SinkError."""
+        name, capture = LakeTableName(written.space, written.name), self._context.capture
+        captured = capture is None or capture.captures(written.schema, written.table)
+        if not captured or self._name(written.schema, written.table) != name:
+            return written
+        table = self._lake.existing(name)
+        if not self._context.repairs:
+            self._having(name, table, written.version, mark)
+            return written
+        if table is None:
+            return None
+        return msgspec.structs.replace(written, version=table.version())
+
+    def _having(
+        self,
+        name: LakeTableName,
+        table: LakeTable | None,
+        known: LakeTableVersion,
+        mark: LakeOffset,
+    ) -> LakeTable:
+        """Return ``table``, which has what ``known`` has. Raises: DestinationBehind, SinkError."""
+        lost = GONE if table is None else table.lost(known)
+        if table is None or lost is not None:
+            had = f"everything up to {mark.position}" if mark.position else "rows of this snapshot"
+            raise DestinationBehind(
+                f"table {name} of {self._lake.place} {lost}; it had {had}", replay=""
+            )
         return table
 
     # --- commits ----------------------------------------------------------------------------------
@@ -276,14 +343,41 @@ class LakeSink(Sink):
         if position is None:
             return
         for name, pending in self._pending.items():
-            rows = self._rows(name, pending)
-            if rows is not None:
-                self._context.may_write()
-                self._tables[name].append(rows, self._mark.epoch, position)
-                self._behind.pop(name, None)
+            with self._unfit_may_go(name):
+                self._append(name, pending, position)
         self._pending = {}
-        if not self._snapshot and position != self._mark.position:
-            self._keep(msgspec.structs.replace(self._mark, position=position, unfinished=()))
+        tables = tuple(self._written.values())
+        if not self._snapshot and (position, tables) != (self._mark.position, self._mark.tables):
+            self._keep(
+                msgspec.structs.replace(self._mark, position=position, unfinished=(), tables=tables)
+            )
+
+    def _append(self, name: LakeTableName, pending: PendingBuffers, position: Position) -> None:
+        rows = self._rows(name, pending)
+        if rows is None:
+            return
+        self._context.may_write()
+        table = self._having(name, self._tables[name], self._seen[name], self._mark)
+        table.append(rows, self._mark.epoch, position)
+        self._seen[name] = version = table.version()
+        self._behind.pop(name, None)
+        source = self._sources.get(name)
+        if source is None:  # its relation is gone
+            del self._tables[name]
+            return
+        schema, relation, oid = source
+        self._written[name] = WrittenTable(name.space, name.name, schema, relation, oid, version)
+
+    @contextmanager
+    def _unfit_may_go(self, name: LakeTableName) -> Iterator[None]:
+        """Where a table does not take its columns, let the mark forget it: the remedy renames it."""
+        try:
+            yield
+        except LakeTableUnfit:
+            others = tuple(each for n, each in self._written.items() if n != name)
+            with suppress(SinkError):
+                self._keep(msgspec.structs.replace(self._mark, tables=others))
+            raise
 
     def _rows(self, name: LakeTableName, pending: PendingBuffers) -> "pa.Table | None":
         import pyarrow as pa
