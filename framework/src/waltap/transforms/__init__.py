@@ -1,4 +1,4 @@
-"""Stage 4: transforms of batches, before they are rendered."""
+"""Transforms of batches, the stage before rendering (stage 4)."""
 
 from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
 from waltap.transforms.rewrite import Rewrite, rewrite_columns, with_relations

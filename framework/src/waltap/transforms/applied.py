@@ -1,4 +1,7 @@
-"""A transform of batches, applied: what it leaves out keeps its number in its transaction. Sans-IO."""
+"""Application of a transform to a batch.
+
+Changes that stay keep their numbers within the transaction. Sans-IO.
+"""
 
 from collections.abc import Callable
 from copy import copy
@@ -9,14 +12,15 @@ __all__ = ["transformed"]
 
 
 def transformed(transform: Callable[[Batch], Batch], batch: Batch) -> Batch:
-    """Return what ``transform`` makes of ``batch``; the changes that stay have the numbers that they had.
+    """Apply ``transform`` to ``batch``, and keep the numbers of changes.
 
-    A transform need not say what it left out (`TransactionPart.gaps`): it is found by comparing. It may
-    change the batch that it got, and its parts and lists: what came is noted before.
+    A transform need not set `TransactionPart.gaps`: a comparison finds the dropped changes.
     """
+    # A transform may change the batch in place, so the parts are copied before.
     events, came = batch.events, [_as_it_is(part) for part in batch.parts]
     made = transform(batch)
     if made.events != events and len(made.parts) == len(came):
+        # If no change was dropped, every number is right already, and the comparison is saved.
         for before, after in zip(came, made.parts, strict=True):
             if (
                 before is not None
@@ -29,7 +33,10 @@ def transformed(transform: Callable[[Batch], Batch], batch: Batch) -> Batch:
 
 
 def _as_it_is(part: object) -> TransactionPart | None:
-    """Return a transaction's part that stays as it is now, whatever becomes of ``part``."""
+    """Copy a transaction's part with its list of changes.
+
+    Snapshot rows and heartbeats have no numbers, so their result is None.
+    """
     if type(part) is not TransactionPart:
         return None
     noted = copy(part)
@@ -38,8 +45,9 @@ def _as_it_is(part: object) -> TransactionPart | None:
 
 
 def _number(before: TransactionPart, after: TransactionPart) -> None:
-    """Note in ``after``, which has some of the changes of ``before`` in their order, what it lacks."""
+    """Set the gaps of ``after``, which has some changes of ``before``."""
     numbers: list[int] = []
+    # One iterator for all changes: both lists have the same order, so the search is linear.
     given = zip(before.numbers(), before.changes, strict=True)
     for change in after.changes:
         for number, each in given:
@@ -47,21 +55,26 @@ def _number(before: TransactionPart, after: TransactionPart) -> None:
                 numbers.append(number)
                 break
         else:
+            # The transform replaced a change by a new object.
             numbers = _numbers_by_place(before, after)
             break
+    # Without a number for every change no gap is certain.
     if len(numbers) == len(after.changes):
         after.gaps = before.gaps_around(numbers)
 
 
 def _numbers_by_place(before: TransactionPart, after: TransactionPart) -> list[int]:
-    """Return the numbers where other changes stand for some: those at the same place in the log. Fewer
-    where one is of no change before: nobody knows its number."""
+    """Return the numbers of changes by their LSN.
+
+    The result is shorter if a change has no counterpart in ``before``: its number is unknown.
+    """
     numbers, changes = before.numbers(), before.changes
     places = {id(change): place for place, change in enumerate(changes)}
     found: list[int] = []
     at = 0
     for change in after.changes:
         place = places.get(id(change), -1)
+        # A new object gets the number of the next old change that is not before it in the log.
         if place < at:
             place = next((n for n in range(at, len(changes)) if changes[n].lsn >= change.lsn), -1)
             if place < 0:

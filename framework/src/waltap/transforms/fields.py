@@ -1,6 +1,6 @@
-"""The transform ``fields``: leaves fields of events out, and calls others otherwise.
+"""The transform ``fields``: drop and rename fields of events.
 
-It works on events, so every format of records can be used with it, and sinks that take changes cannot.
+It works on events: every record format can follow it, but a sink that takes changes cannot.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ __all__ = ["FieldsProperties", "fields_changer"]
 
 
 class FieldsProperties(Properties):
-    """Which fields of which tables, and what happens to them."""
+    """Fields to drop or rename, and their tables."""
 
     tables: CommaList = declare(
         "tables",
@@ -39,6 +39,7 @@ class FieldsProperties(Properties):
 
     @model_validator(mode="after")
     def _readable(self) -> Self:
+        # A bad pattern fails when the profile is read, not at the first event.
         NameMatcher(self.tables)
         names = [new for _old, new in self.pairs()]
         if len(set(names)) < len(names):
@@ -46,7 +47,10 @@ class FieldsProperties(Properties):
         return self
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Return (old name, new name). Raises: ValueError for an entry that is not such a pair."""
+        """Return (old name, new name) of each renamed field.
+
+        Raises: ValueError for an entry that is not ``old:new``.
+        """
         found = []
         for entry in self.renames:
             old, colon, new = (part.strip() for part in entry.partition(":"))
@@ -57,7 +61,10 @@ class FieldsProperties(Properties):
 
 
 def fields_changer(properties: FieldsProperties) -> EventTransform:
-    """Return the transform. A field that a table does not have is left out of account."""
+    """Return the transform that drops and renames fields.
+
+    Fields that a table lacks are ignored, so one list can serve many tables.
+    """
     concerned = _concerned(properties.tables)
     exclude, renames = properties.exclude, properties.pairs()
 
@@ -81,7 +88,7 @@ def fields_changer(properties: FieldsProperties) -> EventTransform:
 
 
 def _concerned(patterns: tuple[str, ...]) -> Callable[[str, str], bool]:
-    """Return the test of a table, which keeps its answers."""
+    """Return the cached test of table names."""
     matches, known = NameMatcher(patterns), dict[tuple[str, str], bool]()
 
     def concerned(schema: str, table: str) -> bool:

@@ -1,4 +1,7 @@
-"""The transform ``filter``: leaves changes out, by table, operation, or a function of one's own."""
+"""The transform ``filter``: drop changes.
+
+It selects them by table, operation, or a function of the user.
+"""
 
 import importlib
 import sys
@@ -25,7 +28,7 @@ LETTERS = "cudrtm"
 
 
 class FilterFailed(RecordError):
-    """The function of a filter raised; the batch was not delivered and the position not moved."""
+    """The function of a filter raised; the batch was not delivered."""
 
     code = "WT-3201"
     retry = RetryVerdict.NEVER
@@ -33,7 +36,7 @@ class FilterFailed(RecordError):
 
 
 class FilterProperties(Properties):
-    """Which changes are left out: those of these tables and operations for which no function is true."""
+    """Tables and operations whose changes are dropped; a function may keep some rows."""
 
     tables: CommaList = declare(
         "tables",
@@ -88,15 +91,15 @@ class FilterProperties(Properties):
 
 
 def changes_filter(properties: FilterProperties) -> Callable[[Batch], Batch]:
-    """Return the transform. Changes are left out, or stay where the function is true.
+    """Return the transform that drops changes.
 
-    Raises: ConfigurationError when the function cannot be imported.
+    Raises: ConfigurationError if the function cannot be imported.
     """
     return _TableFilter(properties)
 
 
 class _TableFilter:
-    """Decides per table once, and per row only where a function is given."""
+    """Decide once for each table, and for rows only by a function."""
 
     def __init__(self, properties: FilterProperties) -> None:
         self._matches = NameMatcher(properties.tables)
@@ -119,6 +122,7 @@ class _TableFilter:
                 left_out += len(part.rows) - len(rows)
                 kept = msgspec.structs.replace(part, rows=rows)
             parts.append(kept)
+        # `TransactionPart.gaps` need not be set: the pipeline finds the dropped changes (applied.py).
         return msgspec.structs.replace(batch, parts=parts, events=batch.events - left_out)
 
     def _concerns(self, relation: Relation, operation: str) -> bool:
@@ -131,11 +135,13 @@ class _TableFilter:
         return known
 
     def _changes(self, changes: list[Change]) -> list[Change]:
-        """Return what stays of ``changes``. Decided run by run, and per row by a function alone."""
+        """Return the changes that stay."""
         kept: list[Change] = []
         judged, operations = self._function is not None, self._operations
+        # Changes of one kind and relation follow each other, so one decision serves a whole run.
         for kind, relation, run in runs(changes):
             operation = OPERATIONS[kind]
+            # A function judges rows; truncates and logical messages have none and stay.
             if kind is TRUNCATES:
                 kept += run if judged else filter(None, map(self._truncate, run))  # type: ignore[arg-type]
             elif relation is None:
@@ -147,7 +153,7 @@ class _TableFilter:
         return kept
 
     def _truncate(self, change: Truncate) -> Truncate | None:
-        """Return the change, less the tables that are left out of it; None when nothing stays."""
+        """Return the truncate without the dropped tables, None if none stays."""
         relations = tuple(r for r in change.relations if not self._concerns(r, "t"))
         if len(relations) == len(change.relations):
             return change
@@ -156,6 +162,7 @@ class _TableFilter:
     def _wanted(self, operation: str, change: Insert | Update | Delete) -> bool:
         new = None if isinstance(change, Delete) else change.new
         old = None if isinstance(change, Insert) else change.old
+        # An empty old image means that the server did not send one.
         return self._judge(operation, change.relation, old or None, new)
 
     def _rows(self, part: SnapshotRows) -> list[tuple[object, ...]]:
@@ -179,6 +186,7 @@ class _TableFilter:
         try:
             return bool(self._function(RowChange(operation, relation, before, after)))
         except Exception as cause:
+            # Only the type of the error: its text may have values of the row.
             raise FilterFailed(
                 f"the filter {self._name} raised {type(cause).__name__} for a row of "
                 f"{relation.name}",
@@ -187,8 +195,12 @@ class _TableFilter:
 
 
 def _imported(path: str) -> Judge:
-    """Return the function that ``module:name`` names; the working directory may hold the module."""
+    """Import the function ``module:name``.
+
+    The module may be in the working directory.
+    """
     module_name, _, name = path.partition(":")
+    # The command `waltap` does not have the working directory on its path.
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

@@ -1,4 +1,4 @@
-"""Predicates of records, as Kafka Connect has them: by topic, tombstone, header."""
+"""Kafka Connect's predicates of records: by topic, tombstone and header."""
 
 from pydantic import field_validator
 
@@ -10,11 +10,12 @@ from waltap.specs import PredicateSpec
 
 __all__ = ["PREDICATES"]
 
+# A transform before the predicate may make topics without end, so the cache must not grow with them.
 TOPICS_KEPT = 1000
 
 
 class TopicNameMatches(Properties):
-    """Records for topics with such a name."""
+    """Records for topics whose name matches a pattern."""
 
     pattern: str = declare(
         "pattern",
@@ -33,7 +34,7 @@ class TopicNameMatches(Properties):
 
 
 class HasHeaderKey(Properties):
-    """Records with a header of a name."""
+    """Records with a header of a given name."""
 
     name: str = declare("name", summary="Name of the header; case counts.", min_length=1)
 
@@ -67,6 +68,7 @@ def _spec(name: str, **more: object) -> PredicateSpec:
     return PredicateSpec(name=name, aliases=(full,), **more)  # type: ignore[arg-type]
 
 
+# They have Kafka Connect's names, which existing files and manuals use.
 PREDICATES = (
     _spec(
         "TopicNameMatches",
@@ -86,4 +88,3 @@ PREDICATES = (
         factory=_has_header_key,
     ),
 )
-"""They have Kafka Connect's names, since that is what files and manuals call them."""

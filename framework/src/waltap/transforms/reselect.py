@@ -1,8 +1,8 @@
-"""The transform ``reselect-columns``: values that the server did not send are read back from the table.
+"""The transform ``reselect-columns``: read missing values from the table.
 
-What is read is what the row holds now. It may have changed since, or be gone: the value belongs to a later
-state of the row than the rest of the event, and a row that is gone leaves the placeholder. Tables whose
-values must be those of the change need REPLICA IDENTITY FULL instead.
+The server does not send large values that an update did not touch. The values read are the current
+ones, so they may be newer than the rest of the event. If the row no longer exists, the placeholder
+stays. A table that needs the values at the time of the change must have REPLICA IDENTITY FULL.
 """
 
 import logging
@@ -27,12 +27,16 @@ __all__ = ["ColumnReselector", "ReselectFailed", "ReselectProperties"]
 
 log = logging.getLogger(__name__)
 
+# Limits the length of one query.
 KEYS_PER_QUERY = 1000
 Part = TransactionPart
 
 
 class ReselectFailed(WaltapError):
-    """Columns could not be read back, and that is to be an error; the batch was not delivered."""
+    """Columns could not be read back; the batch was not delivered.
+
+    The profile requests an error with ``reselect.error.handling.mode=fail``.
+    """
 
     code = "WT-3206"
     retry = RetryVerdict.NEVER
@@ -43,7 +47,7 @@ class ReselectFailed(WaltapError):
 
 
 class ReselectProperties(Properties):
-    """Which columns are read back, and when."""
+    """Columns to read back, and the cases in which to do it."""
 
     include: CommaList = declare(
         "reselect.columns.include.list",
@@ -95,23 +99,30 @@ class ReselectProperties(Properties):
 
 @dataclass(frozen=True, slots=True)
 class _ReselectedTable:
-    """Of a relation version: the columns that may be read back, and those that identify a row."""
+    """Describe the columns of one relation version."""
 
+    # Columns that may be read back.
     columns: frozenset[int]
+    # Columns with a default; their NULLs are not read back.
     defaulted: frozenset[int]
+    # Columns that identify a row.
     key: tuple[int, ...]
 
 
 @dataclass(slots=True)
 class _MissingColumns:
-    """What is to be read back of one relation: places in the list of changes, by key."""
+    """Collect the rows and columns to read back of one relation."""
 
     columns: set[int] = field(default_factory=set)
+    # Key of a row → indexes of its changes.
     places: dict[Tuple, list[int]] = field(default_factory=dict)
 
 
 class ColumnReselector:
-    """Reads columns back, with one query for a table's rows in a part of a batch."""
+    """Read columns back from the source.
+
+    One query serves all rows of a table in a part of a batch.
+    """
 
     def __init__(self, properties: ReselectProperties, context: SourceTransformContext) -> None:
         self._properties, self._context = properties, context
@@ -119,7 +130,10 @@ class ColumnReselector:
         self._tables = PerRelation(self._table)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return ``batch`` with what could be read back. Raises: ReselectFailed, ConnectionLost."""
+        """Return ``batch`` with the values that could be read.
+
+        Raises: ReselectFailed, ConnectionLost.
+        """
         parts = [
             self._part(part) if isinstance(part, TransactionPart) else part for part in batch.parts
         ]
@@ -140,8 +154,9 @@ class ColumnReselector:
     def _look(
         self, change: Insert | Update, place: int, wanted: dict[Relation, _MissingColumns]
     ) -> None:
-        """Note what is to be read back of ``change``."""
+        """Record the columns of ``change`` to read back."""
         relation = change.relation
+        # An insert has every value; only its NULLs can be of interest.
         if isinstance(change, Insert) and not self._properties.nulls:
             return
         table = self._tables.of(relation)
@@ -167,7 +182,8 @@ class ColumnReselector:
         return found
 
     def _after(self, change: Insert | Update) -> Tuple:
-        """Return the new row as events will have it: what the old one tells is filled in."""
+        """Return the new row as events will have it."""
+        # Under REPLICA IDENTITY FULL the old row has the untouched values, which saves a query.
         if isinstance(change, Insert) or not change.old:
             return change.new
         after = self._context.identity(change.relation).update(change).after
@@ -180,17 +196,18 @@ class ColumnReselector:
             if isinstance(value, bytes):
                 read = self._context.text_of(relation.columns[at])
                 value = None if read is None else read(value)
+            # Such a key identifies no row.
             if value is None or isinstance(value, MissingValue):
                 return None
             values.append(value)
         return tuple(values)
 
     def forget(self, oid: int) -> None:
-        """Drop what is kept of a relation that is gone."""
+        """Forget a dropped relation."""
         self._tables.forget(oid)
 
     def _table(self, relation: Relation) -> _ReselectedTable | None:
-        """Return what may be read back of ``relation``, None for nothing."""
+        """Return the columns of ``relation``, None for no column."""
         capture = self._context.capture
         if not capture.captures(relation.schema, relation.table):
             return None
@@ -207,6 +224,7 @@ class ColumnReselector:
             for at in capture.columns(described)
             if at not in key and self._takes(described, described.columns[at].name)
         )
+        # Without a key the row cannot be found again.
         if not columns or not key:
             return None
         defaulted = frozenset(
@@ -230,7 +248,7 @@ class ColumnReselector:
             try:
                 rows = self._context.rows_now(relation, [*key_names, *names], key_names, keys)
             except ConnectionLost:
-                raise
+                raise  # a new connection may succeed, so this is no failure of the table
             except SourceError as error:
                 self._failed(relation, f"columns of {relation.name} cannot be read back", error)
                 return

@@ -1,4 +1,6 @@
-"""What transforms of columns are made of: an author says which columns, and what becomes of values.
+"""Building blocks for transforms of columns.
+
+An author chooses the columns and the function for their values:
 
     def stars(properties):
         def of_column(relation, column):
@@ -6,7 +8,7 @@
                 return lambda values: ["***"] * len(values)
         return rewrite_columns(of_column)
 
-A batch is walked here, once, whatever the transform: parts keep their place, order and position.
+This module walks the batch once. Parts keep their place, order and position.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,8 +23,8 @@ from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, Tran
 
 __all__ = ["Rewrite", "rewrite_columns", "with_relations"]
 
+# Takes values of one column as the server sent them, and returns as many new values.
 Rewrite = Callable[[Sequence[str | bytes]], Sequence[Value]]
-"""Values of one column, as the server sent them, to as many values in their place."""
 
 Part = TransactionPart | SnapshotRows | Heartbeat
 
@@ -30,19 +32,21 @@ Part = TransactionPart | SnapshotRows | Heartbeat
 def rewrite_columns(
     of_column: Callable[[Relation, Column], Rewrite | None],
 ) -> Callable[[Batch], Batch]:
-    """Return a transform of batches that replaces values of some columns.
+    """Return a transform that replaces values of some columns.
 
-    ``of_column`` is asked once per column of a relation version, and gives what to do with its values,
-    or None to leave the column alone. That is called with all values of the column in a part of a batch
-    (a transaction's rows of one table, or the rows a snapshot read), old and new ones alike: PostgreSQL's
-    text, or bytes where the decoder asked for the send format; in their order, NULL and what the server
-    did not send left out: those stay what they are. It gives one value (text, bytes or None) for each.
+    ``of_column`` is called once for each column of a relation version. It returns the function for the
+    column's values, or None to leave the column alone.
+
+    That function gets all values of the column in a part of a batch, old and new ones, in order. A part
+    is a transaction's rows of one table, or rows of a snapshot. A value is PostgreSQL's text, or bytes if
+    the decoder requested the send format. NULL and unsent values are left out and stay unchanged. The
+    function returns one value (text, bytes or None) for each.
     """
     return _ColumnValues(of_column)
 
 
 class _ColumnValues:
-    """Gathers the values of a column, has them replaced, and puts them back."""
+    """Collect the values of a column, and replace them."""
 
     def __init__(self, of_column: Callable[[Relation, Column], Rewrite | None]) -> None:
         self._of_column = of_column
@@ -59,6 +63,7 @@ class _ColumnValues:
             return msgspec.structs.replace(part, rows=_rewritten(part.rows, chosen))
         if isinstance(part, Heartbeat):
             return part
+        # One call of a function for many rows costs less than one for each.
         tables: dict[Relation, list[int]] = {}
         for index, change in enumerate(part.changes):
             if not isinstance(change, Truncate | LogicalMessage) and self._chosen.of(
@@ -76,7 +81,7 @@ class _ColumnValues:
     def _rewrite(
         changes: list[Change], places: list[int], chosen: tuple[tuple[int, Rewrite], ...]
     ) -> None:
-        """Replace the changes at ``places``, all of one relation, by rewritten ones."""
+        """Rewrite the changes at ``places``, all of one relation."""
         images = [image for place in places for image in _images(changes[place])]
         after = iter(_rewritten(images, chosen))
         for place in places:
@@ -86,11 +91,12 @@ class _ColumnValues:
             elif isinstance(change, Delete):
                 changes[place] = msgspec.structs.replace(change, old=next(after))
             elif isinstance(change, Update):
+                # The order of `_images`.
                 new, old = next(after), next(after)
                 changes[place] = msgspec.structs.replace(change, new=new, old=old)
 
     def forget(self, oid: int) -> None:
-        """Drop what is kept of a relation that is gone."""
+        """Forget a dropped relation."""
         self._chosen.forget(oid)
 
     def _choose(self, relation: Relation) -> tuple[tuple[int, Rewrite], ...]:
@@ -107,9 +113,13 @@ def _images(change: Change) -> tuple[Tuple, ...]:
 
 
 def _rewritten(images: Sequence[Tuple], chosen: Iterable[tuple[int, Rewrite]]) -> list[Tuple]:
-    """Return ``images``, of one relation, with the chosen columns' values replaced; empty ones stay."""
+    """Replace the values of chosen columns in images of one relation.
+
+    Empty images stay empty.
+    """
     rows = [list(image) for image in images]
     for at, rewrite in chosen:
+        # None and `MissingValue` are not text: the function never sees them.
         held = [row for row in rows if row and isinstance(row[at], str | bytes)]
         values = [row[at] for row in held]
         if values:
@@ -119,15 +129,16 @@ def _rewritten(images: Sequence[Tuple], chosen: Iterable[tuple[int, Rewrite]]) -
 
 
 def with_relations(replaced: Callable[[Relation], Relation]) -> Callable[[Batch], Batch]:
-    """Return a transform of batches that goes on with other relations: another topic, for example.
+    """Return a transform that replaces the relations of changes.
 
-    ``replaced`` is asked once per relation version, and gives one with as many columns, or the same.
+    The new relation may have another topic, for example. ``replaced`` is called once for each relation
+    version. It returns a relation with as many columns, or the same relation.
     """
     return _RelationReplacer(replaced)
 
 
 class _RelationReplacer:
-    """Puts other relations in the place of those that changes and rows came with."""
+    """Replace the relations of changes and snapshot rows."""
 
     def __init__(self, replaced: Callable[[Relation], Relation]) -> None:
         self._known = PerRelation(replaced)
@@ -145,7 +156,7 @@ class _RelationReplacer:
         return msgspec.structs.replace(batch, parts=parts)
 
     def forget(self, oid: int) -> None:
-        """Drop what is kept of a relation that is gone."""
+        """Forget a dropped relation."""
         self._known.forget(oid)
 
     def _change(self, given: Change) -> Change:
@@ -157,6 +168,7 @@ class _RelationReplacer:
         relation = of(given.relation)
         if relation is given.relation:
             return given
+        # The constructors are faster than `replace`, and this runs for every change.
         if isinstance(given, Insert):
             return Insert(relation, given.lsn, given.new, given.xid)
         if isinstance(given, Update):

@@ -1,4 +1,4 @@
-"""The transform ``route``: sends the records of some tables to another topic."""
+"""The transform ``route``: send records of tables to another topic."""
 
 from collections.abc import Callable
 from typing import Self
@@ -17,7 +17,7 @@ __all__ = ["RouteProperties", "table_router"]
 
 
 class RouteProperties(Properties):
-    """Which tables, and where their records go."""
+    """Tables to route, and the topic of their records."""
 
     routes = True
 
@@ -40,15 +40,16 @@ class RouteProperties(Properties):
 
 
 def table_router(properties: RouteProperties) -> Callable[[Batch], Batch]:
-    """Return the transform: it gives relations their `Relation.topic`, once per version.
+    """Return the transform that sets `Relation.topic`.
 
-    Topics are the only thing that changes: rows, keys and the source block still name the table.
+    Only topics change: rows, keys and the source block still name the table.
     """
     pattern = java_pattern(properties.regex)
     template = java_replacement(properties.replacement, pattern)
 
     def routed(relation: Relation) -> Relation:
         match = pattern.fullmatch(relation.name)
+        # A group of the pattern may have characters that a topic must not have.
         topic = sanitised_topic(match.expand(template)) if match else ""
         return msgspec.structs.replace(relation, topic=topic) if topic else relation
 

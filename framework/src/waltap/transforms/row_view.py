@@ -1,4 +1,4 @@
-"""Rows as a transform written in Python sees them: mappings that decode a value when it is read."""
+"""Rows for transforms in Python, as mappings that decode values on access."""
 
 import struct
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +25,7 @@ def _text(data: bytes) -> str:
     return data.decode()
 
 
+# Type OID → conversion of its text, and of its send format. Values of other types stay unchanged.
 _FROM_TEXT: dict[int, Callable[[str], object]] = {
     16: lambda text: text == "t",  # bool
     20: int,  # int8
@@ -49,9 +50,9 @@ _FROM_BINARY: dict[int, Callable[[bytes], object]] = {
     1042: _text,  # bpchar
     1043: _text,  # varchar
 }
-"""Type OID → what its text, or its send format, is in Python. Other types stay as they came."""
 
 
+# A function of a filter reads rows one by one, so names must not be resolved for each.
 @lru_cache(maxsize=1024)
 def _places(relation: Relation) -> Mapping[str, tuple[int, int]]:
     """Return column name → (index, type OID)."""
@@ -59,11 +60,11 @@ def _places(relation: Relation) -> Mapping[str, tuple[int, int]]:
 
 
 class RowView(Mapping[str, object]):
-    """One row image. Columns that the image does not have are not in the mapping.
+    """Show one row image as a mapping.
 
-    Values: bool, int, float, Decimal; other types as PostgreSQL's text (as the bytes of their send
-    format where the decoder asked for that); None for NULL; UNCHANGED where the server did not send
-    the value.
+    Columns that the image lacks are not in the mapping. Values are bool, int, float or Decimal. Other
+    types have PostgreSQL's text, or bytes if the decoder requested the send format. NULL is None, and a
+    value that the server did not send is UNCHANGED.
     """
 
     __slots__ = ("_places", "_values")
@@ -92,17 +93,21 @@ class RowView(Mapping[str, object]):
         return sum(value is not ABSENT for value in self._values)
 
     def raw(self, name: str) -> str | bytes | MissingValue | None:
-        """Return a value as the decoder gave it, ABSENT included. Raises: KeyError."""
+        """Return a value as the decoder read it, ABSENT included.
+
+        Raises: KeyError.
+        """
         return self._values[self._places[name][0]]
 
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """A change of a row: ``op`` is c, u, d or r (read by a snapshot); images that the server did
-    not send are None."""
+    """Describe a change of a row."""
 
+    # c, u, d, or r for a row of a snapshot.
     op: str
     relation: Relation
+    # None if the server did not send the image.
     before: RowView | None
     after: RowView | None
 
