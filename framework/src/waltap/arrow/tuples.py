@@ -64,7 +64,7 @@ class _ColumnCodec:
         )
 
     def block(self, values: "pa.Array") -> "pa.Array":
-        """Return a column of text as an array of the field's type."""
+        """Convert a text column to the field's type."""
         if self.arrow.text is not None:
             return self.arrow.text(values)
         return self.arrow.column(texts_of(values))

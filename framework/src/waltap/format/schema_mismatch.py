@@ -1,4 +1,4 @@
-"""The error for a value that does not fit its schema."""
+"""The error for values that do not fit."""
 
 from waltap.mapping.connect_schema import Schema
 

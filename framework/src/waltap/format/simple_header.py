@@ -22,9 +22,9 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class SimpleHeaderConverter(Converter):
-    """Write a string as plain text and a struct as ``{"id":1030}``.
+    """Write header values as text without schema.
 
-    No schema is written.
+    A string is plain text, a struct is ``{"id":1030}``.
     """
 
     def __init__(self, _properties: None, _context: ConverterContext) -> None:

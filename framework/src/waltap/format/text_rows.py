@@ -45,7 +45,7 @@ class TextRows:
         return pa.concat_arrays(parts) if parts else pa.array([], pa.string())
 
     def texts(self) -> Iterator[memoryview]:
-        """Yield the joined text of all rows, some rows at a time."""
+        """Yield the joined text of some rows at a time."""
         for _, text in self._steps():
             yield memoryview(text)
 

@@ -120,7 +120,7 @@ class RowCodec:
     careful: "Callable[[], RowCodec]"
     # Makes the twin for snapshot rows; None means this codec.
     snapshot: "Callable[[], RowCodec] | None"
-    # The catalogue was asked again and its types were the same: do not ask once more.
+    # The types were read again and had not changed, so later misfits cause no query.
     renewed: bool = False
 
     def same_key(self, old: Tuple, new: Tuple) -> bool:

@@ -46,7 +46,7 @@ class EventTransformFailed(RecordError):
 
 @dataclass(frozen=True, slots=True)
 class _EncoderInput:
-    """Hold the encoder's data of an event, which transforms do not see."""
+    """Hold an event's data that only the encoder sees."""
 
     codec: RowCodec
     # The texts ``a``, ``b`` and ``x`` of `waltap.json.format`.

@@ -8,7 +8,7 @@ __all__ = ["JsonProperties"]
 
 
 class JsonProperties(Properties):
-    """How keys, values and headers are written as JSON."""
+    """Set how keys, values and headers become JSON."""
 
     key_schemas: bool = declare(
         "key.converter.schemas.enable",

@@ -105,9 +105,9 @@ def number_json(value: float, *, single: bool) -> str:
 
 
 def _map_json(schema: Schema, value: Mapping[object, object]) -> str:
-    """Return a map as an object, or as an array of pairs.
+    """Return the JSON text of a map.
 
-    It is an object if its keys are strings.
+    A map with string keys is an object, any other an array of pairs.
     """
     assert schema.keys is not None
     assert schema.values is not None
