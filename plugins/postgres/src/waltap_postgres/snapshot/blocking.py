@@ -1,4 +1,4 @@
-"""Tables as they are now, read whole while the stream waits: the rows of a blocking snapshot."""
+"""Rows of a blocking snapshot, read while the stream waits."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -22,8 +22,10 @@ Refused = Callable[[SnapshotRequest, str], None]
 
 
 class BlockingRead:
-    """Reads the tables of one signal in one transaction. A table that cannot be read is told of, and its
-    place is taken by the next."""
+    """Read the tables of one signal in one transaction.
+
+    A table that cannot be read is reported and skipped.
+    """
 
     def __init__(
         self,
@@ -40,7 +42,10 @@ class BlockingRead:
     def pieces(
         self, requests: Sequence[SnapshotRequest], refused: Refused
     ) -> Iterator[SnapshotRows]:
-        """Yield the rows, with the markers of a snapshot. Raises: as `Connector.read_tables`."""
+        """Yield the rows with the markers of a snapshot.
+
+        Raises: as `Connector.read_tables`.
+        """
         asked = {(request.schema, request.table): request for request in requests}
         transaction = self._new()
         try:
@@ -65,7 +70,7 @@ class BlockingRead:
     def _targets(
         self, asked: dict[tuple[str, str], SnapshotRequest], refused: Refused
     ) -> list[SnapshotTable]:
-        """Return the tables as they are now, in the order of an initial snapshot."""
+        """Return the present tables in the order of an initial snapshot."""
         found: list[CatalogTable] = []
         for place, request in asked.items():
             table = self._now.table(*place)
@@ -89,6 +94,7 @@ class BlockingRead:
             request = asked[relation.schema, relation.table]
             statement = (request.condition or "").strip().rstrip(";")
             limit_ms = self._properties.condition_timeout_ms if statement else 0
+            # The savepoint keeps an error of one table from ending the transaction.
             transaction.session.execute("SAVEPOINT waltap_asked")
             try:
                 if statement:

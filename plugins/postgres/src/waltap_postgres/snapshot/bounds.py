@@ -1,7 +1,6 @@
 """Bounds of a range of keys as SQL; nulls come last, as in an index.
 
-Values are literals of unknown type, which the server reads as the column's own type. An extension's type
-has its operators in its own schema, which no session of ours looks into: they are written with it.
+Values are literals of unknown type, which the server reads as the column's own type.
 """
 
 from collections.abc import Sequence
@@ -17,11 +16,13 @@ __all__ = ["RangeColumn", "after_sql", "bounded", "one_of_sql", "up_to_sql"]
 
 
 class RangeColumn(msgspec.Struct, frozen=True):
-    """A column as a bound names it. ``quoted`` is its name, ``operators`` the schema of its type's
-    operators, "" for built-in ones."""
+    """Name a column in a bound."""
 
+    # The quoted name.
     quoted: str
     nullable: bool | None = False
+    # Schema of the type's operators, "" for built-in ones. Our sessions do not search the schemas
+    # of extensions, so the SQL must name them.
     operators: str = ""
 
     def operator(self, symbol: str) -> str:
@@ -30,7 +31,7 @@ class RangeColumn(msgspec.Struct, frozen=True):
 
 
 def bounded(column: Column) -> RangeColumn:
-    """Return ``column`` as a bound names it."""
+    """Return the name of ``column`` for a bound."""
     found = None if column.data_type is None else root_type(column.data_type)
     own = found is not None and found.kind is TypeKind.BASE and found.schema != "pg_catalog"
     schema = sql.Identifier(found.schema).as_string(None) if own and found else ""
@@ -56,7 +57,10 @@ def up_to_sql(columns: Sequence[RangeColumn], bound: Tuple) -> str:
 
 
 def one_of_sql(columns: Sequence[RangeColumn], keys: Sequence[Tuple]) -> str:
-    """Return the predicate "has one of these keys"; none of the columns is null there."""
+    """Return the predicate "has one of these keys".
+
+    No value of a key is null.
+    """
     if not any(column.operators for column in columns):
         return f"{_row(columns)} IN ({', '.join(map(_row_of, keys))})"
     equal = (
@@ -67,7 +71,9 @@ def one_of_sql(columns: Sequence[RangeColumn], keys: Sequence[Tuple]) -> str:
 
 
 def _as_rows(columns: Sequence[RangeColumn]) -> bool:
-    """Tell whether the comparison of rows, which an index serves as one range, says it."""
+    """Return whether a comparison of rows expresses the bound."""
+    # An index serves such a comparison as one range. It ignores rows with a null, and has no place
+    # for an operator's schema.
     return not any(column.nullable or column.operators for column in columns)
 
 

@@ -1,4 +1,7 @@
-"""Chunks of an initial snapshot that other processes read, in the snapshot exported for them."""
+"""Chunks of an initial snapshot that other processes read.
+
+They read in the snapshot that the engine exported for them.
+"""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -25,20 +28,23 @@ __all__ = ["PostgresChunk"]
 
 @dataclass(frozen=True, kw_only=True)
 class PostgresChunk(SnapshotChunk):
-    """``given`` names the exported snapshot, ``seen`` what it sees. Who exported it holds a lock.
-    ``statement`` is a SELECT that gives the rows instead of the table."""
+    """Describe one chunk; the engine that exported the snapshot locks its table."""
 
     properties: PostgresProperties
     catalogue: type[PostgresCatalogue]
     reading: type[ReadingTransaction]
+    # Name of the exported snapshot.
     given: str
+    # Transactions that the exported snapshot sees.
     seen: str
     point: SnapshotPoint
     target: SnapshotTable
     shape: CatalogShape
     part: TableSplit | None
     visible: str
+    # Number of the table's chunks.
     count: int
+    # SELECT that returns the rows instead of the table.
     statement: str | None = None
 
     @property
@@ -55,6 +61,7 @@ class PostgresChunk(SnapshotChunk):
             now = self.catalogue(connection, self.properties)
             with closing(self.reading(self.properties, now, watching)) as transaction:
                 transaction.begin(self.given, ONE_SNAPSHOT)
+                # A pooler or a load balancer may have given another server's connection.
                 if (mine := transaction.catalogue.snapshot()) != self.seen:
                     raise SnapshotNotShared(f"a reader of snapshot {self.seen} sees {mine}")
                 transaction.then[self.target.oid] = self.shape

@@ -1,6 +1,7 @@
-"""Chunks of a table in key order, for incremental snapshots; nulls come last, as in an index.
+"""Chunks of a table in key order, for incremental snapshots.
 
-A filter from a signal is looked at first (condition.py), and then run read-only and with a limit of time.
+Nulls come last, as in an index. A signal's filter is checked first (condition.py), and then runs
+read-only and with a time limit.
 """
 
 import logging
@@ -33,13 +34,14 @@ __all__ = ["PostgresChunks", "where_sql"]
 
 log = logging.getLogger(__name__)
 
+# A chunk waits so long for a lock, because the stream waits meanwhile; after that it does not try
+# again for LOCK_REST_S.
 LOCK_MS = 200
 LOCK_REST_S = 1.0
-"""So long a chunk waits for a lock, while the stream stands still; and so long it does not, after that."""
 
 
 class PostgresChunks:
-    """Reads chunks over a connection of its own, and writes watermarks."""
+    """Read chunks over a separate connection, and write watermarks."""
 
     def __init__(
         self,
@@ -55,10 +57,12 @@ class PostgresChunks:
         narrowed: Narrowed = nothing_left_out,
         wait_s: Callable[[tuple[str, str]], float] = lambda _place: 0.0,
     ) -> None:
-        """``debezium``: a table is read with those that inherit from it, and a partitioned one by its own
-        name, as Debezium reads them; the stream gives such rows as the child's alone.
-        ``narrowed`` gives what is published of tables of which not everything is. ``wait_s`` tells how
-        long a table is not to be read yet."""
+        """Keep the connections and the rules for reading.
+
+        ``narrowed`` returns the published parts of tables with filters. ``wait_s`` returns the
+        seconds until a table may be read. ``debezium``: read a table with its children, and a
+        partitioned table by its own name; the stream sends such rows under the child's name.
+        """
         self._wait_s = wait_s
         self._narrowed, self._published = narrowed, dict[tuple[str, str], PublishedSubset]()
         self._watch, self._debezium = watch, debezium
@@ -132,6 +136,7 @@ class PostgresChunks:
             column.nullable for column in chosen
         )
         cut = f"LIMIT {limit}"
+        # The next chunk begins after the last key, so rows that share it must be in this chunk.
         if not unique and self._version_num >= 130000:
             cut = f"FETCH FIRST {limit} ROWS WITH TIES"
         tail = f"{where_sql(terms, request)} ORDER BY {ordered} {cut}"
@@ -163,13 +168,16 @@ class PostgresChunks:
             raise driver_error(error, self._properties) from error
 
     def hasten(self) -> None:
-        # The commit of a transaction that has an id and wrote nothing wakes the WAL writer, which may
-        # sleep for seconds over what a reading query left in WAL (it prunes pages).
+        # The commit of a transaction that has an id and wrote nothing wakes the WAL writer. The
+        # writer may sleep for seconds over WAL of a reading query, which prunes pages.
         if not self._catalogue.standby():
             self._catalogue.transaction_id()
 
     def _check(self, relation: Relation, condition: str) -> None:
-        """Judge a condition before it is put into a query. Raises: SourceError."""
+        """Check a condition before it becomes a part of a query.
+
+        Raises: SourceError.
+        """
         limit_ms = self._properties.condition_timeout_ms
         session = self._begun(limit_ms, lock_ms=self._properties.snapshot_lock_timeout_ms)
         try:
@@ -191,11 +199,17 @@ class PostgresChunks:
         )
 
     def readable(self, request: SnapshotRequest) -> bool:
-        """Tell whether a table may be read already. Raises: SourceError, OffsetError."""
+        """Return whether a table may be read already.
+
+        Raises: SourceError, OffsetError.
+        """
         return not self._wait_s((request.schema, request.table))
 
     def read(self, request: SnapshotRequest, relation: Relation, tail: str) -> ReadChunk:
-        """Return the rows of a table's SELECT that ends in ``tail``. Raises: SourceError."""
+        """Return the rows of a table's SELECT that ends in ``tail``.
+
+        Raises: SourceError.
+        """
         if time.monotonic() < self._locked_until:
             return ReadChunk([], None, locked=True)
         try:
@@ -218,9 +232,8 @@ class PostgresChunks:
         alias = identifier(relation.table)
         deep = self._debezium or self._partitioned.get((request.schema, request.table), False)
         published = self._published.get((relation.schema, relation.table), EVERYTHING)
-        if (
-            published.rows
-        ):  # a subquery: it is pulled up, and what stands behind the table stays as it is
+        # The planner pulls the subquery up, and ``tail`` needs no change.
+        if published.rows:
             table = f"(SELECT * FROM {'' if deep else 'ONLY '}{table}{published.where()}) {alias}"
             deep = True
         query = f"COPY (SELECT {names} FROM {'' if deep else 'ONLY '}{table}{tail}) TO STDOUT"
@@ -230,7 +243,7 @@ class PostgresChunks:
             seen = self._catalogue.on(session.connection)
             text = seen.snapshot()
             until = None if self._signal is not None else seen.visible_until()
-            if request.condition:  # again: its columns may have other types by now
+            if request.condition:  # check again: its columns may have other types by now
                 self._judge(session, relation, request.condition)
                 take_role(session, self._properties)
             pieces = copy_rows(copy_out(session, query), len(relation.columns))
@@ -246,7 +259,7 @@ class PostgresChunks:
         if not whole:
             return self._read_at_once(request, relation, tail)
         if until is not None and until[1]:
-            text = None  # a standby does not tell which transactions are in progress
+            text = None  # a standby does not know which transactions are in progress
         return ReadChunk(
             rows,
             None if text is None else SnapshotVisibility.of_snapshot(text).saw,
@@ -254,20 +267,24 @@ class PostgresChunks:
         )
 
     def _kept_its_rows(self, session: PostgresSession, relation: Relation) -> bool:
-        """Tell whether the snapshot could see the table's rows: one that was rewritten between the
-        snapshot and the reading, which waited for that, looks empty. It is locked now."""
+        """Return whether the snapshot could see the table's rows."""
+        # A table that was rewritten between the snapshot and the read looks empty. The read locked
+        # it, so its files cannot change now.
         oids = [relation.oid]
         then = shapes(self._catalogue.on(session.connection), oids, deep=oids)
         now = shapes(self._catalogue, oids, deep=oids)
         return {oid: s.files for oid, s in then.items()} == {oid: s.files for oid, s in now.items()}
 
     def _begun(self, limit_ms: int, *, lock_ms: int) -> PostgresSession:
-        """Return the reading session, in a transaction that may not write; a statement in it may take
-        ``limit_ms``, 0 for as long as it likes, and wait ``lock_ms`` for a lock."""
+        """Return the reading session in a read-only transaction.
+
+        A statement may take ``limit_ms``, 0 for no limit, and wait ``lock_ms`` for a lock.
+        """
         if self._session is None:
             self._session = PostgresSession(
                 self._properties, role="incremental snapshot", watch=self._watch
             )
+            # A policy that hides rows must fail the read, not shorten it.
             self._session.execute("SET row_security = off")
         self._session.execute(
             f"BEGIN ISOLATION LEVEL {ONE_SNAPSHOT}; SET LOCAL statement_timeout = {limit_ms};"
@@ -283,7 +300,7 @@ class PostgresChunks:
 
 
 def where_sql(terms: list[str], request: SnapshotRequest) -> str:
-    """Return the WHERE of ``terms`` and of what a signal asks for."""
+    """Return the WHERE of ``terms`` and the signal's condition."""
     # The line break ends a comment that the condition may end in.
     parts = [*terms, f"({request.condition}\n)"] if request.condition else terms
     return f" WHERE {' AND '.join(parts)}" if parts else ""

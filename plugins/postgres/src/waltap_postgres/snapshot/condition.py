@@ -1,13 +1,15 @@
-"""SQL that a signal gives, a condition or a SELECT: judged before it is put into a query.
+"""Checks of a signal's SQL, a condition or a SELECT, before it runs.
 
-Whoever may write to the signal table has waltap's role run such SQL. So it may compare values of its own
-table by what the server brings itself, and nothing else. Three checks decide, and none runs any of it.
-First the types of the table's columns, and all that these are made of: the server runs a domain's CHECK as
-soon as it parses a literal for such a column, and a cast to json or text where a built-in function prints
-a value. Then the words: a name with a schema that is neither ``pg_catalog`` nor the table's is refused.
-Sessions find nothing else without a schema, and so no type that the first check did not see. Then the
-server parses the statement, and no more: its parse tree has every function, operator, type and relation as
-an OID.
+A writer of the signal table makes waltap's role run such SQL. So it may only compare values of its
+own table by built-in functions and operators. Three checks decide, and none runs the SQL:
+
+- the types of the table's columns and all their parts: the server runs a domain's CHECK as soon as
+  it parses a literal of the domain, and a cast to json or text when a built-in function prints a
+  value;
+- the words: a name with another schema than ``pg_catalog`` or the table's is refused. Sessions find
+  nothing else without a schema, and so no type that the first check did not see;
+- the parse tree: the server only parses the statement, and the tree has every function, operator,
+  type and relation as an OID.
 
 Source: PostgreSQL's ``src/include/nodes/primnodes.h``, ``outfuncs.c`` and ``read.c`` for the tree's text;
 the setting ``debug_print_parse``.
@@ -25,8 +27,8 @@ from waltap_postgres.replication.publication import identifier
 
 __all__ = ["ConditionCheck", "parse_tree", "take_role"]
 
+# Objects of the server itself have lower OIDs.
 BUILT_IN: Final = 16384
-"""OIDs below are of what the server brings."""
 
 TOKENS: Final = re.compile(
     r"""
@@ -43,6 +45,7 @@ TOKENS: Final = re.compile(
 )
 NODES: Final = re.compile(r"[(){}]|(?:\\.|[^\s(){}\\])+", re.DOTALL)
 
+# Nodes that a tree may have: no subqueries, aggregates, window functions, parameters or domains.
 ALLOWED: Final = frozenset(
     {
         *(
@@ -64,8 +67,6 @@ ALLOWED: Final = frozenset(
         *("RTEPERMISSIONINFO", "PERMINFO"),
     }
 )
-"""What a tree may be made of: no subqueries, aggregates, window functions, parameters or domains."""
-
 CALLS: Final = ("funcid", "opfuncid", "elemfuncid", "hashfuncid", "negfuncid")
 OPERATORS: Final = ("opno", "opnos", "eqop", "sortop")
 TYPES: Final = (
@@ -76,26 +77,27 @@ TYPES: Final = (
     "minmaxtype",
     "row_typeid",
 )
+# Nodes that make a value of a type, whose functions then see the value.
 RESULTS: Final = frozenset({"COERCEVIAIO", "ARRAYCOERCEEXPR", "CONST", "ARRAY", "ARRAYEXPR"})
-"""Nodes by which a value becomes one of a type, whose functions then see it."""
 
+# Volatile functions that only return another value each time.
 HARMLESS: Final = frozenset({"random", "clock_timestamp", "timeofday", "gen_random_uuid"})
-"""Volatile functions that only give another value each time."""
 
+# Functions that read other relations, run SQL of their arguments, or make values of a type that an
+# argument names.
 READS: Final = re.compile(
     r"(?:table|schema|database|query|cursor)_to_xml|ts_stat|pg_get_viewdef|pg_input_"
 )
-"""Functions that read other relations, run what they are given, or make values of a type that they are
-given the name of."""
 
+# The last column marks functions of a type, which make a value of any type whose OID they get.
 FUNCTIONS_SQL: Final = """
 SELECT oid::int8, proname::text, provolatile = 'v',
   'cstring'::regtype = ANY (proargtypes) OR 'internal'::regtype = ANY (proargtypes)
   FROM pg_proc WHERE oid = ANY (ARRAY[{}]::oid[])
 """
-"""The last column: it is one of a type's own functions, which make a value of whichever type they are
-given the OID of."""
 
+# For the types of a table's values, with their arrays and multiranges: the functions in a language
+# that any user may write, and the trees of CHECK constraints.
 COLUMN_TYPES_SQL: Final = """
 WITH RECURSIVE reached(oid) AS (
   SELECT reltype FROM pg_class WHERE oid = {oid}
@@ -122,8 +124,6 @@ UNION ALL
 SELECT format_type(r.oid, NULL), NULL, k.conbin::text
   FROM reached r JOIN pg_constraint k ON k.contypid = r.oid
 """
-"""Of the types that a table's values may be of, with arrays and multiranges of them: the functions in a
-language that anybody may write, and the trees of CHECK constraints."""
 TYPES_SQL: Final = """
 SELECT t.oid::int8, t.typname::text FROM pg_type t LEFT JOIN pg_type e ON e.oid = t.typelem
  WHERE t.oid = ANY (ARRAY[{}]::oid[]) AND t.typtype <> 'e' AND coalesce(e.typtype, '') <> 'e'
@@ -138,7 +138,7 @@ Parse = Callable[[str], str]
 
 @dataclass(slots=True)
 class ParseNode:
-    """A node of a parse tree: its tag, and by the names of its fields what stands there."""
+    """Hold a node of a parse tree: its tag and fields."""
 
     tag: str
     fields: dict[str, list["str | ParseNode"]] = field(default_factory=dict)
@@ -148,7 +148,7 @@ class ParseNode:
         return [int(v) for v in self.fields.get(name, ()) if isinstance(v, str) and v.isdecimal()]
 
     def walk(self) -> Iterator["ParseNode"]:
-        """Yield this node and all below it."""
+        """Yield this node and all nodes below it."""
         waiting = [self]
         while waiting:
             node = waiting.pop()
@@ -158,7 +158,7 @@ class ParseNode:
 
 
 def parse_tree(text: str) -> list[ParseNode]:
-    """Return the nodes that ``text``, as the server prints a parse tree, begins with."""
+    """Return the root nodes of a parse tree that the server printed."""
     root = ParseNode("")
     values = root.fields.setdefault("", [])
     stack: list[tuple[ParseNode, list[str | ParseNode]]] = []
@@ -185,9 +185,10 @@ def parse_tree(text: str) -> list[ParseNode]:
 
 
 def take_role(session: PostgresSession, properties: PostgresProperties) -> None:
-    """Give up the connection's own rights for the rest of the transaction, where the profile names a role.
+    """Switch to the profile's role for signals, if there is one.
 
-    Raises: SourceError where the connection's role is no member of it.
+    The switch lasts until the end of the transaction. Raises: SourceError if the connection's role
+    is no member of it.
     """
     if properties.signal_role is not None:
         session.execute(f"SET LOCAL ROLE {identifier(properties.signal_role)}")
@@ -195,32 +196,35 @@ def take_role(session: PostgresSession, properties: PostgresProperties) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ConditionCheck:
-    """Judges what a signal asks of one table, in a transaction that reads it.
-
-    ``parse`` has the server parse one statement in that transaction and returns the tree's text: its lock
-    keeps the columns as they are. ``ask`` runs a query that sees what is there now, as the parser does.
-    ``oid`` is the table's.
-    """
+    """Check a signal's SQL in the transaction that reads its table."""
 
     schema: str
     table: str
     oid: int
+    # Lets the server parse one statement in that transaction and returns the tree's text. Its lock
+    # keeps the columns from changing.
     parse: Parse
+    # Runs a query that sees the present catalogue, as the parser does.
     ask: Ask
 
     def condition(self, place: str, condition: str) -> None:
-        """Refuse what is not one boolean expression over the table (``place``: after FROM).
+        """Refuse anything but one boolean expression over the table.
 
-        It is parsed between brackets and between parentheses: what closes neither is one expression, and
-        cannot end the query around it. Raises: SourceError with the server's words, ConditionRefused.
+        ``place`` is the table's text after FROM. Raises: SourceError with the server's message,
+        ConditionRefused.
         """
         self._words(condition)
         self._column_types()
+        # Parsed between brackets and between parentheses: text that closes neither is one
+        # expression, and cannot end the query around it.
         self.parse(f"SELECT FROM {place} WHERE (ARRAY[{condition}\n]::boolean[])[1]")
         self._tree(self.parse(f"SELECT FROM {place} WHERE ({condition}\n)"))
 
     def statement(self, statement: str) -> None:
-        """Refuse what is not one SELECT of the table's rows as they are; as `condition`."""
+        """Refuse anything but one SELECT of the table's own rows.
+
+        Raises: as `condition`.
+        """
         self._words(statement)
         self._column_types()
         self._columns(self._tree(self.parse(statement)))
@@ -263,9 +267,10 @@ class ConditionCheck:
                 )
 
     def _is_place(self, words: Words, at: int) -> bool:
-        """Tell whether the word at ``at`` begins the table's name, behind FROM or before a column.
+        """Return whether the word at ``at`` begins the table's name.
 
-        Elsewhere the same two words name the table's row type or a function.
+        The name is after FROM or before a column. Elsewhere the same two words name the table's row
+        type or a function.
         """
         if at + 2 >= len(words) or words[at + 2][0] not in NAMES:
             return False
@@ -277,9 +282,9 @@ class ConditionCheck:
         return before in {"from", "only"} and _at(words, at + 3) != "("
 
     def _names_of_the_table(self, words: Words) -> set[str]:
-        """Return the names that may precede a column: the table's, and the aliases that a SELECT gives it.
+        """Return the names that may precede a column.
 
-        A name that a schema has as well is left out: it could name that schema's types and functions.
+        They are the table's name and its aliases in a SELECT.
         """
         found = {self.table}
         for at in range(len(words)):
@@ -287,6 +292,7 @@ class ConditionCheck:
                 after = at + 3 + (_at(words, at + 3).lower() == "as")
                 if _kind(words, after) in NAMES:
                     found.add(_folded(*words[after]))
+        # A name that is also a schema's could reach that schema's types and functions.
         names = ", ".join("'" + name.replace("'", "''") + "'" for name in sorted(found))
         rows = self.ask(f"SELECT nspname::text FROM pg_namespace WHERE nspname IN ({names})")
         return found - {name for (name,) in rows}
@@ -311,8 +317,9 @@ class ConditionCheck:
         return query
 
     def _columns(self, query: ParseNode) -> None:
-        """Refuse a SELECT whose rows are not the table's: values that it makes itself would be delivered
-        as the table's, and a column under another's name would pass that one's mask."""
+        """Refuse a SELECT with other columns than the table's own."""
+        # Computed values would be delivered as the table's, and a column under another name would
+        # escape its mask.
         names = {
             int(number): name
             for number, name in self.ask(
@@ -337,7 +344,7 @@ class ConditionCheck:
                 )
 
     def _expressions(self, nodes: Iterable[ParseNode], allowed: frozenset[str]) -> None:
-        """Refuse what may run anything but what the server brings."""
+        """Refuse nodes that may run code that is not built in."""
         calls: set[int] = set()
         types: set[int] = set()
         for node in nodes:
@@ -383,7 +390,7 @@ def _kind(words: Words, place: int) -> str:
 
 
 def _folded(kind: str, word: str) -> str:
-    """Return the name that a word means."""
+    """Return the name that a word denotes."""
     if kind == "quoted":
         return word[1:-1].replace('""', '"')
     return word.lower()

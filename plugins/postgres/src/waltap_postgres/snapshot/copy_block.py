@@ -1,8 +1,8 @@
-"""COPY's text format to columns. Sans-IO.
+"""Conversion of COPY's text format to columns.
 
-The same bytes as `copy_text` reads, for rows by the thousand: pyarrow splits them at C speed, without the
-interpreter's lock. What its reader of CSV would take otherwise than PostgreSQL means it is not given to
-it: such data, and whatever it refuses, is read row by row.
+It reads the same bytes as `copy_text`, for thousands of rows: pyarrow splits them at C speed, without
+the interpreter's lock. Data that its CSV reader would read differently from PostgreSQL, or refuses,
+is read row by row instead. This module does no I/O.
 """
 
 import functools
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 __all__ = ["copy_block", "reads_blocks"]
 
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+# Offsets of an Arrow string array end at 2 GiB, and so does pyarrow's block.
 MOST_BYTES: Final = 1 << 30
-"""Offsets of an Arrow string array end at 2 GiB, and so does pyarrow's block."""
 
+# Escapes that COPY TO writes besides a doubled backslash.
 ESCAPES: Final = {
     r"\b": "\b",
     r"\f": "\f",
@@ -31,20 +32,25 @@ ESCAPES: Final = {
     r"\t": "\t",
     r"\v": "\v",
 }
-"""What COPY TO writes besides a doubled backslash."""
 
+# Replaces a doubled backslash while other escapes are replaced.
 _STAND_IN: Final = "\x01"
 
 
 @functools.cache
 def reads_blocks() -> bool:
-    """Tell whether the libraries are there. They are imported with the first block."""
+    """Return whether the libraries are installed.
+
+    The first block imports them.
+    """
     return find_spec("pyarrow") is not None and find_spec("numpy") is not None
 
 
 def copy_block(rows: HeadedRows | bytes, width: int, count: int) -> RowBlock | None:
-    """Return the ``count`` rows of ``width`` columns that ``rows`` has; None where `copy_text` must read
-    them, or say what is wrong with them."""
+    """Return ``rows`` as a block of ``count`` rows and ``width`` columns.
+
+    None means that `copy_text` must read them, or report their damage.
+    """
     headed = isinstance(rows, HeadedRows)
     data = memoryview(rows.buffer)[: rows.size] if isinstance(rows, HeadedRows) else rows
     if not width or len(data) > MOST_BYTES or data[-1:] != b"\n":
@@ -81,7 +87,8 @@ def _reader(width: int, headed: bool) -> "Callable[[pa.BufferReader, int], pa.Ta
     spare_pandas()
     names = [str(number) for number in range(width)]
     heads = ["head"] if headed else []
-    # An empty line is a value of a single column; elsewhere it is damage, and taken for nothing.
+    # An empty line is a value of a single column; with more columns it is damage and skipped, so
+    # that the count of rows differs.
     parse = csv.ParseOptions(
         delimiter="\t", quote_char=False, escape_char=False, ignore_empty_lines=width > 1
     )
@@ -108,7 +115,7 @@ def _array(column: "pa.ChunkedArray") -> "pa.Array":
 
 
 def _has(column: "pa.Array", text: str) -> bool:
-    """Tell whether the one character ``text`` is in any value of a column that was just read."""
+    """Return whether a new column has the character ``text``."""
     import numpy as np
 
     data = column.buffers()[2]
@@ -122,7 +129,7 @@ def _occurs_in(column: "pa.Array", text: str) -> bool:
 
 
 def _unescaped(column: "pa.Array") -> "pa.Array | None":
-    """Return ``column`` with escapes replaced by what they stand for; None where some are not known."""
+    """Return ``column`` without escapes, None if one is unknown."""
     import pyarrow.compute as pc
 
     if not _has(column, "\\"):

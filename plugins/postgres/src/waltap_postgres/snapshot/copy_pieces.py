@@ -1,4 +1,4 @@
-"""The rows of one query by COPY: a query in, pieces out, whoever asks and for whichever range."""
+"""Rows of one query by COPY, in pieces."""
 
 import socket
 from collections.abc import Iterator, Sequence
@@ -21,29 +21,28 @@ from waltap_postgres.snapshot.read_ahead import ahead
 
 __all__ = ["BLOCK_ROWS", "PIECE_BYTES", "copy_pieces", "pieces_of", "reordered"]
 
+# A piece ends after about so many bytes of COPY, even with few rows.
 PIECE_BYTES: Final = 16 << 20
-"""Bytes of COPY, about, after which a piece is handed on, however few rows it has."""
 
+# From so many rows on a piece is a `RowBlock`: fewer are quicker as tuples, and need no pyarrow.
 BLOCK_ROWS: Final = 1000
-"""From so many rows on a piece is a `RowBlock`: fewer are quicker as tuples, and need no pyarrow."""
 
+# Rows of a full buffer (`HeadedRows`) that are quicker as tuples.
 FEW_ROWS: Final = 64
-"""Rows of a full buffer (`HeadedRows`) that are quicker as tuples."""
 
+# A piece with BLOCK_ROWS ends after so many bytes of COPY. Its columns, values and lines need
+# several times that memory, and twice as many rows are hardly quicker.
 BLOCK_BYTES: Final = 512 << 10
-"""Bytes of COPY after which so many rows are handed on: a piece is several times that on its way, as
-columns, values and lines, and twice as many rows in one are hardly quicker."""
 
 
 def copy_pieces(
     session: PostgresSession, sql: str, width: int, most: int, *, reads_ahead: bool
 ) -> Iterator[Sequence[Tuple]]:
-    """Yield the rows of the SELECT ``sql``, of ``width`` columns, in pieces of at most ``most`` rows:
-    lists of tuples, or a `RowBlock` where a piece is large. A caller that stops early leaves the
-    connection without use.
+    """Yield the rows of the SELECT ``sql`` in pieces.
 
-    ``reads_ahead``: they are received and split in a thread while the caller is busy with those before;
-    nothing else may use the session meanwhile.
+    A piece has at most ``most`` rows of ``width`` columns: a list of tuples, or a `RowBlock` if it
+    is large. With ``reads_ahead`` a thread receives and splits rows while the caller works;
+    meanwhile only that thread may use the session. After an early stop the connection is unusable.
     Raises: SourceError, ConnectionLost, StopRequested, DecodeError.
     """
     size = BUFFER_BYTES if reads_ahead else SMALL_BUFFER_BYTES
@@ -64,9 +63,9 @@ def copy_pieces(
 def pieces_of(
     portions: Iterator[HeadedRows | bytes], width: int, most: int
 ) -> Iterator[tuple[Sequence[Tuple], int]]:
-    """Yield pieces, with their bytes, of what a COPY gives in ``portions``, which may end anywhere.
+    """Yield pieces and their sizes from the ``portions`` of a COPY.
 
-    Raises: DecodeError, as `copy_rows`.
+    A portion may end anywhere. Raises: DecodeError, as `copy_rows`.
     """
     held: list[bytes] = []
     rows = size = offset = 0
@@ -94,7 +93,7 @@ def pieces_of(
 def _headed_pieces(
     found: HeadedRows, width: int, most: int, offset: int
 ) -> Iterator[tuple[Sequence[Tuple], int]]:
-    """Yield what a whole buffer holds: columns, but for few rows, which are long."""
+    """Yield a full buffer's rows: columns, or tuples if few."""
     rows: Sequence[Tuple] | None = None
     if len(found) >= FEW_ROWS <= most:
         rows = copy_block(found, width, len(found))
@@ -113,7 +112,10 @@ def _sliced(rows: Sequence[Tuple], most: int, size: int) -> Iterator[tuple[Seque
 
 
 def _cut(held: list[bytes], rows: int) -> bytes:
-    """Take the last ``rows`` rows, and what begins another, off ``held``; return them."""
+    """Remove the last ``rows`` rows from ``held`` and return them.
+
+    The start of an incomplete row after them is included.
+    """
     data = b"".join(held) if len(held) > 1 else held[0]
     end = len(data)
     for _ in range(rows + 1):
@@ -138,7 +140,10 @@ def _pieces(
 
 
 def reordered(rows: Sequence[Tuple], places: Sequence[int | None]) -> Sequence[Tuple]:
-    """Return ``rows`` with the columns of ``places``; None where there is no such column."""
+    """Return ``rows`` with the columns of ``places``.
+
+    A value is None where the place is None.
+    """
     if isinstance(rows, RowBlock) and None not in places:
         return rows.chosen([place for place in places if place is not None])
     return [tuple(None if place is None else row[place] for place in places) for row in rows]

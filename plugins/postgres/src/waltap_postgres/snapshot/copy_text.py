@@ -1,7 +1,9 @@
-"""COPY's text format to tuples. Sans-IO.
+"""Conversion of COPY's text format to tuples.
 
-Source: PostgreSQL manual, COPY, "Text Format". The server writes no raw newline or tab inside a
-value, so lines and fields split at C speed; only lines with a backslash are looked at closely.
+The server writes no raw newline or tab inside a value, so lines and fields split at C speed; only
+lines with a backslash need more work. This module does no I/O.
+
+Source: PostgreSQL manual, COPY, "Text Format".
 """
 
 import re
@@ -17,11 +19,11 @@ ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\\
 
 
 def copy_rows(pieces: Iterable[bytes], width: int, offset: int = 0) -> Iterator[list[Tuple]]:
-    """Yield lists of tuples of ``width`` values from the pieces of a COPY TO STDOUT.
+    """Yield lists of tuples from the pieces of a COPY TO STDOUT.
 
-    Pieces may end anywhere. Raises: DecodeError for a row of another width, bad UTF-8 or an
-    unfinished last row; its offset counts from the first byte of COPY's data, of which ``offset`` bytes
-    came before.
+    A tuple has ``width`` values; a piece may end anywhere. Raises: DecodeError for a row of another
+    width, bad UTF-8 or an unfinished last row. Its offset counts from the first byte of COPY's
+    data; ``offset`` bytes of them came before.
     """
     rest, consumed = b"", offset
     for piece in pieces:

@@ -1,4 +1,4 @@
-"""What can be wrong with the reading of tables: WT-40xx."""
+"""Errors of reading tables: WT-40xx."""
 
 from waltap.errors import RetryVerdict, SnapshotError
 
@@ -26,7 +26,7 @@ class SnapshotReadFailed(SnapshotError):
 
 
 class SnapshotInterrupted(SnapshotError):
-    """The last run ended in its snapshot, and this snapshot mode does not take another."""
+    """The last run ended in its snapshot, and this mode takes no other."""
 
     code = "WT-4002"
     remedy = "Run with snapshot.mode=initial to take it anew, or `waltap offsets clear FILE`."
@@ -44,7 +44,7 @@ class TableOvertaken(SnapshotError):
 
 
 class SnapshotNotShared(SnapshotError):
-    """A connection that reads a part of a snapshot does not see what the others see."""
+    """A connection for a part of a snapshot does not see the same rows."""
 
     code = "WT-4004"
     retry = RetryVerdict.RECONNECT
@@ -65,8 +65,9 @@ class SnapshotModeUnclear(SnapshotError):
 
 
 class SnapshotLockRefused(SnapshotError):
-    """A lock on a table that is to be read was not to be had: somebody holds another, or the role may
-    not have it. Nothing was read."""
+    """A table's lock is not available, so nothing was read.
+    Another session holds a conflicting lock, or the role may not take it.
+    """
 
     code = "WT-4006"
     remedy = (
@@ -77,8 +78,9 @@ class SnapshotLockRefused(SnapshotError):
 
 
 class SnapshotTooOld(SnapshotError):
-    """The server removed rows that the snapshot still had to see: it was read for longer than
-    ``old_snapshot_threshold`` of the server allows (PostgreSQL before 17)."""
+    """The server removed rows that the snapshot had not read yet.
+    The read took longer than the server's ``old_snapshot_threshold`` (PostgreSQL before 17).
+    """
 
     code = "WT-4007"
     retry = RetryVerdict.RECONNECT
@@ -90,8 +92,9 @@ class SnapshotTooOld(SnapshotError):
 
 
 class SnapshotSelectNarrow(SnapshotError):
-    """The SELECT that reads a table lacks columns of the publication's row filter, so that nothing tells
-    which of its rows are published: of others no delete would ever come."""
+    """A table's SELECT lacks columns of the publication's row filter.
+    Without them the published rows are unknown, and other rows would never get a delete.
+    """
 
     code = "WT-4008"
     remedy = (

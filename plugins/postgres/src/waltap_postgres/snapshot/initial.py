@@ -1,4 +1,4 @@
-"""The initial snapshot: which tables it reads, in which transaction, from which point."""
+"""The initial snapshot: its tables, its transaction and its position."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -31,15 +31,15 @@ __all__ = ["InitialSnapshot"]
 
 log = logging.getLogger(__name__)
 
+# Rows that all threads together prepare: it bounds memory whatever the number of threads.
 ROWS_AHEAD = 8192
-"""So many rows, of all threads together, are in the making: memory is bounded whatever their number."""
 
 
 class InitialSnapshot:
-    """One initial snapshot. Order of calls: `lock`, `delay`, `begin`, `pieces`; `close` at any time.
+    """Take one initial snapshot.
 
-    ``now`` is a catalogue that shows the present. ``terms`` say how tables are read. ``estimates``: the
-    planner's row counts by OID.
+    Order of calls: `lock`, `delay`, `begin`, `pieces`; `close` at any time. ``now`` is a catalogue
+    of the present; ``terms`` are the rules for reading tables.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class InitialSnapshot:
         version_num: int,
         terms: SnapshotOptions,
     ) -> None:
-        """``captured`` returns the captured tables as a catalogue has them."""
+        """Keep the parts; ``captured`` returns a catalogue's captured tables."""
         self._properties, self._context, self._now = properties, context, now
         self._captured, self._watch, self._reading = captured, watching, reading
         self._planner, self._version_num, self._terms = planner, version_num, terms
@@ -63,11 +63,13 @@ class InitialSnapshot:
         self._asked: AskedBefore | None = None
         self._seen, self._beside = "", False
         self._statements: dict[str, str] = {}
-        self._given: str | None = None  # the snapshot, for connections that read at the same time
+        # Name of the exported snapshot, for connections that read in parallel.
+        self._given: str | None = None
+        # OID → the planner's row count.
         self.estimates: dict[int, int] = {}
 
     def targets(self, captured: list[CatalogTable]) -> list[SnapshotTable]:
-        """Return what of the captured tables a snapshot reads, in order."""
+        """Return the captured tables that a snapshot reads, in order."""
         debezium, root = self._context.debezium, self._properties.publish_via_partition_root
         signals = self._context.capture.signal_table
         tables = [t for t in captured if (t.relation.schema, t.relation.table) != signals]
@@ -75,30 +77,34 @@ class InitialSnapshot:
             tables = [t for t in tables if not t.partition]
         elif not debezium:
             tables = [t for t in tables if not t.partitioned]
-        # Debezium reads the rows of tables that inherit with their parent too; the stream gives those
-        # as rows of the child alone.
+        # Debezium reads the rows of child tables with their parent too; the stream sends them under
+        # the child's name alone.
         patterns = self._context.capture.table_include
         chosen = snapshot_tables(tables, self._properties, patterns)
         read = [table for table in chosen if self._terms.reads(table.relation)]
         return self._terms.targets(read, deep=debezium)
 
     def delay(self, pause: Callable[[float], object]) -> None:
-        """Wait as long as the profile wants before a snapshot. Once: where its chunks are not to be had,
-        its pieces are asked for."""
+        """Wait for the profile's delay before a snapshot."""
+        # Only once: the engine asks for pieces after it could not get chunks.
         if not self._delayed:
             pause(self._properties.snapshot_delay_ms / 1000)
             self._delayed = True
 
     def lock(self, captured: list[CatalogTable], *, exported: bool) -> None:
-        """Where the terms say so: lock the tables from now on, before there is a snapshot, until it has
-        been read. Raises: SourceError, SnapshotError."""
+        """Lock the tables if the terms say so.
+
+        Called before the snapshot exists; the locks last until it has been read. Raises:
+        SourceError, SnapshotError.
+        """
         statements = self._terms.locks(self.targets(captured))
         if statements:
             self._ask(exported=exported)
             self._opened().lock(statements, self._isolation(exported=exported))
 
     def look_after_locks(self) -> None:
-        """Give the locks up when a transaction waits for them that a new slot waits for."""
+        """Release the locks if they keep a new slot from its creation."""
+        # The slot waits for all open transactions, and one of them waits for these locks.
         if self._transaction is None or not self._transaction.blocks(self._now):
             return
         log.warning(
@@ -108,8 +114,11 @@ class InitialSnapshot:
         self.close()
 
     def go_on(self, captured: list[CatalogTable], progress: SnapshotProgress | None) -> str:
-        """Begin to read what ``progress`` says is missing, as `lock` and `begin` do: the exported snapshot
-        is gone. Return what is to be known of it. Raises: SourceError."""
+        """Begin to read the parts that ``progress`` lacks.
+
+        The exported snapshot no longer exists, so this locks and begins again. Return a message
+        about the progress. Raises: SourceError.
+        """
         assert progress is not None
         self.lock(captured, exported=True)
         self.begin(None, resumes=True)
@@ -118,9 +127,11 @@ class InitialSnapshot:
         return f"the snapshot goes on: {complete} of its tables are complete, {begun} have begun"
 
     def begin(self, exported: str | None, *, resumes: bool = False, beside: bool = False) -> None:
-        """Begin, in the exported snapshot or one of its own. ``resumes``: to go on with a snapshot that
-        broke off; ``beside``: the stream, of a slot from before, brings what the snapshot sees, too.
-        Raises: SourceError."""
+        """Begin in the exported snapshot, or in a new one.
+
+        ``resumes``: continue a snapshot that broke off. ``beside``: the stream of an older slot
+        also sends changes that the snapshot sees. Raises: SourceError.
+        """
         self._exported, self._beside = exported is not None or resumes, beside
         self._ask(exported=self._exported)
         transaction = self._opened()
@@ -132,17 +143,17 @@ class InitialSnapshot:
         self._seen = transaction.seen()
 
     def _ask(self, *, exported: bool) -> None:
-        """Ask where the server stands, before the transaction has a snapshot of its own."""
+        """Read the server's position before the snapshot exists."""
         if not exported and self._asked is None:
             self._asked = AskedBefore.ask(self._now)
 
     @property
     def steady(self) -> bool:
-        """Tell whether all statements see the same."""
+        """Return whether all statements see the same rows."""
         return self._exported or self._terms.steady
 
     def _tell_of_one(self) -> None:
-        """Say why other connections cannot read the snapshot too."""
+        """Log why only one connection can read the snapshot."""
         server = "a server that exports no snapshot"
         log.warning(
             "one connection reads the snapshot: %s leaves nothing for several to share",
@@ -164,13 +175,16 @@ class InitialSnapshot:
     def pieces(
         self, captured: list[CatalogTable], published_as: Sequence[str], start: StartPosition
     ) -> Iterator[SnapshotRows]:
-        """Read the tables. ``captured``: as they were before the publications ``published_as`` were made.
-        Raises: SnapshotError, ConnectionLost."""
+        """Read the tables.
+
+        ``captured`` are the tables before the publications ``published_as`` were created. Raises:
+        SnapshotError, ConnectionLost.
+        """
         transaction, point, works = self._prepared(captured, published_as, start)
         begun = start.offset.snapshot if start.resumes else None
         yield from mark(
             self._read(transaction, point, works),
-            # where nothing of it is durable every row comes, and who begins anew there loses none
+            # If no chunk is durable, the sink gets every row, as in a new snapshot.
             anew=begun is None
             or not any(each.done or each.complete for each in begun.tables.values()),
             going_on={t.oid for work in works if work.goes_on for t in work.targets},
@@ -180,9 +194,10 @@ class InitialSnapshot:
     def chunks(
         self, captured: list[CatalogTable], published_as: Sequence[str], start: StartPosition
     ) -> list[PostgresChunk]:
-        """Return what `pieces` would read, for others to read; until `close` nobody changes the tables.
+        """Return the work of `pieces` as chunks for other processes.
 
-        Raises: SnapshotError, SourceError; SourceLacks where the server exports no snapshot.
+        Locks keep the tables unchanged until `close`. Raises: SnapshotError, SourceError;
+        SourceLacks if the server exports no snapshot.
         """
         if self._given is None and self.steady:
             self._given = self._opened().export()
@@ -253,7 +268,7 @@ class InitialSnapshot:
         *,
         shared: bool,
     ) -> list[ReadTask]:
-        """Return what is to be read, first what an earlier run has begun."""
+        """Return the tasks, first those of an earlier run."""
         planner = self._planner(self._properties, self._now, self._version_num)
         lasting = self._context.resumes_snapshot and start.stream and self.steady
         basis = self._seen if lasting else ""
@@ -301,7 +316,7 @@ class InitialSnapshot:
     def _read(
         self, leader: ReadingTransaction, point: SnapshotPoint, works: Sequence[ReadTask]
     ) -> Iterator[SnapshotRows]:
-        """Yield what the works give, by as many connections as may read."""
+        """Yield the rows of the tasks, read by one or more connections."""
         properties, threads = self._properties, self._properties.snapshot_max_threads
         if self._given is not None and threads > 1:
             together = max(1, min(properties.snapshot_fetch_size, ROWS_AHEAD // threads))
@@ -327,7 +342,7 @@ class InitialSnapshot:
         together: int,
         ends: Callable[[], bool],
     ) -> Iterator[TablesReader]:
-        """Open a reader of its own connection in the leader's snapshot, for a thread."""
+        """Open a thread's reader in the leader's snapshot."""
         assert self._given is not None
         ending = watch(self._properties, ends)
 
@@ -352,8 +367,9 @@ class InitialSnapshot:
     def _in_snapshot(
         self, then: PostgresCatalogue, captured: list[CatalogTable], published_as: Sequence[str]
     ) -> list[CatalogTable]:
-        """Return the tables as the snapshot has them, with those that came after the publication was
-        made where it covers them: their rows would come from nowhere else."""
+        """Return the captured tables as the snapshot has them."""
+        # A table created after the publication is included only if the publication covers it: no
+        # other source has its first rows.
         known = {table.relation.oid for table in captured}
         tables = self._captured(then)
         if not published_as or all(table.relation.oid in known for table in tables):
@@ -366,16 +382,16 @@ class InitialSnapshot:
         ]
 
     def _point(self, transaction: ReadingTransaction, start: StartPosition) -> SnapshotPoint:
-        """Return where the reading transaction stands, or that whose snapshot goes on: no further than
-        what its rows lack. A standby gives no transaction id.
+        """Return the position of the snapshot's rows.
 
-        The id is one of the catalogue connection's, and ends at once: an id of the reading
-        transaction would hold back every slot on the server until the snapshot is over.
+        It is not after any change that the rows lack. A standby has no transaction id.
         """
         ((ts,),) = transaction.session.execute(
             "SELECT (extract(epoch FROM transaction_timestamp()) * 1000000)::int8::text"
         )
         lsn = start.offset.sole.position.end_lsn
+        # The id belongs to the catalogue's connection and ends at once. An id of the reading
+        # transaction would hold back every slot on the server until the snapshot is over.
         xid = None if self._now.standby() else self._now.transaction_id()
         if self._asked is not None:
             lsn = self._asked.position(self._seen, lsn) if start.stream else self._asked.lsn

@@ -1,4 +1,4 @@
-"""Debezium's snapshot modes as predicates of what a start knows."""
+"""Debezium's snapshot modes as predicates of a start's facts."""
 
 from waltap.config.property import Properties, declare
 from waltap.snapshot.snapshotter import SnapshotFacts, Snapshotter
@@ -9,7 +9,7 @@ __all__ = ["SNAPSHOTTERS", "InitialOnly"]
 
 
 class AlwaysSnapshotter(Snapshotter):
-    """Every start reads the tables, then streams; a link that comes back is no start."""
+    """Read the tables at every start, but not after a reconnect."""
 
     def takes_snapshot(self, known: SnapshotFacts) -> bool:
         return not known.reconnects or known.snapshot_incomplete
@@ -22,7 +22,7 @@ class AlwaysSnapshotter(Snapshotter):
 
 
 class InitialSnapshotter(Snapshotter):
-    """Reads the tables when there is no offset yet, or the last snapshot did not end."""
+    """Read the tables without an offset, or after an unfinished snapshot."""
 
     def takes_snapshot(self, known: SnapshotFacts) -> bool:
         return not known.offset or known.snapshot_incomplete
@@ -32,16 +32,17 @@ class InitialSnapshotter(Snapshotter):
 
 
 class InitialOnly(InitialSnapshotter):
-    """Like initial, and then it is done: no slot, no publication, no streaming."""
+    """Snapshot as initial does, then stop: no slot and no publication."""
 
     def streams(self, known: SnapshotFacts) -> bool:
         return False
 
 
 class NoData(Snapshotter):
-    """Streams from where the slot stands; reads no rows."""
+    """Stream from the slot's position and read no rows."""
 
     def takes_snapshot(self, known: SnapshotFacts) -> bool:
+        # This mode takes no other snapshot, so the missing rows would never be read.
         if known.snapshot_incomplete:
             raise SnapshotInterrupted("the last run ended in its snapshot")
         return False
@@ -51,7 +52,7 @@ class NoData(Snapshotter):
 
 
 class WhenNeeded(InitialSnapshotter):
-    """Like initial, and also when the stored position can no longer be streamed from."""
+    """Snapshot as initial does, and also after a lost position."""
 
     def takes_snapshot(self, known: SnapshotFacts) -> bool:
         return super().takes_snapshot(known) or not known.position_available
@@ -84,7 +85,7 @@ class ConfigurationBasedProperties(Properties):
 
 
 class ConfigurationBased(Snapshotter):
-    """Does what its flags say."""
+    """Snapshot and stream as its flags say."""
 
     def __init__(self, flags: ConfigurationBasedProperties) -> None:
         self._flags = flags

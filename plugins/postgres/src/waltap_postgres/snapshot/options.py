@@ -1,4 +1,4 @@
-"""How the tables of a start are read: what profile and snapshot mode say together."""
+"""Options for a start's snapshot, from profile and snapshot mode."""
 
 import logging
 from collections.abc import Sequence
@@ -22,8 +22,10 @@ T = TypeVar("T", str, bool, str | None)
 
 
 class SnapshotOptions:
-    """Asks the snapshot mode, and the plugins that answer in its place, for one start after the other:
-    `about` says which."""
+    """Combine the profile with the snapshot mode and its plugins.
+
+    `about` sets the start that the answers are for.
+    """
 
     def __init__(
         self,
@@ -31,7 +33,7 @@ class SnapshotOptions:
         context: ConnectorContext,
         narrowed: Narrowed = nothing_left_out,
     ) -> None:
-        """``narrowed`` gives what is published of tables of which not everything is."""
+        """Keep the plugins; ``narrowed`` returns the filtered tables."""
         self._properties, self._narrowed = properties, narrowed
         self._mode = context.snapshotter
         self._query = context.snapshot_query or context.snapshotter
@@ -41,18 +43,20 @@ class SnapshotOptions:
         self._overrides = overrides(properties)
 
     def about(self, start: SnapshotStart) -> None:
-        """Answer for this start from now on."""
+        """Set the start that the answers are for."""
         self._start, self._begun = start, False
 
     def reads(self, relation: Relation) -> bool:
-        """Tell whether a table is read."""
+        """Return whether the snapshot reads a table."""
         return self._start is None or _answer(
             self._mode, "reads", bool, self._mode.reads(relation, self._start), relation
         )
 
     def targets(self, tables: Sequence[CatalogTable], *, deep: bool) -> list[SnapshotTable]:
-        """Return what is read of tables, ``deep`` or not where they are not partitioned; no more than what
-        is published."""
+        """Return the published parts of tables as targets.
+
+        ``deep`` includes the children of tables that are not partitioned.
+        """
         narrowed = self._narrowed()
         return [
             SnapshotTable.of(
@@ -64,8 +68,10 @@ class SnapshotOptions:
         ]
 
     def statements(self, targets: Sequence[SnapshotTable]) -> dict[str, str]:
-        """Return the SELECTs of those tables that have one, by schema.table, of no other rows than are
-        published. Raises: SnapshotModeUnclear."""
+        """Return schema.table → SELECT of the tables that have one.
+
+        The SELECTs return only published rows. Raises: SnapshotModeUnclear.
+        """
         found = {}
         for target in targets:
             name = target.table.relation.name
@@ -76,8 +82,10 @@ class SnapshotOptions:
         return found
 
     def chosen(self, target: SnapshotTable) -> str | None:
-        """Return the SELECT that the mode, not the profile, has for a table, of no other rows than are
-        published. Raises: SnapshotModeUnclear."""
+        """Return the mode's own SELECT for a table, None without any.
+
+        It returns only published rows. Raises: SnapshotModeUnclear.
+        """
         if self._start is None:
             return None
         relation = target.table.relation
@@ -87,7 +95,7 @@ class SnapshotOptions:
         return target.selected(statement) if statement else None
 
     def locks(self, targets: Sequence[SnapshotTable]) -> list[str]:
-        """Return the statements that lock tables, to be run before there is a snapshot."""
+        """Return the statements that lock tables before the snapshot."""
         own: list[str] = []
         shared = []
         for target in targets:
@@ -105,12 +113,12 @@ class SnapshotOptions:
 
     @property
     def isolation(self) -> str:
-        """Return the isolation of a transaction in a snapshot of its own, as the server takes it."""
+        """Return the SQL isolation of a snapshot that is not exported."""
         return ISOLATION[self._isolation]
 
     @property
     def steady(self) -> bool:
-        """Tell whether all statements of such a transaction see the same."""
+        """Return whether all statements see the same rows."""
         return self._isolation in ONE_FOR_ALL
 
     @property
@@ -127,13 +135,13 @@ class SnapshotOptions:
         return word
 
     def before(self, targets: Sequence[SnapshotTable]) -> None:
-        """Tell the mode that the initial snapshot begins."""
+        """Notify the mode that the initial snapshot begins."""
         if self._start is not None:
             self._begun = True
             self._mode.before([target.table.relation for target in targets], self._start)
 
     def after(self, *, completed: bool) -> None:
-        """Tell the mode, once, that the initial snapshot which began is over."""
+        """Notify the mode once that the initial snapshot is over."""
         if self._start is not None and self._begun:
             self._begun = False
             self._mode.after(self._start, completed=completed)
@@ -158,13 +166,14 @@ def _named(mode: Snapshotter) -> str:
 
 
 def overrides(properties: PostgresProperties) -> dict[str, str]:
-    """Return the SELECTs that the profile gives for tables, by schema.table."""
+    """Return schema.table → SELECT of the profile."""
     found = {}
     for name in properties.snapshot_select_overrides:
         place = f"snapshot.select.statement.overrides.{name}"
         statement = (properties.snapshot_select_statements.get(place) or "").strip().rstrip(";")
         if statement:
             database, dot, rest = name.partition(".")
+            # The name may begin with the database: database.schema.table.
             if dot and "." in rest and database.casefold() == properties.dbname.casefold():
                 found[rest] = statement
             found[name] = statement

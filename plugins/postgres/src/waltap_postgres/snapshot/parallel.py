@@ -1,12 +1,12 @@
-"""Several connections read one snapshot at a time; what they read comes as one stream.
+"""Parallel reading of one snapshot by several connections.
 
-Each thread has a connection of its own and takes work in the order of the plan. Pieces are handed over in
-that order too: those of one table one after the other, from whichever thread, while the threads that are
-ahead read the tables behind it, as far as the bounds of the queue let them. So the engine, which is one
-thread, sees a snapshot as if one connection read it; only the order of rows within a table is nobody's.
+Each thread has a separate connection and takes tasks in the order of the plan. The engine gets the
+pieces in that order too: all of one table, from any thread, before the next table. Threads that are
+ahead read later tables within the bounds of the queue. So the engine's thread sees a snapshot as if
+one connection read it; only the order of rows within a table is undefined.
 
-Shutdown: whoever iterates stops (its end, an error, a stop): the queue is closed, which ends every wait of
-a thread within a tenth of a second; each closes its connection; they are waited for.
+Shutdown: when the caller stops iterating, it closes the queue. That ends every wait of a thread
+within a tenth of a second. Each thread closes its connection, and the caller joins them.
 """
 
 import contextlib
@@ -24,19 +24,19 @@ from waltap_postgres.waiting import POLL_S
 
 __all__ = ["ParallelReading"]
 
+# Approximate bounds of the waiting text: of the present task, and of all later tasks together.
 CURRENT_BYTES, AHEAD_BYTES = 1 << 20, 3 << 20
-"""So much text, about, waits of the work that is handed over, and of all behind it together."""
 JOIN_S = 10.0
 
 Open = Callable[[Callable[[], bool]], contextlib.AbstractContextManager[TablesReader]]
 
 
 class _ReaderClosed(Exception):
-    """Nobody takes pieces any more."""
+    """Report to a thread that the caller has stopped iterating."""
 
 
 class _WorkQueue:
-    """What waits of one piece of work."""
+    """Hold the waiting pieces of one task."""
 
     __slots__ = ("bytes", "pieces")
 
@@ -46,8 +46,11 @@ class _WorkQueue:
 
 
 class ParallelReading:
-    """Reads ``works`` with ``threads`` connections. ``open_reader`` gives a thread its reader; it is given
-    what tells, during waits, that the thread is to end. ``stopping``: the run is to end."""
+    """Read ``works`` with ``threads`` connections.
+
+    ``open_reader`` opens a thread's reader; its argument returns, during waits, whether the thread
+    must end. ``stopping`` returns whether the run must end.
+    """
 
     def __init__(
         self,
@@ -65,7 +68,10 @@ class ParallelReading:
         self._closed = False
 
     def pieces(self) -> Generator[SnapshotRows]:
-        """Yield what is read, in the order of the works. Raises: what a thread met; StopRequested."""
+        """Yield the pieces in the order of the tasks.
+
+        Raises: the first error of a thread; StopRequested.
+        """
         threads = [
             threading.Thread(target=self._run, name=f"waltap snapshot {number}", daemon=True)
             for number in range(self._count)
@@ -133,13 +139,14 @@ class ParallelReading:
         return self._closed or self._stopping()
 
     def _chosen(self) -> int | None:
-        """Return the place of the first work that has something left to read."""
+        """Return the index of the first unfinished task."""
         with self._changed:
             while self._next < len(self._works) and not self._closed:
                 work, place = self._works[self._next], self._next
                 if work.left:
                     return place
                 self._next += 1
+                # A task without parts belongs to one thread; the next thread gets the next task.
                 if not work.parts:
                     return place
         return None

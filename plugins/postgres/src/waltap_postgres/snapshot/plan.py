@@ -1,9 +1,9 @@
-"""What an initial snapshot reads, cut into pieces of work that several connections can share.
+"""Tasks of an initial snapshot that several connections can share.
 
-Small tables are one piece of work together, so that a question to the server is one for many. A large
-table is cut into ranges: of blocks (ctid), which the server reads as it would the whole table; where it
-cannot (before PostgreSQL 14, other storage, partitions and children together), of its key. A table with a
-SELECT of its own is one piece.
+Small tables form one task together, so that one query serves many. A large table is split into
+ranges of blocks (ctid), which the server reads like the whole table. Before PostgreSQL 14, with
+other storage, or with partitions and children together, it is split into ranges of its key. A table
+with its own SELECT is one task.
 """
 
 import itertools
@@ -36,17 +36,18 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 MOST_TOGETHER = 100
+# A range of fewer blocks is not worth a query.
 LEAST_BLOCKS = 4
-"""A range of fewer blocks is not worth a query."""
+# A larger range is split further: after a kill, an unfinished range is read again.
 RANGE_BLOCKS = 2048
-"""A range of more is cut further: what a kill leaves unfinished is read again."""
 MOST_RANGES = 4096
+# Up to this size a table's rows are counted, not estimated, if their number decides the order.
 COUNTED_BLOCKS = 1024
-"""Up to this size a table's rows are counted where their number decides the order, not estimated."""
+# The bounds of key ranges come from a sample of about this size.
 SAMPLED_BLOCKS, SAMPLED_ROWS = 2048, 400_000
-"""Of so many, about, the keys are looked at that bound ranges."""
 LOCK_WAIT_MS = 2000
 
+# ``pg_relation_size`` waits for a session that rewrites the table, hence the lock timeout.
 SIZES_SQL = """
 SELECT c.oid::int8, a.amname::text, greatest(c.relpages, 0)::int8,
        (pg_relation_size(c.oid) / current_setting('block_size')::int8)::int8
@@ -54,23 +55,23 @@ SELECT c.oid::int8, a.amname::text, greatest(c.relpages, 0)::int8,
   LEFT JOIN pg_am a ON a.oid = c.relam
  WHERE s.done IS NOT NULL AND c.oid = ANY(%s::oid[])
 """
-"""``pg_relation_size`` waits for whoever rewrites the table."""
 PAGES_SQL = SIZES_SQL.replace(
     "(pg_relation_size(c.oid) / current_setting('block_size')::int8)::int8",
     "greatest(c.relpages, 0)::int8",
 )
+# From this version on the server reads a range of ctid without reading the rest.
 TID_RANGES = 140000
-"""The version of the server from which it reads a range of ctid without reading the rest."""
 
 
 class BlockRange(msgspec.Struct, frozen=True, tag="blocks"):
-    """Rows that lie in the blocks from ``first`` up to, not with, ``end``; None: to the last one."""
+    """Select the rows of some blocks."""
 
     first: int
+    # The block after the last one; None: up to the table's end.
     end: int | None
 
     def where(self, _shape: CatalogShape) -> str:
-        """Return the condition."""
+        """Return the range's condition."""
         terms = [f"ctid >= '({self.first},0)'::tid"]
         if self.end is not None:
             terms.append(f"ctid < '({self.end},0)'::tid")
@@ -78,15 +79,17 @@ class BlockRange(msgspec.Struct, frozen=True, tag="blocks"):
 
 
 class KeyRange(msgspec.Struct, frozen=True, tag="key"):
-    """Rows whose key comes after one and no later than another; None: from the first, to the last.
-    ``columns`` are the key's column numbers; none of them has NULL."""
+    """Select the rows with keys in a range."""
 
+    # The key's column numbers; none of the columns has NULL.
     columns: tuple[int, ...]
+    # The key before the range; None: from the first key.
     after: tuple[str, ...] | None
+    # The last key of the range; None: to the last key.
     up_to: tuple[str, ...] | None
 
     def where(self, shape: CatalogShape) -> str:
-        """Return the condition, with the names that columns have now."""
+        """Return the range's condition with the columns' present names."""
         names = [RangeColumn(identifier(shape.columns[number][0])) for number in self.columns]
         terms = []
         if self.after is not None:
@@ -100,33 +103,34 @@ Range = BlockRange | KeyRange
 
 
 class TableSplits(msgspec.Struct, frozen=True, kw_only=True):
-    """What `TableChunks.plan` holds of a table.
+    """Hold a table's part of `TableChunks.plan`."""
 
-    ``basis`` is what the snapshot saw that it was read in first, as `Offset.visible_in` has it; ``files``
-    held its rows then; ``ranges`` are its chunks, none where it is one. ``all_rows``: its files were
-    others when it was begun, so that it is read whole until that succeeds.
-    """
-
+    # Transactions that the table's first snapshot saw, as in `Offset.visible_in`.
     basis: str
+    # Files that held the table's rows at that time.
     files: tuple[str, ...]
+    # The table's chunks; none if it is one chunk.
     ranges: tuple[Range, ...] = ()
+    # Its files had changed when it was begun, so it is read whole until that succeeds.
     all_rows: bool = False
 
     def chunks(self) -> TableChunks:
-        """Return a table of which no chunk is done."""
+        """Return the progress of a table without any finished chunk."""
         return TableChunks(plan=msgspec.json.encode(self).decode(), count=max(1, len(self.ranges)))
 
 
 class TableSplit(msgspec.Struct, frozen=True):
-    """What one query reads of a table: rows of the chunk ``index``, None for all rows there are, and which
-    of them, "" for all."""
+    """Describe the part of a table that one query reads."""
 
+    # Number of the chunk.
     index: int
+    # The chunk's range, None for the whole table.
     rows: Range | None
+    # Condition on the range's rows, "" for all of them.
     condition: str = ""
 
     def where(self, shape: CatalogShape) -> str:
-        """Return what stands behind the table's name."""
+        """Return the WHERE after the table's name."""
         terms = [self.rows.where(shape)] if self.rows is not None else []
         if self.condition:
             terms.append(self.condition)
@@ -134,10 +138,10 @@ class TableSplit(msgspec.Struct, frozen=True):
 
 
 class ReadTask:
-    """Some tables that one connection reads whole, or one table whose ``parts`` several share.
+    """Describe tables for one connection, or one table for several.
 
-    Whoever shares it holds a lock on the table from before it takes its first range until none is left to
-    take: so nobody changes the table between two ranges.
+    Several connections share the ``parts`` of one table. Each locks the table before it takes its
+    first part, until no part is left. So no DDL changes the table between two parts.
     """
 
     def __init__(
@@ -152,34 +156,40 @@ class ReadTask:
         resumable: bool = False,
         restarts: bool = False,
     ) -> None:
-        """``begins`` goes with the first piece that is handed over. ``visible`` goes with each
-        (`SnapshotRows.visible`): of tables that were begun before it is their basis. ``begun``: rows of
-        the table may be at the destination already. ``goes_on``: some chunks of it are, and are not read.
-        ``resumable``: a later start goes on with what this one leaves. ``restarts``: what came of the
-        tables counts for nothing."""
+        """Keep the tables and the flags of their pieces.
+
+        ``begins`` is set on the first piece, ``visible`` on each (`SnapshotRows.visible`).
+        """
         self.targets, self.parts = tuple(targets), tuple(parts)
+        # ``visible`` of a table from an earlier run is its basis. ``begun``: the sink may already
+        # have rows of the table. ``goes_on``: it has some chunks, which are not read again.
         self.visible, self.begun, self.goes_on = visible, begun, goes_on
+        # A later start can continue this task.
         self.resumable = resumable
         self._begins = dict(begins or {})
+        # Tables whose rows of earlier runs are discarded.
         self._restarts = {target.oid for target in targets} if restarts else set()
         self._free = list(self.parts)
         self._arrived = 0
         self._lock = threading.Lock()
 
     def take(self) -> TableSplit | None:
-        """Return the next part that nobody reads, None without any."""
+        """Return the next free part, None without any."""
         with self._lock:
             return self._free.pop(0) if self._free else None
 
     def take_all(self) -> bool:
-        """Take every part; False when others have taken some, or all."""
+        """Take every free part; return whether all were free."""
         with self._lock:
             whole, self._free = len(self._free) == len(self.parts), []
             return whole
 
     def arrived(self, piece: SnapshotRows) -> None:
-        """Take note of a piece that is handed over: say of the first one what begins, of the last one that
-        the table is complete. Called by whoever hands over, in that order."""
+        """Mark a piece that the engine gets next.
+
+        The first piece gets ``begins``; the last one completes the table. The thread that passes
+        pieces to the engine calls this in their order.
+        """
         if self._begins:
             piece.begins, self._begins = {**self._begins, **piece.begins}, {}
         if piece.relation.oid in self._restarts:
@@ -192,19 +202,20 @@ class ReadTask:
 
     @property
     def left(self) -> bool:
-        """Tell whether there are parts to take."""
+        """Return whether there are free parts."""
         return bool(self._free)
 
 
 class TableSize(msgspec.Struct, frozen=True):
-    """How large a table is, and whether its rows lie in PostgreSQL's own storage."""
+    """Hold a table's size."""
 
     blocks: int
+    # Whether PostgreSQL's own storage has the rows.
     heap: bool
 
 
 class SnapshotPlanner:
-    """Cuts what is to be read into work. ``now`` is a catalogue that shows the present."""
+    """Split tables into tasks; ``now`` is a catalogue of the present."""
 
     def __init__(
         self, properties: PostgresProperties, now: PostgresCatalogue, version_num: int
@@ -223,11 +234,13 @@ class SnapshotPlanner:
         restarts: bool = False,
         shared: bool = False,
     ) -> list[ReadTask]:
-        """Return the work, in the order in which tables are delivered. ``basis`` is what the transaction
-        sees, where a later start is to go on with what this one leaves; ``visible`` as `ReadTask` has it;
-        ``chosen`` names tables that a SELECT of their own reads; ``restarts`` as `ReadTask` has it;
-        ``shared``: other processes read it, so that large tables are cut in any case.
-        Raises: SourceError."""
+        """Return the tasks in the order of delivery.
+
+        ``basis`` is the transaction's visibility, if a later start can continue the tasks;
+        ``visible`` and ``restarts`` are as in `ReadTask`. ``chosen`` are the tables with their own
+        SELECT. ``shared``: other processes read, so large tables are always split. Raises:
+        SourceError.
+        """
         properties, self._chosen = self.properties, chosen
         ordered = properties.snapshot_order_by_row_count != "disabled"
         cut = shared or properties.snapshot_max_threads > 1 or bool(basis)
@@ -302,8 +315,10 @@ class SnapshotPlanner:
         targets: Sequence[SnapshotTable],
         sizes: dict[int, TableSize],
     ) -> list[SnapshotTable]:
-        """Return the targets by their number of rows: counted where the table is small, or was never
-        analysed; else the planner's. Those with as many keep their order."""
+        """Return the targets ordered by their number of rows.
+
+        Small tables, and tables that were never analysed, are counted; others are estimated.
+        """
         rows: dict[int, int] = {}
         for target in targets:
             size, estimate = sizes.get(target.oid), target.table.estimate
@@ -314,7 +329,10 @@ class SnapshotPlanner:
         return sorted(targets, key=lambda t: -rows[t.oid] if down else rows[t.oid])
 
     def _count(self, transaction: ReadingTransaction, target: SnapshotTable) -> int | None:
-        """Return how many rows a table has; None where that cannot be had, by a lock or a privilege."""
+        """Return a table's number of rows.
+
+        None means that a lock or a missing privilege prevents the count.
+        """
         query = f"SELECT count(*)::text FROM {transaction.source(target)}"
         rows = transaction.attempt(query, LOCK_WAIT_MS)
         return None if rows is None else int(rows[0][0] or 0)
@@ -335,7 +353,10 @@ class SnapshotPlanner:
     def ranges(
         self, transaction: ReadingTransaction, target: SnapshotTable, size: TableSize, count: int
     ) -> tuple[Range, ...]:
-        """Return the ranges of a table that ``count`` are wanted of; fewer than two: it is read whole."""
+        """Return about ``count`` ranges of a table.
+
+        A table with fewer than two ranges is read whole.
+        """
         if size.heap and not target.deep and self._version_num >= TID_RANGES:
             count = min(count, max(1, size.blocks // LEAST_BLOCKS))
             count = min(max(count, size.blocks // RANGE_BLOCKS), MOST_RANGES)

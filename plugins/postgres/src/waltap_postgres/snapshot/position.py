@@ -1,11 +1,12 @@
-"""Where rows stand that a transaction of its own snapshot reads beside an older slot: no further than any
-change that they lack.
+"""Position of the rows of a snapshot that is read beside an older slot.
 
-The end of the WAL is asked for before there is a snapshot: what is committed later lies behind it, and
-what had been committed is seen. But for one thing: a commit is in the WAL before it is visible, and one
-that waits for a synchronous standby may be there for as long as that takes, and be streamed. Source:
-PostgreSQL, `CommitTransaction` (`RecordTransactionCommit`, which waits in `SyncRepWaitForLSN`; only then
-`ProcArrayEndTransaction`).
+The position must not be after any change that the rows lack. waltap reads the end of the WAL before
+the snapshot exists: later commits are after it, and earlier commits are visible. There is one
+exception: a commit is in the WAL before it is visible. A commit that waits for a synchronous standby
+can stay in that state for long, and be streamed meanwhile.
+
+Source: PostgreSQL, `CommitTransaction` (`RecordTransactionCommit`, which waits in
+`SyncRepWaitForLSN`; only then `ProcArrayEndTransaction`).
 """
 
 from dataclasses import dataclass
@@ -16,25 +17,26 @@ from waltap_postgres.visibility import WHOLE, SnapshotVisibility
 
 __all__ = ["AskedBefore"]
 
+# Transactions that have not begun their commit: they wait for their client or for a lock.
 OPEN_SQL: Final = """
 SELECT backend_xid::text::int8 FROM pg_stat_activity
  WHERE backend_xid IS NOT NULL
    AND (state IN ('idle in transaction', 'idle in transaction (aborted)') OR wait_event_type = 'Lock')
 """
-"""Transactions that have not come to their commit: they wait for their client, or for a lock."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskedBefore:
-    """The end of the WAL, and which transactions may have been committed before it and not be visible yet:
-    32 bits of their ids."""
+    """Hold the server's position before a snapshot."""
 
+    # The end of the WAL.
     lsn: int
+    # Transactions that may have committed before ``lsn`` and not be visible: 32 bits of their ids.
     committing: frozenset[int]
 
     @classmethod
     def ask(cls, now: PostgresCatalogue) -> Self | None:
-        """Ask, before there is a snapshot; None where the server tells no position of its own."""
+        """Read the position before the snapshot, None without a position."""
         if now.standby() or (lsn := now.wal_end()) is None:
             return None
         text = now.snapshot()
@@ -43,10 +45,14 @@ class AskedBefore:
         return cls(lsn, ids - {xid for (xid,) in now.query(OPEN_SQL)} if ids else ids)
 
     def position(self, seen: str, begin: int) -> int:
-        """Return where rows of the snapshot that saw ``seen`` stand (`Offset.visible_in`), when the stream
-        begins at ``begin``: there, where a transaction may be in doubt, as nothing comes from before."""
+        """Return the position of the rows of a snapshot.
+
+        ``seen`` is its visibility (`Offset.visible_in`), ``begin`` the start of the stream.
+        """
         if self.committing and seen:
             running = SnapshotVisibility.of_snapshot(seen.partition("@")[0]).in_progress
             if not self.committing.isdisjoint(xid % WHOLE for xid in running):
+                # A commit may be before ``lsn`` and not in the snapshot; the stream has nothing
+                # from before ``begin``.
                 return min(self.lsn, begin)
         return self.lsn

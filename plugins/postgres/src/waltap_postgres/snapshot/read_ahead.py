@@ -1,4 +1,4 @@
-"""Reads ahead: the next pieces are made in a thread while the last one is on its way to the sink."""
+"""Read the next pieces in a thread while the caller delivers one."""
 
 import threading
 from collections import deque
@@ -7,18 +7,19 @@ from typing import Final, Generic, TypeVar
 
 __all__ = ["AHEAD_BYTES", "ahead"]
 
+# Bytes that wait or are with the caller while the thread makes more.
 AHEAD_BYTES: Final = 2 << 20
-"""Bytes that are made, or on their way, while the next are read."""
 
 T = TypeVar("T")
 
 
 def ahead(make: Callable[[], Iterator[tuple[T, int]]], abandon: Callable[[], None]) -> Iterator[T]:
-    """Yield what the iterator of ``make`` gives with its size in bytes; it runs in a thread of its own.
+    """Yield the items of the iterator that ``make`` returns.
 
-    The thread goes on while no more than `AHEAD_BYTES` wait or are with the caller, so that large pieces
-    are never two at a time. What it raises is raised here, after what came before it. ``abandon`` is
-    called when the caller stops early: it makes a wait of the thread end.
+    The iterator runs in a thread and adds each item's size in bytes. The thread continues while at
+    most `AHEAD_BYTES` wait or are with the caller, so that there are never two large pieces. Its
+    error is raised here after its items. An early stop calls ``abandon``, which ends the thread's
+    wait.
     """
     made = _ReadAheadQueue[T]()
     thread = threading.Thread(target=made.fill, args=(make,), name="waltap-snapshot", daemon=True)
@@ -32,7 +33,7 @@ def ahead(make: Callable[[], Iterator[tuple[T, int]]], abandon: Callable[[], Non
 
 
 class _ReadAheadQueue(Generic[T]):
-    """What is between the two threads."""
+    """Pass items between the two threads."""
 
     def __init__(self) -> None:
         self._pieces: deque[tuple[T, int]] = deque()
@@ -42,7 +43,7 @@ class _ReadAheadQueue(Generic[T]):
         self._error: BaseException | None = None
 
     def fill(self, make: Callable[[], Iterator[tuple[T, int]]]) -> None:
-        """Run the iterator to its end, or until nobody wants more."""
+        """Run the iterator to its end, or until the caller stops."""
         error: BaseException | None = None
         try:
             for piece, size in make():
@@ -55,7 +56,7 @@ class _ReadAheadQueue(Generic[T]):
             self._changed.notify_all()
 
     def _add(self, piece: T, size: int) -> bool:
-        """Hand a piece over and wait for room; False when nobody wants more."""
+        """Add an item and wait for room; False after the caller's stop."""
         with self._changed:
             self._pieces.append((piece, size))
             self._size += size
@@ -64,7 +65,7 @@ class _ReadAheadQueue(Generic[T]):
             return not self._left
 
     def taken(self) -> Iterator[T]:
-        """Yield pieces as they come."""
+        """Yield items as they arrive."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._pieces or self._ended)
@@ -72,6 +73,7 @@ class _ReadAheadQueue(Generic[T]):
                     break
                 piece, size = self._pieces.popleft()
             yield piece
+            # Release its memory before the thread makes another.
             del piece
             with self._changed:
                 self._size -= size
@@ -80,7 +82,7 @@ class _ReadAheadQueue(Generic[T]):
             raise self._error
 
     def leave(self) -> bool:
-        """Want no more; True where the thread has not ended by itself."""
+        """Stop the thread and return whether it was still running."""
         with self._changed:
             self._left = True
             self._pieces.clear()

@@ -1,4 +1,4 @@
-"""Reads tables in one snapshot, by COPY, in the order and with the markers that Debezium gives."""
+"""Read tables in one snapshot by COPY, with Debezium's order and markers."""
 
 import logging
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
@@ -34,23 +34,28 @@ log = logging.getLogger(__name__)
 __all__ = ["SnapshotPoint", "TablesReader", "failed", "in_order", "mark", "snapshot_tables"]
 
 MOST_TRIES = 20
+# SQLSTATEs: snapshot too old; undefined column.
 TOO_OLD = "72000"
 NO_COLUMN = "42703"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotPoint:
-    """Where in the server's history a snapshot stands. ``ts`` is µs since 1970 UTC."""
+    """Hold a snapshot's position in the server's history."""
 
     lsn: int
     xid: int | None
+    # µs since 1970 UTC.
     ts: int
 
 
 def snapshot_tables(
     captured: list[CatalogTable], properties: PostgresProperties, patterns: tuple[str, ...]
 ) -> list[CatalogTable]:
-    """Return the tables a snapshot reads, in order. ``patterns`` is ``table.include.list``."""
+    """Return the tables that a snapshot reads, in order.
+
+    ``patterns`` is ``table.include.list``.
+    """
     wanted = [java_pattern(p) for p in properties.snapshot_include_collection_list]
     chosen = [
         t for t in captured if not wanted or any(w.fullmatch(t.relation.name) for w in wanted)
@@ -71,10 +76,10 @@ def in_order(tables: list[CatalogTable], patterns: tuple[str, ...]) -> list[Cata
 
 
 class TablesReader:
-    """Reads tables in one transaction; those that it cannot read there, in later ones of their own.
+    """Read tables in one transaction, or in later ones if it cannot.
 
-    ``later`` opens a transaction that has not begun. Such a table's rows contain changes that the
-    stream will bring as well: its pieces say which (`SnapshotRows.visible`).
+    ``later`` opens a transaction that has not begun. Rows of a later transaction contain changes
+    that the stream sends as well; their pieces say which (`SnapshotRows.visible`).
     """
 
     def __init__(
@@ -90,11 +95,13 @@ class TablesReader:
         before_stream: bool = True,
         reads_ahead: bool = True,
     ) -> None:
-        """``rows_together``: how many rows a piece has, instead of ``snapshot.fetch.size``.
-        ``statements``: SELECTs that give the rows of some tables, by schema.table; with ``users_path``
-        they find what a session of their user finds, else ``pg_catalog`` alone. ``before_stream``: what
-        the stream brings later leaves out what is visible here. ``reads_ahead``: a thread receives rows
-        while those before them are delivered."""
+        """Keep the transaction and the rules for reading.
+
+        ``rows_together`` replaces ``snapshot.fetch.size``. ``statements`` are SELECTs by
+        schema.table; with ``users_path`` their names resolve as in a session of the user, else in
+        ``pg_catalog`` alone. ``before_stream``: the stream later leaves out changes that are
+        visible here. ``reads_ahead``: a thread receives rows while the caller delivers others.
+        """
         self._transaction, self._point = transaction, point
         self._properties, self._later = properties, later
         self._rows_together = rows_together or properties.snapshot_fetch_size
@@ -102,7 +109,7 @@ class TablesReader:
         self._before_stream, self._reads_ahead = before_stream, reads_ahead
 
     def read(self, work: ReadTask) -> Generator[SnapshotRows]:
-        """Yield the rows of some tables, or of as many parts of one as are left, unmarked.
+        """Yield the rows of a task without markers.
 
         Raises: SnapshotReadFailed, TableOvertaken, ConnectionLost.
         """
@@ -123,6 +130,7 @@ class TablesReader:
             transaction.let_go()
             return
         transaction.let_go()
+        # The table has changed since the snapshot: one reader reads it whole in a later snapshot.
         if work.take_all():
             yield from self._anew(target, work)
 
@@ -135,6 +143,7 @@ class TablesReader:
                 raise
             if len(group) == 1:
                 raise failed(group[0], error) from error
+            # The error does not name its table, so try each one alone.
             transaction.let_go()
             for target in group:
                 yield from self._group(work, [target])
@@ -146,14 +155,13 @@ class TablesReader:
                 changed.append(target)
             else:
                 yield from self._rows(transaction, target, shape, work.visible)
-        # Not while the lock is held: who waits for ours would keep the next one waiting.
+        # Release the lock first: a session that waits for it would block the next transaction.
         transaction.let_go()
         for target in changed:
             yield from self._anew(target, work)
 
     def _anew(self, target: SnapshotTable, work: ReadTask) -> Iterator[SnapshotRows]:
-        """Read a table in a snapshot that is later than what was done to it. Of one that was begun before,
-        the stream leaves out no more than before: rows that are gone may be at the destination."""
+        """Read a changed table in a later snapshot."""
         name = target.table.relation.name
         for _ in range(MOST_TRIES):
             transaction = self._later()
@@ -178,7 +186,7 @@ class TablesReader:
                 transaction.expect([target])
                 shape = transaction.hold([target]).get(target.oid)
                 if shape is None or not transaction.unchanged(target, shape):
-                    continue
+                    continue  # it was changed again
                 log.warning(
                     "table %s was rewritten before the snapshot came to it: it is read as of now%s",
                     name,
@@ -187,6 +195,8 @@ class TablesReader:
                     else "",
                     extra={"relation": name, "error_code": TableOvertaken.code},
                 )
+                # The stream of a table from an earlier run leaves out only the same changes as
+                # before: the sink may have rows that no longer exist.
                 pieces = self._rows(
                     transaction, target, shape, work.visible if work.begun else visible
                 )
@@ -208,7 +218,7 @@ class TablesReader:
         visible: str = "",
         part: TableSplit | None = None,
     ) -> Iterator[SnapshotRows]:
-        """Yield the rows of one table, or a part of it, in pieces of about ``snapshot.fetch.size``."""
+        """Yield the rows of one table, or of a part of it, in pieces."""
         chunk = 0 if part is None else part.index
         relation, size = target.table.relation, self._rows_together
         session = transaction.session
@@ -219,6 +229,7 @@ class TablesReader:
             width, sql, places = _select(session, target, shape, self._statements)
             clause = "" if part is None else part.where(shape)
             sql += target.published.where(clause) if places is None else clause
+            # One piece is held back, because the last one completes the table.
             held: Sequence[Tuple] | None = None
             for rows in copy_pieces(session, sql, width, size, reads_ahead=self._reads_ahead):
                 if held is not None:
@@ -264,7 +275,7 @@ def _begun_anew(
     shape: CatalogShape,
     work: ReadTask,
 ) -> Iterator[SnapshotRows]:
-    """Say with the first piece that the table begins again, in the snapshot that saw ``visible``."""
+    """Mark the first piece as the table's new beginning."""
     for number, piece in enumerate(pieces):
         if not number and work.resumable:
             plan = TableSplits(basis=visible, files=shape.files, all_rows=work.begun)
@@ -275,7 +286,7 @@ def _begun_anew(
 def failed(
     target: SnapshotTable, error: SourceError
 ) -> SnapshotReadFailed | SnapshotSelectNarrow | SnapshotTooOld:
-    """Return what a server's refusal to read a table means."""
+    """Return the error for a server's refusal to read a table."""
     name = target.table.relation.name
     if error.fields.get("sqlstate") == NO_COLUMN and target.published.rows:
         return SnapshotSelectNarrow(
@@ -295,8 +306,10 @@ def _select(
     shape: CatalogShape,
     statements: Mapping[str, str],
 ) -> tuple[int, str, list[int | None] | None]:
-    """Return how many columns the query gives, the query, and where in its rows the columns of the
-    relation are; None: in their places."""
+    """Return the query's number of columns, the query, and the places.
+
+    The places are the relation's columns in the query's rows; None: in the relation's order.
+    """
     relation = target.table.relation
     override = statements.get(relation.name)
     if override is None:
@@ -311,6 +324,7 @@ def _select(
 
 
 def _result_columns(session: PostgresSession, statement: str) -> list[str]:
+    # A cursor without a fetched row returns the names without running the query.
     session.execute(f"DECLARE waltap_columns NO SCROLL CURSOR FOR {statement}")
     result = session.result("FETCH 0 FROM waltap_columns")
     names = [(result.fname(n) or b"").decode() for n in range(result.nfields)]
@@ -321,18 +335,18 @@ def _result_columns(session: PostgresSession, statement: str) -> list[str]:
 def mark(
     pieces: Iterator[SnapshotRows], *, anew: bool = True, going_on: Collection[int | None] = ()
 ) -> Iterator[SnapshotRows]:
-    """Set Debezium's markers: one piece is held back until it is known whether another follows.
+    """Set Debezium's markers on the pieces.
 
-    They go by the order of the pieces, not by a plan: a table may be read later than its place. The
-    very last row of the snapshot is "last"; else the first row of the first table is "first" (nobody's
-    where that table is empty), a table's last row "last_in_data_collection", its first
-    "first_in_data_collection". A row that is both has the earlier of these. Pieces without rows keep
-    their place and have no marker.
+    The very last row of the snapshot is "last". The first row of the first table is "first"; no row
+    is, if that table is empty. A table's last row is "last_in_data_collection", its first row
+    "first_in_data_collection". A row with two markers gets the earlier one of this list. Pieces
+    without rows keep their place and have no marker.
 
-    ``anew``: every row comes. In a snapshot that broke off and goes on nothing is "first".
-    ``going_on`` are the OIDs of tables of which earlier runs delivered rows that still count: the first
-    row of these is none either, but "true".
+    ``anew``: the sink gets every row. In a continued snapshot no row is "first". ``going_on`` are
+    the OIDs of tables with valid rows of earlier runs; their first row is "true".
     """
+    # Markers follow the order of the pieces, not the plan: a table may be read after its place. One
+    # piece is held back until it is known whether another follows.
     held: SnapshotRows | None = None
     first: Relation | None = None
     empty: list[SnapshotRows] = []
@@ -358,7 +372,7 @@ def mark(
 
 
 def _finish(piece: SnapshotRows, last: str) -> SnapshotRows:
-    """Set the marker of the last row; a single row keeps the stronger of its two markers."""
+    """Set the last row's marker; a single row keeps the stronger one."""
     single = len(piece.rows) == 1
     if single and last != "last" and (piece.first_marker == "first" or last == "true"):
         last = piece.first_marker

@@ -1,21 +1,20 @@
-"""What is left to read of a snapshot that broke off, in another snapshot of the server.
+"""Continue an interrupted snapshot in another snapshot of the server.
 
-The rule: whatever is delivered of a table is as the table's *basis* has it, the snapshot that it was read
-in first; the stream brings everything behind the basis, and nothing of it is left out. So of the chunks
-that are missing only those rows are read that no transaction wrote since: they are as they were. The
-others come with the stream. A row whose age is in doubt is read: the stream brings it up to date.
+The rule: delivered rows of a table are as in the table's *basis*, the snapshot in which it was read
+first. The stream sends every change after the basis. So of the missing chunks waltap reads only rows
+that no transaction has written since: they are unchanged. The stream sends the others. A row of
+unknown age is read too, and the stream updates it.
 
-Every piece tells the basis: of tables that were begun together with another the offset may lack it.
+Every piece has the basis: the offset may lack it for tables that were begun together with another.
 
-Two things are different. A table of which nothing can have been delivered has no basis yet: it is read
-whole, and what is visible to that reading is left out of the stream. A table whose rows lie in other
-files than then (TRUNCATE, a rewrite) is read whole as it is now, and nothing behind its basis is left
-out of its stream.
+There are two exceptions. A table without any delivered row has no basis yet. It is read whole, and
+the stream leaves out the changes that this read sees. A table whose rows are in other files than
+before (TRUNCATE, a rewrite) is read whole, and its stream leaves out no change after the basis.
 
-The stream does not bring values that lie out of line and were not touched. A snapshot that broke off in a
-table with such values is taken anew (`long_values`).
+The stream does not send unchanged out-of-line values. So a snapshot that broke off in a table with
+such values starts again (`long_values`).
 
-Why it is right: docs/decisions/0016-snapshots-that-go-on.md.
+Proof: docs/decisions/0016-snapshots-that-go-on.md.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -31,9 +30,10 @@ from waltap_postgres.visibility import SnapshotVisibility, changed_since
 
 __all__ = ["left_to_read", "long_values", "to_restart"]
 
+# The index of a part that is no chunk of the plan.
 NO_CHUNK = -1
-"""The index of a part that is no chunk of the plan."""
 
+# ``pg_relation_size`` waits for a session that rewrites the table, hence the lock timeout.
 LONG_VALUES_SQL = """
 WITH RECURSIVE family(root, oid) AS (
   SELECT o.oid, o.oid FROM unnest(%s::oid[]) o(oid)
@@ -48,14 +48,14 @@ SELECT DISTINCT f.root::int8
 
 
 def long_values(now: PostgresCatalogue, tables: Mapping[str, TableChunks]) -> set[int]:
-    """Return the OIDs of tables that have begun, are not complete and have values out of line; all of them
-    where that cannot be had."""
+    """Return the OIDs of unfinished tables with out-of-line values."""
     oids = [int(oid) for oid, table in tables.items() if not table.complete]
     try:
         return {oid for (oid,) in now.query(LONG_VALUES_SQL, (oids, str(LOCK_WAIT_MS)))}
     except SourceError as error:
         if error.retry is not RetryVerdict.NEVER:
             raise
+        # A refusal proves nothing, so every table may have such values.
         return set(oids)
 
 
@@ -68,9 +68,11 @@ def to_restart(
     seen: str,
     chosen: Collection[str],
 ) -> list[SnapshotTable]:
-    """Return those of the tables that have begun whose chunks cannot go on exactly, for a sink to which
-    what came of them counts for nothing then: nothing of them is durable, or their rows lie elsewhere, or
-    some rows' age is in doubt, or values lie out of line. Arguments as of `left_to_read`."""
+    """Return the begun tables whose chunks cannot be continued exactly.
+
+    The sink must discard the delivered rows of such a table. The arguments are as in
+    `left_to_read`.
+    """
     then, long = SnapshotVisibility.parse(seen), long_values(now, tables)
     assert then is not None, "only a server that tells what is visible lets a snapshot go on"
     found = []
@@ -80,6 +82,8 @@ def to_restart(
             continue
         plan = msgspec.json.decode(known.plan, type=TableSplits)
         basis = SnapshotVisibility.parse(plan.basis)
+        # In this order: nothing is durable; out-of-line values; a SELECT; other files; rows of
+        # unknown age.
         if (
             not known.done
             or target.oid in long
@@ -101,8 +105,10 @@ def left_to_read(
     seen: str,
     chosen: Collection[str],
 ) -> list[ReadTask]:
-    """Return the work that is left of tables that have begun. ``seen`` is what ``transaction`` sees,
-    ``chosen`` names tables that a SELECT of the profile's reads."""
+    """Return the tasks that are left of begun tables.
+
+    ``seen`` is the visibility of ``transaction``; ``chosen`` are the tables with their own SELECT.
+    """
     now = SnapshotVisibility.parse(seen)
     assert now is not None, "only a server that tells what is visible lets a snapshot go on"
     works = []
@@ -112,6 +118,7 @@ def left_to_read(
             continue
         plan = msgspec.json.decode(known.plan, type=TableSplits)
         if _lies_elsewhere(transaction, target, plan) or target.table.relation.name in chosen:
+            # The chunks of the plan no longer fit, so the table is read whole.
             files = transaction.files(target.oid)
             anew = TableSplits(basis=plan.basis, files=files, all_rows=True)
             begins = {str(target.oid): anew.chunks()}
@@ -161,4 +168,5 @@ def _missing(known: TableChunks, plan: TableSplits, now: SnapshotVisibility) -> 
         for index, each in enumerate(plan.ranges or (None,))
         if index not in known.done
     ]
+    # A part without rows still completes the table.
     return parts or [TableSplit(NO_CHUNK, None, "false")]

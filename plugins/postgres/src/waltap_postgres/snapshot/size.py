@@ -1,4 +1,4 @@
-"""About how large rows are."""
+"""Estimated size of rows."""
 
 from collections.abc import Sequence
 
@@ -12,11 +12,12 @@ ROW_BYTES = 64
 
 
 def text_bytes(rows: Sequence[Tuple]) -> int:
-    """Return about how many bytes of text rows hold, by a few of them; never 0."""
+    """Return the estimated bytes of text in rows, never 0."""
     if not rows:
         return ROW_BYTES
     if isinstance(rows, RowBlock):
         return rows.nbytes
+    # A sample is enough: the size only bounds memory.
     step = max(1, len(rows) // LOOKED_AT)
     some = [rows[at] for at in range(0, len(rows), step)]
     held = sum(

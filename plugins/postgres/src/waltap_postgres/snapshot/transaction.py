@@ -1,11 +1,11 @@
-"""A transaction that reads tables as its snapshot has them, and tells where PostgreSQL cannot.
+"""A transaction that reads tables as its snapshot has them.
 
-Rows are kept for older snapshots, but not through everything that DDL does: a table that was rewritten
-(ALTER TABLE with a rewrite, TRUNCATE) is empty to an older snapshot, without an error; and names are
-always those of now. So a table is locked before it is read (ACCESS SHARE, until it has been read), and
-then what the catalogue says of it now is compared with what it said in the snapshot. Same files: its
-rows are as the snapshot has them, whatever table and columns are called now. CLUSTER and VACUUM FULL keep
-the rows of older snapshots and cannot be told from a rewrite: they count as one.
+It also detects tables that PostgreSQL cannot show so. Rows of older snapshots do not survive all
+DDL: a rewritten table (ALTER TABLE with a rewrite, TRUNCATE) is empty to an older snapshot, without
+an error; and names are always the present ones. So the transaction locks a table (ACCESS SHARE)
+until it has been read, and compares the present catalogue with the snapshot's. With the same files,
+the rows are as the snapshot has them, under any names. CLUSTER and VACUUM FULL keep the rows of
+older snapshots, but look like a rewrite and are treated as one.
 
 Source: PostgreSQL manual, "Data Consistency Checks at the Application Level" (caveats) and LOCK: locks
 taken before the first query of a REPEATABLE READ transaction come before its snapshot.
@@ -37,20 +37,20 @@ __all__ = [
     "shapes",
 ]
 
+# All statements of a transaction see the same rows with this isolation.
 ONE_SNAPSHOT = "REPEATABLE READ READ ONLY"
-"""The isolation in which all statements of a transaction see the same."""
 ISOLATION = {
     "serializable": "SERIALIZABLE READ ONLY DEFERRABLE",
     "repeatable_read": ONE_SNAPSHOT,
     "read_committed": "READ COMMITTED READ ONLY",
     "read_uncommitted": "READ UNCOMMITTED READ ONLY",
 }
+# The modes in which all statements see the same rows.
 ONE_FOR_ALL = frozenset({"serializable", "repeatable_read"})
-"""The modes in which all statements see the same."""
 
 MOST_RENAMES = 20
+# SQLSTATEs: no such table, no such schema.
 GONE = frozenset({"42P01", "3F000"})
-"""No such table, no such schema."""
 UNKNOWN_SNAPSHOT = frozenset({"22023", "55000"})
 
 SHAPES_SQL = """
@@ -77,23 +77,24 @@ SELECT c.oid::int8, n.nspname::text, c.relname::text, f.paths, a.numbers, a.name
 
 
 class SnapshotTable(msgspec.Struct, frozen=True):
-    """A table to read. ``deep``: with its partitions, or the tables that inherit from it. ``published``:
-    what of it is read."""
+    """Describe a table to read."""
 
     table: CatalogTable
+    # Whether its partitions, or the tables that inherit from it, are read too.
     deep: bool
+    # The part of the table that is read.
     published: PublishedSubset = EVERYTHING
 
     @classmethod
     def of(cls, table: CatalogTable, published: PublishedSubset, *, deep: bool) -> "SnapshotTable":
-        """Return what of ``table`` is published, to be read."""
+        """Return the published part of ``table``."""
         relation = published.of(table.relation)
         if relation is not table.relation:
             table = msgspec.structs.replace(table, relation=relation)
         return cls(table, deep, published)
 
     def selected(self, statement: str) -> str:
-        """Return a SELECT of those rows of ``statement``, which reads this table, that are published."""
+        """Return a SELECT of the published rows of ``statement``."""
         return self.published.of_select(statement, identifier(self.table.relation.table))
 
     @property
@@ -102,12 +103,13 @@ class SnapshotTable(msgspec.Struct, frozen=True):
 
 
 class CatalogShape(msgspec.Struct, frozen=True):
-    """What the catalogue says of a table at a moment: its name, the files that hold its rows, and by
-    number each column's name and type."""
+    """Hold the catalogue's description of a table at one moment."""
 
     schema: str
     table: str
+    # The files that hold its rows.
     files: tuple[str, ...]
+    # Column number → name and type.
     columns: dict[int, tuple[str, int]]
 
     @property
@@ -116,21 +118,24 @@ class CatalogShape(msgspec.Struct, frozen=True):
         return f"{self.schema}.{self.table}"
 
     def holds(self, other: "CatalogShape") -> bool:
-        """Tell whether a table of this shape still has the rows and columns of ``other``."""
+        """Return whether this shape has the rows and columns of ``other``."""
         types = {number: kind for number, (_, kind) in self.columns.items()}
         return self.files == other.files and all(
             types.get(number) == kind for number, (_, kind) in other.columns.items()
         )
 
     def source(self, *, deep: bool) -> str:
-        """Return what stands after FROM."""
+        """Return the text after FROM."""
         return f"{'' if deep else 'ONLY '}{identifier(self.schema, self.table)}"
 
 
 def shapes(
     catalogue: PostgresCatalogue, oids: list[int], *, deep: list[int]
 ) -> dict[int, CatalogShape]:
-    """Return the shapes of the tables that exist, by OID; of those in ``deep`` with their children."""
+    """Return OID → shape of the existing tables.
+
+    Shapes of the tables in ``deep`` include the files of their children.
+    """
     return {
         oid: CatalogShape(
             schema,
@@ -155,8 +160,11 @@ def _shapes(
 
 
 class ReadingTransaction:
-    """One connection, one transaction. Order of calls: `lock`, `begin`, then `hold` and `let_go` around
-    the reading of some tables. ``now`` is a catalogue that shows the present."""
+    """Read tables over one connection in one transaction.
+
+    Order of calls: `lock`, `begin`, then `hold` and `let_go` around the reading of some tables.
+    ``now`` is a catalogue of the present.
+    """
 
     def __init__(
         self, properties: PostgresProperties, now: PostgresCatalogue, watch: ServerWaits
@@ -166,13 +174,16 @@ class ReadingTransaction:
         self.properties, self._now = properties, now
         self._begun = False
         self.then: dict[int, CatalogShape] = {}
-        # A policy that hides rows from this role must fail the snapshot, not shorten it; and rows come
-        # in the order they lie in, also when another scan of the table is under way.
+        # A policy that hides rows from this role must fail the snapshot, not shorten it. Rows must
+        # arrive in their stored order, even while another session scans the table.
         self.session.execute("SET row_security = off; SET synchronize_seqscans = off")
 
     def lock(self, statements: Sequence[str], isolation: str) -> None:
-        """Run the statements that lock tables, before there is a snapshot: it then sees them as they are,
-        and stay, until the end of the transaction. Raises: SnapshotReadFailed, ConnectionLost."""
+        """Run the statements that lock tables until the transaction ends.
+
+        Called before the snapshot exists, so that it sees the locked tables. Raises:
+        SnapshotLockRefused, ConnectionLost.
+        """
         self.start(isolation)
         timeout = self.properties.snapshot_lock_timeout_ms
         self.session.execute(f"SET LOCAL lock_timeout = {timeout}; {USERS_PATH}")
@@ -203,14 +214,19 @@ class ReadingTransaction:
         )
 
     def begin(self, given: str | None, isolation: str) -> None:
-        """Begin, in the snapshot that was given with a slot or one of its own. Raises: SourceError;
-        ConnectionLost when the connection that exported it is gone."""
+        """Begin in the snapshot ``given``, or in a new one.
+
+        Raises: SourceError; ConnectionLost if the exporting connection has ended.
+        """
         self.start(isolation)
         if given is not None:
             self.adopt(given)
 
     def adopt(self, given: str) -> None:
-        """See from now on what the snapshot shows that was given with a slot. Raises: as `begin`."""
+        """Switch to the snapshot that was exported with a slot.
+
+        Raises: as `begin`.
+        """
         try:
             self.session.execute(f"SET TRANSACTION SNAPSHOT '{given}'")
         except SourceError as error:
@@ -219,17 +235,19 @@ class ReadingTransaction:
             raise ConnectionLost(f"the exported snapshot is gone: {error.problem}") from error
 
     def export(self) -> str | None:
-        """Return the name under which other connections can begin in this transaction's snapshot, for as
-        long as it lasts; None where the server cannot. To be called before anything is read."""
+        """Export the snapshot and return its name, or None.
+
+        Other connections can begin in it while this transaction lasts. Call it before any read.
+        """
         if self.catalogue.snapshot() is None:
             return None
         ((name,),) = self.session.execute("SELECT pg_export_snapshot()")
         return name
 
     def join(self, leader: "ReadingTransaction", given: str) -> None:
-        """Begin in the snapshot that ``leader`` exported as ``given``, and know the shapes that it knows.
+        """Begin in the leader's exported snapshot, with the leader's shapes.
 
-        Raises: as `begin`; SnapshotNotShared when this does not see what the leader sees.
+        Raises: as `begin`; SnapshotNotShared if the two see different transactions.
         """
         self.begin(given, ONE_SNAPSHOT)
         mine, wanted = self.catalogue.snapshot(), leader.catalogue.snapshot()
@@ -238,33 +256,39 @@ class ReadingTransaction:
         self.then = leader.then
 
     def start(self, isolation: str) -> None:
-        """Begin the transaction where it has not. Raises: SourceError."""
+        """Begin the transaction if it has not begun.
+
+        Raises: SourceError.
+        """
         if not self._begun:
             self.session.execute(f"BEGIN ISOLATION LEVEL {isolation}")
             self._begun = True
 
     def seen(self) -> str:
-        """Return which transactions the snapshot contains, as `Offset.visible_in` has it; "" where the
-        server does not tell: then the stream repeats what was committed between slot and snapshot."""
+        """Return the snapshot's visibility, as in `Offset.visible_in`."""
+        # Without it the stream repeats the commits between slot and snapshot.
         snapshot = self.catalogue.snapshot()
         return "" if snapshot is None else f"{snapshot}@{self.catalogue.horizon()}"
 
     def expect(self, targets: Sequence[SnapshotTable]) -> None:
-        """Take note of the shapes that tables have in the snapshot."""
+        """Remember the tables' shapes in the snapshot."""
         self.then.update(_shapes(self.catalogue, targets))
 
     def source(self, target: SnapshotTable) -> str:
-        """Return what stands after FROM, as names were in the snapshot."""
+        """Return the text after FROM, with the snapshot's names."""
         return self.then[target.oid].source(deep=target.deep)
 
     def files(self, oid: int) -> tuple[str, ...]:
-        """Return the files that held a table's rows in the snapshot, none where it was not there."""
+        """Return the files of a table's rows in the snapshot, () if absent."""
         shape = self.then.get(oid)
         return () if shape is None else shape.files
 
     def attempt(self, sql: str, lock_ms: int) -> list[tuple[str | None, ...]] | None:
-        """Run a query of which something depends, and nothing must: None when the server refuses it, or a
-        lock is in its way for longer than ``lock_ms``. Raises: ConnectionLost."""
+        """Run an optional query, and return None if it fails.
+
+        It fails if the server refuses it, or a lock blocks it for longer than ``lock_ms``. Raises:
+        ConnectionLost.
+        """
         self.session.execute(f"SAVEPOINT waltap_attempt; SET LOCAL lock_timeout = {lock_ms}")
         try:
             return self.session.execute(sql)
@@ -279,12 +303,13 @@ class ReadingTransaction:
                 )
 
     def hold(self, targets: Sequence[SnapshotTable]) -> dict[int, CatalogShape]:
-        """Lock tables and return the shapes that they now have, by OID; of those that are gone, none.
+        """Lock tables and return their present shapes by OID.
 
-        Raises: SourceError, for one of several tables without saying which.
+        Raises: SourceError, which does not say for which of several tables.
         """
         shapes = {t.oid: self.then[t.oid] for t in targets if t.oid in self.then}
         self.session.execute("SAVEPOINT waltap_tables")
+        # A name can change between its query and its lock, so the locked table may be another.
         for _ in range(MOST_RENAMES):
             there = [target for target in targets if target.oid in shapes]
             statements = [
@@ -309,15 +334,15 @@ class ReadingTransaction:
         raise QueryFailed("tables are renamed all the time", sqlstate="42P01")
 
     def let_go(self) -> None:
-        """Release what `hold` locked; after an error of a query too."""
+        """Release the locks of `hold`, also after a failed query."""
         self.session.execute("ROLLBACK TO SAVEPOINT waltap_tables")
 
     def unchanged(self, target: SnapshotTable, shape: CatalogShape) -> bool:
-        """Tell whether the rows of a table that is held are as the snapshot has them."""
+        """Return whether a held table's rows are as in the snapshot."""
         return shape.holds(self.then[target.oid])
 
     def blocks(self, now: PostgresCatalogue) -> bool:
-        """Tell whether a transaction that has written something waits for our locks."""
+        """Return whether a writing transaction waits for our locks."""
         rows = now.query(
             "SELECT 1 FROM pg_stat_activity WHERE backend_xid IS NOT NULL"
             " AND %s = ANY(pg_blocking_pids(pid)) LIMIT 1",
