@@ -10,22 +10,25 @@ __all__ = ["SnapshotChunk"]
 
 
 class SnapshotChunk(abc.ABC):
-    """Some rows of one table, or all, as one snapshot of the source has them (`Connector.chunks`).
+    """Read some or all rows of a table in one snapshot of the source.
 
-    It can be pickled, and read by another process that reaches the source, until the connector that gave
-    it is told that the snapshot is over, or closed. It holds what connects, the password included: keep it
-    as one keeps that. ``relation`` is the table, ``index`` the chunk's place among the ``count`` chunks of
-    the table. ``visible`` is what its pieces have (`SnapshotRows.visible`).
+    `Connector.chunks` creates chunks. A chunk can be pickled, and another process can read it if it can
+    reach the source. It is valid until the connector ends the snapshot or is closed. A chunk contains the
+    password of the source: protect it as such.
     """
 
+    # The table.
     relation: Relation
+    # Index among the `count` chunks of the table.
     index: int
     count: int
+    # Same as `SnapshotRows.visible` of its pieces.
     visible: str = ""
 
     @abc.abstractmethod
     def read(self) -> Iterator[SnapshotRows]:
-        """Yield the rows, in pieces without markers; the last one ``ends_chunk``. Every call reads again.
+        """Yield the rows, in pieces without markers.
 
-        Raises: SnapshotError, ConnectionLost (also when the snapshot is gone), SourceError.
+        The last piece has ``ends_chunk``. Every call reads again. Raises: SnapshotError,
+        ConnectionLost (also if the snapshot no longer exists), SourceError.
         """

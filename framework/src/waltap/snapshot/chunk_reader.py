@@ -1,7 +1,7 @@
-"""Reads the chunks of the table at the head of an incremental snapshot's queue. Sans-IO.
+"""Reading of chunks for the head of an incremental snapshot's queue.
 
-A chunk counts only if it saw every transaction that had streamed before it was read; else it is to be
-read again a little later.
+A chunk is valid only if it saw every transaction that had streamed before its query. Otherwise it must
+be read again a little later. Sans-IO.
 """
 
 from collections import deque
@@ -16,14 +16,15 @@ from waltap.snapshot.moved_rows import MovedRows
 
 __all__ = ["ChunkReader", "text_of"]
 
+# Number of the last transactions whose visibility is checked.
 RECENT = 4096
-"""So many of the last transactions are looked after until they are visible."""
 
 
 class ChunkReader:
-    """Knows from ``state`` what comes next. ``recent`` are transactions that have streamed and that no
-    chunk has seen; whoever sees them stream adds them. ``waiting``: the last chunk did not count.
-    ``keys`` and ``clock`` as for `IncrementalSnapshots`."""
+    """Read the next chunk after the one in ``state``.
+
+    ``keys`` and ``clock`` are those of `IncrementalSnapshots`.
+    """
 
     def __init__(
         self,
@@ -36,15 +37,17 @@ class ChunkReader:
     ) -> None:
         self._source, self._state, self._moved, self._size = source, state, moved, size
         self._keys, self._clock = keys, clock
+        # Transactions that have streamed and that no chunk has seen. `IncrementalSnapshots` adds them.
         self.recent: deque[int] = deque(state.recent, maxlen=RECENT)
+        # Whether the last chunk was not valid.
         self.waiting = False
 
     def restart(self) -> None:
-        """Another table is read."""
+        """Begin with another table."""
         self._size.restart()
 
     def key(self, request: SnapshotRequest, relation: Relation) -> tuple[int, ...]:
-        """Return the indexes of the columns to order and cut by; () when there is no key."""
+        """Return the columns that order the chunks, () for no key."""
         places = {column.name: index for index, column in enumerate(relation.columns)}
         if request.surrogate_key:
             return (places[request.surrogate_key],) if request.surrogate_key in places else ()
@@ -53,8 +56,10 @@ class ChunkReader:
     def next(
         self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]
     ) -> ReadChunk | None:
-        """Return the next rows to read, none of them at the table's end; None for an empty table, and
-        where the chunk does not count yet (`waiting`)."""
+        """Return the next chunk, without rows at the table's end.
+
+        None means an empty table, or a chunk that is not valid yet (`waiting`).
+        """
         begun, self.waiting = self._state.head, False
         self._moved.columns[relation.name] = frozenset(relation.columns[i].name for i in key)
         if begun.maximum is None and not self._bounded(request, relation, key):
@@ -70,6 +75,7 @@ class ChunkReader:
             limit=self._size.rows,
             order=self._state.head.order,
         )  # fmt: skip
+        # Only the query of a chunk counts, not the queries for moved rows and the greatest key.
         self._size.took(self._clock() - started)
         if self._counted(chunk) is None:
             return None
@@ -80,9 +86,10 @@ class ChunkReader:
     def _read_moved(
         self, request: SnapshotRequest, relation: Relation, *, exhausted: bool
     ) -> ReadChunk | None:
-        """Return rows that moved out of the way of the chunks, None where there are none, or none yet."""
+        """Return moved rows, None for no rows or none yet."""
         identity = self._moved.identifying(relation)
         while keys := self._moved.next(exhausted=exhausted):
+            # The replica identity may have changed since a key was recorded; such a key finds no row.
             fit = [tuple(key) for key in keys if len(key) == len(identity)]
             chunk = self._source.rows(request, relation, identity, fit) if fit else None
             if chunk is not None and (self._counted(chunk) is None or chunk.rows):
@@ -91,16 +98,19 @@ class ChunkReader:
         return None
 
     def _counted(self, chunk: ReadChunk) -> ReadChunk | None:
-        """Return ``chunk`` where it saw all that has streamed; else it is to be read again later."""
+        """Return ``chunk`` if it saw everything that has streamed.
+
+        Otherwise the engine must read it again later.
+        """
         saw = chunk.saw
         self.waiting = chunk.locked or (saw is not None and not all(map(saw, self.recent)))
         if saw is not None and not self.waiting:
-            self.recent.clear()  # what is visible stays so
+            self.recent.clear()  # a visible transaction stays visible
         return None if self.waiting else chunk
 
     def _bounded(self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]) -> bool:
-        """Ask for the greatest key; tell whether there is any, and whether the answer counts: a row that
-        has moved behind it would be in no chunk, and not be looked for."""
+        """Query the greatest key, and return whether there is a valid one."""
+        # After an outdated maximum, a row that moved beyond it would be in no chunk and not be recorded.
         found = self._counted(self._source.maximum(request, relation, key))
         if found is None or not found.rows:
             return False
@@ -109,5 +119,5 @@ class ChunkReader:
 
 
 def text_of(value: object) -> str | None:
-    """Return a value of a key as it is stored."""
+    """Return the stored form of a key's value."""
     return None if value is None else str(value)

@@ -1,17 +1,15 @@
-"""How many rows the next chunk of an incremental snapshot has. Sans-IO."""
+"""Size of an incremental snapshot's chunks. Sans-IO."""
 
 __all__ = ["ChunkSize"]
 
+# Smallest chunk that the time of reading causes: each chunk costs a pair of watermarks.
 LEAST = 100
-"""Chunks get no smaller than this by themselves: each costs a pair of watermarks."""
 
 
 class ChunkSize:
-    """A number of rows that follows the time which reading them takes.
+    """Adapt the number of rows to the time of reading them.
 
-    ``rows`` begins at ``most``, and never gets larger. A chunk that took longer than ``target_s`` makes
-    the next one smaller in proportion, by a quarter at least and to a quarter at most; one that took less
-    than half of it lets the next one have twice as many. ``target_s`` 0: all have ``most``.
+    ``rows`` begins at ``most``, its maximum. A ``target_s`` of 0 keeps it there.
     """
 
     def __init__(self, most: int, target_s: float) -> None:
@@ -19,16 +17,18 @@ class ChunkSize:
         self.rows = most
 
     def took(self, seconds: float) -> None:
-        """Take note of how long the last chunk took to read."""
+        """Record the time that the last chunk took."""
         target = self._target_s
         if not target:
             return
         if seconds > target:
+            # In proportion to the excess, but never by more than to a quarter or by less than a quarter.
             share = min(0.75, max(0.25, target / seconds))
             self.rows = max(self._least, int(self.rows * share))
+        # Only a chunk well below the target grows: otherwise the size would swing around it.
         elif seconds < target / 2:
             self.rows = min(self._most, self.rows * 2)
 
     def restart(self) -> None:
-        """Another table is read: its rows may be of another width."""
+        """Begin with another table, whose rows may have another width."""
         self.rows = self._most

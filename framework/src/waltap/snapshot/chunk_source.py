@@ -1,4 +1,4 @@
-"""What an incremental snapshot needs of a database: the contract of who reads chunks."""
+"""The contract of a connector that reads chunks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -13,35 +13,40 @@ __all__ = ["ChunkSource", "ReadChunk"]
 
 
 class ReadChunk(msgspec.Struct):
-    """Rows read in one snapshot. ``saw`` tells whether a committed transaction is visible in it; None
-    where nothing tells: then every change between the watermarks counts as newer. ``until``: what is
-    visible in it had committed before this LSN, so it has streamed by when the stream is there; None where
-    watermarks are written, or the source has no such position. ``locked``: somebody holds the table, and
-    nothing was read; it is to be asked for again, while the stream goes on. ``order``, of the last row: as
-    for `ChunkSource.chunk`."""
+    """Hold rows that were read in one snapshot."""
 
     rows: list[Tuple]
+    # Returns whether a committed transaction is visible in the snapshot. None if the source cannot find
+    # out: then every change between the watermarks counts as newer.
     saw: Callable[[int], bool] | None
+    # All transactions visible in the snapshot had committed before this LSN. None if watermarks are
+    # written, or if the source has no such position.
     until: int | None = None
+    # Another session has locked the table, and nothing was read. The engine streams and tries again.
     locked: bool = False
+    # Order of the last row, as for `ChunkSource.chunk`.
     order: Sequence[int] = ()
 
 
 class ChunkSource(Protocol):
-    """What an incremental snapshot needs of a database."""
+    """Read tables and write watermarks for an incremental snapshot."""
 
     def known_tables(self) -> Mapping[tuple[str, str], Sequence[tuple[str, str]]]:
-        """Return every captured table that there is now, as (schema, table) → what is read where it is
-        named: itself, or the tables as which the stream brings its rows, such as its partitions."""
+        """Return every captured table, as (schema, table) → tables to read.
+
+        These are the table itself, or the tables under which its rows stream, such as its partitions.
+        """
 
     def table(self, request: SnapshotRequest) -> Relation | None:
-        """Return the relation to read, None when no such table is captured."""
+        """Return the relation to read, None if it is not captured."""
 
     def maximum(
         self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]
     ) -> ReadChunk:
-        """Return the last of the rows asked for in the order of ``key``, none when there is no row; or in
-        an order of the source's own choice, which it tells (`ReadChunk.order`)."""
+        """Return the last of the requested rows, if any.
+
+        The order is that of ``key``, or one of the source's choice in `ReadChunk.order`.
+        """
 
     def chunk(
         self,
@@ -54,10 +59,12 @@ class ChunkSource(Protocol):
         limit: int,
         order: Sequence[int] = (),
     ) -> ReadChunk:
-        """Return the next rows in the order of ``key``, ``limit`` of them; more where that many would
-        not end between two values of a key that is not unique. Fewer are not the table's end, none are.
-        ``order`` is what `maximum` told: numbers (`Column.number`) of columns whose hash comes before the
-        key in the order of rows."""
+        """Return the next ``limit`` rows in the order of ``key``.
+
+        There may be more rows, so that equal values of a key are not split. Fewer rows do not mean the end
+        of the table; no rows do. ``order`` is from `maximum`: numbers (`Column.number`) of the columns
+        whose hash is before the key in the order of rows.
+        """
 
     def rows(
         self,
@@ -66,11 +73,13 @@ class ChunkSource(Protocol):
         key: tuple[int, ...],
         keys: Sequence[Tuple],
     ) -> ReadChunk:
-        """Return those of the rows asked for whose columns ``key`` have one of these values."""
+        """Return the requested rows whose ``key`` is one of ``keys``."""
 
     def watermark(self, identifier: str, kind: str, data: str) -> None:
         """Write a row into the signal table."""
 
     def hasten(self) -> None:
-        """See that the server's WAL gets to `ReadChunk.until` soon: it may rest, unwritten, for seconds.
-        Writes no row. Raises: SourceError."""
+        """Make the server's WAL reach `ReadChunk.until` soon.
+
+        An idle server may leave WAL unwritten for seconds. Writes no row. Raises: SourceError.
+        """

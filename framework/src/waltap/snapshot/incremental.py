@@ -1,25 +1,26 @@
-"""Incremental snapshots: tables are read in chunks while the stream goes on. Sans-IO: the database is
-behind `ChunkSource` (chunk_source.py), the clock is an argument.
+"""Incremental snapshots: tables are read in chunks while changes stream.
 
-Theory of operation. Signals queue tables. For the table at the head: read the next chunk by key, write
-a pair of watermarks, and go on streaming. Changes that stream by and are not in the chunk drop rows of
-it (window.py); when the high watermark streams by, the rows left are delivered just before it, and the
-next chunk is read. The state (queue, last key delivered, greatest key) is part of the offset: after a
-restart the chunk that was not delivered is read again.
+Sans-IO: the database is behind `ChunkSource` (chunk_source.py), and the clock is an argument.
+
+Theory of operation. Signals queue tables. For the table at the head, the engine reads the next chunk by
+key, writes a pair of watermarks, and continues to stream. Changes that are not in the chunk drop its rows
+(window.py). At the high watermark the remaining rows are delivered, just before it, and the next chunk is
+read. The state (queue, last delivered key, greatest key) is part of the offset. After a restart the chunk
+that was not delivered is read again.
 
 A change can stream before a reader of the table can see it: a commit is in the WAL first and visible
-after, by a moment or, with synchronous replication, by much more. So a chunk counts only if it saw
-every transaction that had streamed before; else it is read again a little later.
+later. With synchronous replication the delay may be long. So a chunk is valid only if it saw every
+transaction that had streamed before; otherwise it is read again a little later.
 
-A row whose key moves can pass the chunks by; what its update leaves out is read later (moved_rows.py).
+A row whose key changes may be in no chunk. If its update lacks values, it is read later (moved_rows.py).
 
-Where nothing may be written (``read.only``, no signal table) a position takes the place of the high
-watermark: whatever the chunk can see had committed before it. The rows are delivered where the stream
-is there, by a transaction behind it or, in silence, by the server's word that it has read so far.
+If nothing may be written (``read.only``, no signal table), a position replaces the high watermark:
+everything visible in the chunk had committed before it. The rows are delivered when the stream reaches it,
+by a later transaction or by a keepalive of an idle server.
 
-A signal is data from outside and would be read again at every start, so none ends the pipeline. What
-cannot be read as a signal is left out; what the database refuses (a condition that is no SQL, a table
-that may not be read) ends the request; each with a warning.
+A signal is data from outside and would be read again at every start, so no signal ends the pipeline. An
+unreadable signal is ignored. A request that the database refuses ends (a bad condition, a table without
+SELECT permission). Each case is logged as a warning.
 """
 
 import json
@@ -75,27 +76,27 @@ Read = Callable[[Signal, Callable[[Signal, dict[str, object]], Action] | None], 
 
 
 class StreamPoint(msgspec.Struct, frozen=True):
-    """Where in the stream a signal stands: the members of its part, and the LSN of its row."""
+    """Locate a signal in the stream."""
 
+    # LSN of the signal's row; the other fields are from its part.
     lsn: int
     xid: int | None
     previous_end_lsn: int | None
 
 
 class IncrementalSnapshots:
-    """Watches the stream for signals and watermarks, and puts chunks into it.
+    """Watch the stream for signals and watermarks, and insert chunks.
 
-    ``read`` says what a signal asks to be done, or why nothing is; it is given what understands signals
-    about snapshots. ``keys`` gives the key of events of a relation, by which a table without primary key
-    is read, ``identifying`` the columns by which its replica identity knows a row. ``text_of`` as for
-    `SnapshotWindow`. The patterns of a signal are not matched longer than ``match_s`` seconds of
-    ``clock``. ``size`` is that of chunks.
-    ``obeyed``: rows of the table are signals, and not watermarks alone. ``notice`` is told (kind, id of
-    the signal, members, and ``rows`` read of a table) what becomes of a snapshot, as notifications say
-    it. ``identifier`` gives a new one for a row of the signal table. ``undecided`` gives the GIDs of
-    transactions that were delivered and are not committed: a chunk would show their tables as before.
-    ``waiting``: the next chunk could not be read yet; call `resume` soon. ``point``: the signal that
-    asked for the blocking snapshot which is to be read, where it came by the stream.
+    ``read`` returns the action of a signal, or the reason for ignoring it; its argument is the function
+    for signals about snapshots. ``keys`` returns the key of a relation's events, for tables without a
+    primary key. ``identifying`` returns the columns by which the replica identity knows a row.
+    ``text_of`` is that of `SnapshotWindow`.
+
+    ``match_s`` limits the seconds of ``clock`` for matching a signal's patterns. ``size`` is the size of
+    chunks. ``obeyed`` means that rows of the signal table are signals and not only watermarks. ``notice``
+    receives the notifications of a snapshot: kind, signal id, members, and the ``rows`` read of a table.
+    ``identifier`` returns a new id for a row of the signal table. ``undecided`` returns the GIDs of
+    delivered transactions without a commit.
     """
 
     def __init__(
@@ -124,11 +125,14 @@ class IncrementalSnapshots:
         self._identifying, self._clock = identifying, clock
         self._match_s = match_s
         self._identifier = identifier
+        # Cache of `stored`; every change of the state must reset it.
         self._stored: dict[str, object] | None = None
         self._read_signal, self._text_of = read, text_of
         self._delete_closes, self._obeyed, self._notice = delete_closes, obeyed, notice
         self._scanned = 0
+        # Whether the next chunk could not be read yet: the engine must call `resume` soon.
         self.waiting = False
+        # The signal in the stream that requested the blocking snapshot.
         self.point: StreamPoint | None = None
         self.state = state or IncrementalState()
         self.state.read_on(self.state.settling)
@@ -145,15 +149,17 @@ class IncrementalSnapshots:
 
     @property
     def stored(self) -> dict[str, object]:
-        """Return the state as an offset keeps it."""
+        """Return the state in the form of the offset."""
         if self._stored is None:
             self.state.recent = list(self._reader.recent) if self.state.queue else []
             self._stored = msgspec.to_builtins(self.state)
         return self._stored
 
     def ask_for(self, table: str) -> bool:
-        """Write a signal that asks for the rows of ``table`` (schema.table); False when the signal table
-        does not take it."""
+        """Write a signal that requests the rows of ``table`` (schema.table).
+
+        Return False if the signal table refuses it.
+        """
         data = json.dumps({"type": "incremental", "data-collections": [re.escape(table)]})
         try:
             self._source.watermark(self._identifier(), "execute-snapshot", data)
@@ -166,17 +172,25 @@ class IncrementalSnapshots:
 
     @property
     def until(self) -> int | None:
-        """Return the LSN at which the chunk at hand belongs into the stream, None where none is at hand or
-        a watermark will tell."""
+        """Return the LSN for delivering the present chunk.
+
+        None means that there is no chunk, or that a watermark ends it.
+        """
         return self._settled_at if self._window is None else self._until
 
     def hasten(self) -> None:
-        """See that the stream comes to `until` soon. Raises: SourceError."""
+        """Make the stream reach `until` soon.
+
+        Raises: SourceError.
+        """
         self._source.hasten()
 
     def reached(self, lsn: int, previous_end_lsn: int | None, now: int) -> list[SnapshotRows]:
-        """Return what belongs into the stream here: everything that had committed before ``lsn`` has been
-        written. ``previous_end_lsn`` as in `TransactionPart`."""
+        """Return the rows to deliver here.
+
+        Every transaction that had committed before ``lsn`` has streamed. ``previous_end_lsn`` is that of
+        `TransactionPart`.
+        """
         until = self.until
         if until is None or lsn < until:
             return []
@@ -188,7 +202,10 @@ class IncrementalSnapshots:
         return self._rows(self._closed(now), until, previous_end_lsn, now)
 
     def resume(self, now: int) -> None:
-        """Go on with what the state holds, after a restart or a wait. ``now`` as for `process`."""
+        """Resume from the state after a restart or a wait.
+
+        ``now`` is that of `process`.
+        """
         self._stored = None
         if self.state.queue and self._window is None and not self.state.paused:
             self._next_chunk(now)
@@ -196,10 +213,10 @@ class IncrementalSnapshots:
     def process(
         self, parts: list[TransactionPart], now: int
     ) -> tuple[list[TransactionPart | SnapshotRows], list[TransactionPart]]:
-        """Return ``parts`` with chunks between them; ``now`` is µs since 1970 UTC.
+        """Return ``parts`` with chunks between them.
 
-        Where a signal asks for a blocking snapshot they end behind it: its tables are to be read then
-        (``state.blocking``), and what is behind is returned apart.
+        ``now`` is in µs since 1970 UTC. The first list ends at a signal for a blocking snapshot: its
+        tables must be read then (``state.blocking``). The second list has the parts after it.
         """
         out: list[TransactionPart | SnapshotRows] = []
         for index, part in enumerate(parts):
@@ -219,8 +236,10 @@ class IncrementalSnapshots:
         return out, []
 
     def read_at_once(self, now: int) -> None:
-        """The tables of ``state.blocking`` were read, or never will be. Rows of a chunk that was read
-        before them are older: it is read again."""
+        """End the blocking snapshot, and read the present chunk again.
+
+        The rows of that chunk are older than those of the blocking snapshot.
+        """
         self._stored = None
         self.state.blocking, self.point = [], None
         if self._window is not None:
@@ -246,8 +265,10 @@ class IncrementalSnapshots:
     def _part(
         self, part: TransactionPart, now: int
     ) -> tuple[list[TransactionPart | SnapshotRows], TransactionPart | None]:
-        """Return ``part`` with chunks in it, and what of it is behind a signal that asks for a blocking
-        snapshot, None without such a signal."""
+        """Return ``part`` with chunks in it, and its rest.
+
+        The rest follows a signal for a blocking snapshot; without such a signal it is None.
+        """
         self._stored = None
         out: list[TransactionPart | SnapshotRows] = []
         rest, watched = part, self._window if self._newer(part) else None
@@ -273,17 +294,18 @@ class IncrementalSnapshots:
         return [*out, rest], None
 
     def _newer(self, part: TransactionPart) -> bool:
-        """Tell whether a part's changes are not in the chunk at hand."""
+        """Return whether a part's changes are newer than the present chunk."""
         return not part.xid or not self._saw(part.xid)
 
     # --- signals ------------------------------------------------------------------------------
 
     def _signalled(self, change: Change, now: int) -> list[Tuple]:
-        """Act on a row of the signal table; return rows to deliver before it."""
+        """Process a signal row, and return rows to deliver before it."""
         if isinstance(change, Delete):
             return self._marked(self._texts(change)[0], now) if self._delete_closes else []
         assert isinstance(change, Insert)
         signal = Signal(*self._texts(change))
+        # Visibility replaces the low watermark (window.py).
         if signal.kind == OPEN:
             return []
         if signal.kind == CLOSE:
@@ -293,14 +315,16 @@ class IncrementalSnapshots:
         return []
 
     def take(self, signal: Signal, now: int) -> str:
-        """Act on a signal, whichever channel it came by; return why it was left out, "" where it was not.
-        Raises: SourceError, the signal then waits."""
+        """Process a signal of any channel.
+
+        Return the reason for ignoring it, or "". Raises: SourceError; then the signal waits.
+        """
         self._stored = None
         found = self._read_signal(signal, self._action)
         return found if isinstance(found, str) else found(now)
 
     def _texts(self, change: Insert | Delete) -> tuple[str, str, str]:
-        """Return id, type and data of a row of the signal table, "" for what is not there."""
+        """Return id, type and data of a signal, "" for missing ones."""
         row = change.new if isinstance(change, Insert) else change.old
         texts = []
         for column, value in zip(change.relation.columns[:3], row, strict=False):
@@ -311,7 +335,7 @@ class IncrementalSnapshots:
         return identifier, kind, data
 
     def _marked(self, identifier: str, now: int) -> list[Tuple]:
-        """A high watermark streamed by; return the rows that it lets be delivered."""
+        """Process a high watermark, and return the rows to deliver."""
         window = self._window
         if window is not None and identifier.startswith(window.identifier):
             return self._closed(now)
@@ -325,7 +349,10 @@ class IncrementalSnapshots:
         self.state.settle()
 
     def _action(self, signal: Signal, arguments: dict[str, object]) -> Action:
-        """Return what a signal asks to be done. Changes nothing. Raises: SignalUnusable."""
+        """Return the action of a signal without performing it.
+
+        Raises: SignalUnusable.
+        """
         if signal.kind == "execute-snapshot":
             known = self._source.known_tables()
             wanted = requests(signal, arguments, known, self._patterns())
@@ -376,7 +403,10 @@ class IncrementalSnapshots:
             self.resume(now)
 
     def _to_stop(self, arguments: dict[str, object]) -> set[SnapshotRequest]:
-        """Return the queued requests that a stop names; without names, all. Raises: SignalUnusable."""
+        """Return the queued requests that a stop names, or all.
+
+        Raises: SignalUnusable.
+        """
         queue, patterns = self.state.queue, self._patterns()
         entries = names(arguments)
         if not entries:
@@ -394,12 +424,13 @@ class IncrementalSnapshots:
         return stopped
 
     def _halt(self, stopped: set[SnapshotRequest], now: int) -> None:
-        """Stop tables before the next chunk is read: one that was read is delivered, as by Debezium."""
+        """Stop tables before the next chunk is read."""
+        # As in Debezium, a chunk that was read is delivered.
         self.state.stopping = [*self.state.stopping, *stopped]
         self.resume(now)
 
     def _stop(self) -> None:
-        """Take the tables that are to be stopped out of the queue."""
+        """Remove the stopped tables from the queue."""
         state, stopped = self.state, set(self.state.stopping)
         state.stopping = []
         halted = [request for request in state.queue if request in stopped]
@@ -411,7 +442,8 @@ class IncrementalSnapshots:
             self._reader.restart()
             self._scanned = 0
         state.queue = [request for request in state.queue if request not in stopped]
-        if not state.queue:  # Debezium tells of both, and by then it has forgotten the signal
+        # Debezium sends both notifications; the second one is without the signal.
+        if not state.queue:
             self._notice("COMPLETED", signal, observed=False)
             signal = ""
         self._notice("ABORTED", signal, data_collections=listed(halted))
@@ -419,7 +451,7 @@ class IncrementalSnapshots:
     # --- chunks -------------------------------------------------------------------------------
 
     def _closed(self, now: int) -> list[Tuple]:
-        """The high watermark streamed by: deliver what is left, and read on."""
+        """Return the remaining rows of the window, and read the next chunk."""
         window, self._window = self._window, None
         assert window is not None
         self._chunk_relation, self._until = window.relation, None
@@ -432,8 +464,10 @@ class IncrementalSnapshots:
         return rows
 
     def _next_chunk(self, now: int) -> None:
-        """Read the next chunk that has rows, of the head of the queue or of a later table, between
-        one pair of watermarks; without any, the pair stands alone and the snapshot is over."""
+        """Read the next chunk with rows, from the head or a later table.
+
+        It gets one pair of watermarks. Without such a chunk, the pair ends the snapshot.
+        """
         state = self.state
         self._stop()
         if not state.queue:
@@ -454,6 +488,7 @@ class IncrementalSnapshots:
         except SourceError as error:
             if error.retry is not RetryVerdict.NEVER:
                 raise
+            # The signal would be read again at every start, so this error must not end the pipeline.
             log.warning(
                 "incremental snapshots need a signal table that waltap may write to: %s; given up: %s",
                 error.problem,
@@ -464,7 +499,10 @@ class IncrementalSnapshots:
             state.queue, state.chunks, state.settling = [], {}, []
 
     def _mark(self, identifier: str, opened: str, now: int) -> None:
-        """Write the watermarks around the chunk. Raises: SourceError."""
+        """Write the watermarks around the chunk.
+
+        Raises: SourceError.
+        """
         source = self._source
         source.watermark(f"{identifier}-open", OPEN, json.dumps({"openWindowTimestamp": opened}))
         if self._delete_closes:
@@ -474,7 +512,8 @@ class IncrementalSnapshots:
             source.watermark(f"{identifier}-close", CLOSE, json.dumps(times))
 
     def _held(self) -> bool:
-        """Wait for transactions that were delivered at PREPARE; tell whether there are any."""
+        """Return whether transactions delivered at PREPARE are undecided."""
+        # A chunk would have their tables in the state before them.
         held_by = ", ".join(map(repr, self._undecided()))
         self.waiting = bool(held_by)
         if held_by and held_by != self._held_by:
@@ -487,7 +526,10 @@ class IncrementalSnapshots:
         return self.waiting
 
     def _read_head(self, identifier: str) -> bool:
-        """Read the next chunk of the queue's head; False when there is none, or none yet (`waiting`)."""
+        """Read the next chunk of the queue's head.
+
+        Return False if there is none, or none yet (`waiting`).
+        """
         request, told = self.state.queue[0], self.state.head.told
         self._at_end = False
         if self._held():
@@ -521,6 +563,7 @@ class IncrementalSnapshots:
             return self._ended(request, "SKIPPED")
         last = self.state.head.last_key
         end = last if self._moved.reading else [text_of(chunk.rows[-1][index]) for index in key]
+        # The same key again would make an endless loop.
         if end == last and not self._moved.reading:
             refused([request], "a chunk ended where the one before it did: it would have no end")
             return self._ended(request, "SKIPPED")
@@ -544,7 +587,7 @@ class IncrementalSnapshots:
         return True
 
     def _ended(self, request: SnapshotRequest, status: str) -> bool:
-        """Tell that nothing more is read of a table; return False, as `_read_head` then does."""
+        """Report the end of a table, and return False for `_read_head`."""
         self._reader.restart()
         if self.state.head.told:
             return False
@@ -563,7 +606,7 @@ class IncrementalSnapshots:
     def _rows(
         self, rows: list[Tuple], lsn: int, previous_end_lsn: int | None, now: int
     ) -> list[SnapshotRows]:
-        """Return ``rows`` as they stand in the stream before ``lsn``."""
+        """Return ``rows`` as a piece of the stream before ``lsn``."""
         assert self._chunk_relation is not None
         piece = SnapshotRows(
             relation=self._chunk_relation,
@@ -584,7 +627,7 @@ def _instant(now: int) -> str:
 
 
 def _doing(do: Callable[[int], None]) -> Action:
-    """Return ``do`` as an action that cannot but succeed."""
+    """Return ``do`` as an action that always succeeds."""
 
     def act(now: int) -> str:
         do(now)

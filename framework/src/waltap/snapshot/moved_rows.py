@@ -1,12 +1,13 @@
-"""Rows that change places under the chunks of an incremental snapshot. Sans-IO.
+"""Rows whose key changes during an incremental snapshot.
 
-Chunks go up through the keys of a table, or hashes of them. An update that takes a row from the part that
-is not read yet into the part that is, or behind the greatest key, takes it out of their way. Most updates
-tell the whole row; one that leaves out a large value which it did not touch does not, and nobody would
-ever tell the value. Such rows are noted, and read by their keys when the chunks have come to their end.
+Chunks follow the keys of a table, or hashes of keys, in ascending order. An update may move a row from the
+unread part to the read part, or beyond the greatest key; then no chunk has it. Most updates contain the
+whole row. But an update may leave out a large value that it did not touch, and no later event would have
+the value. Such rows are recorded, and read by their keys after the last chunk.
 
-The end is where a chunk has no rows. What its snapshot saw may not have streamed by, and the move of a row
-may be of that: the table settles until it has, and is read on where rows have moved.
+A chunk without rows is the last one. Its snapshot may have seen changes that have yet to stream, and one
+of them may move a row. So the table settles until they have streamed, and moved rows are read then.
+Sans-IO.
 """
 
 from collections.abc import Callable
@@ -21,15 +22,14 @@ from waltap.snapshot.window import TextOf
 
 __all__ = ["MovedRows"]
 
+# Number of moved rows that are read without waiting for the last chunk.
 MANY = 1000
-"""So many are read before the chunks have come to their end."""
 
 
 class MovedRows:
-    """Notes rows of tables whose chunks have begun, in their `ChunkState`.
+    """Record moved rows of tables in their `ChunkState`.
 
-    ``identifying`` and ``text_of`` as for `IncrementalSnapshots`. ``columns`` has, by schema.table, the
-    names of the columns that chunks are cut by, where that is known.
+    ``identifying`` and ``text_of`` are those of `IncrementalSnapshots`.
     """
 
     def __init__(
@@ -39,22 +39,23 @@ class MovedRows:
         text_of: TextOf,
     ) -> None:
         self._state, self.identifying, self._text_of = state, identifying, text_of
+        # schema.table → names of the columns that order its chunks, if known.
         self.columns: dict[str, frozenset[str]] = {}
         self._reading: list[str] = []
         self._turn = False
 
     @property
     def watching(self) -> bool:
-        """Tell whether the chunks of a table have begun, so that its updates matter."""
+        """Return whether the updates of any table matter."""
         return bool(self._state.chunks)
 
     @property
     def reading(self) -> bool:
-        """Tell whether what is read are rows that moved."""
+        """Return whether the present chunk has moved rows."""
         return bool(self._reading)
 
     def see(self, change: Change) -> None:
-        """Look at any change that streams by."""
+        """Record the row of an update that may have moved."""
         if not isinstance(change, Update) or UNCHANGED not in change.new:
             return
         relation = change.relation
@@ -68,33 +69,42 @@ class MovedRows:
         columns = self.columns.get(relation.name)
         names = {relation.columns[index].name for index in key}
         if columns is not None and columns <= names and old in {None, new}:
-            return  # it is where it was
+            return  # the key is the same, so the row did not move
         if chunk.exhausted and old not in chunk.moved:
-            return  # it has been delivered
+            return  # the row was delivered
         chunk.moved[new] = False
 
     def next(self, *, exhausted: bool) -> list[Key]:
-        """Return the keys of rows to read now. ``exhausted``: no chunk is left."""
+        """Return the keys of rows to read now.
+
+        ``exhausted`` means that no chunk is left.
+        """
         waiting = [key for key, asked in self._state.head.moved.items() if not asked]
+        # Large numbers of moved rows alternate with chunks, so that neither has to wait for the other.
         self._turn = not self._turn and len(waiting) >= MANY
         self._reading = waiting[:MANY] if exhausted or self._turn else []
         return [msgspec.json.decode(text, type=Key) for text in self._reading]
 
     def missed(self) -> None:
-        """None of the rows that `next` gave is there: they are gone, or have moved on, as the stream will
-        tell."""
+        """Record that none of the rows from `next` exists.
+
+        They were deleted or moved again, and the stream will show it.
+        """
         for text in self._reading:
             self._state.head.moved[text] = True
         self._reading = []
 
     def read(self) -> None:
-        """The rows that `next` gave were delivered, and all that their reading saw has streamed by."""
+        """Record the delivery of the rows from `next`.
+
+        Everything that their reading saw has streamed.
+        """
         for text in self._reading:
             self._state.head.moved.pop(text, None)
         self._reading = []
 
     def _key(self, relation: Relation, image: Tuple, key: tuple[int, ...]) -> str | None:
-        """Return the key of an image as JSON, None where it lacks part of it."""
+        """Return the key of an image as JSON, None if incomplete."""
         if not image or not key or any(isinstance(image[index], MissingValue) for index in key):
             return None
         values = []
@@ -106,7 +116,7 @@ class MovedRows:
 
 
 def _left_out(new: Tuple, old: Tuple) -> bool:
-    """Tell whether neither image has a value that the update did not touch."""
+    """Return whether both images lack some untouched value."""
     return not old or any(
         value is UNCHANGED and isinstance(known, MissingValue)
         for value, known in zip(new, old, strict=True)

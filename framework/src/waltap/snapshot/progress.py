@@ -1,4 +1,7 @@
-"""How far an initial snapshot has come: what a start after a kill goes on from. Part of the offset."""
+"""Progress of an initial snapshot, as part of the offset.
+
+A start after a kill resumes from it.
+"""
 
 import msgspec
 
@@ -6,20 +9,21 @@ __all__ = ["SnapshotProgress", "TableChunks"]
 
 
 class TableChunks(msgspec.Struct, frozen=True, kw_only=True):
-    """One table whose reading has begun: some of its rows may be at the destination.
+    """Record the progress in one table whose reading has begun.
 
-    ``plan`` is the connector's own text: how the table is cut, and in which snapshot it was read first.
-    ``count``: into how many chunks; ``done``: the indexes of those that are durable. ``complete``: all of
-    the table is.
+    Some of its rows may be at the destination.
     """
 
+    # Text of the connector: the division into chunks, and the snapshot of the first reading.
     plan: str = ""
     count: int = 1
+    # Indexes of the durable chunks.
     done: tuple[int, ...] = ()
+    # The whole table is durable.
     complete: bool = False
 
     def ended(self, chunk: int, *, complete: bool) -> "TableChunks":
-        """Return what is so once the end of ``chunk`` is durable."""
+        """Return the progress after the end of ``chunk`` is durable."""
         if complete:
             return TableChunks(count=self.count, complete=True)
         known = 0 <= chunk < self.count and chunk not in self.done
@@ -28,12 +32,11 @@ class TableChunks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SnapshotProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot that has begun and not ended.
-
-    ``lsn`` is where the stream begins behind it. ``tables``: those whose reading has begun, by the
-    identifier that `Connector.captured_tables` gives them; without any, a start takes it anew.
-    """
+    """Record a snapshot that has begun and not ended."""
 
     kind: str
+    # The stream begins here after the snapshot.
     lsn: int
+    # Identifier from `Connector.captured_tables` → progress, for tables whose reading has begun. If it is
+    # empty, a start takes a new snapshot.
     tables: dict[str, TableChunks] = {}

@@ -1,4 +1,4 @@
-"""Which tables of a signal are read, and what the log and notifications say of them."""
+"""Tables of a signal, and their names in the log and notifications."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -12,15 +12,18 @@ __all__ = ["accepted_of", "as_streamed", "cut", "key_text", "listed", "refused",
 
 log = logging.getLogger(__name__)
 
+# A signal is data from outside, so its part in a line of the log is limited.
 LOGGED_NAMES = 10
 LOGGED_CHARACTERS = 2000
-"""A line of the log has no more of what a signal says."""
 
 
 def as_streamed(
     wanted: list[SnapshotRequest], known: Mapping[tuple[str, str], Sequence[tuple[str, str]]]
 ) -> list[SnapshotRequest]:
-    """Return the requests for the tables as which the stream brings the rows asked for, each once."""
+    """Replace tables by those under which their rows stream.
+
+    Each table is requested once.
+    """
     found: dict[tuple[str, str], SnapshotRequest] = {}
     for request in wanted:
         named = request.schema, request.table
@@ -35,7 +38,10 @@ def accepted_of(
     waiting: list[SnapshotRequest],
     known: set[tuple[str, str]],
 ) -> list[SnapshotRequest]:
-    """Return those of ``wanted`` that do not wait already and are of known tables; tell of others."""
+    """Return the new requests for known tables.
+
+    Requests that wait already are ignored; those for unknown tables are logged.
+    """
     queued = {(r.schema, r.table, r.condition) for r in waiting}
     new = [r for r in wanted if (r.schema, r.table, r.condition) not in queued]
     refused([r for r in new if (r.schema, r.table) not in known], "no such table is captured")
@@ -43,7 +49,7 @@ def accepted_of(
 
 
 def refused(requests: list[SnapshotRequest], why: str) -> None:
-    """Say once, for all tables alike, that they are not read."""
+    """Log once for all tables that they are not read."""
     if not requests:
         return
     log.warning(
@@ -56,22 +62,22 @@ def refused(requests: list[SnapshotRequest], why: str) -> None:
 
 
 def some(requests: list[SnapshotRequest]) -> str:
-    """Return the names of the first tables, and how many more there are."""
+    """Return the names of the first tables, and the number of others."""
     names = ", ".join(request.name for request in requests[:LOGGED_NAMES])
     more = len(requests) - LOGGED_NAMES
     return cut(names) + (f" and {more} more" if more > 0 else "")
 
 
 def listed(requests: list[SnapshotRequest]) -> str:
-    """Return the names of all tables as notifications have them."""
+    """Return the names of all tables in the form of notifications."""
     return ",".join(request.name for request in requests)
 
 
 def key_text(key: list[str | None] | None) -> str:
-    """Return the parts of a key as notifications have them."""
+    """Return the parts of a key in the form of notifications."""
     return ",".join("<null>" if part is None else part for part in key or ())
 
 
 def cut(text: str) -> str:
-    """Return what the log has of ``text``."""
+    """Return the part of ``text`` for the log."""
     return text if len(text) <= LOGGED_CHARACTERS else f"{text[:LOGGED_CHARACTERS]}…"

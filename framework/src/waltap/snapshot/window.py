@@ -1,13 +1,15 @@
-"""The watermark window of an incremental snapshot: rows of one chunk while changes pass by. Sans-IO.
+"""The watermark window of an incremental snapshot.
 
-A chunk is read while changes stream, in a snapshot of its own. Changes of transactions that the
-snapshot saw are in the chunk; every other change that streams by is newer, and drops its row. What is
-left when the high watermark streams by is true at that point. DBLog tells the two kinds of changes
-apart by a low watermark, which a commit can stand before in the WAL and yet be invisible to who reads.
-Source: "DBLog: A Watermark Based Change-Data-Capture Framework", section 3.
+The window holds the rows of one chunk while changes stream. The chunk has its own snapshot, which contains
+the changes of all transactions that it saw. Every other change is newer and drops its row. The rows that
+remain at the high watermark are correct at that point.
 
-An update that leaves out a large value which it did not touch does not tell all. The row then stays,
-with what the update says and the untouched values that were read.
+DBLog separates the two kinds of changes by a low watermark. But a commit can be before it in the WAL and
+still be invisible to a reader. Source:
+"DBLog: A Watermark Based Change-Data-Capture Framework", section 3.
+
+An update may leave out a large value that it did not touch. Then the row stays, with the values of the
+update and the untouched values of the chunk. Sans-IO.
 """
 
 from collections.abc import Callable
@@ -22,7 +24,10 @@ TextOf = Callable[[Column], "Callable[[Value], Value] | None"]
 
 
 class SnapshotWindow:
-    """Rows of one chunk. ``identifier`` is in both watermarks."""
+    """Hold the rows of one chunk.
+
+    ``identifier`` is in both watermarks.
+    """
 
     def __init__(
         self,
@@ -32,21 +37,23 @@ class SnapshotWindow:
         key: tuple[int, ...],
         text_of: TextOf = lambda _column: None,
     ) -> None:
-        """``key``: the columns by which images of a row are known (`ReplicaIdentity.identifying`).
-        ``text_of`` gives, for a column of the stream, what turns its values into text where they
-        are not: rows of a chunk are text."""
+        """Index ``rows`` by their key.
+
+        ``key`` has the columns that identify images of a row (`ReplicaIdentity.identifying`). ``text_of``
+        returns the function that converts values of a streamed column to text; rows of a chunk are text.
+        """
         self.identifier, self.relation = identifier, relation
         self._keyed = bool(key)
         self._key = key or tuple(range(len(relation.columns)))
         self._text_of = text_of
-        # Several of a key only where whole rows are the key.
+        # A key has several rows only if whole rows are the key.
         self._rows: dict[Tuple, list[Tuple]] = {}
         for row in rows:
             self._rows.setdefault(self._key_of(row), []).append(row)
         self._aligners: dict[Relation, Callable[[Tuple], Tuple]] = {}
 
     def see(self, change: Change) -> None:
-        """Take note of a change that is newer than the chunk."""
+        """Apply a change that is newer than the chunk."""
         name = self.relation.name
         if isinstance(change, Truncate):
             if any(relation.name == name for relation in change.relations):
@@ -64,7 +71,7 @@ class SnapshotWindow:
                 self._updated(align(change.new), align(change.old) if change.old else ())
 
     def rows(self) -> list[Tuple]:
-        """Return the rows that no change has overtaken, in the order read."""
+        """Return the rows without newer changes, in the order read."""
         return [row for rows in self._rows.values() for row in rows]
 
     def _updated(self, new: Tuple, old: Tuple) -> None:
@@ -78,7 +85,7 @@ class SnapshotWindow:
         self._rows.setdefault(self._key_of(merged), []).append(merged)
 
     def _take(self, image: Tuple) -> Tuple | None:
-        """Remove and return a row that ``image`` is of."""
+        """Remove and return the row of ``image``."""
         key = self._key_of(image)
         if any(isinstance(value, MissingValue) for value in key):
             return self._search(image)
@@ -91,7 +98,10 @@ class SnapshotWindow:
         return row
 
     def _search(self, image: Tuple) -> Tuple | None:
-        """The same for an image that lacks part of the key: what it has must be equal."""
+        """Remove and return the row of an image without a complete key.
+
+        The values that it has must be equal.
+        """
         given = [(i, value) for i, value in enumerate(image) if not isinstance(value, MissingValue)]
         for key, rows in self._rows.items() if given else ():
             for row in rows:
@@ -106,7 +116,10 @@ class SnapshotWindow:
         return tuple(row[index] for index in self._key)
 
     def _aligner(self, relation: Relation) -> Callable[[Tuple], Tuple]:
-        """Return what brings images of another version of the table into the order of the chunk."""
+        """Return the function that adapts images of another table version.
+
+        The result has the columns of the chunk in its order.
+        """
         places = {column.name: index for index, column in enumerate(relation.columns)}
         steps = [
             (places[column.name], self._text_of(relation.columns[places[column.name]]))
