@@ -58,7 +58,7 @@ def test_a_mask_that_fits_no_more_stops_the_run_before_the_row(
         database.execute(LEAKS[number])
         run.until(lambda: run.error is not None, "the stop")
     assert "WT-2049" in str(stopped.value)
-    with pytest.raises(MaskLost):
+    with pytest.raises(MaskUnfit if number == 3 else MaskLost):  # a start sees the type alone
         pipeline.catch_up()
     assert delivered(pipeline) == [1]
 

@@ -345,7 +345,7 @@ def test_a_lock_that_somebody_else_has_is_waited_for_so_long(pipeline: PipelineR
             pipeline.run()
         (query,) = queries(caught.value.advice())
         assert (other.info.backend_pid, "AccessExclusiveLock") in {
-            (pid, mode) for pid, _, mode in shop.execute(query)
+            (pid, mode) for pid, _, mode in pipeline.database.execute(query)
         }
         other.execute("ROLLBACK")
     assert "lock timeout" in str(caught.value)

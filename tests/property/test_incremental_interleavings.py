@@ -234,6 +234,7 @@ def test_every_row_arrives_and_nothing_is_older_than_what_was_delivered(
             keys=lambda _relation: (),
             identifying=lambda _relation: (0,),
             clock=lambda: 0.0,
+            match_clock=lambda: 0.0,
             identifier=lambda: f"w{next(identifiers)}",
             match_s=1.0,
             size=ChunkSize(CHUNK_ROWS, 0),

@@ -540,6 +540,12 @@ class CaptureProperties(Properties):
         return value
 
     @property
+    def selects_by_name(self) -> bool:
+        """Whether a list of schemas or tables selects the captured tables."""
+        lists = (self.schema_include, self.schema_exclude, self.table_include, self.table_exclude)
+        return any(lists)
+
+    @property
     def signal_table(self) -> tuple[str, str] | None:
         """Return (schema, table) of the signal table, or None."""
         if self.signal_data_collection is None:

@@ -92,9 +92,10 @@ class IncrementalSnapshots:
     primary key. ``identifying`` returns the columns by which the replica identity knows a row.
     ``text_of`` is that of `SnapshotWindow`.
 
-    ``match_s`` limits the seconds of ``clock`` for matching a signal's patterns. ``size`` is the size of
-    chunks. ``obeyed`` means that rows of the signal table are signals and not only watermarks. ``notice``
-    receives the notifications of a snapshot: kind, signal id, members, and the ``rows`` read of a table.
+    ``match_s`` limits the seconds of ``match_clock``, the processor's time, for matching a signal's
+    patterns; ``clock`` times chunks. ``size`` is the size of chunks. ``obeyed`` means that rows of the
+    signal table are signals and not only watermarks. ``notice`` receives the notifications of a
+    snapshot: kind, signal id, members, and the ``rows`` read of a table.
     ``identifier`` returns a new id for a row of the signal table. ``undecided`` returns the GIDs of
     delivered transactions without a commit.
     """
@@ -110,6 +111,7 @@ class IncrementalSnapshots:
         keys: Callable[[Relation], tuple[int, ...]],
         identifying: Callable[[Relation], tuple[int, ...]],
         clock: Callable[[], float],
+        match_clock: Callable[[], float],
         identifier: Callable[[], str],
         match_s: float,
         size: ChunkSize,
@@ -122,8 +124,8 @@ class IncrementalSnapshots:
         self._undecided, self._held_by = undecided, ""
         self._source, self._signal_table, self._writes = source, signal_table, writes
         self._until: int | None = None
-        self._identifying, self._clock = identifying, clock
-        self._match_s = match_s
+        self._identifying = identifying
+        self._match_clock, self._match_s = match_clock, match_s
         self._identifier = identifier
         # Cache of `stored`; every change of the state must reset it.
         self._stored: dict[str, object] | None = None
@@ -371,7 +373,7 @@ class IncrementalSnapshots:
         return _doing(self._unpause)
 
     def _patterns(self) -> NamePatterns:
-        return NamePatterns(self._clock, self._match_s)
+        return NamePatterns(self._match_clock, self._match_s)
 
     def _block(self, wanted: list[SnapshotRequest], known: set[tuple[str, str]]) -> None:
         state = self.state

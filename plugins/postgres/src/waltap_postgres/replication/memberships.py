@@ -28,7 +28,7 @@ LOCK_TIMEOUT = "2s"
 
 OF_SCHEMAS = """
       UNION ALL
-      SELECT c.oid, n.oid::text || '/' || n.xmin::text, n.xmin = p.xmin, false
+      SELECT c.oid, concat('schema/', n.oid, '/', n.xmin), n.xmin = p.xmin, false
       FROM pg_publication_namespace n JOIN pg_class c ON c.relnamespace = n.pnnspid
       WHERE n.pnpubid = p.oid AND c.relkind IN ('r', 'p')
 """
@@ -107,7 +107,7 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
     schema: str
     name: str
     owner: str
-    # The transaction that last changed schema, name or owner.
+    # The transaction that last changed schema, name or owner, None if they select no changes.
     named: str | None
     # The file that holds the table's rows, "" if it is no evidence.
     file: str
@@ -118,6 +118,11 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
         OIDs and transactions of another server are no evidence.
         """
         return msgspec.structs.replace(self, by=f"{system_id} {self.by}")
+
+    @property
+    def by_schema(self) -> bool:
+        """Whether a publication has the table because of its schema."""
+        return "/schema/" in self.how
 
     def sent_less(self, before: "Membership", *, refuses_missing: bool) -> bool:
         """Return whether changes may be missing since ``before``.
@@ -140,7 +145,9 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
             (self.schema, self.name, self.owner),
             (before.schema, before.name, before.owner),
         )
-        return place == was and self.named != before.named
+        return (
+            place == was and None not in {self.named, before.named} and self.named != before.named
+        )
 
 
 def _entries(how: str) -> list[_Entry]:

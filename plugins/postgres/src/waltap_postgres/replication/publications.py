@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
+import msgspec
 import psycopg
 
 from waltap.offsets.owned_objects import OwnedObject
@@ -356,7 +357,13 @@ class PublicationSet:
             return {}
         name, captures = self._properties.publication_name, self._context.captures
         found = find_memberships(self._catalogue, (name, name + INSERTS_SUFFIX), self._version_num)
-        return {oid: each for oid, each in found.items() if captures(each.schema, each.name)}
+        # Without lists a table is captured under any name, so a rename and back loses nothing.
+        by_name = self._context.capture.selects_by_name
+        return {
+            oid: each if by_name or each.by_schema else msgspec.structs.replace(each, named=None)
+            for oid, each in found.items()
+            if captures(each.schema, each.name)
+        }
 
     def sent_less(
         self, before: Mapping[str, Membership], now: Mapping[str, Membership]
