@@ -206,9 +206,11 @@ def _quoted(pattern: str, at: int, add: Callable[[str], None]) -> int:
 
 
 def _is_number(part: _PatternPart) -> bool:
+    if not part.letter:  # a text; "" would be in any string of letters
+        return False
     if part.letter in "ML":
         return part.count < 3
-    return part.letter != "" and part.letter not in "GEazZX"
+    return part.letter not in "GEazZX"
 
 
 # --- writing ----------------------------------------------------------------------------------------
