@@ -136,7 +136,7 @@ def test_a_snapshot_that_is_lost_before_its_rows_are_there_leaves_nothing(
     """Until the next one the table may have got other columns."""
     tables = Tables(tmp_path, delta)
     tables.hand_over("one", OLD)
-    tables.apply_and_die(elsewhere, "chunk_rows")
+    tables.apply_and_die(external_snapshots, "chunk_rows")
     tables.sink.close()
     tables.reopen()
     wider = relation(ITEMS.name, [("id", "int8"), ("v", "text"), ("more", "int4")])
