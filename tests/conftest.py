@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-
-from tests.harness.tiers.exhaustive import mark_exhaustive
-from tests.harness.tiers.groups import add_groups
 from tests.harness.pipeline import SIGNALS, PipelineRig
 from tests.harness.servers import shared_classes
 from tests.harness.servers.postgres import Database
+from tests.harness.tiers.exhaustive import mark_exhaustive
+from tests.harness.tiers.groups import add_groups
+
 from waltap.config import redaction
 
 pytest_plugins = ["tests.harness.servers.fixtures"]

@@ -531,7 +531,7 @@ def _public_names() -> set[str]:
             }
     for path, text in _texts():
         if path.suffix == ".md" and "reference" not in path.parts:
-            text = " ".join(re.findall(r"```.*?```|`[^`]+`", text, re.DOTALL))  # noqa: PLW2901
+            text = " ".join(re.findall(r"```.*?```|`[^`]+`", text, re.DOTALL))
         elif not (path.is_relative_to(ROOT / "examples") or path.suffix == ".tmpl"):
             continue
         found |= set(re.findall(r"\w+", text))

@@ -7,10 +7,10 @@ what they mean, too.
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.harness.captures import NOT_JSON, RecordedCatalogue, sessions
+
 from waltap.decode import DecoderContext, ServerInfo
 from waltap_testing.recording import FrameRecording, load_recordings
-
-from tests.harness.captures import NOT_JSON, RecordedCatalogue, sessions
 
 MEANT = Path(__file__).parent / "recordings"
 CONTEXT = DecoderContext(

@@ -4,8 +4,8 @@ import json
 import logging
 
 import pytest
-
 from tests.harness.http_receiver import Receiver
+
 import waltap.plugin
 from waltap.notifications import Notification
 from waltap.notifications.log_channel import KEYS

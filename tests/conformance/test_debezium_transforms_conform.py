@@ -1,8 +1,8 @@
 """Debezium's transforms, as we have them, keep the kit's promises."""
 
 import pytest
-
 from tests.harness.change_records import outbox_records
+
 from waltap_testing.record_transform_suite import RecordTransformRig, RecordTransformSuite
 from waltap_transforms.debezium import DEBEZIUM
 

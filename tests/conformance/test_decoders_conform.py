@@ -1,10 +1,10 @@
 """Every decoder of ours keeps the kit's promises."""
 
 import pytest
-from waltap_testing.decoder_suite import DecoderRig, DecoderSuite
-from waltap_decoders.plugin import register_decoders
-
 from tests.conformance.recorded_sessions import CAPTURES, CONTEXT, recordings
+
+from waltap_decoders.plugin import register_decoders
+from waltap_testing.decoder_suite import DecoderRig, DecoderSuite
 
 SPECS = {spec.name: spec for spec in register_decoders()}
 

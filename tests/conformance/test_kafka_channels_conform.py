@@ -6,9 +6,9 @@ import time
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
-
 from tests.harness.kafka import create, read_all
 from tests.harness.servers.kafka import Kafka
+
 from waltap.notifications import Notification
 from waltap.signals.signal import Signal
 from waltap_kafka.channel_properties import KafkaNotificationProperties, KafkaSignalProperties

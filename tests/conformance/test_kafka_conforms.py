@@ -17,9 +17,9 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
-
 from tests.harness.kafka import create, read_all
 from tests.harness.servers.kafka import Kafka
+
 from waltap.format.record import Record
 from waltap.sink.sink import Sink, SinkContext
 from waltap.specs import SinkSpec

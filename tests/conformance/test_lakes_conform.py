@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-
 from tests.harness.lakes import catalog_settings, delta_rows, iceberg_rows, in_order
+
 from waltap_lake.plugin import register_sinks
 from waltap_lake.properties import DeltaLakeProperties, IcebergLakeProperties
 from waltap_testing.sink_suite import DeliveredChange, SinkRig, SinkSuite

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import msgspec
-
 from tests.harness.planted_faults import Faults, FindsFaults
+
 from waltap.errors import OffsetError
 from waltap.notifications.notification import Notification
 from waltap.offsets.offset import Offset, OffsetStore, decoded, encoded
@@ -124,7 +124,7 @@ class FileNotifications:
     mode = "a"
 
     def __init__(self, path):
-        self.file = Path(path).open(self.mode)  # noqa: SIM115 - closed in close
+        self.file = Path(path).open(self.mode)
 
     def send(self, notification):
         item = {

@@ -6,10 +6,10 @@ All are pgoutput, which keeps every promise, with one thing made wrong.
 from dataclasses import replace
 
 import msgspec
-
-import waltap_decoders.plugin
 from tests.conformance.recorded_sessions import CONTEXT, recordings
 from tests.harness.planted_faults import Faults, FindsFaults
+
+import waltap_decoders.plugin
 from waltap.decode.message import Begin, Commit, Delete, Insert, RelationSeen, Truncate, Update
 from waltap.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.errors import DecodeError

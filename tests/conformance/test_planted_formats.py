@@ -5,9 +5,9 @@ import json
 from dataclasses import replace
 
 import msgspec
+from tests.harness.planted_faults import Faults, FindsFaults
 
 import waltap.plugin
-from tests.harness.planted_faults import Faults, FindsFaults
 from waltap.decode.message import Insert, Update
 from waltap.decode.tuple_image import UNCHANGED
 from waltap.json.event_format import JsonEventFormat

@@ -5,17 +5,17 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+from tests.harness.planted_faults import Faults, FindsFaults
 
 import waltap_postgres.plugin
-from tests.harness.planted_faults import Faults, FindsFaults
 from waltap.decode.message import OldTuple
 from waltap.decode.replica_identity import IdentityWarning, RowImages
 from waltap.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.mapping import (
     ColumnMapping,
+    ConnectKind,
     DataType,
     Field,
-    ConnectKind,
     Schema,
     TypeSpec,
     converted,

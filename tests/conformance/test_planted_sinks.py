@@ -10,8 +10,8 @@ import os
 import sqlite3
 
 import orjson
-
 from tests.harness.planted_faults import Faults, FindsFaults
+
 from waltap.errors import SinkError
 from waltap.format.record import Record
 from waltap.sink.fail_stop import FailStop
@@ -19,7 +19,6 @@ from waltap.sink.sink import Sink, SinkCapabilities
 from waltap.source.position import Position, Positions
 from waltap.specs import SinkSpec
 from waltap_testing.sink_suite import DeliveredChange, SinkRig, SinkSuite
-
 
 FAULTS = Faults()
 

@@ -4,12 +4,12 @@ import itertools
 
 import msgspec
 from msgspec.structs import replace
-
 from tests.harness.planted_faults import Faults, FindsFaults
+
 from waltap.decode.message import Insert
 from waltap.format.record_transform import RecordUnfit
 from waltap.json.event_format import EventTransformFailed
-from waltap.mapping.connect_schema import Field, ConnectKind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.source.position import Position
 from waltap.specs import EventTransformSpec, RecordTransformSpec, TransformSpec
 from waltap.transactions.transaction import TransactionPart

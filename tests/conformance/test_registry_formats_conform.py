@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 import fastavro
 import httpx
 import pytest
-
 from tests.harness.protobuf import protobuf_reader
 from tests.harness.servers.registry import Registry
+
 from waltap.decode.message import Update
 from waltap.decode.tuple_image import UNCHANGED
 from waltap.transactions.transaction import TransactionPart

@@ -6,6 +6,7 @@ import json
 import orjson
 import pytest
 from pyarrow import parquet
+from tests.harness.http_receiver import Receiver
 
 import waltap.plugin
 import waltap_kafka.plugin
@@ -13,18 +14,16 @@ import waltap_lake.plugin
 import waltap_sinks.plugin
 import waltap_spark.plugin
 import waltap_streams.plugin
-from waltap.format.record import Record
-from waltap_testing.sink_suite import DeliveredChange, SinkRig, SinkSuite
-from waltap_sinks.http.properties import HttpProperties
 from waltap.files.store import FileStore
+from waltap.format.record import Record
+from waltap.sink.jsonl import JsonLinesProperties
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties
 from waltap_sinks.changelog.table_version import LOG_COLUMNS
 from waltap_sinks.files.properties import FilesProperties
-from waltap.sink.jsonl import JsonLinesProperties
+from waltap_sinks.http.properties import HttpProperties
 from waltap_spark.properties import SparkProperties
 from waltap_spark.sink import changelog_of
-
-from tests.harness.http_receiver import Receiver
+from waltap_testing.sink_suite import DeliveredChange, SinkRig, SinkSuite
 
 SPECS = {
     spec.name: spec

@@ -2,9 +2,9 @@
 
 import pytest
 
-from waltap_testing.snapshotter_suite import SnapshotterRig, SnapshotterSuite
 from waltap_postgres.plugin import register_snapshotters
 from waltap_postgres.snapshot.modes import ConfigurationBasedProperties
+from waltap_testing.snapshotter_suite import SnapshotterRig, SnapshotterSuite
 
 SPECS = {spec.name: spec for spec in register_snapshotters()}
 

@@ -14,10 +14,10 @@ import msgspec
 import nats
 import orjson
 import pytest
-
 from tests.harness.servers.moto import Moto
 from tests.harness.servers.nats import NatsServer
 from tests.harness.servers.redis import RedisServer
+
 from waltap.format.record import Record
 from waltap.sink.sink import SinkContext
 from waltap_streams.nats import NatsSink

@@ -5,8 +5,8 @@ import struct
 import pytest
 
 from waltap.mapping import DataType
-from waltap_testing.installed import installed_types
 from waltap_testing import TypeRig, TypeSuite
+from waltap_testing.installed import installed_types
 
 SPECS = {spec.name: spec for spec in installed_types()}
 POINT = bytes.fromhex("0101000020E6100000000000000000F03F0000000000000040")

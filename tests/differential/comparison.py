@@ -114,7 +114,7 @@ def _walk(a: Any, b: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
             else:
                 x, y = (side[i] if i < len(side) else ABSENT for side in (a, b))
                 yield f"{path}[{i}]", x, y
-    elif _kind(a) != _kind(b) or (a != b and not (a != a and b != b)):  # noqa: PLR0124 - NaN
+    elif _kind(a) != _kind(b) or (a != b and not (a != a and b != b)):
         yield path, a, b
 
 

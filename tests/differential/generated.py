@@ -75,7 +75,7 @@ def integers(bits: int) -> Literals:
 TEXTS = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=24)
 TIMES = st.times()
 DATES = st.dates(date(1, 1, 1), date(9999, 12, 31))
-STAMPS = st.datetimes(datetime(1900, 1, 1), datetime(9998, 12, 31))  # noqa: DTZ001 - a local time
+STAMPS = st.datetimes(datetime(1900, 1, 1), datetime(9998, 12, 31))
 ZONES = st.sampled_from(["+00", "-08", "+05:30", "+13:45"])
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**12), 10**12) | TEXTS,

@@ -2,14 +2,13 @@
 
 import json
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.differential.connect_transforms.cases import questions
 from tests.differential.connect_transforms.judge import Question, judged, ours, same
 from tests.differential.connect_transforms.recorded import RECORDED
+
 from waltap_transforms.connect import CONNECT
 
 LINES = [json.loads(line) for line in RECORDED.read_text(encoding="utf-8").splitlines()[1:]]

@@ -3,22 +3,21 @@
 import json
 import math
 from base64 import b64decode
-from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.differential.converters import Question, ask, protobuf_class_path
 from tests.differential.corpus import CORPORA
 from tests.differential.normalise import SAME
-from tests.harness.typed_records import typed_records, with_schema
-from tests.harness.typed_values import typed  # noqa: F401 - a fixture
 from tests.harness.servers.jars import MissingProgram
 from tests.harness.servers.registry import Registry
+from tests.harness.typed_records import typed_records, with_schema
+from tests.harness.typed_values import typed  # noqa: F401 - a fixture
+
 from waltap.errors import ConfigurationError
 from waltap.format.converter import ConverterContext
 from waltap.format.schema_mismatch import SchemaMismatch
-from waltap.mapping.connect_schema import Field, ConnectKind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap_formats.avro.binary import avro_writer
 from waltap_formats.avro.schema import avro_schema
 from waltap_formats.cloudevents.converter import CloudEventsConverter

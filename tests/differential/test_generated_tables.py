@@ -8,7 +8,6 @@ how many cases there are; CI runs 20, always the same ones.
 import contextlib
 import itertools
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,6 @@ from pathlib import Path
 import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
-
 from tests.differential.accepted import unexplained
 from tests.differential.comparison import differences, report
 from tests.differential.engines import Debezium, Engine, Waltap

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.differential.comparison import ABSENT, differences, report
 from tests.differential.normalise import SAME, Record, canonical, lines, payload, read
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 from tests.differential import properties
 from tests.differential.engines import peer_installed
 

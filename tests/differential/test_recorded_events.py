@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-
 from tests.differential.accepted import PAGE, accepted_differences, page, unexplained
 from tests.differential.capture import capture
 from tests.differential.comparison import differences, report

@@ -4,18 +4,14 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.differential.transforms import Question, ask, written
 from tests.harness.change_records import PIPELINE, change_records, outbox_records, transform
-from waltap.capture.capture import CaptureRules, CaptureProperties
+
 from waltap.format.connect_record import ConnectRecord
-from waltap.format.record_transform import RecordTransformContext
 from waltap.mapping.connect_schema import ConnectKind
-from waltap_transforms.debezium import DEBEZIUM as DEBEZIUM_SPECS
 from waltap_transforms.debezium.event_router import EventRouter, EventRouterProperties
 from waltap_transforms.debezium.logical_table_router import (
     ByLogicalTableRouter,
@@ -154,7 +150,7 @@ def test_outbox_events_are_those_of_event_router() -> None:
     def make(config: Mapping[str, Any]) -> Made:
         return EventRouter(EventRouterProperties.model_validate(config), PIPELINE)
 
-    records = lambda seed: outbox_records(seed, 25)  # noqa: E731 - as the default is
+    records = lambda seed: outbox_records(seed, 25)
     compare(Case(java="outbox.EventRouter", make=make, configs=configs, records=records))
 
 

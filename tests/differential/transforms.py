@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.differential.engines import PEER
+
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.converter import ConverterContext
 from waltap.json.converter import JsonConverter, JsonConverterProperties

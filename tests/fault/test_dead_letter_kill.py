@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tests.harness.pipeline import until
 from tests.harness.servers.postgres import Database
+
 from waltap.dead_letters.dead_letter import DeadLetter
 from waltap.dead_letters.store import LetterStore
 

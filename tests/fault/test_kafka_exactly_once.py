@@ -4,9 +4,9 @@ import os
 import time
 from pathlib import Path
 
-from tests.hunt.kafka_bank import Bank, verdict
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
+from tests.hunt.kafka_bank import Bank, verdict
 
 SEED = int(os.environ.get("WALTAP_TEST_SEED") or time.time_ns() % 1_000_000)
 

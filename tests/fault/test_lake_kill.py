@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-
 from tests.fault.test_engine_kill import Runs, writing
 from tests.harness.lakes import catalog_settings, delta_rows, iceberg_rows
 from tests.harness.servers.postgres import Database

@@ -19,13 +19,13 @@ from typing import Any
 
 import pytest
 from pyarrow import dataset, fs
-from waltap.files import FilesAway, StorageProperties, FileStore
-from waltap_sinks.changelog import ChangeLog
-
 from tests.harness.pipeline import until
 from tests.harness.s3_proxy import S3Door, s3_door
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.s3 import S3Server
+
+from waltap.files import FilesAway, FileStore, StorageProperties
+from waltap_sinks.changelog import ChangeLog
 
 SEED = int(os.environ.get("WALTAP_TEST_SEED") or time.time_ns() % 1_000_000)
 KILLS = int(os.environ.get("WALTAP_TEST_S3_KILLS") or 2)
@@ -82,7 +82,7 @@ class Trial:
         """Start the pipeline, and kill it a random moment after its first commit."""
         for _ in range(STARTS):
             before, process = self.commits(), self.start()
-            until(lambda: self.commits() > before or process.poll() is not None, "a commit")  # noqa: B023
+            until(lambda: self.commits() > before or process.poll() is not None, "a commit")
             time.sleep(self.random.random() * 0.5)  # the random moment itself
             running = process.poll() is None
             process.kill()

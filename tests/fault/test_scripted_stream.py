@@ -5,9 +5,9 @@ The engine runs in a process of its own.
 """
 
 import pytest
-
 from tests.harness.scripted_run import records_of, run_scripted
 from tests.harness.servers.postgres import Database
+
 from waltap.source.position import parse_lsn
 from waltap_testing.recording import frames_of_slot
 from waltap_testing.walsender import (
@@ -18,8 +18,8 @@ from waltap_testing.walsender import (
     SendHalf,
     SendKeepalive,
     SendPieces,
-    StreamScript,
     ServerError,
+    StreamScript,
     XLogData,
 )
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.changelog import Database, batch, context, relation
+
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.live import LiveTables
 from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare
-
-from tests.harness.changelog import Database, batch, context, relation
 
 ITEMS = relation("public.items", [("id", "int4"), ("state", "text"), ("note", "text")])
 TICKS = relation("public.ticks", [("kind", "text")], key=(), identity="f")

@@ -8,15 +8,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
+from tests.harness.servers.delta import spark_jars
+from tests.harness.servers.postgres import Database
+
 from waltap_spark.live import LiveTables
 from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare
-
-from tests.harness.servers.delta import spark_jars
-from tests.harness.servers.postgres import Database
 
 ACCOUNTS, EACH, GATE = 3000, 100, 42
 PATIENCE_S = 600.0

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka.admin import NewTopic
+from tests.harness.kafka import create
+from tests.harness.servers.kafka import Kafka
+from tests.harness.topics import Reader, event, produce
+
 from waltap_spark.kafka import KafkaTopics
 from waltap_spark.live import LiveTables
 from waltap_spark.output import SparkOutput
-
-from tests.harness.kafka import create
-from tests.harness.topics import Reader, event, produce
-from tests.harness.servers.kafka import Kafka
 
 PORTION, EACH = 10, 40
 """Records of a partition that a portion takes, and that each of two partitions has."""

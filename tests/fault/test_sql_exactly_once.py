@@ -4,8 +4,8 @@ import os
 import time
 from pathlib import Path
 
-from tests.hunt.sql_bank import Bank, verdict
 from tests.harness.servers.postgres import Cluster, Database
+from tests.hunt.sql_bank import Bank, verdict
 
 SEED = int(os.environ.get("WALTAP_TEST_SEED") or time.time_ns() % 1_000_000)
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waltap_sinks.changelog import ChangeLog
-
 from tests.fault.test_engine_kill import Runs, Writer, ids, writing
 from tests.harness.pipeline import until
 from tests.harness.servers.postgres import Database
+
+from waltap_sinks.changelog import ChangeLog
 
 PATIENCE_S = 90.0
 LOST = "WT-2017"

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.harness.pipeline import until
 from tests.harness.servers.postgres import Database
 

@@ -12,10 +12,10 @@ import sys
 import time
 from collections.abc import Callable
 
+from tests.harness.captures import READERS, decoderbufs, sessions, yboutput
+
 from waltap.decode import Decoder, Frame
 from waltap.errors import DecodeError
-
-from tests.harness.captures import READERS, decoderbufs, pgoutput, sessions, wal2json, yboutput
 
 SECONDS_PER_INPUT = 1.0
 

@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
+
 from waltap.config.layers import load, read_tables
 from waltap.config.property import declarations
 from waltap.config.resolve import survey

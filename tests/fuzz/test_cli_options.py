@@ -15,6 +15,7 @@ from typing import Any
 import click
 import pytest
 from typer.main import get_command
+
 from waltap.cli import application as module
 from waltap.cli.application import application
 

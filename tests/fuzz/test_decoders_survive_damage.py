@@ -3,7 +3,6 @@
 import os
 
 import pytest
-
 from tests.fuzz.decoders import SUBJECTS, run
 
 INPUTS = int(os.environ.get("WALTAP_FUZZ_INPUTS", "2000"))

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from confluent_kafka import Message
 from confluent_kafka.admin import NewTopic
-
 from tests.differential.engines import Debezium
 from tests.harness.kafka import create, ends
 from tests.harness.pipeline import PipelineRig

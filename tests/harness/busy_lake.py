@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from tests.harness.pipeline import PipelineRig, until
+from tests.harness.servers.postgres import Database
+
 from waltap_sinks.changelog import ChangeLog
-from waltap_spark.applier import OutputApplier, ApplyOptions
+from waltap_spark.applier import ApplyOptions, OutputApplier
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.live import LiveTables, open_tables
 from waltap_spark.modes import ModeRules
 from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare
 from waltap_spark.verify import compare
-
-from tests.harness.pipeline import PipelineRig, until
-from tests.harness.servers.postgres import Database
 
 __all__ = ["looks_right_while_it_runs"]
 

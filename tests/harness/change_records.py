@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from waltap.capture.capture import CaptureRules, CaptureProperties
+from waltap.capture.capture import CaptureProperties, CaptureRules
 from waltap.format.connect_record import ConnectHeader, ConnectRecord
 from waltap.format.record_transform import RecordTransformContext
 from waltap.mapping import envelope
-from waltap.mapping.connect_schema import Field, ConnectKind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap_transforms.debezium import DEBEZIUM
 
 __all__ = ["PIPELINE", "change_records", "outbox_records", "structures", "transform"]

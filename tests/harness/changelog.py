@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+
 from waltap.decode.message import Change, Delete, Insert, OldTuple, Truncate, Update
 from waltap.decode.relation import Column, DataType, Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
-from waltap_sinks.changelog.table_version import LOG_COLUMNS
-from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.sink.sink import SinkContext
 from waltap.source.completeness import PublicationCompleteness
 from waltap.source.position import Position
+from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap_sinks.changelog.table_version import LOG_COLUMNS
 
 TYPES = {
     "bool": 16,

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from waltap_postgres.snapshot.chunk_query import PostgresChunks
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.harness.command import waltap
 from tests.harness.pipeline import PipelineRig
+
 from waltap.dead_letters.dead_letter import DeadLetter
 from waltap.dead_letters.store import LetterStore
 

@@ -6,6 +6,7 @@ The slots are read through SQL functions, whose payloads are those of START_REPL
 from collections.abc import Iterable, Mapping
 
 from tests.harness.servers.postgres import Database
+
 from waltap.decode import Decoder, DecoderContext, ServerInfo
 from waltap_decoders.plugin import register_decoders
 from waltap_postgres.catalog.catalogue import PostgresCatalogue

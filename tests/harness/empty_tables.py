@@ -1,10 +1,10 @@
 """Tables that hold no row when a snapshot reads them, or when they are truncated: what a statement finds
 nothing to do for is a step all the same."""
 
-from waltap_spark.live import LiveTables
-
 from tests.harness.shared_sources import INTO, RULES, of
 from tests.harness.spark import Rig
+
+from waltap_spark.live import LiveTables
 
 __all__ = ["OPTIONS", "tables_without_rows_follow"]
 

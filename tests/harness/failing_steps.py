@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from waltap_spark import applier, retries
+from tests.harness.changelog import relation
+from tests.harness.spark import Rig
+
+from waltap_spark import retries
 from waltap_spark.formats import merging
 from waltap_spark.formats.work import TableWriter
 from waltap_spark.live import LiveTables
-
-from tests.harness.changelog import relation
-from tests.harness.spark import Rig
 
 __all__ = ["steps_that_fail_are_taken_once"]
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
+from tests.harness.changelog import relation
+
 from waltap.decode.relation import Relation
 from waltap.snapshot.chunk import SnapshotChunk
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, SnapshotRows
-
-from tests.harness.changelog import relation
 
 ITEMS = relation("public.items", [("id", "int4"), ("v", "text")])
 

@@ -5,21 +5,21 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.harness.pipeline import PipelineRig
+from tests.harness.servers.postgres import Database
+
 from waltap.pipeline.stages import build
 from waltap.sink.sink import SinkContext
 from waltap.snapshot import SnapshotChunk
 from waltap.source.connector import MadeByRun
 from waltap.transactions.transaction import Batch, SnapshotRows
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_spark.applier import OutputApplier, ApplyOptions
+from waltap_spark.applier import ApplyOptions, OutputApplier
 from waltap_spark.formats.choice import PARQUET, FormatChoice
-from waltap_spark.snapshot_splits import Handed, AssignedSplits
 from waltap_spark.live import LiveTables
 from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare
-
-from tests.harness.pipeline import PipelineRig
-from tests.harness.servers.postgres import Database
+from waltap_spark.snapshot_splits import AssignedSplits, Handed
 
 
 class HandedSnapshots:

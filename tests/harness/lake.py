@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.harness.servers.postgres import Database
+
 from waltap_sinks.changelog import ChangeLog
-from waltap_spark.applier import OutputApplier, ApplyOptions
+from waltap_spark.applier import ApplyOptions, OutputApplier
 from waltap_spark.formats.choice import PARQUET, FormatChoice
 from waltap_spark.live import LiveTables
 from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare
-
-from tests.harness.servers.postgres import Database
 
 
 class Lake:

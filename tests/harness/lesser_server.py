@@ -8,12 +8,14 @@ the replication protocol. The dialect overrides public parts alone.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from tests.harness.servers.postgres import Database
+
+from waltap.config.property import declare
 from waltap.decode.decoder import ServerInfo
 from waltap.errors import OffsetError, SourceError
 from waltap.hookspecs import hookimpl
 from waltap.source.connector import Connector, ConnectorContext
 from waltap.specs import ConnectorSpec
-from waltap.config.property import declare
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.catalog.preflight import PreflightChecks
 from waltap_postgres.connector import PostgresConnector
@@ -22,8 +24,6 @@ from waltap_postgres.errors import ErrorMeanings, SlotMissing
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.slot import SlotAdmin
 from waltap_postgres.server_identity import ServerIdentity
-
-from tests.harness.servers.postgres import Database
 
 ROLE = "lesser"
 TAKEN_AWAY = (

@@ -39,11 +39,11 @@ def run(path: Path) -> None:
             continue
         tree = ast.parse("".join(cell["source"]), f"{path.name}[{number}]")
         last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
-        exec(compile(tree, f"{path.name}[{number}]", "exec"), space)  # noqa: S102 - our own notebook
+        exec(compile(tree, f"{path.name}[{number}]", "exec"), space)
         if isinstance(last, ast.Expr):
             value = eval(
                 compile(ast.Expression(last.value), f"{path.name}[{number}]", "eval"), space
-            )  # noqa: S307
+            )
             if value is not None:
                 display(value)
 

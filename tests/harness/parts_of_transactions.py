@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from waltap_spark.live import LiveTables
-from waltap_spark.modes import ModeRules
-
 from tests.harness.changelog import relation
 from tests.harness.spark import Rig
+
+from waltap_spark.live import LiveTables
+from waltap_spark.modes import ModeRules
 
 __all__ = ["a_transaction_is_one_version"]
 

@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Any, Self
 
 import msgspec
+from tests.harness.command import waltap
+from tests.harness.servers.postgres import Database
+
 from waltap.cli.connection import connected
 from waltap.config.layers import read_tables
 from waltap.config.resolve import resolve
 from waltap.decode.message import Delete, Insert, LogicalMessage, Truncate, Update
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import MissingValue, Tuple
-from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.hookspecs import hookimpl
 from waltap.host import Host
 from waltap.offsets.offset import Offset
@@ -32,9 +34,7 @@ from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.connector import PreflightCheck
 from waltap.source.position import Position, parse_lsn
 from waltap.specs import SinkSpec
-
-from tests.harness.command import waltap
-from tests.harness.servers.postgres import Database
+from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 
 WAIT_S = 90.0
 

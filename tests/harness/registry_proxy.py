@@ -48,9 +48,9 @@ def door(
         def do_GET(self) -> None:
             self._pass_on()
 
-        do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - names of http.server
+        do_POST = do_PUT = do_DELETE = do_GET
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - http.server's
+        def log_message(self, format: str, *args: Any) -> None:
             pass
 
         def _pass_on(self) -> None:

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from waltap.decode.relation import Relation
-from waltap_spark.live import LiveTables
-
 from tests.harness.changelog import relation
 from tests.harness.spark import Rig
+
+from waltap.decode.relation import Relation
+from waltap_spark.live import LiveTables
 
 NAME = "public.remade"
 

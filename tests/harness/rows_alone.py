@@ -5,14 +5,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.harness.changelog import batch, relation
+from tests.harness.spark import Rig
+
 from waltap.transactions.transaction import TransactionPart
 from waltap_spark.errors import HistoryNotKept
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
-
-from tests.harness.changelog import batch, relation
-from tests.harness.spark import Rig
 
 COLUMNS = [("id", "int4"), ("name", "text"), ("note", "text")]
 ALONE = relation("public.alone", COLUMNS, numbers=(1, 2, 3))

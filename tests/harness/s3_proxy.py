@@ -98,9 +98,9 @@ class _Handler(BaseHTTPRequestHandler):
             return self._reset()
         return self._reply(status, headers, answer)
 
-    do_POST = do_PUT = do_DELETE = do_HEAD = do_GET  # noqa: N815 - names of http.server
+    do_POST = do_PUT = do_DELETE = do_HEAD = do_GET
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - http.server's
+    def log_message(self, format: str, *args: Any) -> None:
         pass
 
     def _body(self) -> bytes:

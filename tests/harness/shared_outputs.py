@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.harness.shared_sources import COLUMNS, INTO, RULES, anything, check, of
 from tests.harness.spark import Rig
+
 from waltap_spark import idle_tables
 from waltap_spark.formats.choice import FormatChoice
 

@@ -3,15 +3,15 @@
 import random
 
 import pytest
+from tests.harness.changelog import relation
+from tests.harness.spark import Rig
+from tests.harness.versions import text, versions
+
 from waltap.decode.relation import Relation
 from waltap_spark.errors import HistoryNotKept
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
 from waltap_spark.shared_targets import TargetMappings
-
-from tests.harness.changelog import relation
-from tests.harness.spark import Rig
-from tests.harness.versions import text, versions
 
 __all__ = ["COLUMNS", "INTO", "KINDS", "RULES", "anything", "check", "of", "run"]
 
@@ -69,7 +69,7 @@ def anything(rig: Rig, chance: random.Random, tables: list[Relation]) -> None:
                 db.update(table, key_of(rig, table, old), [long], id=new)
         if does == "t":
             db.truncate(*tables)
-    if db._changes:  # noqa: SLF001 - a transaction without changes is not sent
+    if db._changes:
         rig.commit()
 
 

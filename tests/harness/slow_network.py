@@ -5,6 +5,7 @@ import socket
 from weakref import WeakKeyDictionary
 
 import pytest
+
 from waltap.errors import ConnectionLost
 from waltap_postgres.replication.transport import SocketTransport
 

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql.types import StructType
+from tests.harness.changelog import Database, batch, context, relation
+
 from waltap.decode.relation import Relation
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.source import ChangeLogSource
 from waltap_spark.source.catalogue import source_struct
 from waltap_spark.source.options import parse_options
 from waltap_spark.source.stream import ChangeLogStream
-
-from tests.harness.changelog import Database, batch, context, relation
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
 Offset = dict[str, Any]

@@ -4,15 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.changelog import ALL, Database, batch, context
+
 from waltap.decode.relation import Relation
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_spark.applier import OutputApplier, ApplyOptions
+from waltap_spark.applier import ApplyOptions, OutputApplier
 from waltap_spark.formats.choice import PARQUET, FormatChoice
 from waltap_spark.live import LiveTables
 from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare
-
-from tests.harness.changelog import ALL, Database, batch, context
 
 
 class Died(BaseException):

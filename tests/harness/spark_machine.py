@@ -16,17 +16,6 @@ from typing import Any, Final
 
 import msgspec
 import pytest
-from waltap.decode.relation import Relation
-from waltap.snapshot.progress import SnapshotProgress
-from waltap.source.completeness import PublicationCompleteness
-from waltap.source.position import Position
-from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
-from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
-from waltap_spark.live import LiveTables
-from waltap_spark.maintenance import maintain
-from waltap_spark.modes import ModeRules
-from waltap_spark.output import SparkOutput
-
 from tests.harness.changelog import ALL, batch, context, in_parts, relation
 from tests.harness.spark import Died, Rig
 from tests.harness.spark_steps import (
@@ -55,6 +44,17 @@ from tests.harness.spark_steps import (
     Update,
     Widen,
 )
+
+from waltap.decode.relation import Relation
+from waltap.snapshot.progress import SnapshotProgress
+from waltap.source.completeness import PublicationCompleteness
+from waltap.source.position import Position
+from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
+from waltap_spark.live import LiveTables
+from waltap_spark.maintenance import maintain
+from waltap_spark.modes import ModeRules
+from waltap_spark.output import SparkOutput
 
 KINDS: Final = ("plain", "whole", "alone", "bare", "soft", "kept", "versions", "logged")
 """What tables are called, and how they are kept: `RULES`. "whole" sends whole old rows, "alone" keeps no history,
@@ -332,7 +332,7 @@ class Machine:
 
     def _gap(self, action: Gap) -> None:
         key = self.there(action.key)
-        if key is None or self.db._changes:  # noqa: SLF001 - it is told between transactions
+        if key is None or self.db._changes:
             return
         for kind in self.keyed:
             self.db.rows[f"public.{kind}"] = [row for row in self.held(kind) if row[0] != key]
@@ -432,7 +432,7 @@ class Machine:
             self.act(action)
         if not self.told:
             self._insert(Insert(20))
-        if not self.db._changes:  # noqa: SLF001 - a transaction without changes is not sent
+        if not self.db._changes:
             return
         part = self.db.commit()
         self.sent.append(part)
@@ -466,7 +466,7 @@ class Machine:
         history = {kind: events.copy() for kind, events in self.history.items()}
         for action in actions:
             self.act(action)
-        self.db._changes.clear()  # noqa: SLF001
+        self.db._changes.clear()
         self.history = history
 
     def snapshot(self, step: Snapshot) -> None:

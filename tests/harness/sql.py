@@ -15,12 +15,12 @@ import duckdb
 import msgspec
 import psycopg
 import pytest
-
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, context, relation
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.mariadb import MariaDb
 from tests.harness.servers.postgres import Database
+
 from waltap_sinks.sql import SqlProperties, SqlSink
 
 __all__ = [

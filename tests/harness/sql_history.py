@@ -3,6 +3,7 @@
 from typing import Any
 
 from tests.harness.sql import Place, micros
+
 from waltap.decode.message import Delete, Insert, Truncate, Update
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import UNCHANGED, Tuple

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 
 import pytest
+from tests.harness.changelog import relation
+from tests.harness.spark import Rig
+
 from waltap_spark import idle_tables
 from waltap_spark.live import LiveTables
 from waltap_spark.output import TargetTable
-
-from tests.harness.changelog import relation
-from tests.harness.spark import Rig
 
 COLUMNS = [("id", "int4"), ("note", "text")]
 QUIET = relation("public.quiet", COLUMNS)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
+from tests.harness.servers.kafka import Kafka
 
 from waltap_spark.applier import OutputApplier
 from waltap_spark.formats.choice import PARQUET, FormatChoice
@@ -12,8 +13,6 @@ from waltap_spark.kafka import KafkaFeed, KafkaTopics
 from waltap_spark.live import LiveTables
 from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare
-
-from tests.harness.servers.kafka import Kafka
 
 
 class Reader:

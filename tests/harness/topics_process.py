@@ -9,15 +9,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from waltap_spark.kafka import KafkaTopics
-
 from tests.harness.profile_query import small_session
 from tests.harness.topics import Reader
+
+from waltap_spark.kafka import KafkaTopics
 
 
 def main(folder: Path, topics: KafkaTopics) -> None:
     """Follow ``topics`` until killed."""
     from tests.harness.servers.spark_kafka import spark_jars
+
     from waltap_spark.applier import OutputApplier
     from waltap_spark.output import SparkOutput
 

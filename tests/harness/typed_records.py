@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 import psycopg
-
 from tests.harness.typed_values import LITERALS, both_once
-from waltap.capture.capture import CaptureRules, CaptureProperties
+
+from waltap.capture.capture import CaptureProperties, CaptureRules
 from waltap.decode.message import Delete, Insert, OldTuple
 from waltap.decode.relation import Column, Relation
 from waltap.decode.tuple_image import UNCHANGED

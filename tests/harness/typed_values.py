@@ -9,8 +9,8 @@ from typing import Any
 
 import psycopg
 import pytest
-
 from tests.harness.servers.postgres import Database
+
 from waltap.decode.relation import Column
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.properties import PostgresProperties

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Final
 
-from waltap.decode.relation import Relation
-from waltap_spark.live import LiveTables
-
 from tests.harness.changelog import relation
 from tests.harness.spark import Rig
+
+from waltap.decode.relation import Relation
+from waltap_spark.live import LiveTables
 
 __all__ = ["COURSES", "a_dropped_column"]
 

@@ -10,9 +10,10 @@ import re
 import tempfile
 from pathlib import Path
 
-from tests.harness.yboutput_slot import Slot
 from tests.harness.servers import output_plugin
 from tests.harness.servers.postgres import Cluster, Database
+from tests.harness.yboutput_slot import Slot
+
 from waltap_testing.recording import FrameRecording, load_recordings, save_recordings
 
 __all__ = ["WAYS", "record", "recorded"]

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from psycopg import pq
-
 from tests.harness.servers.postgres import Database
+
 from waltap.decode.decoder import Frame
 from waltap.source.position import parse_lsn
 from waltap_testing.recording import frames_of_slot

@@ -13,12 +13,12 @@ import sys
 import time
 from pathlib import Path
 
+from tests.harness.servers.java import java_version
+from tests.harness.servers.postgres import Cluster, Server
 from tests.hunt import machine
 from tests.hunt.engine import default_python
 from tests.hunt.machine import Result
 from tests.hunt.scenario import Scenario, draw
-from tests.harness.servers.java import java_version
-from tests.harness.servers.postgres import Cluster, Server
 
 KEEP = Path("/tmp/waltap-hunt")
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
-
 from tests.hunt.oracle import MARK
 
 __all__ = ["SCHEMAS", "Known", "column_list", "image", "mark", "name_of", "rows_of", "tables"]

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-
+from tests.harness.servers.postgres import Database
 from tests.hunt.judge import Life
 from tests.hunt.proxy import Proxy
-from tests.harness.servers.postgres import Database
 
 __all__ = ["Ended", "Engine", "knows", "patience", "until"]
 
@@ -211,7 +210,7 @@ class Engine:
                 stdout=log,
                 stderr=log,
                 env=environment,
-                preexec_fn=limit if file_limit else None,  # noqa: PLW1509
+                preexec_fn=limit if file_limit else None,
             )
 
     def command(self, *words: str) -> None:

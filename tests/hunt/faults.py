@@ -11,12 +11,11 @@ from random import Random
 from typing import Any
 
 import psycopg
-
+from tests.harness.servers.postgres import Cluster, Database
 from tests.hunt import catalogue
 from tests.hunt.engine import Engine, patience, until
 from tests.hunt.scenario import Pipeline
 from tests.hunt.source import Source
-from tests.harness.servers.postgres import Cluster, Database
 
 __all__ = ["APPLY", "Faults", "mount", "unmount"]
 

@@ -10,14 +10,14 @@ and between which events the engine was restarted. It walks both in order:
 - at the end the rows that a consumer has are the source's.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from tests.hunt.consumer import Rows, canonical_row, differences, short
 from tests.hunt.delivered import Event
 from tests.hunt.expectation import Case, Expected, Finding, Life, Plan
-from tests.hunt.oracle import UNSENT, Change, Ddl, State, Table, Transaction
+from tests.hunt.oracle import UNSENT, Ddl, State, Table, Transaction
 from tests.hunt.values import canonical, is_placeholder
 
 __all__ = ["Case", "Finding", "Life", "judge"]

@@ -22,12 +22,11 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import NewTopic
-
-from tests.hunt.bank_day import run_bank
 from tests.harness.kafka import create
 from tests.harness.pipeline import until
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
+from tests.hunt.bank_day import run_bank
 
 ACCOUNTS = 50
 BALANCE = 1_000

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from confluent_kafka.admin import NewTopic
-
 from tests.harness.kafka import create, read_all
 from tests.harness.pipeline import until
 from tests.harness.servers.kafka import Kafka

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 import psycopg
-
+from tests.harness.servers.postgres import Database, Server
 from tests.hunt import catalogue, oracle
 from tests.hunt.delivered import Event, from_change_log, from_lines
 from tests.hunt.engine import SPONTANEOUS, Engine, knows, patience, until
@@ -23,7 +23,6 @@ from tests.hunt.judge import Case, Finding, judge
 from tests.hunt.oracle import Table
 from tests.hunt.scenario import Scenario, Step
 from tests.hunt.source import Source
-from tests.harness.servers.postgres import Database, Server
 
 __all__ = ["Result", "run"]
 

@@ -8,12 +8,11 @@ from random import Random
 from typing import Any
 
 import psycopg
-
+from tests.harness.servers.postgres import Database
 from tests.hunt import catalogue
 from tests.hunt.alterations import KEY_NAMES, STYLES, TABLE_NAMES, Alterations, definition
 from tests.hunt.catalogue import SCHEMAS, Known, name_of
 from tests.hunt.values import TYPES, literal
-from tests.harness.servers.postgres import Database
 
 __all__ = ["Source"]
 

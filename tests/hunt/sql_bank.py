@@ -18,10 +18,9 @@ import time
 from pathlib import Path
 
 import psycopg
-
-from tests.hunt.bank_day import run_bank
 from tests.harness.pipeline import until
 from tests.harness.servers.postgres import Cluster, Database
+from tests.hunt.bank_day import run_bank
 
 ACCOUNTS = 200
 BALANCE = 1_000

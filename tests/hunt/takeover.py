@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-
 from tests.differential.engines import PEER
 from tests.harness.servers.postgres import Cluster, Database
 

@@ -4,10 +4,9 @@ import sys
 from pathlib import Path
 
 import pytest
-
+from tests.harness.servers.postgres import Server
 from tests.hunt import machine
 from tests.hunt.scenario import draw
-from tests.harness.servers.postgres import Server
 
 SEEDS = (1, 3, 4, 5, 7, 10, 11, 12, 8_000_117, 8_000_143)
 

@@ -4,7 +4,6 @@ import copy
 import json
 
 import pytest
-
 from tests.hunt import oracle
 from tests.hunt.delivered import Event, from_record
 from tests.hunt.judge import Case, Life, judge

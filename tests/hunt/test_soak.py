@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from tests.hunt.soak import Soak
 from tests.harness.servers.postgres import Database
+from tests.hunt.soak import Soak
 
 
 def test_what_arrives_is_the_source(database: Database, tmp_path: Path) -> None:

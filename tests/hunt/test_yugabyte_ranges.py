@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from tests.hunt.yugabyte_ranges import KilledRanges
-from tests.harness.yugabyte.server import Yugabyte
 from tests.harness.servers.postgres import Database
+from tests.harness.yugabyte.server import Yugabyte
+from tests.hunt.yugabyte_ranges import KilledRanges
 
 
 def test_two_slots_in_an_engine_that_is_killed(yb_database: Database, tmp_path: Path) -> None:

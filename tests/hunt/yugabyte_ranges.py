@@ -19,10 +19,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.harness.yugabyte.server import Yugabyte
-from tests.harness.yugabyte.wire import hash_code
 from tests.harness.servers import output_plugin
 from tests.harness.servers.postgres import Cluster, Database
+from tests.harness.yugabyte.server import Yugabyte
+from tests.harness.yugabyte.wire import hash_code
 
 __all__ = ["KilledRanges"]
 

@@ -4,6 +4,7 @@ import sys
 from typing import Any
 
 from pyspark.sql import SparkSession
+
 from waltap_sinks.changelog import ChangeLog
 from waltap_spark import open_tables
 from waltap_spark.applier import OutputApplier

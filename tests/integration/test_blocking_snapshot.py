@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waltap.transactions.transaction import Batch, SnapshotRows
-
 from tests.harness.pipeline import PipelineRig, Run
+
+from waltap.transactions.transaction import Batch, SnapshotRows
 
 SETTINGS = {
     "signal.data.collection": "public.signals",

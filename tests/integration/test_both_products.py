@@ -12,7 +12,6 @@ import fastavro
 import httpx
 import pytest
 from confluent_kafka import Message
-
 from tests.harness.both_products import BothProducts
 from tests.harness.kafka import read_all
 from tests.harness.servers.kafka import Kafka

@@ -2,8 +2,8 @@
 
 import msgspec
 import pytest
-
 from tests.harness.servers.postgres import Database
+
 from waltap.decode.relation import Column
 from waltap.source.relation_memory import RelationMemory
 from waltap_postgres.catalog.catalogue import PostgresCatalogue

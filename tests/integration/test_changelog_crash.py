@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waltap.decode.message import Insert
-from waltap.transactions.transaction import Batch, TransactionPart
-from waltap.source.position import START, Position
-from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink, FileStore
-
 from tests.harness.changelog import Database, batch, context, in_parts, relation, replay
+
+from waltap.decode.message import Insert
+from waltap.source.position import START, Position
+from waltap.transactions.transaction import Batch, TransactionPart
+from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink, FileStore
 
 ORDERS = relation("public.orders", [("id", "int4"), ("state", "text")])
 LINES = relation("public.lines", [("id", "int4"), ("amount", "text")])

@@ -5,13 +5,13 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.harness.pipeline import PipelineRig
+from tests.harness.servers.postgres import Database
+
 from waltap.hookspecs import hookimpl
 from waltap.notifications import Notification
 from waltap.signals import Signal
 from waltap.specs import NotificationChannelSpec, SignalChannelSpec
-
-from tests.harness.pipeline import PipelineRig
-from tests.harness.servers.postgres import Database
 
 SIGNALS = "CREATE TABLE signals (id varchar(64) PRIMARY KEY, type varchar(32) NOT NULL, data text);"
 ROWS = "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 25);"

@@ -10,11 +10,11 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from waltap.monitor.server import MonitorServer
-
 from tests.harness.pipeline import PipelineRig, Run
 from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
+
+from waltap.monitor.server import MonitorServer
 
 
 def on_terminal(shop: Shop, *arguments: str, term: str = "xterm") -> tuple[int, str]:
@@ -135,7 +135,7 @@ def test_every_command_prints_names_as_text_and_so_do_labels(
     run = Run(PipelineRig(database, tmp_path / "rig"), limits=None, settings={})
     with MonitorServer(run.engine, "127.0.0.1:0", None) as monitor, run:
         run.until(lambda: run.engine.state == "streaming", "streaming")
-        with urllib.request.urlopen(f"http://127.0.0.1:{monitor.port}/metrics") as answer:  # noqa: S310 - our own
+        with urllib.request.urlopen(f"http://127.0.0.1:{monitor.port}/metrics") as answer:
             text = answer.read().decode()
         assert "evil" in text
         assert unprintable(text) == []

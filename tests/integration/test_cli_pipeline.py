@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tests.harness.pipeline import WAIT_S, until
 from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop

@@ -6,7 +6,6 @@ import threading
 from pathlib import Path
 
 import pytest
-
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop

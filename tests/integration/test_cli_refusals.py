@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.harness.servers.postgres import Database, Server
 from tests.harness.shop import Shop, text_of
 

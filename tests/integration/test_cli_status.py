@@ -2,19 +2,17 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from waltap.cli.connection import connected
-from waltap.offsets.offset import Offset
-from waltap.pipeline.preflight import checks
-
 from tests.harness.dead_letters import KEEP
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
+
+from waltap.cli.connection import connected
+from waltap.offsets.offset import Offset
+from waltap.pipeline.preflight import checks
 
 
 @pytest.fixture

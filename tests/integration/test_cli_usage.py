@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tests.harness.command import waltap
 from tests.harness.shop import Shop, install_plugin, text_of
 

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyarrow import dataset
-from waltap.capture.name_adjustment import field_namer
-from waltap_sinks.changelog import ChangeLog
-
 from tests.harness.json_lines import records
 from tests.harness.pipeline import PipelineRig
+
+from waltap.capture.name_adjustment import field_namer
+from waltap_sinks.changelog import ChangeLog
 
 
 def logged(folder: Path) -> list[dict[str, Any]]:

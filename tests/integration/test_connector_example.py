@@ -7,8 +7,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import waltap
 from tests.harness.json_lines import records
+
+import waltap
 from waltap.errors import WaltapError
 
 EXAMPLE = Path(__file__).parents[2] / "examples/plugins/waltap-connector-example"

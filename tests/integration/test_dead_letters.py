@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-
 from tests.harness.dead_letters import KEEP, dead_letters, letters_of, verified
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
+
 from waltap_sinks.sql.errors import SqlConstraintViolated
 
 

@@ -11,7 +11,6 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewTopic,
 )
-
 from tests.harness.dead_letters import KEEP, dead_letters, letters_of
 from tests.harness.kafka import create, read_all
 from tests.harness.pipeline import PipelineRig

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
-
 from tests.differential.engines import peer_installed
-from tests.hunt.takeover import SETUP, Handovers, play
 from tests.harness import command
 from tests.harness.kafka import create, read_all
 from tests.harness.pipeline import until
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
+from tests.hunt.takeover import SETUP, Handovers, play
+
 from waltap.cli.offsets_debezium import export_to, import_from
 from waltap.config.layers import load
 from waltap.config.resolve import resolve

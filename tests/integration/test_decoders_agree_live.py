@@ -8,25 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.decoder_slots import VARIANTS, DecoderSlots
+from tests.harness.servers.postgres import Database
+
 from waltap.decode import (
-    Decoder,
     DecoderCapabilities,
-    DecoderContext,
     Delete,
     Insert,
     LogicalMessage,
-    ServerInfo,
     Truncate,
     Update,
 )
+from waltap.source.position import START, Position
 from waltap.transactions.assembly import TransactionAssembler
-from waltap.source.position import START, Position, parse_lsn
-from waltap_decoders.plugin import register_decoders
-from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.properties import PostgresProperties
-
-from tests.harness.decoder_slots import VARIANTS, DecoderSlots
-from tests.harness.servers.postgres import Database
 
 WORKLOAD = Path(__file__).parent.parent / "workloads" / "decoders.sql"
 SETUP = """

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from waltap.decode import ABSENT, Decoder, Delete, Insert, Update
-
 from tests.harness.decoder_slots import DecoderSlots
 from tests.harness.servers.postgres import Database
+
+from waltap.decode import ABSENT, Decoder, Delete, Insert, Update
 
 OTHERS = ["wal2json 2", "wal2json 1", "wal2json chunks", "decoderbufs"]
 SETUP = (

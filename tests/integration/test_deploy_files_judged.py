@@ -9,9 +9,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import waltap
-
 from tests.harness.servers.linters import linter
+
+import waltap
 
 DEPLOY = Path(__file__).parents[2] / "examples/deploy"
 READ_COMPOSE = """

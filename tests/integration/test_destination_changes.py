@@ -6,11 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from waltap_sinks.changelog import ChangeLog
-
 from tests.harness import command
 from tests.harness.servers.postgres import Database
 
+from waltap_sinks.changelog import ChangeLog
 
 waltap = functools.partial(command.waltap, COLUMNS="300")
 

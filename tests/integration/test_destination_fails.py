@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waltap.errors import SinkError
-from waltap.source.position import parse_lsn
-from waltap_sinks.changelog import ChangeLog, FileStore
-from waltap_sinks.changelog.errors import ChangeLogGone
-from waltap.sink.jsonl import LinesFileCut
-
 from tests.harness.json_lines import records
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
+from waltap.errors import SinkError
+from waltap.sink.jsonl import LinesFileCut
+from waltap.source.position import parse_lsn
+from waltap_sinks.changelog import ChangeLog, FileStore
+from waltap_sinks.changelog.errors import ChangeLogGone
 
 pytestmark = pytest.mark.pipeline(sql="CREATE TABLE t (id int PRIMARY KEY)")
 

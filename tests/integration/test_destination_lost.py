@@ -10,6 +10,11 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 from pyiceberg.table import Table
+from tests.harness.lakes import catalog, catalog_settings, delta_rows, iceberg_rows
+from tests.harness.pipeline import PipelineRig
+from tests.harness.servers.postgres import Database
+from tests.harness.sql import Place
+
 from waltap.errors import SinkError
 from waltap.offsets.gaps import GapCertificates
 from waltap.pipeline.repair import GapRepair
@@ -19,11 +24,6 @@ from waltap_lake.errors import LakeGone
 from waltap_lake.iceberg import IcebergLake
 from waltap_lake.lake_offset import LakeOffset
 from waltap_sinks.sql.errors import SqlTableGone
-
-from tests.harness.lakes import catalog, catalog_settings, delta_rows, iceberg_rows
-from tests.harness.pipeline import PipelineRig
-from tests.harness.servers.postgres import Database
-from tests.harness.sql import Place
 
 
 class Target:

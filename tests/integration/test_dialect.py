@@ -9,10 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waltap.errors import OffsetError
-from waltap_postgres.properties import PostgresProperties
-
-from tests.hunt.proxy import Proxy
 from tests.harness.lesser_server import (
     LESSER,
     ROLE,
@@ -23,6 +19,10 @@ from tests.harness.lesser_server import (
 )
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
+from tests.hunt.proxy import Proxy
+
+from waltap.errors import OffsetError
+from waltap_postgres.properties import PostgresProperties
 
 pytestmark = pytest.mark.needs_postgres
 

@@ -13,13 +13,12 @@ from typing import Any
 
 import psutil
 import pytest
-from waltap.decode.relation import Relation
-from waltap.transactions.transaction import Batch, Heartbeat
-from waltap.hookspecs import hookimpl
-from waltap.pipeline import Limits
-
 from tests.harness.pipeline import WAIT_S, PipelineRig, until
 
+from waltap.decode.relation import Relation
+from waltap.hookspecs import hookimpl
+from waltap.pipeline import Limits
+from waltap.transactions.transaction import Batch, Heartbeat
 
 pytestmark = pytest.mark.pipeline(
     sql="CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)"

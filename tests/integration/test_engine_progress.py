@@ -4,14 +4,14 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.harness.pipeline import WAIT_S, PipelineRig, until
+from tests.harness.servers.postgres import Database
+
 from waltap.errors import SinkError
-from waltap.transactions.transaction import Batch
 from waltap.offsets.offset import Offset
 from waltap.pipeline import Limits
 from waltap.source.position import parse_lsn
-
-from tests.harness.pipeline import WAIT_S, PipelineRig, until
-from tests.harness.servers.postgres import Database
+from waltap.transactions.transaction import Batch
 
 
 @pytest.fixture

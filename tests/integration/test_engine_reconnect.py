@@ -11,17 +11,16 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
-from waltap.errors import ConnectionLost
-from waltap.transactions.transaction import Batch, SnapshotRows
-from waltap.hookspecs import hookimpl
-from waltap.source.position import Position, parse_lsn
-from waltap_postgres.errors import OtherServer
-from waltap_sinks.changelog import ChangeLog
-
 from tests.harness.pipeline import WAIT_S, PipelineRig, Run, until
 from tests.harness.servers.own_server import own_server
 from tests.harness.servers.postgres import Cluster
 
+from waltap.errors import ConnectionLost
+from waltap.hookspecs import hookimpl
+from waltap.source.position import Position, parse_lsn
+from waltap.transactions.transaction import Batch, SnapshotRows
+from waltap_postgres.errors import OtherServer
+from waltap_sinks.changelog import ChangeLog
 
 pytestmark = pytest.mark.pipeline(sql="CREATE TABLE t (id int PRIMARY KEY, v text)")
 

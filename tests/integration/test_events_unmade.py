@@ -3,11 +3,10 @@
 import json
 
 import pytest
-
 from tests.harness.dead_letters import dead_letters, letters_of
 from tests.harness.pipeline import PipelineRig
-from waltap.errors import DecodeError
 
+from waltap.errors import DecodeError
 
 pytestmark = pytest.mark.pipeline(
     sql="CREATE TABLE n (id int PRIMARY KEY, v numeric(9,2))",

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from waltap_postgres.errors import OtherServer
-
 from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Cluster, Database, Unavailable
 from tests.harness.servers.requirement import missing
+
+from waltap_postgres.errors import OtherServer
 
 PATIENCE_S = 90.0
 PHYSICAL = "standby_1"

@@ -5,12 +5,12 @@ import subprocess
 import sys
 
 import pytest
+from tests.harness.pipeline import PipelineRig
+from tests.harness.servers.postgres import queries
+
 from waltap.offsets.gaps import GapCertificates
 from waltap.pipeline.new_tables import TablesNotStreamed
 from waltap_postgres.errors import TableLocked
-
-from tests.harness.pipeline import PipelineRig
-from tests.harness.servers.postgres import queries
 
 COPY = "SELECT pg_copy_logical_replication_slot(%s, %s)"
 

@@ -6,14 +6,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from waltap.offsets.gaps import CaptureGap, GapEnd, GapCertificates, GapsUnusable, RereadTable
+from tests.harness.pipeline import PipelineRig
+from tests.harness.servers.postgres import Database
+
+from waltap.offsets.gaps import CaptureGap, GapCertificates, GapEnd, GapsUnusable, RereadTable
 from waltap.pipeline.lock import PipelineRunning
 from waltap.pipeline.repair import GapRepair, RepairIncomplete
 from waltap.source.position import parse_lsn
 from waltap_postgres.errors import PositionGap, SlotMissing
-
-from tests.harness.pipeline import PipelineRig
-from tests.harness.servers.postgres import Database
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-
 from tests.harness import command
 from tests.harness.kafka import read_all
 from tests.harness.servers.kafka import Kafka

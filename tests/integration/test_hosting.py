@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.pipeline import PipelineRig
+from tests.harness.servers.own_server import own_server
+from tests.harness.servers.postgres import Cluster, Database
+
 from waltap.cli.connection import connected
 from waltap.errors import WaltapError
 from waltap.pipeline.preflight import checks
 from waltap.source.connector import PreflightCheck
-
-from tests.harness.pipeline import PipelineRig
-from tests.harness.servers.own_server import own_server
-from tests.harness.servers.postgres import Cluster, Database
 
 ROLE = "hosted"
 

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from waltap.errors import SinkError
-from waltap_sinks.http.errors import HttpLoginRefused, HttpRefused, HttpUnavailable
-
 from tests.harness.dead_letters import letters_of
 from tests.harness.http_receiver import Receiver
 from tests.harness.pipeline import PipelineRig
-from tests.harness.trickling_server import server, trickle
 from tests.harness.servers.postgres import Database
+from tests.harness.trickling_server import server, trickle
+
+from waltap.errors import SinkError
+from waltap_sinks.http.errors import HttpLoginRefused, HttpRefused, HttpUnavailable
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any
 
 import pytest
-from waltap.transactions.transaction import SnapshotRows
-
 from tests.harness.chunks import around_chunk
 from tests.harness.pipeline import SIGNALS, WAIT_S, Destination, PipelineRig, Run
 from tests.harness.servers.postgres import Cluster
+
+from waltap.transactions.transaction import SnapshotRows
 
 CHUNK = "incremental.snapshot.chunk.size"
 READ_ONLY = {"read.only": "true", "signal.data.collection": None}

@@ -7,7 +7,6 @@ from typing import Any
 
 import fastavro
 import httpx
-
 from tests.harness.kafka import read_all
 from tests.harness.pipeline import PipelineRig
 from tests.harness.protobuf import protobuf_reader

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
-
 from tests.harness.command import waltap
 from tests.harness.kafka import create, read_all
 from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
+
 from waltap.config.layers import read_debezium, read_tables
 from waltap.config.resolve import resolve
 from waltap.errors import ConfigurationError

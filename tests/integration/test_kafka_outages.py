@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import NewTopic
-
 from tests.harness.kafka import create, read_all
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
+
 from waltap.errors import RetryVerdict, SinkError
 from waltap_kafka.errors import KafkaRefused, KafkaTopicMissing, KafkaUnreachable
 

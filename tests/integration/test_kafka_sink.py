@@ -23,11 +23,11 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-
 from tests.harness.kafka import create, partitions, read_all
 from tests.harness.servers.jars import jars
 from tests.harness.servers.kafka import COORDINATES, Kafka
 from tests.harness.servers.requirement import missing
+
 from waltap.errors import ConfigurationError, RetryVerdict, SinkError
 from waltap.format.record import Record
 from waltap.sink import RecordsRefused

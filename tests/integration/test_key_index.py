@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.properties import PostgresProperties
-
 from tests.harness.json_lines import records
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
+
+from waltap_postgres.catalog.catalogue import PostgresCatalogue
+from waltap_postgres.properties import PostgresProperties
 
 SETUP = Path(__file__).parents[1] / "differential" / "corpora" / "key_index" / "setup.sql"
 

@@ -4,10 +4,10 @@ was made. The server looks for each publication in the catalogue as it was at ev
 import re
 
 import pytest
-from waltap_postgres.errors import InsertsPublicationGone, PublicationGone
-
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
+
+from waltap_postgres.errors import InsertsPublicationGone, PublicationGone
 
 INSERTS = {"publication.keyless.tables": "inserts"}
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, context, in_parts, relation, replay
 from tests.harness.lakes import catalog, catalog_settings, delta_rows, iceberg_rows, in_order
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.child import free_ports
 from tests.harness.servers.postgres import Database
+
 from waltap.errors import RetryVerdict, SinkError
 from waltap.sink.held import DestinationBehind
 from waltap.sink.sink import Sink

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.harness.pipeline import PipelineRig
+from tests.harness.servers.postgres import Database
+
 from waltap.cli.connection import connected
 from waltap.errors import WaltapError
 from waltap.pipeline import Limits
 from waltap.pipeline.preflight import checks
-
-from tests.harness.pipeline import PipelineRig
-from tests.harness.servers.postgres import Database
 
 PAGE = (Path(__file__).parents[2] / "docs/howto/least-privilege.md").read_text()
 HEADINGS = ("Stream", "Snapshot", "Signals", "Heartbeats", "Publications by waltap")

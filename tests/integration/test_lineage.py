@@ -13,12 +13,11 @@ import attr
 import pytest
 from openlineage.client import generated
 from openlineage.client.generated.base import BaseFacet, RunEvent
-from waltap.errors import SourceError
-from waltap.telemetry.observers import observed
-
 from tests.harness.http_receiver import Receiver
 from tests.harness.pipeline import PipelineRig, Run, until
-from tests.harness.servers.postgres import Database
+
+from waltap.errors import SourceError
+from waltap.telemetry.observers import observed
 
 
 def facet_classes() -> dict[str, type]:

@@ -3,13 +3,12 @@
 import json
 
 import pytest
-
-from waltap.pipeline.relations import MaskLost, MaskUnfit
-
-from tests.harness.command import waltap
 from tests.harness.chunks import around_chunk
+from tests.harness.command import waltap
 from tests.harness.pipeline import PipelineRig, Run
 from tests.harness.servers.postgres import Database
+
+from waltap.pipeline.relations import MaskLost, MaskUnfit
 
 SECRET = r"public\..*\.secret"
 MASKS = [

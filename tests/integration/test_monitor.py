@@ -1,24 +1,17 @@
 """The status page of a pipeline that runs, asked as Prometheus, a browser and a probe ask."""
 
 import json
-import os
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.harness.pipeline import PipelineRig, Run
+
 from waltap.errors import ConfigurationError
 from waltap.monitor.metrics import METRICS
 from waltap.monitor.server import MonitorServer
-
-from tests.harness.pipeline import PipelineRig, Run
-from tests.harness.servers.postgres import Database
-
 
 pytestmark = pytest.mark.pipeline(
     sql="CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1), (2);"
@@ -48,9 +41,9 @@ def ask(
     if data is not None:
         headers.setdefault("Content-Type", "application/json")
     url = f"http://127.0.0.1:{monitor.port}{path}"
-    request = urllib.request.Request(url, data=data, headers=headers)  # noqa: S310 - our own
+    request = urllib.request.Request(url, data=data, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()

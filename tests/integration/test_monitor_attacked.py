@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from tests.harness.pipeline import PipelineRig, Run, until
+
 from waltap.monitor import listener
 from waltap.monitor.server import MonitorServer
-
-from tests.harness.pipeline import PipelineRig, Run, until
 
 SIGNAL = b'{"type": "log", "data": {"message": "attacked"}}'
 TOKEN = "of-the-state-folder"
@@ -164,7 +164,7 @@ def test_who_sends_byte_by_byte_is_cut_off(
     with socket.create_connection(("127.0.0.1", monitor.port), timeout=90) as link:
         link.sendall(b"GET / HTTP/1.1\r\n")
         deadline = time.monotonic() + 90
-        with pytest.raises(OSError):  # noqa: PT011 - reset, or a broken pipe
+        with pytest.raises(OSError):
             while time.monotonic() < deadline:
                 link.sendall(b"X: y\r\n")
                 link.settimeout(0.05)

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from waltap_sinks.changelog import ChangeLog
-
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database, Server
+
+from waltap_sinks.changelog import ChangeLog
 
 DECODERS = {
     "pgoutput": {},

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.pipeline import QUICK, PipelineRig
+from tests.harness.servers.postgres import Database
 
 from waltap.errors import WaltapError
 from waltap.offsets.gaps import GapCertificates
 from waltap.pipeline.new_tables import NewTables, TablesNotStreamed
 from waltap.source.connector import Connector
-
-from tests.harness.pipeline import QUICK, PipelineRig
-from tests.harness.servers.postgres import Database
 
 WARN = {"waltap.new.tables": "warn"}
 FILTERED = {

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.harness.lake import Lake
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database

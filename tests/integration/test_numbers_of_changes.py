@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
-
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, context, in_parts, relation
 from tests.harness.lakes import delta_rows
 from tests.unit.sinks.test_changelog_sink import rows as logged
+
 from waltap.decode.message import Insert
 from waltap.sink.sink import Sink
 from waltap.transactions.transaction import Batch, TransactionPart

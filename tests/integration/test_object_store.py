@@ -13,26 +13,26 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyarrow import dataset, fs, parquet
-from waltap.errors import SinkError
-from waltap.files import (
-    AccessRefused,
-    BucketMissing,
-    FilesAway,
-    FilesInUse,
-    FilesUnavailable,
-    StorageProperties,
-    FileStore,
-)
-from waltap_sinks.changelog import ChangeLog
-from waltap_sinks.files.commit import parse
-from waltap_sinks.files.errors import FilesGone, FilesOfAnother
-
 from tests.harness.command import waltap
 from tests.harness.dead_letters import verified
 from tests.harness.pipeline import PipelineRig
 from tests.harness.s3_proxy import S3Door, s3_door
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.s3 import Login, S3Server
+
+from waltap.errors import SinkError
+from waltap.files import (
+    AccessRefused,
+    BucketMissing,
+    FilesAway,
+    FilesInUse,
+    FileStore,
+    FilesUnavailable,
+    StorageProperties,
+)
+from waltap_sinks.changelog import ChangeLog
+from waltap_sinks.files.commit import parse
+from waltap_sinks.files.errors import FilesGone, FilesOfAnother
 
 KINDS = ("files", "changelog")
 

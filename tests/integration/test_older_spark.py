@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from tests.harness.servers.iceberg import python
 from tests.harness.servers.jars import MissingProgram
 from tests.harness.servers.requirement import missing

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import waltap
-
 from tests.harness.pipeline import PipelineRig
-from tests.harness.slow_network import one_message_at_a_time
 from tests.harness.servers.postgres import Database
+from tests.harness.slow_network import one_message_at_a_time
+
+import waltap
 
 
 @pytest.fixture(autouse=True)

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import waltap
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from waltap.monitor.metrics import METRICS
-from waltap.telemetry.observers import observed
-
 from tests.harness.pipeline import PipelineRig, Run, until
 from tests.harness.servers.postgres import Database
+
+import waltap
+from waltap.monitor.metrics import METRICS
+from waltap.telemetry.observers import observed
 
 
 class Receiver(ThreadingHTTPServer):

@@ -1,7 +1,6 @@
 """Partitions that come and go while a pipeline streams."""
 
 import pytest
-
 from tests.harness.pipeline import PipelineRig
 
 PATIENCE_S = 60.0

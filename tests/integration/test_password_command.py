@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from waltap.config.redaction import HIDDEN
 from waltap.source.connector import StopRequested
 from waltap.source.password_command import PasswordCommandFailed, printed_password

@@ -4,16 +4,16 @@ never a bug of waltap; checks get what they ask; notifications lie among the rec
 from pathlib import Path
 
 import pytest
+from tests.harness.pipeline import PipelineRig
+from tests.harness.servers.postgres import Database
+from tests.harness.shop import Shop, install_plugin
+
 from waltap.cli.connection import connected
 from waltap.hookspecs import hookimpl
 from waltap.pipeline.preflight import checks
 from waltap.sink import Sink, SinkCapabilities
-from waltap.source import PreflightCheck, CheckContext, Connector
+from waltap.source import CheckContext, Connector, PreflightCheck
 from waltap.specs import CheckSpec, SinkSpec
-
-from tests.harness.pipeline import PipelineRig
-from tests.harness.servers.postgres import Database
-from tests.harness.shop import Shop, install_plugin
 
 PLUGIN = """
 import os

@@ -11,9 +11,9 @@ import venv
 from pathlib import Path
 
 import pytest
-
 from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
+
 from waltap.cli.plugins_new import TemplateKind, generate
 from waltap.errors import ConfigurationError
 from waltap.host import Host

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from waltap.errors import WaltapError
-
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.jars import MissingProgram
 from tests.harness.servers.pgbouncer import PgBouncer
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.requirement import missing
+
+from waltap.errors import WaltapError
 
 
 @pytest.fixture

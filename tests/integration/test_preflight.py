@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waltap.errors import WaltapError
-from waltap.signals.errors import SignalTableUnusable
-
 from tests.harness.command import waltap
 from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Cluster, Database
+
+from waltap.errors import WaltapError
+from waltap.signals.errors import SignalTableUnusable
 
 pytestmark = pytest.mark.pipeline(
     sql="CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)"

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from waltap.errors import RetryVerdict, SinkError
-from waltap.transactions.transaction import Batch, TransactionPart
-
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
+
+from waltap.errors import RetryVerdict, SinkError
+from waltap.transactions.transaction import Batch, TransactionPart
 
 TWO_PHASE = {"pgoutput.two_phase": "true"}
 POLICIES = pytest.mark.parametrize("policy", ["commit", "prepare"])

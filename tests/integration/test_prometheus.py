@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 import yaml
-from waltap.monitor.mbeans import SNAPSHOT, STREAMING
-from waltap.monitor.metrics import METRICS, OBSERVED
-
 from tests.harness.pipeline import until
 from tests.harness.servers.child import ChildFailed, free_ports
 from tests.harness.servers.jars import MissingProgram
 from tests.harness.servers.postgres import Database, Server
 from tests.harness.servers.prometheus import Prometheus, promtool
 from tests.harness.servers.requirement import missing
+
+from waltap.monitor.mbeans import SNAPSHOT, STREAMING
+from waltap.monitor.metrics import METRICS, OBSERVED
 
 FILES = Path(__file__).parents[2] / "examples/monitoring"
 ALERTS = FILES / "alerts.yml"

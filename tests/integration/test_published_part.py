@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waltap_postgres.snapshot.errors import SnapshotSelectNarrow
-
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
+
+from waltap_postgres.snapshot.errors import SnapshotSelectNarrow
 
 WANTED = [3, *range(11, 41)]
 

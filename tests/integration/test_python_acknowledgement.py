@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.servers.postgres import Database
+
 import waltap
 from waltap.pipeline.batches import AcknowledgedTooLate
-
-from tests.harness.servers.postgres import Database
 
 IDLE = waltap.Limits(until_idle=0.2)
 

@@ -5,8 +5,9 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-import waltap
 from tests.harness.servers.postgres import Database
+
+import waltap
 from waltap.errors import WaltapError
 
 TIMEOUT = 60

@@ -5,12 +5,12 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from tests.harness.json_lines import records
+from tests.harness.servers.postgres import Database
+
 import waltap
 from waltap.errors import SourceError
 from waltap.pipeline.in_process import PipelineEnded
-
-from tests.harness.json_lines import records
-from tests.harness.servers.postgres import Database
 
 
 @pytest.fixture

@@ -6,26 +6,26 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from waltap.pipeline import Engine, Limits
-from waltap.recording.connector import RecordingHead
-from waltap.recording.errors import RecordingDamaged, RecordingUnfit
-from waltap.recording.file import (
-    RecordedAnswer,
-    Entry,
-    RecordedFrames,
-    RecordingHeader,
-    RecordingMark,
-    RecordingWriter,
-    RecordedServer,
-    entries,
-)
-from waltap.recording.profiles import recording, replaying
-from waltap.source.position import parse_lsn
-
 from tests.harness.command import waltap
 from tests.harness.json_lines import records
 from tests.harness.pipeline import Destination, Event, PipelineRig, until
 from tests.harness.servers.postgres import Database
+
+from waltap.pipeline import Engine, Limits
+from waltap.recording.connector import RecordingHead
+from waltap.recording.errors import RecordingDamaged, RecordingUnfit
+from waltap.recording.file import (
+    Entry,
+    RecordedAnswer,
+    RecordedFrames,
+    RecordedServer,
+    RecordingHeader,
+    RecordingMark,
+    RecordingWriter,
+    entries,
+)
+from waltap.recording.profiles import recording, replaying
+from waltap.source.position import parse_lsn
 
 WORK = """
 CREATE TYPE mood AS ENUM ('low', 'high');
@@ -184,7 +184,7 @@ def test_damage_never_becomes_other_rows(tmp_path: Path) -> None:
             found: list[Entry] = []
             try:
                 for entry in entries(path):
-                    found.append(entry)  # noqa: PERF402 - kept where the next raises
+                    found.append(entry)
             except RecordingDamaged:
                 stopped += 1
             assert found == written[: len(found)], place

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.differential.comparison import differences, report
 from tests.differential.engines import Waltap
 from tests.differential.normalise import RUN_ID, Record, payload
 from tests.harness.captures import context
 from tests.harness.servers.postgres import Database
+
 from waltap.decode.decoder import DecoderCapabilities
 from waltap.host import Host
 from waltap.specs import DecoderSpec

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import psycopg
 import pytest
+from tests.harness.pipeline import PipelineRig, until
+from tests.harness.servers.postgres import Cluster, Database, queries
+
 from waltap.cli.failure import exit_code
 from waltap.errors import WaltapError
 from waltap_postgres.catalog.server_checks import output_plugin
-
-from tests.harness.pipeline import PipelineRig, until
-from tests.harness.servers.postgres import Cluster, Database, queries
 
 T = "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)"
 ROLE = "CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'x';"

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waltap_sinks.changelog import ChangeLog
-
 from tests.harness.json_lines import records
 from tests.harness.pipeline import WAIT_S, PipelineRig
 from tests.harness.servers.postgres import Database
+
+from waltap_sinks.changelog import ChangeLog
 
 DECODERS = {
     "pgoutput": {},

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waltap.json.codec import RowCodec
-
 from tests.harness.pipeline import PipelineRig, Run
 from tests.harness.servers.postgres import Database
+
+from waltap.json.codec import RowCodec
 
 TABLES = 700
 """Tables that are made, filled and dropped; decoders ask what is gone at 256 relations."""

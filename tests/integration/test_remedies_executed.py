@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waltap_yugabyte.errors import ReadTimeRefused
-
 from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
+
+from waltap_yugabyte.errors import ReadTimeRefused
 
 
 @pytest.fixture

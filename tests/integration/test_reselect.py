@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.harness.servers.postgres import Database
 
 LONG = "long " * 800

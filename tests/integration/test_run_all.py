@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.harness.json_lines import records
 from tests.harness.pipeline import until
 from tests.harness.servers.jars import MissingProgram

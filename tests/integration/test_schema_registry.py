@@ -11,16 +11,16 @@ from typing import Any
 
 import httpx
 import pytest
-
 from tests.harness.pipeline import PipelineRig, until
 from tests.harness.registry_proxy import door
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.registry import Registry
+
 from waltap.errors import ConfigurationError, RetryVerdict
 from waltap.format.converter import ConverterContext
 from waltap.format.record import Record
 from waltap.hookspecs import hookimpl
-from waltap.mapping.connect_schema import Field, ConnectKind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.sink.sink import Sink, SinkCapabilities
 from waltap.source.connector import StopRequested
 from waltap.source.position import parse_lsn

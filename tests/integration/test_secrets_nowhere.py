@@ -26,12 +26,12 @@ from urllib.parse import quote
 
 import psutil
 import pytest
+from tests.harness.pipeline import until
+from tests.harness.servers.postgres import Cluster, Database
+
 import waltap
 from waltap.errors import ConfigurationError, WaltapError
 from waltap.pipeline import Limits
-
-from tests.harness.pipeline import until
-from tests.harness.servers.postgres import Cluster, Database
 
 NAMES = (
     "database", "sslkey", "http", "oauth", "header", "hmac", "hook", "page", "sasl", "registry", "bearer", "s3",

@@ -9,7 +9,6 @@ from pathlib import Path
 import psutil
 import psycopg
 import pytest
-
 from tests.harness.pipeline import until
 from tests.harness.servers.postgres import Database, Server
 

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from waltap.errors import ConfigurationError, RetryVerdict, SinkError
-from waltap.pipeline.fan_out import OutletPausedTooLong
-from waltap_sinks.changelog import ChangeLog, FileStore
-
 from tests.harness.command import waltap
 from tests.harness.json_lines import records
 from tests.harness.pipeline import Destination, PipelineRig
 from tests.harness.servers.postgres import Database
+
+from waltap.errors import ConfigurationError, RetryVerdict, SinkError
+from waltap.pipeline.fan_out import OutletPausedTooLong
+from waltap_sinks.changelog import ChangeLog, FileStore
 
 
 class Unwell(SinkError):

@@ -6,15 +6,14 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.harness.command import waltap
+from tests.harness.pipeline import PipelineRig
+
 from waltap.hookspecs import hookimpl
 from waltap.notifications import Notification
 from waltap.signals import SignalAnswer, SignalCall, SignalUnusable
 from waltap.source.position import parse_lsn
 from waltap.specs import SignalActionSpec
-
-from tests.harness.command import waltap
-from tests.harness.pipeline import PipelineRig
-from tests.harness.servers.postgres import Database
 
 WAIT_S = 60.0
 READ_T = {"data-collections": ["public.t"]}

@@ -13,7 +13,6 @@ from pathlib import Path
 import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-
 from tests.harness.pipeline import until
 from tests.harness.servers.child import free_ports
 from tests.harness.servers.postgres import Database

@@ -8,17 +8,17 @@ from typing import Any
 
 import msgspec
 import pytest
-from waltap.slot_monitor.errors import SlotGivenUp
-from waltap.slot_monitor.health import SlotHealth
-from waltap.notifications.notification import Notification
-from waltap.offsets.gaps import CaptureGap, GapCertificates
-from waltap.pipeline.repair import GapRepair
-from waltap.source.position import parse_lsn
-from waltap_postgres.errors import SlotInvalidated
-
 from tests.harness.pipeline import WAIT_S, PipelineRig, Run, until
 from tests.harness.servers.own_server import own_server
 from tests.harness.servers.postgres import Cluster, Database
+
+from waltap.notifications.notification import Notification
+from waltap.offsets.gaps import CaptureGap, GapCertificates
+from waltap.pipeline.repair import GapRepair
+from waltap.slot_monitor.errors import SlotGivenUp
+from waltap.slot_monitor.health import SlotHealth
+from waltap.source.position import parse_lsn
+from waltap_postgres.errors import SlotInvalidated
 
 MB = 1 << 20
 SETTINGS = {

@@ -14,21 +14,21 @@ from typing import Any
 
 import msgspec
 import pytest
-import waltap as package
-from waltap.cli.connection import connected
-from waltap.errors import WaltapError
-from waltap.offsets.owned_objects import OwnedObject
-from waltap.offsets.offset import Offset, PartitionOffset
-from waltap.pipeline.sink_writer import SinkWriter
-from waltap.pipeline.stages import PipelineStages
-from waltap.pipeline.slot_owners import orphan_slots
-from waltap.source.connector import Connector
-from waltap.source.position import Position
-from waltap_postgres.errors import OtherSlot, SlotNotOurs
-
 from tests.harness.command import waltap
 from tests.harness.pipeline import WAIT_S, PipelineRig
 from tests.harness.servers.postgres import Database
+
+import waltap as package
+from waltap.cli.connection import connected
+from waltap.errors import WaltapError
+from waltap.offsets.offset import Offset, PartitionOffset
+from waltap.offsets.owned_objects import OwnedObject
+from waltap.pipeline.sink_writer import SinkWriter
+from waltap.pipeline.slot_owners import orphan_slots
+from waltap.pipeline.stages import PipelineStages
+from waltap.source.connector import Connector
+from waltap.source.position import Position
+from waltap_postgres.errors import OtherSlot, SlotNotOurs
 
 CREATE_SLOT = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')"
 

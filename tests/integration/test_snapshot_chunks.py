@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.harness.pipeline import PipelineRig, until
+from tests.harness.servers.postgres import Database
+
 from waltap.errors import ConnectionLost
 from waltap.pipeline.stages import build
 from waltap.snapshot import SnapshotChunk
 from waltap.source.connector import Connector, MadeByRun, SourceLacks
 from waltap_postgres import connector as postgres_connector
 from waltap_postgres.waiting import pause
-
-from tests.harness.pipeline import PipelineRig, until
-from tests.harness.servers.postgres import Database
 
 READER = """
 import json, pickle, sys

@@ -8,12 +8,12 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.harness.pipeline import PipelineRig, until
+from tests.harness.servers.postgres import Database
+
 from waltap.hookspecs import hookimpl
 from waltap.transactions.transaction import SnapshotRows
 from waltap_sinks.changelog import ChangeLog
-
-from tests.harness.pipeline import PipelineRig, until
-from tests.harness.servers.postgres import Database
 
 DECODERS = ["pgoutput", "wal2json", "decoderbufs"]
 TABLES = (

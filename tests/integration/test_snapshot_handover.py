@@ -8,23 +8,23 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from tests.harness.pipeline import PipelineRig, until
+from tests.harness.servers.postgres import Cluster, Database
+
 from waltap.decode.message import LogicalMessage
 from waltap.decode.relation import Relation
 from waltap.hookspecs import hookimpl
-from waltap.snapshot import Snapshotter, SnapshotStart
+from waltap.snapshot import SnapshotStart, Snapshotter
 from waltap.specs import SnapshotterSpec
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_postgres.snapshot.transaction import ReadingTransaction
 from waltap_sinks.changelog import ChangeLog
-from waltap_spark.applier import OutputApplier, ApplyOptions
+from waltap_spark.applier import ApplyOptions, OutputApplier
 from waltap_spark.formats.choice import PARQUET, FormatChoice
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
 from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare
-
-from tests.harness.pipeline import PipelineRig, until
-from tests.harness.servers.postgres import Cluster, Database
 
 DECODERS = ["pgoutput", "wal2json", "decoderbufs"]
 

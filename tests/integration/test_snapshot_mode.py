@@ -5,10 +5,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
+from tests.harness.pipeline import PipelineRig
+from tests.harness.servers.postgres import Database, queries
+
 from waltap.decode.relation import Relation
 from waltap.errors import ConfigurationError, SnapshotError
 from waltap.hookspecs import hookimpl
-from waltap.snapshot import SnapshotFacts, Snapshotter, SnapshotStart
+from waltap.snapshot import SnapshotFacts, SnapshotStart, Snapshotter
 from waltap.specs import SnapshotterSpec
 from waltap.transactions.transaction import Batch
 from waltap_postgres.snapshot.errors import (
@@ -16,9 +19,6 @@ from waltap_postgres.snapshot.errors import (
     SnapshotModeUnclear,
     SnapshotReadFailed,
 )
-
-from tests.harness.pipeline import PipelineRig
-from tests.harness.servers.postgres import Database, queries
 
 MODE = {"snapshot.mode": "custom", "snapshot.mode.custom.name": "mine"}
 

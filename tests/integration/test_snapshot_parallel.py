@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from tests.harness.pipeline import Destination, PipelineRig, until
+from tests.harness.servers.postgres import Database
+
 from waltap.hookspecs import hookimpl
 from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.snapshot import parallel
 from waltap_postgres.snapshot.transaction import ReadingTransaction
-
-from tests.harness.pipeline import Destination, PipelineRig, until
-from tests.harness.servers.postgres import Database
 
 ACCOUNTS, TABLES = 4000, 3
 DEADLINE_S = 60.0

@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from tests.harness import pipeline as harness
+from tests.harness.pipeline import PipelineRig, until
+
 from waltap.errors import WaltapError
 from waltap.hookspecs import hookimpl
 from waltap.offsets.offset import Offset
@@ -16,9 +19,6 @@ from waltap_postgres.snapshot import plan
 from waltap_postgres.snapshot.errors import SnapshotTooOld
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.sink import ChangeLogSink
-
-from tests.harness import pipeline as harness
-from tests.harness.pipeline import PipelineRig, until
 
 TABLES = ["a", "b", "c", "nokey"]
 COLUMNS = ("id", "n", "v", "long")

@@ -4,11 +4,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from waltap.transactions.transaction import Batch, SnapshotRows
-from waltap_postgres.errors import RowsHidden, TableUnreadable
-
 from tests.harness.pipeline import WAIT_S, PipelineRig
 from tests.harness.servers.postgres import Database
+
+from waltap.transactions.transaction import Batch, SnapshotRows
+from waltap_postgres.errors import RowsHidden, TableUnreadable
 
 
 def pieces(pipeline: PipelineRig) -> list[tuple[str, int, str, str]]:

@@ -2,34 +2,31 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from dataclasses import replace
+from tests.harness.changelog import Database, batch, context, relation
+from tests.harness.remade_tables import COURSES as REMADE
+from tests.harness.spark import Died, Rig
 
-from waltap.decode.relation import Relation
 from waltap.mapping.type_mapping import TypeOptions
 from waltap.mapping.type_registry import TypeRegistry
 from waltap_postgres.types import TYPE_SPECS
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.changelog.manifest import NOTHING
-from waltap_spark.applier import OutputApplier, ApplyOptions
+from waltap_spark.applier import OutputApplier
 from waltap_spark.errors import (
     OutputDamaged,
     OutputInUse,
     OutputMismatch,
-    TableUnknown,
     TablesStandStill,
+    TableUnknown,
 )
 from waltap_spark.follower import LogFollower
 from waltap_spark.live import LiveTables
 from waltap_spark.output import SparkOutput
-from waltap_spark.session import prepare
-
-from tests.harness.changelog import Database, batch, context, relation
-from tests.harness.remade_tables import COURSES as REMADE
-from tests.harness.spark import Died, Rig
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text"), ("note", "text")])
 EVENTS = relation("public.events", [("kind", "text"), ("n", "float8")], key=(), identity="f")
@@ -379,11 +376,13 @@ def test_a_driver_that_dies_at_any_write_leaves_no_trace(
 
         def at_step(original: Any) -> Any:
             def call(*arguments: Any, **options: Any) -> Any:
-                for moment in range(2):
+                result = None
+                for moment in ("before", "after"):
                     seen[0] += 1
                     if seen[0] == step:
                         raise Died
-                    result = original(*arguments, **options) if moment == 0 else result
+                    if moment == "before":
+                        result = original(*arguments, **options)
                 return result
 
             return call

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waltap_spark.live import LiveTables
-from waltap_spark.output import TableState
-
 from tests.harness.changelog import relation
 from tests.harness.spark import Rig
+
+from waltap_spark.live import LiveTables
+from waltap_spark.output import TableState
 
 BEFORE = relation("public.t", [("id", "int4"), ("a", "text"), ("b", "text")], numbers=[1, 2, 3])
 

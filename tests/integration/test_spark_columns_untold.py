@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waltap_spark.live import LiveTables
-
 from tests.harness.changelog import relation
 from tests.harness.spark import Rig
 from tests.harness.untold_columns import COURSES
+
+from waltap_spark.live import LiveTables
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

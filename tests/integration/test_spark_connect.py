@@ -4,11 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
-
-from tests.integration.test_spark_profiles import Shop
 from tests.harness.changelog import Database, batch, context, relation
 from tests.harness.servers.postgres import Database as Server
+from tests.integration.test_spark_profiles import Shop
+
+from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
 CLIENT = Path(__file__).with_name("connect_client.py")

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.integration.test_spark_applier import EVENTS, PEOPLE
 from tests.harness.spark import Rig
+from tests.integration.test_spark_applier import EVENTS, PEOPLE
 from tests.integration.test_spark_resume import resume, said
+
 from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogRetired
 from waltap_spark import small_sets
 from waltap_spark.follower import LogFollower

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waltap_sinks.changelog import ChangeLog
-from waltap_spark.verify import compare
-
 from tests.harness.lake import Lake
 from tests.harness.servers.postgres import Database
+
+from waltap_sinks.changelog import ChangeLog
+from waltap_spark.verify import compare
 
 SETUP = """
 create table whole (id int primary key deferrable initially deferred, note text);

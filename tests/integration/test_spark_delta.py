@@ -10,9 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 from pyspark.errors import PySparkException
+from tests.harness.changelog import relation
+from tests.harness.failing_steps import steps_that_fail_are_taken_once
+from tests.harness.remade_tables import COURSES as REMADE
+from tests.harness.spark import Died, Rig
+from tests.harness.tended_by_others import a_table_at_rest_outlives_its_version
+from tests.integration.test_spark_applier import PEOPLE
 
-from waltap_spark import applier, idle_tables, retries
-from waltap_spark.relink import adopt
+from waltap_spark import idle_tables, retries
 from waltap_spark.applier import OutputApplier
 from waltap_spark.errors import FormatDiffers, VersionGone
 from waltap_spark.follower import FollowOptions, LogFollower
@@ -20,14 +25,8 @@ from waltap_spark.formats import merging
 from waltap_spark.formats.work import TableWriter
 from waltap_spark.live import LiveTables
 from waltap_spark.output import SparkOutput
+from waltap_spark.relink import adopt
 from waltap_spark.session import FEW_ROWS
-
-from tests.integration.test_spark_applier import PEOPLE
-from tests.harness.changelog import relation
-from tests.harness.failing_steps import steps_that_fail_are_taken_once
-from tests.harness.remade_tables import COURSES as REMADE
-from tests.harness.spark import Died, Rig
-from tests.harness.tended_by_others import a_table_at_rest_outlives_its_version
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from pyarrow import dataset
-from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
-
 from tests.harness.changelog import Database, batch, context, relation
+
+from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "spark"
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F
+from tests.harness.handed_snapshot import HandedSnapshots
+from tests.harness.servers.postgres import Database
+
 from waltap_sinks.changelog.errors import RowsElsewhere
 from waltap_spark.column_names import ColumnNames
 from waltap_spark.errors import ChunksUnread, RowsAwaited
 from waltap_spark.modes import ModeRules
-
-from tests.harness.handed_snapshot import HandedSnapshots
-from tests.harness.servers.postgres import Database
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

@@ -7,18 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waltap_sinks.changelog import ChangeLog
 from confluent_kafka.admin import NewTopic
-
-from waltap_spark.kafka import KafkaFeed, KafkaTopics
-from waltap_spark.kafka.errors import ColumnsUnknown, EventUnread, OffsetsLost
-
 from tests.harness.kafka import create
 from tests.harness.pipeline import PipelineRig
-from tests.harness.topics import Reader, event, produce
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.registry import Registry
+from tests.harness.topics import Reader, event, produce
+
+from waltap_sinks.changelog import ChangeLog
+from waltap_spark.kafka import KafkaFeed, KafkaTopics
+from waltap_spark.kafka.errors import ColumnsUnknown, EventUnread, OffsetsLost
 
 PLACEHOLDER = "__debezium_unavailable_value"
 LONG = "x" * 9000

@@ -7,19 +7,17 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
+from tests.harness.kafka import create
+from tests.harness.pipeline import PipelineRig, until
+from tests.harness.servers.kafka import Kafka
+from tests.harness.servers.postgres import Database
+from tests.harness.topics import Reader, event, produce
 
+from waltap.source.position import parse_lsn
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.manifest import bucket_of
 from waltap_spark.kafka import KafkaTopics
 from waltap_spark.kafka.errors import OffsetsLost
-
-from waltap.source.position import parse_lsn
-
-from tests.harness.kafka import create
-from tests.harness.pipeline import PipelineRig, until
-from tests.harness.topics import Reader, event, produce
-from tests.harness.servers.kafka import Kafka
-from tests.harness.servers.postgres import Database
 
 AWAY, HERE = "__debezium.newkey", "__debezium.oldkey"
 UNSENT = "__debezium_unavailable_value"

@@ -8,14 +8,13 @@ from typing import Any
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
-
-from waltap_spark.kafka import KafkaTopics
-
 from tests.differential.corpus import CORPORA
 from tests.harness.kafka import create
-from tests.harness.topics import Reader
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
+from tests.harness.topics import Reader
+
+from waltap_spark.kafka import KafkaTopics
 
 FAR = r"infinity|BC|^\d{5,}"
 CASES = {

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka.admin import NewTopic
+from tests.harness.kafka import create
+from tests.harness.servers.kafka import Kafka
+from tests.harness.topics import Reader, event, produce
 
 from waltap_spark.kafka import KafkaTopics
-
-from tests.harness.kafka import create
-from tests.harness.topics import Reader, event, produce
-from tests.harness.servers.kafka import Kafka
 
 ID = {"field": "id", "type": "int32"}
 NAME = {"field": "name", "type": "string"}

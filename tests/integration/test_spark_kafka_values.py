@@ -11,13 +11,12 @@ from uuid import UUID
 
 import pytest
 from confluent_kafka.admin import NewTopic
+from tests.harness.kafka import create
+from tests.harness.servers.kafka import Kafka
+from tests.harness.topics import Reader, event, produce
 
 from waltap_sinks.changelog.errors import ColumnNameTaken
 from waltap_spark.kafka import KafkaTopics
-
-from tests.harness.kafka import create
-from tests.harness.topics import Reader, event, produce
-from tests.harness.servers.kafka import Kafka
 
 UNSENT = "__debezium_unavailable_value"
 ID = {"field": "id", "type": "int32"}

@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import Any
 
+from tests.harness.changelog import relation
+from tests.harness.pipeline import PipelineRig
+from tests.harness.servers.postgres import Database
+from tests.harness.spark import Rig
+
 from waltap.cli.connection import connected
 from waltap.host import Host
 from waltap.source.check_context import CheckContext
 from waltap_spark.mode_check import kept_as_said
-
-from tests.harness.changelog import relation
-from tests.harness.pipeline import PipelineRig
-from tests.harness.spark import Rig
-from tests.harness.servers.postgres import Database
 
 TABLES = """
 CREATE TABLE keyed (id int PRIMARY KEY, v text);

@@ -9,14 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.harness.changelog import relation
+from tests.harness.spark import Rig
+from tests.harness.versions import text, versions
+
 from waltap_spark import compact_in_memory as few_changes
 from waltap_spark import pipelines
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
-
-from tests.harness.changelog import relation
-from tests.harness.spark import Rig
-from tests.harness.versions import text, versions
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 
@@ -148,7 +148,7 @@ def test_a_value_is_kept_through_any_number_of_moves(
     rig.commit()
     started = time.monotonic()
     rig.apply()
-    print(f"{moves} moves: {time.monotonic() - started:.1f} s")  # noqa: T201
+    print(f"{moves} moves: {time.monotonic() - started:.1f} s")
     rig.check(PEOPLE)
 
 

@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.changelog import relation
+from tests.harness.lake import Lake
+from tests.harness.servers.postgres import Database
+from tests.harness.spark import Rig
+from tests.harness.versions import versions
+
 from waltap_spark.modes import ModeRules
 from waltap_spark.output import TableState
 from waltap_spark.verify import compare
-
-from tests.harness.changelog import relation
-from tests.harness.lake import Lake
-from tests.harness.spark import Rig
-from tests.harness.versions import versions
-from tests.harness.servers.postgres import Database
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

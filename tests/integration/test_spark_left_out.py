@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waltap_spark.live import LiveTables
-from waltap_spark.modes import ModeRules
-
 from tests.harness.changelog import relation
 from tests.harness.spark import Rig
+
+from waltap_spark.live import LiveTables
+from waltap_spark.modes import ModeRules
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.changelog import relation
+from tests.harness.spark import Rig
 
 from waltap_spark.errors import CommitBegun, OutputInUse
 from waltap_spark.formats import merging
@@ -12,9 +14,6 @@ from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.live import LiveTables
 from waltap_spark.maintenance import maintain, take
 from waltap_spark.output import CommitIntent, SparkOutput
-
-from tests.harness.changelog import relation
-from tests.harness.spark import Rig
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

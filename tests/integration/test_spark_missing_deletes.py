@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.harness.lake import Lake
 from tests.harness.servers.postgres import Database
+
 from waltap_sinks.changelog import ChangeLog
 
 SETUP = "create table t (id int primary key, v text); insert into t values (1, 'a'), (2, 'b'), (3, 'c');"

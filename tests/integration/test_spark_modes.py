@@ -5,16 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.changelog import relation
+from tests.harness.parts_of_transactions import a_transaction_is_one_version
+from tests.harness.spark import Rig
+from tests.harness.versions import ends, last_known, states, text, versions
 
 from waltap.decode.relation import Relation
 from waltap_spark import timeline
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import EXTRA, ModeRules
-
-from tests.harness.changelog import relation
-from tests.harness.parts_of_transactions import a_transaction_is_one_version
-from tests.harness.spark import Rig
-from tests.harness.versions import ends, last_known, states, text, versions
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 
@@ -64,7 +63,7 @@ def anything(rig: Rig, chance: random.Random, tables: list[Relation], keys: int 
                 db.update(table, pair[1:], unsent, which=int(first_put), id=pair[0])
         if does == "t":
             db.truncate(*tables)
-    if db._changes:  # noqa: SLF001 - a transaction without changes is not sent
+    if db._changes:
         rig.commit()
 
 
@@ -172,7 +171,7 @@ def test_rows_of_a_snapshot_that_are_kept_are_not_put_in_one_partition(
     if deletes:
         rig.db.delete(kept, ["7"])
         rig.commit()
-    found, sizes = timeline._events, []  # noqa: SLF001
+    found, sizes = timeline._events, []
 
     def counted(table: Any, changes: Any, rows: Any, base: Any) -> Any:
         events = found(table, changes, rows.repartition(2), base)

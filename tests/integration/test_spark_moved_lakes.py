@@ -5,7 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.changelog import Database, batch, context, relation
+from tests.harness.spark import Rig
 from typer.testing import CliRunner
+
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.changelog.errors import ChangeLogOlder, ChangeLogRetired
 from waltap_spark.applier import OutputApplier
@@ -13,9 +16,6 @@ from waltap_spark.commands import application
 from waltap_spark.errors import OutputMismatch
 from waltap_spark.live import LiveTables
 from waltap_spark.output import SparkOutput
-
-from tests.harness.changelog import Database, batch, context, relation
-from tests.harness.spark import Rig
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
 

@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.changelog import relation
+from tests.harness.spark import Rig
 
 from waltap.decode.relation import Relation
 from waltap_spark import small_sets
@@ -11,9 +13,6 @@ from waltap_spark.column_names import ColumnNames
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
 from waltap_spark.shared_targets import TargetMappings
-
-from tests.harness.changelog import relation
-from tests.harness.spark import Rig
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.lake import Lake
+from tests.harness.servers.postgres import Database
+
+from waltap_spark.compaction import distinguishing
 from waltap_spark.formats import merge_sql
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
-from waltap_spark.compaction import distinguishing
-
-from tests.harness.lake import Lake
-from tests.harness.servers.postgres import Database
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 
@@ -47,7 +47,7 @@ alter table keyless alter id drop not null;
 alter table keyless replica identity full;
 insert into versions select * from plain;
 insert into keyless select * from plain;
-"""  # noqa: E501
+"""
 
 
 def changes(later: str) -> str:

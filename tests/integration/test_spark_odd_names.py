@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import Result
+from tests.harness.changelog import relation
+from tests.harness.spark import Rig
 from typer.testing import CliRunner
+
 from waltap_spark import session
 from waltap_spark.commands import application
 from waltap_spark.errors import SparkRefused
 from waltap_spark.live import LiveTables
 from waltap_spark.verify import compare
-
-from tests.harness.changelog import relation
-from tests.harness.spark import Rig
 
 ODD = 'Odd.Na me`"'
 COLUMN = "we`ird.col umn"

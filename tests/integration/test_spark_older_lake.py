@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from waltap_sinks.changelog import ChangeLog
-from waltap_spark.applier import OutputApplier, ApplyOptions
+from waltap_spark.applier import ApplyOptions, OutputApplier
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
 from waltap_spark.output import SparkOutput

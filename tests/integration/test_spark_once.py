@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
-
 from tests.harness.changelog import Database, batch, context, relation
+
+from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
 LONG_AGO = "20200101T000"

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
-from waltap_spark import pipelines
-
 from tests.harness.changelog import Database, batch, context, relation
 from tests.harness.profile_query import patiently
 from tests.harness.servers import spark_catalogue
+
+from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
+from waltap_spark import pipelines
 
 ORDERS = relation("public.orders", [("id", "int4"), ("state", "text"), ("note", "text")])
 CLIENT = Path(__file__).with_name("pipelines_client.py")

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.servers.postgres import Database
+from tests.harness.servers.s3 import S3Server
+
 from waltap.errors import WaltapError
 from waltap_spark.source import hosted
 from waltap_spark.source.data_source import ChangeLogSource
 from waltap_spark.source.errors import CapturedElsewhere, OffsetOfAnother, SourceOption
 from waltap_spark.source.options import before_first, parse_options
 from waltap_spark.source.profiles import ProfilesStream, hosts_of
-
-from tests.harness.servers.postgres import Database
-from tests.harness.servers.s3 import S3Server
 
 LIMIT_S = 120.0
 

@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.changelog import ALL, Database, batch, context, relation
+
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, SnapshotRows
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_spark.applier import OutputApplier, ApplyOptions
+from waltap_spark.applier import ApplyOptions, OutputApplier
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.live import LiveTables
 from waltap_spark.output import SparkOutput
-
-from tests.harness.changelog import ALL, Database, batch, context, relation
 
 FORMATS = pytest.mark.parametrize("table_format", ["parquet", "delta"])
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])

@@ -5,15 +5,13 @@ from typing import Any
 
 import msgspec
 import pytest
-
-from waltap.transactions.transaction import TransactionPart
-from waltap_spark import session
-from waltap_spark.live import LiveTables
-from waltap_spark.modes import ModeRules
-
 from tests.harness.changelog import batch, relation
 from tests.harness.spark import Rig
 from tests.harness.versions import versions
+
+from waltap.transactions.transaction import TransactionPart
+from waltap_spark.live import LiveTables
+from waltap_spark.modes import ModeRules
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

@@ -10,7 +10,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.harness.changelog import Database, batch, context, relation
+from tests.harness.command import waltap
 from typer.testing import CliRunner
+
 from waltap.errors import ConfigurationError, WaltapError
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.errors import ChangeLogMissing
@@ -19,11 +22,8 @@ from waltap_spark.commands import application
 from waltap_spark.errors import OutputInUse
 from waltap_spark.output import SparkOutput
 from waltap_spark.properties import SparkProperties
-from waltap_spark.settings import apply_options, pairs_of, follow_options, properties_of
+from waltap_spark.settings import apply_options, follow_options, pairs_of, properties_of
 from waltap_spark.sink import SparkSink
-
-from tests.harness.changelog import Database, batch, context, relation
-from tests.harness.command import waltap
 
 NUMBERS = relation("public.odd", [("id", "int4"), ("v", "int4")])
 HOLD = """
@@ -224,7 +224,7 @@ def test_a_start_that_is_refused_does_not_wait_for_spark(
     again.open()
     child = again._driver._child  # type: ignore[union-attr]
     try:
-        raise ConfigurationError([])  # noqa: TRY301
+        raise ConfigurationError([])
     except ConfigurationError:
         again.close()
     assert child is not None

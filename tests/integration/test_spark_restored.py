@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from waltap_spark import applier, retries
-from waltap_spark.live import LiveTables
-
-from tests.integration.test_spark_applier import PEOPLE
 from tests.harness.spark import Rig
+from tests.integration.test_spark_applier import PEOPLE
+
+from waltap_spark import retries
+from waltap_spark.live import LiveTables
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
-
-from tests.integration.test_spark_applier import PEOPLE
 from tests.harness.changelog import relation
 from tests.harness.spark import Rig
+from tests.integration.test_spark_applier import PEOPLE
+from typer.testing import CliRunner
+
 from waltap_spark.commands import application
 from waltap_spark.live import LiveTables
 

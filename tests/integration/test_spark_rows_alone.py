@@ -4,10 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.rows_alone import RowsAlone
 
 from waltap_spark.formats.choice import FormatChoice
-
-from tests.harness.rows_alone import RowsAlone
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

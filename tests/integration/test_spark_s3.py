@@ -10,14 +10,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import NewTopic
-from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
-
 from tests.harness.changelog import Database, batch, context, relation
 from tests.harness.command import waltap
 from tests.harness.dead_letters import write_profile
 from tests.harness.kafka import create
 from tests.harness.pipeline import PipelineRig
-from tests.harness.topics import event, produce
 from tests.harness.servers import delta as delta_lake
 from tests.harness.servers import spark_kafka, spark_s3
 from tests.harness.servers.fixtures import missing
@@ -25,6 +22,9 @@ from tests.harness.servers.jars import MissingProgram
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database as PostgresDatabase
 from tests.harness.servers.s3 import ANYBODY, REGION, S3Server
+from tests.harness.topics import event, produce
+
+from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
 from waltap_spark.small_sets import SMALL_ROWS
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])

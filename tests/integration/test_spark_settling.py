@@ -6,6 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.changelog import relation
+from tests.harness.spark import Rig
+from tests.property.test_move_origins import Action, Source
+
 from waltap_spark import compact_in_memory
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
@@ -13,10 +17,6 @@ from waltap_spark.output import ChangeSet, TableState
 from waltap_spark.schema import LOG_FIELDS, struct_of
 from waltap_spark.session import make_active, prepare
 from waltap_spark.temp_columns import GONE
-
-from tests.harness.changelog import relation
-from tests.harness.spark import Rig
-from tests.property.test_move_origins import Action, Source
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

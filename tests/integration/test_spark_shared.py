@@ -4,14 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waltap_spark.formats.choice import FormatChoice
-from waltap_spark.live import LiveTables
-from waltap_spark.shared_targets import TargetMappings
-
 from tests.harness.changelog import relation
 from tests.harness.shared_outputs import write_one_target
 from tests.harness.shared_sources import INTO, RULES, run
 from tests.harness.spark import Rig
+
+from waltap_spark.formats.choice import FormatChoice
+from waltap_spark.live import LiveTables
+from waltap_spark.shared_targets import TargetMappings
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

@@ -8,17 +8,16 @@ from typing import Any
 import msgspec
 import pytest
 from pyarrow.parquet import ParquetFile
+from tests.harness.changelog import Database, batch, context, relation
+
 from waltap.source.position import Position
 from waltap_sinks.changelog import ChangeLog, segment
-from waltap_spark.applier import OutputApplier
 from waltap_spark.errors import ApplierFailed, JavaMissing, JvmEnded
 from waltap_spark.live import LiveTables
 from waltap_spark.output import SparkOutput
 from waltap_spark.properties import SparkProperties
-from waltap_spark.session import REQUIRED, prepare
+from waltap_spark.session import prepare
 from waltap_spark.sink import SparkSink, changelog_of, tables_of
-
-from tests.harness.changelog import Database, batch, context, relation
 
 NUMBERS = relation("public.odd", [("id", "int4"), ("v", "int4")])
 WIDE = relation("public.wide", [("id", "int4"), ("v", "text")])

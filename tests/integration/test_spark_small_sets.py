@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-
-from tests.integration.test_spark_applier import EVENTS, PEOPLE
 from tests.harness.spark import Rig
+from tests.integration.test_spark_applier import EVENTS, PEOPLE
+
 from waltap.files.store import FileStore
 from waltap_spark import small_sets
 from waltap_spark.live import LiveTables

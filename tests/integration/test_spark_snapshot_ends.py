@@ -5,13 +5,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from waltap_spark.live import LiveTables
-from waltap_spark.modes import ModeRules
-
 from tests.harness.changelog import COMMIT_TS, relation
 from tests.harness.empty_tables import OPTIONS, tables_without_rows_follow
 from tests.harness.spark import Rig
 from tests.harness.versions import versions
+
+from waltap_spark.live import LiveTables
+from waltap_spark.modes import ModeRules
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-
-from tests.harness.profile_query import patiently
 from tests.harness.changelog import COMMIT_TS, Database, batch, context, relation
+from tests.harness.profile_query import patiently
+
+from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")], numbers=(1, 2))
 OTHER = relation("sales.other", [("id", "int8"), ("_note", "text")], oid=99)

@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
+from tests.harness.changelog import relation
+from tests.harness.spark import Rig
 
 from waltap_sinks.changelog.manifest import LogPosition
-from waltap_spark import applier, retries
+from waltap_spark import retries
 from waltap_spark.formats.work import TableWriter
 from waltap_spark.live import LiveTables
 from waltap_spark.plan import TableTask
-
-from tests.harness.changelog import relation
-from tests.harness.spark import Rig
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

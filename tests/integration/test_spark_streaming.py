@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from tests.harness.changelog import Database, batch, context, relation
+
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_spark.applier import OutputApplier, ApplyOptions
+from waltap_spark.applier import ApplyOptions, OutputApplier
 from waltap_spark.errors import TablesStandStill
-from waltap_spark.follower import LogFollower, FollowOptions
+from waltap_spark.follower import FollowOptions, LogFollower
 from waltap_spark.live import LiveTables
 from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare
 from waltap_spark.streaming import start_query
-
-from tests.harness.changelog import Database, batch, context, relation
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
 

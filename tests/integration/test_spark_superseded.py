@@ -10,10 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.harness.changelog import relation
+from tests.harness.spark import Rig
+from tests.property.test_move_origins import Action, Source
+
 from waltap.files.store import FileStore
 from waltap_sinks.changelog.manifest import Segment
 from waltap_spark import compact_in_memory, drop_overwritten
-from waltap_spark.temp_columns import GONE
+from waltap_spark.drop_overwritten import last_rows
 from waltap_spark.formats.table_format import GroupRows
 from waltap_spark.log_rows import logged, with_epoch
 from waltap_spark.modes import TableMode
@@ -22,11 +26,7 @@ from waltap_spark.plan import SegmentGroup
 from waltap_spark.schema import struct_of
 from waltap_spark.session import make_active, prepare
 from waltap_spark.small_sets import stored_types
-from waltap_spark.drop_overwritten import last_rows
-
-from tests.property.test_move_origins import Action, Source
-from tests.harness.changelog import relation
-from tests.harness.spark import Rig
+from waltap_spark.temp_columns import GONE
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-
 from tests.harness.spark_machine import Machine
 from tests.harness.spark_steps import (
     Add,

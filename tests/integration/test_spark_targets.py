@@ -4,14 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.changelog import relation
+from tests.harness.spark import Died, Rig
 
-from waltap_spark import session
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.formats.delta import DeltaFormat
 from waltap_spark.live import LiveTables
-
-from tests.harness.changelog import relation
-from tests.harness.spark import Died, Rig
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from waltap_spark.formats import TableFormatContext, CommitContext, parquet
+from tests.harness.changelog import relation
+from tests.harness.spark import Rig
+
+from waltap_spark.compaction_worker import CompactionWorker
+from waltap_spark.formats import CommitContext, TableFormatContext, parquet
 from waltap_spark.formats.parquet import ParquetFormat
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
 from waltap_spark.output import SparkOutput, TableState
 from waltap_spark.session import prepare
-from waltap_spark.compaction_worker import CompactionWorker
-
-from tests.harness.changelog import relation
-from tests.harness.spark import Rig
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

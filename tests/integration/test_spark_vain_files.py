@@ -6,19 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.changelog import context, relation
+from tests.harness.spark import Rig
+
 from waltap.mapping.type_mapping import TypeOptions
 from waltap.mapping.type_registry import TypeRegistry
+from waltap_postgres.types import TYPE_SPECS
 from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
-from waltap_spark import applier, retries, small_sets
+from waltap_spark import retries, small_sets
 from waltap_spark.applier import OutputApplier
 from waltap_spark.errors import RowsAwaited
 from waltap_spark.formats.choice import PARQUET
 from waltap_spark.formats.parquet import ParquetFormat
 from waltap_spark.modes import ModeRules
-from waltap_postgres.types import TYPE_SPECS
-
-from tests.harness.changelog import context, relation
-from tests.harness.spark import Rig
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from tests.harness.busy_lake import looks_right_while_it_runs
+from tests.harness.changelog import Database as Model
+from tests.harness.changelog import batch, context, relation
+from tests.harness.spark import Rig
+
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
+from waltap_sinks.comparison import TableDifferences, comparison_table
+from waltap_sinks.comparison.commands import told
+from waltap_sinks.comparison.missing_tables import CaptureScope
 from waltap_spark.applier import OutputApplier
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
 from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare
-from waltap_sinks.comparison import TableDifferences, comparison_table
-from waltap_sinks.comparison.commands import told
-from waltap_sinks.comparison.missing_tables import CaptureScope
 from waltap_spark.verify import compare, lacking
-
-from tests.harness.busy_lake import looks_right_while_it_runs
-from tests.harness.changelog import Database as Model
-from tests.harness.changelog import batch, context, relation
-from tests.harness.spark import Rig
 
 COLUMNS = [
     ("id", "int4"),

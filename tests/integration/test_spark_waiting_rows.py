@@ -5,21 +5,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.changelog import context, relation
+from tests.harness.handed import ITEMS, Chunk, rows
+from tests.harness.spark import Died
 
 from waltap.decode.relation import Relation
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark import external_snapshots
-from waltap_spark.applier import OutputApplier, ApplyOptions
+from waltap_spark.applier import ApplyOptions, OutputApplier
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.formats.work import TableWriter
-from waltap_spark.snapshot_splits import Handed, AssignedSplits
 from waltap_spark.live import LiveTables
 from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare
-
-from tests.harness.changelog import context, relation
-from tests.harness.handed import ITEMS, Chunk, rows
-from tests.harness.spark import Died
+from waltap_spark.snapshot_splits import AssignedSplits, Handed
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

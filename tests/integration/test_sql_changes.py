@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, in_parts, relation
 from tests.harness.sql import (
@@ -17,6 +16,7 @@ from tests.harness.sql import (
     model,
     some_of_everything,
 )
+
 from waltap.decode.message import Truncate
 from waltap.source.position import Position
 from waltap_sinks.sql.errors import SqlFenced, SqlTransactionGap

@@ -7,10 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
-
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, in_parts, relation
-from tests.harness.sql_history import Annals, Known, told
 from tests.harness.sql import (
     PAIRS,
     PEOPLE,
@@ -19,6 +17,8 @@ from tests.harness.sql import (
     copy_of,
     some_of_everything,
 )
+from tests.harness.sql_history import Annals, Known, told
+
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.sql.errors import SqlHistoryColumnTaken, SqlNameTaken

@@ -5,12 +5,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from waltap_sinks.sql.errors import SqlChangeIgnored
-
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, relation
 from tests.harness.servers.postgres import Database
 from tests.harness.sql import Place
+
+from waltap_sinks.sql.errors import SqlChangeIgnored
 
 THINGS = relation("public.things", [("id", "int4"), ("v", "text")], key=("id",))
 LONE = relation("public.lone", [("id", "int4")], key=("id",))

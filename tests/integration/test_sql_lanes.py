@@ -8,13 +8,13 @@ from typing import Any
 
 import psycopg
 import pytest
-
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, context
 from tests.harness.pipeline import until
-from tests.harness.sql_history import Annals, told
-from tests.harness.sql import PEOPLE, VISITS, Place, copy_of, model, waiting
 from tests.harness.servers.postgres import Database
+from tests.harness.sql import PEOPLE, VISITS, Place, copy_of, model, waiting
+from tests.harness.sql_history import Annals, told
+
 from waltap.errors import ConfigurationError, SinkError
 from waltap.source.position import Position
 from waltap.transactions.transaction import TransactionPart

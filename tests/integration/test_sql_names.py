@@ -6,11 +6,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, relation
 from tests.harness.servers.mariadb import MariaDb
 from tests.harness.sql import Place
+
 from waltap.capture.java_regex import NameMatcher
 from waltap_sinks.sql.errors import SqlColumnNameTaken, SqlKeyUnfit, SqlNameTaken, SqlTableUnfit
 

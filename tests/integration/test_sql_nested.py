@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 from tests.harness.sql import Place

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-
 from tests.harness.servers.postgres import Database
 from tests.harness.sql import pipeline
+
 from waltap_sinks.sql.errors import SqlRefused
 
 EVERY_TYPE = """

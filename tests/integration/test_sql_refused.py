@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, in_parts
 from tests.harness.sql import PEOPLE, Place
+
 from waltap.sink import RecordsRefused
 from waltap.sink.refusal import leave_out
 from waltap.source.position import Position

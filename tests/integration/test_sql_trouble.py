@@ -11,7 +11,6 @@ from typing import Any
 import psycopg
 import pymysql
 import pytest
-
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, in_parts, relation
 from tests.harness.pipeline import until
@@ -19,6 +18,7 @@ from tests.harness.servers.mariadb import MariaDb
 from tests.harness.servers.postgres import Cluster, Database
 from tests.harness.sql import PEOPLE, Place, failure, waiting
 from tests.hunt.proxy import Proxy
+
 from waltap.errors import ConfigurationError, RetryVerdict, SinkError
 from waltap.sink.refusal import RecordsRefused
 from waltap.source.position import Position, lsn_text

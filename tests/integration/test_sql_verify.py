@@ -8,13 +8,13 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from typer.testing import CliRunner
-
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.mariadb import MariaDb
 from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
 from tests.harness.sql import pipeline
+from typer.testing import CliRunner
+
 from waltap.cli.application import application
 from waltap_sinks.comparison import TableDifferences
 from waltap_sinks.comparison.compare import compare

@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from waltap.pipeline.lock import PipelineRunning, StateFolderGone
-from waltap.pipeline.leadership import LeaseLost
-
 from tests.harness.pipeline import Destination, PipelineRig, Run, until
 from tests.harness.proxy import Proxy
 from tests.harness.servers.postgres import Database
+
+from waltap.pipeline.leadership import LeaseLost
+from waltap.pipeline.lock import PipelineRunning, StateFolderGone
 
 PATIENCE_S = 60.0
 STANDBY = {"waltap.standby": True, "waltap.lease.ms": 10_000}

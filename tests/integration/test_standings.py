@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.harness.servers.postgres import Database
+
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.catalog.name_resolution import BURST, CHECKS_PER_S, NameResolutionCache
 from waltap_postgres.properties import PostgresProperties
-
-from tests.harness.servers.postgres import Database
 
 TABLES = 64
 

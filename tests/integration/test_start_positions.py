@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterator
 import msgspec
 import psycopg
 import pytest
+from tests.harness.pipeline import PipelineRig, until
+from tests.harness.servers.postgres import Cluster, Database, queries
+
 from waltap.amounts import size
 from waltap.errors import RetryVerdict, WaltapError
 from waltap.offsets.offset import Offset
@@ -26,9 +29,6 @@ from waltap_postgres.errors import (
     SlotMissing,
     SlotUnfit,
 )
-
-from tests.harness.pipeline import PipelineRig, until
-from tests.harness.servers.postgres import Cluster, Database, queries
 
 CREATE_SLOT = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')"
 WHEN_NEEDED = {"snapshot.mode": "when_needed"}

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from waltap.monitor.server import MonitorServer
-
 from tests.harness.pipeline import PipelineRig, Run, until
 from tests.harness.servers.browser import browser
 from tests.harness.servers.jars import MissingProgram
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.requirement import missing
+
+from waltap.monitor.server import MonitorServer
 
 EVIL = '<img src=x onerror="document.title=1">'
 WAIT_MS = 90_000

@@ -9,7 +9,6 @@ import boto3
 import nats
 import orjson
 import pytest
-
 from tests.harness.changelog import context
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.child import free_ports
@@ -17,6 +16,7 @@ from tests.harness.servers.moto import Moto
 from tests.harness.servers.nats import NatsServer
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.redis import RedisServer
+
 from waltap.config.redaction import hide, redacted
 from waltap.errors import SinkError
 from waltap.format.record import Record

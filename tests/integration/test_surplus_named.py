@@ -4,7 +4,6 @@ import stat
 from pathlib import Path
 
 import pytest
-
 from tests.integration.test_verify import Destination, destination, postgres
 
 __all__ = ["destination", "postgres"]

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
+from tests.harness.servers.postgres import Database
+
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.catalog.prefetch import BURST, PAUSE_S, TablesAhead
 from waltap_postgres.properties import PostgresProperties
-
-from tests.harness.servers.postgres import Database
 
 TABLES = 120
 

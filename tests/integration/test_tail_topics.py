@@ -10,13 +10,13 @@ import httpx
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
-
 from tests.harness.command import waltap
 from tests.harness.kafka import create
 from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.registry import Registry
+
 from waltap_kafka import client
 from waltap_kafka.errors import KafkaTopicUnread
 from waltap_kafka.topic_records import TopicRecords

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from waltap.decode.text_encoding import SINGLE_BYTE, codec_of
-
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database, Server
+
+from waltap.decode.text_encoding import SINGLE_BYTE, codec_of
 
 DECODERS = {
     "pgoutput": {},

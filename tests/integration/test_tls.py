@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from waltap.errors import WaltapError
-
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Cluster, Database
 from tests.harness.servers.requirement import missing
+
+from waltap.errors import WaltapError
 
 ROLE = "certified"
 

@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from tests.harness import command
 from tests.harness.servers.postgres import Database
 

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-
 from tests.harness.command import waltap
 from tests.harness.pipeline import until
 from tests.harness.servers.postgres import Database

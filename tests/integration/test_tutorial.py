@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-
 from tests.harness.servers.postgres import Cluster, program
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"

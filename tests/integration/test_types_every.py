@@ -7,9 +7,9 @@ from typing import Any
 
 import psycopg
 import pytest
-
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
+
 from waltap.host import Host
 from waltap.pipeline.stages import build
 from waltap_postgres.catalog.catalogue import PostgresCatalogue

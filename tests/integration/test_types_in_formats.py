@@ -8,7 +8,6 @@ from typing import Any
 import fastavro
 import pytest
 from jsonschema import Draft7Validator
-
 from tests.harness.protobuf import protobuf_reader
 from tests.harness.typed_records import (
     NOW,
@@ -18,14 +17,13 @@ from tests.harness.typed_records import (
     typed_records,
 )
 from tests.harness.typed_values import typed  # noqa: F401 - a fixture
+
 from waltap.format.converted import ConvertedFormat, RecordConverters
 from waltap.format.converter import ConverterContext, ValueUnfit
 from waltap.format.record import Record
 from waltap.format.schema_mismatch import SchemaMismatch
 from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap_formats.avro.binary import avro_writer
-from waltap_formats.avro.converter import AvroConverter
-from waltap_formats.avro.properties import AvroProperties
 from waltap_formats.avro.schema import avro_schema, is_map
 from waltap_formats.json_schema.converter import JsonSchemaConverter
 from waltap_formats.json_schema.properties import JsonSchemaProperties

@@ -15,9 +15,9 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
-
 from tests.harness.typed_records import context
 from tests.harness.typed_values import LITERALS, UNKNOWN, both_once, typed
+
 from waltap.arrow.out_of_range import MisfitCount
 from waltap.arrow.tuples import RelationCodec
 from waltap.decode.relation import Column, DataType, Relation

@@ -9,10 +9,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from typer.testing import CliRunner
-
 from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database
+from typer.testing import CliRunner
+
 from waltap.cli.application import application
 
 TABLES = """

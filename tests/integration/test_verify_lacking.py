@@ -5,11 +5,10 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from waltap.errors import SourceError
-
+from tests.harness.servers.postgres import Database
 from tests.integration.test_verify import Destination, destination, postgres
 
-from tests.harness.servers.postgres import Database
+from waltap.errors import SourceError
 
 __all__ = ["destination", "postgres"]
 

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
-from waltap.pipeline import Limits
-from waltap.transactions.transaction import Batch
-
 from tests.harness.pipeline import PipelineRig, Run, until
 from tests.harness.proxy import Proxy
 from tests.harness.servers.postgres import Database
+
+from waltap.pipeline import Limits
+from waltap.transactions.transaction import Batch
 
 STOP_S = 30.0
 

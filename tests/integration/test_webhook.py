@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.harness.http_receiver import Receiver
+from tests.harness.pipeline import PipelineRig, until
+from tests.harness.servers.postgres import Database
+
 from waltap.notifications import Notification
 from waltap.notifications.webhook_channel import WebhookDown, WebhookNotifications
 from waltap.notifications.webhook_properties import WebhookProperties
 from waltap.plugin_errors import LibraryMissing
-
-from tests.harness.http_receiver import Receiver
-from tests.harness.pipeline import PipelineRig, until
-from tests.harness.servers.postgres import Database
 
 
 @pytest.fixture

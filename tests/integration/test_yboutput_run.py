@@ -10,11 +10,11 @@ from typing import Any
 
 import psycopg
 import pytest
-
 from tests.harness.json_lines import records
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 from tests.harness.yboutput_slot import identity
+
 from waltap_sinks.changelog import ChangeLog
 
 UNSENT = "__debezium_unavailable_value"

@@ -11,12 +11,12 @@ from typing import Any
 
 import psycopg
 import pytest
-
 from tests.harness import pgoutput_wire as wire
 from tests.harness.captures import told, yboutput
 from tests.harness.servers.postgres import Database
 from tests.harness.yboutput_recording import record, recorded
 from tests.harness.yboutput_slot import Slot, current_lsn, identity, oid, spaced
+
 from waltap.decode import ABSENT, UNCHANGED
 
 U = UNCHANGED

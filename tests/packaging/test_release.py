@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-
 from scripts.distributions import SBOM, SUMS, audit, build, build_all, members
 from tests.harness.servers.postgres import Database
+
 from waltap.extras import BROUGHT, extra_for
 from waltap.host import Host
 from waltap.specs import KINDS

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
-
 from scripts.distributions import build
 
 ROOT = Path(__file__).parents[2]

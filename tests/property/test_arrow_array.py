@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from waltap.arrow.array import FEW, LONG, string_array
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from waltap.decode import (
     Begin,
     Commit,
@@ -17,9 +18,9 @@ from waltap.decode import (
     StreamStart,
     StreamStop,
 )
+from waltap.source.position import START, Position
 from waltap.transactions.assembly import TransactionAssembler
 from waltap.transactions.transaction import TransactionPart
-from waltap.source.position import START, Position
 
 TABLE = Relation(oid=1, schema="s", table="t", columns=())
 

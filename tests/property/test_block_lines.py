@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
 from tests.property.test_copy_buffer import answer
 from tests.property.test_copy_text import written
+
 from waltap.capture.capture import CaptureRules
 from waltap.capture.properties import CaptureProperties
 from waltap.decode.relation import Column, DataType, Relation

@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from tests.property.test_copy_text import TABLES, pieces_of, written
+
 from waltap.errors import DecodeError
 from waltap.transactions.row_block import RowBlock
 from waltap_postgres.snapshot import copy_pieces

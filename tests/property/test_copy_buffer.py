@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+
 from waltap.errors import DecodeError
 from waltap_postgres.replication.copy_buffer import HEAD, CopyBuffer, HeadedRows
 from waltap_postgres.replication.wire import CopyEnded, CopySplitter

@@ -8,10 +8,10 @@ from decimal import Decimal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from tests.harness import pgoutput_wire as wire
 from tests.harness.captures import pgoutput, told
 from tests.harness.decoder_wires import WIRES, Known, frames, table
+
 from waltap.decode import ABSENT, UNCHANGED, Delete, Insert, Message, RelationSeen, Update
 from waltap.errors import DecodeError
 from waltap_decoders.decoderbufs.floats import float4_text, float8_text

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+
 from waltap.decode import Insert
 from waltap.decode.message import Change, Delete, OldTuple, Update
 from waltap.decode.relation import Column, Relation

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from waltap_spark.value_sources import LogEvent, ValueSources
 
 HELD = frozenset({"large"})

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from waltap.slot_monitor.forecast import WINDOW_S
 from waltap.slot_monitor.pace import SHORTER_S, TREND_S, WalGrowth, pace
 

@@ -1,9 +1,9 @@
 """Positions: their order is the order of delivery; LSNs survive their text."""
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from waltap.offsets.offset import Offset, PartitionOffset, decoded, encoded
 from waltap.source.position import START, Position, lsn_text, parse_lsn
 

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from waltap.slot_monitor.budget import budget_bytes, octets
 from waltap.slot_monitor.forecast import WINDOW_S, SlotReading, forecast, tightest
 from waltap.slot_monitor.thresholds import SLACK, WalThresholds

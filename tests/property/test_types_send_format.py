@@ -9,11 +9,11 @@ from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.types.columns import column, mapping
 
-from tests.unit.types.columns import column, data_type, mapping
+from waltap.arrow.tuples import RelationCodec
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED
-from waltap.arrow.tuples import RelationCodec
 from waltap.mapping.type_mapping import TypeOptions
 from waltap.mapping.type_registry import TypeRegistry
 from waltap_postgres.types import TYPE_SPECS

@@ -8,14 +8,14 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-
 from tests.unit.types.columns import column, json_of, mapping
+
 from waltap.json.schema import value_json
 from waltap.mapping.type_mapping import TypeOptions
 from waltap.mapping.type_registry import TypeRegistry
-from waltap_testing.installed import installed_types
 from waltap_postgres.types.array import array_text, parse_array
 from waltap_postgres.types.hstore import parse_hstore
+from waltap_testing.installed import installed_types
 
 EPOCH = datetime(1970, 1, 1)
 NAMES = """

@@ -5,6 +5,7 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from waltap.errors import DecodeError
 from waltap_postgres.replication.wire import (
     LARGE_BYTES,

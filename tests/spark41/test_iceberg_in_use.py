@@ -8,13 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
-
 from tests.fault.test_spark_executor_kills import ON_A_CLUSTER, Banks, banks, each_dies_in_turn
-from tests.integration.test_spark_modes import STAMPED, rows_have_columns_of_their_changes
-from tests.integration.test_spark_nested import OPTIONS, SOURCE, nested_values_follow, site
-from tests.integration.test_spark_waiting_rows import Tables, die_between_two_steps
-from tests.integration.test_spark_verify import COLUMNS, ROWS, TABLE
 from tests.harness.busy_lake import looks_right_while_it_runs
 from tests.harness.changelog import relation
 from tests.harness.empty_tables import OPTIONS as EMPTY
@@ -22,12 +16,18 @@ from tests.harness.empty_tables import tables_without_rows_follow
 from tests.harness.failing_steps import steps_that_fail_are_taken_once
 from tests.harness.lake import Lake
 from tests.harness.parts_of_transactions import a_transaction_is_one_version
-from tests.harness.rows_alone import RowsAlone
-from tests.harness.shared_sources import INTO, RULES, run
 from tests.harness.remade_tables import COURSES as REMADE
+from tests.harness.rows_alone import RowsAlone
+from tests.harness.servers.iceberg import spark_jars
+from tests.harness.shared_sources import INTO, RULES, run
 from tests.harness.spark import Rig
 from tests.harness.tended_by_others import a_table_at_rest_outlives_its_version
-from tests.harness.servers.iceberg import spark_jars
+from tests.integration.test_spark_modes import STAMPED, rows_have_columns_of_their_changes
+from tests.integration.test_spark_nested import OPTIONS, SOURCE, nested_values_follow, site
+from tests.integration.test_spark_verify import COLUMNS, ROWS, TABLE
+from tests.integration.test_spark_waiting_rows import Tables, die_between_two_steps
+from typer.testing import CliRunner
+
 from waltap_spark.commands import application
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.live import LiveTables, open_tables

@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import pytest
-
-from tests.integration.test_spark_s3 import conf, tables_follow
 from tests.harness.servers import iceberg
 from tests.harness.servers.s3 import S3Server
+from tests.integration.test_spark_s3 import conf, tables_follow
 
 __all__ = ["conf"]
 

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.harness.shared_outputs import write_one_target
+
 from waltap_spark.formats import iceberg as iceberg_format
 from waltap_spark.formats import merging
 from waltap_spark.formats.choice import FormatChoice

@@ -5,6 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.types import StructField, StructType, TimestampNTZType, TimestampType
+
 from waltap_sinks.changelog import FileStore
 from waltap_spark.schema import arrow_schema
 from waltap_spark.small_sets import stored_types

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from scripts.advisories import Advisories, affects
 
 RANGE = {"type": "ECOSYSTEM"}

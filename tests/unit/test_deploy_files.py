@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from typer.main import get_command
+
 from waltap.cli.application import application
 from waltap.config.layers import read_tables
 from waltap.config.resolve import survey

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 from rich.table import Table
+
 from waltap.cli.console import SafeConsole
 from waltap.printable import printable, printable_lines
 from waltap.telemetry.log import FORMS, LineHandler

@@ -1,7 +1,6 @@
 """The check of names and prose: each fault is found, and plain text passes."""
 
 import pytest
-
 from scripts.prose import Finding, class_faults, faults_of, page_faults, prose_of
 
 PLAIN = '''"""Read the slot's position.

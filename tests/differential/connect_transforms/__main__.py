@@ -8,8 +8,8 @@ import json
 import sys
 
 from tests.differential.connect_transforms.cases import questions
-from tests.differential.connect_transforms.recorded import EACH, RECORDED, SEED, SOURCE
 from tests.differential.connect_transforms.judge import judged, ours, same
+from tests.differential.connect_transforms.recorded import EACH, RECORDED, SEED, SOURCE
 
 
 def record() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 from tests.differential.connect_transforms.form import written_record
 from tests.differential.connect_transforms.judge import Question
+
 from waltap.format.connect_record import ConnectRecord
-from waltap.mapping.connect_schema import Field, ConnectKind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 
 __all__ = ["CLASSES", "questions"]
 

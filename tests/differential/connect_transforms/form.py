@@ -5,8 +5,9 @@ from base64 import b64decode
 from typing import Any
 
 from tests.differential.transforms import record_text
+
 from waltap.format.connect_record import ConnectRecord
-from waltap.mapping.connect_schema import Field, ConnectKind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 
 __all__ = ["read_record", "written_record"]
 

@@ -5,7 +5,8 @@ from typing import Any
 
 from tests.differential.connect_transforms.form import read_record, written_record
 from tests.differential.transforms import asked
-from waltap.capture.capture import CaptureRules, CaptureProperties
+
+from waltap.capture.capture import CaptureProperties, CaptureRules
 from waltap.format.record_transform import RecordTransformContext, RecordUnfit
 from waltap.host import Host
 from waltap.specs import RecordTransformSpec, TransformSpec

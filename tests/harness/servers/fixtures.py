@@ -19,15 +19,14 @@ What is missing is a skip with its reason, or a failure with ``CI=true``.
 import contextlib
 import itertools
 import os
-import sys
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
 from tests.harness.servers import delta as delta_lake
 from tests.harness.servers import iceberg as iceberg_lake
 from tests.harness.servers import output_plugin, postgres, spark_catalogue, spark_kafka
@@ -250,11 +249,11 @@ def spark_connect(spark: Any) -> Iterator[str]:
     Its clients are processes of their own: one is either a client or has a JVM.
     """
     pytest.importorskip("grpc")
-    jvm = spark._jvm  # noqa: SLF001
+    jvm = spark._jvm
     server = getattr(
         getattr(jvm.org.apache.spark.sql.connect.service, "SparkConnectService$"), "MODULE$"
     )
-    server.start(spark._jsc.sc())  # noqa: SLF001
+    server.start(spark._jsc.sc())
     yield f"sc://127.0.0.1:{server.localPort()}"
     server.stop(jvm.scala.Option.empty(), jvm.scala.Option.empty())
 

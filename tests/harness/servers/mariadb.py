@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pymysql
-
 from tests.harness.servers.child import Child, free_ports
 from tests.harness.servers.jars import MissingProgram
 

@@ -9,7 +9,6 @@ import tempfile
 from pathlib import Path
 
 from psycopg import sql
-
 from tests.harness.servers.postgres import Database, Server, Unavailable, locked, server_programs
 
 __all__ = ["built", "loadable", "prepare", "remove"]

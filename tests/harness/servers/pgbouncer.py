@@ -6,7 +6,6 @@ import tempfile
 from pathlib import Path
 
 import psycopg
-
 from tests.harness.servers.child import Child, free_ports
 from tests.harness.servers.packages import packaged
 from tests.harness.servers.postgres import Server

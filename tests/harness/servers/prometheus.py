@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
-
 from tests.harness.servers.child import Child, free_ports
 from tests.harness.servers.packages import packaged
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 import redis
-
 from tests.harness.servers.child import LocalServer
 from tests.harness.servers.packages import packaged
 

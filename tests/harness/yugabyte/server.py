@@ -40,9 +40,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import psycopg
-from waltap.source.position import lsn_text
-from waltap_testing.walsender import wire as protocol
-
+from tests.harness.servers.postgres import Database
 from tests.harness.yugabyte.wire import (
     EPOCH_US,
     FIRST_LSN,
@@ -53,7 +51,9 @@ from tests.harness.yugabyte.wire import (
     hash_code,
     started,
 )
-from tests.harness.servers.postgres import Database
+
+from waltap.source.position import lsn_text
+from waltap_testing.walsender import wire as protocol
 
 __all__ = ["LACKING", "Yugabyte", "through_double"]
 

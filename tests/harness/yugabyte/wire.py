@@ -34,7 +34,7 @@ LOGICAL_BITS = 12
 
 def hash_code(key: str) -> int:
     """Return what ``yb_hash_code`` says of a key of one column, by its text."""
-    return int(hashlib.md5(key.encode()).hexdigest()[:4], 16)  # noqa: S324 - no secret
+    return int(hashlib.md5(key.encode()).hexdigest()[:4], 16)
 
 
 @dataclass(frozen=True, slots=True)

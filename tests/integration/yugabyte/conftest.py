@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.harness.yugabyte.pipeline import YugabytePipeline
 from tests.harness.yugabyte.real import RealYugabyte, address
 from tests.harness.yugabyte.server import Yugabyte

@@ -7,7 +7,6 @@ from typing import Any
 
 import psycopg
 import pytest
-
 from tests.harness.yugabyte.pipeline import YugabytePipeline, cell
 
 K1, K2, K3, K4 = ({"id": cell(number)} for number in range(1, 5))

@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.harness.yugabyte.pipeline import YugabytePipeline
+
 from waltap.pipeline.stages import build
 from waltap.signals.signal import SnapshotRequest
 from waltap.snapshot.incremental_state import ChunkState
 from waltap.source.connector import MadeByRun
 from waltap_yugabyte.chunks import HashedColumnGone
-
-from tests.harness.yugabyte.pipeline import YugabytePipeline
 
 READS = {
     "snapshot.mode": "no_data",

@@ -6,10 +6,10 @@ Verified against a protocol double built from published sources; no YugabyteDB s
 from typing import Any
 
 import pytest
-from waltap_yugabyte.errors import TableTooLate
-
 from tests.harness.pipeline import Run
 from tests.harness.yugabyte.pipeline import YugabytePipeline
+
+from waltap_yugabyte.errors import TableTooLate
 
 JOINS = {
     "waltap.new.tables": "snapshot",

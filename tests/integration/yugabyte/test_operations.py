@@ -3,21 +3,21 @@
 Verified against a protocol double built from published sources; no YugabyteDB server was run.
 """
 
+import re
 from contextlib import closing
 from pathlib import Path
 
-import re
 import pytest
+from tests.harness.pipeline import PipelineRig
+from tests.harness.servers.postgres import Database
+from tests.harness.yugabyte.pipeline import YugabytePipeline
+from tests.harness.yugabyte.server import Yugabyte
+
 from waltap.errors import WaltapError
 from waltap_postgres.connection import PostgresSession, watch
 from waltap_postgres.errors import OtherConnector, PositionGap
 from waltap_yugabyte.errors import ChangeRefused, NotYugabyte
 from waltap_yugabyte.properties import YugabyteProperties
-
-from tests.harness.pipeline import PipelineRig
-from tests.harness.yugabyte.pipeline import YugabytePipeline
-from tests.harness.yugabyte.server import Yugabyte
-from tests.harness.servers.postgres import Database
 
 
 def ids(pipeline: YugabytePipeline) -> list[int]:

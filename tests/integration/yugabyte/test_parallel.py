@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waltap.errors import WaltapError
-
+from tests.harness.servers.postgres import Database
 from tests.harness.yugabyte.pipeline import YugabytePipeline
 from tests.harness.yugabyte.server import Yugabyte
 from tests.harness.yugabyte.wire import hash_code
-from tests.harness.servers.postgres import Database
+
+from waltap.errors import WaltapError
 
 
 class Ranged(YugabytePipeline):
@@ -149,7 +149,7 @@ def killed(
     yugabyte: Yugabyte, database: Database, folder: Path, *, kills: int, seed: int
 ) -> dict[str, int]:
     """Cut every link ``kills`` times under a writer; the events give the table in the end."""
-    chance = random.Random(seed)  # noqa: S311 - nothing is secret
+    chance = random.Random(seed)
     settings = {
         "slot.lsn.type": "HYBRID_TIME",
         "yb.streaming.order": "hybrid_time",

@@ -10,6 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness import pgoutput_wire as wire
+from tests.harness.scripted_run import records_of, run_scripted
+from tests.harness.servers.postgres import Database
+from tests.harness.yugabyte.pipeline import cell
+from tests.harness.yugabyte.server import SETTINGS, through_double
+from tests.harness.yugabyte.wire import FLUSHED
+
 from waltap.source.position import parse_lsn
 from waltap_testing.walsender import (
     READS,
@@ -17,19 +24,12 @@ from waltap_testing.walsender import (
     AwaitConfirmed,
     CutConnection,
     QueryForwarder,
-    SendKeepalive,
     ReceivedQuery,
-    ServerError,
     ScriptedWalsender,
+    SendKeepalive,
+    ServerError,
     XLogData,
 )
-
-from tests.harness import pgoutput_wire as wire
-from tests.harness.scripted_run import records_of, run_scripted
-from tests.harness.yugabyte.server import SETTINGS, through_double
-from tests.harness.yugabyte.wire import FLUSHED
-from tests.harness.yugabyte.pipeline import cell
-from tests.harness.servers.postgres import Database
 
 SLOT = "scripted"
 INT4, TEXT = 23, 25
@@ -241,7 +241,7 @@ def test_scenario_34_the_trace_of_ddl(
     stage: Stage, scripted: Callable[..., ScriptedWalsender]
 ) -> None:
     """Commits as YugabyteDB's own test has them; a relation is announced at its next change alone."""
-    t, t2 = stage.oid, stage.other
+    t2 = stage.other
     steps = [
         (2, [stage.relation(), stage.relation(oid=t2, table="t2")],
          [stage.insert(3, 1, "a", 1), stage.insert(4, 1, "a", 1, oid=t2), stage.insert(5, 2, "b", 2)]),

@@ -6,13 +6,12 @@ Verified against a protocol double built from published sources; no YugabyteDB s
 from pathlib import Path
 
 import pytest
+from tests.harness.yugabyte.pipeline import YugabytePipeline
+from tests.integration.yugabyte.test_operations import ids
+
 from waltap.errors import WaltapError
 from waltap_postgres.errors import PositionGap
 from waltap_yugabyte.errors import SlotRead, SlotStillActive
-
-from tests.integration.yugabyte.test_operations import ids
-from tests.harness.yugabyte.pipeline import YugabytePipeline
-from tests.harness.yugabyte.server import Yugabyte
 
 AT_ONCE = {"slot.max.retries": 0, "errors.max.retries": 0}
 

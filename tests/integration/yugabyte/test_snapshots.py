@@ -4,15 +4,13 @@ Verified against a protocol double built from published sources; no YugabyteDB s
 """
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from waltap.errors import WaltapError
-from waltap_yugabyte.errors import ReadTimeRefused, TimeTooOld
-
 from tests.harness.yugabyte.pipeline import YugabytePipeline, cell
 from tests.harness.yugabyte.server import Yugabyte
-from tests.harness.servers.postgres import Database
+
+from waltap.errors import WaltapError
+from waltap_yugabyte.errors import ReadTimeRefused, TimeTooOld
 
 
 @pytest.fixture

@@ -6,15 +6,15 @@ Verified against a protocol double built from published sources; no YugabyteDB s
 from pathlib import Path
 from typing import Any
 
-from waltap_sinks.changelog import ChangeLog
-from waltap_spark.applier import OutputApplier, ApplyOptions
-from waltap_spark.live import LiveTables
-from waltap_spark.output import SparkOutput
-from waltap_spark.session import prepare
-
 from tests.harness.pipeline import PipelineRig
 from tests.harness.yugabyte.pipeline import YugabytePipeline
 from tests.harness.yugabyte.server import Yugabyte
+
+from waltap_sinks.changelog import ChangeLog
+from waltap_spark.applier import ApplyOptions, OutputApplier
+from waltap_spark.live import LiveTables
+from waltap_spark.output import SparkOutput
+from waltap_spark.session import prepare
 
 NAMES = ["id", "name", "aura", "price", "note"]
 WORKLOAD = (

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
+from tests.harness.yugabyte.pipeline import YugabytePipeline
+
 from waltap.config.layers import read_tables
 from waltap.config.resolve import resolve
-
-from tests.harness.yugabyte.pipeline import YugabytePipeline
 
 PACKAGE = "io.debezium.connector.postgresql.transforms"
 

@@ -3,16 +3,16 @@
 import hashlib
 
 import pytest
-
 from tests.unit.json.rig import NOW, column, json_format, split_properties, table, values
 from tests.unit.json.test_json_details import BARE, part
+
+from waltap.capture.column_transform import ColumnTransforms, java_serialised, truncated
+from waltap.capture.name_adjustment import field_namer, schema_namer
+from waltap.capture.source_type import source_type
 from waltap.decode.message import Delete, Insert, OldTuple, Update
 from waltap.decode.relation import Column, DataType, TypeKind
 from waltap.decode.tuple_image import ABSENT, UNCHANGED
-from waltap.capture.column_transform import ColumnTransforms, java_serialised, truncated
 from waltap.mapping.connect_schema import ConnectKind
-from waltap.capture.name_adjustment import field_namer, schema_namer
-from waltap.capture.source_type import source_type
 
 SALT = "CzQMA0cB5K"
 HELLO = "b4d39ab0d198fb4cac8b2f023da74f670bcaf192dcc79b5d6361b7ae6b2fafdf"

@@ -6,10 +6,11 @@ import sys
 import pytest
 import typer
 from typer.testing import CliRunner
+
+from waltap.cli.confirm import confirm
 from waltap.cli.failure import exit_code, show, show_bug
 from waltap.cli.init import without_password
 from waltap.cli.profile_source import any_sink, overrides, read
-from waltap.cli.confirm import confirm
 from waltap.config.layers import read_debezium, read_tables
 from waltap.config.resolve import resolve, survey
 from waltap.errors import (

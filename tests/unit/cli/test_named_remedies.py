@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import typer
+from tests.test_tidy import ROOT, modules, named, nodes, sources
 from typer.main import get_command
+
 from waltap.cli.application import application
-from waltap.config.debezium_names import KNOWN_NAMES
-from waltap.config.debezium_names import OLD_NAMES
+from waltap.config.debezium_names import KNOWN_NAMES, OLD_NAMES
 from waltap.config.debezium_names import known as debezium_known
 from waltap.config.layers import POST
 from waltap.config.property import declarations
@@ -22,8 +23,6 @@ from waltap.host import Host
 from waltap.reading.stored_record import CONSUMER
 from waltap.reference.errors import error_classes
 from waltap.reference.properties import components
-
-from tests.test_tidy import ROOT, modules, named, nodes, sources
 
 HOST = Host()
 COMMAND = re.compile(r"`waltap(?: ([^`]*))?`")

@@ -5,15 +5,14 @@ import re
 import tomllib
 from pathlib import Path
 
-import pytest
-from waltap.errors import WaltapError
+from tests.unit.cli.test_named_remedies import fields_of
+
+from waltap.config.property import declarations
 from waltap.host import Host
 from waltap.reference import pages
-from tests.unit.cli.test_named_remedies import fields_of
 from waltap.reference.errors import error_classes
 from waltap.reference.json_schema import profile_schema
 from waltap.reference.properties import components
-from waltap.config.property import declarations
 
 DOCS = Path(__file__).parents[3] / "docs"
 OURS = set(

@@ -8,12 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 from rich.console import Console, RenderableType
-from waltap.cli.pipeline_discovery import members, report
+
 from waltap.amounts import ago, full_in, size
+from waltap.cli.pipeline_discovery import members, report
 from waltap.cli.status_view import overview, run_view
 from waltap.host import Host
 from waltap.pipeline.counts import SnapshotTableProgress
-from waltap.pipeline.status import RecentFailure, PartitionStatus, SchemaChange, PipelineStatus
+from waltap.pipeline.status import PartitionStatus, PipelineStatus, RecentFailure, SchemaChange
 from waltap.pipeline.status_document import status_document
 from waltap.pipeline.status_html import status_html
 from waltap.pipeline.table_counts import TableStatus

@@ -5,16 +5,17 @@ import os
 from pathlib import Path
 
 import pytest
-from waltap.sink.terminal import TerminalProperties, TerminalSink
+
+from waltap.capture.capture import CaptureRules
+from waltap.capture.properties import CaptureProperties
 from waltap.decode.message import Delete, Insert, LogicalMessage, OldTuple, Truncate, Update
 from waltap.decode.relation import Column, DataType, Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED
-from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
-from waltap.capture.capture import CaptureRules
-from waltap.capture.properties import CaptureProperties
 from waltap.format.record import Record
 from waltap.sink.sink import ReaderGone, SinkContext
+from waltap.sink.terminal import TerminalProperties, TerminalSink
 from waltap.source.position import Position
+from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
 
 INT, TEXT = 23, 25
 ORDERS = Relation(

@@ -3,14 +3,15 @@
 from typing import Any
 
 import pytest
+
 from waltap.config.changes import changes
 from waltap.config.layers import read_tables
 from waltap.config.profile import Profile
 from waltap.config.property import declarations
 from waltap.config.resolve import resolve
 from waltap.host import Host
-from waltap.pipeline.properties import EngineProperties
 from waltap.pipeline.profile_reload import reloaded
+from waltap.pipeline.properties import EngineProperties
 from waltap.reference.properties import components
 
 

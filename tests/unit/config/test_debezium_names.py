@@ -8,14 +8,15 @@ from typing import Literal
 
 import pytest
 from pydantic import ValidationError
+
 from waltap.config.debezium_names import (
     KNOWN_NAMES,
     MAPPED,
     OLD_NAMES,
     OLD_VALUES,
     PropertyTreatment,
+    known,
 )
-from waltap.config.debezium_names import known
 from waltap.config.layers import load, read_debezium
 from waltap.config.property import Properties, declarations, declare
 from waltap.config.resolve import ResolvedProfile, examine

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 from waltap.config.layers import read_tables
 from waltap.config.property import PropertyDeclaration, declarations
 from waltap.config.resolve import examine, survey

@@ -8,13 +8,14 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+
 from waltap import Pipeline
 from waltap.cli.run import command as run
 from waltap.config.java_properties import parse_properties
 from waltap.config.layers import RawProfile, load, read_tables
 from waltap.config.placeholder import SecretMissing, fill, holds_placeholder
-from waltap.config.resolve import examine
 from waltap.config.redaction import hide, looks_secret, redacted, without
+from waltap.config.resolve import examine
 from waltap.errors import ConfigurationError
 from waltap.host import Host
 

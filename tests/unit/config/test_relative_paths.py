@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 import waltap
 from waltap.config.layers import load, read_tables
 from waltap.config.profile import Profile

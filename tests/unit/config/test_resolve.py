@@ -3,15 +3,14 @@
 import logging
 import re
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
+
 import waltap.plugin
-from waltap.config.debezium_names import KNOWN_NAMES, OLD_NAMES, OLD_VALUES, PropertyTreatment
 from waltap.config.layers import RawProfile, read_debezium, read_tables
 from waltap.config.property import CommaList, Properties, declare, declare_family
-from waltap.config.redaction import looks_secret
 from waltap.config.resolve import ResolvedProfile, examine, resolve, survey
 from waltap.decode.decoder import DecoderCapabilities
 from waltap.errors import ConfigurationError
@@ -204,8 +203,8 @@ def test_each_component_gets_what_it_declared_and_nothing_else(host: Host) -> No
     assert [t.properties for t in profile.transforms] == [MaskProperties(columns=("a", "b"))]
     assert profile.capture.table_include == (r"public\.a", r"public\.b")
     assert profile.engine.batch_events == 7
-    assert getattr(profile.format.properties, "value_schemas") is True  # noqa: B009
-    assert getattr(profile.offset_store.properties, "path") == Path.cwd() / "o.json"  # noqa: B009
+    assert getattr(profile.format.properties, "value_schemas") is True
+    assert getattr(profile.offset_store.properties, "path") == Path.cwd() / "o.json"
     assert profile.labels == {"team": "data"}
     assert not profile.debezium
 
@@ -463,7 +462,7 @@ def test_a_secret_shows_up_nowhere(
         raw = toml({"database.password": "${env:WALTAP_TEST_SECRET}", "slot": "s"})
         resolution = examine(raw, host)
     properties = resolution.profile.connector.properties
-    assert getattr(properties, "password") == "geheim"  # noqa: B009
+    assert getattr(properties, "password") == "geheim"
     assert explained(resolution)["database.password"][0] == "${env:WALTAP_TEST_SECRET}"
     plain = examine(toml({"database.password": "geheim"}), host)
     assert explained(plain)["database.password"][0] == "***"
@@ -475,7 +474,7 @@ def test_a_name_that_has_a_secret_of_another_profile_in_it_stays_a_plain_name(ho
     """One process may run many: what is stored of a slot has to be encodable, as nothing but str is."""
     examine(toml({"slot": "s", "database.password": "wal_of"}), host)
     resolution = examine(toml({"slot": "wal_of_shop"}), host)
-    assert type(getattr(resolution.profile.connector.properties, "slot")) is str  # noqa: B009
+    assert type(getattr(resolution.profile.connector.properties, "slot")) is str
 
 
 @pytest.mark.parametrize(

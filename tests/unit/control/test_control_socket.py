@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
+
 from waltap.control.address import address, unix_socket
 from waltap.control.client import ask
 from waltap.control.errors import ControlSocketUnusable, PipelineNotRunning
@@ -19,8 +20,8 @@ from waltap.control.protocol import SignalRequest, StatusRequest
 from waltap.control.server import ControlSocket
 from waltap.offsets.state_folder import CONTROL, own_files
 from waltap.pipeline.control import ControlServer
-from waltap.pipeline.redelivery import ReplayDesk
 from waltap.pipeline.lock import PipelineLock
+from waltap.pipeline.redelivery import ReplayDesk
 from waltap.pipeline.status import PipelineStatus
 from waltap.signals.inbox import SignalAnswer
 from waltap.signals.signal import Signal

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltap.dead_letters.bisect import Part, BatchLocation, alone, every_event, failing, less
+from waltap.dead_letters.bisect import BatchLocation, Part, alone, every_event, failing, less
 from waltap.decode.message import Insert
 from waltap.errors import RecordError
 from waltap.source.position import START

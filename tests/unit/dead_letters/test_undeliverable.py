@@ -5,10 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from waltap.dead_letters.queue import DeadLetterQueue
 from waltap.dead_letters.handling import FailureHandling, FailurePolicy
-from waltap.dead_letters.store import LetterStore
 from waltap.dead_letters.poison_events import PoisonEventHandler
+from waltap.dead_letters.queue import DeadLetterQueue
+from waltap.dead_letters.store import LetterStore
 from waltap.decode.message import Insert
 from waltap.errors import RecordError
 from waltap.format.record import Record

@@ -7,6 +7,7 @@ p_filter (v > 10), p_cols (id, v).
 from typing import Any
 
 from tests.harness.told_changes import told_changes
+
 from waltap.decode import ABSENT
 
 A, C = ABSENT, ("C",)

@@ -1,11 +1,11 @@
 """Malformed decoderbufs: every fault is a DecodeError, whatever protobuf would forgive."""
 
 import pytest
-from waltap.decode import Column, Message, Relation
-from waltap.errors import DecodeError
-
 from tests.harness import decoderbufs_wire as wire
 from tests.harness.captures import EmptyCatalogue, decoderbufs, sessions
+
+from waltap.decode import Message
+from waltap.errors import DecodeError
 
 LSN = 0x65B_0000
 BEGIN = wire.begin()

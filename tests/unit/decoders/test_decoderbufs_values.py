@@ -4,12 +4,12 @@ import math
 import struct
 
 import pytest
+from tests.harness import decoderbufs_wire as wire
+from tests.harness.captures import EmptyCatalogue, decoderbufs
+
 from waltap.decode import ABSENT, UNCHANGED, Column, Delete, Message, OldTuple, Relation, Skipped
 from waltap_decoders.decoderbufs.floats import float4_text, float8_text
 from waltap_decoders.decoderbufs.moments import date_text, timestamp_text
-
-from tests.harness import decoderbufs_wire as wire
-from tests.harness.captures import EmptyCatalogue, decoderbufs
 
 
 def single(value: float) -> float:

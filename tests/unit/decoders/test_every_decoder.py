@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 import pytest
-
 from tests.harness.captures import told
 from tests.harness.decoder_wires import LSN, WIRES, Known, frames, table
+
 from waltap.decode import ABSENT, UNCHANGED, Message, OldTuple, Relation, RelationSeen, Skipped
 from waltap.errors import DecodeError
 

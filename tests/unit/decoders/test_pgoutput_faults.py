@@ -1,11 +1,11 @@
 """Malformed pgoutput: every fault is a DecodeError at its byte, with what was expected."""
 
 import pytest
-from waltap.decode import UNCHANGED, Message
-from waltap.errors import DecodeError
-
 from tests.harness import pgoutput_wire as wire
 from tests.harness.captures import pgoutput
+
+from waltap.decode import Message
+from waltap.errors import DecodeError
 
 OID = 0x4499
 COLUMNS = [("id", 23, -1, True), ("a", 25, -1, False), ("n", 1700, 655366, False)]

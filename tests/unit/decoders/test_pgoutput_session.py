@@ -1,13 +1,11 @@
 """pgoutput over a session: options, relations and their versions, streams, what is left out."""
 
 import pytest
-from waltap.config.property import PropertyDeclaration, declarations
-from waltap.decode import ABSENT, UNCHANGED, Insert, OldTuple, RelationSeen, Skipped, Update
-from waltap.errors import ConfigurationError
-from waltap_decoders.pgoutput import PgOutputProperties
-
 from tests.harness import pgoutput_wire as wire
-from tests.harness.captures import pgoutput, yboutput
+from tests.harness.captures import pgoutput
+
+from waltap.decode import UNCHANGED, Insert, RelationSeen, Skipped
+from waltap.errors import ConfigurationError
 
 OID = 16384
 ID, V = ("id", 23, -1, True), ("v", 25, -1, False)

@@ -4,6 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.harness.captures import NOT_JSON, READERS, all_sessions, changes, decoded, sessions, told
+from tests.unit.decoders.expected_changes import EXPECTED, FILTER, GEN
+
 from waltap.decode import (
     ABSENT,
     Begin,
@@ -21,9 +24,6 @@ from waltap.decode import (
     Truncate,
 )
 from waltap.errors import DecodeError
-
-from tests.harness.captures import NOT_JSON, READERS, all_sessions, changes, decoded, sessions, told
-from tests.unit.decoders.expected_changes import EXPECTED, FILTER, GEN
 
 SESSIONS = list(all_sessions())
 OTHER_WIRES = [(name, s) for name, s in SESSIONS if not name.startswith(("pgoutput", "pg16"))]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from waltap.decode.relation import Column, DataType, Relation
 from waltap.source.relation_memory import REPLACED_KEPT, RelationMemory
 

@@ -1,10 +1,10 @@
 """Malformed wal2json: every fault is a DecodeError, with its place."""
 
 import pytest
+from tests.harness.captures import EmptyCatalogue, wal2json
+
 from waltap.decode import Begin, Commit, LogicalMessage, Message
 from waltap.errors import DecodeError
-
-from tests.harness.captures import EmptyCatalogue, wal2json
 
 LSN = 0x65B_0000
 HEAD = '"xid":7,"timestamp":"2026-11-20 06:55:03.5+00","origin":0,"lsn":"0/10"'

@@ -1,30 +1,25 @@
 """wal2json: values back to PostgreSQL's text, and relations where nothing announces them."""
 
-from dataclasses import replace
-
 import msgspec
 import pytest
+from tests.harness.captures import EmptyCatalogue, wal2json
+
 from waltap.decode import (
     ABSENT,
     UNCHANGED,
     Column,
     DataType,
-    DecoderContext,
-    Delete,
     Insert,
     Message,
     OldTuple,
     Relation,
     RelationSeen,
-    ServerInfo,
     Skipped,
     Truncate,
     TypeKind,
     Update,
 )
 from waltap_decoders.wal2json import Wal2Json
-
-from tests.harness.captures import EmptyCatalogue, wal2json
 
 
 def action(kind: str, columns: dict[str, tuple[int, str]] | None = None, **more: object) -> str:

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 import pytest
-
 from tests.harness import pgoutput_wire as wire
 from tests.harness.captures import context, told, yboutput
 from tests.harness.told_changes import told_changes
 from tests.harness.yboutput_recording import WAYS, recorded
+
 from waltap.decode import Delete, Insert, Message, Relation, RelationSeen, Update
 from waltap_decoders.yboutput import YbOutput
 

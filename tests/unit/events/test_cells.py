@@ -8,10 +8,10 @@ import json
 
 import msgspec
 import pytest
-
 from tests.harness.captures import context as decoder_context
 from tests.harness.yboutput_recording import recorded
 from tests.unit.json.rig import NOW, json_format, split_properties
+
 from waltap.capture.capture import CaptureRules
 from waltap.decode.message import Change, Delete, Insert, Update
 from waltap.decode.relation import DataType, Relation, TypeKind

@@ -4,8 +4,8 @@ import json
 from dataclasses import replace
 
 import pytest
-
 from tests.unit.json.rig import NOW, Server, json_format, table
+
 from waltap.decode.tuple_image import UNCHANGED
 from waltap.events import ChangeEvent, EventTransform
 from waltap.json.event_format import EventTransformFailed, JsonEventFormat

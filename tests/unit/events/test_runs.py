@@ -2,8 +2,8 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-
 from tests.unit.json.rig import table
+
 from waltap.decode.message import Delete, Insert, LogicalMessage, OldTuple, Truncate, Update
 from waltap.events import (
     CHANGED,

@@ -6,23 +6,20 @@ from typing import Any
 
 import msgspec
 import pytest
-
 from tests.harness.typed_records import NOW, UnregisteredAvro, context
+
 from waltap.decode.message import Insert, OldTuple, Update
 from waltap.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.decode.tuple_image import UNCHANGED
 from waltap.format.converted import ConvertedFormat, RecordConverters
-from waltap.format.converter import ConverterContext
 from waltap.format.record import Record
-from waltap.mapping.connect_schema import Field, ConnectKind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.mapping.conversion import ColumnConversion, carried, conversion_mapping
 from waltap.mapping.type_mapping import TypeOptions
 from waltap.mapping.type_registry import TypeRegistry
-from waltap.pipeline.conversions import ConverterFailed, ColumnConversions
+from waltap.pipeline.conversions import ColumnConversions, ConverterFailed
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, TransactionPart
-from waltap_formats.avro.converter import AvroConverter
-from waltap_formats.avro.properties import AvroProperties
 from waltap_testing.installed import installed_types
 from waltap_testing.workload import ITEMS
 

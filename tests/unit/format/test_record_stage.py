@@ -2,8 +2,8 @@
 
 import pytest
 from msgspec.structs import replace
-
 from tests.unit.json.rig import NOW, Server, format_context, split_properties, table
+
 from waltap.errors import SinkError
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_stage import RecordStage, RecordStep, RecordTransformFailed

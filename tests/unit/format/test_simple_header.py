@@ -7,7 +7,7 @@ import pytest
 
 from waltap.format.simple_header import from_json, simple_text
 from waltap.json.converter import json_writer
-from waltap.mapping.connect_schema import Field, ConnectKind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 
 DATA = "org.apache.kafka.connect.data."
 STRING, INT = Schema(kind=ConnectKind.STRING, optional=True), Schema(kind=ConnectKind.INT32)

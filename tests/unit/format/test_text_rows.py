@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from waltap.format import text_rows
 from waltap.format.record_block import RecordBlock
 from waltap.format.text_rows import TextRows

@@ -1,18 +1,16 @@
 """The plugin host: what it finds, what it says of plugins that cannot be used, who it tells."""
 
 import logging
-import subprocess
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+
 from waltap.errors import PluginError
 from waltap.hookspecs import hookimpl
-from waltap.host import PluginHealth, Host, PluginInfo
-from waltap.specs import KINDS
+from waltap.host import Host, PluginHealth, PluginInfo
 from waltap.plugin_errors import (
     DuplicateName,
     HookRaised,
@@ -22,8 +20,7 @@ from waltap.plugin_errors import (
     WrongApiVersion,
     WrongSpec,
 )
-from waltap.specs import TypeSpec
-from waltap.specs import SinkSpec, SnapshotterSpec
+from waltap.specs import KINDS, SinkSpec, SnapshotterSpec, TypeSpec
 
 Install = Callable[..., None]
 

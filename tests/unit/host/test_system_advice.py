@@ -3,6 +3,7 @@
 import errno
 
 import pytest
+
 from waltap.errors import SinkError, SystemRefused
 from waltap.system_advice import system_advice
 

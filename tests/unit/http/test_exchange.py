@@ -5,10 +5,10 @@ import threading
 
 import httpx
 import pytest
+from tests.harness.trickling_server import server, trickle
+
 from waltap.http import exchange as module
 from waltap.http.exchange import bounded, exchange
-
-from tests.harness.trickling_server import server, trickle
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """What old tuples mean under each replica identity."""
 
 import pytest
-
 from tests.unit.json.rig import table
+
 from waltap.decode.message import Delete, OldTuple, Update
 from waltap.decode.tuple_image import ABSENT, UNCHANGED
 from waltap_postgres.identity import (

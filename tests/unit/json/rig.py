@@ -9,6 +9,9 @@ from typing import Any
 
 from tests.differential.normalise import Record as Event
 from tests.differential.normalise import parse
+
+from waltap.capture.capture import CaptureProperties, CaptureRules
+from waltap.capture.topic_naming import TopicNaming
 from waltap.decode.message import (
     Change,
     Delete,
@@ -20,18 +23,15 @@ from waltap.decode.message import (
 )
 from waltap.decode.relation import Column, DataType, Relation
 from waltap.decode.tuple_image import ABSENT, Tuple
-from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
-from waltap.capture.capture import CaptureRules, CaptureProperties
 from waltap.format.format import Format, FormatContext
+from waltap.format.record import Record
 from waltap.format.record_stage import RecordStep
 from waltap.json.format import JsonFormat
-from waltap.json.record_format import json_record_format
-from waltap.mapping.message_content import MESSAGE_COLLECTION
 from waltap.json.lines import JsonLines
 from waltap.json.properties import JsonProperties
-from waltap.format.record import Record
-from waltap.capture.topic_naming import TopicNaming
+from waltap.json.record_format import json_record_format
 from waltap.mapping.type_registry import TypeRegistry
+from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap_postgres.identity import REPLICA_IDENTITIES
 from waltap_postgres.types import TYPE_SPECS
 

@@ -3,7 +3,7 @@
 import pytest
 
 from waltap.errors import ConfigurationError
-from waltap.mapping.connect_schema import Field, ConnectKind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap_formats.avro.schema import avro_schema
 
 NUMBER = Schema(kind=ConnectKind.INT32)

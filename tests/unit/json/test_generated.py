@@ -5,6 +5,7 @@ import linecache
 import traceback
 
 import pytest
+
 from waltap.generated import define, sources
 
 

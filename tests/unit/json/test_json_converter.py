@@ -6,7 +6,7 @@ import pytest
 
 from waltap.format.converter import ConverterContext
 from waltap.json.converter import DECIMAL, JsonConverter, JsonConverterProperties
-from waltap.mapping.connect_schema import Field, ConnectKind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 
 
 def written(schema: Schema, value: object, **given: object) -> str:

@@ -3,25 +3,24 @@
 import json
 
 import pytest
-
 from tests.unit.json.rig import (
     COMMIT_TS,
     NOW,
     Server,
     column,
-    events,
     json_format,
     split_properties,
     table,
     values,
 )
+
 from waltap.decode.message import Delete, Insert, OldTuple, Truncate, Update
 from waltap.decode.relation import Column, DataType
 from waltap.decode.tuple_image import UNCHANGED
 from waltap.errors import ConfigurationError, DecodeError
-from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
-from waltap.json.lines import JsonLines
 from waltap.format.record import Record
+from waltap.json.lines import JsonLines
+from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 
 A = table("a", "id int4 not null", "v text")
 BARE = {"key.converter.schemas.enable": "false", "value.converter.schemas.enable": "false"}

@@ -1,6 +1,6 @@
 """JSON Schemas of Connect schemas: what Confluent's converter makes of the same."""
 
-from waltap.mapping.connect_schema import Field, ConnectKind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap_formats.json_schema.schema import json_schema
 
 

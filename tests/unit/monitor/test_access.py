@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from waltap.errors import ConfigurationError
 from waltap.monitor.access import RequestAccess, is_loopback, kept_token
 from waltap.monitor.server import address_of

@@ -3,6 +3,7 @@
 from collections import Counter
 
 import pytest
+
 from waltap.monitor.metrics import METRICS
 from waltap.pipeline.counts import SnapshotTableProgress
 from waltap.pipeline.status import PipelineStatus

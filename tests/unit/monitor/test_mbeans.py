@@ -5,6 +5,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
 from waltap.monitor.mbeans import SNAPSHOT, STREAMING
 
 TRAITS = "io/debezium/pipeline/metrics/traits"

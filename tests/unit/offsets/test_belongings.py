@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import pytest
+
 from waltap.errors import ConnectionLost, SourceError
 from waltap.offsets.owned_objects import (
-    OwnedObject,
-    OwnedObjects,
     BelongingsUnreadable,
     BelongingsUnwritable,
+    OwnedObject,
+    OwnedObjects,
 )
 
 SLOT = OwnedObject(kind="slot", name="s", system_id="1", database="d")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
 from waltap.offsets.file_store import FileOffsetStore, OffsetUnreadable, OffsetUnwritable
 from waltap.offsets.offset import (
     NEWEST_VERSION,

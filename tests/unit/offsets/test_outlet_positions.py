@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from waltap.offsets.sink_positions import OutletPositions, OutletPositionsUnreadable, SinkProgress
 from waltap.source.position import Position, Positions
 

@@ -1,6 +1,7 @@
 """Positions of partitions: one is the normal case, several keep apart."""
 
 import pytest
+
 from waltap.source.position import SOLE, Position, Positions
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from waltap.files.store import FileStore
 from waltap.offsets.durable_file import replace_durably
 from waltap.offsets.private_file import close_to_others, private, private_folder

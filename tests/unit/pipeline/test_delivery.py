@@ -5,10 +5,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from waltap.dead_letters.queue import DeadLetterQueue
+
 from waltap.dead_letters.handling import FailurePolicy
-from waltap.dead_letters.store import LetterStore
 from waltap.dead_letters.poison_events import PoisonEventHandler
+from waltap.dead_letters.queue import DeadLetterQueue
+from waltap.dead_letters.store import LetterStore
 from waltap.decode.message import Message
 from waltap.errors import OffsetError, SinkError
 from waltap.format.format import Format
@@ -17,11 +18,11 @@ from waltap.host import Host
 from waltap.offsets.memory_store import MemoryOffsetStore
 from waltap.offsets.offset import Offset, PartitionOffset
 from waltap.pipeline.backoff import RetryBackoff
-from waltap.pipeline.slot_advancer import SlotAdvancer
 from waltap.pipeline.connection import OnePartitionOnly
 from waltap.pipeline.counts import RunCounters
-from waltap.pipeline.sink_writer import SinkWriter, Part
 from waltap.pipeline.partition_reader import PartitionReader
+from waltap.pipeline.sink_writer import Part, SinkWriter
+from waltap.pipeline.slot_advancer import SlotAdvancer
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.connector import ChangeStream
 from waltap.source.position import SOLE, Position, Positions

@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+
 from waltap.errors import ConnectionLost, RetryVerdict, SinkError
 from waltap.sink.held import DestinationBehind
 from waltap.source.position import Positions

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from waltap.clock import SystemClock
 from waltap.errors import SinkError
 from waltap.offsets.sink_positions import OutletPositions

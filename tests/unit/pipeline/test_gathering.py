@@ -2,8 +2,8 @@
 
 from waltap.decode.message import Insert
 from waltap.decode.relation import Relation
-from waltap.transactions.transaction import TransactionPart
 from waltap.pipeline.part_batcher import PartBatcher
+from waltap.transactions.transaction import TransactionPart
 
 RELATION = Relation(oid=1, schema="public", table="t", columns=())
 

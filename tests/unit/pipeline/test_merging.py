@@ -2,6 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from waltap.pipeline.partition_merge import PartitionMerge
 from waltap.transactions.transaction import TransactionPart
 

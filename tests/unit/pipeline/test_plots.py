@@ -3,7 +3,7 @@
 import re
 from xml.etree import ElementTree
 
-from waltap.pipeline.plots import HEIGHT, LEFT, RIGHT, TOP, WIDTH, BOTTOM, LinePlot
+from waltap.pipeline.plots import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, LinePlot
 
 MINUTE = 1_777_777_740_000
 

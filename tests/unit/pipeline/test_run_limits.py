@@ -3,11 +3,12 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from waltap.decode.message import Insert
 from waltap.decode.relation import Relation
-from waltap.transactions.transaction import TransactionPart
 from waltap.pipeline.stop_conditions import IdleDetector, batches, cut
 from waltap.source.position import Position
+from waltap.transactions.transaction import TransactionPart
 
 RELATION = Relation(oid=1, schema="public", table="t", columns=())
 

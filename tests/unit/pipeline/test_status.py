@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from waltap.config.profile import TransformUse
 from waltap.errors import RetryVerdict, SinkError
 from waltap.pipeline.counts import EventRate

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from waltap_postgres.errors import ConditionRefused
 from waltap_postgres.snapshot.condition import ConditionCheck, parse_tree
 

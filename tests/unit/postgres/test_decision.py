@@ -5,11 +5,11 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from waltap.errors import RetryVerdict, WaltapError
 from waltap.host import Host
 from waltap.offsets.offset import Offset, PartitionOffset, SnapshotProgress
 from waltap.source.position import Position
-from waltap_postgres.startup_plan import StartupPlan, StartupState, decide
 from waltap_postgres.errors import (
     PositionGap,
     SlotMissing,
@@ -18,6 +18,7 @@ from waltap_postgres.errors import (
     SlotUnfit,
 )
 from waltap_postgres.replication.slot import ReplicationSlot
+from waltap_postgres.startup_plan import StartupPlan, StartupState, decide
 
 SLOT = ReplicationSlot(
     name="s",

@@ -1,12 +1,14 @@
 """What the server's refusals mean, in the words of every version from 10 to 18."""
 
 import pytest
+
 from waltap.errors import ConnectionLost, RetryVerdict, WaltapError
 from waltap_postgres.connection import unreachable
 from waltap_postgres.errors import (
     AuthenticationRefused,
     ConnectionsUsedUp,
     DatabaseMissing,
+    ErrorMeanings,
     OutputPluginUnavailable,
     PrivilegeMissing,
     PublicationGone,
@@ -21,7 +23,6 @@ from waltap_postgres.errors import (
     SlotSynchronized,
     SlotUnfit,
     WalLevelTooLow,
-    ErrorMeanings,
 )
 from waltap_postgres.properties import PostgresProperties
 

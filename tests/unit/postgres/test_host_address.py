@@ -6,6 +6,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
+
 from waltap_postgres.host_address import with_addresses
 from waltap_postgres.waiting import ServerWaits
 

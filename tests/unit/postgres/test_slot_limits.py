@@ -1,6 +1,7 @@
 """What `waltap doctor` says of the WAL that a slot may keep."""
 
 import pytest
+
 from waltap_postgres.catalog.server_checks import slot_limits
 
 

@@ -2,9 +2,9 @@
 
 from waltap.decode.message import Insert, LogicalMessage, Truncate
 from waltap.decode.relation import Relation
+from waltap.source.position import Position
 from waltap.transactions.transaction import TransactionPart
 from waltap_postgres.visibility import PostgresOverlap, SnapshotVisibility
-from waltap.source.position import Position
 
 RELATION = Relation(oid=1, schema="public", table="t", columns=())
 

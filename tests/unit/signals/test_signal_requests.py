@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 
 import pytest
+
 from waltap.clock import processor_time
 from waltap.signals.errors import SignalUnusable
 from waltap.signals.name_patterns import NamePatterns

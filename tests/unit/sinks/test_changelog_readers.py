@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from waltap.files.store import FileStore
+from tests.harness.changelog import Database, batch, context, relation
 from typer.testing import CliRunner
+
+from waltap.files.store import FileStore
 from waltap_sinks.changelog import NOTHING, ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.changelog.commands import application
 from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogMissing, ReaderUnknown
-
-from tests.harness.changelog import Database, batch, context, relation
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
 FAR = "99991231T235"

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waltap.transactions.transaction import Batch, SnapshotRows
-from waltap.source.position import Position
+from tests.harness.changelog import Database, batch, context, in_parts, relation, replay
+
 from waltap.files import FilesInUse
+from waltap.source.position import Position
+from waltap.transactions.transaction import Batch, SnapshotRows
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink, FileStore
 from waltap_sinks.changelog.errors import (
     ChangeLogDamaged,
@@ -19,8 +21,6 @@ from waltap_sinks.changelog.errors import (
     ColumnNameTaken,
     TransactionGap,
 )
-
-from tests.harness.changelog import Database, batch, context, in_parts, relation, replay
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text"), ("note", "text")])
 VISITS = relation("public.visits", [("person", "int4"), ("page", "text")], key=(), identity="f")

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waltap.capture.capture import CaptureRules, CaptureProperties
+from tests.harness.changelog import ALL, Database, batch, context, relation
+
+from waltap.capture.capture import CaptureProperties, CaptureRules
 from waltap.sink.sink import SinkContext
 from waltap.source.completeness import PublicationCompleteness
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, SnapshotRows
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-
-from tests.harness.changelog import ALL, Database, batch, context, relation
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
 PLACES = relation("public.places", [("id", "int4"), ("name", "text")])

@@ -15,8 +15,8 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from tests.harness.http_receiver import Receiver
+
 from waltap.format.record import Record
 from waltap.http import retry_after
 from waltap.sink.refusal import RecordsRefused, leave_out

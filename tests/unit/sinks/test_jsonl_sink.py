@@ -9,13 +9,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+
 from waltap.errors import SinkError
-from waltap.transactions.transaction import Batch
 from waltap.format.record import Record
 from waltap.format.record_block import RecordBlock
-from waltap.sink.sink import ReaderGone, SinkContext
-from waltap.source.connector import StopRequested
-from waltap.source.position import Position
 from waltap.sink.jsonl import (
     BEHIND_BYTES,
     TAIL_STEP,
@@ -24,6 +21,10 @@ from waltap.sink.jsonl import (
     LinesFileError,
 )
 from waltap.sink.null import NullSink
+from waltap.sink.sink import ReaderGone, SinkContext
+from waltap.source.connector import StopRequested
+from waltap.source.position import Position
+from waltap.transactions.transaction import Batch
 
 
 def batch(*records: Record, end: int = 1) -> Batch:

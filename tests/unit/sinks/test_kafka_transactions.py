@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+
 from waltap.sink.sink import SinkContext
 from waltap.source.position import SOLE, Position, Positions
 from waltap_kafka.failure import KafkaFailures

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+
 from waltap_lake.delta import taken_back
 from waltap_lake.iceberg import descends
 

@@ -6,13 +6,15 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from waltap.files.store import safe_name
 from waltap_sinks.changelog.errors import ChangeLogDamaged
 from waltap_sinks.changelog.manifest import (
     NOTHING,
     VERSION,
     ColumnEntry,
-    Manifest,
     LogPosition,
+    Manifest,
     Segment,
     SnapshotPart,
     TableEntry,
@@ -22,7 +24,6 @@ from waltap_sinks.changelog.manifest import (
     parse_manifest,
 )
 from waltap_sinks.changelog.reader import complete_generations
-from waltap.files.store import safe_name
 
 
 def entry(name: str = "t", generation: int | None = None, complete: bool = False) -> TableEntry:

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from pyarrow import parquet
-
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, context, relation
+
 from waltap.source.position import Positions
-from waltap_sinks.files.sink import FilesSink
 from waltap_sinks.files.properties import FilesProperties
+from waltap_sinks.files.sink import FilesSink
 
 
 def test_a_change_without_a_byte_is_in_a_file_when_it_is_promised(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from waltap.sink import direct_writer
 from waltap.sink.direct_writer import ALIGNED, BUFFER_BYTES, LEAST_BYTES, PastCache
 

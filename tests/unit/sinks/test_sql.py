@@ -10,16 +10,16 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, context, relation
 from tests.harness.sql import PEOPLE, VISITS, Place, copy_of, file, model, some_of_everything
+
 from waltap.decode.tuple_image import UNCHANGED
 from waltap.source.position import Position
-from waltap_sinks.sql.metadata import SinkMetadata
-from waltap_sinks.sql.net_changes import NetChanges
 from waltap_sinks.sql.history import HistoryWriter
 from waltap_sinks.sql.kinds import target_of
+from waltap_sinks.sql.metadata import SinkMetadata
+from waltap_sinks.sql.net_changes import NetChanges
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import TargetName, TargetShape
 from waltap_sinks.sql.shapes import TargetShapes
@@ -148,7 +148,7 @@ __all__ = ["file"]
 
 @pytest.mark.parametrize("seed", range(3))
 def test_random_work_leads_to_the_rows_of_the_source(
-    file: Place,  # noqa: F811
+    file: Place,
     tmp_path: Path,
     seed: int,
 ) -> None:
@@ -169,7 +169,7 @@ def test_random_work_leads_to_the_rows_of_the_source(
 
 @pytest.mark.parametrize("opened_again", [True, False])
 def test_what_was_committed_is_left_out_when_it_comes_again(
-    file: Place,  # noqa: F811
+    file: Place,
     tmp_path: Path,
     *,
     opened_again: bool,

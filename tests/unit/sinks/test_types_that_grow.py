@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+from tests.harness.changelog import Database, batch, context, relation
 
 from waltap.decode.relation import DataType, Relation, TypeKind
 from waltap.mapping.type_mapping import TypeOptions
 from waltap.mapping.type_registry import TypeRegistry
 from waltap_postgres.types import TYPE_SPECS
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-
-from tests.harness.changelog import Database, batch, context, relation
 
 INT = DataType(oid=23, schema="pg_catalog", name="int4")
 

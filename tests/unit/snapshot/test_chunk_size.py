@@ -1,6 +1,7 @@
 """The size of chunks follows the time that they take."""
 
 import pytest
+
 from waltap.snapshot.chunk_size import ChunkSize
 
 

@@ -1,6 +1,7 @@
 """The state of incremental snapshots: one entry for each table whose reading has begun."""
 
 import msgspec
+
 from waltap.signals.signal import SnapshotRequest
 from waltap.snapshot.incremental_state import ChunkState, IncrementalState
 

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from waltap.decode.message import Change, Delete, Insert, OldTuple, Truncate, Update
 from waltap.decode.relation import Column, Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple

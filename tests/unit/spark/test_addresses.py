@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from waltap.files import StorageProperties, FileStore
+
+from waltap.files import FileStore, StorageProperties
 from waltap_spark.addresses import address
 from waltap_spark.output import SparkOutput
 

@@ -4,11 +4,12 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from waltap_sinks.changelog.manifest import ColumnEntry
 from waltap_spark.column_identity import file_column, identify, renames
+from waltap_spark.compaction import widened
 from waltap_spark.output import BasePart, TableState
 from waltap_spark.plan import SegmentGroup
-from waltap_spark.compaction import widened
 
 
 def group(*columns: tuple[str, int], **more: Any) -> SegmentGroup:

@@ -12,8 +12,8 @@ from waltap_spark.errors import OutputDamaged
 from waltap_spark.output import (
     BasePart,
     ChangeSet,
-    SparkOutput,
     OutputState,
+    SparkOutput,
     StagedSegment,
     TableState,
 )

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from waltap_sinks.changelog.manifest import LogPosition
-from waltap_spark.version_maps import CUTS_MOST, noted, state_at
 from waltap_spark.errors import VersionGone
-from waltap_spark.output import StoredTable, SparkOutput, OutputState, TableState, TargetTable
+from waltap_spark.output import OutputState, SparkOutput, StoredTable, TableState, TargetTable
+from waltap_spark.version_maps import CUTS_MOST, noted, state_at
 
 COMMITS = 2 * CUTS_MOST + 40
 SECOND = 1_700_000_000

@@ -7,7 +7,7 @@ import pytest
 
 from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark.orphan_files import FOLDER
-from waltap_spark.output import ChangeSet, SparkOutput, OutputState, TableState
+from waltap_spark.output import ChangeSet, OutputState, SparkOutput, TableState
 
 SET = "tables/s/t/changes/one"
 

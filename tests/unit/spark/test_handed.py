@@ -5,16 +5,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_sinks.changelog.errors import RowsElsewhere
-from waltap_spark.snapshot_splits import NO_MORE, DriverInput, AssignedSplits, packed
-from waltap_spark.batch_size import AdaptiveBatchSize
-from waltap_spark.plan import plan
-from waltap_spark.properties import SparkProperties
-
 from tests.harness.changelog import context
 from tests.harness.handed import ITEMS, Chunk, rows
 from tests.harness.pipeline import until
+
+from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
+from waltap_sinks.changelog.errors import RowsElsewhere
+from waltap_spark.batch_size import AdaptiveBatchSize
+from waltap_spark.plan import plan
+from waltap_spark.properties import SparkProperties
+from waltap_spark.snapshot_splits import NO_MORE, AssignedSplits, DriverInput, packed
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_a_process_gets_what_is_written_to_it_whole_and_learns_of_the_end(tmp_pa
     reading, writing = os.pipe()
     chunks = [Chunk(ITEMS, number, 2) for number in range(2)]
     tables = {ITEMS.name: AssignedSplits.of(chunks, context(tmp_path))}
-    with open(reading, "rb") as inner, open(writing, "wb") as outer:  # noqa: PTH123 - of a pipe
+    with open(reading, "rb") as inner, open(writing, "wb") as outer:
         inbox = DriverInput(inner)
         data = packed("one", {**tables, "large": AssignedSplits(count=1, pickled=bytes(3 << 20))})
         outer.write(data[:20])
@@ -58,7 +58,7 @@ def test_a_process_ends_that_cannot_read_what_it_is_given(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     reading, writing = os.pipe()
-    with open(reading, "rb") as inner, open(writing, "wb") as outer:  # noqa: PTH123 - of a pipe
+    with open(reading, "rb") as inner, open(writing, "wb") as outer:
         inbox = DriverInput(inner)
         outer.write((4).to_bytes(8, "big") + b"what")
         outer.flush()

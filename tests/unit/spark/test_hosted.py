@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from waltap_spark.source.hosted import HostedEngine
 from waltap_spark.source.profiles import SpoolTask
 from waltap_spark.source.rows import RowLimits

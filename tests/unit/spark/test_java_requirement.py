@@ -4,6 +4,7 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
+
 from waltap_spark import java as requirement
 from waltap_spark.errors import JavaMissing, PysparkUnfit
 from waltap_spark.java import _require_fit as require_fit

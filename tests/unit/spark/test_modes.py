@@ -3,7 +3,7 @@
 import pytest
 
 from waltap.errors import ConfigurationError
-from waltap_spark.modes import PLAIN, TableMode, ModeRules, row_columns, row_key, said, unfit
+from waltap_spark.modes import PLAIN, ModeRules, TableMode, row_columns, row_key, said, unfit
 from waltap_spark.output import TableState
 from waltap_spark.plugin import _keeps
 from waltap_spark.settings import apply_options, pairs_of, properties_of

@@ -3,11 +3,12 @@
 from typing import Any
 
 import pytest
+
 from waltap_sinks.changelog.manifest import (
     NOTHING,
     VERSION,
-    Manifest,
     LogPosition,
+    Manifest,
     Segment,
     SnapshotPart,
     TableEntry,

@@ -5,14 +5,14 @@ from typing import Any
 
 import msgspec
 import pytest
+
+from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark.errors import MomentUnread, VersionGone
 from waltap_spark.live import LiveTables
 from waltap_spark.output import SparkOutput
 from waltap_spark.positions import parse_position
 from waltap_spark.source.errors import SourceOption
 from waltap_spark.source.options import LogBoundary, parse_options
-
-from waltap_sinks.changelog.manifest import LogPosition
 
 NONE = ["/", "yesterday", "1A", "1A/XYZ", "1/2/3", "-1/5", "2026-03-01", "1-2", "1-2-x"]
 

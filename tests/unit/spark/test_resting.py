@@ -5,11 +5,12 @@ from queue import SimpleQueue
 from typing import Any, cast
 
 import pytest
+
 from waltap_sinks.changelog.manifest import NOTHING
 from waltap_spark import idle_tables
 from waltap_spark.formats import CommitContext, TableFormat
-from waltap_spark.output import OutputState, TableState
 from waltap_spark.idle_tables import IdleTables
+from waltap_spark.output import OutputState, TableState
 from waltap_spark.session import SizedSession
 
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from waltap_spark.schema import common_type
 
 

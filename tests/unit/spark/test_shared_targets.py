@@ -6,15 +6,15 @@ from waltap.errors import ConfigurationError
 from waltap_spark.errors import NameTaken, SourcesDiffer
 from waltap_spark.output import StoredTable, TableState, TargetTable
 from waltap_spark.settings import apply_options, properties_of
-from waltap_spark.target_mapping import TargetMapping
 from waltap_spark.shared_targets import (
-    TargetMappings,
     SharedShapes,
+    TargetMappings,
     checked_places,
     require_place,
     sharers,
     union_columns,
 )
+from waltap_spark.target_mapping import TargetMapping
 from waltap_spark.targets import NameClaims
 
 INT, LONG, TEXT = '"integer"', '"long"', '"string"'

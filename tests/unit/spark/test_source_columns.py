@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 from pyspark.sql.types import StringType, StructField, StructType
+from tests.harness.changelog import relation
+from tests.harness.source_log import Frame, SourceLog
+
 from waltap.files.store import FileStore
 from waltap_sinks.changelog import LogPosition
 from waltap_spark.schema import struct_of
 from waltap_spark.source.catalogue import arrow_types
 from waltap_spark.source.errors import ColumnsGrew, ValuesUnfit
 from waltap_spark.source.rows import RowLimits, SegmentRows, batches
-
-from tests.harness.changelog import relation
-from tests.harness.source_log import Frame, SourceLog
 
 ID = ("id", "int4")
 OTHER = relation("public.other", [ID])

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
+from tests.harness.changelog import Database, batch, context, relation
+
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink, LogPosition
 from waltap_spark.source.catalogue import source_struct
 from waltap_spark.source.errors import SourceOption
 from waltap_spark.source.options import LogBoundary, parse_options
-
-from tests.harness.changelog import Database, batch, context, relation
 
 GOOD = {"path": "log", "table": "public.people"}
 

@@ -5,16 +5,15 @@ import json
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.harness.changelog import COMMIT_TS, batch
+from tests.harness.source_log import PEOPLE, Offset, SourceLog
+
 from waltap.source.position import Position
 from waltap_spark.source.errors import SourceOption
 from waltap_spark.source.offsets import mark_of
 from waltap_spark.source.stream import ChangeLogStream
-
-from tests.harness.changelog import COMMIT_TS, batch
-from tests.harness.source_log import PEOPLE, Offset, SourceLog
 
 
 @pytest.fixture

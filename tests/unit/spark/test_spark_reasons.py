@@ -1,9 +1,9 @@
 """What is told of an error that came out of a JVM."""
 
 from waltap_spark import driver
-from waltap_spark.external_snapshots import unread
 from waltap_spark.errors import CatalogueUnreachable, JvmEnded, SparkRefused, first_words
 from waltap_spark.exit_codes import FAILED
+from waltap_spark.external_snapshots import unread
 from waltap_spark.failures import refused
 
 JAVA = """An error occurred while calling o80.sql.

@@ -14,8 +14,8 @@ from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.formats.delta import DeltaFormat
 from waltap_spark.formats.iceberg import IcebergFormat, each_step_once
 from waltap_spark.formats.notes import CommitNote
-from waltap_spark.formats.stepwise import TableCommit
 from waltap_spark.formats.parquet import ParquetFormat
+from waltap_spark.formats.stepwise import TableCommit
 from waltap_spark.options import ApplyOptions
 from waltap_spark.output import SparkOutput, TableState
 from waltap_spark.properties import DeltaTableProperties, IcebergTableProperties

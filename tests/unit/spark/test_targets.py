@@ -7,9 +7,9 @@ from waltap_spark.errors import FormatLimit, NameTaken
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.output import StoredTable, TableState, TargetTable
 from waltap_spark.targets import (
+    FileLayout,
     NameClaims,
     PartitionField,
-    FileLayout,
     checked_divisions,
     checked_names,
     named,

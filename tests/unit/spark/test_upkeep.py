@@ -2,8 +2,8 @@
 
 import msgspec
 
-from waltap_spark.output import BasePart, ChangeSet, TableState
 from waltap_spark.compaction_worker import CompactionResult, grafted
+from waltap_spark.output import BasePart, ChangeSet, TableState
 
 
 def sets(*names: str) -> tuple[ChangeSet, ...]:

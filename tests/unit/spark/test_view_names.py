@@ -1,6 +1,7 @@
 """Views of tables are called as the tables, and never as another one."""
 
 import pytest
+
 from waltap_spark.live import view_names
 
 

@@ -5,14 +5,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.harness.changelog import COMMIT_TS, Database, batch, context, relation
 from typer.testing import CliRunner
+
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.applied import AppliedSoFar
 from waltap_spark.commands import application
-from waltap_spark.output import SparkOutput, OutputState, TableState
-from waltap_spark.output_monitor import TableLag, OutputMonitor
-
-from tests.harness.changelog import COMMIT_TS, Database, batch, context, relation
+from waltap_spark.output import OutputState, SparkOutput, TableState
+from waltap_spark.output_monitor import OutputMonitor, TableLag
 
 ORDERS = relation("public.orders", [("id", "int4"), ("state", "text")])
 ITEMS = relation("public.items", [("id", "int4"), ("state", "text")], oid=77)

@@ -3,6 +3,7 @@
 import decimal
 
 import pyarrow as pa
+
 from waltap_spark.wide_decimals import text_of
 
 WIDE = decimal.Decimal(10) ** 60

@@ -4,10 +4,10 @@ import threading
 from collections.abc import Collection
 
 import pytest
-from waltap.decode.relation import Relation
-from waltap.telemetry.lineage_delivery import LineageSender, LineageEvent
-
 from tests.harness.pipeline import until
+
+from waltap.decode.relation import Relation
+from waltap.telemetry.lineage_delivery import LineageEvent, LineageSender
 
 TABLES = 50
 

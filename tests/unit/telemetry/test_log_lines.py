@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 import pytest
+
 from waltap.errors import ConnectionLost
 from waltap.host import Host
 from waltap.pipeline.status import PartitionStatus, PipelineStatus

@@ -6,11 +6,11 @@ import re
 
 import pytest
 from rich.console import Console
+
 from waltap.host import Host
 from waltap.pipeline.counts import SnapshotTableProgress
 from waltap.pipeline.status import PipelineStatus
 from waltap.telemetry.progress import ProgressDisplay
-
 
 NONE = PipelineStatus(pipeline="p", at_ms=0, started_ms=0, state="checking", state_since_ms=0)
 

@@ -7,7 +7,6 @@ import re
 import tokenize
 
 import pytest
-
 from tests.unit.testing.quoted import PAGES, QUOTE, ROOT, filled
 
 DECODER = ROOT / "examples/plugins/waltap-testdecoding/src/waltap_testdecoding/decoder.py"

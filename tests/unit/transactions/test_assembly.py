@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+
 from waltap.decode import (
     ABSENT,
     UNCHANGED,
@@ -34,15 +35,15 @@ from waltap.decode import (
     Update,
 )
 from waltap.errors import DecodeError
+from waltap.source.position import START, Position
 from waltap.transactions.assembly import (
-    TransactionAssembler,
     PreparedTransactionLost,
+    TransactionAssembler,
     TwoPhasePolicy,
 )
 from waltap.transactions.parts import PART_CHANGES
 from waltap.transactions.spill import CHUNK_CHANGES, SpillFailed
 from waltap.transactions.transaction import TransactionPart
-from waltap.source.position import START, Position
 from waltap_testing.sink_crash import full_disk
 
 TABLE = Relation(

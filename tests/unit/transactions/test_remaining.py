@@ -2,12 +2,12 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.harness.changelog import relation
+
 from waltap.decode.message import Insert
 from waltap.source.position import Position
 from waltap.transactions.remaining import remaining
 from waltap.transactions.transaction import Heartbeat, TransactionPart
-
-from tests.harness.changelog import relation
 
 T = relation("public.t", [("id", "int4")])
 

@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 from pydantic import ValidationError
-
 from tests.harness.change_records import change_records
+
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordUnfit
-from waltap.mapping.connect_schema import Field, ConnectKind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap_transforms.debezium.expression import cel_expression, compiled, members
 from waltap_transforms.debezium.scripting import (
     ContentBasedRouter,

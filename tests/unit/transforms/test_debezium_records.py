@@ -1,41 +1,24 @@
 """Debezium's transforms of records: what they refuse, what the comparison with Debezium cannot show, and their spans."""
 
+from collections.abc import Iterator
 from dataclasses import replace as changed
 from typing import Any
-import msgspec
-import pytest
-from tests.harness.change_records import PIPELINE, change_records, outbox_records, transform
-from pydantic import ValidationError
-from waltap.capture.capture import CaptureRules, CaptureProperties
-from waltap.format.connect_record import ConnectRecord
-from waltap.format.record_transform import RecordTransformContext, RecordUnfit
-from waltap.mapping.connect_schema import Field, ConnectKind, Schema
-from waltap_transforms.debezium import DEBEZIUM
-from waltap_transforms.debezium.json_payload import JsonPayload, NotExpanded
-from typing import Any
-import msgspec
-import pytest
-from pydantic import ValidationError
-from waltap.capture.capture import CaptureRules, CaptureProperties
-from waltap.format.connect_record import ConnectRecord
-from waltap.format.record_transform import RecordTransformContext, RecordUnfit
-from waltap.mapping.connect_schema import Field, ConnectKind, Schema
-from waltap_transforms.debezium import DEBEZIUM
-from waltap_transforms.debezium.wkb import swapped, with_srid, without_srid
-from waltap_transforms.debezium.zone import NamedZone, moved_time, moved_timestamp
-from collections.abc import Iterator
-from typing import Any
+
 import msgspec
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from waltap.capture.capture import CaptureRules, CaptureProperties
+from pydantic import ValidationError
+from tests.harness.change_records import PIPELINE, change_records, outbox_records, transform
+
 from waltap.format.connect_record import ConnectRecord
-from waltap.format.record_transform import RecordTransformContext, RecordUnfit
-from waltap.mapping.connect_schema import Field, ConnectKind, Schema
-from waltap_transforms.debezium import DEBEZIUM
+from waltap.format.record_transform import RecordUnfit
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap_transforms.debezium.json_payload import JsonPayload, NotExpanded
+from waltap_transforms.debezium.wkb import swapped, with_srid, without_srid
+from waltap_transforms.debezium.zone import NamedZone, moved_time, moved_timestamp
 
 
 def events(op: str, seed: int = 1) -> list[ConnectRecord]:

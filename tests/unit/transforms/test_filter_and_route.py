@@ -4,17 +4,17 @@ import textwrap
 
 import pytest
 from pydantic import ValidationError
-
 from tests.unit.json.rig import NOW, Server, events, json_format, table, values
+
 from waltap.config.layers import read_tables
 from waltap.config.resolve import survey
 from waltap.decode.message import Insert
 from waltap.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.errors import ConfigurationError
 from waltap.host import Host
-from waltap.transactions.transaction import Batch
 from waltap.source.position import Position
-from waltap.transforms.filter import FilterProperties, FilterFailed, changes_filter
+from waltap.transactions.transaction import Batch
+from waltap.transforms.filter import FilterFailed, FilterProperties, changes_filter
 from waltap.transforms.route import RouteProperties, table_router
 from waltap.transforms.row_view import RowView
 

@@ -48,7 +48,7 @@ def rewritten(*parts, of_column=loud):
 
 
 def test_every_image_of_a_chosen_column_is_rewritten_and_nothing_else():
-    truncate, message = Truncate((TABLE,), 15), LogicalMessage(15, True, "p", b"x")  # noqa: FBT003
+    truncate, message = Truncate((TABLE,), 15), LogicalMessage(15, True, "p", b"x")
     (found,) = rewritten(
         part(
             Insert(TABLE, 16, ("a", "new")),

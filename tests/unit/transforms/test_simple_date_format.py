@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 import pytest
+
 from waltap_transforms.connect.simple_date_format import SimpleDateFormat
 
 

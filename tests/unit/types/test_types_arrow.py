@@ -6,11 +6,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-
 from tests.unit.types.columns import MOOD, column, mapping
-from waltap.decode.relation import Column, Relation
-from waltap.arrow.tuples import RelationCodec
+
 from waltap.arrow.out_of_range import ArrowMalformed, ArrowMisfit
+from waltap.arrow.tuples import RelationCodec
+from waltap.decode.relation import Column, Relation
 from waltap.mapping.type_mapping import TypeOptions
 from waltap.mapping.type_registry import TypeRegistry
 from waltap_testing.installed import installed_types

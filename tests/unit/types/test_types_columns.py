@@ -4,17 +4,17 @@ import json
 from typing import Any
 
 import pytest
-
 from tests.unit.types.columns import MOOD, column, data_type, mapping
+
 from waltap.decode.relation import Column, DataType, TypeKind
-from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.json.schema import schema_json, schema_object
+from waltap.mapping.column_default import default_text
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.mapping.type_mapping import ColumnMapping, TypeMapper, TypeOptions
-from waltap.specs import TypeSpec
 from waltap.mapping.type_registry import TypeRegistry
 from waltap.mapping.value_form import ValueForm, column_mapping
+from waltap.specs import TypeSpec
 from waltap_testing.installed import installed_types
-from waltap.mapping.column_default import default_text
 
 ISO = {"time_precision_mode": "isostring"}
 S = "__debezium_unavailable_value"

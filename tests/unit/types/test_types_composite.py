@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from tests.unit.types.columns import data_type, json_of, mapping
+
 from waltap.arrow.out_of_range import ArrowMisfit
 from waltap.decode.relation import DataType, TypeKind
 from waltap.mapping.connect_schema import ConnectKind

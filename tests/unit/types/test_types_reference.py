@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from waltap.host import Host
-from waltap.mapping.connect_schema import Field, ConnectKind, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.mapping.type_reference import schema_text, types_page
 from waltap_testing.installed import installed_types
 

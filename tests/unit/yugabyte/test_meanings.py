@@ -1,14 +1,15 @@
 """What YugabyteDB says of itself, and what its errors mean."""
 
 import pytest
+
 from waltap.errors import ConnectionLost, RetryVerdict, SourceError
 from waltap_postgres.errors import PublicationGone, SlotInvalidated
 from waltap_yugabyte.errors import (
     ChangeRefused,
     CommandsOff,
     ReadTimeRefused,
-    SlotsUsedUp,
     SlotStillActive,
+    SlotsUsedUp,
     YugabyteMeanings,
 )
 from waltap_yugabyte.server import release

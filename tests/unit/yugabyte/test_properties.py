@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from waltap.config.layers import read_tables
 from waltap.config.resolve import resolve, survey
 from waltap.host import Host
