@@ -71,7 +71,6 @@ ENDS = [
     ("top empty", 1, "no pipeline"),
     ("signal FILE log", 1, "WT-6201 … waltap run FILE"),
     ("replay shop.toml --sink null", 1, "WT-2041"),
-    ("tail postgres://u@127.0.0.1:1/d --from end", 2, "--from means nothing for a database"),
     ("init", 2, "--dsn is not given"),
 ]
 

@@ -6,7 +6,7 @@ It is known of our own distributions only, and a test compares it with what they
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["BROUGHT", "PLACES", "SCHEMAS", "extra_for"]
+__all__ = ["BROUGHT", "extra_for"]
 
 BROUGHT: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "postgres": {
@@ -228,12 +228,6 @@ BROUGHT: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "demo": {"commands": ("demo",)},
 }
 """Extra → kind of plugin → names and aliases."""
-
-PLACES: Final[Mapping[str, str]] = {"kafka": "kafka"}
-"""Scheme of an address that records are read from → the extra that brings who reads it."""
-
-SCHEMAS: Final = "formats"
-"""The extra that brings who reads bytes by a schema registry."""
 
 
 def extra_for(kind: str, name: str) -> str | None:

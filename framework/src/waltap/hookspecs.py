@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from waltap.config.profile import Profile
     from waltap.decode.relation import Relation
     from waltap.offsets.connect_offsets import ConnectOffsets
-    from waltap.reading.stored_record import RecordDecoder, RecordStream
     from waltap.sink.comparison import TableComparison
     from waltap.source.position import Positions
     from waltap.specs import (
@@ -179,27 +178,6 @@ def choose_connect_offsets(place: str, sink: object) -> "ConnectOffsets | None":
     name that means something where the profile's sink writes; ``sink`` is that one's properties.
 
     Called once by ``waltap offsets import`` and ``export``. What it gives connects when it is used.
-    """
-
-
-@hookspec(firstresult=True)
-def choose_record_stream(
-    place: str, start: str, settings: "Mapping[str, str]"
-) -> "RecordStream | None":
-    """Reach the records at ``place``, an address of the plugin's scheme, for ``waltap tail``.
-
-    ``start``: beginning, end, or an offset in every partition. Of ``settings``, full property names, those
-    that begin with ``consumer.`` are the stream's. What it gives connects, and refuses settings, when
-    it is used.
-    """
-
-
-@hookspec(firstresult=True)
-def choose_record_decoder(settings: "Mapping[str, str]") -> "RecordDecoder | None":
-    """Give what reads bytes that name their schema, for ``waltap tail`` of such a place.
-
-    ``settings`` are the properties of a registry, ``schema.registry.url`` among them. What it gives
-    connects, and refuses settings, when it is used.
     """
 
 

@@ -98,7 +98,6 @@ THINNED: Final = {
     "tests/integration/test_relations_described.py": "pgoutput",
     "tests/integration/test_new_tables.py": "pgoutput",
     "tests/integration/test_types_in_formats.py": "json",
-    "tests/integration/test_tail_topics.py": "json",
     "tests/integration/test_spark_columns_untold.py": "parquet",
     "tests/integration/test_verify.py": "postgres",
     "tests/integration/test_sql_ignored.py": "postgres",

@@ -20,7 +20,6 @@ from waltap.config.layers import POST
 from waltap.config.property import declarations
 from waltap.errors import WaltapError
 from waltap.host import Host
-from waltap.reading.stored_record import CONSUMER
 from waltap.reference.errors import error_classes
 from waltap.reference.properties import components
 
@@ -130,8 +129,6 @@ FAMILIES = {declaration.family for declaration in DECLARED if declaration.family
 def known(name: str) -> bool:
     if name in NO_PROPERTIES | OF_KAFKA | SINGLE:
         return True
-    if name.startswith(CONSUMER):  # `waltap tail` hands them to the client, as a sink does its own
-        return known(f"producer.{name.removeprefix(CONSUMER)}")
     return any(family.fullmatch(name) for family in FAMILIES)
 
 

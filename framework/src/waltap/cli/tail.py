@@ -1,5 +1,4 @@
-"""``waltap tail``: watch a database's changes, or a topic's records, on the terminal; leaves nothing
-behind."""
+"""``waltap tail``: watch a database's changes on the terminal; leaves nothing behind."""
 
 import secrets
 import tempfile
@@ -7,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltap.cli.profile_source import SetOption, overrides, read
+from waltap.cli.profile_source import SetOption, SourceArgument, overrides, read
 from waltap.cli.run import (
     MaxRecords,
     MaxSeconds,
@@ -15,8 +14,6 @@ from waltap.cli.run import (
     limits_of,
     stopped_by_signals,
 )
-from waltap.cli.tail_records import is_place, settings_of, tail_records
-from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 from waltap.hookspecs import hookimpl
 
 if TYPE_CHECKING:
@@ -27,13 +24,7 @@ __all__ = ["command", "traceless"]
 
 
 def command(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE|DSN|TOPIC",
-            help="Profile, a database: postgres://user@host/db, or kafka://HOST:PORT/TOPIC.",
-        ),
-    ],
+    source: SourceArgument,
     table: Annotated[
         list[str] | None,
         typer.Option("--table", "-t", metavar="REGEX", help="Only tables schema.table like this."),
@@ -44,18 +35,6 @@ def command(
     snapshot: Annotated[
         bool, typer.Option("--snapshot", help="Show the rows that are there first.")
     ] = False,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="beginning|end|OFFSET",
-            help="Where to begin in each partition of a topic; by default its end.",
-        ),
-    ] = None,
-    registry: Annotated[
-        str | None,
-        typer.Option("--registry", metavar="URL", help="Schema registry of a topic's records."),
-    ] = None,
     until_idle: UntilIdle = None,
     max_records: MaxRecords = None,
     max_seconds: MaxSeconds = None,
@@ -65,23 +44,7 @@ def command(
 
     Slot and publication go when it ends (Ctrl-C). Tables without a primary key show their inserts
     only, so that watching never makes their updates fail.
-
-    Of a topic, kafka://HOST:PORT[,HOST:PORT]/TOPIC[,TOPIC], it shows the records, in any format that
-    waltap writes; --set consumer.NAME=VALUE tells the client of TLS and SASL.
     """
-    if is_place(source):
-        _refuse_for(source, {"--table": table, "--snapshot": snapshot})
-        tail_records(
-            source,
-            start=start or "end",
-            settings=settings_of(set_ or [], registry),
-            as_json=as_json,
-            until_idle=until_idle,
-            max_records=max_records,
-            max_seconds=max_seconds,
-        )
-        return
-    _refuse_for("a database", {"--from": start, "--registry": registry})
     from waltap.config.resolve import resolve
     from waltap.host import Host
     from waltap.pipeline import Engine
@@ -104,19 +67,6 @@ def command(
         watching.tell("connecting")
         with stopped_by_signals(engine):
             engine.run()
-
-
-def _refuse_for(what: str, given: dict[str, object]) -> None:
-    """Raises: ConfigurationError for options that mean nothing there."""
-    named = what.partition("://")
-    place = f"{named[0]}://" if named[1] else what
-    problems = [
-        PropertyProblem(name, f"means nothing for {place}")
-        for name, value in given.items()
-        if value
-    ]
-    if problems:
-        raise ConfigurationError(problems, origin=COMMAND_LINE)
 
 
 class _WatchNotice:

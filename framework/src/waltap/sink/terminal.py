@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -38,7 +39,6 @@ from waltap.mapping.connect_schema import ConnectKind
 from waltap.printable import printable
 from waltap.sink.seen_rows import SeenRows
 from waltap.sink.sink import ReaderGone, Sink, SinkCapabilities, SinkContext
-from waltap.sink.terminal_style import TerminalStyle
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 
@@ -49,6 +49,16 @@ __all__ = ["TerminalProperties", "TerminalSink"]
 
 BARE_TYPES: Final = frozenset({16, 20, 21, 23, 26, 700, 701, 1700})
 """OIDs of bool, int8, int2, int4, oid, float4, float8, numeric: written without quotes."""
+
+COLOURS: Final = {
+    "READ": "\x1b[36m",
+    "INSERT": "\x1b[32m",
+    "UPDATE": "\x1b[33m",
+    "DELETE": "\x1b[31m",
+    "TRUNCATE": "\x1b[35m",
+    "MESSAGE": "\x1b[34m",
+}
+BOLD, DIM, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
 WORDS: Final = {INSERTS: "INSERT", UPDATES: "UPDATE", CHANGED: "UPDATE", DELETES: "DELETE"}
 
@@ -118,6 +128,31 @@ class _LineLayout:
 
     plan: EventPlan
     lay_out: Callable[[Tuple, Tuple], str]
+
+
+class TerminalStyle:
+    """Write the parts of a line.
+
+    ``width`` is the longest value before it is cut.
+    """
+
+    def __init__(self, *, width: int, coloured: bool) -> None:
+        self.width = width
+        self.bold, self.dim, self.plain = (BOLD, DIM, PLAIN) if coloured else ("", "", "")
+        self._colours = COLOURS if coloured else dict.fromkeys(COLOURS, "")
+
+    def head(self, word: str) -> str:
+        """Return what happened, in its colour."""
+        return f"{self._colours[word]}{word:<8}{self.plain} "
+
+    def clock(self, ts: int) -> str:
+        """Return the local time of day of ``ts``, microseconds since 1970."""
+        at = datetime.fromtimestamp(ts / 1_000_000, UTC).astimezone()
+        return f"{self.dim}{at:%H:%M:%S}.{at.microsecond // 1000:03d}{self.plain} "
+
+    def cut(self, text: str) -> str:
+        """Return ``text``, not longer than ``width``."""
+        return text if len(text) <= self.width else text[: self.width - 1] + "…"
 
 
 class TerminalLayout:

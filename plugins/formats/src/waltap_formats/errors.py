@@ -8,7 +8,6 @@ __all__ = [
     "SchemaIncompatible",
     "SchemaInvalid",
     "SchemaNotRegistered",
-    "SchemaUnread",
 ]
 
 
@@ -69,16 +68,4 @@ class SchemaInvalid(WaltapError):
     remedy = (
         "Check that schema.registry.url ({url}) is the address of a registry with Confluent's REST "
         "interface (Apicurio's ends in /apis/ccompat/v7), and that it takes schemas of this kind."
-    )
-
-
-class SchemaUnread(WaltapError):
-    """The registry does not return a schema that `waltap tail` needs."""
-
-    code = "WT-3316"
-    retry = RetryVerdict.NEVER
-    remedy = (
-        "Check that --registry {url} is the address of a registry with Confluent's REST interface "
-        "(Apicurio's ends in /apis/ccompat/v7), that it runs, and its login: --set "
-        "basic.auth.user.info=USER:PASSWORD or bearer.auth.token. Without --registry the bytes are shown."
     )

@@ -1,6 +1,6 @@
 """Hook implementations of the formats."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from waltap.format.conversion import whole
@@ -9,7 +9,6 @@ from waltap.specs import FormatSpec
 
 if TYPE_CHECKING:
     from waltap.format.converter import Converter
-    from waltap_formats.registry.decoder import RegistryDecoder
 
 
 # Format → kind of Connect value.
@@ -120,14 +119,6 @@ def _number_format(name: str) -> FormatSpec:
         takes_record_transforms=True,
         converter=make,
     )
-
-
-@hookimpl
-def choose_record_decoder(settings: Mapping[str, str]) -> "RegistryDecoder | None":
-    """Read Avro, Protobuf and JSON Schema by a schema registry."""
-    from waltap_formats.registry.decoder import RegistryDecoder
-
-    return RegistryDecoder(settings)
 
 
 def _avro(properties: Any, context: Any) -> "Converter":

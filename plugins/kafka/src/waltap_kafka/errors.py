@@ -11,7 +11,6 @@ SinkError
 ├── KafkaTransactionExpired   WT-5407   a transaction was open for too long
 ├── KafkaNotDelivered         WT-5408   records were not delivered
 ├── KafkaPositionUnusable     WT-5409   the topic of positions cannot be read
-├── KafkaTopicUnread          WT-5410   a topic for `waltap tail` cannot be read
 └── KafkaSignalTopicMissing   WT-5415   the topic of signals is missing
 OffsetError
 └── KafkaOffsetUnkept         WT-5411   the topic of offsets cannot be read or written
@@ -30,7 +29,6 @@ __all__ = [
     "KafkaRefused",
     "KafkaSignalTopicMissing",
     "KafkaTopicMissing",
-    "KafkaTopicUnread",
     "KafkaTopicUnusable",
     "KafkaTransactionExpired",
     "KafkaUnreachable",
@@ -159,16 +157,4 @@ class KafkaOffsetUnkept(OffsetError):
         "Check that the brokers {servers} are up and let this user read and write topic {topic}, and that "
         "it is compacted: cleanup.policy=compact. What is delivered after the last stored offset comes "
         "again."
-    )
-
-
-class KafkaTopicUnread(SinkError):
-    """A topic for `waltap tail` is missing or cannot be read."""
-
-    code = "WT-5410"
-    remedy = (
-        "Look which topics there are (kafka-topics.sh --list --bootstrap-server {servers}), and whether "
-        "that address is a broker's. What its port speaks is told by --set consumer.security.protocol=…, "
-        "consumer.sasl.mechanism, consumer.sasl.username, consumer.sasl.password; the user needs READ and "
-        "DESCRIBE on the topic. --from OFFSET goes on where it ended."
     )

@@ -1,6 +1,6 @@
 """Hook implementations of waltap-kafka."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from waltap.hookspecs import hookimpl
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from waltap.sink.sink import Sink, SinkContext
     from waltap_kafka.connect_offsets import TopicOffsets
     from waltap_kafka.offset_store import KafkaOffsetStore
-    from waltap_kafka.topic_records import TopicRecords
 
 
 # Factories import their module, so that profiles without Kafka never load confluent_kafka.
@@ -83,21 +82,6 @@ def choose_connect_offsets(place: str, sink: object) -> "TopicOffsets | None":
     from waltap_kafka.connect_offsets import topic_offsets
 
     return topic_offsets(place, sink)
-
-
-@hookimpl
-def choose_record_stream(
-    place: str, start: str, settings: Mapping[str, str]
-) -> "TopicRecords | None":
-    """Open topics for `waltap tail`.
-
-    The place is kafka://HOST:PORT[,HOST:PORT]/TOPIC[,TOPIC…].
-    """
-    if not place.lower().startswith("kafka://"):
-        return None
-    from waltap_kafka.topic_records import TopicRecords
-
-    return TopicRecords(place, start, settings)
 
 
 @hookimpl

@@ -10,7 +10,6 @@ import ssl
 import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
@@ -31,7 +30,7 @@ from waltap_formats.errors import (
 from waltap_formats.registry.difference import difference
 from waltap_formats.registry.properties import RegistryProperties
 
-__all__ = ["KnownSchema", "Reference", "RegistryClient"]
+__all__ = ["Reference", "RegistryClient"]
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
 # Codes of Confluent's registry: no such subject, version or schema.
@@ -42,17 +41,6 @@ _JSON = "application/vnd.schemaregistry.v1+json"
 
 # ``{"name", "subject", "version"}`` of a schema that another one imports.
 Reference = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class KnownSchema:
-    """Describe a schema of the registry."""
-
-    text: str
-    # AVRO, JSON or PROTOBUF.
-    kind: str
-    # Texts of all schemas that it refers to, each after those that it needs itself.
-    imported: tuple[str, ...]
 
 
 class RegistryClient:
@@ -86,53 +74,6 @@ class RegistryClient:
         if place not in self._known:
             self._known[place] = self._asked(subject, schema, kind, references or [])
         return self._known[place]
-
-    def schema_of(self, number: int) -> KnownSchema | None:
-        """Return the schema with an id, or None if there is none.
-
-        Raises: RegistryAway, RegistryLogin, SchemaInvalid, StopRequested.
-        """
-        answer = self._ask("GET", f"/schemas/ids/{number}")
-        if answer.status_code == 404 and _code(answer) in MISSING:
-            return None
-        found = self._found(answer, f"the schema {number}")
-        imported: dict[tuple[str, str], str] = {}
-        self._import(found, imported)
-        kind = str(found.get("schemaType") or "AVRO").upper()
-        return KnownSchema(found["schema"], kind, tuple(imported.values()))
-
-    def _import(self, schema: Mapping[str, Any], imported: dict[tuple[str, str], str]) -> None:
-        """Add the texts of imported schemas, each after its own imports."""
-        for each in schema.get("references") or ():
-            subject, version = str(each.get("subject")), str(each.get("version"))
-            if (subject, version) in imported:
-                continue
-            imported[subject, version] = ""  # ends a cycle of references
-            path = f"/subjects/{quote(subject, safe='')}/versions/{quote(version, safe='')}"
-            found = self._found(self._ask("GET", path), f"{subject}, version {version}")
-            self._import(found, imported)
-            # Inserted again, so that a schema follows its own imports.
-            del imported[subject, version]
-            imported[subject, version] = found["schema"]
-
-    def _found(self, answer: httpx.Response, what: str) -> Mapping[str, Any]:
-        """Return a schema from the registry's answer.
-
-        Raises: RegistryLogin, SchemaInvalid.
-        """
-        if answer.status_code in {401, 403}:
-            text = f"the schema registry refuses the login for {what} ({answer.status_code})"
-            raise RegistryLogin(text, what=what)
-        try:
-            found = orjson.loads(answer.content)
-        except orjson.JSONDecodeError:
-            found = None
-        known = isinstance(found, dict) and isinstance(found.get("schema"), str)
-        if answer.status_code != 200 or not known:
-            text = f"the schema registry does not give {what}: {_message(answer)}"
-            raise SchemaInvalid(text, url=self.url)
-        assert isinstance(found, dict)
-        return found
 
     # --- requests -------------------------------------------------------------------------------------
 
