@@ -1,7 +1,7 @@
 """Messages to transactions: what is handed out when, what is dropped, what survives a restart."""
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -473,41 +473,31 @@ def test_files_of_a_durable_commit_are_removed_at_once_or_at_the_next_start(tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("when", ["before the commit", "after it", "while it is read"])
-def test_prepared_rows_outlive_the_loss_of_their_folder(tmp_path: Path, when: str) -> None:
-    folder = tmp_path / "spill"
-    rows = [row(n) for n in range(1, 2000)]
-    first = assembler(folder)
-    first.feed(prepared("g", rows))
-    if when == "before the commit":
-        shutil.rmtree(folder)
-    parts = first.feed([decided("g")])
-    if when == "while it is read":
-        shutil.rmtree(folder)
-        first.confirmable(60)
-    while first.backlog:
-        parts += first.feed(())
-    assert numbers(parts) == list(range(1, 2000))
-    if when == "after it":
-        shutil.rmtree(folder)
-    first.confirmable(60)
-    shutil.rmtree(folder)
-    first.close()  # nothing of the commit was confirmed: it comes again
-    second = assembler(folder, resume=Position(60))
-    parts = second.feed([decided("g")])
-    while second.backlog:
-        parts += second.feed(())
-    assert numbers(parts) == list(range(1, 2000))
-
-
-def test_a_folder_lost_while_a_transaction_is_prepared_is_made_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("deleted", ["before PREPARE", "after PREPARE"])
+def test_deleted_files_end_the_run_or_are_an_error_of_the_next(
+    tmp_path: Path, deleted: str
+) -> None:
+    """Rows come again from the server where their PREPARE was not confirmed, else from the open file."""
     folder = tmp_path / "spill"
     first = assembler(folder, memory=0)
-    first.feed(segment(7, [row(1, 7)], first=True))
-    shutil.rmtree(folder, ignore_errors=True)
-    first.feed([StreamPrepare(0, 7, 50, 51, 3, "g")])
+    first.feed(segment(7, [row(n, 7) for n in range(2000)], first=True))
+    prepare = StreamPrepare(0, 7, 50, 51, 3, "g")
+    if deleted == "before PREPARE":
+        shutil.rmtree(folder)
+        with pytest.raises(SpillFailed, match="WT-3101"):
+            first.feed([prepare])
+        first.close()
+        again = assembler(folder, resume=Position(40), memory=0)
+        again.feed(segment(7, [row(n, 7) for n in range(2000)], first=True))
+        assert numbers(drained(again, [prepare, decided("g")])) == list(range(2000))
+        return
+    first.feed([prepare])
+    shutil.rmtree(folder)
+    assert first.confirmable(60) == 60
+    assert numbers(drained(first, [decided("g")])) == list(range(2000))
     first.close()
-    assert numbers(assembler(folder, resume=Position(60)).feed([decided("g")])) == [1]
+    with pytest.raises(PreparedTransactionLost, match="WT-3102"):
+        assembler(folder, resume=Position(60)).feed([decided("g")])
 
 
 def test_a_prepare_sent_again_replaces_what_was_kept(tmp_path: Path) -> None:
@@ -624,16 +614,6 @@ def test_a_commit_of_which_nothing_is_known_is_told_under_prepare(tmp_path: Path
     subject.close()
 
 
-def test_what_was_delivered_at_prepare_outlives_the_loss_of_its_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "spill"
-    subject = assembler(folder, two_phase="prepare")
-    subject.feed(prepared("g", [row(1)]))
-    subject.secure()
-    shutil.rmtree(folder)
-    subject.confirmable(51)
-    assert len(assembler(folder, resume=Position(51)).feed([decided("g")])) == 1
-
-
 @pytest.mark.parametrize("data", [b"{", b'[{"gid": "\xff"}]'])
 def test_a_damaged_list_of_them_is_an_error(tmp_path: Path, data: bytes) -> None:
     (file,) = delivered_at_prepare(tmp_path).iterdir()
@@ -717,24 +697,42 @@ def test_a_full_disk_is_named_and_nothing_stays_there(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_damaged_record_is_named(tmp_path: Path) -> None:
-    subject = assembler(tmp_path)
-    subject.feed(prepared("g", [row(1)]))
-    subject.close()
-    (record,) = tmp_path.glob("*.record")
+def cut_record(folder: Path) -> None:
+    (record,) = folder.glob("*.record")
     record.write_bytes(record.read_bytes()[:-3])
-    with pytest.raises(SpillFailed):
-        assembler(tmp_path)
 
 
-def test_a_cut_file_of_a_prepared_transaction_is_named(tmp_path: Path) -> None:
+def cut_rows(folder: Path) -> None:
+    (rows,) = folder.glob("*.spill")
+    rows.write_bytes(rows.read_bytes()[:-1])
+
+
+def missing_rows(folder: Path) -> None:
+    (rows,) = folder.glob("*.spill")
+    rows.unlink()
+
+
+@pytest.mark.parametrize("confirmed", [40, 60])
+@pytest.mark.parametrize("damage", [cut_record, cut_rows, missing_rows])
+def test_a_damaged_or_missing_file_of_a_prepared_transaction_is_named(
+    tmp_path: Path, damage: Callable[[Path], None], confirmed: int
+) -> None:
+    """The remedy leads on: without the record, rows come again, or their loss is named."""
     subject = assembler(tmp_path)
     subject.feed(prepared("g", [row(1)]))
     subject.close()
-    (rows,) = tmp_path.glob("*.spill")
-    rows.write_bytes(rows.read_bytes()[:-1])
-    with pytest.raises(SpillFailed):
+    damage(tmp_path)
+    with pytest.raises(SpillFailed, match="WT-3101") as refused:
         assembler(tmp_path)
+    assert "remove the .record" in refused.value.remedy
+    (record,) = tmp_path.glob("*.record")
+    record.unlink()
+    again = assembler(tmp_path, resume=Position(confirmed))
+    if confirmed == 40:
+        assert numbers(again.feed([*prepared("g", [row(1)]), decided("g")])) == [1]
+    else:
+        with pytest.raises(PreparedTransactionLost, match="WT-3102"):
+            again.feed([decided("g")])
 
 
 # --- order ---------------------------------------------------------------------------------------

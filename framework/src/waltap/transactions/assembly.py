@@ -202,8 +202,6 @@ class TransactionAssembler:
         The engine calls it after everything up to ``end_lsn`` became durable. The result is less
         than ``end_lsn`` only where prepared transactions wait in memory alone.
         """
-        # The server will not send these rows again, so deleted files are written again first.
-        self._area.look_after()
         with self._area.guarded():
             self._early.keep()
             self._early.passed(end_lsn)

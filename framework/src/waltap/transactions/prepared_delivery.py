@@ -70,8 +70,8 @@ class EarlyDeliveries:
         return [gid for (_, gid), entry in self._entries.items() if not entry.decided]
 
     def keep(self) -> None:
-        """Make the records durable, also where the file was deleted."""
-        if self._path is None or (self._kept and (not self._entries or self._path.exists())):
+        """Make the records durable."""
+        if self._path is None or self._kept:
             return
         entries = list(self._entries.values())
         replace_durably(self._path, msgspec.json.format(msgspec.json.encode(entries), indent=1))

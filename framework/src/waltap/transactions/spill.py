@@ -13,7 +13,6 @@ confirmed, because the server never sends the rows again after that.
 """
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -75,7 +74,9 @@ class SpillFailed(WaltapError):
     code = "WT-3101"
     remedy = (
         "Nothing is lost: the position was not moved. Free space in {folder}, or set "
-        "waltap.state.dir to a folder that has more, and start again."
+        "waltap.state.dir to a folder that has more, and start again. If a file of {folder} is missing "
+        "or damaged, bring it back; if that is not possible, remove the .record of the same name there, "
+        "and start again: rows that the server does not send again are then WT-3102."
     )
 
 
@@ -152,17 +153,11 @@ class SpillArea:
 
     def close(self) -> None:
         """Remove all files except those of prepared transactions."""
-        self.look_after()
         for spool in list(self._spools):
             if spool.record_path is None:
                 spool.discard()
             else:
                 spool.close()
-
-    def look_after(self) -> None:
-        """Write deleted files of prepared transactions again."""
-        for spool in self._spools:
-            spool.look_after()
 
     def forget(self, spool: "TransactionBuffer") -> None:
         """Remove a discarded buffer from the totals."""
@@ -212,7 +207,6 @@ class TransactionBuffer:
         "_file_bytes",
         "_marks",
         "_numbers",
-        "_record",
         "_relations",
         "begin_lsn",
         "count",
@@ -235,7 +229,6 @@ class TransactionBuffer:
         self.memory_bytes = 0
         self.path: Path | None = None
         self.record_path: Path | None = None
-        self._record: PreparedRecord | None = None
         self._blobs: list[bytes] = []
         self._file: BinaryIO | None = None
         self._file_bytes = 0
@@ -342,7 +335,7 @@ class TransactionBuffer:
         assert self._file is not None
         assert self.path is not None
         name = f"prepared-{end_lsn:016x}-{self.xid}"
-        record = self._record = PreparedRecord(
+        record = PreparedRecord(
             xid=self.xid,
             gid=gid,
             begin_lsn=self.begin_lsn,
@@ -355,51 +348,15 @@ class TransactionBuffer:
             relations=self._relations,
         )
         with self._guarded():
-            # Another process deleted the file; the open handle still has the rows.
-            if not self.path.exists():
-                self._write_again(folder, self.path)
             self._file.flush()
             # The rows come before the record: a record promises a complete file.
             os.fsync(self._file.fileno())
             self.path = self.path.rename(folder / f"{name}.spill")
             self.record_path = _write_record(folder, name, record)
 
-    def look_after(self) -> None:
-        """Write deleted files of `persist` again."""
-        if self.record_path is None or self._record is None or self.path is None:
-            return
-        # The open file still has the rows, whatever happened to its name.
-        if self._file is None or (self.record_path.exists() and self.path.exists()):
-            return
-        folder = self.record_path.parent
-        with self._guarded():
-            if not self.path.exists():
-                self._write_again(folder, self.path)
-            self.record_path = _write_record(folder, self.record_path.stem, self._record)
-
-    def _write_again(self, folder: Path, path: Path) -> None:
-        """Write the rows of the deleted file to a new one at ``path``."""
-        lost = self._file
-        assert lost is not None
-        private_folder(folder)
-        lost.flush()
-        place = lost.tell()
-        lost.seek(0)
-        found = open(path, "w+b", opener=private)  # noqa: SIM115 - `close` does it
-        try:
-            shutil.copyfileobj(lost, found)
-            found.flush()
-            os.fsync(found.fileno())
-            found.seek(place)  # it may be half read
-        except BaseException:
-            found.close()
-            raise
-        self._file = found
-        lost.close()
-
     def adopt(self, record: PreparedRecord, path: Path, record_path: Path) -> None:
         """Become the buffer that an earlier run persisted."""
-        self.path, self.record_path, self._record = path, record_path, record
+        self.path, self.record_path = path, record_path
         self._file = path.open("r+b")
         actual = os.fstat(self._file.fileno()).st_size
         # More bytes are no damage: only those of the record are read.
@@ -416,10 +373,11 @@ class TransactionBuffer:
         """Record on disk the commit at ``end_lsn``."""
         if self.record_path is None:
             return
-        self.look_after()
         # A rename is atomic. A later run that resumes at or after the LSN deletes the files.
         name = self.record_path.stem.partition("@")[0]
-        with self._guarded():
+        # Without its record, a later run cannot use the rows. They are still in the open file, so
+        # the error must not keep this run from delivering them.
+        with self._guarded(), suppress(FileNotFoundError):
             marked = self.record_path.with_name(f"{name}@{end_lsn:x}.record")
             self.record_path = self.record_path.rename(marked)
 
