@@ -23,7 +23,6 @@ from waltap.files.place import refusal
 from waltap.format.record_block import RecordBlock
 from waltap.json.lines import JsonLines
 from waltap.offsets.durable_file import sync
-from waltap.sink.direct_writer import PastCache
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import ReaderGone, Sink, SinkCapabilities, SinkContext
 from waltap.source.connector import PreflightCheck, StopRequested
@@ -105,7 +104,6 @@ class JsonLinesSink(Sink):
         self._accepted = Positions()
         self._where = "standard output" if self._path == STDOUT else self._path
         self._fail_stop = FailStop(self._where)
-        self._past_cache = PastCache()
         self._behind: _BackgroundCall | None = None
         """The block that a thread writes."""
 
@@ -175,10 +173,7 @@ class JsonLinesSink(Sink):
             for block in blocks:
                 view = memoryview(block)
                 if size is not None:
-                    view, size = (
-                        self._past_cache.write(self._fd, size, view, self._may_write),
-                        size + len(block),
-                    )
+                    size += len(block)
                 while view:
                     part = view if size is not None else view[: self._room()]
                     self._may_write()
