@@ -1,6 +1,6 @@
 """Runs the code cells of a notebook, as its kernel would: in order, in one namespace.
 
-``python -m tests.harness.notebook FILE`` prints a line of JSON for each thing that is displayed: a picture, or
+``python -m tests.harness.notebook FILE`` prints a line of JSON for each thing that is displayed: HTML, or
 text. A cell that fails ends it with its traceback.
 """
 
@@ -20,14 +20,9 @@ class Shown:
 
 
 def display(thing: object, *, display_id: object = None) -> Shown | None:
-    """Tell of ``thing``: its picture, its HTML or its text."""
-    for form in ("svg", "html"):
-        made = getattr(thing, f"_repr_{form}_", None)
-        if made is not None:
-            print(json.dumps({form: made()}), flush=True)
-            break
-    else:
-        print(json.dumps({"text": repr(thing)}), flush=True)
+    """Tell of ``thing``: its HTML or its text."""
+    html = getattr(thing, "_repr_html_", None)
+    print(json.dumps({"text": repr(thing)} if html is None else {"html": html()}), flush=True)
     return Shown() if display_id else None
 
 

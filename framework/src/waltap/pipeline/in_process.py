@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from waltap.config.layers import load, read_tables
 from waltap.config.resolve import resolve
@@ -19,7 +19,6 @@ from waltap.errors import WaltapError
 from waltap.host import Host
 from waltap.monitor.history import StatusHistory, StatusSample
 from waltap.pipeline.engine import Engine
-from waltap.pipeline.plots import LinePlot
 from waltap.pipeline.preflight import checks
 from waltap.pipeline.stages import build
 from waltap.pipeline.status import PipelineStatus
@@ -38,13 +37,6 @@ __all__ = ["Pipeline", "PipelineEnded"]
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.05
-
-PLOTS: Final[Mapping[str, tuple[str, str, Callable[[StatusSample], float | None]]]] = {
-    "rate": ("events", "events/s", lambda point: point.rate),
-    "lag": ("age of the last change", "ms", lambda point: point.lag_ms),
-    "behind": ("WAL that is not confirmed", "bytes", lambda point: point.lag_bytes),
-}
-"""What can be drawn: title, unit, and the value of a sample."""
 
 
 class PipelineEnded(WaltapError):
@@ -192,12 +184,6 @@ class Pipeline:
     def history(self) -> list[StatusSample]:
         """Return samples of this run's last hour, one every few seconds, the oldest first."""
         return self._history.points()
-
-    def plot(self, of: Literal["rate", "lag", "behind"] = "rate") -> LinePlot:
-        """Draw the last hour: events a second, ms that changes are late, or bytes of WAL behind."""
-        title, unit, value = PLOTS[of]
-        points = [(point.at_ms, value(point)) for point in self.history()]
-        return LinePlot(title=f"{self.name}: {title}", unit=unit, points=points)
 
     def signal(
         self, kind: str, data: Mapping[str, object] | str = "", *, identifier: str = ""
