@@ -10,6 +10,12 @@ that plugin's health (WT-1103) and is fatal only for a profile that needs it.
 ``on_*`` hooks observe, per batch or per change of state. They run in the engine's thread: be quick.
 A raising observer is logged and otherwise ignored.
 
+pluggy calls the implementations, so its options hold for all hooks. ``tryfirst`` and ``trylast`` order
+them; otherwise the plugin registered last comes first. A wrapper (``@hookimpl(wrapper=True)``) runs
+around the others. Of a ``register_*`` hook it gets and returns a list of each plugin's specs, of a
+``choose_*`` hook the answer, of an ``on_*`` hook a list without meaning. A wrapper that raises is blamed
+like any other implementation; around ``register_*`` and ``on_*`` hooks the others count all the same.
+
 Arguments may be left out by an implementation, and are only ever added to a specification.
 """
 

@@ -13,7 +13,7 @@ import inspect
 import logging
 import re
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from types import MappingProxyType
@@ -25,6 +25,7 @@ from waltap import hookspecs
 from waltap.config.environment import plugin_names
 from waltap.errors import PluginError, SystemRefused, WaltapError
 from waltap.extras import extra_for
+from waltap.hook_guards import guard, is_wrapper
 from waltap.plugin_errors import (
     DuplicateName,
     HookRaised,
@@ -149,6 +150,8 @@ class Host:
         self._plugins: dict[str, PluginInfo] = {}
         self._registries: dict[str, _SpecRegistry] = {}
         self._notices: dict[str, Callable[[dict[str, Any]], None]] = {}
+        # by the identity of a spec; the spec is kept, so that no other object gets its identity
+        self._owners: dict[int, tuple[PluginInfo, Any]] = {}
         self._complained: set[tuple[str, str]] = set()
         if discover:
             self._discover(plugin_names() if only is None else frozenset(only))
@@ -284,23 +287,10 @@ class Host:
     def choose(self, hook: str, **arguments: Any) -> Any:
         """Ask a ``choose_*`` hook; None when no plugin has an opinion. Raises: HookRaised.
 
-        The plugin registered last is asked first.
+        pluggy's rules hold: the plugin registered last is asked first, ``tryfirst`` before it, and a
+        wrapper sees the answer and may replace it.
         """
-        caller: pluggy.HookCaller = getattr(self._manager.hook, hook)
-        for implementation in reversed(caller.get_hookimpls()):
-            try:
-                answer = implementation.function(
-                    *[arguments[name] for name in implementation.argnames]
-                )
-            except Exception as cause:
-                plugin = self._plugins[implementation.plugin_name]
-                raise HookRaised(
-                    f"{hook} of {_who(plugin)} raised {_brief(cause)}",
-                    distribution=plugin.distribution,
-                ) from cause
-            if answer is not None:
-                return answer
-        return None
+        return getattr(self._manager.hook, hook)(**arguments)
 
     def notify(self, hook: str, **arguments: Any) -> None:
         """Tell the observers of an ``on_*`` hook; nearly free when there is none.
@@ -434,6 +424,65 @@ class Host:
             return
         callers = self._manager.get_hookcallers(plugin) or []
         entry.hooks = tuple(sorted(caller.name for caller in callers))
+        for caller in callers:
+            for implementation in caller.get_hookimpls():
+                if implementation.plugin is plugin:
+                    self._guard(entry, caller.name, implementation)
+
+    def _guard(self, plugin: PluginInfo, hook: str, implementation: pluggy.HookImpl) -> None:
+        """Blame ``plugin`` for exceptions of its implementation, as the kind of ``hook`` asks for."""
+
+        def raised(cause: Exception) -> HookRaised:
+            return HookRaised(
+                f"{hook} of {_who(plugin)} raised {_brief(cause)}", distribution=plugin.distribution
+            )
+
+        def contributed(cause: Exception) -> None:
+            error = cause if isinstance(cause, WrongSpec) else raised(cause)
+            error.__cause__ = cause if error is not cause else None
+            plugin.fail(PluginHealth.HOOK_RAISED, error)
+
+        def observed(cause: Exception) -> None:
+            self._complain(hook, plugin.identifier, cause)
+
+        if (kind := next((kind for kind in KINDS if kind.hook == hook), None)) is not None:
+            several = is_wrapper(implementation)
+            guard(
+                implementation,
+                contributed,
+                lambda result: self._accepted(plugin, kind, result, several=several),
+            )
+        elif hook.startswith("on_"):
+            guard(implementation, observed)
+        else:
+            guard(implementation, raised)
+
+    def _accepted(
+        self, plugin: PluginInfo, kind: SpecKind, result: Any, *, several: bool
+    ) -> list[Any] | None:
+        """Return what a ``register_*`` hook returned as lists. Raises: WrongSpec.
+
+        A wrapper returns a list for each of ``several`` plugins; a spec of its own counts as its plugin's.
+        """
+        if several:
+            lists = [list(specs) for specs in result]
+            flat = [spec for specs in lists for spec in specs]
+        elif result is None:
+            return None  # as pluggy has it: no contribution
+        else:
+            lists = flat = list(result)
+        for spec in flat:
+            if not isinstance(spec, kind.spec):
+                raise WrongSpec(
+                    f"{kind.hook} of {_who(plugin)} returned a {type(spec).__name__}",
+                    distribution=plugin.distribution,
+                    hook=kind.hook,
+                    expected=kind.spec.__name__,
+                )
+        for spec in flat:
+            if not several or id(spec) not in self._owners:
+                self._owners[id(spec)] = (plugin, spec)
+        return lists
 
     def _pluggy_register(self, entry: PluginInfo, plugin: object) -> str | None:
         """Return what is wrong with the plugin's hooks, None when nothing is."""
@@ -466,6 +515,7 @@ class Host:
     def _forget(self) -> None:
         self._registries.clear()
         self._notices.clear()
+        self._owners.clear()
 
     def _specs(self, kind: type[S]) -> Mapping[str, S]:
         return MappingProxyType(self._registry(KIND_OF[kind]).specs)
@@ -491,31 +541,20 @@ class Host:
                 registry.by_any_name.pop(name, None)
         return registry
 
-    def _contributions(self, kind: SpecKind) -> Iterator[tuple[PluginInfo, list[Any]]]:
+    def _contributions(self, kind: SpecKind) -> list[tuple[PluginInfo, list[Any]]]:
+        """Return each plugin's specs of ``kind``, after wrappers, in the order of registration."""
         caller: pluggy.HookCaller = getattr(self._manager.hook, kind.hook)
+        found: dict[str, tuple[PluginInfo, list[Any]]] = {}
         for implementation in caller.get_hookimpls():
             plugin = self._plugins[implementation.plugin_name]
-            try:
-                specs = list(implementation.function())  # type: ignore[call-overload]
-            except Exception as cause:  # noqa: BLE001 - a stranger's hook may raise anything
-                error = HookRaised(
-                    f"{kind.hook} of {plugin} raised {_brief(cause)}",
-                    distribution=plugin.distribution,
-                )
-                error.__cause__ = cause
-                plugin.fail(PluginHealth.HOOK_RAISED, error)
-                continue
-            wrong = next((spec for spec in specs if not isinstance(spec, kind.spec)), None)
-            if wrong is not None:
-                fault = WrongSpec(
-                    f"{kind.hook} of {plugin} returned a {type(wrong).__name__}",
-                    distribution=plugin.distribution,
-                    hook=kind.hook,
-                    expected=kind.spec.__name__,
-                )
-                plugin.fail(PluginHealth.HOOK_RAISED, fault)
-                continue
-            yield plugin, specs
+            if plugin.health is PluginHealth.OK:
+                found[plugin.identifier] = (plugin, [])
+        # pluggy asks the plugin registered last first
+        for specs in reversed(caller()):
+            for spec in specs:
+                plugin, _ = self._owners[id(spec)]
+                found.setdefault(plugin.identifier, (plugin, []))[1].append(spec)
+        return list(found.values())
 
     def _clash(
         self,
@@ -554,23 +593,11 @@ class Host:
         )
 
     def _notice(self, hook: str) -> Callable[[dict[str, Any]], None]:
-        """Return what tells the observers of ``hook``, bound once."""
+        """Return what calls the observers of ``hook``, bound once."""
         caller: pluggy.HookCaller = getattr(self._manager.hook, hook)
-        observers = [
-            (implementation.function, implementation.argnames, implementation.plugin_name)
-            for implementation in caller.get_hookimpls()
-        ]
-        if not observers:
+        if not caller.get_hookimpls():
             return _ignore
-
-        def tell(arguments: dict[str, Any]) -> None:
-            for function, names, plugin in observers:
-                try:
-                    function(*[arguments[name] for name in names])
-                except Exception as cause:  # noqa: BLE001 - observers never stop a pipeline
-                    self._complain(hook, plugin, cause)
-
-        return tell
+        return lambda arguments: caller(**arguments)
 
     def _complain(self, hook: str, plugin: str, cause: Exception) -> None:
         first = (hook, plugin) not in self._complained

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -113,6 +114,7 @@ def test_a_host_is_made_anew_each_time() -> None:
 # --- plugins that cannot be used -------------------------------------------------------------------
 
 HOOK = "from waltap.hookspecs import hookimpl\n@hookimpl\n"
+WRAPPER = "from waltap.hookspecs import hookimpl\n@hookimpl(wrapper=True)\ndef register_sinks():\n"
 FAULTS = [
     (
         "import not_there_at_all",
@@ -167,6 +169,39 @@ FAULTS = [
         PluginHealth.HOOK_RAISED,
         WrongSpec,
         "WT-1107 … returned a str … iterable of SinkSpec",
+    ),
+    (
+        f"{HOOK}def register_sinks():\n    return [None]",
+        PluginHealth.HOOK_RAISED,
+        WrongSpec,
+        "WT-1107 … register_sinks of acme 1.0 returned a NoneType … iterable of SinkSpec",
+    ),
+    *[
+        (
+            f"{WRAPPER.replace('wrapper', style)}{body}",
+            PluginHealth.HOOK_RAISED,
+            error,
+            f"{error.code} … register_sinks of acme 1.0 … {words}",
+        )
+        for style in ("wrapper", "hookwrapper")
+        for body, error, words in [
+            ("    raise ValueError('before')\n    yield", HookRaised, "ValueError: before"),
+            ("    yield\n    raise ValueError('after')", HookRaised, "ValueError: after"),
+            ("    yield\n    yield", HookRaised, "yielded twice"),
+            ("    return\n    yield", HookRaised, "did not yield"),
+        ]
+    ],
+    (
+        f"{WRAPPER}    return [['mine'], *(yield)]",
+        PluginHealth.HOOK_RAISED,
+        WrongSpec,
+        "WT-1107 … register_sinks of acme 1.0 returned a str",
+    ),
+    (
+        f"{WRAPPER.replace('wrapper', 'hookwrapper')}    (yield).force_result(7)",
+        PluginHealth.HOOK_RAISED,
+        HookRaised,
+        "WT-1103 … register_sinks of acme 1.0 raised TypeError",
     ),
 ]
 
@@ -392,3 +427,117 @@ def test_a_choice_that_raises_names_its_plugin() -> None:
     host.register(module(choose_topic=choose_topic), "chooser")
     with pytest.raises(HookRaised, match=r"choose_topic of chooser .* raised KeyError"):
         host.choose("choose_topic", relation=None)
+
+
+def around(style: str, hook: str, seen: list[object], change: Callable[[Any], Any]) -> ModuleType:
+    """Return a plugin that wraps ``hook`` and changes its result."""
+
+    def new_style():
+        seen.append("begins")
+        result = yield
+        seen.append(result)
+        return change(result)
+
+    def old_style():
+        seen.append("begins")
+        outcome = yield
+        seen.append(outcome.get_result())
+        outcome.force_result(change(outcome.get_result()))
+
+    function = new_style if style == "wrapper" else old_style
+    return module(**{hook: hookimpl(**{style: True})(function)})
+
+
+@pytest.mark.parametrize("style", ["wrapper", "hookwrapper"])
+def test_a_wrapper_sees_and_changes_what_the_wrapped_implementations_give(style: str) -> None:
+    @hookimpl
+    def choose_topic() -> str:
+        return "shop"
+
+    host, observer = Host(discover=False), Observer()
+    seen: dict[str, list[object]] = {"choose_topic": [], "on_state": [], "register_sinks": []}
+    changes: dict[str, Callable[[Any], Any]] = {
+        "choose_topic": lambda answer: f"{answer}.v2",
+        "on_state": lambda result: result,
+        "register_sinks": lambda lists: [
+            *([spec for spec in specs if spec.name != "hidden"] for specs in lists),
+            sinks("of the wrapper").register_sinks(),
+        ],
+    }
+    for hook, change in changes.items():
+        host.register(around(style, hook, seen[hook], change), f"around {hook}")
+    host.register(module(choose_topic=choose_topic), "chooser")
+    host.register(observer, "observer")
+    host.register(sinks("one", "hidden"), "sinks")
+    assert host.choose("choose_topic", relation=None) == "shop.v2"
+    assert seen["choose_topic"] == ["begins", "shop"]
+    host.notify("on_state", pipeline="p", state="streaming", detail="")
+    assert (observer.seen, seen["on_state"]) == (["streaming"], ["begins", []])
+    assert sorted(host.sinks) == ["of the wrapper", "one"]
+    with pytest.raises(SpecMissing):
+        host.find(SinkSpec, "hidden")
+    provided = {plugin.name: plugin.provides.get("sinks") for plugin in host.plugins()}
+    assert provided["sinks"] == ("one",)
+    assert provided["around register_sinks"] == ("of the wrapper",)
+
+
+@pytest.mark.parametrize("style", ["wrapper", "hookwrapper"])
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_wrapper_of_an_observer_that_raises_stops_no_observer(
+    style: str, moment: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @hookimpl(**{style: True})
+    def on_state():
+        if moment == "before":
+            raise ValueError(moment)
+        yield
+        raise ValueError(moment)
+
+    host, observer = Host(discover=False), Observer()
+    host.register(observer, "observer")
+    host.register(module(on_state=on_state), "around")
+    with caplog.at_level(logging.WARNING, "waltap.host"):
+        host.notify("on_state", pipeline="p", state="streaming", detail="")
+    assert observer.seen == ["streaming"]
+    assert [vars(record)["plugin"] for record in caplog.records] == ["in process:around"]
+
+
+def test_a_wrapper_of_a_choice_may_catch_its_error_or_be_blamed_for_its_own() -> None:
+    @hookimpl
+    def choose_topic(relation: object) -> str:
+        raise KeyError("x")
+
+    def around_choice(error: type[Exception] | None) -> ModuleType:
+        @hookimpl(wrapper=True)
+        def choose_topic():
+            try:
+                return (yield)
+            except HookRaised as inner:
+                if error is None:
+                    return "caught"
+                raise error from inner
+
+        return module(choose_topic=choose_topic)
+
+    host = Host(discover=False)
+    host.register(module(choose_topic=choose_topic), "chooser")
+    host.register(around_choice(None), "catches")
+    assert host.choose("choose_topic", relation=None) == "caught"
+    host.unregister("catches")
+    host.register(around_choice(OSError), "raises")
+    with pytest.raises(HookRaised, match=r"choose_topic of raises .* raised OSError"):
+        host.choose("choose_topic", relation=None)
+
+
+@pytest.mark.parametrize(
+    ("options", "answer"),
+    [(({}, {}), "two"), (({"tryfirst": True}, {}), "one"), (({}, {"trylast": True}), "one")],
+    ids=["the last registered", "tryfirst", "trylast"],
+)
+def test_an_implementation_may_ask_to_be_called_first_or_last(
+    options: tuple[dict[str, bool], ...], answer: str
+) -> None:
+    host = Host(discover=False)
+    for name, given in zip(("one", "two"), options, strict=True):
+        host.register(module(choose_topic=hookimpl(**given)(lambda name=name: name)), name)
+    assert host.choose("choose_topic", relation=None) == answer

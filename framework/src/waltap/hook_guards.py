@@ -1,0 +1,103 @@
+"""Guards around hook implementations, so that an exception is blamed on the plugin that raised it.
+
+pluggy calls implementations: it decides their order (``tryfirst``, ``trylast``), runs wrappers and stops
+at a first result. It does not say which implementation raised. The host therefore guards each one when
+it registers a plugin.
+"""
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pluggy
+
+__all__ = ["guard", "is_wrapper"]
+
+Failed = Callable[[Exception], Exception | None]
+"""Takes an implementation's exception. Returns the error to raise in its place; None ignores it."""
+
+Accept = Callable[[Any], Any]
+"""Returns the result to use for an implementation's result. Raises: for a result that cannot be used."""
+
+Wrapper = Generator[None, Any, Any]
+
+
+def guard(
+    implementation: pluggy.HookImpl, failed: Failed, accept: Accept = lambda result: result
+) -> None:
+    """Make ``implementation`` report its exceptions to ``failed``, and its results to ``accept``.
+
+    A wrapper that fails is left out, unless ``failed`` gives an error: the results of the wrapped
+    implementations pass it. Their errors pass a wrapper unchanged and are never blamed on it.
+    """
+    function: Callable[..., Any] = implementation.function
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        try:
+            return accept(function(*arguments, **named))
+        except Exception as cause:
+            if (error := failed(cause)) is not None:
+                raise error from cause
+            return None
+
+    def wrap(*arguments: Any, **named: Any) -> Wrapper:
+        wrapper, cause = _begun(function, arguments, named)
+        if cause is not None:
+            if (error := failed(cause)) is not None:
+                raise error from cause
+            return (yield)  # the wrapped implementations are called all the same
+        raised: BaseException | None = None
+        result: Any = None
+        try:
+            result = yield
+        except BaseException as inner:  # noqa: BLE001 - the wrapper decides about it
+            raised = inner
+        # an old-style wrapper gets an object that holds the result, and may replace it there
+        before = result.get_result() if implementation.hookwrapper else result
+        try:
+            after = _ended(wrapper, result, raised)
+            return accept(result.get_result() if implementation.hookwrapper else after)
+        except Exception as failure:
+            if failure is raised:
+                raise
+            if (error := failed(failure)) is not None:
+                raise error from failure
+        if raised is not None:
+            raise raised
+        if implementation.hookwrapper:
+            result.force_result(before)
+        return before
+
+    # pluggy has no public place for this: its monitoring sees whole calls, not implementations
+    implementation.function = wrap if is_wrapper(implementation) else call  # type: ignore[misc]
+
+
+def is_wrapper(implementation: pluggy.HookImpl) -> bool:
+    """Return whether ``implementation`` wraps the others, in the new or the old style of pluggy."""
+    return bool(implementation.wrapper or implementation.hookwrapper)
+
+
+def _begun(
+    function: Callable[..., Wrapper], arguments: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[Wrapper, Exception | None]:
+    """Run a wrapper up to its ``yield``; return it, and what it raised instead of yielding."""
+    wrapper = function(*arguments, **named)
+    try:
+        next(wrapper)
+    except StopIteration:
+        return wrapper, RuntimeError("the wrapper did not yield")
+    except Exception as cause:  # noqa: BLE001 - a plugin may raise anything
+        return wrapper, cause
+    return wrapper, None
+
+
+def _ended(wrapper: Wrapper, result: Any, raised: BaseException | None) -> Any:
+    """Run a wrapper from its ``yield`` to its end, with the result or error of what it wraps."""
+    try:
+        if raised is None:
+            wrapper.send(result)
+        else:
+            wrapper.throw(raised)
+    except StopIteration as stop:
+        return stop.value
+    wrapper.close()
+    raise RuntimeError("the wrapper yielded twice")
