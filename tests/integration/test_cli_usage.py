@@ -45,9 +45,15 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
         "try:\n    main()\n"
         "except SystemExit as end:\n    code = end.code\n"
         f"print('HEAVY', [m for m in {HEAVY!r} if m in sys.modules], code)\n"
+        "print('PARTS', [m for m in ('pydantic', 'waltap.pipeline', 'waltap.sink') if m in sys.modules])\n"
+        "print(sum(m.partition('.')[0] == 'waltap' for m in sys.modules))\n"
     )
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert answer.stdout.splitlines()[-1] in {"HEAVY [] 0", "HEAVY [] None"}, answer.stderr
+    heavy, parts, modules = answer.stdout.splitlines()[-3:]
+    assert heavy in {"HEAVY [] 0", "HEAVY [] None"}, answer.stderr
+    if arguments == ["--help"]:  # the others make specs of plugins, with their properties
+        assert parts == "PARTS []"
+        assert int(modules) < 60, "commands import the engine where they use it"
 
 
 # --- exit codes and errors -------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import typer
 from waltap.cli.confirm import confirm
 from waltap.cli.live_console import echo
 from waltap.cli.profile_source import FileArgument, SetOption, at_rest
-from waltap.offsets.state_folder import BELONGINGS, DEAD_LETTERS
 
 if TYPE_CHECKING:
     from waltap.offsets.owned_objects import OwnedObject
@@ -29,7 +28,7 @@ def command(
     too, and is remembered. Refused while the pipeline runs.
     """
     from waltap.cli.connection import connected
-    from waltap.offsets.state_folder import own_files
+    from waltap.offsets.state_folder import BELONGINGS, own_files
     from waltap.pipeline.lock import PipelineLock
 
     profile, host = at_rest(file, set_)
@@ -56,15 +55,12 @@ def command(
     echo(f"{profile.name}: removed; the sink keeps what was delivered")
 
 
-WHOSE = {BELONGINGS: "which tells of them", DEAD_LETTERS: "which nothing else has"}
-"""What there is of the state that stays, and why."""
-
-
 def _show(
     known: "list[OwnedObject]", elsewhere: "list[OwnedObject]", files: list[Path], folder: Path
 ) -> None:
-    from waltap.offsets.state_folder import LOCK
+    from waltap.offsets.state_folder import BELONGINGS, DEAD_LETTERS, LOCK
 
+    reasons = {BELONGINGS: "which tells of them", DEAD_LETTERS: "which nothing else has"}
     for entry in known:
         if entry.made:
             echo(f"{entry.kind} {entry.name} in database {entry.database}")
@@ -79,5 +75,4 @@ def _show(
         echo(f"state {path}")
     for path in sorted(folder.iterdir()):
         if path not in files and path.name != LOCK:
-            whose = WHOSE.get(path.name, "which the sink keeps")
-            echo(f"(stays: {path}, {whose})")
+            echo(f"(stays: {path}, {reasons.get(path.name, 'which the sink keeps')})")

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from waltap.errors import WaltapError
-from waltap.offsets.state_folder import LOCK, OFFSET
 
 if TYPE_CHECKING:
     from waltap.host import Host
@@ -33,6 +32,8 @@ class PipelineInfo:
 def members(folder: Path, host: "Host", set_: list[str] | None = None) -> list[PipelineInfo]:
     """Return the pipelines of a folder, by name: those of the profiles in it; where there are none, those
     that keep their state there."""
+    from waltap.offsets.state_folder import LOCK, OFFSET
+
     found = [_of_profile(path, host, set_) for path in sorted(profiles(folder))]
     if not found:
         found = [
@@ -102,6 +103,8 @@ def _of_profile(path: Path, host: "Host", set_: list[str] | None) -> PipelineInf
 
 def _stored_ms(state_dir: Path) -> int | None:
     """Return when the last position was stored, None where there is none."""
+    from waltap.offsets.state_folder import OFFSET
+
     try:
         return (state_dir / OFFSET).stat().st_mtime_ns // 1_000_000
     except OSError:

@@ -9,7 +9,6 @@ from waltap.cli.confirm import confirm
 from waltap.cli.connection import connected
 from waltap.cli.live_console import echo
 from waltap.cli.profile_source import FileArgument, SetOption, at_rest
-from waltap.pipeline.slot_owners import slot_owners
 
 __all__ = ["command"]
 
@@ -63,6 +62,8 @@ def list_(
     --orphans the exit code is 1 when there are any.
     """
     import json
+
+    from waltap.pipeline.slot_owners import slot_owners
 
     profile, host = at_rest(file, set_)
     with connected(profile, host) as (connector, stages):

@@ -15,14 +15,12 @@ from waltap.cli.pipeline_discovery import PipelineInfo, members, report
 from waltap.cli.profile_source import SetOption, at_rest
 from waltap.cli.status_view import overview, run_view
 from waltap.errors import WaltapError
-from waltap.host import Host
-from waltap.pipeline.offline_status import asked_of_the_stored_offset
-from waltap.pipeline.slot_owners import orphan_slots
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from waltap.config.profile import Profile
+    from waltap.host import Host
     from waltap.offsets.offset import Offset
     from waltap.source.connector import Connector, SlotStatus
 
@@ -77,6 +75,8 @@ def command(
 
 
 def _show_folder(folder: Path, set_: list[str] | None, *, watch: bool, as_json: bool) -> None:
+    from waltap.host import Host
+
     found = members(folder, Host(), set_)
     if watch:
         draw_until_interrupted(lambda: overview([report(each) for each in found]), WATCH_S)
@@ -95,6 +95,9 @@ def _view(known: dict[str, Any]) -> "RenderableType":
 
 def _look(profile: "Profile", host: "Host") -> dict[str, Any]:
     """Return what the database and the stored offset tell. Raises: WaltapError."""
+    from waltap.pipeline.offline_status import asked_of_the_stored_offset
+    from waltap.pipeline.slot_owners import orphan_slots
+
     with connected(profile, host) as (connector, parts):
         offset, lost = asked_of_the_stored_offset(
             parts.store, partial(_lost, connector), lambda found: found[1] is not None
