@@ -180,14 +180,20 @@ def test_a_slot_of_another_database_is_refused_and_kept(pipeline: PipelineRig) -
         other.drop()
 
 
+def read_slot(pipeline: PipelineRig, publication: str) -> psycopg.pq.PGconn:
+    """Start another consumer of the pipeline's slot."""
+    connection = psycopg.pq.PGconn.connect(f"{pipeline.database.dsn}?replication=database".encode())
+    connection.exec_(
+        f"START_REPLICATION SLOT {pipeline.slot} LOGICAL 0/0"
+        f" (proto_version '1', publication_names '{publication}')".encode()
+    )
+    return connection
+
+
 @pytest.fixture
 def reader(behind: PipelineRig) -> Iterator[psycopg.pq.PGconn]:
     """Return another consumer that reads the slot."""
-    connection = psycopg.pq.PGconn.connect(f"{behind.database.dsn}?replication=database".encode())
-    connection.exec_(
-        f"START_REPLICATION SLOT {behind.slot} LOGICAL 0/0"
-        f" (proto_version '1', publication_names '{behind.slot}')".encode()
-    )
+    connection = read_slot(behind, behind.slot)
     yield connection
     connection.finish()
 
@@ -326,6 +332,23 @@ def test_without_a_reconnect_the_next_start_does_it(behind: PipelineRig) -> None
             run.join()
     behind.catch_up()
     assert behind.destination.ids("t", "r") == [1, 2, 3]
+
+
+def test_a_start_that_waits_for_its_slot_judges_the_publication_afterwards(
+    behind: PipelineRig, caplog
+) -> None:
+    """While another reads the slot, nobody can ask the server for the slot's first change."""
+    database = behind.database
+    database.execute("CREATE PUBLICATION other FOR TABLE t")
+    behind.catch_up()
+    reader = read_slot(behind, "other")
+    database.execute(f"DROP PUBLICATION {behind.slot}; INSERT INTO t VALUES (3)")
+    settings = WHEN_NEEDED | {"errors.max.retries": 0, "slot.retry.delay.ms": 60_000}
+    with behind.running(ready=False, **settings) as run:
+        until(lambda: "waiting up to" in caplog.text, "the wait for the slot")
+        reader.finish()
+        run.until(lambda: behind.destination.ids("t", "r") == [1, 2, 3], "the new snapshot")
+    assert run.notices.failures == []
 
 
 @pytest.mark.parametrize(

@@ -229,11 +229,9 @@ class PostgresConnector(Connector):
 
     def prepare(self, offset: Offset | None) -> StartPosition:
         decision = self._decide(offset)
-        tell_loss(decision, self.properties.slot_name)
-        offset = decision.offset
         snapshot, slot, lost = decision.snapshot, decision.slot, decision.lost
         if not decision.stream:
-            return self._read_only_start(offset, snapshot=snapshot)
+            return self._read_only_start(decision.offset, snapshot=snapshot)
         self._slots.refuse_failover()
         if snapshot:
             unreadable = tables_unreadable(self.catalogue, self._snapshot_tables(), self.properties)
@@ -243,6 +241,13 @@ class PostgresConnector(Connector):
             if decision.begun:
                 self._slots.end_reader(slot)
             self._slots.await_free(self.properties.slot_name, self._pause, self._left_behind)
+            # The server does not show the first change of a slot that another reads, and what the
+            # reader confirmed is newer than the decision.
+            if slot.active_pid is not None and not slot.temporary:
+                return self.prepare(offset)
+        tell_loss(decision, self.properties.slot_name)
+        offset = decision.offset
+        if slot is not None:
             if slot.temporary:
                 slot = self._read_slot()  # it went with the connection that made it
             else:

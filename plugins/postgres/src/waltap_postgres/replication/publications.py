@@ -19,6 +19,7 @@ from waltap_postgres.errors import (
     PublicationDropped,
     PublicationGone,
     PublicationMissing,
+    SlotActive,
 )
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.completeness import coverage
@@ -172,13 +173,17 @@ class PublicationSet:
         """Return why the existing slot cannot be read, None if it can.
 
         Its first change is older than the publication, or later than the publication's end. None
-        also means that the server took too long to answer.
+        also means that the server took too long to answer, or that another reads the slot: the
+        next call asks again then.
         """
         # Newer servers skip such changes instead of failing.
         if not self._used or self._version_num >= SKIPS_MISSING:
             return None
         if not self._asked:
-            gone = self._first_change()
+            try:
+                gone = self._first_change()
+            except SlotActive:
+                return None
             self._asked, self._gone = True, gone and self.meant(gone)
         return self._gone
 
@@ -194,11 +199,15 @@ class PublicationSet:
         return error
 
     def _first_change(self) -> PublicationGone | None:
+        """Return why the server cannot decode the slot's first change, None if it can.
+
+        Raises: SlotActive, SourceError.
+        """
         slot, name = self._properties.slot_name, self._properties.publication_name
         # A publication that is older than all that the slot can decode needs no check.
         if not self._catalogue.query(
             "SELECT 1 FROM pg_replication_slots s LEFT JOIN pg_publication p ON p.pubname = %s"
-            " WHERE s.slot_name = %s AND s.active_pid IS NULL AND s.database = current_database()"
+            " WHERE s.slot_name = %s AND s.database = current_database()"
             " AND s.plugin = %s AND (p.oid IS NULL OR age(p.xmin) <= age(s.catalog_xmin))",
             (name, slot, self._context.decoder.output_plugin),
         ):
@@ -218,6 +227,8 @@ class PublicationSet:
             text = str(error.diag.message_primary)
             facts = identify(self._properties)
             meaning = self._properties.meanings.of_stream(error.sqlstate, text, **facts)
+            if isinstance(meaning, SlotActive):
+                raise meaning from error
             return meaning if isinstance(meaning, PublicationGone) else None
         return None
 
