@@ -66,7 +66,8 @@ ALTER TABLE wider REPLICA IDENTITY USING INDEX wider_u_id_key;
 
 @pytest.mark.parametrize(
     ("rule", "plugin"),
-    [("sound", "pgoutput"), ("debezium", "pgoutput"), ("debezium", "wal2json"), ("sound", "decoderbufs")],
+    [("sound", "pgoutput"), ("debezium", "pgoutput"), ("debezium", "wal2json"),
+     ("sound", "wal2json"), ("sound", "decoderbufs")],
 )  # fmt: skip
 def test_a_delete_has_a_key_that_its_row_had(
     database: Database, pipeline: PipelineRig, tmp_path: Path, rule: str, plugin: str
@@ -101,6 +102,28 @@ def test_a_delete_has_a_key_that_its_row_had(
     else:
         assert '{"id": 0}' in gone
     assert {key for _, key in found["wider"]} == {'{"id": 4}'}
+
+
+@pytest.mark.parametrize("plugin", ["pgoutput", "wal2json", "decoderbufs"])
+def test_a_delete_has_the_key_of_the_replica_identity_of_its_time(
+    database: Database, pipeline: PipelineRig, tmp_path: Path, plugin: str
+) -> None:
+    """The catalogue shows the identity of the primary key again when the deletes are decoded."""
+    database.psql("CREATE TABLE t (id int PRIMARY KEY, u text NOT NULL UNIQUE, v int)")
+    out = tmp_path / "out"
+    pipeline.settings |= {"sink.type": "jsonl", "sink.path": str(out), "topic.prefix": "x"}
+    pipeline.settings["plugin.name"] = plugin
+    pipeline.catch_up()
+    database.psql(
+        "INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c'); DELETE FROM t WHERE id = 1;"
+        "ALTER TABLE t REPLICA IDENTITY USING INDEX t_u_key; DELETE FROM t WHERE id = 2;"
+        "UPDATE t SET v = 9; ALTER TABLE t REPLICA IDENTITY DEFAULT; DELETE FROM t"
+    )
+    pipeline.catch_up()
+    found = [(r["key"], r["value"] and r["value"]["op"]) for r in records(out)]
+    keys = [{"id": 1}, {"u": "b"}, {"id": 3}]
+    assert [key for key, op in found if op == "d"] == keys
+    assert [key for key, op in found if op is None] == keys
 
 
 def test_a_deferrable_primary_key_supports_no_updates(database: Database) -> None:

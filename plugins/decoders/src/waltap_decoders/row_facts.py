@@ -146,6 +146,8 @@ def identity_then(
         full = required <= row.shown and (beyond or (letter == "f" and full_before))
     if full and not row.by_key:
         return IdentityColumns("f", frozenset(row.by_name), required)
+    if beyond and row.key is not None and not row.shown.issuperset(row.key):
+        letter = "i"  # under DEFAULT an old row shows the whole primary key
     return IdentityColumns(letter if letter in "di" else "d", row.shown if beyond else key)
 
 
