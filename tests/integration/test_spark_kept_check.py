@@ -11,7 +11,6 @@ from tests.harness.spark import Rig
 from waltap.cli.connection import connected
 from waltap.host import Host
 from waltap.source.check_context import CheckContext
-from waltap_spark.mode_check import kept_as_said
 
 TABLES = """
 CREATE TABLE keyed (id int PRIMARY KEY, v text);
@@ -26,7 +25,8 @@ def told(database: Database, folder: Path, **sink: object) -> list[str]:
     more = {"sink.type": "spark", "sink.path": str(folder / "lake"), **settings}
     profile = PipelineRig(database, folder).profile(host, **more)
     with connected(profile, host) as (connector, _stages):
-        found = kept_as_said(CheckContext(profile=profile, connector=connector, offset=None))
+        context = CheckContext(profile=profile, connector=connector, offset=None)
+        found = host.checks["spark tables"].factory(context)
     assert {each.verdict for each in found} <= {"warning"}
     return sorted(each.found for each in found)
 

@@ -1,6 +1,6 @@
 """Whether tables can be kept as a profile says: told before a start, not when they stand still."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from waltap.capture.capture import CaptureRules
@@ -25,11 +25,14 @@ FIT_ALL: Final = frozenset(("append", "scd1", "hard", "keep"))
 """What any table can be kept as."""
 
 
-def kept_as_said(context: CheckContext) -> list[PreflightCheck]:
-    """Return a warning for each table that would stand still at its first change."""
+def kept_as_said(
+    context: CheckContext, properties: Sequence[SparkProperties]
+) -> list[PreflightCheck]:
+    """Return a warning for each table whose first change would suspend it.
+
+    ``properties`` are those of the profile's Spark sinks.
+    """
     profile = context.profile
-    sinks = [outlet.sink for outlet in profile.outlets] or [profile.sink]
-    properties = [sink.properties for sink in sinks if isinstance(sink.properties, SparkProperties)]
     mine = [(each, apply_options(each), _made(each)) for each in properties]
     if not any(_may_be_wrong(*each) for each in mine):
         return []
