@@ -15,6 +15,7 @@ from waltap_spark import session
 from waltap_spark.commands import application
 from waltap_spark.errors import SparkRefused
 from waltap_spark.live import LiveTables
+from waltap_spark.prompt import sql_words
 from waltap_spark.verify import compare
 
 ODD = 'Odd.Na me`"'
@@ -68,6 +69,7 @@ def test_every_table_can_be_asked_for_in_sql(rig: Rig, asked: Callable[..., Resu
         assert "zwei" in found.output
         assert "plain" in found.output
         assert '`Odd.Na me``"`' in found.output, "as a query must write it"
+    assert {"SELECT", "count", "date_trunc"} <= set(sql_words(rig.spark))
     typed = "SELECT nothing FROM plain;\n\\d plain\nSELECT `we``ird.col umn`\nFROM plain WHERE id = 2;\n"
     found = asked(typed=typed)
     assert found.exit_code == 0, found.output

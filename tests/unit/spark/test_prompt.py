@@ -1,40 +1,21 @@
-"""The prompt of ``waltap spark sql``: statements over lines, completion, what it says of errors."""
+"""The prompt of ``waltap spark sql``: statements over lines, completion, errors."""
 
 import io
 import os
 import pty
+import re
+import select
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from waltap_spark.prompt import SqlCompletion, SqlPrompt
+from waltap_spark.prompt import SqlPrompt
 
 COLUMNS = {"orders": ["id", "made", "`odd name`"], "orders_changes": ["_op", "id"], "`a b`": ["x"]}
-
-
-@pytest.mark.parametrize(
-    ("begun", "statement", "words"),
-    [
-        ("sel", "sel", ["select"]),
-        ("SEL", "SEL", ["SELECT"]),
-        ("ord", "SELECT * FROM ord", ["orders", "orders_changes", "order"]),
-        ("i", "SELECT i FROM orders", ["id", "inner", "in", "is", "intersect", "interval"]),
-        ("od", "SELECT od FROM orders", ["`odd name`"]),
-        ("`odd", "SELECT `odd FROM orders", ["`odd name`"]),
-        ("_", "SELECT _ FROM orders", []),
-        ("_", "SELECT _ FROM orders_changes", ["_op"]),
-        ("orders.m", "SELECT orders.m FROM orders", ["orders.made"]),
-        ("`a", "SELECT * FROM `a", ["`a b`"]),
-        ("", "SELECT  FROM `a b`", ["x", "`a b`", "orders", "orders_changes"]),
-        ("nothing", "nothing", []),
-    ],
-)
-def test_words_are_completed_by_what_the_statement_names(
-    begun: str, statement: str, words: list[str]
-) -> None:
-    assert SqlCompletion(COLUMNS).words(begun, statement) == words
 
 
 def test_statements_end_with_a_semicolon_or_an_empty_line_and_errors_do_not_end_the_prompt(
@@ -54,7 +35,7 @@ def test_statements_end_with_a_semicolon_or_an_empty_line_and_errors_do_not_end_
         said.append(str(error))
         return True
 
-    SqlPrompt(run, lambda: COLUMNS, said.append, refused).loop(tmp_path / "state/history")
+    SqlPrompt(run, lambda: COLUMNS, list, said.append, refused).loop(tmp_path / "state/history")
     assert ran == ["SELECT 1", "SELECT\n  2", "SELECT 3"]
     assert said[1:] == [
         "no such thing", "orders\norders_changes\n`a b`", "id\nmade\n`odd name`", "there is no view none; \\d lists them",
@@ -70,7 +51,9 @@ def test_an_error_that_is_none_of_the_statement_ends_the_prompt(
         raise ConnectionError("Spark is gone")
 
     with pytest.raises(ConnectionError):
-        SqlPrompt(run, dict, lambda _line: None, lambda _error: False).loop(tmp_path / "history")
+        SqlPrompt(run, dict, list, lambda _line: None, lambda _error: False).loop(
+            tmp_path / "history"
+        )
 
 
 def test_views_that_cannot_be_listed_do_not_end_the_prompt(
@@ -86,45 +69,109 @@ def test_views_that_cannot_be_listed_do_not_end_the_prompt(
         said.append(str(error))
         return True
 
-    SqlPrompt(said.append, columns, said.append, refused).loop(tmp_path / "history")
+    SqlPrompt(said.append, columns, list, said.append, refused).loop(tmp_path / "history")
     assert said[1:] == ["a file is gone", "SELECT 1"]
 
 
 PROGRAM = """
 import pathlib, sys
 from waltap_spark.prompt import SqlPrompt
-columns = {"purchases": ["id", "total"], "customers": ["name"]}
-SqlPrompt(lambda s: print("ran", s), lambda: columns, print, lambda e: False).loop(pathlib.Path(sys.argv[1]))
+
+def columns():
+    if sys.argv[2] == "gone":
+        raise ValueError("a file is gone")
+    return {"purchases": ["id", "total"], "`odd name`": ["name"]}
+
+SqlPrompt(
+    lambda statement: print("ran", statement), columns, lambda: ["SELECT", "FROM"], print, lambda error: False
+).loop(pathlib.Path(sys.argv[1]))
 """
+DEADLINE_S = 120
+CONTROLS = re.compile(rb"\x1b\[[0-9;?]*[a-zA-Z]|\r|\x1b=|\x1b>")
 
 
-def typed(history: Path, keys: bytes) -> str:
-    """Return what a terminal shows while ``keys`` are typed at a prompt of a process of its own."""
-    master, terminal = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, history], stdin=terminal, stdout=terminal, stderr=terminal,
-        env=os.environ | {"TERM": "dumb", "INPUTRC": "/dev/null"},
-    )  # fmt: skip
-    os.close(terminal)
-    seen = b""
-    while b"sql> " not in seen:
-        seen += os.read(master, 4096)
-    os.write(master, keys)
-    try:
-        while piece := os.read(master, 4096):
-            seen += piece
-    except OSError:  # the process has ended
-        pass
-    os.close(master)
-    assert process.wait(60) == 0, seen
-    return seen.decode().replace("\r\n", "\n")
+class Terminal:
+    """A prompt in a process of its own, at a terminal."""
+
+    def __init__(self, history: Path, views: str = "there") -> None:
+        self._master, terminal = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, history, views],
+            stdin=terminal, stdout=terminal, stderr=terminal,
+            env=os.environ | {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"},
+        )  # fmt: skip
+        os.close(terminal)
+        self._seen = b""
+
+    def type(self, keys: str, *shows: str) -> None:
+        """Type ``keys`` and wait until the terminal shows some texts, in that order."""
+        self._seen = b""
+        os.write(self._master, keys.encode())
+        self.until(*shows)
+
+    def until(self, *shows: str) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        wanted = re.compile(".*".join(map(re.escape, shows)).encode(), re.DOTALL)
+        while not wanted.search(CONTROLS.sub(b"", self._seen)):
+            ready, _, _ = select.select([self._master], [], [], deadline - time.monotonic())
+            assert ready, self._seen
+            self._seen += os.read(self._master, 4096)
+
+    def end(self) -> None:
+        """Type Ctrl-D at a new line."""
+        os.write(self._master, b"\x04")
+        assert self.process.wait(DEADLINE_S) == 0
+        os.close(self._master)
 
 
-def test_a_terminal_completes_with_tab_and_remembers_statements(tmp_path: Path) -> None:
-    history = tmp_path / "state" / "history"
-    said = typed(history, b"sel\t tot\t from pur\t;\n\x04")
-    assert "ran select total from purchases" in said, said
-    assert history.read_text() == "select total from purchases;\n"
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
+    made: list[Terminal] = []
+
+    def start(views: str = "there") -> Terminal:
+        made.append(Terminal(tmp_path / "state/history", views))
+        made[-1].until("sql>")
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.process.kill()
+        each.process.wait()
+
+
+def test_a_terminal_completes_with_tab_and_remembers_statements(
+    terminal: Callable[..., Terminal], tmp_path: Path
+) -> None:
+    prompt = terminal()
+    prompt.type("sel\t", "select")
+    prompt.type(" tot\t", "total")
+    prompt.type(" FR\t", "FROM")
+    prompt.type(" `o\t", "name`")
+    prompt.type(", pur\t", "purchases")
+    prompt.type(";\n", "ran select total FROM `odd name`, purchases", "sql>")
+    prompt.end()
+    history = tmp_path / "state/history"
+    assert "+select total FROM `odd name`, purchases;\n" in history.read_text()
     assert history.stat().st_mode & 0o077 == 0
-    again = typed(history, b"\x10\n\x04")  # Ctrl-P, the statement before
-    assert "ran select total from purchases" in again, again
+    again = terminal()
+    again.type("\x10", "purchases;")  # Ctrl-P, the statement before
+    again.type("\n", "ran select total FROM `odd name`, purchases", "sql>")
+    again.end()
+
+
+def test_a_tab_whose_views_cannot_be_listed_does_not_end_the_line(
+    terminal: Callable[..., Terminal],
+) -> None:
+    prompt = terminal("gone")
+    prompt.type("sel\t", "sel")
+    prompt.type("ect 1;\n", "ran select 1", "sql>")
+    prompt.end()
+
+
+def test_a_home_that_cannot_be_written_keeps_no_history(
+    terminal: Callable[..., Terminal], tmp_path: Path
+) -> None:
+    (tmp_path / "state").write_text("a file, where the folder would be")
+    prompt = terminal()
+    prompt.type("select 1;\n", "ran select 1", "sql>")
+    prompt.end()

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import re
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -402,7 +403,7 @@ def _ask(spark: Any, files: "FileStore", rows: int) -> None:
     from waltap.errors import WaltapError
     from waltap_spark.errors import first_words
     from waltap_spark.live import open_tables
-    from waltap_spark.prompt import SqlPrompt, history_file
+    from waltap_spark.prompt import SqlPrompt, history_file, sql_words
 
     def columns() -> dict[str, list[str]]:
         names = [each.name for each in spark.catalog.listTables() if each.isTemporary]
@@ -422,9 +423,10 @@ def _ask(spark: Any, files: "FileStore", rows: int) -> None:
             notices().print(text, style="red", markup=False)
         return known
 
-    SqlPrompt(answer, columns, lambda line: notices().print(line, markup=False), refused).loop(
-        history_file()
-    )
+    def say(line: str) -> None:
+        notices().print(line, markup=False)
+
+    SqlPrompt(answer, columns, cache(lambda: sql_words(spark)), say, refused).loop(history_file())
 
 
 @application.command()

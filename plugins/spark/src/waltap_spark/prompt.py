@@ -1,154 +1,69 @@
-"""``waltap spark sql`` without a query: a prompt with history and completion, over tables as they move."""
+"""``waltap spark sql`` without a query: a prompt over the tables as they are at each statement."""
 
-import contextlib
 import os
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
 from waltap.offsets.private_file import private, private_folder
 
-__all__ = ["SqlCompletion", "SqlPrompt", "history_file"]
+__all__ = ["SqlPrompt", "history_file", "sql_words"]
 
-KEYWORDS: Final = (
-    "SELECT",
-    "FROM",
-    "WHERE",
-    "GROUP",
-    "BY",
-    "ORDER",
-    "HAVING",
-    "LIMIT",
-    "OFFSET",
-    "JOIN",
-    "LEFT",
-    "RIGHT",
-    "FULL",
-    "OUTER",
-    "INNER",
-    "CROSS",
-    "ON",
-    "USING",
-    "AS",
-    "AND",
-    "OR",
-    "NOT",
-    "IN",
-    "IS",
-    "NULL",
-    "LIKE",
-    "BETWEEN",
-    "EXISTS",
-    "CASE",
-    "WHEN",
-    "THEN",
-    "ELSE",
-    "END",
-    "DISTINCT",
-    "UNION",
-    "ALL",
-    "INTERSECT",
-    "EXCEPT",
-    "WITH",
-    "OVER",
-    "PARTITION",
-    "ROWS",
-    "DESC",
-    "ASC",
-    "CAST",
-    "INTERVAL",
-    "DATE",
-    "TIMESTAMP",
-    "TRUE",
-    "FALSE",
-    "VALUES",
-    "EXPLAIN",
-    "DESCRIBE",
-    "SHOW",
-    "COUNT",
-    "SUM",
-    "AVG",
-    "MIN",
-    "MAX",
-    "COALESCE",
-    "CURRENT_DATE",
-    "CURRENT_TIMESTAMP",
-    "DATE_TRUNC",
-    "MAX_BY",
-    "MIN_BY",
-)
-DELIMITERS: Final = " \t\n,;()=<>+*/"
-REMEMBERED: Final = 1_000
 HELP: Final = (
     "A statement ends with ; or an empty line. \\d lists the views, \\d VIEW its columns, \\q ends."
 )
 
 
-class SqlCompletion:
-    """What a word may become: keywords in the letters typed, views, and columns of those that the
-    statement names (of all, while it names none). ``columns``: view → columns, as SQL writes them."""
-
-    def __init__(self, columns: Mapping[str, Sequence[str]]) -> None:
-        self._columns = dict(columns)
-
-    def words(self, begun: str, statement: str) -> list[str]:
-        """Return what ``begun``, the last word of ``statement``, may become."""
-        owner, dot, part = begun.rpartition(".")
-        if dot and owner in self._columns:
-            return [f"{owner}.{name}" for name in self._columns[owner] if _begins(name, part)]
-        named = [view for view in self._columns if _is_in(view, statement)] or list(self._columns)
-        columns = sorted({name for view in named for name in self._columns[view]})
-        names = [name for name in (*columns, *sorted(self._columns)) if _begins(name, begun)]
-        keywords = [word.lower() if begun.islower() else word for word in KEYWORDS]
-        return names + [word for word in keywords if begun and _begins(word, begun)]
-
-
-def _begins(name: str, part: str) -> bool:
-    return name.lower().startswith(part.lower()) or name.startswith(f"`{part}")
-
-
-def _is_in(view: str, statement: str) -> bool:
-    return re.search(rf"(?<![\w`]){re.escape(view)}(?![\w`])", statement) is not None
-
-
 def history_file() -> Path:
-    """Return where statements are remembered: ``waltap/spark-sql-history`` in the user's state folder."""
+    """Return the file of earlier statements: ``waltap/spark-sql-history`` in the user's state folder."""
     state = os.environ.get("XDG_STATE_HOME", "")
     return Path(state or Path.home() / ".local/state") / "waltap/spark-sql-history"
 
 
+def sql_words(spark: Any) -> list[str]:
+    """Return the keywords and the functions of a session's SQL."""
+    found = spark.sql("SELECT keyword FROM sql_keywords()").union(spark.sql("SHOW FUNCTIONS"))
+    return [word for (word,) in found.collect() if word.isidentifier()]
+
+
 class SqlPrompt:
-    """Reads statements until the end of the input. ``run`` answers one, and raises what it cannot
-    answer; ``columns`` tells the views there are now, ``say`` shows a line."""
+    """Read statements until the end of the input."""
 
     def __init__(
         self,
         run: Callable[[str], object],
         columns: Callable[[], Mapping[str, Sequence[str]]],
+        keywords: Callable[[], Iterable[str]],
         say: Callable[[str], object],
         refused: Callable[[Exception], bool],
     ) -> None:
-        """``refused``: shows an error of a statement; False for one that ends the prompt."""
-        self._run, self._columns, self._say, self._refused = run, columns, say, refused
+        """Keep the functions that answer.
+
+        ``run`` answers a statement and raises what it cannot answer. ``columns`` returns the current
+        views with their columns, ``keywords`` the other words of the dialect; both as SQL writes
+        them. ``say`` shows a line. ``refused`` shows an error of a statement and returns True, or
+        returns False for an error that ends the prompt.
+        """
+        self._run, self._columns, self._keywords = run, columns, keywords
+        self._say, self._refused = say, refused
         self._begun: list[str] = []
 
     def loop(self, history: Path) -> None:
         r"""Ask until Ctrl-D or ``\q``; Ctrl-C leaves the statement."""
         self._say(HELP)
-        with _editing(self._complete, history):
-            while True:
-                try:
-                    line = input("...> " if self._begun else "sql> ")
-                except EOFError:
-                    return
-                except KeyboardInterrupt:
-                    self._begun = []
-                    self._say("")
-                    continue
-                if not self._took(line):
-                    return
+        ask = _editor(self._words, history) if sys.stdin.isatty() else input
+        while True:
+            try:
+                line = ask("...> " if self._begun else "sql> ")
+            except EOFError:
+                return
+            except KeyboardInterrupt:
+                self._begun = []
+                self._say("")
+                continue
+            if not self._took(line):
+                return
 
     def _took(self, line: str) -> bool:
         """Take a line; False at the end."""
@@ -186,45 +101,36 @@ class SqlPrompt:
         else:
             self._say(f"there is no view {view}; \\d lists them")
 
-    def _complete(self, begun: str, line: str) -> list[str]:
-        return SqlCompletion(self._columns()).words(begun, "\n".join((*self._begun, line)))
+    def _words(self) -> list[str]:
+        """Return the words that a Tab may complete: names, and keywords in both cases."""
+        try:
+            views, keywords = self._columns(), set(self._keywords())
+        except Exception:  # noqa: BLE001 - a view that is gone must not end the line that is typed
+            return []
+        columns = sorted({name for found in views.values() for name in found})
+        both = {form for word in keywords for form in (word.lower(), word.upper())}
+        return [*columns, *sorted(views), *sorted(both)]
 
 
-@contextlib.contextmanager
-def _editing(complete: Callable[[str, str], list[str]], history: Path) -> Iterator[None]:
-    """Let `input` edit lines, remember and complete them, where Python has readline."""
+def _editor(words: Callable[[], list[str]], history: Path) -> Callable[[str], str]:
+    """Return a function that asks for a line at the terminal."""
+    import re
+
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.completion import WordCompleter
+    from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+
+    remembered: History
     try:
-        import readline
-    except ImportError:  # some systems have none: a line is a line then
-        yield
-        return
-    readline.set_completer_delims(DELIMITERS)
-    readline.set_completer(_completer(readline, complete))
-    libedit = "libedit" in (readline.__doc__ or "")
-    readline.parse_and_bind("bind ^I rl_complete" if libedit else "tab: complete")
-    readline.clear_history()
-    with contextlib.suppress(OSError):
-        readline.read_history_file(history)
-    readline.set_history_length(REMEMBERED)
-    try:
-        yield
-    finally:
-        readline.set_completer(None)
-        with contextlib.suppress(OSError):  # a home that cannot be written keeps no history
-            private_folder(history.parent)
-            os.close(private(history, os.O_WRONLY | os.O_CREAT))  # statements have values of rows
-            readline.write_history_file(history)
-
-
-def _completer(
-    readline: ModuleType, complete: Callable[[str, str], list[str]]
-) -> Callable[[str, int], str | None]:
-    found: list[str] = []
-
-    def completer(begun: str, number: int) -> str | None:
-        if number == 0:
-            reader: Any = readline
-            found[:] = complete(begun, reader.get_line_buffer())
-        return found[number] if number < len(found) else None
-
-    return completer
+        private_folder(history.parent)
+        # Statements have values of rows.
+        os.close(private(history, os.O_WRONLY | os.O_CREAT))
+        remembered = FileHistory(history)
+    except OSError:  # a home that cannot be written keeps no history
+        remembered = InMemoryHistory()
+    session: PromptSession[str] = PromptSession(
+        history=remembered,
+        completer=WordCompleter(words, pattern=re.compile(r"[\w`]+")),
+        complete_while_typing=False,
+    )
+    return session.prompt
