@@ -1,4 +1,4 @@
-"""How long until the WAL that a slot keeps is too much: from measured rates. Sans-IO.
+"""How long until the WAL that a slot keeps is too much, from the mean rates of a window. Sans-IO.
 
 What is kept grows by what the server writes and shrinks by what the slot lets go of. Three things may be
 full first: what ``max_slot_wal_keep_size`` leaves the slot, the budget of the profile, and the disk.
@@ -6,8 +6,6 @@ full first: what ``max_slot_wal_keep_size`` leaves the slot, the budget of the p
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-from waltap.slot_monitor.pace import WalGrowth, pace
 
 __all__ = ["WINDOW_S", "SlotReading", "WalForecast", "WalLimit", "forecast", "tightest"]
 
@@ -49,9 +47,9 @@ class WalLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalForecast:
-    """``growth`` and ``written`` are bytes a second, as they go now: by how much more is kept, and what
-    the server writes. ``seconds``: until the limit, as things go; None: never, or no limit is known.
-    ``stalled_seconds``: were nothing let go of from now on."""
+    """``growth`` and ``written`` are bytes a second, in the mean of the window: by how much more is kept,
+    and what the server writes. ``seconds``: until the limit, as things go; None: never, or no limit is
+    known. ``stalled_seconds``: were nothing let go of from now on."""
 
     growth: float
     written: float
@@ -78,24 +76,26 @@ def tightest(reading: SlotReading, budget: int | None) -> WalLimit | None:
 def forecast(readings: Sequence[SlotReading], budget: int | None) -> WalForecast:
     """Return what is to come after ``readings``, the oldest first, at least one."""
     last = readings[-1]
-    known = [each for each in readings if last.at_s - each.at_s <= WINDOW_S]
-    at_s = [each.at_s for each in known]
-    growth = pace(at_s, [each.retained_bytes for each in known])
-    written = pace(at_s, [each.server_lsn for each in known])
+    first = next(each for each in readings if last.at_s - each.at_s <= WINDOW_S)
+    written = max(0.0, _rate(last.server_lsn - first.server_lsn, last.at_s - first.at_s))
+    growth = _rate(last.retained_bytes - first.retained_bytes, last.at_s - first.at_s)
+    # What is kept seems to grow faster than what is written where a slot was made anew in the window.
+    growth = min(growth, written)
     limit = tightest(last, budget)
-    seconds, stalled = _until(limit, growth), _until(limit, written)
-    if seconds is not None:
-        # what is kept cannot grow faster than what is written, wherever a window or a trend ends
-        seconds = seconds if stalled is None else max(seconds, stalled)
-        stalled = seconds if stalled is None else stalled
     return WalForecast(
-        growth=min(growth.rate, max(0.0, written.rate)),
-        written=max(0.0, written.rate),
+        growth=growth,
+        written=written,
         limit=limit,
-        seconds=seconds,
-        stalled_seconds=stalled,
+        seconds=_until(limit, growth),
+        stalled_seconds=_until(limit, written),
     )
 
 
-def _until(limit: WalLimit | None, pace: WalGrowth) -> float | None:
-    return None if limit is None else pace.seconds_until(limit.left)
+def _rate(octets: int, seconds: float) -> float:
+    return octets / seconds if seconds > 0 else 0.0
+
+
+def _until(limit: WalLimit | None, rate: float) -> float | None:
+    if limit is None or (limit.left and rate <= 0):
+        return None
+    return limit.left / rate if limit.left else 0.0

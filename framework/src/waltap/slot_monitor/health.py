@@ -11,9 +11,10 @@ class SlotHealth:
 
     ``limit_kind`` is slot (``max_slot_wal_keep_size``), budget, disk, or "" where no limit is known;
     ``limit_bytes`` what may be kept, ``left_bytes`` what may be kept yet. ``growth_per_s`` and
-    ``written_per_s`` are bytes. ``seconds_left`` and ``stalled_seconds_left`` as `Forecast`. ``level`` is
-    ok, warned or acted; ``action`` what was done, in words. ``invalidation`` is why the server gave the
-    slot up, "" where it did not. ``orphans`` are slots that nobody reads and no offset here belongs to.
+    ``written_per_s`` are bytes. ``seconds_left`` and ``stalled_seconds_left`` as `WalForecast`.
+    ``level`` is ok, warned or acted; ``action`` what was done, in words. ``invalidation`` is why the
+    server gave the slot up, "" where it did not. ``orphans`` are slots that nobody reads and no offset
+    here belongs to.
     """
 
     name: str
