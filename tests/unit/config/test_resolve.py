@@ -15,7 +15,7 @@ from waltap.config.resolve import ResolvedProfile, examine, resolve, survey
 from waltap.decode.decoder import DecoderCapabilities
 from waltap.errors import ConfigurationError
 from waltap.hookspecs import hookimpl
-from waltap.host import Host
+from waltap.host import Host, PluginInfo
 from waltap.plugin_errors import DuplicateName
 from waltap.specs import (
     ConnectorSpec,
@@ -627,9 +627,7 @@ def test_two_plugins_with_one_name_are_one_problem_of_several(host: Host) -> Non
 
     with pytest.raises(DuplicateName):
         host.register(Other(), "other")
-    host._manager.register(Other(), name="in process:other")
-    host._plugins["in process:other"] = host._plugins["in process:toy"]
-    host._forget()
+    host._admit(PluginInfo("other", "acme", "1.0", "acme"), Other())  # as discovery does
     found = problems(toml({"databse.port": 1}), host)
     assert [text.partition(":")[0] for text in found] == ["sink.type", "databse.port"]
     assert "is contributed twice" in found[0]

@@ -184,7 +184,11 @@ class Properties(BaseModel):
     """
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", populate_by_name=True, hide_input_in_errors=True
+        defer_build=True,  # a start names a few of forty models; the others are never built
+        frozen=True,
+        extra="forbid",
+        populate_by_name=True,
+        hide_input_in_errors=True,
     )
 
     routes: ClassVar[bool] = False
