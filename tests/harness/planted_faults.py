@@ -8,6 +8,8 @@
     @FAULTS.found_by("test_close_may_be_called_twice")
     class ClosesOnce(Lines): ...
 
+    FAULTS.plant("SkipsEmpty", "test_an_empty_batch_moves_the_position", write=...)  # the same in one line
+
     class TestPlantedSinks(FindsFaults): ...
 
 The promise must fail on the faulty plugin, and hold on the right one that the fault was planted in.
@@ -62,6 +64,18 @@ class Faults(list[Fault]):
             return plugin
 
         return add
+
+    def plant(
+        self,
+        name: str,
+        promise: str,
+        *raises: type[BaseException],
+        base: Any = None,
+        **members: Any,
+    ) -> Any:
+        """Add the right plugin, or another ``base``, with ``members`` in the place of its own."""
+        plugin = type(name, (base or self._right[-1],), members)
+        return self.found_by(promise, *raises)(plugin)
 
 
 class FindsFaults:

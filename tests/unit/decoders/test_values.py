@@ -1,0 +1,357 @@
+"""decoderbufs and wal2json: values back to PostgreSQL's text, and relations where nothing announces them."""
+
+import math
+
+import msgspec
+import pytest
+from tests.harness import decoderbufs_wire as wire
+from tests.harness.captures import EmptyCatalogue, decoderbufs, wal2json
+
+from waltap.decode import (
+    ABSENT,
+    UNCHANGED,
+    Column,
+    DataType,
+    Decoder,
+    Delete,
+    Insert,
+    Message,
+    OldTuple,
+    Relation,
+    RelationSeen,
+    Skipped,
+    Truncate,
+    TypeKind,
+    Update,
+)
+
+
+class Catalogue(EmptyCatalogue):
+    """A catalogue with the table public.t, which may be changed as by ALTER TABLE."""
+
+    def __init__(self, *columns: Column, identity: str = "d") -> None:
+        self.asked = 0
+        self.alter(*columns, identity=identity)
+
+    def alter(self, *columns: Column, identity: str = "d") -> None:
+        self.now = Relation(oid=5, schema="public", table="t", columns=columns, identity=identity)
+
+    def relation(self, schema: str, table: str) -> Relation | None:
+        self.asked += 1
+        return self.now if table == "t" else None
+
+
+def fed(decoder: Decoder, begin: bytes, payloads: list[bytes]) -> list[Message]:
+    """Return what ``decoder`` gives behind a begin, but for its relations."""
+    messages = decoder.feed([(1, data) for data in (begin, *payloads)])
+    return [m for m in messages[1:] if not isinstance(m, RelationSeen)]
+
+
+# --- decoderbufs ---------------------------------------------------------------------------------
+
+
+def protobuf(*payloads: bytes, catalogue: EmptyCatalogue | None = None) -> list[Message]:
+    decoder = decoderbufs(catalogue=catalogue or EmptyCatalogue())
+    return fed(decoder, wire.begin(), list(payloads))
+
+
+INFINITY, MINUS_INFINITY = (1 << 63) - 1, -(1 << 63)
+DOUBLES = [
+    (1e14, "100000000000000"),
+    (1e15, "1e+15"),
+    (123456789012345680.0, "1.2345678901234568e+17"),
+    (0.0001, "0.0001"),
+    (0.00001, "1e-05"),
+    (-0.0, "-0"),
+    (5e-324, "5e-324"),
+    (-1234.5, "-1234.5"),
+    (0.1 + 0.2, "0.30000000000000004"),
+    (math.nan, "NaN"),
+    (-math.inf, "-Infinity"),
+]
+SINGLES = [
+    (1.1, "1.1"),
+    (1e6, "1e+06"),
+    (123456.0, "123456"),
+    (1e-45, "1e-45"),
+    (3.4028235e38, "3.4028235e+38"),
+    (-0.0, "-0"),
+    (math.inf, "Infinity"),
+]
+DATUMS = [
+    (16, wire.boolean(True), "t"),
+    (16, wire.boolean(False), "f"),
+    (17, wire.raw(b"\0\xff"), "\\x00ff"),
+    (17, wire.raw(b""), "\\x"),
+    (20, wire.int64(-(1 << 63)), "-9223372036854775808"),
+    (21, wire.int32(-32768), "-32768"),
+    (23, wire.int32(-1), "-1"),
+    (25, wire.text(""), ""),
+    (26, wire.int64(4294967295), "4294967295"),
+    (600, wire.point(1.5, -2), "(1.5,-2)"),
+    *((700, wire.float32(value), text) for value, text in SINGLES),
+    *((701, wire.float64(value), text) for value, text in DOUBLES),
+    (790, wire.int64(1234567), "$12,345.67"),
+    (790, wire.int64(-1), "-$0.01"),
+    (1082, wire.int32(-735160), "0044-03-15 BC"),
+    (1082, wire.int32(-719469), "0001-02-29 BC"),
+    (1082, wire.int32(11016), "2000-02-29"),
+    (1082, wire.int32(-2147472692), "infinity"),
+    (1082, wire.int32(-2147472691), "-infinity"),
+    (1082, wire.int32(-2440588), "4714-11-24 BC"),
+    (1082, wire.int32(2145042905), "5874897-12-31"),
+    (1083, wire.int64(86400000000), "24:00:00"),
+    (1083, wire.int64(1), "00:00:00.000001"),
+    (1114, wire.int64(0), "1970-01-01 00:00:00"),
+    (1114, wire.int64(-1), "1969-12-31 23:59:59.999999"),
+    (1114, wire.int64(INFINITY), "infinity"),
+    (1114, wire.int64(-9222426057709551617), "294276-12-31 23:59:59.999999"),
+    (1184, wire.int64(MINUS_INFINITY), "-infinity"),
+    (1184, wire.int64(-210835180800000000), "4713-11-24 00:00:00+00 BC"),
+    (1266, wire.float64(25496789000), "07:04:56.789+00"),
+    (1266, wire.float64(-3600e6), "23:00:00+00"),
+    (1266, wire.float64(86400e6), "00:00:00+00"),
+    (1700, wire.text("1.500"), "1.500"),
+    (70000, wire.raw('it\'s "fine"'), 'it\'s "fine"'),
+]
+
+
+@pytest.mark.parametrize(("oid", "value", "text"), DATUMS)
+def test_datums_come_back_as_the_server_prints_them(oid: int, value: bytes, text: str) -> None:
+    (row,) = protobuf(wire.insert(wire.datum("c", oid, value)))
+    assert row.new == (text,)
+
+
+@pytest.mark.parametrize("oid", [16, 17, 20, 25, 600, 701, 1184, 70000])
+def test_no_member_is_null_and_missing_is_unchanged(oid: int) -> None:
+    (row,) = protobuf(wire.insert(wire.datum("a", oid), wire.datum("b", oid, wire.MISSING)))
+    assert row.new == (None, UNCHANGED)
+
+
+ID, OLD_ID = wire.datum("id", 23, wire.int32(2)), wire.datum("id", 23, wire.int32(1))
+V, NO_V = wire.datum("v", 1043, wire.text("x")), wire.datum("v", 1043)
+INFO = [wire.type_info("integer"), wire.type_info("character varying(10)")]
+UPDATE = wire.message(wire.UPDATE, table=wire.TABLE, new=[ID, V], old=[OLD_ID, NO_V], info=INFO)
+DELETE = wire.message(wire.DELETE, table=wire.TABLE, old=[OLD_ID, NO_V])
+WITH_VARCHAR = (
+    Column(name="id", type_oid=23, in_identity=True),
+    Column(name="v", type_oid=1043, typmod=14),
+)
+
+
+def test_old_rows_of_an_unknown_table_have_what_they_show() -> None:
+    (row,) = protobuf(DELETE)
+    assert (row.old, row.old_kind) == (("1", ABSENT), OldTuple.KEY)
+
+
+def test_rows_without_identity_are_counted_or_told_as_unknown() -> None:
+    update = wire.message(wire.UPDATE, table=wire.TABLE)
+    delete = wire.message(wire.DELETE, table=wire.TABLE)
+    nothing = Catalogue(*WITH_VARCHAR, identity="n")
+    skipped, deleted = protobuf(update, delete, catalogue=nothing)
+    assert isinstance(skipped, Skipped)
+    assert isinstance(deleted, Delete)
+    assert (deleted.old, deleted.old_kind) == ((), OldTuple.NONE)
+
+
+def test_typmods_come_from_the_row_and_relations_stay_the_same() -> None:
+    insert = wire.insert(ID, V, info=INFO)
+    rows = protobuf(insert, UPDATE, DELETE, insert, catalogue=Catalogue(*WITH_VARCHAR))
+    assert len({id(row.relation) for row in rows}) == 1
+    assert [column.typmod for column in rows[0].relation.columns] == [-1, 14]
+    wider = wire.insert(ID, V, info=[INFO[0], wire.type_info("character varying(20)")])
+    rows = protobuf(insert, wider, catalogue=Catalogue(*WITH_VARCHAR))
+    assert rows[1].relation.columns[1].typmod == 24
+
+
+@pytest.mark.parametrize(
+    ("oid", "modifier", "typmod"),
+    [
+        (1700, "numeric(10,2)", 655366),
+        (1700, "numeric", -1),
+        (1700, "numeric(5,-2)", -1),
+        (1042, "character(5)", 9),
+        (1114, "timestamp(3) without time zone", 3),
+        (1560, "bit(4)", 4),
+        (25, "text", -1),
+    ],
+)
+def test_typmods_are_read_from_the_type_s_text(oid: int, modifier: str, typmod: int) -> None:
+    (row,) = protobuf(wire.insert(wire.datum("c", oid), info=[wire.type_info(modifier)]))
+    assert row.relation.columns[0].typmod == typmod
+
+
+@pytest.mark.parametrize(
+    ("written", "schema", "table"),
+    [
+        ('"Odd Schema"."Odd ""T.a,b"', "Odd Schema", 'Odd "T.a,b'),
+        ('public."order"', "public", "order"),
+        ('"a.b".c', "a.b", "c"),
+    ],
+)
+def test_table_names_are_unquoted(written: str, schema: str, table: str) -> None:
+    (row,) = protobuf(wire.insert(wire.datum('"q""uote"', 23), table=written))
+    assert (row.relation.schema, row.relation.table) == (schema, table)
+    assert row.relation.columns[0].name == 'q"uote'
+
+
+def test_positions_come_from_the_frames() -> None:
+    decoder = decoderbufs(catalogue=EmptyCatalogue())
+    begin, commit = decoder.feed([(10, wire.begin()), (30, wire.commit())])
+    assert (begin.lsn, begin.commit_lsn, begin.commit_ts, begin.xid) == (10, 0, 5, 7)
+    assert (commit.end_lsn, commit.commit_ts) == (30, 5)
+
+
+# --- wal2json ------------------------------------------------------------------------------------
+
+
+def action(kind: str, columns: dict[str, tuple[int, str]] | None = None, **more: object) -> str:
+    parts = [f'"action":"{kind}"', '"xid":7', '"timestamp":null', '"origin":0', '"lsn":"0/10"']
+    if kind in "BC":
+        parts.append('"nextlsn":"0/20"')
+    else:
+        parts += ['"schema":"public"', '"table":"t"']
+    for name, listed in (("columns", columns), ("identity", more.get("identity"))):
+        if listed is not None:
+            inner = ",".join(
+                f'{{"name":{msgspec.json.encode(column).decode()},"typeoid":{oid},"value":{value}}}'
+                for column, (oid, value) in listed.items()  # type: ignore[attr-defined]
+            )
+            parts.append(f'"{name}":[{inner}]')
+    return "{" + ",".join(parts) + "}"
+
+
+def feed(catalogue: EmptyCatalogue, *texts: str, **options: object) -> list[Message]:
+    decoder = wal2json(catalogue=catalogue, **options)
+    return fed(decoder, action("B").encode(), [text.encode() for text in texts])
+
+
+@pytest.mark.parametrize(
+    ("oid", "json", "text"),
+    [
+        (23, "-2147483648", "-2147483648"),
+        (20, "9223372036854775807", "9223372036854775807"),
+        (26, "4294967295", "4294967295"),
+        (1700, "1" * 30 + "." + "2" * 20, "1" * 30 + "." + "2" * 20),
+        (1700, "1.500", "1.500"),
+        (1700, "9" * 5000, "9" * 5000),
+        (1700, "0.000", "0.000"),
+        (701, "-0", "-0"),
+        (701, "1e+21", "1e+21"),
+        (701, "5e-324", "5e-324"),
+        (700, "3.4028235e+38", "3.4028235e+38"),
+        (16, "true", "t"),
+        (16, "false", "f"),
+        (17, '"deadbeef00"', "\\xdeadbeef00"),
+        (17, '""', "\\x"),
+        (25, '""', ""),
+        (25, r'"a\"b\\c\b\f\n\r\tA\u0001é😀"', 'a"b\\c\b\f\n\r\tA\x01é😀'),
+        (25, '"x\\":y"', 'x":y'),
+        (114, '"{\\"a\\" : 1}"', '{"a" : 1}'),
+        (70000, '"7"', "7"),
+        (1114, '"infinity"', "infinity"),
+    ],
+)
+def test_values_come_back_as_the_server_prints_them(oid: int, json: str, text: str) -> None:
+    (row,) = feed(EmptyCatalogue(), action("I", {"c": (oid, json)}))
+    assert row.new == (text,)
+
+
+def test_special_numbers_are_told_apart_when_numbers_come_as_strings() -> None:
+    columns = {
+        "a": (701, '"NaN"'),
+        "b": (1700, '"-Infinity"'),
+        "c": (23, '"-5"'),
+        "d": (700, "null"),
+    }
+    option = {"wal2json__numeric_OF_data_OF_types_OF_as_OF_string": True}
+    (row,) = feed(EmptyCatalogue(), action("I", columns), **option)
+    assert row.new == ("NaN", "-Infinity", "-5", None)
+    assert wal2json(**option).capabilities.special_numbers
+
+
+def test_type_oids_are_printed_signed() -> None:
+    (row,) = feed(EmptyCatalogue(), action("I", {"c": (-16, '"x"')}))
+    assert row.relation.columns[0].type_oid == 4294967280
+
+
+TEXT = DataType(oid=25, schema="pg_catalog", name="text")
+MOOD = DataType(oid=90000, schema="public", name="mood", kind=TypeKind.ENUM)
+KEY = Column(name="id", type_oid=23, in_identity=True)
+LONG = Column(name="v", type_oid=25, data_type=TEXT)
+LONGER = Column(name="w", type_oid=25, data_type=TEXT)
+NUMBER = Column(name="n", type_oid=23)
+ENUM = Column(name="m", type_oid=90000, data_type=MOOD)
+ONE, TEN, X = (23, "1"), (23, "10"), (25, '"x"')
+FULL = action("I", {"id": ONE, "v": X})
+PART = action("U", {"id": ONE, "v": X}, identity={"id": ONE})
+
+
+def test_a_toasted_value_left_out_is_unchanged() -> None:
+    update = action("U", {"id": ONE, "n": TEN}, identity={"id": ONE})
+    (row,) = feed(Catalogue(KEY, LONG, NUMBER), update)
+    assert row.new == ("1", UNCHANGED, "10")
+    assert (row.relation.oid, row.relation.columns[0].in_identity) == (5, True)
+
+
+def test_the_catalogue_is_asked_once_per_make_up_of_rows() -> None:
+    catalogue = Catalogue(KEY, LONG)
+    rows = feed(catalogue, *[FULL, action("U", {"id": ONE}, identity={"id": ONE})] * 20)
+    assert len({id(row.relation) for row in rows}) == 1
+    assert catalogue.asked == 2
+
+
+def test_rows_say_more_than_a_catalogue_that_is_ahead() -> None:
+    wide = action("I", {"id": ONE, "v": X, "w": X})
+    rows = feed(Catalogue(KEY, LONG, LONGER), FULL, PART, wide, PART)
+    assert [len(row.new) for row in rows[:3]] == [2, 2, 3]
+
+
+@pytest.mark.parametrize("lacking", [NUMBER, ENUM], ids=["integer", "enum"])
+def test_a_value_that_cannot_be_toasted_is_never_unchanged(lacking: Column) -> None:
+    (row,) = feed(Catalogue(KEY, LONG, lacking), PART)
+    assert row.new == ("1", "x")
+
+
+def test_a_dropped_column_is_not_unchanged() -> None:
+    catalogue = Catalogue(KEY, LONG, LONGER)
+    decoder = wal2json(catalogue=catalogue)
+    fed(decoder, action("B").encode(), [action("I", {"id": ONE, "v": X, "w": X}).encode()])
+    catalogue.alter(KEY, LONG)
+    alter_table = [action("B"), action("C")]  # a transaction without rows
+    texts = [PART, action("C"), *alter_table, action("B"), PART]
+    messages = decoder.feed([(3, text.encode()) for text in texts])
+    before, after = [m for m in messages if isinstance(m, Update)]
+    assert before.new == ("1", "x", UNCHANGED)
+    assert after.new == ("1", "x")
+
+
+def test_rows_from_before_a_change_to_full_identity_have_keys() -> None:
+    (row,) = feed(Catalogue(KEY, LONG, identity="f"), action("D", identity={"id": ONE}))
+    assert (row.old, row.old_kind) == (("1", ABSENT), OldTuple.KEY)
+
+
+def test_a_table_nobody_knows_is_what_its_rows_are() -> None:
+    texts = FULL, action("D", identity={"id": ONE}), action("T")
+    insert, delete, truncate = feed(EmptyCatalogue(), *texts)
+    assert isinstance(insert, Insert)
+    assert insert.relation.oid == 0
+    assert delete.old == ("1", ABSENT)
+    assert isinstance(truncate, Truncate)
+    assert truncate.relations == (delete.relation,)
+
+
+def test_a_truncate_of_a_table_that_is_not_captured_is_counted_with_its_rows() -> None:
+    texts = action("I", {"id": ONE}), action("T"), action("I", {"id": TEN})
+    (skipped,) = feed(Catalogue(KEY), *texts, captures=lambda _schema, _table: False)
+    assert isinstance(skipped, Skipped)
+    assert skipped.count == 3
+
+
+def test_options_avoid_what_breaks_the_json_and_chunks_are_of_format_1() -> None:
+    options = wal2json("2", chunks=True).start_options()
+    assert options["format-version"] == "2"
+    assert (options["include-types"], options["include-type-oids"]) == ("false", "true")
+    assert not {"include-default", "write-in-chunks"} & set(options)
+    assert wal2json("1", chunks=True).start_options()["write-in-chunks"] == "true"
+    assert not wal2json("1").capabilities.truncate
