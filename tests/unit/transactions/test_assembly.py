@@ -136,47 +136,27 @@ def test_a_transaction_whose_commit_begins_where_the_last_one_ended_is_none_of_b
         assert numbers(parts) == list(range(delivered, 3))
 
 
-def test_an_open_transaction_is_handed_out_in_parts() -> None:
-    subject = assembler()
-    begin, *rows, commit = ordinary(100, [row(1), row(2), row(3)])
+def test_an_open_transaction_is_handed_out_in_parts_and_positions_lie_inside() -> None:
+    subject = assembler(previous=42)
+    begin, *rows, commit = ordinary(100, [row(1), Skipped(3), row(2), Skipped(2), row(3)])
     assert subject.feed([begin]) == []
     assert not subject.idle
-    first = subject.feed(rows[:2])
-    second = subject.feed(rows[2:])
-    last = subject.feed([commit])
-    parts = [*first, *second, *last]
+    parts = [*subject.feed(rows[:2]), *subject.feed(rows[2:]), *subject.feed([commit])]
     assert [(p.first_index, p.starts, p.complete, p.end_lsn) for p in parts] == [
         (0, True, False, 0),
-        (2, False, False, 0),
-        (3, False, True, 101),
+        (4, False, False, 0),
+        (8, False, True, 101),
     ]
     assert numbers(parts) == [1, 2, 3]
+    assert [part.previous_end_lsn for part in parts] == [42] * 3
     assert subject.idle
-
-
-def test_positions_lie_inside_a_transaction_only_while_it_is_open() -> None:
-    subject = assembler()
-    begin, *rest = ordinary(100, [row(1), row(2)])
-    (first,) = subject.feed([begin, rest[0]])
-    (last,) = subject.feed(rest[1:])
-    middle = first.position(Position(50))
-    assert middle == Position(50, 100, 1)
-    assert last.position(middle) == Position(101)
-
-
-def test_empty_transactions_are_told_with_their_end() -> None:
-    (part,) = assembler().feed(ordinary(100, []))
-    assert (part.changes, part.end_lsn, part.complete) == ([], 101, True)
-
-
-def test_each_part_knows_the_end_of_what_was_delivered_before() -> None:
-    parts = assembler().feed([*ordinary(100, [row(1)]), *ordinary(200, [row(2)])])
-    assert [part.previous_end_lsn for part in parts] == [None, 101]
-
-
-def test_previous_end_comes_from_the_caller_at_first() -> None:
-    (part,) = assembler(previous=42).feed(ordinary(100, [row(1)]))
-    assert part.previous_end_lsn == 42
+    middle = parts[0].position(Position(50))
+    assert middle == Position(50, 100, 4)
+    assert parts[1].position(middle) == Position(50, 100, 8)
+    assert parts[2].position(middle) == Position(101)
+    (empty,) = subject.feed(ordinary(200, []))
+    assert (empty.changes, empty.end_lsn, empty.complete) == ([], 201, True)
+    assert empty.previous_end_lsn == 101
 
 
 def test_a_message_between_transactions_counts_as_a_commit_at_its_place() -> None:
@@ -202,15 +182,6 @@ def test_a_begin_without_lsn_starts_where_its_first_change_is() -> None:
     assert part.begin_lsn == 1003
 
 
-def test_index_counts_what_the_decoder_left_out() -> None:
-    subject = assembler()
-    begin, *rest, commit = ordinary(100, [Skipped(3), row(1), Skipped(2)])
-    (first,) = subject.feed([begin, *rest])
-    assert first.position(START) == Position(0, 100, 6)
-    (last,) = subject.feed([row(2), commit])
-    assert last.first_index == 6
-
-
 # --- resume --------------------------------------------------------------------------------------
 
 
@@ -227,13 +198,6 @@ def test_the_delivered_head_of_a_transaction_is_dropped() -> None:
     parts = subject.feed(messages)
     assert numbers(parts) == [3, 4, 5]
     assert [(p.first_index, p.starts) for p in parts] == [(2, False), (0, True)]
-
-
-def test_the_head_is_counted_with_what_the_decoder_left_out() -> None:
-    subject = assembler(resume=Position(101, 200, 3))
-    parts = subject.feed(ordinary(200, [row(1), Skipped(4), row(2)]))
-    assert numbers(parts) == [2]
-    assert (parts[0].first_index, parts[0].wire_count) == (3, 3)
 
 
 # --- streamed in progress ------------------------------------------------------------------------
@@ -278,27 +242,6 @@ def test_an_aborted_stream_leaves_nothing_behind(tmp_path: Path, memory: int) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_abort_of_a_subtransaction_cuts_from_its_first_change(
-    tmp_path: Path, memory: int
-) -> None:
-    subject = assembler(tmp_path, memory=memory)
-    parts = drained(
-        subject,
-        [
-            *segment(7, [row(1, 7), row(2, 8), row(3, 8)], first=True),
-            *segment(7, [row(4, 9), row(5, 8)]),
-            StreamAbort(0, 7, 8),
-            *segment(7, [row(6, 7), row(7, 10)]),
-            StreamAbort(0, 7, 11),
-            *segment(7, [row(8, 12), row(9, 7)]),
-            StreamAbort(0, 7, 12),
-            *segment(7, [row(10, 7)]),
-            StreamCommit(0, 7, 100, 101, 0),
-        ],
-    )
-    assert numbers(parts) == [1, 6, 7, 10]
-
-
 def test_every_kind_of_change_survives_a_spool(tmp_path: Path, memory: int) -> None:
     changes: list[Message] = [
         Insert(TABLE, 1, ("1", None), 7),
@@ -330,12 +273,16 @@ def test_memory_is_given_to_the_disk_largest_first(tmp_path: Path) -> None:
 
 
 def test_a_large_transaction_comes_in_parts_of_bounded_size(tmp_path: Path, memory: int) -> None:
+    """What comes behind it waits."""
     count = 3 * PART_CHANGES + 10
     subject = assembler(tmp_path, memory=memory)
     for start in range(0, count, 1000):
         rows = [row(n, 7) for n in range(start, min(start + 1000, count))]
         subject.feed(segment(7, rows, first=start == 0))
+    assert subject.idle, "streams in progress do not hold the position"
+    assert subject.open_transactions == 1
     parts = subject.feed([StreamCommit(0, 7, 100, 101, 0), *ordinary(200, [row(-1)])])
+    parts += subject.feed(ordinary(300, [row(-2)]))
     assert subject.backlog
     assert not subject.idle
     most = 0
@@ -343,24 +290,12 @@ def test_a_large_transaction_comes_in_parts_of_bounded_size(tmp_path: Path, memo
         more = subject.feed(())
         most = max(most, sum(len(part.changes) for part in more))
         parts += more
-    assert most <= PART_CHANGES + CHUNK_CHANGES + 1
-    assert numbers(parts) == [*range(count), -1]
-    assert [p.complete for p in parts] == [False] * (len(parts) - 2) + [True, True]
-    assert [p.first_index for p in parts[:-1]] == [
-        sum(len(before.changes) for before in parts[:at]) for at in range(len(parts) - 1)
+    assert most <= PART_CHANGES + CHUNK_CHANGES + 2
+    assert numbers(parts) == [*range(count), -1, -2]
+    assert [p.complete for p in parts] == [False] * (len(parts) - 3) + [True] * 3
+    assert [p.first_index for p in parts[:-2]] == [
+        sum(len(before.changes) for before in parts[:at]) for at in range(len(parts) - 2)
     ]
-
-
-def test_messages_wait_behind_a_release(tmp_path: Path) -> None:
-    subject = assembler(tmp_path)
-    subject.feed(segment(7, [row(n, 7) for n in range(2 * PART_CHANGES)], first=True))
-    parts = subject.feed([StreamCommit(0, 7, 100, 101, 0)])
-    parts += subject.feed(ordinary(200, [row(-1)]))
-    parts += subject.feed(ordinary(300, [row(-2)]))
-    while subject.backlog:
-        parts += subject.feed(())
-    assert numbers(parts)[-2:] == [-1, -2]
-    assert len(numbers(parts)) == 2 * PART_CHANGES + 2
 
 
 def test_a_streamed_transaction_is_resumed_within(tmp_path: Path, memory: int) -> None:
@@ -369,13 +304,6 @@ def test_a_streamed_transaction_is_resumed_within(tmp_path: Path, memory: int) -
     (part,) = subject.feed([StreamCommit(0, 7, 100, 101, 0)])
     assert numbers([part]) == [9]
     assert (part.first_index, part.starts, part.wire_count) == (3, False, 2)
-
-
-def test_streams_in_progress_do_not_hold_the_idle_position(tmp_path: Path) -> None:
-    subject = assembler(tmp_path)
-    subject.feed(segment(7, [row(1, 7)], first=True))
-    assert subject.idle
-    assert subject.open_transactions == 1
 
 
 # --- commit position not known in advance --------------------------------------------------------
@@ -423,18 +351,16 @@ def test_a_prepared_transaction_is_delivered_at_its_commit(tmp_path: Path) -> No
     assert numbers([part]) == [1]
 
 
-def test_a_rolled_back_one_is_forgotten(tmp_path: Path) -> None:
+def test_a_rolled_back_one_is_forgotten_and_its_gid_used_again(tmp_path: Path) -> None:
     subject = assembler(tmp_path)
     subject.feed(prepared("g", [row(1)]))
     assert subject.feed([RollbackPrepared(0, 7, 51, 101, 0, 0, "g")]) == []
     assert subject.open_transactions == 0
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_streamed_one_can_be_prepared(tmp_path: Path, memory: int) -> None:
-    subject = assembler(tmp_path, memory=memory)
-    subject.feed([*segment(7, [row(1, 7)], first=True), StreamPrepare(0, 7, 50, 51, 3, "g")])
-    assert numbers(subject.feed([decided("g")])) == [1]
+    for number in (1, 2):
+        end = 100 * number
+        messages = prepared("g", [row(number)], xid=number, end=end)
+        assert numbers(subject.feed([*messages, decided("g", number, end + 50)])) == [number]
 
 
 def test_prepared_rows_survive_a_restart(tmp_path: Path) -> None:
@@ -511,25 +437,15 @@ def test_a_prepare_sent_again_replaces_what_was_kept(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_gid_may_be_used_again(tmp_path: Path) -> None:
-    subject = assembler(tmp_path)
-    parts = subject.feed(
-        [
-            *prepared("g", [row(1)], xid=7),
-            decided("g", xid=7),
-            *prepared("g", [row(2)], xid=8, end=151),
-            decided("g", xid=8, end=201),
-        ]
-    )
-    assert numbers(parts) == [1, 2]
+def test_a_streamed_one_can_be_prepared(tmp_path: Path, memory: int) -> None:
+    subject = assembler(tmp_path, memory=memory)
+    subject.feed([*segment(7, [row(1, 7)], first=True), StreamPrepare(0, 7, 50, 51, 3, "g")])
+    assert numbers(subject.feed([decided("g")])) == [1]
 
 
-def test_rows_that_are_gone_are_an_error_not_a_silence(tmp_path: Path) -> None:
+def test_rows_that_are_gone_are_an_error_unless_they_were_delivered(tmp_path: Path) -> None:
     with pytest.raises(PreparedTransactionLost, match="WT-3102 .*'g'"):
         assembler(tmp_path, resume=Position(60)).feed([decided("g")])
-
-
-def test_a_commit_delivered_before_needs_no_rows(tmp_path: Path) -> None:
     assert assembler(tmp_path, resume=Position(101)).feed([decided("g")]) == []
 
 
@@ -585,37 +501,33 @@ def test_what_was_begun_at_prepare_goes_on_at_prepare(tmp_path: Path) -> None:
     assert numbers(subject.feed([decided("g")])) == []
 
 
-@pytest.mark.parametrize("policy", ["commit", "prepare"])
-def test_a_rollback_of_what_was_delivered_is_told(tmp_path: Path, policy: TwoPhasePolicy) -> None:
-    delivered_at_prepare(tmp_path)
+@pytest.mark.parametrize(
+    ("policy", "delivered", "fate"),
+    [
+        ("commit", True, RollbackPrepared(0, 7, 51, 101, 0, 0, "g")),
+        ("prepare", True, RollbackPrepared(0, 7, 51, 101, 0, 0, "g")),
+        ("prepare", False, decided("g")),
+    ],
+    ids=["rolled back", "rolled back under prepare", "nothing is known of it"],
+)
+def test_a_fate_that_contradicts_what_was_delivered_is_told(
+    tmp_path: Path, policy: TwoPhasePolicy, delivered: bool, fate: Message
+) -> None:
     told: list[str] = []
+    if delivered:
+        delivered_at_prepare(tmp_path)
     subject = TransactionAssembler(
         Position(51), None, tmp_path, 1, two_phase=policy, warn=lambda text, gid: told.append(gid)
     )
-    assert subject.feed([RollbackPrepared(0, 7, 51, 101, 0, 0, "g")]) == []
+    assert subject.feed([fate]) == []
     assert told == ["g"]
     subject.confirmable(101)
     assert list(tmp_path.iterdir()) == []
     subject.close()
 
 
-def test_a_commit_of_which_nothing_is_known_is_told_under_prepare(tmp_path: Path) -> None:
-    told: list[str] = []
-    subject = TransactionAssembler(
-        Position(51),
-        None,
-        tmp_path,
-        1,
-        two_phase="prepare",
-        warn=lambda text, gid: told.append(gid),
-    )
-    assert subject.feed([decided("g")]) == []
-    assert told == ["g"]
-    subject.close()
-
-
 @pytest.mark.parametrize("data", [b"{", b'[{"gid": "\xff"}]'])
-def test_a_damaged_list_of_them_is_an_error(tmp_path: Path, data: bytes) -> None:
+def test_a_damaged_list_of_what_was_delivered_is_an_error(tmp_path: Path, data: bytes) -> None:
     (file,) = delivered_at_prepare(tmp_path).iterdir()
     file.write_bytes(data)
     with pytest.raises(SpillFailed, match="WT-3101"):
@@ -660,20 +572,16 @@ def test_without_a_folder_prepared_transactions_hold_back_the_confirmed_position
 # --- the folder ----------------------------------------------------------------------------------
 
 
-def test_spill_files_of_an_earlier_run_are_removed(tmp_path: Path) -> None:
+def test_spill_files_are_removed_at_the_end_or_by_the_next_run(tmp_path: Path) -> None:
+    closed = assembler(tmp_path, memory=0)
+    closed.feed(segment(7, [row(1, 7)], first=True))
+    closed.close()
+    closed.close()
+    assert list(tmp_path.iterdir()) == []
     killed = assembler(tmp_path, memory=0)
     killed.feed(segment(7, [row(1, 7)], first=True))
     assert list(tmp_path.iterdir())
     assembler(tmp_path)
-    assert list(tmp_path.iterdir()) == []
-    killed.close()
-
-
-def test_close_removes_what_is_of_no_use_later(tmp_path: Path) -> None:
-    subject = assembler(tmp_path, memory=0)
-    subject.feed(segment(7, [row(1, 7)], first=True))
-    subject.close()
-    subject.close()
     assert list(tmp_path.iterdir()) == []
 
 
