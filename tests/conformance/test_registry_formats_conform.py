@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import fastavro
 import httpx
 import pytest
+from tests.harness.json_events import part
 from tests.harness.protobuf import protobuf_reader
 from tests.harness.servers.registry import Registry
 
@@ -98,10 +99,7 @@ class TestProtobufWithoutPresence(TestProtobuf):
 
 def changed(value: object) -> TransactionPart:
     """Return a part with an update that sets a text to ``value``."""
-    update = Update(ITEMS, 16, ("1", "2", value))  # type: ignore[arg-type]
-    return TransactionPart(
-        xid=7, begin_lsn=8, commit_lsn=64, commit_ts=NOW // 1000, end_lsn=99, changes=[update]
-    )
+    return part(Update(ITEMS, 16, ("1", "2", value)))  # type: ignore[arg-type]
 
 
 class TestJsonSchema(FormatSuite):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from tests.harness.schemas import BYTES, INT32, INT64, MAYBE_TEXT, TEXT, array, mapped, of, struct
 
 from waltap.capture.capture import CaptureProperties, CaptureRules
 from waltap.format.connect_record import ConnectHeader, ConnectRecord
@@ -25,133 +26,60 @@ SOURCE = envelope.source_schema("postgresql")
 MESSAGE = envelope.message_value_schema("postgresql", SOURCE, binary=True)
 MESSAGE_KEY = envelope.message_key_schema("postgresql")
 
+_DATA, _TIME = "io.debezium.data", "io.debezium.time"
+_CONNECT = "org.apache.kafka.connect.data"
+_PRECISION = {"parameters": (("scale", "2"), ("connect.decimal.precision", "9"))}
+_POINTS = (
+    ("0101000000000000000000f03f0000000000000040", 4326),
+    ("0101000020e6100000000000000000f03f0000000000000040", 4326),
+    ("0000000002000000023ff0000000000000400000000000000040080000000000003ff0000000000000", 1),
+)
+_JSON, _UUID = of("string", f"{_DATA}.Json", 1), of("string", f"{_DATA}.Uuid", 1)
+_GEOMETRY = struct(
+    {"wkb": BYTES, "srid": of("int32", optional=True)},
+    f"{_DATA}.geometry.Geometry",
+    version=1,
+    doc="Geometry",
+)
+_SPARSE = struct(
+    {"dimensions": of("int16"), "vector": mapped(of("int16"), of("float64"))},
+    f"{_DATA}.SparseDoubleVector",
+    version=1,
+)
+_ZONED = (
+    "2026-01-01T00:00:00.123456Z",
+    "1970-07-01T12:00:00Z",
+    "2026-03-29T02:30:00.5+01:00",
+    "1850-01-01T00:00:00Z",
+    "+12026-07-01T00:00:00Z",
+    "-0044-03-15T12:00:00Z",
+)
+_MICROS = (0, -1, 1767225601123456, 1774751400000000, -62135596800000001)
 _KINDS: tuple[tuple[Schema, tuple[Any, ...]], ...] = (
-    (Schema(kind=ConnectKind.INT16), (0, -1, 32767)),
-    (Schema(kind=ConnectKind.INT32), (0, 7, -2147483648)),
-    (Schema(kind=ConnectKind.INT64), (0, 9007199254740993, -9223372036854775808)),
-    (Schema(kind=ConnectKind.FLOAT32), (0.5, -1.25, 3.0)),
-    (Schema(kind=ConnectKind.FLOAT64), (0.1, -1e300, 2.0)),
-    (Schema(kind=ConnectKind.BOOLEAN), (True, False)),
-    (Schema(kind=ConnectKind.STRING), ("", "some", "Ä\n\U0001f600", "  ")),
-    (Schema(kind=ConnectKind.BYTES), (b"", b"\x00\xff", b"{}")),
-    (
-        Schema(kind=ConnectKind.STRING, name="io.debezium.data.Json", version=1),
-        ("{}", '{"a": [1]}'),
-    ),
-    (Schema(kind=ConnectKind.STRING, name="io.debezium.data.Uuid", version=1), ("a-b",)),
-    (
-        Schema(
-            kind=ConnectKind.BYTES,
-            name="org.apache.kafka.connect.data.Decimal",
-            version=1,
-            parameters=(("scale", "2"), ("connect.decimal.precision", "9")),
-        ),
-        (b"\x00", b"\x04\xd2", b"\xff"),
-    ),
-    (
-        Schema(kind=ConnectKind.INT64, name="io.debezium.time.MicroTimestamp", version=1),
-        (0, -1, 1767225601123456, 1774751400000000, -62135596800000001),
-    ),
-    (
-        Schema(kind=ConnectKind.INT64, name="io.debezium.time.Timestamp", version=1),
-        (0, 1767225601123),
-    ),
-    (
-        Schema(kind=ConnectKind.INT64, name="io.debezium.time.NanoTimestamp", version=1),
-        (0, 10**18 + 7),
-    ),
-    (
-        Schema(kind=ConnectKind.STRING, name="io.debezium.time.ZonedTimestamp", version=1),
-        (
-            "2026-01-01T00:00:00.123456Z",
-            "1970-07-01T12:00:00Z",
-            "2026-03-29T02:30:00.5+01:00",
-            "1850-01-01T00:00:00Z",
-            "+12026-07-01T00:00:00Z",
-            "-0044-03-15T12:00:00Z",
-        ),
-    ),
-    (Schema(kind=ConnectKind.INT32, name="io.debezium.time.Date", version=1), (0, 20454)),
-    (
-        Schema(kind=ConnectKind.ARRAY, items=Schema(kind=ConnectKind.INT32, optional=True)),
-        ([], [1, None, 3]),
-    ),
-    (
-        Schema(
-            kind=ConnectKind.MAP,
-            keys=Schema(kind=ConnectKind.STRING),
-            values=Schema(kind=ConnectKind.STRING, optional=True),
-        ),
-        ({}, {"a": "b", "c": None}),
-    ),
-    (
-        Schema(
-            kind=ConnectKind.STRUCT,
-            name="io.debezium.data.geometry.Geometry",
-            version=1,
-            doc="Geometry",
-            fields=(
-                Field("wkb", Schema(kind=ConnectKind.BYTES)),
-                Field("srid", Schema(kind=ConnectKind.INT32, optional=True)),
-            ),
-        ),
-        tuple(
-            {"wkb": bytes.fromhex(wkb), "srid": srid}
-            for wkb, srid in (
-                ("0101000000000000000000f03f0000000000000040", 4326),
-                ("0101000020e6100000000000000000f03f0000000000000040", 4326),
-                (
-                    "0000000002000000023ff0000000000000400000000000000040080000000000003ff0000000000000",
-                    1,
-                ),
-            )
-        ),
-    ),
-    (
-        Schema(
-            kind=ConnectKind.ARRAY,
-            name="io.debezium.data.DoubleVector",
-            version=1,
-            items=Schema(kind=ConnectKind.FLOAT64),
-        ),
-        ([], [1.0, -2.5e-7, 1e10]),
-    ),
-    (
-        Schema(
-            kind=ConnectKind.ARRAY,
-            name="io.debezium.data.FloatVector",
-            version=1,
-            items=Schema(kind=ConnectKind.FLOAT32),
-        ),
-        ([0.5, 3.0, 1.0e10],),
-    ),
-    (
-        Schema(
-            kind=ConnectKind.STRUCT,
-            name="io.debezium.data.SparseDoubleVector",
-            version=1,
-            fields=(
-                Field("dimensions", Schema(kind=ConnectKind.INT16)),
-                Field(
-                    "vector",
-                    Schema(
-                        kind=ConnectKind.MAP,
-                        keys=Schema(kind=ConnectKind.INT16),
-                        values=Schema(kind=ConnectKind.FLOAT64),
-                    ),
-                ),
-            ),
-        ),
-        ({"dimensions": 25, "vector": {2: 1.0, 11: 0.5}},),
-    ),
-    (
-        Schema(kind=ConnectKind.STRING, name="io.debezium.time.ZonedTime", version=1),
-        ("10:00:00Z", "23:30:00.5Z"),
-    ),
-    (
-        Schema(kind=ConnectKind.INT64, name="org.apache.kafka.connect.data.Timestamp", version=1),
-        (0, 1774751400000),
-    ),
+    (of("int16"), (0, -1, 32767)),
+    (INT32, (0, 7, -2147483648)),
+    (INT64, (0, 9007199254740993, -9223372036854775808)),
+    (of("float32"), (0.5, -1.25, 3.0)),
+    (of("float64"), (0.1, -1e300, 2.0)),
+    (of("boolean"), (True, False)),
+    (TEXT, ("", "some", "Ä\n\U0001f600", "  ")),
+    (BYTES, (b"", b"\x00\xff", b"{}")),
+    (_JSON, ("{}", '{"a": [1]}')),
+    (_UUID, ("a-b",)),
+    (of("bytes", f"{_CONNECT}.Decimal", 1, **_PRECISION), (b"\x00", b"\x04\xd2", b"\xff")),
+    (of("int64", f"{_TIME}.MicroTimestamp", 1), _MICROS),
+    (of("int64", f"{_TIME}.Timestamp", 1), (0, 1767225601123)),
+    (of("int64", f"{_TIME}.NanoTimestamp", 1), (0, 10**18 + 7)),
+    (of("string", f"{_TIME}.ZonedTimestamp", 1), _ZONED),
+    (of("int32", f"{_TIME}.Date", 1), (0, 20454)),
+    (array(of("int32", optional=True)), ([], [1, None, 3])),
+    (mapped(TEXT, MAYBE_TEXT), ({}, {"a": "b", "c": None})),
+    (_GEOMETRY, tuple({"wkb": bytes.fromhex(wkb), "srid": srid} for wkb, srid in _POINTS)),
+    (array(of("float64"), f"{_DATA}.DoubleVector", version=1), ([], [1.0, -2.5e-7, 1e10])),
+    (array(of("float32"), f"{_DATA}.FloatVector", version=1), ([0.5, 3.0, 1.0e10],)),
+    (_SPARSE, ({"dimensions": 25, "vector": {2: 1.0, 11: 0.5}},)),
+    (of("string", f"{_TIME}.ZonedTime", 1), ("10:00:00Z", "23:30:00.5Z")),
+    (of("int64", f"{_CONNECT}.Timestamp", 1), (0, 1774751400000)),
 )
 STRUCTURED = (ConnectKind.ARRAY, ConnectKind.MAP, ConnectKind.STRUCT)
 
@@ -214,33 +142,26 @@ def _payload(chance: random.Random, row: Schema) -> str | bytes | None:
 
 
 def _outbox(chance: random.Random) -> tuple[Schema, Schema]:
-    payload = chance.choice(
-        [Schema(kind=ConnectKind.STRING), Schema(kind=ConnectKind.STRING), _KINDS[8][0]]
-    )
+    payload = chance.choice([TEXT, TEXT, _JSON])
     if chance.random() < 0.2:
-        payload = Schema(kind=ConnectKind.BYTES)
+        payload = BYTES
     optional = chance.random() < 0.7
     unit = chance.choice(["Timestamp", "MicroTimestamp", "NanoTimestamp"])
-    at = Schema(
-        kind=ConnectKind.INT64,
-        name=f"io.debezium.time.{unit}",
-        version=1,
-        optional=chance.random() < 0.5,
-    )
+    at = of("int64", f"{_TIME}.{unit}", 1, optional=chance.random() < 0.5)
     columns = [
-        Field("id", Schema(kind=ConnectKind.STRING, name="io.debezium.data.Uuid", version=1)),
-        Field("aggregatetype", Schema(kind=ConnectKind.STRING)),
+        Field("id", _UUID),
+        Field("aggregatetype", TEXT),
         Field("aggregateid", _text(chance)),
-        Field("kind", Schema(kind=ConnectKind.STRING)),
+        Field("kind", TEXT),
         Field("payload", msgspec.structs.replace(payload, optional=optional)),
         Field("at", at),
-        Field("n", Schema(kind=ConnectKind.INT32)),
+        Field("n", INT32),
     ]
     return envelope.key_schema("server.shop.outbox.Key", columns[:1]), structures("outbox", columns)
 
 
 def _table(chance: random.Random, name: str) -> tuple[str, Schema | None, Schema]:
-    columns = [Field("id", Schema(kind=ConnectKind.INT32)), Field("kind", _text(chance))]
+    columns = [Field("id", INT32), Field("kind", _text(chance))]
     for number in range(chance.randint(0, 8)):
         columns.append(Field(f"c{number}", _column(chance, *chance.choice(_KINDS))))
     keys = chance.choice([columns[:1], columns[:1], columns[:2], []])
@@ -249,7 +170,7 @@ def _table(chance: random.Random, name: str) -> tuple[str, Schema | None, Schema
 
 
 def _text(chance: random.Random) -> Schema:
-    return _column(chance, Schema(kind=ConnectKind.STRING), ("a", "b"))
+    return _column(chance, TEXT, ("a", "b"))
 
 
 def _column(chance: random.Random, schema: Schema, values: tuple[Any, ...]) -> Schema:
@@ -257,11 +178,7 @@ def _column(chance: random.Random, schema: Schema, values: tuple[Any, ...]) -> S
     default = None
     if schema.kind not in STRUCTURED and chance.random() < 0.4:
         default = chance.choice(values)
-    return Schema(
-        kind=schema.kind, optional=optional, name=schema.name, version=schema.version, doc=schema.doc,
-        parameters=schema.parameters, fields=schema.fields, items=schema.items, keys=schema.keys,
-        values=schema.values, default=default,
-    )  # fmt: skip
+    return msgspec.structs.replace(schema, optional=optional, default=default)
 
 
 def _change(
@@ -341,11 +258,7 @@ def _headers(chance: random.Random, row: Schema) -> tuple[ConnectHeader, ...]:
         headers.append(("__debezium.context.taskId", envelope.HEADER, "0"))
     if chance.random() < 0.4:
         names = [field.name for field in row.fields if chance.random() < 0.3]
-        schema = Schema(
-            kind=ConnectKind.ARRAY,
-            optional=True,
-            items=Schema(kind=ConnectKind.STRING, optional=True),
-        )
+        schema = array(MAYBE_TEXT, optional=True)
         headers.append(("Dropped", schema, names))
     return tuple(headers)
 

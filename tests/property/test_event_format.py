@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.json.rig import NOW, Server, json_format, table, through_records
+from tests.harness.json_events import NOW, Server, json_format, table, through_records
 
 from waltap.decode.tuple_image import UNCHANGED
 from waltap.json.event_format import JsonEventFormat

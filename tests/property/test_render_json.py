@@ -4,7 +4,7 @@ import json
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.json.rig import NOW, Server, json_format, table
+from tests.harness.json_events import BARE, NOW, Server, json_format, table
 
 from waltap.capture.column_transform import java_serialised, truncated
 from waltap.capture.java_regex import java_pattern
@@ -15,7 +15,6 @@ from waltap.json.lines import JsonLines
 TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=30)
 NAMES = TEXT.filter(bool)
 ROWS = st.lists(st.tuples(TEXT, st.none() | TEXT, st.none() | st.integers(-(2**31), 2**31 - 1)))
-BARE = {"key.converter.schemas.enable": "false", "value.converter.schemas.enable": "false"}
 
 
 def relation(identity: str = "d"):

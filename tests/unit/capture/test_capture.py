@@ -2,7 +2,7 @@
 
 import pytest
 from pydantic import ValidationError
-from tests.unit.json.rig import split_properties, table
+from tests.harness.json_events import split_properties, table
 
 from waltap.capture.capture import CaptureProperties, CaptureRules
 from waltap.capture.naming_strategies import TOPIC_NAMING

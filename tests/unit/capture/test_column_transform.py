@@ -3,8 +3,16 @@
 import hashlib
 
 import pytest
-from tests.unit.json.rig import NOW, column, json_format, split_properties, table, values
-from tests.unit.json.test_json_details import BARE, part
+from tests.harness.json_events import (
+    BARE,
+    NOW,
+    column,
+    json_format,
+    part,
+    split_properties,
+    table,
+    values,
+)
 
 from waltap.capture.column_transform import ColumnTransforms, java_serialised, truncated
 from waltap.capture.name_adjustment import field_namer, schema_namer

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 from tests.harness.changelog import context
-from tests.unit.json.rig import COMMIT_TS, NOW, Server, json_format, split_properties, table
+from tests.harness.json_events import COMMIT_TS, NOW, Server, json_format, split_properties, table
 
 from waltap.capture.capture import CaptureRules
 from waltap.capture.naming_strategies import TOPIC_NAMING

@@ -9,20 +9,15 @@ import json
 import msgspec
 import pytest
 from tests.harness.captures import context as decoder_context
+from tests.harness.json_events import NOW, json_format
+from tests.harness.json_events import part as transaction
 from tests.harness.yboutput_recording import recorded
-from tests.unit.json.rig import NOW, json_format, split_properties
 
-from waltap.capture.capture import CaptureRules
 from waltap.decode.message import Change, Delete, Insert, Update
 from waltap.decode.relation import DataType, Relation, TypeKind
 from waltap.events import PLAIN, VALUE_AND_SET, CellShape, ReplicaIdentities
-from waltap.format.format import FormatContext
-from waltap.json.format import JsonFormat
-from waltap.mapping.type_registry import TypeRegistry
-from waltap.transactions.transaction import TransactionPart
 from waltap_decoders.yboutput import YbOutput
 from waltap_postgres.identity import REPLICA_IDENTITIES as POSTGRES
-from waltap_postgres.types import TYPE_SPECS
 from waltap_yugabyte.identity import REPLICA_IDENTITIES as YUGABYTE
 
 KINDS = {23: ("int4", TypeKind.BASE), 25: ("text", TypeKind.BASE)}
@@ -58,28 +53,18 @@ def rendered(part: str, table: str, cell: CellShape, *required: str, schemas: bo
         if isinstance(message, Insert | Update | Delete) and message.relation.table == table
     ]
     enabled = {
-        f"{part}.converter.schemas.enable": str(schemas).lower() for part in ("key", "value")
+        f"{side}.converter.schemas.enable": str(schemas).lower() for side in ("key", "value")
     }
-    capture, form = split_properties({"topic.prefix": "t", **enabled})
     identities = ReplicaIdentities((*POSTGRES, *YUGABYTE))
-    render = JsonFormat(
-        form,
-        FormatContext(
-            describe=lambda relation: described(relation, *required),
-            identity=lambda relation: identities.of(described(relation)),
-            capture=CaptureRules(capture),
-            database="yugabyte",
-            run_id="11111111-2222-3333-4444-555555555555",
-            mapper=lambda options: TypeRegistry(TYPE_SPECS, options),
-            cell=cell,
-        ),
-    )
-    transaction = TransactionPart(
-        xid=3, begin_lsn=5, commit_lsn=6, commit_ts=1, end_lsn=7, changes=changes
+    form = json_format(
+        enabled,
+        describe=lambda relation: described(relation, *required),
+        identity=lambda relation: identities.of(described(relation)),
+        cell=cell,
     )
     return [
         (json.loads(record.key), record.value and json.loads(record.value))
-        for record in render.render([transaction], NOW)
+        for record in form.render([transaction(*changes)], NOW)
     ]
 
 

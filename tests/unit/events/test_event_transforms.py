@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from tests.unit.json.rig import NOW, Server, json_format, table
+from tests.harness.json_events import BARE, NOW, Server, json_format, table
 
 from waltap.decode.tuple_image import UNCHANGED
 from waltap.events import ChangeEvent, EventTransform
@@ -12,7 +12,6 @@ from waltap.json.event_format import EventTransformFailed, JsonEventFormat
 from waltap.mapping.connect_schema import ConnectKind, Schema
 
 ITEMS = table("items", "id int4 not null", "name text", "price float8", "large text", identity="f")
-BARE = {"key.converter.schemas.enable": "false", "value.converter.schemas.enable": "false"}
 SECRET = {"column.mask.with.3.chars": r"public\.items\.name"}
 
 

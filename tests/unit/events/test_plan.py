@@ -1,7 +1,7 @@
 """The plan of a relation: what old tuples mean, what the key is, what is masked and left out."""
 
 import pytest
-from tests.unit.json.rig import IDENTITIES, split_properties, table
+from tests.harness.json_events import IDENTITIES, split_properties, table
 
 from waltap.capture.capture import CaptureRules
 from waltap.decode.message import Delete, OldTuple, Update

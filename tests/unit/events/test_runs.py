@@ -2,7 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.json.rig import table
+from tests.harness.json_events import table
 
 from waltap.decode.message import Delete, Insert, LogicalMessage, OldTuple, Truncate, Update
 from waltap.events import (

@@ -1,11 +1,12 @@
 """Columns with a conversion: what tuples carry, and that Avro's quick rows are those of its general way."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
+from tests.harness.json_events import part
+from tests.harness.schemas import BYTES, INT32, INT64, MAYBE_TEXT, TEXT, array, mapped, of, struct
 from tests.harness.typed_records import NOW, UnregisteredAvro, context
 
 from waltap.decode.message import Insert, OldTuple, Update
@@ -13,7 +14,7 @@ from waltap.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.decode.tuple_image import UNCHANGED
 from waltap.format.converted import ConvertedFormat, RecordConverters
 from waltap.format.record import Record
-from waltap.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.mapping.connect_schema import Schema
 from waltap.mapping.conversion import ColumnConversion, carried, conversion_mapping
 from waltap.mapping.type_mapping import TypeOptions
 from waltap.mapping.type_registry import TypeRegistry
@@ -23,33 +24,19 @@ from waltap.transactions.transaction import Batch, TransactionPart
 from waltap_testing.installed import installed_types
 from waltap_testing.workload import ITEMS
 
-STRUCT = Schema(
-    kind=ConnectKind.STRUCT,
-    name="Struct",
-    fields=(
-        Field("data", Schema(kind=ConnectKind.BYTES, optional=True)),
-        Field("size", Schema(kind=ConnectKind.FLOAT64)),
-    ),
-)
+STRUCT = struct({"data": of("bytes", optional=True), "size": of("float64")}, "Struct")
 VALUES: list[tuple[Schema, Any]] = [
-    (Schema(kind=ConnectKind.STRING), 'é "x"'),
-    (Schema(kind=ConnectKind.BYTES), b"\x00\xff"),
-    (Schema(kind=ConnectKind.BOOLEAN), True),
-    (Schema(kind=ConnectKind.INT8), -128),
-    (Schema(kind=ConnectKind.INT16), 300),
-    (Schema(kind=ConnectKind.INT32), 2**31 - 1),
-    (Schema(kind=ConnectKind.INT64), -(2**63)),
-    (Schema(kind=ConnectKind.FLOAT32), 0.5),
-    (Schema(kind=ConnectKind.FLOAT64), float("inf")),
-    (Schema(kind=ConnectKind.ARRAY, items=Schema(kind=ConnectKind.BYTES)), [b"a", b""]),
-    (
-        Schema(
-            kind=ConnectKind.MAP,
-            keys=Schema(kind=ConnectKind.STRING),
-            values=Schema(kind=ConnectKind.INT32),
-        ),
-        {"a": 1},
-    ),
+    (TEXT, 'é "x"'),
+    (BYTES, b"\x00\xff"),
+    (of("boolean"), True),
+    (of("int8"), -128),
+    (of("int16"), 300),
+    (INT32, 2**31 - 1),
+    (INT64, -(2**63)),
+    (of("float32"), 0.5),
+    (of("float64"), float("inf")),
+    (array(BYTES), [b"a", b""]),
+    (mapped(TEXT, INT32), {"a": 1}),
     (STRUCT, {"data": b"x", "size": 2.5}),
 ]
 LABELS = DataType(
@@ -69,15 +56,15 @@ def test_a_value_comes_back_as_it_was(schema: Schema, value: Any) -> None:
 @pytest.mark.parametrize(
     ("schema", "value"),
     [
-        (Schema(kind=ConnectKind.INT8), 128),
-        (Schema(kind=ConnectKind.INT32), True),
-        (Schema(kind=ConnectKind.INT32), "1"),
-        (Schema(kind=ConnectKind.STRING), b"x"),
-        (Schema(kind=ConnectKind.STRING), "\ud800"),
-        (Schema(kind=ConnectKind.STRING), None),
+        (of("int8"), 128),
+        (INT32, True),
+        (INT32, "1"),
+        (TEXT, b"x"),
+        (TEXT, "\ud800"),
+        (TEXT, None),
         (STRUCT, {"data": b"x"}),
         (STRUCT, {"size": 1.0, "more": 2}),
-        (Schema(kind=ConnectKind.ARRAY, items=Schema(kind=ConnectKind.BYTES)), ["x"]),
+        (array(BYTES), ["x"]),
     ],
 )
 def test_what_is_no_value_of_the_schema_is_told(schema: Schema, value: Any) -> None:
@@ -105,13 +92,6 @@ def converting(conversion: ColumnConversion, mode: str = "warn") -> tuple[Column
     return conversions, types
 
 
-def part_of(changes: Sequence[Any]) -> TransactionPart:
-    return TransactionPart(
-        xid=7, begin_lsn=8, commit_lsn=64, commit_ts=1_767_225_600_000_000, end_lsn=99,
-        changes=list(changes),
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize(("schema", "value"), VALUES, ids=[s.kind.value for s, _ in VALUES])
 def test_avros_quick_rows_are_those_of_its_general_way(schema: Schema, value: Any) -> None:
     optional = msgspec.structs.replace(schema, optional=True)
@@ -122,7 +102,7 @@ def test_avros_quick_rows_are_those_of_its_general_way(schema: Schema, value: An
     relation = with_enum()
     rows = [("1", "calm"), ("2", None), ("3", "wild"), ("4", UNCHANGED)] * 8
     inserts = [Insert(relation, 16 + n, row) for n, row in enumerate(rows)]
-    batch = conversions(Batch(parts=[part_of(inserts)], position=Position(99), events=len(rows)))
+    batch = conversions(Batch(parts=[part(*inserts)], position=Position(99), events=len(rows)))
 
     def rendered(*, straight: bool) -> list[Record]:
         avro = UnregisteredAvro(straight=straight)
@@ -134,29 +114,29 @@ def test_avros_quick_rows_are_those_of_its_general_way(schema: Schema, value: An
 
 def test_old_keys_have_no_value_in_other_columns() -> None:
     """The server sends NULL for them: what a converter makes of NULL is not there."""
-    schema = Schema(kind=ConnectKind.STRING, optional=True)
     conversions, _ = converting(
-        ColumnConversion(schema=schema, values=lambda texts: ["x"] * len(texts))
+        ColumnConversion(schema=MAYBE_TEXT, values=lambda texts: ["x"] * len(texts))
     )
     relation = with_enum()
     changes = [
         Update(relation, 16, ("2", None), ("1", None), OldTuple.KEY),
         Update(relation, 17, ("2", None), ("2", None), OldTuple.FULL),
     ]
-    batch = conversions(Batch(parts=[part_of(changes)], position=Position(99), events=2))
-    (part,) = batch.parts
-    assert isinstance(part, TransactionPart)
-    assert [(change.new, change.old) for change in part.changes if isinstance(change, Update)] == [
+    batch = conversions(Batch(parts=[part(*changes)], position=Position(99), events=2))
+    (found,) = batch.parts
+    assert isinstance(found, TransactionPart)
+    assert [(change.new, change.old) for change in found.changes if isinstance(change, Update)] == [
         (("2", '"x"'), ("1", None)),
         (("2", '"x"'), ("2", '"x"')),
     ]
 
 
 def test_too_few_values_and_wrong_answers_name_converter_and_column() -> None:
-    schema = Schema(kind=ConnectKind.STRING, optional=True)
-    conversions, _ = converting(ColumnConversion(schema=schema, values=lambda _texts: []), "fail")
+    conversions, _ = converting(
+        ColumnConversion(schema=MAYBE_TEXT, values=lambda _texts: []), "fail"
+    )
     batch = Batch(
-        parts=[part_of([Insert(with_enum(), 16, ("1", "calm"))])], position=Position(99), events=1
+        parts=[part(Insert(with_enum(), 16, ("1", "calm")))], position=Position(99), events=1
     )
     with pytest.raises(ConverterFailed, match="acme of column mood of .* at LSN 0/10 failed"):
         conversions(batch)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.harness.schemas import TEXT
 
 from waltap.format.converter import ConverterContext
 from waltap.format.schema_mismatch import SchemaMismatch
@@ -34,4 +35,4 @@ def test_a_value_is_big_endian_and_others_are_refused(
     assert encode(value) == bytes.fromhex(data)
     assert encode(None) is None
     with pytest.raises(SchemaMismatch, match=kind.value):
-        made.encoder("t", Schema(kind=ConnectKind.STRING))("text")
+        made.encoder("t", TEXT)("text")

@@ -2,7 +2,7 @@
 
 import pytest
 from msgspec.structs import replace
-from tests.unit.json.rig import NOW, Server, format_context, split_properties, table
+from tests.harness.json_events import NOW, Server, format_context, split_properties, table
 
 from waltap.errors import SinkError
 from waltap.format.connect_record import ConnectRecord

@@ -1,7 +1,7 @@
 """What old tuples mean under each replica identity."""
 
 import pytest
-from tests.unit.json.rig import table
+from tests.harness.json_events import table
 
 from waltap.decode.message import Delete, OldTuple, Update
 from waltap.decode.tuple_image import ABSENT, UNCHANGED

@@ -3,10 +3,11 @@
 import json
 
 import pytest
+from tests.harness.schemas import INT32, of, struct
 
 from waltap.format.converter import ConverterContext
 from waltap.json.converter import DECIMAL, JsonConverter, JsonConverterProperties
-from waltap.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.mapping.connect_schema import Schema
 
 
 def written(schema: Schema, value: object, **given: object) -> str:
@@ -27,42 +28,31 @@ def written(schema: Schema, value: object, **given: object) -> str:
     ],
 )
 def test_a_decimal_as_a_number_keeps_all_its_digits(unscaled, scale, text) -> None:
-    schema = Schema(kind=ConnectKind.BYTES, name=DECIMAL, parameters=(("scale", str(scale)),))
+    schema = of("bytes", DECIMAL, parameters=(("scale", str(scale)),))
     value = unscaled.to_bytes(20, "big", signed=True)
     assert written(schema, value, **{"decimal.format": "NUMERIC"}) == text
 
 
 def test_a_field_may_be_called_anything() -> None:
     names = ["", "a'b", 'q"', "{x}", "\\", "\n", "{{", "ž", "%s"]
-    schema = Schema(
-        kind=ConnectKind.STRUCT,
-        fields=tuple(Field(name, Schema(kind=ConnectKind.INT32)) for name in names),
-    )
-
+    schema = struct(dict.fromkeys(names, INT32))
     assert json.loads(written(schema, dict.fromkeys(names, 7))) == dict.fromkeys(names, 7)
-    assert written(Schema(kind=ConnectKind.STRUCT), {}) == "{}"
+    assert written(struct({}), {}) == "{}"
 
 
 @pytest.mark.parametrize(
     ("kind", "value"),
-    [
-        (ConnectKind.INT32, "7"),
-        (ConnectKind.STRING, 7),
-        (ConnectKind.INT64, 1.5),
-        (ConnectKind.STRING, b"x"),
-    ],
+    [("int32", "7"), ("string", 7), ("int64", 1.5), ("string", b"x")],
 )
 def test_a_value_of_another_type_is_no_value(kind, value) -> None:
-    schema = Schema(kind=ConnectKind.STRUCT, fields=(Field("a", Schema(kind=kind)),))
+    schema = struct({"a": of(kind)})
     with pytest.raises((TypeError, ValueError)):
         written(schema, {"a": value})
 
 
-@pytest.mark.parametrize(
-    "kind", [ConnectKind.INT32, ConnectKind.STRING, ConnectKind.BOOLEAN, ConnectKind.FLOAT64]
-)
+@pytest.mark.parametrize("kind", ["int32", "string", "boolean", "float64"])
 def test_null_in_a_required_field_names_the_field(kind) -> None:
-    schema = Schema(kind=ConnectKind.STRUCT, fields=(Field("a", Schema(kind=kind)),))
+    schema = struct({"a": of(kind)})
     for row in ({}, {"a": None}):
         with pytest.raises(ValueError, match="the field a is required"):
             written(schema, row)

@@ -3,12 +3,14 @@
 import json
 
 import pytest
-from tests.unit.json.rig import (
+from tests.harness.json_events import (
+    BARE,
     COMMIT_TS,
     NOW,
     Server,
     column,
     json_format,
+    part,
     split_properties,
     table,
     values,
@@ -23,22 +25,6 @@ from waltap.json.lines import JsonLines
 from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 
 A = table("a", "id int4 not null", "v text")
-BARE = {"key.converter.schemas.enable": "false", "value.converter.schemas.enable": "false"}
-
-
-def part(*changes, **more) -> TransactionPart:
-    for n, change in enumerate(changes):
-        change.lsn = 1000 + n
-    fields = {
-        "xid": 7,
-        "begin_lsn": 990,
-        "commit_lsn": 1100,
-        "commit_ts": COMMIT_TS,
-        "end_lsn": 1108,
-        "previous_end_lsn": 900,
-        "changes": list(changes),
-    }
-    return TransactionPart(**{**fields, **more})
 
 
 def render(*parts, **properties) -> list[Record]:

@@ -1,5 +1,7 @@
 """What a snapshot beside an older slot has seen, and what the stream then leaves out."""
 
+from tests.harness.json_events import part as transaction
+
 from waltap.decode.message import Insert, LogicalMessage, Truncate
 from waltap.decode.relation import Relation
 from waltap.source.position import Position
@@ -10,10 +12,8 @@ RELATION = Relation(oid=1, schema="public", table="t", columns=())
 
 
 def part(xid: int | None, commit_lsn: int) -> TransactionPart:
-    return TransactionPart(
-        xid=xid, begin_lsn=1, commit_lsn=commit_lsn, commit_ts=0, end_lsn=commit_lsn + 8,
-        changes=[Insert(RELATION, 1, ()), Insert(RELATION, 2, ())],
-    )  # fmt: skip
+    changes = Insert(RELATION, 1, ()), Insert(RELATION, 2, ())
+    return transaction(*changes, xid=xid, commit_lsn=commit_lsn, end_lsn=commit_lsn + 8)
 
 
 def test_no_text_means_that_nothing_is_left_out() -> None:

@@ -1,21 +1,14 @@
 """Counters of events within transactions: what is stored with a position, and what goes on from it."""
 
+from tests.harness.json_events import part as transaction
+
 from waltap.source.position import Position
 from waltap.transactions.order import TransactionOrder
 from waltap.transactions.transaction import TransactionPart
 
 
-def part(first_index: int = 0, *, commit_lsn: int = 900, starts: bool = True) -> TransactionPart:
-    return TransactionPart(
-        xid=7,
-        begin_lsn=100,
-        commit_lsn=commit_lsn,
-        commit_ts=0,
-        changes=[],
-        first_index=first_index,
-        starts=starts,
-        complete=False,
-    )
+def part(first_index: int = 0, *, starts: bool = True) -> TransactionPart:
+    return transaction(commit_lsn=900, first_index=first_index, starts=starts, complete=False)
 
 
 def counted(order: TransactionOrder, *collections: str) -> list[tuple[int, int]]:

@@ -2,14 +2,13 @@
 
 from typing import Any
 
-import msgspec
 import pytest
 from pydantic import ValidationError
 from tests.harness.change_records import change_records
+from tests.harness.schemas import INT32, MAYBE_TEXT, TEXT, of, struct
 
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordUnfit
-from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap_transforms.debezium.expression import cel_expression, compiled, members
 from waltap_transforms.debezium.scripting import (
     ContentBasedRouter,
@@ -18,36 +17,17 @@ from waltap_transforms.debezium.scripting import (
     RecordFilterProperties,
 )
 
-DECIMAL = Schema(
-    kind=ConnectKind.BYTES,
-    optional=True,
-    name="org.apache.kafka.connect.data.Decimal",
-    parameters=(("scale", "2"),),
+DECIMAL = of(
+    "bytes", "org.apache.kafka.connect.data.Decimal", optional=True, parameters=(("scale", "2"),)
 )
-ROW = Schema(
-    kind=ConnectKind.STRUCT,
-    name="s.t.Value",
-    fields=(
-        Field("id", Schema(kind=ConnectKind.INT32)),
-        Field("name", Schema(kind=ConnectKind.STRING, optional=True)),
-        Field("amount", DECIMAL),
-    ),
-)
-EVENT = Schema(
-    kind=ConnectKind.STRUCT,
-    name="s.t.Envelope",
-    version=2,
-    fields=(
-        Field("before", msgspec.structs.replace(ROW, optional=True)),
-        Field("after", msgspec.structs.replace(ROW, optional=True)),
-        Field("op", Schema(kind=ConnectKind.STRING)),
-    ),
-)
+FIELDS = {"id": INT32, "name": MAYBE_TEXT, "amount": DECIMAL}
+ROW, IMAGE = struct(FIELDS, "s.t.Value"), struct(FIELDS, "s.t.Value", optional=True)
+EVENT = struct({"before": IMAGE, "after": IMAGE, "op": TEXT}, "s.t.Envelope", version=2)
 
 
 def event(**row: Any) -> ConnectRecord:
     value = {"before": None, "after": {"id": 2, "name": "bolt", **row}, "op": "c"}
-    header = ("color", Schema(kind=ConnectKind.STRING), "red")
+    header = ("color", TEXT, "red")
     return ConnectRecord("s.t", ROW, {"id": 2}, EVENT, value, (header,))
 
 

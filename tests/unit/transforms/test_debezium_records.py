@@ -12,10 +12,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import ValidationError
 from tests.harness.change_records import PIPELINE, change_records, outbox_records, transform
+from tests.harness.schemas import MAYBE_TEXT, TEXT, struct
 
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordUnfit
-from waltap.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.mapping.connect_schema import ConnectKind, Field
 from waltap_transforms.debezium.json_payload import JsonPayload, NotExpanded
 from waltap_transforms.debezium.wkb import swapped, with_srid, without_srid
 from waltap_transforms.debezium.zone import NamedZone, moved_time, moved_timestamp
@@ -132,12 +133,9 @@ def test_documents_of_one_shape_have_one_schema() -> None:
     other, _ = payloads.expanded('{"a": [{"b": 2}, {"b": 3}], "c": "", "d": null}', "payload")
     assert one is other
     assert value == {"a": [{"b": 1}], "c": "x"}
-    assert one.fields[1] == Field("c", Schema(kind=ConnectKind.STRING, optional=True))
+    assert one.fields[1] == Field("c", MAYBE_TEXT)
     with pytest.raises(NotExpanded):
         payloads.expanded("12", "payload")
-
-
-TEXT = Schema(kind=ConnectKind.STRING)
 
 
 def message(content: bytes | None, **more: Any) -> ConnectRecord:
@@ -232,7 +230,7 @@ def test_a_schema_that_does_not_tell_its_type_is_refused() -> None:
 
 def test_schema_changes_are_left_out_by_their_type() -> None:
     def change(*types: str) -> ConnectRecord:
-        schema = Schema(kind=ConnectKind.STRUCT, name="io.debezium.connector.x.SchemaChangeValue")
+        schema = struct({}, "io.debezium.connector.x.SchemaChangeValue")
         return ConnectRecord(
             "t", None, None, schema, {"tableChanges": [{"type": t} for t in types]}
         )
@@ -252,7 +250,7 @@ def test_schema_changes_are_left_out_by_their_type() -> None:
 
 def test_a_header_goes_into_no_scalar_and_no_value_without_fields() -> None:
     given = {"headers": "a", "operation": "move"}
-    row = Schema(kind=ConnectKind.STRUCT, fields=(Field("n", TEXT),))
+    row = struct({"n": TEXT})
     record = ConnectRecord("t", None, None, row, {"n": "x"}, (("a", TEXT, "v"),))
     with pytest.raises(RecordUnfit, match="n is string: it can have no field x"):
         transform("header-to-value", fields="n.x", **given)([record])
@@ -307,7 +305,7 @@ def traced(context: str | None) -> ConnectRecord:
     record = next(each for each in outbox_records(1, 20) if each.value["op"] == "c")
     assert record.value_schema is not None
     row = record.value_schema.fields[1].schema
-    column = Field("tracingspancontext", Schema(kind=ConnectKind.STRING, optional=True))
+    column = Field("tracingspancontext", MAYBE_TEXT)
     row = msgspec.structs.replace(row, fields=(*row.fields, column))
     fields = tuple(
         Field(field.name, row) if field.name in ("before", "after") else field
@@ -366,7 +364,7 @@ def test_an_outbox_traces_only_what_has_a_context_unless_told(spans: InMemorySpa
 
 
 def test_a_header_of_before_is_replaced(spans: InMemorySpanExporter) -> None:
-    old = ("traceparent", Schema(kind=ConnectKind.STRING), "old")
+    old = ("traceparent", TEXT, "old")
     record = msgspec.structs.replace(traced(SPAN_CONTEXT), headers=(old,))
     (found,) = transform("activate-tracing-span", tracing__operation__name="read")([record])
     assert [name for name, _, _ in found.headers].count("traceparent") == 1

@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 from pydantic import ValidationError
-from tests.unit.json.rig import NOW, Server, events, json_format, table, values
+from tests.harness.json_events import NOW, Server, events, json_format, table, values
 
 from waltap.config.layers import read_tables
 from waltap.config.resolve import survey

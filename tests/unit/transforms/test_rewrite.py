@@ -1,6 +1,7 @@
 """The small interface for transforms of columns."""
 
 import pytest
+from tests.harness.json_events import part
 
 import waltap_testing
 from waltap.decode import (
@@ -17,7 +18,7 @@ from waltap.decode import (
 )
 from waltap.source import Position
 from waltap.specs import TransformSpec
-from waltap.transforms import Batch, SnapshotRows, TransactionPart, rewrite_columns
+from waltap.transforms import Batch, SnapshotRows, rewrite_columns
 
 TABLE = Relation(
     oid=1,
@@ -34,12 +35,6 @@ def loud(relation: Relation, column: Column):
     if (relation.table, column.name) != ("t", "v"):
         return None
     return lambda values: [value.upper() if isinstance(value, str) else value for value in values]
-
-
-def part(*changes):
-    return TransactionPart(
-        xid=7, begin_lsn=8, commit_lsn=20, commit_ts=1, end_lsn=24, changes=list(changes)
-    )
 
 
 def rewritten(*parts, of_column=loud):

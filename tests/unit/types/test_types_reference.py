@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from tests.harness.schemas import TEXT, array, mapped, of, struct
 
 from waltap.host import Host
-from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.mapping.type_reference import schema_text, types_page
 from waltap_testing.installed import installed_types
 
@@ -28,16 +28,7 @@ def test_every_family_is_claimed_by_itself_and_has_samples(spec: object) -> None
 
 
 def test_schema_is_told_in_one_line() -> None:
-    number = Schema(kind=ConnectKind.INT32, name="n.Day", parameters=(("a", "1"), ("b", "2")))
-    schema = Schema(
-        kind=ConnectKind.STRUCT,
-        fields=(
-            Field("x", Schema(kind=ConnectKind.ARRAY, items=number)),
-            Field(
-                "m",
-                Schema(kind=ConnectKind.MAP, keys=Schema(kind=ConnectKind.STRING), values=number),
-            ),
-        ),
-    )
+    number = of("int32", "n.Day", parameters=(("a", "1"), ("b", "2")))
+    schema = struct({"x": array(number), "m": mapped(TEXT, number)})
     day = "int32 n.Day (a=1, b=2)"
     assert schema_text(schema) == f"struct<x: array<{day}>, m: map<string, {day}>>"

@@ -57,6 +57,7 @@ OIDS = {
 }
 NOW = 1_700_000_100_123_456_789
 COMMIT_TS = 1_700_000_000_123_456
+BARE = {"key.converter.schemas.enable": "false", "value.converter.schemas.enable": "false"}
 IDENTITIES = {spec.letter: spec.factory for spec in REPLICA_IDENTITIES}
 
 
@@ -105,6 +106,21 @@ def table(
         identity=identity,
         primary_key=tuple(key),
     )
+
+
+def part(*changes: Any, **more: Any) -> TransactionPart:
+    """Return a whole transaction; a change without an LSN gets the next one from 1000 on."""
+    for n, change in enumerate(changes):
+        change.lsn = change.lsn or 1000 + n
+    fields: dict[str, Any] = {
+        "xid": 7,
+        "begin_lsn": 990,
+        "commit_lsn": 1100,
+        "commit_ts": COMMIT_TS,
+        "end_lsn": 1108,
+        "previous_end_lsn": 900,
+    }
+    return TransactionPart(**{**fields, **more}, changes=list(changes))
 
 
 class Server:
@@ -254,15 +270,15 @@ def format_context(
     given: Mapping[str, str], naming: TopicNaming | None = None, **more: Any
 ) -> FormatContext:
     """Return what a format may know of a connector with these properties."""
-    return FormatContext(
-        describe=lambda relation: relation,
-        identity=lambda relation: IDENTITIES[relation.identity](relation),
-        capture=CaptureRules(split_properties(given)[0], naming),
-        database=given.get("database.dbname", "shop"),
-        run_id="11111111-2222-3333-4444-555555555555",
-        mapper=lambda options: TypeRegistry(TYPE_SPECS, options),
-        **more,
-    )
+    fields: dict[str, Any] = {
+        "describe": lambda relation: relation,
+        "identity": lambda relation: IDENTITIES[relation.identity](relation),
+        "capture": CaptureRules(split_properties(given)[0], naming),
+        "database": given.get("database.dbname", "shop"),
+        "run_id": "11111111-2222-3333-4444-555555555555",
+        "mapper": lambda options: TypeRegistry(TYPE_SPECS, options),
+    }
+    return FormatContext(**{**fields, **more})
 
 
 def through_records(properties: Mapping[str, str]) -> Format:
