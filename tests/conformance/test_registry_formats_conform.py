@@ -14,7 +14,6 @@ from tests.harness.servers.registry import Registry
 
 from waltap.decode.message import Update
 from waltap.decode.tuple_image import UNCHANGED
-from waltap.transactions.transaction import TransactionPart
 from waltap_formats.avro.properties import AvroProperties
 from waltap_formats.cloudevents.properties import CloudEventsProperties
 from waltap_formats.json_schema.properties import JsonSchemaProperties
@@ -32,26 +31,60 @@ NAMES = {
 }
 
 
+Read = Callable[[bytes], object]
+
+
+def reader(registry: Registry, kind: str, make: Callable[[str], Read]) -> Read:
+    """Return what reads bytes behind a schema's number, or the JSON of a header."""
+    made: dict[int, Read] = {}
+
+    def parse(data: bytes) -> object:
+        if data[:1] != b"\0":
+            return json.loads(data)  # a header
+        number = int.from_bytes(data[1:5], "big")
+        if number not in made:
+            answer = httpx.get(f"{registry.url}/schemas/ids/{number}", timeout=90).json()
+            assert answer.get("schemaType", "AVRO") == kind
+            made[number] = make(answer["schema"])
+        return made[number](data[5:])
+
+    return parse
+
+
+def avro(text: str) -> Read:
+    schema = fastavro.parse_schema(json.loads(text))
+
+    def read(data: bytes) -> object:
+        body = io.BytesIO(data)
+        found = fastavro.schemaless_reader(body, schema)
+        if body.read():
+            raise ValueError("bytes are left")
+        return found
+
+    return read
+
+
+def protobuf(text: str) -> Read:
+    read = protobuf_reader(text)
+
+    def first(data: bytes) -> object:
+        assert data[:1] == b"\0"
+        return read(data[1:])
+
+    return first
+
+
+def json_schema(text: str) -> Read:
+    assert json.loads(text)
+    return json.loads
+
+
 class TestAvro(FormatSuite):
     @pytest.fixture
     def rig(self, registry: Registry) -> FormatRig:
-        schemas: dict[int, object] = {}
-
-        def parse(data: bytes) -> object:
-            if data[:1] != b"\0":
-                return json.loads(data)  # a header
-            number = int.from_bytes(data[1:5], "big")
-            if number not in schemas:
-                answer = httpx.get(f"{registry.url}/schemas/ids/{number}", timeout=90)
-                schemas[number] = fastavro.parse_schema(json.loads(answer.json()["schema"]))
-            body = io.BytesIO(data[5:])
-            found = fastavro.schemaless_reader(body, schemas[number])
-            if body.read():
-                raise ValueError("bytes are left")
-            return found
-
         properties = AvroProperties.model_validate({"schema.registry.url": registry.url, **PATIENT})
         capture = {**NAMES, "topic.prefix": "avro"}
+        parse = reader(registry, "AVRO", avro)
         return FormatRig(SPECS["avro"], properties, parse=parse, capture=capture)
 
 
@@ -60,22 +93,10 @@ class TestProtobuf(FormatSuite):
 
     @pytest.fixture
     def rig(self, registry: Registry) -> FormatRig:
-        readers: dict[int, Callable[[bytes], object]] = {}
-
-        def parse(data: bytes) -> object:
-            if data[:1] != b"\0":
-                return json.loads(data)  # a header
-            number = int.from_bytes(data[1:5], "big")
-            if number not in readers:
-                answer = httpx.get(f"{registry.url}/schemas/ids/{number}", timeout=90).json()
-                assert answer["schemaType"] == "PROTOBUF"
-                readers[number] = protobuf_reader(answer["schema"])
-            assert data[5:6] == b"\0"
-            return readers[number](data[6:])
-
         given = {"schema.registry.url": registry.url, "scrub.invalid.names": True, **self.nullable}
         properties = ProtobufProperties.model_validate({**given, **PATIENT})
         capture = {"topic.prefix": type(self).__name__}
+        parse = reader(registry, "PROTOBUF", protobuf)
         return FormatRig(SPECS["protobuf"], properties, parse=parse, capture=capture)
 
 
@@ -91,57 +112,31 @@ class TestProtobufWithoutPresence(TestProtobuf):
     def test_null_and_unchanged_look_different(self, rig: FormatRig) -> None:
         render = rig.build()
         null, unchanged, empty = (
-            render.render([part], NOW)[0].value
-            for part in (changed(None), changed(UNCHANGED), changed(""))
+            render.render([part(Update(ITEMS, 16, ("1", "2", value)))], NOW)[0].value
+            for value in (None, UNCHANGED, "")
         )
         assert null == empty != unchanged
-
-
-def changed(value: object) -> TransactionPart:
-    """Return a part with an update that sets a text to ``value``."""
-    return part(Update(ITEMS, 16, ("1", "2", value)))  # type: ignore[arg-type]
 
 
 class TestJsonSchema(FormatSuite):
     @pytest.fixture
     def rig(self, registry: Registry) -> FormatRig:
-        known: set[int] = set()
-
-        def parse(data: bytes) -> object:
-            if data[:1] != b"\0":
-                return json.loads(data)  # a header
-            number = int.from_bytes(data[1:5], "big")
-            if number not in known:
-                answer = httpx.get(f"{registry.url}/schemas/ids/{number}", timeout=90).json()
-                assert answer["schemaType"] == "JSON"
-                json.loads(answer["schema"])
-                known.add(number)
-            return json.loads(data[5:])
-
-        properties = JsonSchemaProperties.model_validate(
-            {"schema.registry.url": registry.url, **PATIENT}
-        )
-        capture = {"topic.prefix": "json"}
+        given = {"schema.registry.url": registry.url, **PATIENT}
+        properties = JsonSchemaProperties.model_validate(given)
+        parse, capture = reader(registry, "JSON", json_schema), {"topic.prefix": "json"}
         return FormatRig(SPECS["json-schema"], properties, parse=parse, capture=capture)
 
 
 class TestCloudEventsInAvro(FormatSuite):
     @pytest.fixture
     def rig(self, registry: Registry) -> FormatRig:
-        schemas: dict[int, object] = {}
-
-        def avro(data: bytes) -> object:
-            number = int.from_bytes(data[1:5], "big")
-            if number not in schemas:
-                answer = httpx.get(f"{registry.url}/schemas/ids/{number}", timeout=90)
-                schemas[number] = fastavro.parse_schema(json.loads(answer.json()["schema"]))
-            return fastavro.schemaless_reader(io.BytesIO(data[5:]), schemas[number])
+        read = reader(registry, "AVRO", avro)
 
         def parse(data: bytes) -> object:
-            found = avro(data) if data[:1] == b"\0" else json.loads(data)
+            found = read(data)
             if isinstance(found, dict) and "specversion" in found:
                 inner = found["data"]
-                found["data"] = avro(inner if isinstance(inner, bytes) else b64decode(inner))
+                found["data"] = read(inner if isinstance(inner, bytes) else b64decode(inner))
             return found
 
         given = {

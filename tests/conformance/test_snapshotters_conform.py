@@ -1,5 +1,7 @@
 """Every snapshot mode of ours keeps the kit's promises."""
 
+from itertools import product
+
 import pytest
 
 from waltap_postgres.plugin import register_snapshotters
@@ -8,73 +10,31 @@ from waltap_testing.snapshotter_suite import SnapshotterRig, SnapshotterSuite
 
 SPECS = {spec.name: spec for spec in register_snapshotters()}
 
+FACTS = ["   ".join(facts) for facts in product(("no", "yes"), repeat=3)]
+STREAMS = ("yes",) * 8
+
+
+def table(snapshot: str, stream: tuple[str, ...] = STREAMS) -> str:
+    """Return the suite's table of a mode; ``snapshot`` has its answers, those without an offset first."""
+    rows = zip(FACTS, snapshot.split(), stream, strict=True)
+    return "\n".join(["offset incomplete available snapshot stream", *map("  ".join, rows)])
+
+
+#        offset:      no                               yes
+#    incomplete:      no      yes                      no      yes
+#     available:      no  yes no      yes              no  yes no      yes
+INITIAL = "          yes yes yes     yes              no  no  yes     yes"
+ALWAYS = "           yes yes yes     yes              yes yes yes     yes"
+NO_DATA = "          no  no  refused refused          no  no  refused refused"
+WHEN_NEEDED = "      yes yes yes     yes              yes no  yes     yes"
+RECOVERING = "       yes no  refused refused          yes no  refused refused"
 TABLES = {
-    "initial": """
-        offset  incomplete  available   snapshot  stream
-        no      no          no          yes       yes
-        no      no          yes         yes       yes
-        no      yes         no          yes       yes
-        no      yes         yes         yes       yes
-        yes     no          no          no        yes
-        yes     no          yes         no        yes
-        yes     yes         no          yes       yes
-        yes     yes         yes         yes       yes
-    """,
-    "always": """
-        offset  incomplete  available   snapshot  stream
-        no      no          no          yes       yes
-        no      no          yes         yes       yes
-        no      yes         no          yes       yes
-        no      yes         yes         yes       yes
-        yes     no          no          yes       yes
-        yes     no          yes         yes       yes
-        yes     yes         no          yes       yes
-        yes     yes         yes         yes       yes
-    """,
-    "initial_only": """
-        offset  incomplete  available   snapshot  stream
-        no      no          no          yes       no
-        no      no          yes         yes       no
-        no      yes         no          yes       no
-        no      yes         yes         yes       no
-        yes     no          no          no        no
-        yes     no          yes         no        no
-        yes     yes         no          yes       no
-        yes     yes         yes         yes       no
-    """,
-    "no_data": """
-        offset  incomplete  available   snapshot  stream
-        no      no          no          no        yes
-        no      no          yes         no        yes
-        no      yes         no          refused   yes
-        no      yes         yes         refused   yes
-        yes     no          no          no        yes
-        yes     no          yes         no        yes
-        yes     yes         no          refused   yes
-        yes     yes         yes         refused   yes
-    """,
-    "when_needed": """
-        offset  incomplete  available   snapshot  stream
-        no      no          no          yes       yes
-        no      no          yes         yes       yes
-        no      yes         no          yes       yes
-        no      yes         yes         yes       yes
-        yes     no          no          yes       yes
-        yes     no          yes         no        yes
-        yes     yes         no          yes       yes
-        yes     yes         yes         yes       yes
-    """,
-    "configuration_based": """
-        offset  incomplete  available   snapshot  stream
-        no      no          no          no        no
-        no      no          yes         no        no
-        no      yes         no          refused   no
-        no      yes         yes         refused   no
-        yes     no          no          no        no
-        yes     no          yes         no        no
-        yes     yes         no          refused   no
-        yes     yes         yes         refused   no
-    """,
+    "initial": table(INITIAL),
+    "always": table(ALWAYS),
+    "initial_only": table(INITIAL, ("no",) * 8),
+    "no_data": table(NO_DATA),
+    "when_needed": table(WHEN_NEEDED),
+    "configuration_based": table(NO_DATA, ("no",) * 8),
 }
 
 
@@ -97,18 +57,7 @@ class TestConfigurationBasedRecovering(SnapshotterSuite):
     @pytest.fixture
     def rig(self):
         flags = ConfigurationBasedProperties(stream=True, on_data_error=True)
-        table = """
-            offset  incomplete  available   snapshot  stream
-            no      no          no          yes       yes
-            no      no          yes         no        yes
-            no      yes         no          refused   yes
-            no      yes         yes         refused   yes
-            yes     no          no          yes       yes
-            yes     no          yes         no        yes
-            yes     yes         no          refused   yes
-            yes     yes         yes         refused   yes
-        """
-        return SnapshotterRig(SPECS["configuration_based"], table, flags)
+        return SnapshotterRig(SPECS["configuration_based"], table(RECOVERING), flags)
 
 
 def test_every_registered_mode_is_here():
