@@ -34,9 +34,10 @@ def render(*parts, **properties) -> list[Record]:
 # --- source block -----------------------------------------------------------------------------------
 
 
-def test_source_block_names_every_field_in_order() -> None:
+def test_envelope_and_source_have_debeziums_fields_in_their_order() -> None:
     (record,) = render(part(Insert(A, 0, ("1", "x")), origin='up"stream', origin_lsn=55))
-    source = json.loads(record.value)["source"]
+    value = json.loads(record.value)
+    source = value["source"]
     assert source.pop("version").startswith("waltap ")
     assert list(source.items()) == [
         ("connector", "postgresql"),
@@ -55,11 +56,6 @@ def test_source_block_names_every_field_in_order() -> None:
         ("origin", 'up"stream'),
         ("origin_lsn", 55),
     ]
-
-
-def test_envelope_keeps_debeziums_field_order_and_the_batchs_clock() -> None:
-    (record,) = render(part(Insert(A, 0, ("1", "x"))))
-    value = json.loads(record.value)
     assert list(value) == [
         "before", "after", "source", "transaction", "op", "ts_ms", "ts_us", "ts_ns",
     ]  # fmt: skip
@@ -90,34 +86,22 @@ def test_snapshot_markers_stand_at_both_ends() -> None:
     s.snapshot(A, [("9", None)], "first_in_data_collection", "last")
     found = [v["source"]["snapshot"] for v in values(render(*s.parts))]
     assert found == ["first", "true", "true", "last_in_data_collection", "last"]
-
-
-def test_empty_snapshot_part_gives_nothing() -> None:
-    s = Server()
+    s.parts.clear()
     s.snapshot(A, [], "first", "last")
     assert render(*s.parts) == []
-
-
-def test_unset_snapshot_marker_is_null_where_defaults_do_not_replace_null() -> None:
-    (value,) = values(
-        render(
-            part(Insert(A, 0, ("1", "x"))),
-            **{"value.converter.replace.null.with.default": "false"},
-        )
-    )
-    assert value["source"]["snapshot"] is None
 
 
 # --- rows -------------------------------------------------------------------------------------------
 
 
-def test_null_becomes_the_default_in_values_and_not_in_keys_when_so_configured() -> None:
+def test_null_is_the_default_in_values_unless_so_configured() -> None:
+    """The marker of snapshots has a default, too."""
     relation = table("d", "id int4", "n int4 default 5")
-    properties = {"value.converter.replace.null.with.default": "false"}
-    (value,) = values(render(part(Insert(relation, 0, ("1", None))), **properties))
-    assert value["after"] == {"id": 1, "n": None}
-    (value,) = values(render(part(Insert(relation, 0, ("1", None)))))
-    assert value["after"] == {"id": 1, "n": 5}
+    given = {"value.converter.replace.null.with.default": "false"}
+    for properties, n, snapshot in (({}, 5, "false"), (given, None, None)):
+        (value,) = values(render(part(Insert(relation, 0, ("1", None))), **properties))
+        assert value["after"] == {"id": 1, "n": n}
+        assert value["source"]["snapshot"] == snapshot
 
 
 def test_unchanged_value_of_an_update_is_the_placeholder() -> None:
@@ -158,11 +142,8 @@ def test_update_without_change_is_left_out_when_so_configured() -> None:
         *s.parts, **{"skip.messages.without.change": "true", "column.exclude.list": ".*w"}
     )
     assert [v["after"] for v in values(found)] == [{"id": 1, "v": "y"}]
-
-
-def test_update_that_only_repeats_its_row_is_kept_without_an_old_row() -> None:
-    found = render(part(Update(A, 0, ("1", "x"))), **{"skip.messages.without.change": "true"})
-    assert len(found) == 1
+    without_old_row = part(Update(A, 0, ("1", "x")))
+    assert len(render(without_old_row, **{"skip.messages.without.change": "true"})) == 1
 
 
 def test_two_columns_with_one_adjusted_name_are_refused() -> None:
@@ -200,13 +181,21 @@ def misfits() -> TransactionPart:
     )
 
 
-def test_misfit_is_null_and_told_once_per_column() -> None:
+@pytest.mark.parametrize("mode", ["warn", "skip", "fail"])
+def test_a_misfit_is_null_and_told_or_stops_without_its_value(mode: str) -> None:
     told: list[str] = []
-    found = json_format(BARE, warn=told.append).render([misfits()], NOW)
-    assert [v["after"]["d"] for v in values(found)] == [None, None, 18262]
-    assert len(told) == 1
-    assert "column d of public.b" in told[0]
-    assert "no date" not in told[0]
+    given = {**BARE, "event.converting.failure.handling.mode": mode}
+    form = json_format({**given, "provide.transaction.metadata": "true"}, warn=told.append)
+    if mode == "fail":
+        with pytest.raises(DecodeError, match="date in column d of public.b") as caught:
+            form.render([misfits()], NOW)
+        assert "no date" not in str(caught.value)
+        return
+    found = [v for v in values(form.render([misfits()], NOW)) if "op" in v]
+    assert [v["after"]["d"] for v in found] == [None, None, 18262]
+    assert [v["transaction"]["total_order"] for v in found] == [1, 2, 3]
+    assert [text.partition(": ")[0] for text in told] == ["column d of public.b"] * (mode == "warn")
+    assert "no date" not in "".join(told)
 
 
 def test_what_became_null_names_each_table_once_whichever_share_a_column() -> None:
@@ -226,43 +215,11 @@ def test_what_became_null_names_each_table_once_whichever_share_a_column() -> No
     deleted = Delete(c, 0, ("1", "NaN"), OldTuple.FULL)
     made.render([part(deleted, Insert(b, 0, ("3", "NaN")))], NOW)
     assert ["column n of public.c: " in text for text in told] == [False, True]
-
-
-def test_what_became_null_in_a_snapshot_names_its_table() -> None:
-    told: list[str] = []
-    relation = table("b", "id int4 not null", "n numeric(9,2)")
-    rows = SnapshotRows(
-        relation=relation,
-        rows=[("1", "1.50"), ("2", "NaN")],
-        kind="initial",
-        ts=COMMIT_TS,
-        previous_end_lsn=0,
-        lsn=5,
-        xid=None,
+    rows = [("1", "1.50"), ("2", "NaN")]
+    made.render(
+        [SnapshotRows(relation=table("d", *columns), rows=rows, ts=1, lsn=5, xid=None)], NOW
     )
-    json_format(BARE, warn=told.append).render([rows], NOW)
-    assert [text.partition(":")[0] for text in told] == ["column n of public.b"]
-
-
-def test_misfit_is_null_without_a_word_when_skipped() -> None:
-    told: list[str] = []
-    mode = {"event.converting.failure.handling.mode": "skip"}
-    found = json_format({**BARE, **mode}, warn=told.append).render([misfits()], NOW)
-    assert [v["after"]["d"] for v in values(found)] == [None, None, 18262]
-    assert told == []
-
-
-def test_misfit_stops_with_the_column_and_without_the_value() -> None:
-    mode = {"event.converting.failure.handling.mode": "fail"}
-    with pytest.raises(DecodeError, match="date in column d of public.b") as caught:
-        json_format({**BARE, **mode}).render([misfits()], NOW)
-    assert "no date" not in str(caught.value)
-
-
-def test_misfit_in_an_update_is_counted_once() -> None:
-    found = render(misfits(), **{"provide.transaction.metadata": "true"})
-    orders = [v["transaction"]["total_order"] for v in values(found) if "transaction" in v]
-    assert orders == [1, 2, 3]
+    assert "column n of public.d: " in told[2]
 
 
 @pytest.mark.parametrize("change", [Insert(A, 0, ("1",)), Update(A, 0, ("1", "x", "y"))])
@@ -274,32 +231,23 @@ def test_tuple_of_another_width_is_a_decode_error(change) -> None:
 # --- transactions -----------------------------------------------------------------------------------
 
 
-def test_counters_go_on_over_the_parts_of_one_transaction() -> None:
-    first = part(Insert(A, 0, ("1", "x")), Insert(A, 0, ("2", "x")), complete=False, end_lsn=0)
-    second = part(Insert(A, 0, ("3", "x")), first_index=2, starts=False)
-    form = json_format({**BARE, "provide.transaction.metadata": "true"})
+def test_counters_go_on_over_the_parts_of_one_transaction_and_a_restart() -> None:
+    """Operations that are skipped take no number."""
+    metadata = {**BARE, "provide.transaction.metadata": "true", "skipped.operations": "u"}
+    skipped = Update(A, 0, ("9", "x"))
+    first = part(
+        Insert(A, 0, ("1", "x")), skipped, Insert(A, 0, ("2", "x")), complete=False, end_lsn=0
+    )
+    second = part(Insert(A, 0, ("3", "x")), first_index=3, starts=False)
+    form = json_format(metadata)
     found = values(form.render([first], NOW)) + values(form.render([second], NOW))
     assert [v.get("status") or v["transaction"]["total_order"] for v in found] == [
         "BEGIN", 1, 2, 3, "END",
     ]  # fmt: skip
     assert found[0]["id"] == "7:990"
     assert (found[-1]["id"], found[-1]["event_count"]) == ("7:1108", 3)
-
-
-def test_part_of_a_transaction_begun_before_a_restart_counts_from_its_index() -> None:
-    rest = part(Insert(A, 0, ("3", "x")), first_index=2, starts=False)
-    found = values(render(rest, **{"provide.transaction.metadata": "true"}))
-    assert [v.get("status") or v["transaction"]["total_order"] for v in found] == [3, "END"]
-
-
-def test_skipped_operations_take_no_number() -> None:
-    changes = [Update(A, 0, ("1", "x")), Insert(A, 0, ("2", "x"))]
-    found = values(
-        render(
-            part(*changes), **{"provide.transaction.metadata": "true", "skipped.operations": "u"}
-        )
-    )
-    assert [v["transaction"]["total_order"] for v in found if "op" in v] == [1]
+    found = values(json_format(metadata).render([second], NOW))
+    assert [v.get("status") or v["transaction"]["total_order"] for v in found] == [4, "END"]
 
 
 # --- schemas that change ----------------------------------------------------------------------------
