@@ -10,24 +10,18 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.harness.json_events import json_format
 from tests.property.test_copy_buffer import answer
 from tests.property.test_copy_text import written
 
-from waltap.capture.capture import CaptureRules
-from waltap.capture.properties import CaptureProperties
 from waltap.decode.relation import Column, DataType, Relation
-from waltap.format.format import FormatContext
 from waltap.format.record_block import RecordBlock
-from waltap.json.format import JsonFormat
 from waltap.json.lines import JsonLines
-from waltap.json.properties import JsonProperties
-from waltap.mapping.type_registry import TypeRegistry
 from waltap.transactions.row_block import RowBlock
 from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.replication.copy_buffer import CopyBuffer, HeadedRows
 from waltap_postgres.snapshot.copy_block import copy_block
 from waltap_postgres.snapshot.copy_text import copy_rows
-from waltap_testing.installed import identity_kept, installed_types
 
 pytest.importorskip("pyarrow")
 
@@ -134,35 +128,6 @@ def column(name: str, type_name: str, typmod: int, *, key: bool) -> Column:
     )
 
 
-FAMILIES = {
-    "column.mask.with": "column_mask",
-    "column.mask.hash": "column_hash",
-    "column.truncate.to": "column_truncate",
-}
-
-
-def json_format(modes: dict[str, str], *, schemas: bool) -> JsonFormat:
-    given_ones: dict[str, Any] = {"topic.prefix": "server"}
-    for name, value in modes.items():
-        family = next((field for start, field in FAMILIES.items() if name.startswith(start)), None)
-        if family is None:
-            given_ones[name] = value
-        else:
-            given_ones[family] = {name: value}
-    properties = CaptureProperties.model_validate(given_ones)
-    capture = CaptureRules(properties)
-    context = FormatContext(
-        describe=lambda relation: relation,
-        identity=identity_kept(),
-        capture=capture,
-        database="shop",
-        run_id="00000000-0000-4000-8000-000000000000",
-        mapper=lambda options: TypeRegistry(installed_types(), options),
-    )
-    enable = {f"{side}.converter.schemas.enable": schemas for side in ("key", "value")}
-    return JsonFormat(JsonProperties.model_validate(enable), context)
-
-
 def as_columns(rows: list[tuple[str | None, ...]], cut: int) -> RowBlock | None:
     """Send ``rows`` as a server does; return them as columns."""
     data = answer(written([row]) for row in rows)
@@ -206,6 +171,7 @@ def test_lines_by_columns_are_lines_by_rows(
         return
     assert list(block) == rows
     lines: list[bytes] = []
+    enable = {f"{side}.converter.schemas.enable": str(schemas) for side in ("key", "value")}
     for form in (rows, block):
         part: Any = SnapshotRows(
             relation=relation,
@@ -216,7 +182,7 @@ def test_lines_by_columns_are_lines_by_rows(
             first_marker=first if len(rows) > 1 else last,
             last_marker=last,
         )
-        records = json_format(modes, schemas=schemas).render([part], 4)
+        records = json_format({**modes, **enable}).render([part], 4)
         if form is block:
             assert isinstance(records, RecordBlock)
         lines.append(b"".join(JsonLines().portions(records)))

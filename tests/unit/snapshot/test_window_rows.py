@@ -3,24 +3,20 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.harness.json_events import IDENTITIES, table
 
 from waltap.decode.message import Change, Delete, Insert, OldTuple, Truncate, Update
-from waltap.decode.relation import Column, Relation
+from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
 from waltap.snapshot.window import SnapshotWindow
-from waltap_postgres.identity import REPLICA_IDENTITIES
 
 
 def relation(
     *names: str, key: tuple[str, ...] = ("id",), identity: str = "d", flagged: tuple[str, ...] = ()
 ) -> Relation:
-    return Relation(
-        oid=1, schema="public", table="t", identity=identity, primary_key=key,
-        columns=tuple(Column(name=n, type_oid=25, in_identity=n in (flagged or key)) for n in names),
-    )  # fmt: skip
+    return table("t", *(f"{n} text" for n in names), key=key, identity=identity, index=flagged)
 
 
-IDENTITIES = {spec.letter: spec.factory for spec in REPLICA_IDENTITIES}
 T = relation("id", "v", "large")
 ROWS: list[Tuple] = [("1", "a", "x"), ("2", "b", "y"), ("3", "c", "z")]
 
