@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections.abc import Mapping
 
 import orjson
 import pytest
@@ -43,15 +44,14 @@ KEEP_NOTHING = {"null", "terminal"}
 
 def lines(path):
     """Return the records of a file of JSON lines."""
-    found = []
-    for line in path.read_text().split("\n")[:-1] if path.exists() else ():
-        item = json.loads(line)
-        headers = tuple((h["key"], orjson.dumps(h["value"])) for h in item["headers"])
-        key, value = (
-            None if part is None else orjson.dumps(part) for part in (item["key"], item["value"])
-        )
-        found.append(Record(item["topic"], key, value, headers))
-    return found
+    written = path.read_text().split("\n")[:-1] if path.exists() else ()
+    return [record(json.loads(line)) for line in written]
+
+
+def record(item):
+    headers = tuple((h["key"], orjson.dumps(h["value"])) for h in item["headers"])
+    sides = (None if item[n] is None else orjson.dumps(item[n]) for n in ("key", "value"))
+    return Record(item["topic"], *sides, headers)
 
 
 # [rig]
@@ -73,13 +73,13 @@ class TestJsonLines(SinkSuite):
 def changes(path):
     """Return the changes of a change log, as its readers see them."""
     log = ChangeLog(FileStore(str(path)))
-    found = []
-    for table in ("items", "notes", "kinds"):
-        for part in log.rows("public", table):
-            for row in part.to_pylist():
-                values = {name: row[name] for name in row if not name.startswith("_")}
-                found.append(DeliveredChange(f"public.{table}", row["_op"], values))
-    return found
+    tables = ("items", "notes", "kinds")
+    rows = [(t, r) for t in tables for part in log.rows("public", t) for r in part.to_pylist()]
+    return [change(t, r, {n: v for n, v in r.items() if not n.startswith("_")}) for t, r in rows]
+
+
+def change(table, row, values):
+    return DeliveredChange(f"public.{table}", row["_op"], values)
 
 
 def lines_of_files(folder):
@@ -92,21 +92,6 @@ def lines_of_files(folder):
     return found
 
 
-class TestFiles(SinkSuite):
-    @pytest.fixture
-    def new_rig(self):
-        def make(folder):
-            path = folder / "files"
-            return SinkRig(
-                SPECS["files"],
-                FilesProperties(path=str(path)),
-                lambda: lines_of_files(path),
-                asks=True,
-            )
-
-        return make
-
-
 def rows_of_files(folder):
     """Return the changes in a folder of Parquet files, table by table, as whoever reads every file."""
     found = []
@@ -114,51 +99,55 @@ def rows_of_files(folder):
         table = path.parent.parent.name.removeprefix("table=public.")
         for row in parquet.ParquetFile(path).read().to_pylist():
             values = {name: value for name, value in row.items() if name not in LOG_COLUMNS}
-            found.append(DeliveredChange(f"public.{table}", row["_op"], values))
+            found.append(change(table, row, values))
     return found
 
 
-class TestParquetFiles(SinkSuite):
+class InAFolder(SinkSuite):
+    """A sink that writes to the folder ``path``, with these properties; ``read`` is what reads it back."""
+
+    kind: str
+    properties: type
+    given: Mapping[str, str] = {}
+
+    @staticmethod
+    def read(path):
+        raise NotImplementedError
+
     @pytest.fixture
     def new_rig(self):
         def make(folder):
-            path = folder / "files"
-            properties = FilesProperties.model_validate(
-                {"path": str(path), "file.format": "parquet"}
-            )
-            return SinkRig(SPECS["files"], properties, lambda: rows_of_files(path), asks=True)
+            path = folder / "output"
+            properties = self.properties.model_validate({"path": str(path), **self.given})
+            return SinkRig(SPECS[self.kind], properties, lambda: self.read(path), asks=True)
 
         return make
 
 
-class TestChangeLog(SinkSuite):
-    @pytest.fixture
-    def new_rig(self):
-        def make(folder):
-            path = folder / "log"
-            return SinkRig(
-                SPECS["changelog"],
-                ChangeLogProperties(path=str(path)),
-                lambda: changes(path),
-                asks=True,
-            )
-
-        return make
+class TestFiles(InAFolder):
+    kind, properties, read = "files", FilesProperties, staticmethod(lines_of_files)
 
 
-class TestSparkWithoutApplier(SinkSuite):
+class TestParquetFiles(InAFolder):
+    kind, properties, read = "files", FilesProperties, staticmethod(rows_of_files)
+    given = {"file.format": "parquet"}
+
+
+class TestChangeLog(InAFolder):
+    kind, properties, read = "changelog", ChangeLogProperties, staticmethod(changes)
+
+
+class TestSparkWithoutApplier(InAFolder):
     """What the Spark sink does in the engine's process; appliers have tests of their own."""
 
-    @pytest.fixture
-    def new_rig(self):
-        def make(folder):
-            path = str(folder / "output")
-            properties = SparkProperties(path=path, applier="none")
-            return SinkRig(
-                SPECS["spark"], properties, lambda: changes(changelog_of(path)), asks=True
-            )
+    kind, properties, given = "spark", SparkProperties, {"applier": "none"}
 
-        return make
+    @staticmethod
+    def read(path):
+        return changes(changelog_of(str(path)))
+
+
+del InAFolder
 
 
 class TestHttp(SinkSuite):
@@ -171,19 +160,7 @@ class TestHttp(SinkSuite):
             receivers.append(receiver)
 
             def read():
-                bodies = [json.loads(body) for _, body in receiver.taken]
-                return [
-                    Record(
-                        item["topic"],
-                        *(
-                            None if p is None else orjson.dumps(p)
-                            for p in (item["key"], item["value"])
-                        ),
-                        tuple((h["key"], orjson.dumps(h["value"])) for h in item["headers"]),
-                    )
-                    for body in bodies
-                    for item in body
-                ]
+                return [record(item) for _, body in receiver.taken for item in json.loads(body)]
 
             properties = HttpProperties(url=receiver.url, body="array", tombstones=True)
 
