@@ -13,12 +13,13 @@ from tests.harness.json_events import (
     part,
     split_properties,
     table,
+    through_records,
     values,
 )
 
 from waltap.decode.message import Delete, Insert, OldTuple, Truncate, Update
 from waltap.decode.relation import Column, DataType
-from waltap.decode.tuple_image import UNCHANGED
+from waltap.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.errors import ConfigurationError, DecodeError
 from waltap.format.record import Record
 from waltap.json.lines import JsonLines
@@ -220,6 +221,24 @@ def test_what_became_null_names_each_table_once_whichever_share_a_column() -> No
         [SnapshotRows(relation=table("d", *columns), rows=rows, ts=1, lsn=5, xid=None)], NOW
     )
     assert "column n of public.d: " in told[2]
+
+
+@pytest.mark.parametrize("mode", ["warn", "skip", "fail"])
+@pytest.mark.parametrize("change", ["insert", "update", "delete", "changed key"])
+def test_misfit_of_a_key_stops_in_every_mode(mode: str, change: str) -> None:
+    """Rows with null, or 0, in their keys would be one row."""
+    relation = table("b", "id int4 not null", "v text")
+    changes = {
+        "insert": Insert(relation, 0, ("x1", "a")),
+        "update": Update(relation, 0, ("x1", "a")),
+        "delete": Delete(relation, 0, ("x1", ABSENT), OldTuple.KEY),
+        "changed key": Update(relation, 0, ("1", "a"), ("x1", ABSENT), OldTuple.KEY),
+    }
+    given = {**BARE, "event.converting.failure.handling.mode": mode}
+    for form in (json_format(given), through_records(given)):
+        with pytest.raises(DecodeError, match=r"a value of int4 in .*id") as caught:
+            form.render([part(changes[change])], NOW)
+        assert "x1" not in str(caught.value)
 
 
 @pytest.mark.parametrize("change", [Insert(A, 0, ("1",)), Update(A, 0, ("1", "x", "y"))])

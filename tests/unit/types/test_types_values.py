@@ -290,10 +290,24 @@ NO_NUMBERS += [
     "-.5",
     "1.5_0",
 ]
+RANGES = [
+    ("int2", -(1 << 15), (1 << 15) - 1),
+    ("int4", -(1 << 31), (1 << 31) - 1),
+    ("int8", -(1 << 63), (1 << 63) - 1),
+    ("oid", 0, (1 << 32) - 1),
+]
 MALFORMED = [
     ("bool", "true"),
     *((kind, text) for kind in ("int2", "int4", "int8", "oid") for text in NO_WHOLE_NUMBERS),
     *((kind, text) for kind in ("float4", "float8") for text in NO_NUMBERS),
+    *((kind, str(number)) for kind, low, high in RANGES for number in (low - 1, high + 1, 10**40)),
+    *((kind, text) for kind in ("float4", "float8") for text in ("1e400", "-1e400", "9" * 400)),
+    ("float4", "1e39"),
+    ("float4", "1.5e39"),
+    ("float8", "1.5e400"),
+    ("int2[]", "{1,32768}"),
+    ("int4[]", "{-2147483649}"),
+    ("int8[]", "{NULL,9223372036854775808}"),
     ("int4[]", "{1,x}"),
     ("int8[]", "{1,,2}"),
     ("int4[]", "{NULL,1 2}"),
@@ -327,12 +341,25 @@ MALFORMED = [
 ]
 
 
-@pytest.mark.parametrize("text", ["7", "123456", "0", "-1", "-32768"])
+@pytest.mark.parametrize("text", ["7", "12345", "0", "-1", "-32768"])
 @pytest.mark.parametrize("kind", ["int2", "int4", "int8"])
 def test_integers_of_either_sign_are_checked_without_a_call_into_python(
     kind: str, text: str
 ) -> None:
     assert checked_inline(kind, text) == text
+
+
+@pytest.mark.parametrize(("kind", "low", "high"), RANGES)
+def test_integers_reach_from_the_smallest_to_the_largest(kind: str, low: int, high: int) -> None:
+    found = mapping(kind)
+    assert found.json_column is not None
+    for number in (low, high, high // 10, high - 1, 0):
+        text = str(number)
+        assert (checked_inline(kind, text), json_of(found, text)) == (text, text)
+        assert found.to_connect(text) == number
+    column = pa.array([str(high), None, "7", str(high - 1)])
+    assert found.json_column.convert(column) is column
+    assert found.json_column.convert(pa.array(["7", str(high + 1)])) is None
 
 
 @pytest.mark.parametrize("text", ["1.5", "0.25", "-0.25", "-12.5", "1234567.25", "1.5e-07"])

@@ -112,12 +112,14 @@ class ConnectTables(EventPlans[ConnectTable]):
 
     def _made(self, plan: EventPlan, *, careful: bool) -> ConnectTable:
         shape = table_shape(plan, self._capture, self._types, announced=self._format.announced)
-        guard = self._careful(plan.relation) if careful else self._labels(plan.relation)
+        relation = plan.relation
+        guard = self._careful(relation, key=False) if careful else self._labels(relation)
+        key_guard = self._careful(relation, key=True) if careful else guard
 
         def rows(row: Schema, key: Schema, *, read: bool) -> ImageLayout:
             return ImageLayout(
                 row=connect_values(shape.values, plan.cell, read=read, guard=guard),
-                key=connect_values(shape.keys, plan.cell, extra=plan.key_field, guard=guard),
+                key=connect_values(shape.keys, plan.cell, extra=plan.key_field, guard=key_guard),
                 key_schema=key if shape.has_key else None,
                 value_schema=self.envelope_schema(plan.topic, row),
             )
@@ -157,10 +159,13 @@ class ConnectTables(EventPlans[ConnectTable]):
 
         return guard
 
-    def _careful(self, relation: Relation) -> Callable[[ShapeColumn, Convert], Convert]:
+    def _careful(
+        self, relation: Relation, *, key: bool
+    ) -> Callable[[ShapeColumn, Convert], Convert]:
         """Return the function that makes conversions name their column.
 
-        The name is for the error, or the warning, of a value that does not fit.
+        The name is for the error, or the warning, of a value that does not fit. A ``key`` column has
+        an error in any mode: rows with null in their keys would be one row.
         """
 
         def guard(column: ShapeColumn, convert: Convert) -> Convert:
@@ -171,7 +176,7 @@ class ConnectTables(EventPlans[ConnectTable]):
                 try:
                     return convert(value)
                 except MISFITS as cause:
-                    if self._fails:
+                    if self._fails or key:
                         raise DecodeError(
                             "records",
                             lsn=0,

@@ -19,10 +19,10 @@ __all__ = [
     "BOOLEANS",
     "DAYS",
     "QUOTED",
-    "WHOLE",
     "decimals",
     "mended",
     "timestamps",
+    "whole",
     "zoned",
 ]
 
@@ -112,25 +112,36 @@ QUOTED: Final = JsonColumn(convert=_escaped, quoted=True)
 AS_IT_IS: Final = JsonColumn(convert=lambda array: array)
 
 
-def _whole(array: "pa.StringArray") -> "pa.Array | None":
-    """Return ``array`` if all values are digits without leading zeros."""
-    import numpy as np
+def whole(largest: int) -> JsonColumn:
+    """Return the writer of integers from 0 to ``largest``, unchanged.
 
-    if array.null_count == len(array):
+    ``to_json`` writes columns with others.
+    """
+    most = str(largest)
+
+    def convert(array: "pa.StringArray") -> "pa.Array | None":
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if array.null_count == len(array):
+            return array
+        present = array.drop_null()
+        characters = _characters(present)
+        # The bytes are unsigned, so one below "0" becomes a large number.
+        if ((characters - ord("0")) > 9).any():
+            return None
+        starts, sizes = _offsets(present) - _offsets(present)[0], np.diff(_offsets(present))
+        if (sizes < 1).any() or ((characters[starts[:-1]] == ord("0")) & (sizes > 1)).any():
+            return None
+        # Numbers of as many digits as the largest are in the order of their texts.
+        if int(sizes.max()) >= len(most):
+            long = present.filter(pa.array(sizes == len(most)))
+            if (sizes > len(most)).any() or pc.any(pc.greater(long, most)).as_py():
+                return None
         return array
-    present = array.drop_null()
-    characters = _characters(present)
-    # The bytes are unsigned, so one below "0" becomes a large number.
-    if ((characters - ord("0")) > 9).any():
-        return None
-    starts, sizes = _offsets(present) - _offsets(present)[0], np.diff(_offsets(present))
-    if (sizes < 1).any() or ((characters[starts[:-1]] == ord("0")) & (sizes > 1)).any():
-        return None
-    return array
 
-
-# Columns of integers from 0 on, unchanged. ``to_json`` writes columns with negative ones.
-WHOLE: Final = JsonColumn(convert=_whole)
+    return JsonColumn(convert=convert)
 
 
 def _words(array: "pa.StringArray") -> "pa.Array | None":
@@ -170,7 +181,8 @@ def mended(mark: str, to_json: Callable[[str], str]) -> JsonColumn:
     return JsonColumn(convert=convert)
 
 
-_NUMBER: Final = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?(e[+-]?[0-9]+)?$"
+# Exponents stay below the largest of a double; ``to_json`` judges others.
+_NUMBER: Final = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?(e[+-]?([0-9]{1,2}|[12][0-9]{2}|30[0-7]))?$"
 
 
 # --- numbers --------------------------------------------------------------------------------------

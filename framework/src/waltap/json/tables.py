@@ -154,10 +154,10 @@ class JsonTables(EventPlans[RowCodec]):
             value: Schema,
             snapshot: Callable[[], RowCodec] | None = None,
         ) -> RowCodec:
-            guard = self._guard(plan.relation)
+            guard, strict = (self._guard(plan.relation, key=of_key) for of_key in (False, True))
             careful = _once(
                 lambda: compiled(
-                    [guard(v) for v in values], [guard(k) for k in keys], key, value, no_twin
+                    [guard(v) for v in values], [strict(k) for k in keys], key, value, no_twin
                 )
             )
             return compiled(values, keys, key, value, careful, snapshot)
@@ -167,10 +167,11 @@ class JsonTables(EventPlans[RowCodec]):
         twin = _once(lambda: with_careful(read or streamed, shape.read_key, shape.read_row))
         return with_careful(streamed, shape.key, shape.row, twin)
 
-    def _guard(self, relation: Relation) -> Callable[[ColumnCodec], ColumnCodec]:
+    def _guard(self, relation: Relation, *, key: bool) -> Callable[[ColumnCodec], ColumnCodec]:
         """Return the function that makes conversions name their column.
 
-        The name is for the error, or the warning, of a value that does not fit.
+        The name is for the error, or the warning, of a value that does not fit. A ``key`` column has
+        an error in any mode: rows with null in their keys would be one row.
         """
 
         def guard(column: ColumnCodec) -> ColumnCodec:
@@ -178,7 +179,7 @@ class JsonTables(EventPlans[RowCodec]):
             type_name = described.data_type.name if described.data_type else "its type"
 
             def misfit(cause: Exception) -> None:
-                if self._fails:
+                if self._fails or key:
                     raise DecodeError(
                         "json",
                         lsn=0,

@@ -29,7 +29,7 @@ from waltap.mapping.value_form import OutOfRange, ValueForm, column_mapping, pla
 from waltap.specs import TypeSpec
 from waltap_postgres.types.claims import ARRAY_ELEMENTS, BUILTIN_OIDS, builtin_name
 from waltap_postgres.types.enum import written_labels
-from waltap_postgres.types.number import whole_json
+from waltap_postgres.types.number import INTEGER_LISTS
 from waltap_postgres.types.quoted import quoted
 
 __all__ = ["ARRAY_SPECS", "array_text", "parse_array"]
@@ -376,12 +376,20 @@ class _ArrayReader:
         def general(text: str) -> str:
             return nested(parse(text))
 
+        in_range = INTEGER_LISTS.get(to_json) if to_json is not None else None
+        if in_range is None or self._delimiter != ",":
+            return general
+
         def whole(text: str) -> str:
             """Convert integers, whose text is JSON except for the braces."""
             # Quotes, inner braces or NULL take the general way.
-            return general(text) if _WHOLE_NUMBERS(text) is None else f"[{text[1:-1]}]"
+            if _WHOLE_NUMBERS(text) is None:
+                return general(text)
+            found = f"[{text[1:-1]}]"
+            in_range(found)
+            return found
 
-        return whole if to_json is whole_json and self._delimiter == "," else general
+        return whole
 
     def connect(self, text: str) -> object:
         """Return the list of Connect values."""

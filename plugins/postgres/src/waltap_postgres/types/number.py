@@ -1,9 +1,12 @@
 """Booleans, integers and floating-point numbers."""
 
 import dataclasses
+import math
 import re
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 
@@ -14,16 +17,16 @@ from waltap.mapping.column_default import default_value
 from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.mapping.java_number import float_text
 from waltap.mapping.printed_float import pg_double_text, pg_float_text, single
-from waltap.mapping.type_mapping import ColumnMapping, JsonExpression, TypeMapper
+from waltap.mapping.type_mapping import ColumnMapping, JsonColumn, JsonExpression, TypeMapper
 from waltap.mapping.value_form import ValueForm, column_mapping
 from waltap.specs import TypeSpec
 from waltap_postgres.types.claims import builtin, builtin_name
 
 __all__ = [
+    "INTEGER_LISTS",
     "NUMBER_SPECS",
     "double_from_binary",
     "float_from_binary",
-    "whole_json",
     "whole_number",
 ]
 
@@ -73,12 +76,46 @@ def whole_json(text: str) -> str:
     return text
 
 
-# A JSON parser in C accepts exactly the integers of JSON, with blanks around them. `strip`
-# returns the same object where there are no blanks; otherwise `whole_json` reads the text.
-WHOLE = JsonExpression(
-    template="({v} if {v}.strip() is {v} and read_whole({v}) is not None else whole_json({v}))",
-    names={"whole_json": whole_json, "read_whole": msgspec.json.Decoder(int).decode},
-)
+@dataclass(frozen=True, slots=True)
+class _IntegerText:
+    """Read the text of integers from ``low`` to ``high``."""
+
+    # Text → int; raises MsgspecError. A JSON parser in C accepts exactly the integers of JSON, with
+    # blanks around them.
+    to_connect: Callable[[str], object]
+    to_json: Callable[[str], str]
+    expression: JsonExpression
+    column: JsonColumn
+    list_of: Callable[[str], object]
+
+
+def _integer_text(name: str, low: int, high: int) -> _IntegerText:
+    kind = Annotated[int, msgspec.Meta(ge=low, le=high)]
+    read = msgspec.json.Decoder(kind).decode
+
+    def to_json(text: str) -> str:
+        read(whole_json(text))
+        return text
+
+    # `strip` returns the same object where there are no blanks; otherwise `to_json` reads the text.
+    expression = JsonExpression(
+        template=f"({{v}} if {{v}}.strip() is {{v}} and read_{name}({{v}}) is not None"
+        f" else {name}_json({{v}}))",
+        names={f"{name}_json": to_json, f"read_{name}": read},
+    )
+    lists = msgspec.json.Decoder(list[kind]).decode
+    return _IntegerText(read, to_json, expression, columns.whole(high), lists)
+
+
+_INT2 = _integer_text("int2", -(1 << 15), (1 << 15) - 1)
+_INT4 = _integer_text("int4", -(1 << 31), (1 << 31) - 1)
+_INT8 = _integer_text("int8", -(1 << 63), (1 << 63) - 1)
+_OID = _integer_text("oid", 0, (1 << 32) - 1)
+
+# ``to_json`` of an integer type → reader of a JSON list of them, which raises MsgspecError.
+INTEGER_LISTS: dict[Callable[[str], str], Callable[[str], object]] = {
+    text.to_json: text.list_of for text in (_INT2, _INT4, _INT8, _OID)
+}
 
 _read_number = msgspec.json.Decoder(float).decode
 
@@ -88,7 +125,7 @@ _SPECIAL = {"NaN": '"NaN"', "Infinity": '"Infinity"', "-Infinity": '"-Infinity"'
 def _whole(text: str) -> str:
     """Return the JSON of a float without point and exponent."""
     special = _SPECIAL.get(text)
-    return whole_json(text) + ".0" if special is None else special
+    return _number(text) + ".0" if special is None else special
 
 
 def _double_json(text: str) -> str:
@@ -100,10 +137,10 @@ def _double_json(text: str) -> str:
 def _number(text: str) -> str:
     """Return the text of a number unchanged.
 
-    Raises ValueError for any other text.
+    Raises ValueError for any other text, and for a number that would be infinity.
     """
-    if _NUMBER(text) is None:
-        msg = "floating-point number is not digits"
+    if _NUMBER(text) is None or math.isinf(float(text)):
+        msg = "floating-point number is not digits of a finite number"
         raise ValueError(msg)
     return text
 
@@ -113,7 +150,7 @@ def _float_json(text: str) -> str:
     # PostgreSQL prints no exponent between 0.001 and 10**6; there Java's digits are the same
     # number.
     if "e" in text or text[:5] in {"0.000", "-0.00"}:
-        return float_text(single(text))
+        return float_text(single(_number(text)))
     if "." in text:
         return _number(text)
     return _whole(text)
@@ -149,9 +186,9 @@ def whole_number(layout: str) -> Callable[[bytes], str]:
 
 
 _INTEGERS = {
-    "int2": (ConnectKind.INT16, 2, whole_number(">h")),
-    "int4": (ConnectKind.INT32, 4, whole_number(">i")),
-    "int8": (ConnectKind.INT64, 8, whole_number(">q")),
+    "int2": (ConnectKind.INT16, 2, whole_number(">h"), _INT2),
+    "int4": (ConnectKind.INT32, 4, whole_number(">i"), _INT4),
+    "int8": (ConnectKind.INT64, 8, whole_number(">q"), _INT8),
 }
 
 
@@ -190,17 +227,17 @@ def _build_bool(column: Column, mapper: TypeMapper) -> ColumnMapping:
 
 def _build_integer(column: Column, mapper: TypeMapper) -> ColumnMapping:
     assert column.data_type is not None
-    kind, size, reader = _INTEGERS[builtin_name(column.data_type) or "int4"]
+    kind, size, reader, text = _INTEGERS[builtin_name(column.data_type) or "int4"]
     form = ValueForm(
         schema=Schema(kind=kind),
-        to_json=whole_json,
-        to_connect=int,
+        to_json=text.to_json,
+        to_connect=text.to_connect,
         zero=0,
         default=default_value(column.default, "0", _ranged(size)),
         from_binary=reader,
         arrow=arrow_column.integers(8 * size),
-        json_expression=WHOLE,
-        json_column=columns.WHOLE,
+        json_expression=text.expression,
+        json_column=text.column,
     )
     return column_mapping(column, mapper.options, form)
 
@@ -208,13 +245,13 @@ def _build_integer(column: Column, mapper: TypeMapper) -> ColumnMapping:
 def _build_oid(column: Column, mapper: TypeMapper) -> ColumnMapping:
     form = ValueForm(
         schema=Schema(kind=ConnectKind.INT64),
-        to_json=whole_json,
-        to_connect=int,
+        to_json=_OID.to_json,
+        to_connect=_OID.to_connect,
         zero=0,
         from_binary=whole_number(">I"),
         arrow=_OID_ARROW,
-        json_expression=WHOLE,
-        json_column=columns.WHOLE,
+        json_expression=_OID.expression,
+        json_column=_OID.column,
     )
     return column_mapping(column, mapper.options, form)
 
