@@ -150,7 +150,6 @@ class Bank:
         seed: int,
         *,
         accounts: int = ACCOUNTS,
-        connections: int = 1,
     ) -> None:
         self._accounts = accounts
         self._source, self._target, self._folder = source, target, folder
@@ -171,7 +170,6 @@ class Bank:
             "url": target.dsn("bank"),
             "table.name.format": "replica.{table}",
             "history.mode": "beside",
-            "apply.connections": connections,
         }
         lines = ['name = "bank"', "[source]", 'type = "postgres"', *map(_line, settings.items())]
         lines += ["[sink]", 'type = "sql"', *map(_line, sink.items())]
@@ -265,9 +263,7 @@ def verdict(source: Database, target: Cluster, auditor: Auditor) -> list[str]:
 def play(
     given: argparse.Namespace, database: Database, target: Cluster, folder: Path
 ) -> tuple[str, list[str]]:
-    bank = Bank(
-        database, target, folder, given.seed, accounts=given.accounts, connections=given.connections
-    )
+    bank = Bank(database, target, folder, given.seed, accounts=given.accounts)
     auditor = bank.play(kills=given.kills, reads=given.reads, writers=given.writers, pause=0.02)
     wrong = verdict(database, target, auditor)
     ((moved,),) = database.execute("SELECT count(*) FROM transfers")
@@ -281,7 +277,7 @@ def play(
 if __name__ == "__main__":
     run_bank(
         __doc__ or "",
-        {"kills": 50, "reads": 10_000, "writers": 8, "connections": 1, "accounts": ACCOUNTS},
+        {"kills": 50, "reads": 10_000, "writers": 8, "accounts": ACCOUNTS},
         Cluster.create,
         play,
         right="every read right, target equals source",

@@ -63,7 +63,6 @@ class DuckTarget(GenericTarget):
     errors = duckdb.Error
     schemas = True
     for_update = ""
-    concurrent = False
     folds_tables = folds_columns = True
     word_type = text_type = "VARCHAR"
     time_type = "TIMESTAMP WITH TIME ZONE"

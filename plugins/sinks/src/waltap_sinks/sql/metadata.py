@@ -150,16 +150,12 @@ class SinkMetadata:
             )
             target.commit()
 
-    def adopt(self, books: "SinkMetadata") -> None:
-        """Commit for the opening that another connection made, behind what that has committed."""
-        self.generation, self.at = books.generation, books.at
-
     def store(self, position: Position) -> None:
         """Write ``position`` into the open transaction. Raises: SqlFenced, SqlPositionChanged."""
         self._store(position)
 
     def committed(self, position: Position | None) -> None:
-        """Take note that the transaction with ``position`` is committed, here or by another connection."""
+        """Take note that the transaction with ``position`` is committed."""
         self.at = position
 
     def _store(self, position: Position | None) -> None:

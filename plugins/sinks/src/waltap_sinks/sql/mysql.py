@@ -111,8 +111,7 @@ class MysqlTarget(GenericTarget):
         self.text_type = f"longtext {self.collated}"
         ((folding,),) = self.run("SELECT @@lower_case_table_names")
         self.folds_tables = bool(folding)
-        self.checks_foreign_keys = self._properties.foreign_keys == "check"
-        if not self.checks_foreign_keys:
+        if self._properties.foreign_keys == "auto":
             self.run("SET SESSION foreign_key_checks = 0")
 
     def close(self) -> None:

@@ -193,7 +193,6 @@ class PostgresTarget(SqlTarget):
             with contextlib.suppress(psycopg.errors.InsufficientPrivilege), raw.transaction():
                 raw.execute("SET SESSION session_replication_role = replica")
                 self._replica = True
-        self.checks_foreign_keys = not self._replica
         raw.commit()
 
     def reads_whole_tables(self) -> None:

@@ -89,16 +89,6 @@ class SqlProperties(Properties):
         summary="Table of the target that keeps each pipeline's position, written in the transaction of "
         "the data. SCHEMA.TABLE, or TABLE in the user's own schema.",
     )
-    connections: int = declare(
-        "apply.connections",
-        default=1,
-        ge=1,
-        le=64,
-        summary="Connections that apply a batch. With more than one, source transactions that share no "
-        "row are applied at the same time, and committed in the order of the source; what shares rows, "
-        "and whatever goes wrong, is applied by one. PostgreSQL, MariaDB and MySQL.",
-        advanced=True,
-    )
     transaction_rows: int = declare(
         "transaction.max.rows",
         default=1_000_000,

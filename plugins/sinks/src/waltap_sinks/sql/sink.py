@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from waltap.config.redaction import without_frames
 from waltap.dead_letters.bisect import Part
-from waltap.errors import ConfigurationError, PropertyProblem, RecordError, SinkError, WaltapError
+from waltap.errors import RecordError, SinkError, WaltapError
 from waltap.sink import RecordsRefused, RefusedEvent
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
@@ -19,7 +19,6 @@ from waltap_sinks.sql.errors import SqlCommitUnknown, SqlConflictMidway, SqlTran
 from waltap_sinks.sql.history import VersionCause
 from waltap_sinks.sql.kinds import target_of
 from waltap_sinks.sql.metadata import SinkMetadata
-from waltap_sinks.sql.parallel_apply import ApplyConnection, ParallelApply
 from waltap_sinks.sql.piecewise import is_of_a_record, place_of, take_in_pieces
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.rows import certainly_ignored
@@ -65,16 +64,6 @@ class SqlSink(Sink):
         self._applier = SqlApplier(
             self._target, self._tables, self._shapes, context.types, properties
         )
-        self._lanes: ParallelApply | None = None
-        if properties.connections > 1:
-            if not self._target.concurrent:
-                problem = PropertyProblem(
-                    "sink.apply.connections",
-                    "is 1 for a target that one connection writes",
-                    allowed="1",
-                )
-                raise ConfigurationError([problem])
-            self._lanes = ParallelApply(properties, context, self._shapes, table)
         self._reset(None)
         self._unknown = False
         """Nobody here knows what became of a commit: the next `open` asks the table of positions."""
@@ -152,8 +141,6 @@ class SqlSink(Sink):
             raise WaltapError("the SQL sink was made without a type mapper")
         self._fail_stop.reset()
         self._gap.reset()
-        if self._lanes is not None:
-            self._lanes.close()  # what they know of the target is of before
         try:
             self._target.open()
             position = self._books.open(resumes=self._context.resumes)
@@ -177,9 +164,6 @@ class SqlSink(Sink):
         if self._worker is not None:
             self._worker.shutdown()
         self._worker = self._handed = self._pending = None
-        if self._lanes is not None:
-            self._lanes.tell()
-            self._lanes.close()
         self._target.rollback()
         self._target.close()
         self._begun = False
@@ -420,11 +404,6 @@ class SqlSink(Sink):
 
     def _apply(self, parts: Parts, position: Position | None, *, durable: bool = False) -> None:
         """Apply ``parts``, and commit them with ``position``; None: the transaction stays open."""
-        if self._lanes is not None and position is not None and not (durable or self._begun):
-            parts = self._apply_in_lanes(self._lanes, parts, position)
-            if not parts:
-                self._position = max(position, self._position or position)
-                return
         if not self._target.transactional_ddl:
             self._bind_ahead(parts)
         midway = self._begun
@@ -456,39 +435,6 @@ class SqlSink(Sink):
         if position is not None:  # what comes again from an older offset moves nothing back
             position = position if self._stored is None else max(position, self._stored)
             self._commit(position, durable=durable)
-
-    def _apply_in_lanes(self, lanes: ParallelApply, parts: Parts, position: Position) -> Parts:
-        """Apply what of ``parts`` several connections can, and commit it; return the rest."""
-        parts = [  # what lanes committed before something failed does not go in again
-            part
-            for part in parts
-            if not isinstance(part, TransactionPart) or part.commit_lsn >= self._skip_below
-        ]
-        if self._replays or self._context.tolerant or self._target.checks_foreign_keys:
-            return parts
-        if self._applier.unbound(parts):
-            lanes.forget()
-            return parts
-        slices = lanes.cut(parts)
-        if not slices:
-            return parts
-
-        def commit(lane: ApplyConnection, some: Sequence[TransactionPart]) -> None:
-            end = position if some is slices[-1] else Position(max(part.end_lsn for part in some))
-            end = end if self._stored is None else max(end, self._stored)
-            durable = not lane.target.lazy_commits
-            lane.books.adopt(self._books)
-            lane.books.store(end)
-            self._commit_on(lane.target, durable=durable)
-            self._books.committed(end)
-            self._position = self._stored = end
-            self._lazy = not durable
-            if durable:
-                self._durable = end
-            self._skip_below = max(self._skip_below, end.end_lsn)
-
-        done = lanes.apply(slices, self._books, commit)
-        return [part for some in slices[done:] for part in some]
 
     def _bind_ahead(self, parts: Parts) -> None:
         """Make and alter tables before the transaction that needs them, where DDL ends one. One that is
@@ -565,7 +511,7 @@ class SqlSink(Sink):
         self._books.store(position)
         if self._replays:
             self._books.replaying(self._replays)
-        self._commit_on(self._target, durable=durable)
+        self._commit_target(durable=durable)
         self._books.committed(position)
         self._begun = self._snapshot = False
         self._position = self._stored = position
@@ -574,16 +520,16 @@ class SqlSink(Sink):
             self._durable = position
         self._skip_below = max(self._skip_below, position.end_lsn)
 
-    def _commit_on(self, target: SqlTarget, *, durable: bool) -> None:
+    def _commit_target(self, *, durable: bool) -> None:
         self._context.may_write()
         try:
-            target.commit(durable=durable)
+            self._target.commit(durable=durable)
         except Exception as error:
-            if not target.lost(error):
+            if not self._target.lost(error):
                 raise
             self._unknown = True
             raise SqlCommitUnknown(
-                f"the connection to {target.url} was lost while a transaction was being committed",
+                f"the connection to {self._target.url} was lost while a transaction was being committed",
                 positions=self._books.name,
             ) from error
 
@@ -604,8 +550,6 @@ class SqlSink(Sink):
     def forget(self, oid: int) -> None:
         self._shapes.forget(oid)
         self._tables.forget_relation(oid)
-        if self._lanes is not None:
-            self._lanes.forget_relation(oid)
 
     def _forget(self) -> None:
         """Forget what is known from what was undone."""

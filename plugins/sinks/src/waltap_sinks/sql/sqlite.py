@@ -40,7 +40,6 @@ class SqliteTarget(GenericTarget):
     backend = "sqlite+pysqlite"
     errors = sqlite3.Error
     for_update = ""
-    concurrent = False
     folds_tables = folds_columns = True
     number_type, word_type, text_type, time_type = "INTEGER", "TEXT", "TEXT", "TEXT"
 

@@ -106,14 +106,10 @@ class SqlTarget(abc.ABC):
     """Whether a commit that need not be durable is quicker."""
     versions: tuple[str, str] = ("generic_versions", "GenericVersions")
     """Module and class of the statements on tables of histories."""
-    concurrent: bool = True
-    """Whether several connections may write at once."""
     folds_tables: bool = False
     """Whether names of tables that differ in case only are one."""
     folds_columns: bool = False
     """The same, of columns."""
-    checks_foreign_keys: bool = False
-    """Whether this connection's changes are held against foreign keys."""
     url: str
     """The address, without password."""
 
