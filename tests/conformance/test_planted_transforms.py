@@ -5,11 +5,12 @@ import itertools
 import msgspec
 from msgspec.structs import replace
 from tests.harness.planted_faults import Faults, FindsFaults
+from tests.harness.schemas import TEXT
 
 from waltap.decode.message import Insert
 from waltap.format.record_transform import RecordUnfit
 from waltap.json.event_format import EventTransformFailed
-from waltap.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.mapping.connect_schema import Field
 from waltap.source.position import Position
 from waltap.specs import EventTransformSpec, RecordTransformSpec, TransformSpec
 from waltap.transactions.transaction import TransactionPart
@@ -43,72 +44,67 @@ def filtered(batch, keep):
     return msgspec.structs.replace(batch, parts=parts, events=left)
 
 
-@CHANGES.right
-class OnlyInserts:
-    """Leaves all but inserts out. Right as it is."""
+def made(plugin):
+    """Return a transform for one run: a class keeps something for it."""
+    return plugin() if isinstance(plugin, type) else plugin
 
-    def __call__(self, batch):
-        return filtered(batch, lambda change: isinstance(change, Insert))
+
+@CHANGES.right
+def only_inserts(batch):
+    """Leave all but inserts out. Right as it is."""
+    return filtered(batch, lambda change: isinstance(change, Insert))
 
 
 @CHANGES.found_by("test_the_position_is_left_alone")
-class MovesThePosition:
-    def __call__(self, batch):
-        last = max((part.end_lsn for part in transactions(batch)), default=0)
-        return msgspec.structs.replace(batch, position=Position(last))
+def moves_the_position(batch):
+    last = max((part.end_lsn for part in transactions(batch)), default=0)
+    return msgspec.structs.replace(batch, position=Position(last))
 
 
 @CHANGES.found_by("test_every_part_stays_in_its_place")
-class DropsEmptyTransactions(OnlyInserts):
-    def __call__(self, batch):
-        found = super().__call__(batch)
-        found.parts = [part for part in found.parts if getattr(part, "changes", True)]
-        return found
+def drops_empty_transactions(batch):
+    found = only_inserts(batch)
+    found.parts = [part for part in found.parts if getattr(part, "changes", True)]
+    return found
 
 
 @CHANGES.found_by("test_changes_keep_their_order_and_none_is_invented")
-class SortsChanges:
-    def __call__(self, batch):
-        for part in transactions(batch):
-            part.changes.sort(key=lambda change: -change.lsn)
-        return batch
+def sorts_changes(batch):
+    for part in transactions(batch):
+        part.changes.sort(key=lambda change: -change.lsn)
+    return batch
 
 
 @CHANGES.found_by("test_changes_keep_their_order_and_none_is_invented")
-class DoublesChanges:
-    def __call__(self, batch):
-        for part in transactions(batch):
-            part.changes = [c for change in part.changes for c in (change, change)]
-        return batch
+def doubles_changes(batch):
+    for part in transactions(batch):
+        part.changes = [c for change in part.changes for c in (change, change)]
+    return batch
 
 
 @CHANGES.found_by("test_events_are_counted")
-class MiscountsEvents(OnlyInserts):
-    def __call__(self, batch):
-        return msgspec.structs.replace(super().__call__(batch), events=batch.events)
+def miscounts_events(batch):
+    return msgspec.structs.replace(only_inserts(batch), events=batch.events)
 
 
 @CHANGES.found_by("test_rows_fit_their_relation")
-class CutsRowsButNotRelations:
-    def __call__(self, batch):
-        for change in inserts(batch):
-            change.new = change.new[:-1]
-        return batch
+def cuts_rows_but_not_relations(batch):
+    for change in inserts(batch):
+        change.new = change.new[:-1]
+    return batch
 
 
 @CHANGES.found_by("test_a_relation_stays_the_same_object")
-class MakesRelationsPerRow:
-    def __call__(self, batch):
-        for change in inserts(batch):
-            change.relation = msgspec.structs.replace(change.relation)
-        return batch
+def makes_relations_per_row(batch):
+    for change in inserts(batch):
+        change.relation = msgspec.structs.replace(change.relation)
+    return batch
 
 
 @CHANGES.found_by("test_cutting_batches_elsewhere_makes_no_difference")
-class KeepsEveryOtherOfABatch:
-    def __call__(self, batch):
-        numbers = itertools.count()
-        return filtered(batch, lambda _change: next(numbers) % 2 == 0)
+def keeps_every_other_of_a_batch(batch):
+    numbers = itertools.count()
+    return filtered(batch, lambda _change: next(numbers) % 2 == 0)
 
 
 MADE = itertools.count()
@@ -128,7 +124,7 @@ class TestPlantedTransforms(FindsFaults):
     faults = CHANGES
 
     def rig(self, plugin, _folder):
-        return TransformRig(TransformSpec(factory=lambda _given: plugin(), **SAID))
+        return TransformRig(TransformSpec(factory=lambda _given: made(plugin), **SAID))
 
 
 # --- of events ---
@@ -137,28 +133,25 @@ EVENTS = Faults()
 
 
 @EVENTS.right
-def nothing_changed():
-    return lambda events: events
+def nothing_changed(events):
+    return events
 
 
 @EVENTS.found_by("test_a_tombstone_goes_with_its_delete")
-def leaves_the_tombstone_behind():
-    def transform(events):
-        for event in events:
-            event.topic += ".gone" if event.op == "d" and not event.tombstone else ""
-        return events
-
-    return transform
+def leaves_the_tombstone_behind(events):
+    for event in events:
+        event.topic += ".gone" if event.op == "d" and not event.tombstone else ""
+    return events
 
 
 @EVENTS.found_by("test_cutting_batches_elsewhere_makes_no_difference")
-def keeps_the_first_of_each_batch():
-    return lambda events: events[:1]
+def keeps_the_first_of_each_batch(events):
+    return events[:1]
 
 
 @EVENTS.found_by("test_what_comes_out_is_written_and_read", EventTransformFailed)
-def turns_events_round():
-    return lambda events: events[::-1]
+def turns_events_round(events):
+    return events[::-1]
 
 
 class TestPlantedEventTransforms(FindsFaults):
@@ -166,94 +159,91 @@ class TestPlantedEventTransforms(FindsFaults):
     faults = EVENTS
 
     def rig(self, plugin, _folder):
-        return EventTransformRig(EventTransformSpec(factory=lambda _given: plugin(), **SAID))
+        return EventTransformRig(EventTransformSpec(factory=lambda _given: plugin, **SAID))
 
 
 # --- of records ---
 
 RECORDS = Faults()
-EXTRA = Field("extra", Schema(kind=ConnectKind.STRING))
 
 
 def longer(schema):
-    return replace(schema, fields=(*schema.fields, EXTRA))
+    return replace(schema, fields=(*schema.fields, Field("extra", TEXT)))
+
+
+def changed(records, of):
+    """Return ``records`` with ``of`` each that has a value in its place."""
+    return [each if each.value is None else of(each) for each in records]
 
 
 @RECORDS.right
-def another_topic():
-    return lambda records: [replace(each, topic=f"x.{each.topic}") for each in records]
+def another_topic(records):
+    return [replace(each, topic=f"x.{each.topic}") for each in records]
 
 
 @RECORDS.found_by("test_records_that_come_in_stay_as_they_are")
-def changes_what_it_was_given():
-    def transform(records):
-        for each in records:
-            if each.value is not None:
-                each.value["seen"] = True
-        return records
-
-    return transform
+def changes_what_it_was_given(records):
+    for each in records:
+        if each.value is not None:
+            each.value["seen"] = True
+    return records
 
 
 @RECORDS.found_by("test_a_record_that_is_unfit_is_told_by_its_error", KeyError)
-def lets_out_an_error_of_its_own():
-    return lambda records: [each for each in records if each.value["op"] != "d"]
+def lets_out_an_error_of_its_own(records):
+    return [each for each in records if each.value["op"] != "d"]
 
 
 @RECORDS.found_by("test_it_is_for_some_records")
-def is_for_nothing():
-    def transform(records):
-        if records:
-            raise RecordUnfit("nothing is right")
-        return []
-
-    return transform
+def is_for_nothing(records):
+    if records:
+        raise RecordUnfit("nothing is right")
+    return []
 
 
 @RECORDS.found_by("test_what_is_made_of_a_schema_is_kept")
-def makes_a_schema_for_each_record():
-    def changed(each):
+def makes_a_schema_for_each_record(records):
+    def of(each):
         value = {**each.value, "extra": ""}
         return replace(each, value_schema=longer(each.value_schema), value=value)
 
-    return lambda records: [each if each.value is None else changed(each) for each in records]
+    return changed(records, of)
 
 
 @RECORDS.found_by("test_what_comes_out_fits_its_schemas")
-def adds_a_field_to_the_schema_alone():
-    kept = {}
+class AddsAFieldToTheSchemaAlone:
+    def __init__(self):
+        self.kept = {}
 
-    def of(schema):
-        return kept.setdefault(id(schema), (schema, longer(schema)))[1]
+    def __call__(self, records):
+        return changed(records, lambda each: replace(each, value_schema=self.of(each.value_schema)))
 
-    return lambda records: [
-        each if each.value is None else replace(each, value_schema=of(each.value_schema))
-        for each in records
-    ]
+    def of(self, schema):
+        return self.kept.setdefault(id(schema), (schema, longer(schema)))[1]
 
 
 @RECORDS.found_by("test_cutting_batches_elsewhere_makes_no_difference")
-def keeps_the_first_record_of_each_batch():
-    return lambda records: records[:1]
+def keeps_the_first_record_of_each_batch(records):
+    return records[:1]
 
 
 @RECORDS.found_by("test_records_come_out_in_a_list")
-def gives_something_to_iterate():
-    return tuple
+def gives_something_to_iterate(records):
+    return tuple(records)
 
 
 @RECORDS.found_by("test_no_records_stay_none")
-def gives_something_of_nothing():
-    return lambda records: records or [None]
-
-
-RUNS = itertools.count()
+def gives_something_of_nothing(records):
+    return records or [None]
 
 
 @RECORDS.found_by("test_the_same_records_give_the_same")
-def remembers_an_earlier_run():
-    number = next(RUNS)
-    return lambda records: [replace(each, topic=f"{each.topic}.{number}") for each in records]
+class RemembersAnEarlierRun:
+    def __init__(self):
+        self.number = next(MADE)
+
+    def __call__(self, records):
+        return [replace(each, topic=f"{each.topic}.{self.number}") for each in records]
 
 
 class TestPlantedRecordTransforms(FindsFaults):
@@ -262,5 +252,5 @@ class TestPlantedRecordTransforms(FindsFaults):
 
     def rig(self, plugin, _folder):
         return RecordTransformRig(
-            RecordTransformSpec(factory=lambda _given, _context: plugin(), **SAID)
+            RecordTransformSpec(factory=lambda _given, _context: made(plugin), **SAID)
         )

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 from pyarrow import dataset, fs
+from tests.harness.door import Door, s3_door
 from tests.harness.pipeline import until
-from tests.harness.s3_proxy import S3Door, s3_door
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.s3 import S3Server
 
@@ -40,7 +40,7 @@ class Trial:
     """A profile with both sinks behind the door, and the lives of its pipeline."""
 
     def __init__(
-        self, database: Database, folder: Path, s3: S3Server, bucket: str, door: S3Door
+        self, database: Database, folder: Path, s3: S3Server, bucket: str, door: Door
     ) -> None:
         self.database, self.folder, self.s3, self.bucket = database, folder, s3, bucket
         self.random = random.Random(SEED)

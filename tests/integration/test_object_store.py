@@ -15,8 +15,8 @@ import pytest
 from pyarrow import dataset, fs, parquet
 from tests.harness.command import waltap
 from tests.harness.dead_letters import verified
+from tests.harness.door import Door, s3_door
 from tests.harness.pipeline import PipelineRig
-from tests.harness.s3_proxy import S3Door, s3_door
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.s3 import Login, S3Server
 
@@ -38,7 +38,7 @@ KINDS = ("files", "changelog")
 
 
 @pytest.fixture
-def door(s3: S3Server) -> Iterator[S3Door]:
+def door(s3: S3Server) -> Iterator[Door]:
     with s3_door(s3.url) as made:
         yield made
 
@@ -151,7 +151,7 @@ def test_files_are_read_as_a_partitioned_dataset(
 
 @pytest.mark.parametrize(("kind", "share"), [("files", 0.05), ("files", 0.3), ("changelog", 0.3)])
 def test_requests_that_fail_at_random_lose_and_double_nothing(
-    pipeline: PipelineRig, s3: S3Server, bucket: str, door: S3Door, kind: str, share: float
+    pipeline: PipelineRig, s3: S3Server, bucket: str, door: Door, kind: str, share: float
 ) -> None:
     """5 % are answered 500 or 503, or the link breaks before or behind the request; 30 % as well, so that
     the client's own tries do not suffice and the pipeline connects anew."""
@@ -199,7 +199,7 @@ def test_whoever_reads_a_change_log_by_its_profile_reaches_the_store_as_the_sink
 
 
 def test_small_reads_are_tried_again_where_a_refusal_is_longer_than_what_was_asked_for(
-    s3: S3Server, bucket: str, door: S3Door
+    s3: S3Server, bucket: str, door: Door
 ) -> None:
     given = {**s3.properties(url=door.url), "storage.max.attempts": 12}
     store = FileStore(f"s3://{bucket}/small", StorageProperties.model_validate(given))
@@ -216,7 +216,7 @@ def test_small_reads_are_tried_again_where_a_refusal_is_longer_than_what_was_ask
     assert door.failed > 5
 
 
-def more(door: S3Door, before: int) -> bool:
+def more(door: Door, before: int) -> bool:
     return door.did.total() > before
 
 
@@ -297,7 +297,7 @@ def test_wrong_credentials_are_told_at_the_start(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_credentials_that_expire_end_the_run_and_lose_nothing(
-    pipeline: PipelineRig, s3: S3Server, bucket: str, door: S3Door, kind: str
+    pipeline: PipelineRig, s3: S3Server, bucket: str, door: Door, kind: str
 ) -> None:
     pipeline.settings |= sink_settings(s3, bucket, kind, url=door.url)
     database = pipeline.database
@@ -316,7 +316,7 @@ def test_credentials_that_expire_end_the_run_and_lose_nothing(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_endpoint_that_is_away_is_told_at_the_start_and_waited_for_later(
-    pipeline: PipelineRig, s3: S3Server, bucket: str, door: S3Door, kind: str
+    pipeline: PipelineRig, s3: S3Server, bucket: str, door: Door, kind: str
 ) -> None:
     pipeline.settings |= sink_settings(s3, bucket, kind, url=door.url)
     database = pipeline.database
@@ -339,7 +339,7 @@ def test_an_endpoint_that_is_away_is_told_at_the_start_and_waited_for_later(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_store_that_throttles_is_waited_for(
-    pipeline: PipelineRig, s3: S3Server, bucket: str, door: S3Door, kind: str
+    pipeline: PipelineRig, s3: S3Server, bucket: str, door: Door, kind: str
 ) -> None:
     pipeline.settings |= sink_settings(s3, bucket, kind, url=door.url)
     database = pipeline.database
@@ -375,7 +375,7 @@ def test_another_pipeline_is_refused(pipeline: PipelineRig, s3: S3Server, bucket
 
 
 def test_an_answer_that_nobody_knows_is_tried_again(
-    pipeline: PipelineRig, s3: S3Server, bucket: str, door: S3Door
+    pipeline: PipelineRig, s3: S3Server, bucket: str, door: Door
 ) -> None:
     pipeline.settings |= sink_settings(s3, bucket, "files", url=door.url)
     door.answer = 418, "Teapot"

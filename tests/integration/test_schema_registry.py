@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.harness.door import door
 from tests.harness.pipeline import PipelineRig, until
-from tests.harness.registry_proxy import door
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.registry import Registry
 
@@ -274,7 +274,7 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 def test_a_registry_that_is_busy_is_asked_until_it_answers(registry: Registry, status: int) -> None:
     found: list[bytes] = []
     with door(registry.url) as shut:
-        shut.answer = status
+        shut.answer = status, "the door is shut"
 
         def ask() -> None:
             patient = {"schema.registry.retry.timeout.ms": 90_000}
@@ -293,7 +293,7 @@ def test_a_stop_does_not_wait_for_the_registry(registry: Registry) -> None:
     ended: list[BaseException] = []
     stop = threading.Event()
     with door(registry.url) as shut:
-        shut.answer = 503
+        shut.answer = 503, "the door is shut"
 
         def ask() -> None:
             try:
@@ -395,7 +395,7 @@ def test_a_new_schema_waits_for_a_registry_that_went_away(
         with made.running(kept) as run:
             database.psql("INSERT INTO items VALUES (1, 'one')")
             run.until(lambda: len(kept.records) == 1, "the first record")
-            shut.answer = 503
+            shut.answer = 503, "the door is shut"
             database.psql("INSERT INTO items VALUES (2, 'two')")  # of a schema that is known
             run.until(lambda: len(kept.records) == 2, "the second record")
             database.psql(
