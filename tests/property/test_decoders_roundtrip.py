@@ -13,7 +13,6 @@ from tests.harness.captures import pgoutput, told
 from tests.harness.decoder_wires import WIRES, Known, frames, table
 
 from waltap.decode import ABSENT, UNCHANGED, Delete, Insert, Message, RelationSeen, Update
-from waltap.errors import DecodeError
 from waltap_decoders.decoderbufs.floats import float4_text, float8_text
 from waltap_decoders.decoderbufs.moments import timestamp_text
 
@@ -80,20 +79,6 @@ def test_changes_come_back_as_they_were_sent(plugin: str, history) -> None:
     assert [column.name for column in relation.columns] == [column.name for column in made.columns]
 
 
-@pytest.mark.parametrize("plugin", WIRES)
-@settings(max_examples=40)
-@given(histories(), st.data())
-def test_a_message_that_is_cut_is_an_error(plugin: str, history, data) -> None:
-    made, steps = history
-    sent = frames(plugin, made, [("B",), *steps[:1], ("C",)])
-    at = {"pgoutput": 2, "pgoutput binary": 2, "wal2json 1": 0}.get(plugin, 1)  # the row
-    decoder = WIRES[plugin][0](catalogue=Known(made))
-    decoder.feed(sent[:at])
-    lsn, payload = sent[at]
-    with pytest.raises(DecodeError):
-        decoder.feed([(lsn, payload[: data.draw(st.integers(0, len(payload) - 1))])])
-
-
 # --- pgoutput ------------------------------------------------------------------------------------
 
 OID = 0x0102_FFFE
@@ -152,20 +137,6 @@ def test_rows_inside_a_segment_carry_their_subtransaction(given_table, xid) -> N
     ]
     rows = feed(payloads, pgoutput__streaming="on")[:-1]
     assert [(row.xid, row.new) for row in rows] == [(xid, tuple(one))] * 4
-
-
-@given(tables(TEXT_CELLS), st.data())
-def test_a_changed_byte_gives_an_error_or_a_row_of_the_table_s_width(given_table, data) -> None:
-    columns, one, _ = given_table
-    payload = bytearray(wire.insert(OID, one))
-    payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
-    start = [wire.begin(9), wire.relation(OID, "s", "t", columns), wire.insert(OID, one)]
-    try:
-        (_, message) = feed([*start, bytes(payload)])
-    except DecodeError:
-        return
-    assert len(message.new) == len(columns)
-    assert not any(isinstance(value, str) and "\0" in value for value in message.new)
 
 
 COLUMNS = st.lists(

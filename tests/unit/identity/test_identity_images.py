@@ -23,85 +23,61 @@ def default(identity: str = "d"):
     return table("t", *COLUMNS, identity=identity)
 
 
-@pytest.mark.parametrize("cls", [DefaultIdentity, IndexIdentity, FullIdentity])
-def test_update_without_old_tuple_has_no_before_and_no_key_change(cls: type) -> None:
+LARGE = ("1", UNCHANGED, "b")
+MOVED = ("2", UNCHANGED, None)
+UNSENT = (UNCHANGED, UNCHANGED, UNCHANGED)
+OLD = ("1", "big", None)
+NONE, OF_KEY, FULL = OldTuple.NONE, OldTuple.KEY, OldTuple.FULL
+UPDATES = {
+    "nothing old of default": (DefaultIdentity, NEW, (), NONE, (None, NEW, None)),
+    "nothing old of index": (IndexIdentity, NEW, (), NONE, (None, NEW, None)),
+    "nothing old of full": (FullIdentity, NEW, (), NONE, (None, NEW, None)),
+    "nothing old of change": (ChangeIdentity, LARGE, (), NONE, (None, LARGE, None)),
+    "an old key is before and old key": (DefaultIdentity, NEW, KEY, OF_KEY, (KEY, NEW, KEY)),
+    "a key that lacks what is unchanged": (DefaultIdentity, MOVED, KEY, OF_KEY, (KEY, MOVED, KEY)),
+    "a row completes": (FullIdentity, LARGE, OLD, FULL, (OLD, ("1", "big", "b"), None)),
+    "a null completes": (FullIdentity, ("1", "x", UNCHANGED), NEW, FULL, (NEW, NEW, None)),
+    "nothing knows no old row": (NothingIdentity, NEW, KEY, OF_KEY, (None, NEW, None)),
+    "early servers' old tuple": (ChangeIdentity, LARGE, UNSENT, OF_KEY, (None, LARGE, None)),
+}
+"""Identity, new and old tuple of an update, and the images before and after and the old key."""
+
+
+@pytest.mark.parametrize(("cls", "new", "old", "kind", "expected"), UPDATES.values(), ids=UPDATES)
+def test_images_of_an_update(cls, new, old, kind, expected) -> None:
+    relation = default("f" if cls is FullIdentity else "d")
+    images = cls(relation).update(Update(relation, 9, new, old, kind))
+    before, after, old_key = expected
+    assert (images.before, images.after) == (before, after)
+    assert kind is FULL or images.old_key == old_key
+
+
+DELETES = {
+    **{
+        f"{cls.__name__} without old tuple": (cls, (), NONE, None)
+        for cls in (DefaultIdentity, IndexIdentity, FullIdentity, ChangeIdentity)
+    },
+    "a key": (DefaultIdentity, KEY, OF_KEY, KEY),
+    "nothing drops it": (NothingIdentity, KEY, OF_KEY, None),
+    "change reads only the key": (ChangeIdentity, ("1", None, None), OF_KEY, KEY),
+}
+
+
+@pytest.mark.parametrize(("cls", "old", "kind", "expected"), DELETES.values(), ids=DELETES)
+def test_images_of_a_delete(cls, old, kind, expected) -> None:
     relation = default()
-    images = cls(relation).update(Update(relation, 9, NEW))
-    assert (images.before, images.after, images.old_key) == (None, NEW, None)
-
-
-def test_old_key_of_an_update_is_before_and_old_key() -> None:
-    relation = default()
-    images = DefaultIdentity(relation).update(Update(relation, 9, NEW, KEY, OldTuple.KEY))
-    assert (images.before, images.after, images.old_key) == (KEY, NEW, KEY)
-
-
-def test_full_old_row_completes_unchanged_values() -> None:
-    relation = default("f")
-    old = ("1", "big", None)
-    message = Update(relation, 9, ("1", UNCHANGED, "b"), old, OldTuple.FULL)
-    images = FullIdentity(relation).update(message)
-    assert (images.before, images.after) == (old, ("1", "big", "b"))
+    images = cls(relation).delete(Delete(relation, 9, old, kind))
+    if expected is None:
+        assert images is None
+    else:
+        assert (images.before, images.after, images.old_key) == (expected, None, expected)
 
 
 def test_the_old_row_of_a_table_without_columns_is_empty() -> None:
     relation = table("t", identity="f")
-    images = FullIdentity(relation).delete(Delete(relation, 9, (), OldTuple.FULL))
+    images = FullIdentity(relation).delete(Delete(relation, 9, (), FULL))
     assert images is not None
     assert images.before == ()
-
-
-def test_unchanged_value_that_the_old_key_lacks_stays_unchanged() -> None:
-    relation = default()
-    message = Update(relation, 9, ("2", UNCHANGED, None), KEY, OldTuple.KEY)
-    assert DefaultIdentity(relation).update(message).after == ("2", UNCHANGED, None)
-
-
-def test_unchanged_null_of_the_old_row_is_null() -> None:
-    relation = default("f")
-    message = Update(relation, 9, ("1", "x", UNCHANGED), NEW, OldTuple.FULL)
-    assert FullIdentity(relation).update(message).after == ("1", "x", None)
-
-
-@pytest.mark.parametrize("cls", [DefaultIdentity, IndexIdentity, FullIdentity, ChangeIdentity])
-def test_delete_without_old_tuple_identifies_no_row(cls: type) -> None:
-    relation = default()
-    assert cls(relation).delete(Delete(relation, 9, (), OldTuple.NONE)) is None
-
-
-def test_delete_has_before_and_key_from_the_old_tuple() -> None:
-    relation = default()
-    images = DefaultIdentity(relation).delete(Delete(relation, 9, KEY, OldTuple.KEY))
-    assert images is not None
-    assert (images.before, images.after, images.old_key) == (KEY, None, KEY)
-
-
-def test_nothing_takes_new_rows_and_drops_deletes() -> None:
-    relation = default("n")
-    identity = NothingIdentity(relation)
-    assert identity.delete(Delete(relation, 9, KEY, OldTuple.KEY)) is None
-    images = identity.update(Update(relation, 9, NEW, KEY, OldTuple.KEY))
-    assert (images.before, images.after, images.old_key) == (None, NEW, None)
-
-
-def test_change_keeps_unsent_columns_apart_from_null() -> None:
-    relation = default("c")
-    sent = ("1", UNCHANGED, None)
-    everything_unsent = (UNCHANGED, UNCHANGED, UNCHANGED)  # early servers' old tuple
-    identity = ChangeIdentity(relation)
-    for message in (
-        Update(relation, 9, sent),
-        Update(relation, 9, sent, everything_unsent, OldTuple.KEY),
-    ):
-        images = identity.update(message)
-        assert (images.before, images.after, images.old_key) == (None, sent, None)
-
-
-def test_change_reads_only_the_key_of_a_delete() -> None:
-    relation = default("c")
-    images = ChangeIdentity(relation).delete(Delete(relation, 9, ("1", None, None), OldTuple.KEY))
-    assert images is not None
-    assert images.before == images.old_key == KEY
 
 
 def test_each_letter_has_one_identity() -> None:

@@ -50,63 +50,49 @@ def decided(mode: str = "initial", **facts: Any) -> StartupPlan:
     return decide(StartupState(snapshotter=snapshotter, **chosen))
 
 
-def test_nothing_yet_makes_a_slot_and_takes_a_snapshot() -> None:
-    found = decided()
-    assert (found.snapshot, found.stream, found.anew, found.slot) == (True, True, True, None)
+OURS = {"offset": WHOLE, "slot": SLOT, "of_database": True, "made_slot": True}
+MADE = {**OURS, "offset": UNFINISHED}
+FOUND = {**MADE, "made_slot": False}
+ONGOING = {**MADE, "resumable": True}
+WITHIN = {**ONGOING, "reconnects": True}
+PLANS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "nothing yet": ("initial", {}, "snapshot stream anew"),
+    "a mode without rows": ("no_data", {}, "stream anew"),
+    "a mode that streams nothing leaves slots alone": ("initial_only", {"slot": SLOT}, "snapshot"),
+    "a whole offset and its slot": ("initial", OURS, "stream"),
+    "an unfinished snapshot of our own slot": ("initial", MADE, "snapshot stream anew"),
+    "an unfinished snapshot beside a slot that was there": ("initial", FOUND, "snapshot stream"),
+    "an unfinished snapshot goes on": ("initial", ONGOING, "snapshot stream resumes"),
+    "so where it is needed": ("when_needed", ONGOING, "snapshot stream resumes"),
+    "so beside a slot that was there": (
+        *("initial", {**ONGOING, "made_slot": False}),
+        "snapshot stream resumes",
+    ),
+    "a mode that reads at every start": ("always", ONGOING, "snapshot stream anew"),
+    "within a run it goes on": ("always", WITHIN, "snapshot stream resumes"),
+    "a slot behind a gap": ("initial", {**ONGOING, "unreadable": GAP}, "snapshot stream anew"),
+    "a slot that is gone": ("initial", {**ONGOING, "lost": GONE}, "snapshot stream anew"),
+    "one that this run began to make": (
+        *("initial", {**ONGOING, "begun": True}),
+        "snapshot stream anew",
+    ),
+    "such a slot and nothing else": (
+        *("initial", {"slot": SLOT, "begun": True}),
+        "snapshot stream anew",
+    ),
+}
+"""Snapshot mode, what is found, and what the plan does."""
 
 
-def test_a_mode_without_rows_makes_a_slot_alone() -> None:
-    found = decided("no_data")
-    assert (found.snapshot, found.stream, found.anew) == (False, True, True)
-
-
-def test_a_mode_that_streams_nothing_leaves_slots_alone() -> None:
-    found = decided("initial_only", slot=SLOT)
-    assert (found.snapshot, found.stream, found.anew, found.adopts) == (True, False, False, False)
-
-
-def test_a_whole_offset_and_its_slot_go_on() -> None:
-    found = decided(offset=WHOLE, slot=SLOT, of_database=True, made_slot=True)
-    assert (found.snapshot, found.stream, found.anew, found.adopts) == (False, True, False, False)
-    assert found.offset is WHOLE
-
-
-def test_an_unfinished_snapshot_of_our_own_slot_begins_anew() -> None:
-    found = decided(offset=UNFINISHED, slot=SLOT, of_database=True, made_slot=True)
-    assert (found.snapshot, found.anew) == (True, True)
-
-
-def test_an_unfinished_snapshot_beside_a_slot_that_was_there_keeps_it() -> None:
-    found = decided(offset=UNFINISHED, slot=SLOT, of_database=True, made_slot=False)
-    assert (found.snapshot, found.anew) == (True, False)
-
-
-RESUMABLE = {"offset": UNFINISHED, "slot": SLOT, "of_database": True, "resumable": True}
-
-
-@pytest.mark.parametrize("made", [True, False])
-@pytest.mark.parametrize("mode", ["initial", "when_needed"])
-def test_an_unfinished_snapshot_goes_on_where_it_can(mode: str, *, made: bool) -> None:
-    found = decided(mode, made_slot=made, **RESUMABLE)
-    assert (found.resumes, found.snapshot, found.anew) == (True, True, False)
-    assert found.offset is UNFINISHED
-
-
-@pytest.mark.parametrize(("reconnects", "resumes"), [(False, False), (True, True)])
-def test_a_mode_that_reads_at_every_start_goes_on_within_a_run(reconnects, resumes) -> None:
-    found = decided("always", made_slot=True, reconnects=reconnects, **RESUMABLE)
-    assert (found.resumes, found.anew) == (resumes, not resumes)
-
-
-@pytest.mark.parametrize("facts", [{"unreadable": GAP}, {"lost": GONE}, {"begun": True}])
-def test_an_unfinished_snapshot_whose_slot_cannot_be_read_begins_anew(facts) -> None:
-    found = decided(made_slot=True, **RESUMABLE, **facts)
-    assert (found.resumes, found.snapshot, found.anew) == (False, True, True)
-
-
-def test_a_slot_that_this_run_began_to_make_is_made_anew() -> None:
-    found = decided(slot=SLOT, begun=True)
-    assert (found.anew, found.adopts) == (True, False)
+@pytest.mark.parametrize(("mode", "facts", "does"), PLANS.values(), ids=PLANS)
+def test_a_start(mode: str, facts: dict[str, Any], does: str) -> None:
+    found = decided(mode, **facts)
+    asked = ("snapshot", "stream", "anew", "resumes", "adopts")
+    assert " ".join(name for name in asked if getattr(found, name)) == does
+    if found.resumes or does == "stream":
+        assert found.offset is facts["offset"]
+    if "slot" not in facts:
+        assert found.slot is None
 
 
 def test_somebody_elses_slot_needs_consent() -> None:
