@@ -20,7 +20,7 @@ def through(
     """Return a pipeline that is given a PgBouncer's address, which ignores ``request.param``."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     try:
-        pooler = PgBouncer(database.server, ignore_startup_parameters=request.param)
+        pooler = PgBouncer.create(server=database.server, ignore_startup_parameters=request.param)
     except MissingProgram as reason:
         missing(str(reason))
     yield PipelineRig(database, tmp_path, {"database.port": pooler.port})

@@ -59,7 +59,7 @@ def scraped(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         command = [sys.executable, "-m", "waltap", "run", str(profile), f"--http=127.0.0.1:{port}"]
         with (folder / "log").open("w") as log, subprocess.Popen(command, stderr=log) as run:
             try:
-                made = Prometheus.create([f"127.0.0.1:{port}"], ALERTS)
+                made = Prometheus.create(targets=[f"127.0.0.1:{port}"], rules=ALERTS)
             except (MissingProgram, ChildFailed) as reason:
                 run.terminate()
                 missing(f"no Prometheus: {reason}")

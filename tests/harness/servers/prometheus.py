@@ -1,9 +1,7 @@
 """A Prometheus of our own, from the distribution's package, and its tool."""
 
 import json
-import shutil
 import subprocess
-import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -12,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
-from tests.harness.servers.child import Child, free_ports
+from tests.harness.servers.child import LocalServer
 from tests.harness.servers.packages import packaged
 
 __all__ = ["Prometheus", "prepare", "promtool"]
@@ -29,40 +27,25 @@ def promtool(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
-class Prometheus:
+class Prometheus(LocalServer):
     """Scrapes ``targets`` (HOST:PORT) every second, and evaluates the rules of ``rules``."""
 
-    def __init__(self, folder: Path, port: int, targets: Sequence[str], rules: Path) -> None:
-        self.folder, self.port = folder, port
-        settings = folder / "prometheus.yml"
+    NAME = "prometheus"
+
+    def command(self, targets: Sequence[str], rules: Path) -> list[str]:
+        settings = self.folder / "prometheus.yml"
         jobs = [{"job_name": "waltap", "static_configs": [{"targets": list(targets)}]}]
         often = {"scrape_interval": "1s", "evaluation_interval": "1s"}
         text = {"global": often, "rule_files": [str(rules)], "scrape_configs": jobs}
         settings.write_text(yaml.safe_dump(text))
-        self._child = Child(
-            [
-                *prepare(),
-                f"--config.file={settings}",
-                f"--storage.tsdb.path={folder / 'data'}",
-                f"--web.listen-address=127.0.0.1:{port}",
-            ],
-            folder / "log",
-        )
+        return [
+            *prepare(),
+            f"--config.file={settings}",
+            f"--storage.tsdb.path={self.folder / 'data'}",
+            f"--web.listen-address=127.0.0.1:{self.port}",
+        ]
 
-    @classmethod
-    def create(cls, targets: Sequence[str], rules: Path) -> "Prometheus":
-        """Make one and start it. Raises: MissingProgram, ChildFailed."""
-        folder = Path(tempfile.mkdtemp(prefix="waltap-prometheus-"))
-        made = cls(folder, free_ports(1)[0], targets, rules)
-        try:
-            made._child.start()
-            made._child.wait_until(made._answers)
-        except BaseException:
-            made.remove()
-            raise
-        return made
-
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         try:
             with urllib.request.urlopen(
                 f"http://127.0.0.1:{self.port}/-/ready", timeout=5
@@ -87,8 +70,3 @@ class Prometheus:
         """Return the samples of an expression now."""
         found = self.ask("query", query=expression)
         return list(found["result"])
-
-    def remove(self) -> None:
-        """End it, and delete its folder."""
-        self._child.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
