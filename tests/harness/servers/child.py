@@ -8,6 +8,8 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -116,16 +118,24 @@ class LocalServer(abc.ABC):
 
     @classmethod
     def create(cls, **options: Any) -> Self:
-        """Make one and start it; ``options`` are those of `command`. Raises: MissingProgram, ChildFailed."""
-        made = cls(
-            Path(tempfile.mkdtemp(prefix=f"waltap-{cls.NAME}-")), free_ports(1)[0], **options
-        )
-        try:
-            made.start()
-        except BaseException:
-            made.remove()
-            raise
-        return made
+        """Make one and start it, on another port where somebody took the first; ``options`` are those of
+        `command`. Raises: MissingProgram, ChildFailed."""
+        for attempt in range(3):
+            folder = Path(tempfile.mkdtemp(prefix=f"waltap-{cls.NAME}-"))
+            made = None
+            try:
+                made = cls(folder, free_ports(1)[0], **options)
+                made.start()
+            except BaseException as error:
+                if made is not None:
+                    made.kill()
+                shutil.rmtree(folder, ignore_errors=True)
+                taken = isinstance(error, ChildFailed) and "already bound" in str(error)
+                if not taken or attempt == 2:
+                    raise
+            else:
+                return made
+        raise AssertionError
 
     @abc.abstractmethod
     def command(self) -> list[str]:
@@ -148,3 +158,12 @@ class LocalServer(abc.ABC):
         """End it, and delete its folder."""
         self._child.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def http_answers(url: str) -> bool:
+    """Tell whether a server answers at ``url``."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False

@@ -4,12 +4,10 @@ import contextlib
 import os
 import shutil
 import subprocess
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import pymysql
-from tests.harness.servers.child import Child, free_ports
+from tests.harness.servers.child import LocalServer
 from tests.harness.servers.jars import MissingProgram
 
 __all__ = ["MariaDb"]
@@ -27,39 +25,21 @@ SETTINGS = (
 )
 
 
-class MariaDb:
+class MariaDb(LocalServer):
     """A server in a folder of its own; ``port`` is on the loopback, the user root, without password."""
 
-    def __init__(self, folder: Path, port: int) -> None:
-        self.folder, self.port = folder, port
-        command = [
-            _program("mariadbd"), "--no-defaults", f"--datadir={folder / 'data'}", f"--port={port}",
-            "--bind-address=127.0.0.1", f"--socket={folder / 'socket'}", f"--pid-file={folder / 'pid'}",
-            *_user(), *SETTINGS,
-        ]  # fmt: skip
-        self._child = Child(command, folder / "log")
+    NAME = "mariadb"
 
-    @classmethod
-    def create(cls) -> "MariaDb":
-        """Make one and start it. Raises: MissingProgram, ChildFailed."""
-        install = _program("mariadb-install-db")
-        folder = Path(tempfile.mkdtemp(prefix="waltap-mariadb-"))
-        made = cls(folder, free_ports(1)[0])
-        try:
-            subprocess.run(
-                [
-                    *(install, "--no-defaults", f"--datadir={folder / 'data'}", *_user()),
-                    *("--auth-root-authentication-method=normal", "--skip-test-db"),
-                ],
-                check=True,
-                capture_output=True,
-                timeout=300,
-            )
-            made.start()
-        except BaseException:
-            made.remove()
-            raise
-        return made
+    def command(self) -> list[str]:
+        data = f"--datadir={self.folder / 'data'}"
+        install = [_program("mariadb-install-db"), "--no-defaults", data, *_user()]
+        more = ("--auth-root-authentication-method=normal", "--skip-test-db")
+        subprocess.run([*install, *more], check=True, capture_output=True, timeout=300)
+        return [
+            _program("mariadbd"), "--no-defaults", data, f"--port={self.port}",
+            "--bind-address=127.0.0.1", f"--socket={self.folder / 'socket'}",
+            f"--pid-file={self.folder / 'pid'}", *_user(), *SETTINGS,
+        ]  # fmt: skip
 
     def url(self, database: str) -> str:
         """Return the address of a database, as SQLAlchemy writes it."""
@@ -80,26 +60,12 @@ class MariaDb:
             cursor.execute(statement)
             return list(cursor.fetchall())
 
-    def start(self) -> None:
-        """Start it, and wait until it answers."""
-        self._child.start()
-        self._child.wait_until(self._answers)
-
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         try:
             self.connect().close()
         except pymysql.MySQLError:
             return False
         return True
-
-    def kill(self) -> None:
-        """Kill it."""
-        self._child.kill()
-
-    def remove(self) -> None:
-        """End it, and delete its folder."""
-        self._child.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _user() -> tuple[str, ...]:

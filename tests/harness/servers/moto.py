@@ -1,9 +1,6 @@
 """An imitation of AWS's services (moto), in an environment of its own."""
 
-import urllib.error
-import urllib.request
-
-from tests.harness.servers.child import LocalServer
+from tests.harness.servers.child import LocalServer, http_answers
 from tests.harness.servers.packages import python_program
 
 __all__ = ["Moto", "prepare"]
@@ -30,8 +27,4 @@ class Moto(LocalServer):
         return f"http://127.0.0.1:{self.port}"
 
     def answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.url}/moto-api/", timeout=5) as answer:
-                return bool(answer.status == 200)
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
-            return False
+        return http_answers(f"{self.url}/moto-api/")

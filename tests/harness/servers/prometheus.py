@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
-from tests.harness.servers.child import LocalServer
+from tests.harness.servers.child import LocalServer, http_answers
 from tests.harness.servers.packages import packaged
 
 __all__ = ["Prometheus", "prepare", "promtool"]
@@ -46,13 +46,7 @@ class Prometheus(LocalServer):
         ]
 
     def answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(
-                f"http://127.0.0.1:{self.port}/-/ready", timeout=5
-            ) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
+        return http_answers(f"http://127.0.0.1:{self.port}/-/ready")
 
     def ask(self, path: str, **parameters: str) -> Any:
         """Return ``data`` of an answer of its API. Raises: AssertionError with what it says is wrong."""
