@@ -92,12 +92,13 @@ BYTES = st.one_of(
 
 @st.composite
 def tables(draw, cells):
-    """Return (columns, two rows) of one table; the first, which may be new, has what identifies it."""
+    """Return (columns, two rows) of one table; both have what identifies them, which the second may not send."""
     count = draw(st.integers(0, 14))
     columns = [(f"c{i}", draw(TYPES), -1, draw(st.booleans())) for i in range(count)]
     one, two = (draw(st.lists(cells, min_size=count, max_size=count)) for _ in range(2))
-    known = zip(one, columns, strict=True)
-    return columns, ["" if c is UNCHANGED and key else c for c, (*_, key) in known], two
+    keys = [key for *_, key in columns]
+    one = ["" if key and c in (None, UNCHANGED) else c for c, key in zip(one, keys, strict=True)]
+    return columns, one, ["" if key and c is None else c for c, key in zip(two, keys, strict=True)]
 
 
 def feed(payloads: list[bytes], **options: object) -> list[Message]:

@@ -81,10 +81,8 @@ def test_a_relation_is_described_once(plugin: str) -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2])
-@pytest.mark.parametrize(
-    ("plugin", "lacks"),
-    [(plugin, lacks) for plugin in WIRES for lacks in (UNCHANGED, None) if "pgoutput" not in plugin or lacks],
-)  # fmt: skip
+@pytest.mark.parametrize("lacks", [UNCHANGED, None])
+@PLUGINS
 def test_a_new_row_without_a_value_that_identifies_it_is_refused(
     plugin: str, lacks: object, rows: int
 ) -> None:

@@ -4,8 +4,8 @@ import pytest
 from tests.harness import pgoutput_wire as wire
 from tests.harness.captures import pgoutput
 
-from waltap.decode import Insert, RelationSeen, Skipped
-from waltap.errors import ConfigurationError
+from waltap.decode import ABSENT, Insert, RelationSeen, Skipped
+from waltap.errors import ConfigurationError, DecodeError
 
 OID = 16384
 ID, V = ("id", 23, -1, True), ("v", 25, -1, False)
@@ -112,7 +112,7 @@ def test_namespace_left_out_is_pg_catalog() -> None:
 @pytest.mark.parametrize("binary", [False, True])
 @pytest.mark.parametrize("count", [1, 17, 300])
 def test_tables_of_any_width_are_read_alike_first_and_later(count: int, binary: bool) -> None:
-    columns = [(f"c{i}", 25, -1, i == 0) for i in range(count)]
+    columns = [(f"c{i}", 25, -1, i == 1) for i in range(count)]
     row: list[object] = [("" if i % 5 == 0 else f"v{i}é") if i % 3 else None for i in range(count)]
     messages = pgoutput(pgoutput__binary=binary).feed(
         frames(
@@ -124,6 +124,26 @@ def test_tables_of_any_width_are_read_alike_first_and_later(count: int, binary: 
     )
     assert [m.new for m in messages[2:]] == [tuple(row)] * 4
     assert [m.old for m in messages[4:]] == [tuple(row)] * 2
+
+
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("old", [None, ["2", None]])
+def test_an_update_to_null_in_the_key_is_refused(
+    old: list[str | None] | None, *, first: bool, binary: bool
+) -> None:
+    known = [] if first else [wire.update(OID, ["1", "a"], old)] * 2
+    decoder = pgoutput(pgoutput__binary=binary)
+    with pytest.raises(DecodeError, match=r"column 1 \(id\), which identifies the new row"):
+        decoder.feed(frames(wire.begin(9), RELATION, *known, wire.update(OID, [None, "a"], old)))
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_an_old_key_lacks_the_columns_that_it_has_no_values_of(*, binary: bool) -> None:
+    """Also those of the key: a partition's replica identity may be another than its root's."""
+    changes = [wire.delete(OID, [None, "a"])] * 2
+    messages = pgoutput(pgoutput__binary=binary).feed(frames(wire.begin(9), RELATION, *changes))
+    assert [m.old for m in messages[2:]] == [(ABSENT, "a")] * 2
 
 
 # --- streams -------------------------------------------------------------------------------------

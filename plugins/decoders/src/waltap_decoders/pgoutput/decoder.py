@@ -35,7 +35,7 @@ from waltap.decode.message import (
     Update,
 )
 from waltap.decode.relation import Relation
-from waltap.decode.tuple_image import ABSENT, Tuple
+from waltap.decode.tuple_image import Tuple
 from waltap.errors import DecodeError
 from waltap_decoders.pgoutput.payload import PayloadReader
 from waltap_decoders.pgoutput.properties import PgOutputProperties, negotiate
@@ -44,6 +44,7 @@ from waltap_decoders.pgoutput.tuple_codec import (
     FORMS,
     RowMessage,
     RowReader,
+    TupleKind,
     read_tuple,
     row_reader,
 )
@@ -314,15 +315,12 @@ class PgOutput(Decoder):
         self, payload: PayloadReader, relation: Relation, form: str, xid: int
     ) -> RowMessage:
         """Read the row message whose first tuple starts at the cursor."""
-        lsn, binary, count = payload.lsn, self._binary, len(relation.columns)
-        values: Tuple = (None,) * count
-        # The server sends n for columns outside the key; those values are absent, not NULL.
-        key = tuple(None if column.in_identity else ABSENT for column in relation.columns)
+        lsn, binary = payload.lsn, self._binary
         kind = OldTuple.KEY if form.endswith("key") else OldTuple.FULL
         old: Tuple = ()
         if form not in ("insert", "update"):
-            nulls = key if kind is OldTuple.KEY else values
-            old = read_tuple(payload, relation, nulls, binary=binary)
+            sent = TupleKind.OLD_KEY if kind is OldTuple.KEY else TupleKind.OLD_ROW
+            old = read_tuple(payload, relation, sent, binary=binary)
             if form.startswith("delete"):
                 payload.end()
                 return Delete(relation, lsn, old, kind, xid)
@@ -330,8 +328,8 @@ class PgOutput(Decoder):
             mark = payload.number(1, "tuple mark")
             if mark != 0x4E:
                 payload.fail("tuple mark N after the old tuple", f"0x{mark:02x}", start)
-        begins = form == "insert"
-        new = read_tuple(payload, relation, values, binary=binary, begins=begins)
+        sent = TupleKind.INSERTED if form == "insert" else TupleKind.UPDATED
+        new = read_tuple(payload, relation, sent, binary=binary)
         payload.end()
         if form == "insert":
             return Insert(relation, lsn, new, xid)

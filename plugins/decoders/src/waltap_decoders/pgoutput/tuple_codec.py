@@ -19,6 +19,7 @@ columns.
 Source: PostgreSQL manual, "Logical Replication Message Formats", TupleData.
 """
 
+import enum
 import struct
 from collections.abc import Callable
 from functools import lru_cache
@@ -30,9 +31,30 @@ from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
 from waltap.generated import define
 from waltap_decoders.pgoutput.payload import PayloadReader
 
-__all__ = ["FORMS", "RowMessage", "RowReader", "read_tuple", "row_reader", "widths"]
+__all__ = [
+    "FORMS",
+    "RowMessage",
+    "RowReader",
+    "TupleKind",
+    "read_tuple",
+    "row_reader",
+    "widths",
+]
 
 RowMessage = Insert | Update | Delete
+
+
+class TupleKind(enum.Enum):
+    """Name the place of a tuple in its row message."""
+
+    INSERTED = enum.auto()
+    UPDATED = enum.auto()
+    # Only the columns of the row's replica identity have values. A partition's may be another than
+    # that of its root, whose relation the message names.
+    OLD_KEY = enum.auto()
+    OLD_ROW = enum.auto()
+
+
 # (frame LSN, payload from the first tuple's first column on, xid) → the message, or None.
 RowReader = Callable[[int, bytes, int], RowMessage | None]
 
@@ -98,35 +120,43 @@ def widths(columns: tuple[Column, ...]) -> tuple[int, ...]:
 def row_reader(relation: Relation, form: str, *, binary: bool) -> RowReader:
     """Return the compiled reader of one form of row message."""
     shape = widths(relation.columns) if binary else (0,) * len(relation.columns)
-    absent = tuple(None if column.in_identity else ABSENT for column in relation.columns)
-    reader: RowReader = _maker(form, shape, binary)(relation, absent)
+    reader: RowReader = _maker(form, shape, binary)(relation, never_null(relation))
     return reader
 
 
-def read_tuple(
-    payload: PayloadReader, relation: Relation, nulls: Tuple, *, binary: bool, begins: bool = False
-) -> Tuple:
-    """Read the TupleData at the cursor and name every fault.
+def never_null(relation: Relation) -> tuple[bool, ...]:
+    """Return for each column whether every row has a value of it.
 
-    ``nulls`` has, for each column, the meaning of the mark n. ``begins`` means that the row is
-    new.
+    A primary key and the index of a replica identity have no NULL.
     """
+    keyed = relation.identity in ("d", "i")
+    return tuple(keyed and column.in_identity for column in relation.columns)
+
+
+def read_tuple(
+    payload: PayloadReader, relation: Relation, kind: TupleKind, *, binary: bool
+) -> Tuple:
+    """Read the TupleData at the cursor and name every fault."""
     start = payload.at
     count = payload.number(2, "number of columns")
     if count != len(relation.columns):
         expected = f"{len(relation.columns)} columns, as {relation.name} has"
         payload.fail(expected, str(count), start)
     values: list[Value] = []
-    data = payload.data
+    data, required = payload.data, never_null(relation)
     for number, column in enumerate(relation.columns, 1):
         name = f"column {number} ({column.name})"
         mark = payload.number(1, f"mark of {name}")
         if mark == 0x6E:
-            values.append(nulls[number - 1])
+            new = kind in (TupleKind.INSERTED, TupleKind.UPDATED)
+            if new and required[number - 1]:
+                expected = f"a value of {name}, which identifies the new row"
+                payload.fail(expected, "NULL", payload.at - 1)
+            values.append(ABSENT if kind is TupleKind.OLD_KEY else None)
         elif mark == 0x75:
             # A new row has its identifying values. Others may be missing: a row that an UPDATE
             # moved into a row filter arrives as INSERT.
-            if begins and column.in_identity:
+            if kind is TupleKind.INSERTED and column.in_identity:
                 expected = f"a value of {name}, which identifies the new row"
                 payload.fail(expected, "the mark of one that did not change", payload.at - 1)
             values.append(UNCHANGED)
@@ -157,7 +187,7 @@ def read_tuple(
 @lru_cache(maxsize=4096)
 def _maker(
     form: str, shape: tuple[int, ...], binary: bool
-) -> Callable[[Relation, Tuple], RowReader]:
+) -> Callable[[Relation, tuple[bool, ...]], RowReader]:
     """Compile the maker of readers for ``form`` and ``shape``.
 
     Relations of one shape share the code.
@@ -167,6 +197,7 @@ def _maker(
         "Update": Update,
         "Delete": Delete,
         "UNCHANGED": UNCHANGED,
+        "ABSENT": ABSENT,
         "KEY": OldTuple.KEY,
         "FULL": OldTuple.FULL,
         "head": _HEAD,
@@ -177,12 +208,12 @@ def _maker(
     }
     text = _source(form, shape, binary, names)  # made from numbers alone, no input in it
     define(text, f"pgoutput reader: {form} of {len(shape)} columns", names)
-    maker: Callable[[Relation, Tuple], RowReader] = names["make"]
+    maker: Callable[[Relation, tuple[bool, ...]], RowReader] = names["make"]
     return maker
 
 
 def _source(form: str, shape: tuple[int, ...], binary: bool, names: dict[str, Any]) -> str:
-    """Return the source of ``make(relation, absent)``."""
+    """Return the source of ``make(relation, required)``."""
     # Names in the generated code: t is the payload, s the same as Latin-1, e its end, p the
     # cursor, k a mark, n a length, a the start of a value, v and o new and old values, z the NULs
     # that marks and lengths should contain.
@@ -214,7 +245,7 @@ def _source(form: str, shape: tuple[int, ...], binary: bool, names: dict[str, An
         "delete key": f"Delete(relation, lsn, {old}, {kind}, xid)",
         "delete full": f"Delete(relation, lsn, {old}, {kind}, xid)",
     }[form]
-    head = ["def make(relation, absent):", " def read(lsn, t, xid):", "  e = len(t)"]
+    head = ["def make(relation, required):", " def read(lsn, t, xid):", "  e = len(t)"]
     if binary:
         tail = ["  if p != e: return None", f"  return {result}"]
         body = [
@@ -263,7 +294,6 @@ def _text_walk(
     """
     lines = []
     for i in range(len(shape)):
-        null = f"absent[{i}]" if key else "None"
         lines += [
             # NULL and unchanged values have no length, hence no three NULs.
             "  k, n = head(t, p)",
@@ -271,7 +301,7 @@ def _text_walk(
             "   a = p + 5",
             "   p = a + n",
             f"   {prefix}{i} = s[a:p]",
-            f"  elif k == 110: {prefix}{i} = {null}; p += 1; z -= 3",
+            *_null(prefix, i, "p += 1; z -= 3", key=key),
             # A new row that lacks a value is rare and may be a fault: `read_tuple` decides.
             *([] if begins else [f"  elif k == 117: {prefix}{i} = UNCHANGED; p += 1; z -= 3"]),
             "  else: return None",
@@ -292,15 +322,14 @@ def _binary_walk(
     start = 0
     while start < len(shape):
         end = start
-        # A NULL of a key-only tuple may mean ABSENT, which a run does not handle.
+        # A NULL of a key-only tuple means ABSENT, which a run does not handle.
         while end < len(shape) and shape[end] and not key:
             end += 1
         if end - start > 1:
             lines += _run(prefix, start, shape[start:end], names, begins=begins)
             start = end
         else:
-            null = f"absent[{start}]" if key else "None"
-            lines += _column(prefix, start, null, begins=begins)
+            lines += _column(prefix, start, key=key, begins=begins)
             start += 1
     return lines
 
@@ -321,7 +350,7 @@ def _run(
     names[run] = struct.Struct(">" + "".join(f"5x{size}s" for size in sizes)).unpack_from
     targets = ", ".join(f"{prefix}{start + i}" for i in range(len(sizes)))
     places = range(start, start + len(sizes))
-    walk = [line for i in places for line in _column(prefix, i, "None", begins=begins)]
+    walk = [line for i in places for line in _column(prefix, i, key=False, begins=begins)]
     return [
         f"  if number(t[p:p+{total}], 'big') & mask_{mark} == want_{mark}:",
         f"   {targets}, = {run}(t, p)",
@@ -331,13 +360,24 @@ def _run(
     ]
 
 
-def _column(prefix: str, i: int, null: str, *, begins: bool) -> list[str]:
+def _null(prefix: str, i: int, step: str, *, key: bool) -> list[str]:
+    """Return the lines for a NULL, after which ``step`` moves on."""
+    if prefix == "v":
+        return [
+            "  elif k == 110:",
+            f"   if required[{i}]: return None",
+            f"   {prefix}{i} = None; {step}",
+        ]
+    return [f"  elif k == 110: {prefix}{i} = {'ABSENT' if key else 'None'}; {step}"]
+
+
+def _column(prefix: str, i: int, *, key: bool, begins: bool) -> list[str]:
     """Return the lines for one column, text or binary."""
     return [
         "  k, n = head(t, p)",
         "  a = p + 5",
         f"  if k == 98: p = a + n; {prefix}{i} = t[a:p]",
-        f"  elif k == 110: {prefix}{i} = {null}; p += 1",
+        *_null(prefix, i, "p += 1", key=key),
         *([] if begins else [f"  elif k == 117: {prefix}{i} = UNCHANGED; p += 1"]),
         "  elif k == 116:",
         f"   p = a + n; {prefix}{i} = t[a:p].decode()",
