@@ -120,8 +120,7 @@ class _TokenReader:
                 made.chosen.update(member.name for member in made.members[first:])
             elif word == "map" and self._peek() == "<":
                 made.members.append(self._map(made))
-            # These words are also allowed as names of fields.
-            elif word in ("option", "reserved", "extensions", "extend") and self._peek(1) != "=":
+            elif word in ("option", "reserved", "extensions", "extend"):
                 self._to_end()
             elif word != ";":
                 made.members.append(self._field(word))
