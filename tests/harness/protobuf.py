@@ -1,5 +1,6 @@
 """Messages read by Google's library, from the text of their schema."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -37,7 +38,7 @@ def protobuf_reader(text: str) -> Callable[[bytes], dict[str, Any]]:
     """Return what reads the file's first message to a dict of its fields; one that is not there has no
     entry where its presence is told, else its default."""
     read = read_text(text)
-    assert read.proto3
+    assert 'syntax = "proto3";' in text
     pool = descriptor_pool.DescriptorPool()
     for known in (timestamp_pb2, wrappers_pb2):
         pool.AddSerializedFile(known.DESCRIPTOR.serialized_pb)
@@ -54,7 +55,7 @@ def protobuf_reader(text: str) -> Callable[[bytes], dict[str, Any]]:
         name="t.proto",
         package=read.package.replace("-", "_"),
         syntax="proto3",
-        dependency=read.imports,
+        dependency=re.findall(r'^import "(.+)";$', text, re.MULTILINE),
     )
     for message in read.messages:
         _define(file.message_type.add(), message)

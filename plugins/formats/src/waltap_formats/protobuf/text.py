@@ -1,7 +1,7 @@
 """Parser of Protobuf schema texts.
 
-It reads messages with their fields, as far as values and differences need them. Services,
-extensions and options are skipped. Source: the language guides of proto2 and proto3.
+It reads messages with their fields, as far as differences need them. Enums, services, extensions
+and options are skipped. Source: the language guides of proto2 and proto3.
 """
 
 import re
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from waltap_formats.protobuf.schema import MessageField, MessageType
 
-__all__ = ["NotProto", "ReadFile", "ReadMessage", "read_text"]
+__all__ = ["NotProto", "ReadFile", "read_text"]
 
 # Spaces and comments match no named group and are dropped.
 TOKEN = re.compile(
@@ -29,27 +29,11 @@ class NotProto(ValueError):
 
 
 @dataclass(slots=True, kw_only=True)
-class ReadMessage(MessageType):
-    """Describe a message that was read from a text."""
-
-    # The message is a map's entry.
-    entry: bool = False
-    # Fields of a oneof, of which at most one is present.
-    chosen: set[str] = field(default_factory=set)
-    # Name → number → label.
-    enums: dict[str, dict[int, str]] = field(default_factory=dict)
-
-
-@dataclass(slots=True, kw_only=True)
 class ReadFile:
     """Describe a file that was read from a text."""
 
     package: str = ""
-    proto3: bool = False
-    imports: list[str] = field(default_factory=list)
-    messages: list[ReadMessage] = field(default_factory=list)
-    # Name → number → label.
-    enums: dict[str, dict[int, str]] = field(default_factory=dict)
+    messages: list[MessageType] = field(default_factory=list)
 
 
 def read_text(text: str) -> ReadFile:
@@ -84,40 +68,28 @@ class _TokenReader:
             if word == "package":
                 made.package = self._next()
                 self._to_end()
-            elif word == "syntax":
-                self._expect("=")
-                made.proto3 = _unquoted(self._next()) == "proto3"
-                self._to_end()
-            elif word == "import":
-                name = self._next()
-                made.imports.append(_unquoted(self._next() if name in ("public", "weak") else name))
-                self._to_end()
             elif word == "message":
                 made.messages.append(self._message())
-            elif word == "enum":
-                made.enums.update([self._enum()])
-            elif word != ";":  # option, extend, service
+            elif word != ";":  # syntax, import, enum, option, extend, service
                 self._to_end()
         return made
 
-    def _message(self) -> ReadMessage:
-        made = ReadMessage(name=self._next())
+    def _message(self) -> MessageType:
+        made = MessageType(name=self._next())
         self._expect("{")
         self._members(made)
         return made
 
-    def _members(self, made: ReadMessage) -> None:
+    def _members(self, made: MessageType) -> None:
         while (word := self._next()) != "}":
             if word == "message" and self._peek(1) == "{":
                 made.messages.append(self._message())
             elif word == "enum" and self._peek(1) == "{":
-                made.enums.update([self._enum()])
+                self._to_end()
             elif word == "oneof" and self._peek(1) == "{":
                 self._next()
                 self._expect("{")
-                first = len(made.members)
                 self._members(made)
-                made.chosen.update(member.name for member in made.members[first:])
             elif word == "map" and self._peek() == "<":
                 made.members.append(self._map(made))
             elif word in ("option", "reserved", "extensions", "extend"):
@@ -137,7 +109,7 @@ class _TokenReader:
         self._to_end()
         return MessageField(name=name, number=number, type=word, label=label)
 
-    def _map(self, within: ReadMessage) -> MessageField:
+    def _map(self, within: MessageType) -> MessageField:
         self._expect("<")
         key = self._next()
         self._expect(",")
@@ -149,28 +121,13 @@ class _TokenReader:
             MessageField(name="value", number=2, type=value),
         ]
         # A map is a repeated message of key and value on the wire.
-        within.messages.append(ReadMessage(name=member.type, members=members, entry=True))
+        within.messages.append(MessageType(name=member.type, members=members))
         return MessageField(
             name=member.name, number=member.number, type=member.type, label="repeated"
         )
 
-    def _enum(self) -> tuple[str, dict[int, str]]:
-        name, labels = self._next(), dict[int, str]()
-        self._expect("{")
-        while (word := self._next()) != "}":
-            if word in ("option", "reserved") and self._peek() != "=":
-                self._to_end()
-            elif word != ";":
-                self._expect("=")
-                # With allow_alias several labels have one number; the first is shown.
-                labels.setdefault(self._number(), word)
-                self._to_end()
-        return name, labels
-
     def _number(self) -> int:
         word = self._next()
-        if word == "-":
-            word += self._next()
         try:
             return int(word, 0)
         except ValueError:
@@ -208,7 +165,3 @@ class _TokenReader:
         found = self._next()
         if found != word:
             raise NotProto(f"{word} was expected instead of {found}")
-
-
-def _unquoted(text: str) -> str:
-    return text[1:-1]

@@ -38,10 +38,6 @@ def _base64_json(text: str) -> str:
     return f'"{b2a_base64(unhexlify(text[2:]), newline=False).decode()}"'
 
 
-def _hex(text: str) -> str:
-    return bytea_bytes(text).hex()
-
-
 def _url_safe(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).decode()
 
