@@ -10,7 +10,7 @@ from tests.harness.changelog import batch, relation
 from tests.harness.servers.postgres import Database
 from tests.harness.sql import Place
 
-from waltap_sinks.sql.errors import SqlChangeIgnored
+from waltap_sinks.sql.errors import SqlChangeIgnored, SqlFunctionFailed
 
 THINGS = relation("public.things", [("id", "int4"), ("v", "text")], key=("id",))
 LONE = relation("public.lone", [("id", "int4")], key=("id",))
@@ -251,3 +251,34 @@ def test_rows_that_are_a_key_alone_may_be_there(place: Place, tmp_path: Path) ->
     sink.flush()
     sink.close()
     assert place.rows("lone", "id") == [("1",), ("3",)]
+
+
+@pytest.mark.parametrize("place", ["postgres"], indirect=True)
+def test_a_trigger_that_names_a_table_without_its_schema_gets_a_path_by_the_remedy(
+    place: Place, tmp_path: Path
+) -> None:
+    source, sink = Model(), place.opened(tmp_path)
+    source.insert(THINGS, ["1", "old"])
+    sink.write(batch(source.commit()))
+    sink.flush()
+    place.execute("CREATE TABLE audit (id int)")
+    place.execute(
+        "CREATE FUNCTION noted() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN INSERT INTO audit VALUES (new.id); RETURN new; END'"
+    )
+    place.execute(
+        "CREATE TRIGGER notes BEFORE INSERT ON things FOR EACH ROW EXECUTE FUNCTION noted()"
+    )
+    place.execute("ALTER TABLE things ENABLE ALWAYS TRIGGER notes")
+    source.insert(THINGS, ["2", "new"])
+    part = source.commit()
+    with pytest.raises(SqlFunctionFailed, match=r"things: .*audit.*public\.noted\(\)") as error:
+        sink.write(batch(part))
+        sink.flush()
+    sink.close()
+    place.execute(str(error.value.fields["statement"]))
+    again = place.opened(tmp_path)
+    again.write(batch(part))
+    again.flush()
+    again.close()
+    assert place.rows("audit", "id") == [("2",)]

@@ -121,6 +121,24 @@ def test_a_lease_that_was_taken_away_is_outlasted_before_another_writes(pair: Pa
     assert [3 in each.ids("t") for each in both].count(True) == 1
 
 
+def test_doctor_of_a_standby_elsewhere_names_who_has_the_lease(pair: Pair) -> None:
+    """Where locks of the shared folder are not seen, the server tells of the lease."""
+    shared = pair.first.offset_file.parent
+    unlocked = pair.second.folder / "elsewhere" / shared.name
+    unlocked.mkdir(parents=True)
+    for name in ("offset.json", "belongings.json"):
+        (unlocked / name).symlink_to(shared / name)
+    pair.second.settings["waltap.state.dir"] = str(unlocked.parent)
+    with pair.first.running():
+        told = " ".join(pair.second.command("doctor").stdout.split())
+        assert "waltap lease of" in told
+        assert "a run here waits as a standby" in told
+        assert "replication slot" not in pair.second.doctor()
+        alone = pair.second.doctor(**{"waltap.standby": False})["replication slot"]
+        assert "waltap lease of" not in alone.found
+        assert "(waltap" in alone.found  # who reads the slot
+
+
 def test_a_stop_ends_the_wait(pair: Pair) -> None:
     with pair.running() as (_, second):
         second.stop()

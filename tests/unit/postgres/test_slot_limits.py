@@ -14,3 +14,12 @@ def test_wal_that_nothing_bounds_is_told_of(keep: str, budgeted: bool, verdicts:
     assert [each.verdict for each in found] == verdicts
     if verdicts == ["warning"]:
         assert "ALTER SYSTEM SET max_slot_wal_keep_size" in found[0].remedy
+
+
+def test_each_limit_is_told_of_in_units_for_people() -> None:
+    settings = {"idle_replication_slot_timeout": "864000", "max_slot_wal_keep_size": "-1"}
+    idle, keep = slot_limits(settings, None, budgeted=False)
+    assert (idle.verdict, keep.verdict) == ("warning", "warning")
+    assert "idle_replication_slot_timeout is 10 days" in idle.found
+    (bounded,) = slot_limits({"max_slot_wal_keep_size": "51200"}, None, budgeted=False)
+    assert "max_slot_wal_keep_size is 50.0 GiB" in bounded.found

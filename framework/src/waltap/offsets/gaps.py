@@ -150,7 +150,10 @@ def text_of(gap: CaptureGap) -> str:
     if gap.remark:
         lines.append(gap.remark)
     if gap.open:
-        lines.append("`waltap repair FILE` reads these tables anew and closes this certificate.")
+        lines.append(
+            "`waltap repair FILE` reads these tables anew and closes this certificate, or names the way "
+            "that does."
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -4,14 +4,16 @@ import logging
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+from waltap.config.profile import Component
 from waltap.errors import RetryVerdict, SourceError, WaltapError
 from waltap.pipeline.backoff import RetryBackoff
 from waltap.source.connector import StopRequested
-from waltap.source.lease import LeaderLease
+from waltap.source.lease import LeaderLease, LeaseContext
+from waltap.specs import ConnectorSpec
 
-__all__ = ["Leadership", "LeaseLost", "LeaseUnavailable"]
+__all__ = ["Leadership", "LeaseLost", "LeaseUnavailable", "leases_of"]
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +38,15 @@ class LeaseUnavailable(SourceError):
 
     code = "WT-2018"
     remedy = "Take waltap.standby out of the profile, and see that one process runs it."
+
+
+def leases_of(component: Component[ConnectorSpec]) -> Callable[[Any, LeaseContext], LeaderLease]:
+    """Return what makes leases of a connector. Raises: LeaseUnavailable."""
+    if component.spec.lease is None:
+        raise LeaseUnavailable(
+            f"waltap.standby is asked for, and {component.spec.name} keeps no lease"
+        )
+    return component.spec.lease
 
 
 class Leadership:

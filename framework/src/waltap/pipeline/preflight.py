@@ -7,7 +7,7 @@ does not refuse a start, which waits for it in its place.
 
 import logging
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,14 +23,17 @@ from waltap.offsets.offset import Offset
 from waltap.offsets.state_folder import BELONGINGS, OFFSET
 from waltap.pipeline.channels import SINK
 from waltap.pipeline.fan_out import FanOut
+from waltap.pipeline.leadership import leases_of
 from waltap.pipeline.lock import running, unusable
 from waltap.pipeline.offline_status import asked_of_the_stored_offset
+from waltap.pipeline.passwords import chosen_password
 from waltap.pipeline.slot_owners import orphan_slots
 from waltap.pipeline.stages import PipelineStages
 from waltap.pipeline.transform_chain import TransformChain
 from waltap.sink.sink import Sink
 from waltap.source.check_context import CheckContext
 from waltap.source.connector import Connector, PreflightCheck
+from waltap.source.lease import LeaseContext
 from waltap.specs import FormatSpec, SinkSpec
 
 __all__ = ["NotReady", "checks", "refuse"]
@@ -127,7 +130,8 @@ def checks(stages: PipelineStages, connector: Connector, *, locked: bool) -> lis
         asked = asked_of_the_stored_offset(stages.store, connector.check, _start_refused)
         found += map(_expected, asked)
     else:
-        found += connector.check(offset)
+        asked = connector.check(offset)
+        found += asked if locked else _of_a_standby(stages, asked)
     found += _of_patterns(stages, connector)
     found += _of_guardrail(stages, connector)
     found += _orphans(stages, connector)
@@ -165,13 +169,46 @@ def _start_refused(found: list[PreflightCheck]) -> bool:
 
 def _expected(check: PreflightCheck) -> PreflightCheck:
     """Return what is as it has to be while the pipeline runs: its own process reads the slot."""
-    if check.name != "replication slot" or check.error is None:
-        return check
-    if check.error.retry is not RetryVerdict.RECONNECT:
+    if not _slot_in_use(check):
         return check
     return PreflightCheck(
         name=check.name, verdict="ok", found=f"{check.found}: this pipeline, which runs"
     )
+
+
+def _slot_in_use(check: PreflightCheck) -> bool:
+    """Tell whether a check fails for as long as somebody reads the slot."""
+    return (
+        check.name == "replication slot"
+        and check.error is not None
+        and check.error.retry is RetryVerdict.RECONNECT
+    )
+
+
+def _of_a_standby(stages: PipelineStages, found: list[PreflightCheck]) -> list[PreflightCheck]:
+    """Return the checks of a pipeline that takes turns under a lease. Where another process has it, that
+    one reads the slot, and a run here waits."""
+    component, engine = stages.profile.connector, stages.profile.engine
+    if not engine.standby:
+        return found
+    try:
+        open_lease = leases_of(component)
+        context = LeaseContext(
+            seconds=engine.lease_ms / 1000, password=chosen_password(stages.host)
+        )
+        with closing(open_lease(component.properties, context)) as lease:
+            owner = lease.owner()
+    except SourceError as error:
+        return [*found, PreflightCheck.failed("lease", error)]
+    if owner is None:
+        return found
+    text = f"{owner} has the pipeline's lease: a run here waits as a standby"
+    return [
+        PreflightCheck(name=check.name, verdict="ok", found=f"{check.found}; {text}")
+        if _slot_in_use(check)
+        else check
+        for check in found
+    ]
 
 
 def _state(stages: PipelineStages, *, locked: bool) -> PreflightCheck:

@@ -19,7 +19,7 @@ from waltap.pipeline.backoff import RetryBackoff
 from waltap.pipeline.channels import PipelineChannels
 from waltap.pipeline.counts import RATE_WINDOWS_S, RunCounters, SnapshotTimes, StreamGauges
 from waltap.pipeline.gap_notes import GapNotes
-from waltap.pipeline.leadership import Leadership, LeaseUnavailable
+from waltap.pipeline.leadership import Leadership, leases_of
 from waltap.pipeline.passwords import chosen_password
 from waltap.pipeline.recent_events import RecentEvents
 from waltap.pipeline.redelivery import ReplayDesk
@@ -138,10 +138,6 @@ class PipelineRun:
         engine, component = self.profile.engine, self.profile.connector
         if not engine.standby:
             open_lease = None
-        elif component.spec.lease is None:
-            raise LeaseUnavailable(
-                f"waltap.standby is asked for, and {component.spec.name} keeps no lease"
-            )
         else:
             seconds = engine.lease_ms / 1000
             context = LeaseContext(
@@ -149,7 +145,7 @@ class PipelineRun:
                 stopping=self.stopping,
                 password=chosen_password(self.host),
             )
-            open_lease = partial(component.spec.lease, component.properties, context)
+            open_lease = partial(leases_of(component), component.properties, context)
         return Leadership(
             open_lease,
             seconds=engine.lease_ms / 1000,

@@ -46,6 +46,13 @@ class LeaderLease(abc.ABC):
     def held(self) -> bool:
         """Tell whether nobody else can have it at this instant. Any thread may ask; no waiting."""
 
+    def owner(self) -> str | None:
+        """Return who has the lease, for people, without taking it; None: nobody, or it cannot be known.
+
+        Raises: SourceError.
+        """
+        return None
+
     @abc.abstractmethod
     def close(self) -> None:
         """Give it up, if it is ours; may be called twice."""

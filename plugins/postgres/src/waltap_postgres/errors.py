@@ -191,7 +191,7 @@ class SlotActive(SourceError):
     code = "WT-2101"
     retry = RetryVerdict.RECONNECT
     remedy = (
-        "Stop the other consumer (pid {pid}) or choose another slot.name; "
+        "Stop the other consumer, which is process {pid} of the server, or choose another slot.name; "
         "SELECT pg_terminate_backend({pid}) ends a connection that is left over."
     )
 
@@ -408,9 +408,10 @@ class PositionGap(OffsetError):
     code = "WT-6101"
     loses = True
     remedy = (
-        "Changes between the two positions cannot be had from this slot. To start over with a new "
-        "snapshot: `waltap offsets clear FILE` and `waltap slot drop FILE`, or run once with "
-        "snapshot.mode=when_needed."
+        "`waltap repair FILE` goes on at this slot and reads the tables anew: changes between the two "
+        "positions cannot be had from it. Or start over with a new snapshot: `waltap run FILE --set "
+        "snapshot.mode=when_needed`, or a start behind `waltap offsets clear FILE` and `waltap slot drop "
+        "FILE`."
     )
 
 

@@ -77,9 +77,12 @@ class PostgresLease(LeaderLease):
         if taken:
             self._until = sent + self._seconds
             return None
+        return self.owner() or "a process that is just leaving"
+
+    def owner(self) -> str | None:
         for pid, application, address in self._ask(OWNER_SQL, self._key):
             return f"{application or 'a session'} from {address} (server process {pid})"
-        return "a process that is just leaving"
+        return None
 
     def renew(self) -> None:
         sent = boot_seconds()

@@ -35,7 +35,6 @@ from waltap_postgres.errors import (
     RowsHidden,
     ServerLimit,
     SignalTableMissing,
-    SlotActive,
     TableUnreadable,
 )
 from waltap_postgres.properties import PostgresProperties
@@ -45,7 +44,7 @@ from waltap_postgres.replication.publication import (
     members,
     published,
 )
-from waltap_postgres.replication.slot import failover_refusal
+from waltap_postgres.replication.slot import failover_refusal, slot_in_use
 from waltap_postgres.snapshot.options import overrides
 from waltap_postgres.snapshot.reader import failed
 from waltap_postgres.snapshot.transaction import SnapshotTable
@@ -238,9 +237,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
     def _slot(self, decision: StartupPlan | None, used: int, limit: int) -> PreflightCheck:
         slot = None if decision is None else decision.slot
         if slot is not None and slot.active_pid and not slot.temporary:
-            problem = f"replication slot {slot.name!r} is read by pid {slot.active_pid}"
-            error = SlotActive(problem, slot=slot.name, pid=slot.active_pid)
-            return PreflightCheck.failed("replication slot", error)
+            return PreflightCheck.failed("replication slot", slot_in_use(self.catalogue, slot))
         found = f"{used} of {limit} slots in use"
         if slot is None and decision is not None and used >= limit:
             return PreflightCheck.failed("replication slot", ServerLimit(found))
@@ -568,7 +565,9 @@ def _start(decision: StartupPlan) -> PreflightCheck:
     if decision.lost is not None:
         return PreflightCheck(
             name="start", verdict="warning", found=f"{decision.lost.problem}: the start {found}",
-            remedy="snapshot.mode asks for it",
+            remedy="snapshot.mode asks for it"
+            if decision.snapshot
+            else "The repair reads the tables anew",
         )  # fmt: skip
     if decision.adopts:
         return PreflightCheck(

@@ -3,6 +3,7 @@
 Each remedy suffices. For a hosted server it names the service's own switch.
 """
 
+from waltap.amounts import duration, size
 from waltap.errors import SourceError
 from waltap.source.connector import PreflightCheck
 from waltap_postgres.catalog.hosting import ServerHosting
@@ -41,23 +42,27 @@ def slot_limits(
     idle = int(settings.get("idle_replication_slot_timeout", "0"))
     # -1 is no limit; servers before 13 do not have the setting.
     keep = int(settings.get("max_slot_wal_keep_size", "-1"))
+    found = []
     if idle:
-        return [
+        found.append(
             PreflightCheck(
                 name="slot limits",
                 verdict="warning",
-                found=f"idle_replication_slot_timeout is {idle} s: a slot that nobody reads for longer is "
-                "given up, and a pipeline that was down for so long has a gap",
+                found=f"idle_replication_slot_timeout is {duration(idle)}: a slot that nobody reads for "
+                "longer is given up, and a pipeline that was down for so long has a gap",
                 remedy="ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf();"
                 if hosting is None
                 else hosting.set("idle_replication_slot_timeout = 0"),
             )
-        ]
-    if keep < 0 and (budgeted or "max_slot_wal_keep_size" not in settings):
-        return []
-    if keep < 0:
+        )
+    if keep >= 0:
+        bound = size(keep << 20)
+        text = f"max_slot_wal_keep_size is {bound}: a slot that keeps more WAL is given up"
+        found.append(PreflightCheck(name="slot limits", verdict="ok", found=text))
+    elif not budgeted and "max_slot_wal_keep_size" in settings:
         bound = "max_slot_wal_keep_size = '50GB'"
-        return [
+        # A timeout does not count: a slot that is read slowly is not idle.
+        found.append(
             PreflightCheck(
                 name="slot limits",
                 verdict="warning",
@@ -67,9 +72,8 @@ def slot_limits(
                 if hosting is None
                 else hosting.set(bound),
             )
-        ]
-    found = f"max_slot_wal_keep_size is {keep} MB: a slot that keeps more WAL is given up"
-    return [PreflightCheck(name="slot limits", verdict="ok", found=found)]
+        )
+    return found
 
 
 def failover(settings: dict[str, str], hosting: ServerHosting | None) -> PreflightCheck:

@@ -24,6 +24,7 @@ __all__ = [
     "SlotNotCreated",
     "failover_refusal",
     "session_role",
+    "slot_in_use",
 ]
 
 log = logging.getLogger(__name__)
@@ -124,6 +125,22 @@ class CreatedSlot(msgspec.Struct, frozen=True, kw_only=True):
 def session_role(*, leased: bool) -> str:
     """Return the role in the application name of a slot's reader."""
     return "leased replication" if leased else "replication"
+
+
+def slot_in_use(catalogue: PostgresCatalogue, slot: ReplicationSlot) -> SlotActive:
+    """Return the error that somebody reads the slot, and who.
+
+    Raises: SourceError.
+    """
+    rows = catalogue.query(
+        "SELECT application_name, host(client_addr) FROM pg_stat_activity WHERE pid = %s",
+        (slot.active_pid,),
+    )
+    # The address of another role's session is only for members of pg_read_all_stats.
+    who = [f"{name or 'a session'}" + (f" from {at}" if at else "") for name, at in rows]
+    known = f" ({who[0]})" if who else ""
+    problem = f"replication slot {slot.name!r} is read by pid {slot.active_pid}{known}"
+    return SlotActive(problem, slot=slot.name, pid=slot.active_pid)
 
 
 def failover_refusal(
@@ -411,8 +428,7 @@ class SlotAdmin:
                 self._end_left_behind(slot)
             left = deadline - time.monotonic()
             if left <= 0:
-                problem = f"replication slot {slot.name!r} is read by pid {slot.active_pid}"
-                raise SlotActive(problem, slot=slot.name, pid=slot.active_pid)
+                raise slot_in_use(self.catalogue, slot)
             if not told and slot.active_pid not in ended:
                 log.warning(
                     "slot %s is read by pid %d: waiting up to %.0f s for it",

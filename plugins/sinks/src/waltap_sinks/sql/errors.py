@@ -21,7 +21,8 @@ SinkError
 ├── SqlTableGone           WT-5718   a table or column that had rows is not there any more
 ├── SqlChangeIgnored       WT-5719   the target took a change and did nothing: policies, triggers, rules
 ├── SqlPositionChanged     WT-5720   the row of this pipeline is not the one that was committed last
-└── SqlKeyUnfit            WT-5721   the target's type cannot hold a value of a key
+├── SqlKeyUnfit            WT-5721   the target's type cannot hold a value of a key
+└── SqlFunctionFailed      WT-5722   a function of the target, such as a trigger's, finds no such name
 """
 
 from waltap.errors import RetryVerdict, SinkError
@@ -37,6 +38,7 @@ __all__ = [
     "SqlDriverMissing",
     "SqlFailed",
     "SqlFenced",
+    "SqlFunctionFailed",
     "SqlHistoryColumnTaken",
     "SqlKeyUnfit",
     "SqlNameTaken",
@@ -149,6 +151,17 @@ class SqlChangeIgnored(SinkError):
     remedy = (
         "Have the target do what is written: {statement}. Then start again: nothing of this change was "
         "confirmed."
+    )
+
+
+class SqlFunctionFailed(SinkError):
+    """A function that the target calls for a change, as a trigger does, names a table or function that is
+    not there, or that waltap's session does not find: its search path is ``pg_catalog`` alone."""
+
+    code = "WT-5722"
+    remedy = (
+        "Give the function a path of its own: {statement} (the schemas that its names are in); or name "
+        "them with their schema in it. Then start again: nothing of this change was confirmed."
     )
 
 

@@ -25,6 +25,7 @@ from waltap_sinks.sql.errors import (
     SqlConflict,
     SqlConstraintViolated,
     SqlFailed,
+    SqlFunctionFailed,
     SqlReadOnly,
     SqlRefused,
     SqlTableUnfit,
@@ -522,6 +523,11 @@ class PostgresTarget(SqlTarget):
             return SqlConstraintViolated(text, **fields)
         if state[:2] in {"22", "21"} or state in {"42804", "42846"}:
             return SqlValueUnfit(text + self._columns_told(error, table), **fields)
+        called = _called(error)
+        if called and state in {"42703", "42P01", "3F000", "42883", "42704"}:
+            schema = called[: called.index("(")].rpartition(".")[0] or "public"
+            statement = f"ALTER FUNCTION {called} SET search_path = {schema}"
+            return SqlFunctionFailed(f"{text} (in the function {called})", statement=statement)
         if state in {"42703", "42P01", "3F000"}:
             statement = f"ALTER TABLE {fields['table']} ADD COLUMN …"
             return SqlColumnMissing(text, statement=statement, **fields)
@@ -545,6 +551,13 @@ def _said(error: BaseException) -> str:
         return redacted(str(error).strip().partition("\n")[0]) or type(error).__name__
     text = re.sub(r': "(?:[^"]|"")*"', "", error.diag.message_primary)
     return text if "violates" in text or "column" in text else text.partition(":")[0]
+
+
+def _called(error: BaseException) -> str:
+    """Return the function, with its arguments, in which a statement failed; "" for none."""
+    context = error.diag.context if isinstance(error, psycopg.Error) else None
+    found = re.search(r"^PL/\S+ function (.+?\(.*?\)) line", context or "", re.MULTILINE)
+    return found[1] if found else ""
 
 
 REFUSALS: Final = (
