@@ -73,10 +73,11 @@ def page() -> str:
         for e in entries
     ]
     table = ["| what | why | seen in |", "|---|---|---|", *rows] if rows else ["There are none."]
-    profile = [
-        f"| {e['summary']} | {e['reason']} | `{e['property']}` |"
-        for e in tomllib.loads(LIST.read_text(encoding="utf-8"))["profile"]
-    ]
+    listed = tomllib.loads(LIST.read_text(encoding="utf-8"))
+    profile, older = (
+        [f"| {e['summary']} | {e['reason']} | `{e['property']}` |" for e in listed[kind]]
+        for kind in ("profile", "older")
+    )
     corpora = len(list(CORPORA.glob("*/setup.sql")))
     return "\n".join(
         [
@@ -104,6 +105,12 @@ def page() -> str:
             "| what | why | property |",
             "|---|---|---|",
             *profile,
+            "",
+            "## What differs in properties that Debezium has no more",
+            "",
+            "| what | why | property |",
+            "|---|---|---|",
+            *older,
             "",
         ]
     )

@@ -130,6 +130,10 @@ def test_older_names_of_unwrap_mean_what_they_meant(type_: str) -> None:
     ):
         (use,) = used(f"{begins} {given}")
         assert use.properties.mode == mode, given
+        warned = [each for each in found(f"{begins} {given}").warnings if "old name" in each]
+        older = {name for name in (drop, handling) if f"{name}=" in given}
+        assert {each.split()[0] for each in warned} == older, given
+        assert all("write delete.tombstone.handling.mode" in each for each in warned)
     (use,) = used(
         f"{begins} transforms.u.operation.header=true transforms.u.add.source.fields=table,lsn"
         " transforms.u.add.fields=op"

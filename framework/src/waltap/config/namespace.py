@@ -375,11 +375,13 @@ class Namespace:
 
     def _given(self, declaration: PropertyDeclaration) -> GivenProperty | None:
         """Return the setting of a property, under whichever of its names it was given."""
-        found = [self.settings[name] for name in declaration.names if name in self.settings]
-        for setting in found:
-            if setting.name in declaration.deprecated:
+        given = [name for name in declaration.names if name in self.settings]
+        found = [self.settings[name] for name in given]
+        for name in given:
+            if name in declaration.deprecated:
                 self._findings.warnings.append(
-                    f"{setting.name} is an old name: write {declaration.deprecated[setting.name]}"
+                    f"{self._own_name(self.settings[name])} is an old name: write "
+                    f"{declaration.deprecated[name]}"
                 )
         self._claimed.update(declaration.names)
         if any(other.value != found[0].value for other in found[1:]):

@@ -90,10 +90,11 @@ def declare(
     """Declare one property as the default of a field of a `Properties` model.
 
     ``profile_default`` is the default in a profile of our own, where it differs from the one that
-    a Debezium file has. ``aliases`` are other accepted names; ``deprecated`` maps old names to what
-    to use instead; ``checks`` are pydantic's (``ge``, ``pattern``, …). A property without
-    ``default`` is required. ``path``: a text that names a file or folder, or a URI, or is one of these
-    words; a relative path starts at the folder of its profile, as that of a field of type `Path` does.
+    a Debezium file has. ``aliases`` are other accepted names; ``deprecated`` maps old names, which may be
+    the property's own, to what to use instead; ``checks`` are pydantic's (``ge``, ``pattern``, …). A
+    property without ``default`` is required. ``path``: a text that names a file or folder, or a URI, or
+    is one of these words; a relative path starts at the folder of its profile, as that of a field of type
+    `Path` does.
     ``pipeline_name``: the default in a profile of our own is the pipeline's name, as an identifier.
     ``words``: what the entries of a comma list may be; they know no case, as a closed set's values.
     ``refused``: old names that mean something else now, so that they are refused, with this one named.
@@ -379,7 +380,9 @@ class PropertyDeclaration:
     @property
     def names(self) -> tuple[str, ...]:
         """Return the name and every accepted other name, deprecated ones last."""
-        return (self.name, *self._extra("aliases"), *self._extra("deprecated"))
+        return tuple(
+            dict.fromkeys((self.name, *self._extra("aliases"), *self._extra("deprecated")))
+        )
 
     @property
     def allowed(self) -> str:

@@ -100,7 +100,7 @@ def _row(declaration: PropertyDeclaration) -> tuple[str, str, str]:
     others = [n for n in declaration.names[1:] if n not in declaration.deprecated]
     if others:
         meaning += f" Also called {', '.join(f'`{name}`' for name in others)}."
-    if declaration.deprecated:
+    if declaration.deprecated.keys() - {declaration.name}:
         meaning += f" Old name: {', '.join(f'`{name}`' for name in declaration.deprecated)}."
     examples = declaration.info.examples
     if examples:

@@ -29,6 +29,7 @@ _TEXT = Schema(kind=ConnectKind.STRING)
 # Most combinations of a schema and the names in a header that the cache has.
 DROPS_KEPT = 1000
 Mode = Literal["drop", "tombstone", "rewrite", "rewrite-with-tombstone", "delete-to-tombstone"]
+IGNORED = "(Debezium 3 ignores the old name)"
 # delete.handling.mode and drop.tombstones of Debezium 1 and 2 → the mode that replaces both.
 OLDER_MODES: dict[tuple[str, bool], Mode] = {
     ("drop", True): "drop",
@@ -54,6 +55,7 @@ class ExtractNewRecordStateProperties(Properties):
         "drop.tombstones",
         default=None,
         advanced=True,
+        deprecated={"drop.tombstones": f"delete.tombstone.handling.mode {IGNORED}"},
         summary="Older name: leave tombstones out. With delete.handling.mode it stands for "
         "delete.tombstone.handling.mode, where that is not given.",
     )
@@ -61,18 +63,21 @@ class ExtractNewRecordStateProperties(Properties):
         "delete.handling.mode",
         default=None,
         advanced=True,
+        deprecated={"delete.handling.mode": f"delete.tombstone.handling.mode {IGNORED}"},
         summary="Older name: leave deletes out, write the old row, or make a tombstone of them (none).",
     )
     old_source_fields: CommaList = declare(
         "add.source.fields",
         default=(),
         advanced=True,
+        deprecated={"add.source.fields": f"add.fields {IGNORED}"},
         summary="Older name: members of `source` that rows get as fields; write them in add.fields.",
     )
     old_operation: bool = declare(
         "operation.header",
         default=False,
         advanced=True,
+        deprecated={"operation.header": f"add.headers=op {IGNORED}"},
         summary="Older name: write `op` as a header; write add.headers=op.",
     )
     route_by_field: str = declare(
