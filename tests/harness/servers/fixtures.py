@@ -22,7 +22,8 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -258,14 +259,19 @@ def spark_connect(spark: Any) -> Iterator[str]:
     server.stop(jvm.scala.Option.empty(), jvm.scala.Option.empty())
 
 
+def _with(what: str, jars: Any, spark: Any) -> Any:
+    """Return the session when its jars can be had."""
+    try:
+        jars.prepare()
+    except MissingProgram as reason:
+        missing(f"no {what}: {reason}")
+    return spark
+
+
 @pytest.fixture(scope="session")
 def delta(spark: Any) -> Any:
     """Return the Spark session, which has Delta Lake."""
-    try:
-        delta_lake.prepare()
-    except MissingProgram as reason:
-        missing(f"no Delta Lake: {reason}")
-    return spark
+    return _with("Delta Lake", delta_lake, spark)
 
 
 @pytest.fixture(scope="session")
@@ -280,11 +286,7 @@ def peer(java: Path) -> None:
 @pytest.fixture(scope="session")
 def spark_of_topics(spark: Any) -> Any:
     """Return the Spark session, which has Spark's Kafka source and its Avro functions."""
-    try:
-        spark_kafka.prepare()
-    except MissingProgram as reason:
-        missing(f"no Kafka source of Spark's: {reason}")
-    return spark
+    return _with("Kafka source of Spark's", spark_kafka, spark)
 
 
 @pytest.fixture(scope="session")
@@ -293,35 +295,30 @@ def iceberg(spark: Any) -> Any:
 
     Only the environment of `tests.harness.servers.iceberg` has a pyspark that Iceberg runs on.
     """
+    return _with("Apache Iceberg", iceberg_lake, spark)
+
+
+def _running(what: str, make: Callable[[], Any]) -> Iterator[Any]:
+    """Give a server that is removed at the end."""
     try:
-        iceberg_lake.prepare()
-    except MissingProgram as reason:
-        missing(f"no Apache Iceberg: {reason}")
-    return spark
+        made = make()
+    except (MissingProgram, ChildFailed) as reason:
+        missing(f"no {what}: {reason}")
+    yield made
+    made.remove()
 
 
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[Kafka]:
     """Return the Kafka broker of this worker; name topics, groups and transactional ids by
     `Kafka.topic_name`, and change no setting of the broker."""
-    made = _broker()
-    yield made
-    made.remove()
+    yield from _running("Kafka broker", Kafka.create)
 
 
 @pytest.fixture
 def private_kafka() -> Iterator[Kafka]:
     """Return a broker of this test's own: ``stop``, ``kill``, ``start``, ``log``."""
-    made = _broker(restarts=True)
-    yield made
-    made.remove()
-
-
-def _broker(*, restarts: bool = False) -> Kafka:
-    try:
-        return Kafka.create(restarts=restarts)
-    except (MissingProgram, ChildFailed) as reason:
-        missing(f"no Kafka broker: {reason}")
+    yield from _running("Kafka broker", partial(Kafka.create, restarts=True))
 
 
 @pytest.fixture(scope="session")
@@ -329,12 +326,7 @@ def s3() -> Iterator["S3Server"]:
     """Return the S3 server of this worker; its tests share it, and leave it asking nobody."""
     from tests.harness.servers.s3 import S3Server
 
-    try:
-        made = S3Server.create()
-    except (MissingProgram, ChildFailed) as reason:
-        missing(str(reason))
-    yield made
-    made.remove()
+    yield from _running("S3 server", S3Server.create)
 
 
 @pytest.fixture
@@ -350,12 +342,7 @@ def mariadb() -> Iterator["MariaDb"]:
     """Return the MariaDB server of this worker; databases need names of the test's own."""
     from tests.harness.servers.mariadb import MariaDb
 
-    try:
-        made = MariaDb.create()
-    except (MissingProgram, ChildFailed) as reason:
-        missing(f"no MariaDB: {reason}")
-    yield made
-    made.remove()
+    yield from _running("MariaDB", MariaDb.create)
 
 
 @pytest.fixture(scope="session")
@@ -363,12 +350,7 @@ def redis_server() -> Iterator["RedisServer"]:
     """Return the Redis server of this worker; databases and keys need names of the test's own."""
     from tests.harness.servers.redis import RedisServer
 
-    try:
-        made = RedisServer.create()
-    except (MissingProgram, ChildFailed) as reason:
-        missing(f"no Redis: {reason}")
-    yield made
-    made.remove()
+    yield from _running("Redis", RedisServer.create)
 
 
 @pytest.fixture(scope="session")
@@ -376,12 +358,7 @@ def nats_server() -> Iterator["NatsServer"]:
     """Return the NATS server of this worker; streams and subjects need names of the test's own."""
     from tests.harness.servers.nats import NatsServer
 
-    try:
-        made = NatsServer.create()
-    except (MissingProgram, ChildFailed) as reason:
-        missing(f"no NATS: {reason}")
-    yield made
-    made.remove()
+    yield from _running("NATS", NatsServer.create)
 
 
 @pytest.fixture(scope="session")
@@ -389,20 +366,10 @@ def moto() -> Iterator["Moto"]:
     """Return the imitation of AWS of this worker; streams need names of the test's own."""
     from tests.harness.servers.moto import Moto
 
-    try:
-        made = Moto.create()
-    except (MissingProgram, ChildFailed) as reason:
-        missing(f"no moto: {reason}")
-    yield made
-    made.remove()
+    yield from _running("moto", Moto.create)
 
 
 @pytest.fixture(scope="session")
 def registry() -> Iterator[Registry]:
     """Return the schema registry of this worker; subjects need names of the test's own."""
-    try:
-        made = Registry.create()
-    except (MissingProgram, ChildFailed) as reason:
-        missing(f"no schema registry: {reason}")
-    yield made
-    made.remove()
+    yield from _running("schema registry", Registry.create)
