@@ -4,7 +4,7 @@ import json
 import logging
 
 import pytest
-from tests.harness.http_receiver import Receiver
+from tests.harness.http_receiver import Receiver, notification_of
 
 import waltap.plugin
 from waltap.notifications import Notification
@@ -79,16 +79,7 @@ class TestLogNotifications(NotificationChannelSuite):
 
         def read_back():
             documents = (record.args[0] for record in caplog.records if record.args)
-            return [
-                Notification(
-                    identifier=document["id"],
-                    aggregate_type=document["aggregate_type"],
-                    kind=document["type"],
-                    additional_data=document["additional_data"],
-                    timestamp=document["timestamp"],
-                )
-                for document in map(json.loads, documents)
-            ]
+            return [notification_of(json.loads(document)) for document in documents]
 
         return NotificationChannelRig(LOG, None, read_back, leaves_out=frozenset(KEYS))
 

@@ -6,6 +6,7 @@ import time
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
+from tests.harness.http_receiver import notification_of
 from tests.harness.kafka import create, read_all
 from tests.harness.servers.kafka import Kafka
 
@@ -93,16 +94,8 @@ class TestKafkaNotifications(NotificationChannelSuite):
         create(kafka.bootstrap, NewTopic(topic, 1))
 
         def read_back() -> list[Notification]:
-            return [
-                Notification(
-                    identifier=item["id"],
-                    aggregate_type=item["aggregate_type"],
-                    kind=item["type"],
-                    additional_data=item["additional_data"],
-                    timestamp=item["timestamp"],
-                )
-                for item in (json.loads(m.value() or b"") for m in read_all(kafka.bootstrap, topic))
-            ]
+            found = read_all(kafka.bootstrap, topic)
+            return [notification_of(json.loads(m.value() or b"")) for m in found]
 
         properties = KafkaNotificationProperties(
             **{

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import msgspec
+from tests.harness.http_receiver import notification_of
 from tests.harness.planted_faults import Faults, FindsFaults
 
 from waltap.errors import OffsetError
@@ -194,11 +195,7 @@ class TestPlantedNotificationChannels(FindsFaults):
 
         def read():
             lines = path.read_text().splitlines() if path.exists() else ()
-            found = [json.loads(line) for line in lines]
-            return [
-                Notification(identifier=item.pop("id"), kind=item.pop("type"), **item)
-                for item in found
-            ]
+            return [notification_of(json.loads(line)) for line in lines]
 
         spec = NotificationChannelSpec(name="file", summary="A file.", factory=plugin)
         return NotificationChannelRig(spec, path, read)

@@ -10,6 +10,12 @@ from typing import Any, Self
 from waltap.notifications import Notification
 
 
+def notification_of(document: dict[str, Any]) -> Notification:
+    """Return the notification that a channel wrote as ``document``."""
+    fields = {name: document[name] for name in ("aggregate_type", "additional_data", "timestamp")}
+    return Notification(identifier=document["id"], kind=document["type"], **fields)
+
+
 class Receiver:
     """Keeps the headers and bodies of what it took. ``answers`` are given first, (status, headers) each or
     None to hang up; then it takes everything, with ``replies``, as long as there are some. ``judge`` gives the status for a body. Until `start` its port is held and refuses connections."""
@@ -64,16 +70,7 @@ class Receiver:
         return [json.loads(body) for _, body in self.taken]
 
     def notifications(self) -> list[Notification]:
-        return [
-            Notification(
-                identifier=document["id"],
-                aggregate_type=document["aggregate_type"],
-                kind=document["type"],
-                additional_data=document["additional_data"],
-                timestamp=document["timestamp"],
-            )
-            for document in self.documents()
-        ]
+        return [notification_of(document) for document in self.documents()]
 
     def _received(self, request: BaseHTTPRequestHandler) -> None:
         body = request.rfile.read(int(request.headers["content-length"]))

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.harness.json_events import json_format
-from tests.property.test_copy_buffer import answer
-from tests.property.test_copy_text import written
+from tests.property.test_copy import answer, written
 
 from waltap.decode.relation import Column, DataType, Relation
 from waltap.format.record_block import RecordBlock

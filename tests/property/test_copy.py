@@ -1,0 +1,263 @@
+"""COPY's text format: what a server writes is read back, as rows and as columns, wherever the bytes are cut."""
+
+import re
+import struct
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from waltap.errors import DecodeError
+from waltap.transactions.row_block import RowBlock
+from waltap_postgres.replication.copy_buffer import HEAD, CopyBuffer, HeadedRows
+from waltap_postgres.replication.wire import CopyEnded, CopySplitter
+from waltap_postgres.snapshot import copy_pieces
+from waltap_postgres.snapshot.copy_block import copy_block
+from waltap_postgres.snapshot.copy_text import copy_rows
+
+pytest.importorskip("pyarrow")
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
+NASTY = st.sampled_from(
+    ["", "\\N", "\\", "\\.", "\t", "\n", "\r\n", "a\\nb", "\v\f\b", "\u2028", "\x85", "é"]
+)
+VALUES = st.none() | TEXT | NASTY
+WIDTHS = st.integers(1, 5)
+
+ESCAPES = {
+    "\\": "\\\\",
+    "\b": "\\b",
+    "\f": "\\f",
+    "\n": "\\n",
+    "\r": "\\r",
+    "\t": "\\t",
+    "\v": "\\v",
+}
+
+
+def written(rows: list[tuple[str | None, ...]]) -> bytes:
+    """Encode rows as the server does. Source: PostgreSQL manual, COPY, "Text Format"."""
+    lines = []
+    for row in rows:
+        fields = ["\\N" if v is None else "".join(ESCAPES.get(c, c) for c in v) for v in row]
+        lines.append("\t".join(fields) + "\n")
+    return "".join(lines).encode()
+
+
+def pieces_of(data: bytes, cuts: list[int]) -> list[bytes]:
+    borders = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    return [data[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+
+
+TABLES = WIDTHS.flatmap(lambda width: st.lists(st.tuples(*[VALUES] * width), max_size=12))
+
+
+@given(TABLES, st.lists(st.integers(0, 2000), max_size=8))
+def test_rows_come_back_however_the_bytes_are_cut(
+    rows: list[tuple[str | None, ...]], cuts: list[int]
+) -> None:
+    width = len(rows[0]) if rows else 1
+    found = [row for block in copy_rows(pieces_of(written(rows), cuts), width) for row in block]
+    assert found == rows
+
+
+@given(st.integers(0, 50), st.lists(st.integers(0, 60), max_size=4))
+def test_rows_of_a_table_without_columns_are_counted(count: int, cuts: list[int]) -> None:
+    found = [row for block in copy_rows(pieces_of(b"\n" * count, cuts), 0) for row in block]
+    assert found == [()] * count
+
+
+@given(TABLES.filter(bool), st.data())
+def test_data_that_ends_early_is_an_error(
+    rows: list[tuple[str | None, ...]], draw: st.DataObject
+) -> None:
+    data = written(rows)
+    ends = [match.end() for match in re.finditer(b"\n", data)]
+    kept = draw.draw(st.integers(1, len(data) - 1).filter(lambda n: n not in ends) if len(data) > 1
+                     else st.nothing() | st.just(0))  # fmt: skip
+    if kept in {0, *ends}:
+        return
+    with pytest.raises(DecodeError, match="newline at the end"):
+        list(copy_rows([data[:kept]], len(rows[0])))
+
+
+@given(st.binary(max_size=60), st.integers(0, 4), st.lists(st.integers(0, 60), max_size=3))
+def test_any_bytes_give_rows_of_that_width_or_a_decode_error(
+    data: bytes, width: int, cuts: list[int]
+) -> None:
+    try:
+        rows = [row for block in copy_rows(pieces_of(data, cuts), width) for row in block]
+    except DecodeError as error:
+        assert 0 <= error.offset <= len(data)
+    else:
+        assert all(len(row) == width for row in rows)
+
+
+def test_a_row_of_another_width_is_named_by_its_offset() -> None:
+    with pytest.raises(DecodeError, match="expected 2 columns, found 3 in row 1") as caught:
+        list(copy_rows([b"1\t2\n", b"3\t4\n5\t6\t7\n"], 2))
+    assert caught.value.offset == 8
+
+
+# --- as columns ----------------------------------------------------------------------------------
+
+BYTES = st.binary(max_size=60) | st.lists(
+    st.sampled_from([b"\\", b"\t", b"\n", b"\r", b"N", b"n", b"\xef\xbb\xbf", b"\x01", b'"', b"a"]),
+    max_size=20,
+).map(b"".join)
+
+
+@given(BYTES, st.integers(0, 4))
+def test_any_bytes_give_what_the_reader_of_rows_gives_or_nothing(data: bytes, width: int) -> None:
+    block = copy_block(data, width, data.count(b"\n"))
+    if block is not None:
+        assert [row for rows in copy_rows([data], width) for row in rows] == list(block)
+
+
+@given(
+    TABLES.filter(bool),
+    st.lists(st.integers(0, 2000), max_size=8),
+    st.integers(1, 6),
+    st.integers(1, 8),
+)
+def test_pieces_have_all_rows_in_order_however_the_bytes_are_cut(
+    rows: list[tuple[str | None, ...]], cuts: list[int], least: int, most: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(copy_pieces, "BLOCK_ROWS", least)
+        portions = iter(pieces_of(written(rows), cuts))
+        found = [piece for piece, _ in copy_pieces.pieces_of(portions, len(rows[0]), most)]
+    assert [row for piece in found for row in piece] == rows
+    assert all(len(piece) == most for piece in found[:-1])
+    assert 0 < len(found[-1]) <= most
+
+
+def test_an_offset_counts_from_the_first_piece() -> None:
+    with pytest.raises(DecodeError, match="expected 2 columns, found 3") as caught:
+        list(copy_pieces.pieces_of(iter([b"1\t2\n3\t4\n", b"5\t6\t7\n"]), 2, 2))
+    assert caught.value.offset == 8
+
+
+def test_rows_of_a_block_are_a_sequence() -> None:
+    block = copy_block(b"1\ta\n2\t\\N\n3\t\n", 2, 3)
+    assert isinstance(block, RowBlock)
+    rows = [("1", "a"), ("2", None), ("3", "")]
+    assert [block[0], block[-1], *block[1:], *block[::2]] == [
+        rows[0],
+        rows[2],
+        *rows[1:],
+        rows[0],
+        rows[2],
+    ]
+    assert len(block[5:]) == 0
+    assert list(block.chosen([1])) == [(row[1],) for row in rows]
+
+
+# --- where it was received -----------------------------------------------------------------------
+
+# lengths whose bytes are a newline, a tab, a d: 10 - 4, 266 - 4, 2570 - 4, 100 - 4
+LENGTHS = st.sampled_from([1, 2, 3, 6, 5, 9, 96, 261, 262, 263, 2566]) | st.integers(1, 400)
+ROWS = st.lists(
+    st.builds(lambda size, fill: fill * (size - 1) + b"\n", LENGTHS, st.sampled_from([b"a", b"d"])),
+    max_size=30,
+)
+BETWEEN = st.sampled_from([b"", b"N\0\0\0\x05\n", b"S\0\0\0\x0ad\n\n\n\0\n", b"A\0\0\0\x06d\n"])
+
+
+def message(row: bytes) -> bytes:
+    return b"d" + struct.pack("!I", len(row) + 4) + row
+
+
+def answer(rows: Iterable[bytes], between: bytes = b"") -> bytes:
+    start = b"H\0\0\0\x09\0\0\x01\0\0" + between
+    end = b"c\0\0\0\x04C\0\0\0\x0bCOPY 1\0Z\0\0\0\x05I"
+    return start + between.join(map(message, rows)) + end
+
+
+def received(data: bytes, size: int, cuts: list[int]) -> tuple[list[bytes], CopyBuffer]:
+    """Give ``data`` to a buffer in portions, as a socket would, and return what comes of it."""
+    buffer, found, at = CopyBuffer(size), [], 0
+    sizes = [1 + cut for cut in cuts] or [size]
+    turn = 0
+    while at < len(data):
+        room = buffer.room()
+        part = data[at : at + min(len(room), sizes[turn % len(sizes)])]
+        assert part, "a buffer has room whenever it is asked for it"
+        room[: len(part)] = part
+        del room
+        buffer.took(len(part))
+        for rows in buffer.rows():
+            if isinstance(rows, HeadedRows):
+                headed = bytes(rows.buffer[: rows.size])
+                assert all(headed[a : a + len(HEAD)] == HEAD for a in rows.bounds.tolist()[:-1])
+                assert rows.has(b"\n")
+            found.append(rows.plain() if isinstance(rows, HeadedRows) else rows)
+        at, turn = at + len(part), turn + 1
+    return found, buffer
+
+
+@given(ROWS, st.integers(16, 900), st.lists(st.integers(0, 700), max_size=5), BETWEEN)
+@example([b"12345\n"] * 40, 64, [], b"")
+@example([b"a" * 261 + b"\n"] * 8, 600, [], b"")
+@example([b"a" * 3000 + b"\n", b"b\n", b"c\n"] * 3, 64, [7], b"")
+def test_all_rows_come_in_order_however_they_are_cut(
+    rows: list[bytes], size: int, cuts: list[int], between: bytes
+) -> None:
+    found, buffer = received(answer(rows, between), size, cuts)
+    assert b"".join(found) == b"".join(rows)
+    assert buffer.done
+
+
+MESSAGES = st.lists(
+    st.builds(
+        lambda letter, body: bytes([letter]) + struct.pack("!I", len(body) + 4) + body,
+        st.integers(0, 255) | st.sampled_from(b"dddNE"),
+        st.binary(max_size=24) | st.sampled_from([b"d\n", b"\n\n", b"\0\n", b"no newline"]),
+    ),
+    max_size=20,
+).map(b"".join)
+
+
+@given(MESSAGES, st.integers(16, 200), st.lists(st.integers(0, 90), max_size=4))
+def test_any_messages_give_what_a_splitter_gives(data: bytes, size: int, cuts: list[int]) -> None:
+    data = answer([b"first\n", b"second\n"])[:-23] + data + b"Z\0\0\0\x05I"
+    outcomes = []
+    for way in range(2):
+        try:
+            found = b"".join(received(data, size, cuts)[0] if way else CopySplitter().split(data))
+            outcomes.append((found, None))
+        except (DecodeError, CopyEnded) as error:
+            outcomes.append((b"", type(error)))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_an_error_of_the_server_comes_behind_the_rows_before_it() -> None:
+    rows = [b"%d\n" % n for n in range(100)]
+    error = b"E\0\0\0\x10C57014\0Mno\0\0"
+    data = answer(rows)[:-23] + error + b"Z\0\0\0\x05I"
+    with pytest.raises(CopyEnded) as caught:
+        received(data, 128, [])
+    assert caught.value.error is not None
+    assert caught.value.error.fields() == {"C": "57014", "M": "no"}
+
+
+def test_full_buffers_come_as_rows_in_place_and_are_columns() -> None:
+    rows = [b"%d\t\\N\ttext %d\n" % (n, n) for n in range(500)]
+    data, buffer, at, blocks = answer(rows), CopyBuffer(4096), 0, []
+    while at < len(data):
+        room = buffer.room()
+        part = data[at : at + len(room)]
+        room[: len(part)] = part
+        buffer.took(len(part))
+        at += len(part)
+        for found in buffer.rows():
+            if isinstance(found, HeadedRows):
+                block = copy_block(found, 3, len(found))
+                assert block is not None
+                blocks += list(block)
+            else:
+                blocks += [
+                    row for some, _ in copy_pieces.pieces_of(iter([found]), 3, 1000) for row in some
+                ]
+    assert blocks == [(str(n), None, f"text {n}") for n in range(500)]
