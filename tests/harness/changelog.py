@@ -18,31 +18,22 @@ from waltap.sink.sink import SinkContext
 from waltap.source.completeness import PublicationCompleteness
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap_postgres.types.claims import BUILTIN_OIDS
 from waltap_sinks.changelog.table_version import LOG_COLUMNS
-
-TYPES = {
-    "bool": 16,
-    "bytea": 17,
-    "int8": 20,
-    "int2": 21,
-    "int4": 23,
-    "text": 25,
-    "float4": 700,
-    "float8": 701,
-    "bpchar": 1042,
-    "varchar": 1043,
-    "date": 1082,
-    "time": 1083,
-    "interval": 1186,
-    "timestamp": 1114,
-    "timestamptz": 1184,
-    "numeric": 1700,
-    "uuid": 2950,
-    "jsonb": 3802,
-}
 
 START = 0x1000000
 COMMIT_TS = 1_700_000_000_000_000
+
+
+def typed(text: str) -> dict[str, Any]:
+    """Return the fields of a column of the type ``text``, such as ``numeric(9,2)``."""
+    name, _, modifiers = text.partition("(")
+    numbers = [int(part) for part in modifiers.rstrip(")").split(",") if part]
+    if name == "numeric" and numbers:
+        numbers = [(numbers[0] << 16) | numbers[1]]
+    typmod = numbers[0] + 4 if numbers else -1
+    kind = DataType(oid=BUILTIN_OIDS[name], schema="pg_catalog", name=name)
+    return {"type_oid": kind.oid, "typmod": typmod, "data_type": kind}
 
 
 def relation(
@@ -62,20 +53,11 @@ def relation(
     schema, _, table = name.rpartition(".")
     made = []
     for at, (column, text) in enumerate(columns):
-        type_name, _, modifiers = text.partition("(")
-        typmod = -1
-        if type_name == "numeric" and modifiers:
-            precision, scale = (int(part) for part in modifiers.rstrip(")").split(","))
-            typmod = ((precision << 16) | scale) + 4
-        elif modifiers:
-            typmod = int(modifiers.rstrip(")")) + 4
         made.append(
             Column(
                 name=column,
-                type_oid=TYPES[type_name],
-                typmod=typmod,
+                **typed(text),
                 in_identity=identity == "f" or (identity == "d" and column in key),
-                data_type=DataType(oid=TYPES[type_name], schema="pg_catalog", name=type_name),
                 nullable=column not in key and "default" not in (more or {}).get(column, {}),
                 type_text=text,
                 number=numbers[at] if numbers else None,

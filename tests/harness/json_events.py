@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.differential.normalise import Record as Event
 from tests.differential.normalise import parse
+from tests.harness.changelog import typed
 
 from waltap.capture.capture import CaptureProperties, CaptureRules
 from waltap.capture.topic_naming import TopicNaming
@@ -21,7 +22,7 @@ from waltap.decode.message import (
     Truncate,
     Update,
 )
-from waltap.decode.relation import Column, DataType, Relation
+from waltap.decode.relation import Column, Relation
 from waltap.decode.tuple_image import ABSENT, Tuple
 from waltap.format.format import Format, FormatContext
 from waltap.format.record import Record
@@ -35,26 +36,6 @@ from waltap.transactions.transaction import Heartbeat, SnapshotRows, Transaction
 from waltap_postgres.identity import REPLICA_IDENTITIES
 from waltap_postgres.types import TYPE_SPECS
 
-OIDS = {
-    "bool": 16,
-    "bytea": 17,
-    "name": 19,
-    "int8": 20,
-    "int2": 21,
-    "int4": 23,
-    "text": 25,
-    "json": 114,
-    "xml": 142,
-    "float8": 701,
-    "bpchar": 1042,
-    "varchar": 1043,
-    "date": 1082,
-    "timestamp": 1114,
-    "timestamptz": 1184,
-    "numeric": 1700,
-    "uuid": 2950,
-    "jsonb": 3802,
-}
 NOW = 1_700_000_100_123_456_789
 COMMIT_TS = 1_700_000_000_123_456
 BARE = {"key.converter.schemas.enable": "false", "value.converter.schemas.enable": "false"}
@@ -65,19 +46,10 @@ def column(text: str, *, in_identity: bool = False) -> Column:
     """Return the column that ``name type[(modifiers)] [not null] [default expression]`` declares."""
     declared, _, default = text.partition(" default ")
     name, type_text, *rest = declared.split(" ", 2) if declared[0] != '"' else _quoted(declared)
-    type_name, _, modifiers = type_text.partition("(")
-    typmod = -1
-    if type_name == "numeric" and modifiers:
-        precision, scale = (int(part) for part in modifiers.rstrip(")").split(","))
-        typmod = ((precision << 16) | scale) + 4
-    elif modifiers:
-        typmod = int(modifiers.rstrip(")")) + 4
     return Column(
         name=name,
-        type_oid=OIDS[type_name],
-        typmod=typmod,
+        **typed(type_text),
         in_identity=in_identity,
-        data_type=DataType(oid=OIDS[type_name], schema="pg_catalog", name=type_name),
         nullable="not null" not in rest,
         default=default or None,
     )
