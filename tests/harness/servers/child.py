@@ -138,8 +138,9 @@ class LocalServer(abc.ABC):
         raise AssertionError
 
     @abc.abstractmethod
-    def command(self) -> list[str]:
-        """Return how it is started, with its settings written into `folder`. Raises: MissingProgram."""
+    def command(self, *args: Any, **options: Any) -> list[str]:
+        """Return how it is started, with its settings written into `folder`; each server has options of
+        its own. Raises: MissingProgram."""
 
     @abc.abstractmethod
     def answers(self) -> bool:
