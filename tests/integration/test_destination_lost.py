@@ -1,12 +1,15 @@
 """A destination that lost what it had: the run ends and says so, and a repair brings it back."""
 
 import contextlib
+import gzip
 import json
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import duckdb
 import pytest
 from deltalake import DeltaTable
 from pyiceberg.table import Table
@@ -15,14 +18,16 @@ from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 from tests.harness.sql import Place
 
-from waltap.errors import SinkError
-from waltap.offsets.gaps import GapCertificates
+from waltap.errors import RetryVerdict, SinkError
+from waltap.offsets.gaps import CaptureGap, GapCertificates
 from waltap.pipeline.repair import GapRepair
 from waltap.sink.held import DestinationBehind
+from waltap.source.position import parse_lsn
 from waltap_lake.delta import DeltaLake
 from waltap_lake.errors import LakeGone
 from waltap_lake.iceberg import IcebergLake
 from waltap_lake.lake_offset import LakeOffset
+from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.sql.errors import SqlTableGone
 
 
@@ -153,39 +158,202 @@ def test_a_target_restored_under_a_running_engine_is_noticed(
 
 
 FOLDERS: dict[str, tuple[dict[str, str], tuple[str, str]]] = {
-    "files": ({"sink.type": "files", "sink.path": "{}/out"}, ("WT-5127", "WT-5127")),
+    "files": (
+        {"sink.type": "files", "sink.path": "{}/out", "sink.file.max.age.ms": "0"},
+        ("WT-5127", "WT-5127"),
+    ),
     "changelog": ({"sink.type": "changelog", "sink.path": "{}/out"}, ("WT-5109", "WT-5107")),
     "delta": ({"sink.type": "delta", "sink.path": "{}/out"}, ("WT-5003", "WT-5003")),
     "duckdb": ({"sink.type": "sql", "sink.url": "duckdb:///{}/out/x.db"}, ("WT-5003", "WT-5003")),
+    "sqlite": ({"sink.type": "sql", "sink.url": "sqlite:///{}/out/x.db"}, ("WT-5003", "WT-5003")),
 }
 
 
-@pytest.mark.parametrize("emptied", [False, True], ids=["older", "emptied"])
-@pytest.mark.parametrize("kind", FOLDERS)
-def test_an_older_or_emptied_folder_ends_the_run(
-    database: Database, tmp_path: Path, kind: str, *, emptied: bool
-) -> None:
-    settings, codes = FOLDERS[kind]
-    out, copy = tmp_path / "out", tmp_path / "copy"
-    out.mkdir()
-    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
-    pipeline = PipelineRig(
-        database, tmp_path, {name: value.format(tmp_path) for name, value in settings.items()}
-    )
-    pipeline.catch_up()
-    shutil.copytree(out, copy)
+class Folder:
+    """A destination that is a folder, whose state somebody keeps and puts back."""
+
+    def __init__(self, kind: str, database: Database, folder: Path) -> None:
+        settings, self.codes = FOLDERS[kind]
+        self.kind, self.out, self.kept = kind, folder / "out", folder / "kept"
+        self.out.mkdir()
+        database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+        given = {name: value.format(folder) for name, value in settings.items()}
+        self.pipeline = PipelineRig(database, folder, given | {"table.include.list": "public.t"})
+
+    def keep(self) -> None:
+        shutil.rmtree(self.kept, ignore_errors=True)
+        shutil.copytree(self.out, self.kept)
+
+    def empty(self) -> None:
+        for path in self.out.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+    def put_back(self) -> None:
+        """Put back what was kept; the folder itself and files of the same name stay the same ones."""
+        kept = {path.relative_to(self.kept) for path in self.kept.rglob("*")}
+        for path in sorted(self.out.rglob("*"), reverse=True):
+            if path.relative_to(self.out) not in kept:
+                path.rmdir() if path.is_dir() else path.unlink()
+        shutil.copytree(self.kept, self.out, dirs_exist_ok=True)
+
+    def ids(self) -> list[int]:
+        """Return the ids of what a reader finds of the table."""
+        if self.kind == "files":
+            names = [file["path"] for commit in self._commits() for file in commit.get("files", ())]
+            texts = [gzip.decompress((self.out / name).read_bytes()) for name in names]
+            lines = [json.loads(line) for text in texts for line in text.splitlines()]
+            return sorted(line["value"]["after"]["id"] for line in lines)
+        if self.kind == "changelog":
+            found = ChangeLog(str(self.out)).rows("public", "t")
+            return sorted(number for part in found for number in part["id"].to_pylist())
+        if self.kind == "delta":
+            return sorted(delta_rows(self.out / "public" / "t").column("id").to_pylist())
+        schema, connect = (
+            ("public.", duckdb.connect) if self.kind == "duckdb" else ("", sqlite3.connect)
+        )
+        with contextlib.closing(connect(self.out / "x.db")) as opened:
+            return [
+                row[0] for row in opened.execute(f"SELECT id FROM {schema}t ORDER BY id").fetchall()
+            ]
+
+    def _commits(self) -> list[dict[str, Any]]:
+        return [
+            json.loads(path.read_text()) for path in sorted(self.out.glob("_waltap/commits/*.json"))
+        ]
+
+    def gaps(self) -> list[CaptureGap]:
+        return GapCertificates(self.pipeline.offset_file.parent).all()
+
+
+@pytest.fixture(params=FOLDERS)
+def folder(request: pytest.FixtureRequest, database: Database, tmp_path: Path) -> Folder:
+    """Return one with two rows, of a run each, of which the state with the first was kept."""
+    made = Folder(request.param, database, tmp_path)
+    made.pipeline.catch_up()
+    made.keep()
     database.execute("INSERT INTO t VALUES (2)")
-    pipeline.catch_up()
-    shutil.rmtree(out)
+    made.pipeline.catch_up()
+    return made
+
+
+@pytest.mark.parametrize("emptied", [False, True], ids=["older", "emptied"])
+def test_an_older_or_emptied_folder_ends_the_run_and_is_repaired(
+    folder: Folder, *, emptied: bool
+) -> None:
+    pipeline, database = folder.pipeline, folder.pipeline.database
     if emptied:
-        out.mkdir()
+        folder.empty()
     else:
-        shutil.copytree(copy, out)
+        folder.put_back()
     database.execute("INSERT INTO t VALUES (3)")
     for _ in range(2):  # the next start has not forgotten it
         with pytest.raises(SinkError) as lost:
             pipeline.catch_up()
-        assert lost.value.code == codes[emptied]
+        assert lost.value.code == folder.codes[emptied]
+    (gap,) = folder.gaps()
+    assert (gap.code, gap.tables, gap.open) == (folder.codes[emptied], ("public.t",), True)
+    assert (gap.begin.lsn == "0/0") is emptied
+    host, _ = pipeline.host()
+    GapRepair(pipeline.profile(host), host).run(lambda: 0)
+    (gap,) = folder.gaps()
+    assert (gap.open, gap.by) == (False, "repair")
+    assert set(folder.ids()) == {1, 2, 3}
+    database.execute("INSERT INTO t VALUES (4)")
+    pipeline.catch_up()
+    assert set(folder.ids()) == {1, 2, 3, 4}
+
+
+def test_a_folder_that_is_brought_back_has_no_gap(folder: Folder) -> None:
+    pipeline, older = folder.pipeline, folder.kept.with_name("older")
+    folder.kept.rename(older)
+    folder.keep()
+    newer = folder.kept.rename(folder.kept.with_name("newer"))
+    older.rename(folder.kept)
+    folder.put_back()
+    pipeline.database.execute("INSERT INTO t VALUES (3)")
+    with pytest.raises(SinkError):
+        pipeline.catch_up()
+    (gap,) = folder.gaps()
+    assert gap.open
+    shutil.rmtree(folder.kept)
+    newer.rename(folder.kept)
+    folder.put_back()
+    pipeline.catch_up()
+    (gap,) = folder.gaps()
+    assert (gap.open, gap.by) == (False, "destination")
+    assert folder.ids() == [1, 2, 3]
+
+
+def test_a_new_snapshot_closes_the_gap_of_a_folder(folder: Folder) -> None:
+    """The remedy that begins anew; the certificate stays, and says how that was made good."""
+    pipeline = folder.pipeline
+    folder.put_back()
+    with pytest.raises(SinkError):
+        pipeline.catch_up()
+    pipeline.offset_file.unlink()
+    pipeline.catch_up()
+    (gap,) = folder.gaps()
+    assert (gap.open, gap.by) == (False, "snapshot")
+    assert set(folder.ids()) == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("folder", "way"),
+    [
+        ("files", "in place"),
+        ("changelog", "in place"),
+        ("delta", "emptied"),
+        ("duckdb", "another folder"),
+        ("sqlite", "emptied"),
+    ],
+    indirect=["folder"],
+)
+def test_an_older_folder_under_a_running_engine_ends_the_run(folder: Folder, way: str) -> None:
+    """The sink suite tries the other ways."""
+    pipeline, database = folder.pipeline, folder.pipeline.database
+    with pytest.raises(SinkError), pipeline.running() as run:
+        database.execute("INSERT INTO t VALUES (3)")
+        ((lsn,),) = database.execute("SELECT pg_current_wal_lsn()::text")
+
+        def durable() -> bool:
+            offset = pipeline.offset()
+            return offset is not None and offset.first.position.end_lsn >= parse_lsn(lsn)
+
+        run.until(durable, "the third row")
+        if way == "emptied":
+            folder.empty()
+        else:
+            if way == "another folder":
+                shutil.rmtree(folder.out)
+            folder.put_back()
+        for number in range(4, 24):
+            database.execute("INSERT INTO t VALUES (%s)", number)
+        run.until(lambda: run.error is not None, "the end of the run", 30)
+    (gap,) = folder.gaps()
+    assert (gap.tables, gap.open) == (("public.t",), True)
+
+
+def test_a_loss_that_a_sink_finds_when_it_is_opened_again_has_a_certificate_at_once(
+    database: Database, tmp_path: Path
+) -> None:
+    class Away(SinkError):
+        retry = RetryVerdict.RECONNECT
+
+    def refuse(error: SinkError) -> None:
+        raise error
+
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    pipeline = PipelineRig(database, tmp_path, {"table.include.list": "public.t"})
+    with pytest.raises(DestinationBehind), pipeline.running() as run:
+        pipeline.destination.before_open = lambda: refuse(DestinationBehind("lost", replay=""))
+        pipeline.destination.before_write = lambda _batch: refuse(Away("away"))
+        database.execute("INSERT INTO t VALUES (2)")
+        run.join()
+    (gap,) = GapCertificates(pipeline.offset_file.parent).open()
+    assert (gap.code, gap.tables) == (DestinationBehind.code, ("public.t",))
 
 
 class LakeTarget:

@@ -97,14 +97,19 @@ def snapshot_cut(shop: Shop) -> None:
     shop.source["snapshot.mode"] = "no_data"
 
 
-def log_older(shop: Shop) -> None:
-    shop.sink = {"type": "changelog", "path": "log"}
-    shop.run()
-    shutil.copytree(shop.folder / "log", shop.folder / "copy")
-    shop.database.execute("INSERT INTO t VALUES (9)")
-    shop.run()
-    shutil.rmtree(shop.folder / "log")
-    (shop.folder / "copy").rename(shop.folder / "log")
+def older(kind: str) -> Callable[[Shop], None]:
+    """An older copy of what a sink of ``kind`` writes is put in its place."""
+
+    def breaks(shop: Shop) -> None:
+        shop.sink = {"type": kind, "path": "log"}
+        shop.run()
+        shutil.copytree(shop.folder / "log", shop.folder / "copy")
+        shop.database.execute("INSERT INTO t VALUES (9)")
+        shop.run()
+        shutil.rmtree(shop.folder / "log")
+        (shop.folder / "copy").rename(shop.folder / "log")
+
+    return breaks
 
 
 def offset_ahead(shop: Shop) -> None:
@@ -203,7 +208,10 @@ CASES = [
     Case("WT-6006", belongings_damaged, (r"(?<=Restore )/\S*",)),
     Case("WT-4002", snapshot_cut, ("snapshot.mode=initial",), begun=False),
     Case("WT-4002", snapshot_cut, (CLEAR,), begun=False),
-    Case("WT-5109", log_older, (DROP, CLEAR), begun=False),
+    Case("WT-5109", older("changelog"), (DROP, CLEAR), begun=False),
+    Case("WT-5109", older("changelog"), (REPAIR,), begun=False),
+    Case("WT-5127", older("files"), (CLEAR,), begun=False),
+    Case("WT-5127", older("files"), (REPAIR,), begun=False),
     Case("WT-2106", no_publication, (CREATE,), begun=False),
     Case("WT-5704", target_without_table, (r"CREATE TABLE [^;]*(?=;)",), begun=False),
     Case("WT-5706", target_without_key, (r"ALTER TABLE [^;]*(?=;)",), begun=False),
@@ -211,6 +219,7 @@ CASES = [
     Case("WT-5003", target_behind, (CLEAR,), begun=False),
     Case("WT-5003", target_behind, (REPAIR,), begun=False),
     Case("WT-5107", log_gone, (CLEAR,), begun=False),
+    Case("WT-5107", log_gone, (REPAIR,), begun=False),
 ]
 
 

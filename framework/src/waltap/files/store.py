@@ -178,6 +178,16 @@ class FileStore:
             raise self._failure(f"cannot give {path}", cause) from cause
         return int(found.size)
 
+    def has(self, path: str) -> bool:
+        """Tell whether there is a file of that name."""
+        try:
+            self.size(path)
+        except FilesUnavailable as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return False
+            raise
+        return True
+
     def read_parquet(self, path: str) -> "pa.Table":
         """Return the rows of one segment, in file order."""
 

@@ -48,8 +48,9 @@ class CaptureGap(msgspec.Struct, frozen=True, kw_only=True):
     """One gap: changes that had committed behind ``begin``, up to ``end``, may not have been delivered.
 
     ``code`` and ``why`` are those of the error that told of it. ``tables`` (schema.table) are those that
-    were captured. ``closed`` is when it was made good, "" while it is open; ``by`` by what: repair, or
-    snapshot. ``remark`` says what could not be made good.
+    were captured. ``had`` is what the destination had, where it lost that. ``closed`` is when the gap was
+    made good, "" while it is open; ``by`` by what: repair, snapshot, or destination, which was brought
+    back. ``remark`` says what could not be made good.
     """
 
     identifier: str
@@ -62,6 +63,7 @@ class CaptureGap(msgspec.Struct, frozen=True, kw_only=True):
     end: GapEnd
     found: str
     tables: tuple[str, ...] = ()
+    had: str = ""
     closed: str = ""
     by: str = ""
     remark: str = ""

@@ -41,9 +41,8 @@ class SourceConnection:
         self._handed = False
         """Whether the sink got chunks of a snapshot, whose rows are not counted before all are durable."""
 
-    def go(self, held: Position | Positions | None, *, renewed: bool = False) -> None:
-        """Capture until the run is to end. ``held`` is the position that the sink keeps itself, if it was
-        ``renewed``. Raises: WaltapError, StopRequested, ReaderGone."""
+    def go(self) -> None:
+        """Capture until the run is to end. Raises: WaltapError, StopRequested, ReaderGone."""
         run, stages = self._run, self._stages
         stored = stages.store.load()
         connector = stages.open_connector(
@@ -54,14 +53,7 @@ class SourceConnection:
         )
         run.linked = True
         try:
-            if not run.sink_open:
-                with self._gaps_noted(connector, stored), run.counts.calls.call("its checks"):
-                    refuse(checks(stages, connector, locked=True))
-                run.sink_open = renewed = True
-                with self._gaps_noted(connector, stored), run.counts.calls.call("its opening"):
-                    held = stages.sink.open()
-            if renewed:
-                self._require_held(connector, stored, held)
+            held = self._opened(connector, stored) if run.sink_stale else None
             with self._gaps_noted(connector, stored), self._nothing_half_way(connector, stored):
                 start, delivery = self._start(connector, newest(stored, held))
                 if start.snapshot:
@@ -91,6 +83,23 @@ class SourceConnection:
         finally:
             connector.close()
 
+    def _opened(self, connector: Connector, stored: Offset | None) -> Position | Positions | None:
+        """Open the sink, a new one in place of one that was open; return the position that it keeps.
+        Raises: WaltapError."""
+        run, stages = self._run, self._stages
+        with self._gaps_noted(connector, stored):
+            if run.sink_open:
+                stages.renew_sink()
+            else:
+                with run.counts.calls.call("its checks"):
+                    refuse(checks(stages, connector, locked=True))
+            run.sink_open = True
+            with run.counts.calls.call("its opening"):
+                held = stages.sink.open()
+            run.sink_stale = False
+            self._require_held(connector, stored, held)
+        return held
+
     @contextmanager
     def _gaps_noted(self, connector: Connector, stored: Offset | None) -> Iterator[None]:
         """Where a start finds that the stored position is lost, a certificate says so."""
@@ -105,16 +114,14 @@ class SourceConnection:
     ) -> None:
         """See that the destination has what the stored offset says. Raises: DestinationBehind."""
         known = stored is not None and stored.sink == self._stages.destination
-        if stored is None or not known or stored.snapshot is not None or self._run.repairs:
+        if self._run.repairs:
+            self._run.gaps.given_up()
+            return
+        if stored is None or not known or stored.snapshot is not None:
             return
         found = Positions.of(held, next(iter(stored.partitions)))
-        partitions = {
-            name: msgspec.structs.replace(each, position=found.get(name, Position(0)))
-            for name, each in stored.partitions.items()
-        }
-        behind = msgspec.structs.replace(stored, partitions=partitions)
-        with self._gaps_noted(connector, behind):
-            require_held(self._run.profile.sink.spec.name, stored.held, found, connector.slot)
+        require_held(self._run.profile.sink.spec.name, stored.held, found, connector.slot)
+        self._run.gaps.brought_back(stored, self._now_ms())
 
     def _not_streamed(
         self, connector: Connector, offset: Offset | None, error: WaltapError, names: Sequence[str]

@@ -40,7 +40,6 @@ from waltap.signals.inbox import SignalAnswer
 from waltap.signals.signal import Signal
 from waltap.sink.sink import ReaderGone
 from waltap.source.connector import StopRequested
-from waltap.source.position import Position, Positions
 
 __all__ = ["Engine"]
 
@@ -231,19 +230,14 @@ class Engine:
     def _run_until_done(self, stages: PipelineStages) -> None:
         """Connect as often as it takes."""
         run, name = self._run, self.profile.name
-        sink_fresh = True  # as the run began, or as an earlier connection left it
-        held: Position | Positions | None = None
         while True:
             try:
                 run.tenure.check()
-                if not sink_fresh:
-                    with run.counts.calls.call("its opening"):
-                        held = stages.renew_sink().open()
-                SourceConnection(run, stages).go(held, renewed=not sink_fresh)
+                SourceConnection(run, stages).go()
             except ReplayAsked:
                 with run.counts.calls.call("its end"):
                     stages.sink.close()
-                sink_fresh = False
+                run.sink_stale = True
                 own = self._stages()
                 try:
                     run.replays.serve(own, run.clock)
@@ -259,17 +253,17 @@ class Engine:
                 run.guard.check()  # the link broke because the slot was given up
                 if not self._may_retry(error):
                     raise
-                sink_fresh = not isinstance(error, SinkError) and not self._delivery_failed
+                if isinstance(error, SinkError) or self._delivery_failed:
+                    run.sink_stale = True
                 run.enter("reconnecting", str(error))
                 run.failed(error, retried=True)
                 run.counts.reconnects += 1
                 if not run.reconnects.wait():
-                    if sink_fresh:
+                    if not run.sink_stale:
                         return  # a stop: what was written is flushed and stored
                     raise
             else:
                 return
-            held = None
 
     def _may_retry(self, error: WaltapError) -> bool:
         """A link that never stood is an error of set-up; one that broke comes back, also before

@@ -17,7 +17,6 @@ from waltap.errors import RetryVerdict, SinkError
 from waltap.offsets.sink_positions import OutletPositions
 from waltap.pipeline.sink_branch import OutletStages, SinkBranch
 from waltap.sink.downstream import DownstreamProgress
-from waltap.sink.held import DestinationBehind
 from waltap.sink.sink import Sink, SinkCapabilities
 from waltap.source.connector import PreflightCheck
 from waltap.source.position import Positions
@@ -96,7 +95,7 @@ class FanOut(Sink):
             try:
                 outlet.open(kept, stored, repairs=self._repairs)
             except SinkError as error:
-                if not stored or not _may_pause(outlet) or isinstance(error, DestinationBehind):
+                if not stored or not _may_pause(outlet) or error.loses:
                     raise
                 outlet.go_on(kept, stored)
                 self._pause(outlet, error)
@@ -152,7 +151,8 @@ class FanOut(Sink):
                 else:
                     outlet.write(batch)
             except SinkError as error:
-                if not _may_pause(outlet) or batch.snapshot or _has_rows(batch):
+                may_pause = _may_pause(outlet) and not error.loses
+                if not may_pause or batch.snapshot or _has_rows(batch):
                     raise
                 self._pause(outlet, error)
             taken.add(outlet.name)
@@ -170,7 +170,7 @@ class FanOut(Sink):
             try:
                 outlet.flush()
             except SinkError as error:
-                if _may_pause(outlet):
+                if _may_pause(outlet) and not error.loses:
                     self._pause(outlet, error)
                 else:
                     failure = failure or error
@@ -203,7 +203,7 @@ class FanOut(Sink):
                 try:
                     outlet.sink.tend()
                 except SinkError as error:
-                    if not _may_pause(outlet):
+                    if not _may_pause(outlet) or error.loses:
                         raise
                     self._pause(outlet, error)
                 continue

@@ -2,7 +2,7 @@
 good."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -11,8 +11,9 @@ from waltap.errors import WaltapError
 from waltap.offsets.gaps import CaptureGap, GapCertificates, GapEnd, RereadTable, moment
 from waltap.offsets.offset import Offset
 from waltap.pipeline.counts import SnapshotTableProgress
+from waltap.sink.held import DestinationBehind
 from waltap.source.connector import Connector
-from waltap.source.position import lsn_text
+from waltap.source.position import Position, lsn_text
 
 __all__ = ["GapNotes"]
 
@@ -22,6 +23,7 @@ SNAPSHOT_REMARK = (
     "A new snapshot brought every row that there was then. Rows that were deleted within the gap stay in "
     "a sink that does not replace a table when a snapshot opens; the single changes are lost."
 )
+BACK_REMARK = "The destination has again what it had: it was brought back, and nothing is missing."
 
 
 class GapNotes:
@@ -49,6 +51,10 @@ class GapNotes:
     ) -> str:
         """Keep that what committed behind ``offset`` cannot be had, because of ``error``; return where the
         certificate is. It never keeps a run from ending as it would."""
+        had = ""
+        if isinstance(error, DestinationBehind):
+            had = _text(offset.held)
+            offset = _ended(offset, error)
         part = offset.first
         begin = GapEnd(
             lsn=lsn_text(part.position.end_lsn),
@@ -67,6 +73,7 @@ class GapNotes:
             end=end,
             found=moment(now_ms),
             tables=tuple(tables),
+            had=had,
         )
         try:
             kept = self.gaps.note(gap)
@@ -94,8 +101,11 @@ class GapNotes:
         *,
         tables: Sequence[str] = (),
     ) -> None:
-        """Keep a gap that was found, where ``error`` tells of one: of ``tables``, or of all captured."""
+        """Keep a gap that was found, where ``error`` tells of one: of ``tables``, or of all captured.
+        Before the end of a snapshot nothing is durable that a destination could lack."""
         if offset is None or not error.loses:
+            return
+        if isinstance(error, DestinationBehind) and offset.snapshot is not None:
             return
         end_lsn = 0
         with suppress(WaltapError):
@@ -114,12 +124,37 @@ class GapNotes:
         reread = {table.table: RereadTable(rows=table.rows) for table in tables}
         self.close(reread, now_ms, by="snapshot", remark=SNAPSHOT_REMARK)
 
-    def close(
-        self, reread: dict[str, RereadTable], now_ms: int, *, by: str, remark: str = ""
-    ) -> None:
-        """Close every open gap."""
+    def given_up(self) -> None:
+        """Take note that delivery goes on to a destination that lacks something: to bring it back later
+        closes nothing."""
         try:
             for gap in self.gaps.open():
+                if gap.had:
+                    self.gaps.keep(msgspec.structs.replace(gap, had=""))
+        except WaltapError as error:
+            log.warning("%s", error, extra={"pipeline": self._pipeline})
+
+    def brought_back(self, offset: Offset, now_ms: int) -> None:
+        """Close the gaps of a destination that has again what ``offset`` says, if nothing was delivered
+        since they were found."""
+        had = _text(offset.held)
+        if had and self.open:
+            self.close({}, now_ms, by="destination", remark=BACK_REMARK, had=had)
+
+    def close(
+        self,
+        reread: dict[str, RereadTable],
+        now_ms: int,
+        *,
+        by: str,
+        remark: str = "",
+        had: str = "",
+    ) -> None:
+        """Close every open gap; with ``had`` those whose destination had that."""
+        try:
+            for gap in self.gaps.open():
+                if had not in {"", gap.had}:
+                    continue
                 closed = msgspec.structs.replace(
                     gap, closed=moment(now_ms), by=by, remark=remark, reread=reread
                 )
@@ -127,6 +162,21 @@ class GapNotes:
         except WaltapError as error:
             log.warning("%s", error, extra={"pipeline": self._pipeline})
         self.count()
+
+
+def _ended(offset: Offset, error: DestinationBehind) -> Offset:
+    """Return ``offset`` at the position that the destination ends at."""
+    if error.has is None:
+        return offset
+    partitions = {
+        name: msgspec.structs.replace(each, position=error.has.get(name, Position(0)))
+        for name, each in offset.partitions.items()
+    }
+    return msgspec.structs.replace(offset, partitions=partitions)
+
+
+def _text(held: Mapping[str, Position]) -> str:
+    return ", ".join(f"{name} {position}".strip() for name, position in sorted(held.items()))
 
 
 def _identifier(now_ms: int) -> str:

@@ -48,8 +48,9 @@ log = logging.getLogger(__name__)
 class PipelineRun:
     """State of one run, from its start to its end.
 
-    ``linked``: a connection has stood. ``sink_open``: the sink was opened once. ``started``: rows were
-    read, or the stream begun. ``cut``: the limit of records left out what had been received.
+    ``linked``: a connection has stood. ``sink_open``: the sink was opened once. ``sink_stale``: it
+    is to be opened before the next connection delivers. ``started``: rows were read, or the stream begun.
+    ``cut``: the limit of records left out what had been received.
     ``delivery`` is that of the present connection, or of the last one, ``streaming`` the present stream.
     ``may_write`` raises where this process may write no more, to sink or state (`Leadership`,
     `PipelineLock`).
@@ -98,6 +99,7 @@ class PipelineRun:
         self.last_failure: RecentFailure | None = None
         self.reconnects = self.backoff()
         self.linked = self.sink_open = self.started = self.cut = False
+        self.sink_stale = True
         self.midway = False
         """Whether the end of a transaction is to be written yet (`Limits.whole_transactions`)."""
         self.made = MadeByRun()
@@ -177,6 +179,7 @@ class PipelineRun:
         self.replays = ReplayDesk()
         self.delivery = self.streaming = None
         self.linked = self.sink_open = self.started = self.cut = self.midway = False
+        self.sink_stale = True
         self.made = MadeByRun()
         self.reconnects = self.backoff()
         self.guard = guardian_of(self)

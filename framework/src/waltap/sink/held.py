@@ -1,16 +1,23 @@
 """Whether a destination still has what its sink made durable there."""
 
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from waltap.errors import SinkError
-from waltap.source.position import Position, lsn_text
+from waltap.source.position import Position, Positions, lsn_text
 from waltap.source.slot_status import SlotStatus
 
-__all__ = ["DestinationBehind", "require_held"]
+__all__ = ["REREAD", "DestinationBehind", "require_held"]
+
+REREAD: Final = " read the captured tables again by `waltap repair FILE`; or"
+"""Part of a remedy, outside of a snapshot."""
 
 
 class DestinationBehind(SinkError):
-    """The destination ends before the position that was durable there: changes are missing in it."""
+    """The destination ends before the position that was durable there: changes are missing in it.
+
+    ``has`` is the position that the destination ends at, by partition; None where nobody knows.
+    """
 
     code = "WT-5003"
     loses = True
@@ -19,6 +26,10 @@ class DestinationBehind(SinkError):
         "captured tables again by `waltap repair FILE`, or from the beginning by "
         "`waltap offsets clear FILE` and a start{replay}."
     )
+
+    def __init__(self, problem: str, *, has: Positions | None = None, **fields: object) -> None:
+        super().__init__(problem, **fields)
+        self.has = has
 
 
 def require_held(
@@ -44,5 +55,6 @@ def require_held(
                 )
         raise DestinationBehind(
             f"the destination of the sink {sink} {ends}, and had everything up to {had}",
+            has=Positions(found),
             replay=replay,
         )

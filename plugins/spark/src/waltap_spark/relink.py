@@ -45,5 +45,6 @@ def _require_rest(changelog: ChangeLog, mark: LogPosition) -> None:
     last, location = changelog.last(), changelog.store.location
     if last is None or last.mark < mark:
         ends = "holds nothing" if last is None else f"ends at {last.mark}"
-        raise ChangeLogOlder(f"{location} {ends}, and the tables stand at {mark}", path=location)
+        problem = f"{location} {ends}, and the tables stand at {mark}"
+        raise ChangeLogOlder(problem, path=location, repair="")
     next(changelog.manifests(mark), None)

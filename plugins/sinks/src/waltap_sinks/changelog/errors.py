@@ -16,6 +16,7 @@ SinkError
 """
 
 from waltap.errors import RetryVerdict, SinkError
+from waltap.sink.held import DestinationBehind
 
 __all__ = [
     "ChangeLogDamaged",
@@ -69,24 +70,24 @@ class ChangeLogRetired(SinkError):
     )
 
 
-class ChangeLogGone(SinkError):
+class ChangeLogGone(DestinationBehind):
     """The folder that this pipeline wrote to is not there any more, or holds another log."""
 
     code = "WT-5107"
     remedy = (
         "Put {path} back as it was and start again: it goes on from its last manifest, nothing is lost. "
-        "To begin a new log there with a new snapshot: `waltap offsets clear FILE`."
+        "Else{repair} begin a new log there with a new snapshot: `waltap offsets clear FILE`."
     )
 
 
-class ChangeLogOlder(SinkError):
+class ChangeLogOlder(DestinationBehind):
     """The log ends before what this pipeline has published: an older copy was put in its place."""
 
     code = "WT-5109"
     remedy = (
         "What lies between was confirmed to the server and does not come again. Put the newer copy of "
-        "{path} back and start again; or go on with this one and a new snapshot: `waltap slot drop FILE` "
-        "and `waltap offsets clear FILE`."
+        "{path} back and start again. Else{repair} go on with this one and a new snapshot: `waltap slot "
+        "drop FILE` and `waltap offsets clear FILE`."
     )
 
 

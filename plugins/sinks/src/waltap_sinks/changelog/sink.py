@@ -14,10 +14,11 @@ from waltap.decode.relation import Relation
 from waltap.files.errors import FilesUnavailable
 from waltap.files.store import FileStore
 from waltap.sink.fail_stop import FailStop
+from waltap.sink.held import REREAD
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.completeness import PublicationCompleteness
 from waltap.source.connector import PreflightCheck
-from waltap.source.position import Position, lsn_text
+from waltap.source.position import SOLE, Position, Positions, lsn_text
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.changelog.by_relation import by_relation
 from waltap_sinks.changelog.capture_gaps import MissedNote
@@ -96,6 +97,8 @@ class ChangeLogSink(Sink):
     def _reset(self) -> None:
         self.mark = NOTHING
         self._epoch = 1
+        self._last_path = ""
+        """The manifest of ``mark``."""
         self._bucket = ""
         self._paths = SegmentPath()
         self._published_below = 0
@@ -121,13 +124,13 @@ class ChangeLogSink(Sink):
     def check(self) -> list[PreflightCheck]:
         """Look whether the folder can be written, is nobody else's, and still has what was written to it.
 
-        Raises: FilesUnavailable, FilesInUse, ChangeLogGone, ChangeLogOfAnother."""
+        Raises: FilesUnavailable, FilesInUse, ChangeLogGone, ChangeLogOfAnother, ChangeLogOlder."""
         self._store.check(".lock")
         last = ChangeLog(self._store).last()
         if last is not None:
             self._check_owner(last)
-        elif self._context.resumes and self._published_note.read():
-            raise self._emptied()
+        if self._context.resumes and not self._repairs:
+            self._require_published(last)
         return [PreflightCheck(name="sink changelog", verdict="ok", found=self._store.location)]
 
     def open(self) -> Position | None:
@@ -145,31 +148,30 @@ class ChangeLogSink(Sink):
         self._store.make_folder("manifests")
         self._published_note.identity = make_log_identity(self._store)
         self._missed.read()
-        self._stretches.open(goes_on=self._context.whole and self._context.resumes)
+        goes_on = self._context.whole and self._context.resumes and not self._repairs
+        self._stretches.open(goes_on=goes_on)
         log = ChangeLog(self._store)
-        last = log.last()
+        last, published = log.last(), self._published_note.read()
+        if self._context.resumes and not self._repairs:
+            self._require_published(last)
         if last is None:
-            if not self._context.resumes:
+            if not self._context.resumes or self._repairs:
                 self._published_note.forget()
-            elif self._published_note.read() is not None:
-                raise self._emptied()
+            if self._context.resumes and published is not None:
+                self._epoch = published.epoch + 1  # no mark comes twice
             self._start_bucket()
             return None
         self._check_owner(last)
-        self.mark, self._bucket = last.mark, last.bucket
+        self.mark, self._bucket, self._last_path = last.mark, last.bucket, last.path
         self._next_generation = last.last_generation + 1
         self._start_bucket()
         log.remove_started_after(last)
         if not self._context.resumes:
             self._epoch = last.mark.epoch + 1
             return None
-        published = self._published_note.read()
         if published is not None and last.mark < published:
-            raise ChangeLogOlder(
-                f"{self._store.location} ends at {lsn_text(last.mark.end_lsn)}; this pipeline has "
-                f"published up to {lsn_text(published.end_lsn)}",
-                path=self._store.location,
-            )
+            self._epoch = published.epoch + 1
+            return None
         self._epoch = last.mark.epoch
         if last.snapshot is not None and not last.snapshot.complete:
             self._read = ReadChunks(last.snapshot, log.of_snapshot(last.snapshot.generation))
@@ -189,6 +191,29 @@ class ChangeLogSink(Sink):
         """Return the position of the last manifest, where it has one and no snapshot goes on."""
         there = self.mark.epoch == self._epoch and self._generation is None
         return Position(self.mark.end_lsn) if there else None
+
+    @property
+    def _repairs(self) -> bool:
+        """Tell whether a log that lacks what was published is gone on with: its tables are read again."""
+        return self._context.repairs and self._context.snapshot is None
+
+    def _require_published(self, last: Manifest | None) -> None:
+        """See that a log that ends with ``last`` has what this pipeline published. Raises: ChangeLogGone,
+        ChangeLogOlder."""
+        published = self._published_note.read()
+        if published is None:
+            return
+        if last is None:
+            text = "is empty, but this pipeline has written to it"
+            raise self._gone(text, has=Positions())
+        if last.mark < published:
+            raise ChangeLogOlder(
+                f"{self._store.location} ends at {lsn_text(last.mark.end_lsn)}; this pipeline has "
+                f"published up to {lsn_text(published.end_lsn)}",
+                has=Positions({SOLE: Position(last.mark.end_lsn)}),
+                path=self._store.location,
+                repair=self._reread,
+            )
 
     def _check_owner(self, last: Manifest) -> None:
         if last.pipeline not in {"", self._context.pipeline}:
@@ -541,11 +566,14 @@ class ChangeLogSink(Sink):
             self._abandon()
             raise
 
-    def _emptied(self) -> ChangeLogGone:
-        return self._gone("is empty, but this pipeline has written to it")
+    @property
+    def _reread(self) -> str:
+        in_snapshot = self._generation is not None or self._context.snapshot is not None
+        return "" if in_snapshot else REREAD
 
-    def _gone(self, what: str) -> ChangeLogGone:
-        return ChangeLogGone(f"{self._store.location} {what}", path=self._store.location)
+    def _gone(self, what: str, has: Positions | None = None) -> ChangeLogGone:
+        location = self._store.location
+        return ChangeLogGone(f"{location} {what}", has=has, path=location, repair=self._reread)
 
     def _publish(self) -> Position | None:
         if self._position is None:
@@ -577,8 +605,12 @@ class ChangeLogSink(Sink):
             tables=entries,
         )
         path = f"manifests/{mark.epoch:04x}/{self._bucket}/{manifest_name(previous, mark)}"
+        if self._last_path and not self._store.has(self._last_path):
+            self._require_published(ChangeLog(self._store).last())
+            raise self._gone("lacks the manifest that was published last")
         self._stretches.save()
         self._store.publish(path, manifest.encode())
+        self._last_path = path
         self._published(manifest)
         return self._position
 

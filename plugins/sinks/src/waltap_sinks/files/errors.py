@@ -7,6 +7,7 @@ SinkError
 """
 
 from waltap.errors import SinkError
+from waltap.sink.held import DestinationBehind
 
 __all__ = ["FilesDamaged", "FilesGone", "FilesOfAnother"]
 
@@ -30,11 +31,11 @@ class FilesDamaged(SinkError):
     )
 
 
-class FilesGone(SinkError):
+class FilesGone(DestinationBehind):
     """The folder has no commits, or older ones, though this pipeline has committed to it."""
 
     code = "WT-5127"
     remedy = (
-        "Put {path} back as it was and start again: nothing is lost. To begin there with a new snapshot: "
-        "`waltap offsets clear FILE`."
+        "Put {path} back as it was and start again: nothing is lost. Else{repair} begin there with a new "
+        "snapshot: `waltap offsets clear FILE`."
     )

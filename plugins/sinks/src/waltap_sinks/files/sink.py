@@ -17,6 +17,7 @@ from waltap.files.store import FileStore
 from waltap.offsets.private_file import private, private_folder
 from waltap.sink.delivered import begins_snapshot, was_delivered
 from waltap.sink.fail_stop import FailStop
+from waltap.sink.held import REREAD
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.connector import PreflightCheck
 from waltap.source.position import Positions
@@ -118,8 +119,9 @@ class FilesSink(Sink):
         self._store.make_folder(COMMITS)
         self._commits = self._store.names(COMMITS)
         last = self._last(self._commits)
-        if last is not None:
-            self._number = last.number
+        self._number = 0 if last is None else last.number
+        if self._context.repairs:  # numbers of commits that are gone are not used again
+            self._number = max(self._number, self._known())
         self._remove_begun(last)
         if last is None or not self._context.resumes:
             return None
@@ -149,13 +151,25 @@ class FilesSink(Sink):
                 owner=last.pipeline,
                 path=self._store.location,
             )
-        if self._context.resumes and known > (0 if last is None else last.number):
-            found = "no commits" if last is None else f"commits up to {last.number} only"
-            raise FilesGone(
-                f"{self._store.location} has {found}; this pipeline has made {known}",
-                path=self._store.location,
-            )
+        repairs = self._context.repairs and self._context.snapshot is None
+        if self._context.resumes and not repairs and known > (0 if last is None else last.number):
+            raise self._older(last, known)
         return last
+
+    def _older(self, last: FileCommit | None, known: int) -> FilesGone:
+        """Return the error for a folder whose newest commit is ``last``, of ``known`` that were made."""
+        found = "no commits" if last is None else f"commits up to {last.number} only"
+        has = Positions() if last is None else Positions(last.positions)
+        return self._gone(f"has {found}; this pipeline has made {known}", has)
+
+    def _gone(self, what: str, has: Positions | None = None) -> FilesGone:
+        in_snapshot = self._in_snapshot or self._context.snapshot is not None
+        return FilesGone(
+            f"{self._store.location} {what}",
+            has=has,
+            path=self._store.location,
+            repair="" if in_snapshot else REREAD,
+        )
 
     def _remove_begun(self, last: FileCommit | None) -> None:
         """Remove files of a commit that a crash has prevented: their lines come again."""
@@ -229,10 +243,7 @@ class FilesSink(Sink):
                 self._send()
                 self._commit()
             if not self._store.locked():
-                raise FilesGone(
-                    f"{self._store.location} was moved or deleted while it was written",
-                    path=self._store.location,
-                )
+                raise self._gone("was moved or deleted while it was written")
         return self._accepted or None
 
     def _send(self) -> None:
@@ -264,6 +275,10 @@ class FilesSink(Sink):
         return WrittenFile(path, lines, len(data))
 
     def _commit(self) -> None:
+        """Commit behind the last commit, which is still there. Raises: FilesUnavailable, FilesGone."""
+        if self._commits and not self._store.has(f"{COMMITS}/{self._commits[-1]}"):
+            names = self._store.names(COMMITS)
+            raise self._older(self._last(names), self._number)
         commit = FileCommit(
             version=VERSION,
             number=self._number + 1,

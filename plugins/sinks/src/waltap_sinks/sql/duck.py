@@ -67,6 +67,8 @@ class DuckTarget(GenericTarget):
     word_type = text_type = "VARCHAR"
     time_type = "TIMESTAMP WITH TIME ZONE"
     _begun = False
+    _written: tuple[int, int] | None = None
+    _overwritten = False
 
     def open(self) -> None:
         place = self._properties.url.partition("://")[2].removeprefix("/")
@@ -74,8 +76,12 @@ class DuckTarget(GenericTarget):
             _made(Path(place))
         self._raw = duckdb.connect(place or ":memory:")
         self.run("SET TimeZone = 'UTC'")
+        self.keep_file(place)
+        self._written, self._overwritten = self._mark(), False
 
     def begin(self) -> None:
+        if self._mark() != self._written:
+            self._overwritten = True
         self._raw.begin()
         self._begun = True
 
@@ -83,10 +89,20 @@ class DuckTarget(GenericTarget):
         if self._begun:
             self._begun = False
             self._raw.commit()
+            self._written = self._mark()
 
     def rollback(self) -> None:
         self._begun = False
         super().rollback()
+        self._written = self._mark()
+
+    def replaced(self) -> bool:
+        return self._overwritten or super().replaced()
+
+    def _mark(self) -> tuple[int, int] | None:
+        """Return what changes with each write to the file. DuckDB writes within transactions only."""
+        found = self._status()
+        return None if found is None else (found.st_size, found.st_mtime_ns)
 
     @contextlib.contextmanager
     def attempt(self) -> Iterator[None]:

@@ -4,8 +4,10 @@ import abc
 import contextlib
 import itertools
 import math
+import os
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy
@@ -54,6 +56,8 @@ class GenericTarget(SqlTarget):
         self._properties, self._context = properties, context
         self.url = redacted(properties.url)
         self._raw: Any = None
+        self._file: Path | None = None
+        self._opened: tuple[int, int] | None = None
         self._rows: TypedRows | None = None
         self._savepoints = itertools.count(1)
 
@@ -101,6 +105,26 @@ class GenericTarget(SqlTarget):
                 self.run(f"ROLLBACK TO SAVEPOINT {name}")
             raise
         self.run(f"RELEASE SAVEPOINT {name}")
+
+    # --- the file, of targets that are one ---
+
+    def keep_file(self, place: str | None) -> None:
+        """Take note of the file that was opened; None: there is none."""
+        self._file = Path(place).absolute() if place and Path(place).is_file() else None
+        self._opened = self._inode()
+
+    def replaced(self) -> bool:
+        return self._inode() != self._opened
+
+    def _inode(self) -> tuple[int, int] | None:
+        found = self._status()
+        return None if found is None else (found.st_dev, found.st_ino)
+
+    def _status(self) -> os.stat_result | None:
+        try:
+            return None if self._file is None else self._file.stat()
+        except OSError:
+            return None
 
     # --- statements ---
 

@@ -15,7 +15,12 @@ from waltap.source.connector import PreflightCheck
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.sql.applier import SqlApplier
-from waltap_sinks.sql.errors import SqlCommitUnknown, SqlConflictMidway, SqlTransactionGap
+from waltap_sinks.sql.errors import (
+    SqlCommitUnknown,
+    SqlConflictMidway,
+    SqlPositionChanged,
+    SqlTransactionGap,
+)
 from waltap_sinks.sql.history import VersionCause
 from waltap_sinks.sql.kinds import target_of
 from waltap_sinks.sql.metadata import SinkMetadata
@@ -532,6 +537,11 @@ class SqlSink(Sink):
                 f"the connection to {self._target.url} was lost while a transaction was being committed",
                 positions=self._books.name,
             ) from error
+        if self._target.replaced():
+            raise SqlPositionChanged(
+                f"the file of {self._target.url} was moved, deleted or written by others while it was open",
+                positions=self._books.name,
+            )
 
     def _undo(self) -> None:
         """Undo the target's transaction, and what is known from it."""

@@ -5,6 +5,8 @@ import math
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
+import sqlalchemy
+
 from waltap.errors import SinkError
 from waltap_sinks.sql.errors import (
     SqlColumnMissing,
@@ -51,6 +53,7 @@ class SqliteTarget(GenericTarget):
         }
 
     def prepare(self) -> None:
+        self.keep_file(sqlalchemy.make_url(self._properties.url).database)
         if self._properties.foreign_keys == "check":
             self.run("PRAGMA foreign_keys = ON")
 

@@ -290,6 +290,11 @@ class SqlTarget(abc.ABC):
 
     # --- failures ---
 
+    def replaced(self) -> bool:
+        """Tell, behind a commit, whether what was committed to is not what others open by the address: a
+        file was moved, deleted or written by somebody else."""
+        return False
+
     @abc.abstractmethod
     def speaks(self, error: BaseException) -> bool:
         """Tell whether an exception is the driver's, or the system's: not a mistake of the code."""
