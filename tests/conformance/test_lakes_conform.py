@@ -1,6 +1,7 @@
 """The sinks of lakes keep the kit's promises on real tables."""
 
 import contextlib
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from tests.harness.lakes import catalog_settings, delta_rows, iceberg_rows, in_o
 
 from waltap_lake.plugin import register_sinks
 from waltap_lake.properties import DeltaLakeProperties, IcebergLakeProperties
+from waltap_testing.sink_losses import keeping
 from waltap_testing.sink_suite import DeliveredChange, SinkRig, SinkSuite
 
 SPECS = {spec.name: spec for spec in register_sinks()}
@@ -40,6 +42,19 @@ def refusing(folder: Path) -> Iterator[None]:
         away.rename(folder)
 
 
+def kept_catalog(path: Path) -> Callable[[], None]:
+    """Keep a catalogue; the files that its tables name stay."""
+    kept = sqlite3.connect(":memory:")
+    with contextlib.closing(sqlite3.connect(path)) as there:
+        there.backup(kept)
+
+    def put_back() -> None:
+        with contextlib.closing(sqlite3.connect(path)) as there:
+            kept.backup(there)
+
+    return put_back
+
+
 class TestDelta(SinkSuite):
     @pytest.fixture
     def new_rig(self) -> Callable[[Path], SinkRig]:
@@ -57,6 +72,7 @@ class TestDelta(SinkSuite):
                 forks=False,  # delta-rs has threads of its own; tests/fault kills it for real
                 asks=True,
                 outage=lambda: refusing(lake),
+                keep=keeping(lake),
             )
 
         return make
@@ -79,6 +95,7 @@ class TestIceberg(SinkSuite):
                 read_back,
                 asks=True,
                 outage=lambda: refusing(folder / "warehouse"),
+                keep=lambda: kept_catalog(folder / "catalog.db"),
             )
 
         return make

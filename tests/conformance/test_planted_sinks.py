@@ -5,6 +5,7 @@ records behind a C driver, of which Python sees only that it is called.
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 import sqlite3
@@ -18,6 +19,7 @@ from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkCapabilities
 from waltap.source.position import Position, Positions
 from waltap.specs import SinkSpec
+from waltap_testing.sink_losses import keeping
 from waltap_testing.sink_suite import DeliveredChange, SinkRig, SinkSuite
 
 FAULTS = Faults()
@@ -584,6 +586,75 @@ class EmptiesForASnapshot(InOneTransaction):
         if part.opens:
             self.link.execute("DELETE FROM records")
         super().take_piece(part, rows)
+
+
+@FAULTS.right
+class KnowsItsFile(InOneTransaction):
+    """Sees that its database is the one that it opened. Right as it is."""
+
+    def open(self):
+        held = super().open()
+        self.link.execute("PRAGMA journal_mode=WAL")  # in other modes SQLite itself sees that
+        self.opened = self.path.stat().st_ino
+        return held
+
+    def publish(self):
+        if not self.path.exists() or self.path.stat().st_ino != self.opened:
+            raise Refused("the database was replaced")
+        super().publish()
+
+    @classmethod
+    def rig(cls, folder):
+        return dataclasses.replace(super().rig(folder), keep=keeping(folder / "records.sqlite"))
+
+
+@FAULTS.found_by("test_a_loss_beneath_an_open_sink_is_noticed")
+class WritesOn(KnowsItsFile):
+    def publish(self):
+        InOneTransaction.publish(self)
+
+
+@FAULTS.found_by("test_a_destination_that_lost_something_is_noticed_when_opened")
+class TakesItsOwnWord(KnowsItsFile):
+    """Keeps the position beside the data: it does not go back with them."""
+
+    def __init__(self, path, context):
+        super().__init__(path, context)
+        self.note = context.state_dir / "note"
+
+    def found(self):
+        return Position(*map(int, self.note.read_text().split())) if self.note.exists() else None
+
+    def flush(self):
+        promised = super().flush()
+        if promised is not None:
+            self.note.write_text(f"{promised.end_lsn} {promised.commit_lsn} {promised.index}")
+        return promised
+
+
+@FAULTS.found_by("test_a_destination_that_lost_something_is_noticed_when_opened")
+class RefusesWithoutALoss(KnowsItsFile):
+    """Finds out, and raises what the engine keeps no certificate of."""
+
+    def __init__(self, path, context):
+        super().__init__(path, context)
+        self.note = context.state_dir / "note"
+
+    def open(self):
+        held = super().open()
+        if self.note.exists() and str(held) != self.note.read_text():
+            raise Refused("it is another one")
+        return held
+
+    def flush(self):
+        promised = super().flush()
+        self.note.write_text(str(promised))
+        return promised
+
+
+@FAULTS.found_by("test_a_repair_goes_on_with_what_is_left", SinkError)
+class RefusesARepair(RefusesWithoutALoss):
+    pass
 
 
 @FAULTS.found_by("test_after_a_failed_flush_nothing_is_promised")

@@ -24,6 +24,7 @@ from waltap_sinks.files.properties import FilesProperties
 from waltap_sinks.http.properties import HttpProperties
 from waltap_spark.properties import SparkProperties
 from waltap_spark.sink import changelog_of
+from waltap_testing.sink_losses import keeping
 from waltap_testing.sink_suite import DeliveredChange, SinkRig, SinkSuite
 
 SPECS = {
@@ -119,7 +120,13 @@ class InAFolder(SinkSuite):
         def make(folder):
             path = folder / "output"
             properties = self.properties.model_validate({"path": str(path), **self.given})
-            return SinkRig(SPECS[self.kind], properties, lambda: self.read(path), asks=True)
+            return SinkRig(
+                SPECS[self.kind],
+                properties,
+                lambda: self.read(path),
+                asks=True,
+                keep=keeping(path),
+            )
 
         return make
 

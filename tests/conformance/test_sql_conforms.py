@@ -18,6 +18,7 @@ from tests.harness.sql import Place, in_duckdb, in_mariadb, in_postgresql, in_sq
 
 from waltap_sinks.plugin import register_sinks
 from waltap_sinks.sql import SqlProperties
+from waltap_testing.sink_losses import keeping
 from waltap_testing.sink_suite import DeliveredChange, SinkRig, SinkSuite
 
 SPEC = next(spec for spec in register_sinks() if spec.name == "sql")
@@ -87,6 +88,34 @@ def shut(database: Database) -> Iterator[None]:
         server.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
 
 
+def kept(place: Place, schema: str, prefix: str = "") -> Callable[[], None]:
+    """Keep the tables of ``schema``, SQL, as tables beside them; one that was not there goes aside."""
+    number = next(_numbers)
+
+    def there() -> list[str]:
+        found = place.execute(
+            f"SELECT table_name FROM information_schema.tables WHERE table_schema = {schema}"
+        )
+        return [str(name) for (name,) in found if not str(name).startswith(("kept", "aside"))]
+
+    tables = there()
+    for table in tables:
+        place.execute(f"CREATE TABLE {prefix}kept{number}_{table} AS SELECT * FROM {prefix}{table}")
+
+    def put_back() -> None:
+        now = there()
+        for table in now:
+            if table not in tables:
+                place.execute(f"ALTER TABLE {prefix}{table} RENAME TO aside_{table}")
+        for table in tables:
+            if table not in now:
+                place.execute(f"ALTER TABLE {prefix}aside_{table} RENAME TO {table}")
+            place.execute(f"DELETE FROM {prefix}{table}")
+            place.execute(f"INSERT INTO {prefix}{table} SELECT * FROM {prefix}kept{number}_{table}")
+
+    return put_back
+
+
 class TestPostgres(SinkSuite):
     @pytest.fixture
     def new_rig(self, database: Database) -> Callable[[Path], SinkRig]:
@@ -101,7 +130,13 @@ class TestPostgres(SinkSuite):
                 return "unfit"
 
             place = in_postgresql(database)
-            return rig(place, schema, outage=lambda: shut(database), unfit=unfit)
+            return rig(
+                place,
+                schema,
+                outage=lambda: shut(database),
+                unfit=unfit,
+                keep=lambda: kept(place, f"'{schema}'", f"{schema}."),
+            )
 
         return make
 
@@ -109,13 +144,13 @@ class TestPostgres(SinkSuite):
 class TestSqlite(SinkSuite):
     @pytest.fixture
     def new_rig(self) -> Callable[[Path], SinkRig]:
-        return lambda folder: rig(in_sqlite(folder))
+        return lambda folder: rig(in_sqlite(folder), keep=keeping(folder / "rows.db"))
 
 
 class TestDuckDb(SinkSuite):
     @pytest.fixture
     def new_rig(self) -> Callable[[Path], SinkRig]:
-        return lambda folder: rig(in_duckdb(folder))
+        return lambda folder: rig(in_duckdb(folder), keep=keeping(folder / "rows.duckdb"))
 
 
 @contextlib.contextmanager
@@ -133,6 +168,10 @@ class TestMariaDb(SinkSuite):
     def new_rig(self, mariadb: MariaDb) -> Callable[[Path], SinkRig]:
         def make(_folder: Path) -> SinkRig:
             place = in_mariadb(mariadb)
-            return rig(place, outage=lambda: without_position(place))
+            return rig(
+                place,
+                outage=lambda: without_position(place),
+                keep=lambda: kept(place, "DATABASE()"),
+            )
 
         return make

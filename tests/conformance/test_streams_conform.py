@@ -72,7 +72,18 @@ class OnRedis(SinkSuite):
                     "delivery.guarantee": self.guarantee,
                 }
             )
-            return SinkRig(SPECS["redis"], properties, read_back, asks=True, outage=full)
+
+            def keep() -> Callable[[], None]:
+                kept = {key: client.dump(key) for key in client.keys()}
+
+                def put_back() -> None:
+                    client.flushdb()
+                    for key, value in kept.items():
+                        client.restore(key, 0, value)
+
+                return put_back
+
+            return SinkRig(SPECS["redis"], properties, read_back, asks=True, outage=full, keep=keep)
 
         return make
 

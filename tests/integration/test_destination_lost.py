@@ -176,6 +176,9 @@ class Folder:
         settings, self.codes = FOLDERS[kind]
         self.kind, self.out, self.kept = kind, folder / "out", folder / "kept"
         self.out.mkdir()
+        if kind == "sqlite":  # in other modes SQLite itself sees that its file was moved
+            with contextlib.closing(sqlite3.connect(self.out / "x.db")) as opened:
+                opened.execute("PRAGMA journal_mode=WAL")
         database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
         given = {name: value.format(folder) for name, value in settings.items()}
         self.pipeline = PipelineRig(database, folder, given | {"table.include.list": "public.t"})

@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 
 from waltap.decode_errors import UNREADABLE
+from waltap.errors import SinkError
+from waltap.sink.held import DestinationBehind
 from waltap.source.position import Position, Positions
 from waltap_streams.errors import StreamFenced, StreamUnfit
 from waltap_streams.redis_server import RedisServer
@@ -67,7 +69,8 @@ class RedisPosition:
     ) -> None:
         """Append by ``add`` and store ``positions`` in one transaction.
 
-        ``streams`` are the keys that ``add`` writes. Raises: StreamFenced, StreamUnfit.
+        ``streams`` are the keys that ``add`` writes. Raises: StreamFenced, StreamUnfit,
+        DestinationBehind.
         """
         from redis import WatchError
         from redis.exceptions import ExecAbortError, ResponseError
@@ -75,8 +78,9 @@ class RedisPosition:
         kept = StoredRedisPosition(dict(positions), self._kept.generation)
         with self._server.connected().pipeline(transaction=True) as transaction:
             transaction.watch(self._key)  # type: ignore[no-untyped-call]
-            if self._read(transaction.get(self._key)) != self._kept:
-                raise self._fenced()
+            found = self._read(transaction.get(self._key))
+            if found != self._kept:
+                raise self._changed(found)
             for name in set(streams) - self._seen:
                 # Redis rolls back nothing: if one command of a transaction fails, the others
                 # remain. A key of another type would fail, so check before.
@@ -111,6 +115,17 @@ class RedisPosition:
         except UNREADABLE as error:
             text = f"{self._key} holds no position of waltap: {error}"
             raise StreamUnfit(text, place=self._server.place, property="position.key") from error
+
+    def _changed(self, found: StoredRedisPosition) -> SinkError:
+        if found.generation > self._kept.generation:
+            return self._fenced()
+        # Another instance counts up: this is an older copy, or the key was removed.
+        ends = Positions(found.positions)
+        return DestinationBehind(
+            f"{self._key} of {self._server.place} has {ends or 'no position'}, and had {self.stored}",
+            has=ends,
+            replay="",
+        )
 
     def _fenced(self) -> StreamFenced:
         return StreamFenced(f"{self._key} was set by another", pipeline=self._pipeline)

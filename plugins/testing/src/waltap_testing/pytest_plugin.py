@@ -34,6 +34,7 @@ _SUITES = (
 pytest.register_assert_rewrite(
     "waltap_testing.sink_crash",
     "waltap_testing.sink_findings",
+    "waltap_testing.sink_losses",
     *(f"waltap_testing.{kind}_suite" for kind in _SUITES),
 )
 

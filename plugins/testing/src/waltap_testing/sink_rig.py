@@ -40,6 +40,9 @@ class SinkRig:
     columns of the table ``kinds`` give back. ``context`` may change the context of the factory.
     ``unfit`` makes the destination, which is empty yet, refuse rows of the table ``items`` (id, serial,
     name) with a certain name, each by itself, and returns that name; None: it refuses no single records.
+    ``keep`` takes a copy of the destination as it is, empty or absent too, and returns what puts that back
+    in its place, also beneath an open sink; `waltap_testing.sink_losses.keeping` makes one for a file or
+    folder. None: nothing can be put back, and whether the sink notices a loss is not tested.
     ``asks``: the sink asks `SinkContext.may_write` by itself, beside the engine.
     """
 
@@ -55,6 +58,7 @@ class SinkRig:
     context: Callable[[SinkContext], SinkContext] = lambda context: context
     asks: bool = False
     unfit: "Callable[[], str] | None" = None
+    keep: "Callable[[], Callable[[], object]] | None" = None
 
     def build(
         self, folder: Path, *, resumes: bool = False, snapshot: SnapshotProgress | None = None

@@ -42,6 +42,7 @@ from waltap_testing.sink_crash import (
     write_and_report,
 )
 from waltap_testing.sink_findings import assert_complete, parsed, values_of
+from waltap_testing.sink_losses import NoticesLosses
 from waltap_testing.sink_refusals import RefusesSingleRecords
 from waltap_testing.sink_replays import TakesReplays
 from waltap_testing.sink_rig import DeliveredChange, SinkRig, sole
@@ -87,7 +88,7 @@ class LeaseGone(Exception):
     """What `SinkContext.may_write` raises in the suite."""
 
 
-class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays):
+class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses):
     """Promises every sink keeps."""
 
     @pytest.fixture

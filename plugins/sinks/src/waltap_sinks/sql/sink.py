@@ -539,7 +539,7 @@ class SqlSink(Sink):
             ) from error
         if self._target.replaced():
             raise SqlPositionChanged(
-                f"the file of {self._target.url} was moved, deleted or written by others while it was open",
+                f"the file of {self._target.url} was moved, deleted or written by others meanwhile",
                 positions=self._books.name,
             )
 

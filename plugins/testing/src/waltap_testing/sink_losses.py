@@ -1,0 +1,216 @@
+"""Part of the sink suite: a destination that was restored from a backup, emptied or made anew."""
+
+import contextlib
+import dataclasses
+import itertools
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from waltap.errors import SinkError
+from waltap.sink.held import require_held
+from waltap.sink.sink import Sink
+from waltap.source.position import START, Position, Positions
+from waltap.transactions.transaction import Batch
+from waltap_testing.scenarios import mixed
+from waltap_testing.sink_rig import SinkRig, sole
+from waltap_testing.workload import batches
+
+__all__ = ["NoticesLosses", "keeping"]
+
+MOST: Final = 4
+"""Changes in a batch."""
+
+JOURNALS: Final = ("-journal", "-wal", "-shm", ".wal")
+"""What databases add to the name of a file for what is not in the file yet."""
+
+_numbers = itertools.count(1)
+
+
+def keeping(path: Path) -> Callable[[], Callable[[], None]]:
+    """Return the ``keep`` of a rig whose destination is the file or folder ``path``."""
+
+    def keep() -> Callable[[], None]:
+        folder = path.parent / f".kept-{next(_numbers)}"
+        folder.mkdir()
+        for each in _all_of(path):
+            _copy(each, folder / each.name)
+
+        def put_back() -> None:
+            for each in _all_of(path):
+                shutil.rmtree(each) if each.is_dir() else each.unlink()
+            for each in folder.iterdir():
+                _copy(each, path.parent / each.name)
+
+        return put_back
+
+    return keep
+
+
+def _all_of(path: Path) -> list[Path]:
+    places = [path, *(path.with_name(path.name + ending) for ending in JOURNALS)]
+    return [each for each in places if each.exists()]
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target)
+    else:
+        shutil.copy(source, target)
+
+
+class NoticesLosses:
+    """A destination that is behind the position that was durable there is noticed; the contract:
+    `Sink.held`. A base of the suite."""
+
+    @pytest.mark.parametrize("emptied", [False, True], ids=["older", "emptied"])
+    def test_a_destination_that_lost_something_is_noticed_when_opened(
+        self,
+        rig: SinkRig,
+        tmp_path: Path,
+        record_property: Callable[[str, object], None],
+        *,
+        emptied: bool,
+    ) -> None:
+        """`check`, `open` or the engine's comparison raises an error that loses, at each start until the
+        destination is brought back."""
+        history = _History(rig, tmp_path, record_property)
+        history.sink.close()
+        newest = history.keep()
+        history.put_back(emptied=emptied)
+        for _ in range(2):
+            history.noticed()
+        newest()
+        sink = rig.build(tmp_path, resumes=True)
+        assert Positions.of(_opened(sink, history.held)) == history.held
+        sink.close()
+
+    @pytest.mark.parametrize("emptied", [False, True], ids=["older", "emptied"])
+    def test_a_loss_beneath_an_open_sink_is_noticed(
+        self,
+        rig: SinkRig,
+        tmp_path: Path,
+        record_property: Callable[[str, object], None],
+        *,
+        emptied: bool,
+    ) -> None:
+        """A write or flush raises before another position is promised, and the next start tells of the
+        loss, where that error did not."""
+        history = _History(rig, tmp_path, record_property)
+        sink, had = history.sink, sole(history.held)
+        assert had is not None
+        history.put_back(emptied=emptied)
+        try:
+            for batch in history.rest(sink):
+                sink.write(batch)
+                promised = sole(sink.flush())
+                assert promised is None or promised <= had, "it promises what follows a loss"
+            pytest.fail("it goes on with a destination that lost what it had")
+        except SinkError as error:
+            told = error.loses
+        finally:
+            with contextlib.suppress(SinkError):
+                sink.close()
+        if not told:
+            history.noticed()
+
+    @pytest.mark.parametrize("emptied", [False, True], ids=["older", "emptied"])
+    def test_a_repair_goes_on_with_what_is_left(
+        self,
+        rig: SinkRig,
+        tmp_path: Path,
+        record_property: Callable[[str, object], None],
+        *,
+        emptied: bool,
+    ) -> None:
+        """With `SinkContext.repairs` the sink opens, and takes what comes: tables are read again."""
+        history = _History(rig, tmp_path, record_property)
+        history.sink.close()
+        history.put_back(emptied=emptied)
+        repairing = dataclasses.replace(
+            rig, context=lambda given: dataclasses.replace(rig.context(given), repairs=True)
+        )
+        sink = repairing.build(tmp_path, resumes=True)
+        sink.check()
+        sink.open()
+        for batch in history.rest(sink):
+            sink.write(batch)
+        end = Position(history.workload.parts[-1].end_lsn)
+        assert sole(sink.flush()) == end
+        held = Positions.of(sink.held())
+        sink.close()
+        sink = rig.build(tmp_path, resumes=True)
+        assert sole(_opened(sink, held)) == end
+        sink.close()
+
+
+class _History:
+    """A destination with all but the last transaction, from two runs, of which the second is open.
+
+    Its states before the first run and between both are kept.
+    """
+
+    def __init__(
+        self, rig: SinkRig, folder: Path, record_property: Callable[[str, object], None]
+    ) -> None:
+        self._rig, self._folder = rig, folder
+        sink = rig.build(folder)
+        if not sink.capabilities.exactly_once:
+            pytest.skip("declares at least once: it keeps no position that could be behind")
+        if rig.keep is None:
+            record_property(
+                "waltap",
+                f"sink {rig.spec.name}: NOT TESTED: whether it notices a destination that is older than "
+                "the stored position, or emptied: give the rig a keep",
+            )
+            pytest.skip("no copy of its destination can be put back: give the rig a keep")
+        self.keep, self.workload = rig.keep, mixed(truncate=False)
+        self._empty = self.keep()
+        sink.open()
+        self._write(sink, 0, 2)
+        sink.close()
+        self._older = self.keep()
+        self.sink = rig.build(folder, resumes=True)
+        self.sink.open()
+        self._write(self.sink, 2, -1)
+        self.held = Positions.of(self.sink.held())
+
+    def rest(self, sink: Sink) -> Iterator[Batch]:
+        """Give the last transaction."""
+        return self._batches(sink, -1, None)
+
+    def _write(self, sink: Sink, first: int, behind: int) -> None:
+        for batch in self._batches(sink, first, behind):
+            sink.write(batch)
+            sink.flush()
+
+    def _batches(self, sink: Sink, first: int, behind: int | None) -> Iterator[Batch]:
+        """Give the transactions from number ``first`` up to ``behind``."""
+        parts = self.workload.parts
+        after = Position(parts[first - 1].end_lsn) if first else START
+        rendered = self.workload.rendered if sink.capabilities.records else None
+        return batches(parts[first:behind], MOST, after, rendered)
+
+    def put_back(self, *, emptied: bool) -> None:
+        """Put back an earlier state."""
+        self._empty() if emptied else self._older()
+
+    def noticed(self) -> None:
+        """See that a start tells of the loss."""
+        sink = self._rig.build(self._folder, resumes=True)
+        with pytest.raises(SinkError) as lost:
+            _opened(sink, self.held)
+        with contextlib.suppress(SinkError):
+            sink.close()
+        assert lost.value.loses, f"the engine keeps no certificate of {lost.value!r}"
+
+
+def _opened(sink: Sink, held: Positions) -> Position | Positions | None:
+    """Open as the engine does, whose offset says that the sink had ``held``. Raises: SinkError."""
+    sink.check()
+    found = sink.open()
+    require_held("of the kit", held, Positions.of(found))
+    return found
