@@ -165,6 +165,9 @@ class FormatSpec(Spec):
     events_only: bool = False
     """Writes no other values than change events: a profile with a `RecordTransformSpec` that makes others
     of all of them is refused."""
+    scalar: bool = False
+    """Writes no structs, which keys and values of change events are: values need a `RecordTransformSpec`
+    that makes others of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

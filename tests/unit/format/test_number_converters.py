@@ -1,14 +1,19 @@
 """Numbers as Kafka's serializers write them: each from Kafka's documented big-endian layout."""
 
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.harness.schemas import TEXT
 
-from waltap.format.converter import ConverterContext
+from waltap.config.layers import read_debezium
+from waltap.config.resolve import ProfileValidation, resolve, survey
+from waltap.format.converter import ConverterContext, ValueUnfit
 from waltap.format.schema_mismatch import SchemaMismatch
 from waltap.host import Host
 from waltap.mapping.connect_schema import ConnectKind, Schema
+from waltap.pipeline.stages import build
 from waltap.specs import FormatSpec
 
 JAVA = "org.apache.kafka.connect.converters."
@@ -34,5 +39,55 @@ def test_a_value_is_big_endian_and_others_are_refused(
     encode = made.encoder("t", Schema(kind=kind, optional=True))
     assert encode(value) == bytes.fromhex(data)
     assert encode(None) is None
-    with pytest.raises(SchemaMismatch, match=kind.value):
+    with pytest.raises(SchemaMismatch, match=kind.value) as refused:
         made.encoder("t", TEXT)("text")
+    assert "ExtractField$Key" in refused.value.way
+
+
+CONNECTOR = {
+    "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+    "database.hostname": "h",
+    "database.dbname": "d",
+    "database.user": "u",
+    "database.password": "x",
+    "topic.prefix": "p",
+    "waltap.sink.type": "jsonl",
+    "waltap.sink.path": "out",
+}
+EXTRACTED = {
+    "transforms": "x",
+    "transforms.x.type": "org.apache.kafka.connect.transforms.ExtractField$Value",
+    "transforms.x.field": "op",
+}
+
+
+@pytest.mark.parametrize("java", ["IntegerConverter", "ByteArrayConverter"])
+def test_events_that_nothing_takes_a_field_out_of_are_refused_before_a_start(java: str) -> None:
+    def found(**given: str) -> ProfileValidation:
+        named = {name.replace("__", "."): value for name, value in given.items()}
+        return survey(read_debezium(CONNECTOR | named), Host())
+
+    (problem,) = found(value__converter=JAVA + java).problems
+    assert problem.property == "value.converter"
+    assert "ExtractField$Value" in problem.what
+    extracted = survey(
+        read_debezium(CONNECTOR | EXTRACTED | {"value.converter": JAVA + java}), Host()
+    )
+    assert not extracted.problems
+    keys = found(key__converter=JAVA + java)  # of tables without a key they are null
+    assert not keys.problems
+    assert any("ExtractField$Key" in each for each in keys.warnings)
+
+
+def test_headers_that_their_format_cannot_write_are_refused_and_the_remedy_leaves_them_out(
+    tmp_path: Path,
+) -> None:
+    given = CONNECTOR | {
+        "name": "p",
+        "waltap.state.dir": str(tmp_path),
+        "header.converter": f"{JAVA}IntegerConverter",
+    }
+    for remedy in ({}, {"extended.headers.enabled": "false"}):
+        profile = resolve(read_debezium(given | remedy), Host())
+        with nullcontext() if remedy else pytest.raises(ValueUnfit, match="headers.enabled=false"):
+            build(profile, Host(), run_id="")

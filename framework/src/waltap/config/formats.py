@@ -5,7 +5,7 @@
 (``value.converter.schema.registry.url``), or, for all sides at once, by itself (``schema.registry.url``).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
@@ -74,6 +74,7 @@ class FormatResolver:
     ) -> None:
         self._find, self._component, self._flat, self._findings = find, component, flat, findings
         self._header = header
+        self._key: FormatSpec | None = None
         self._value: FormatSpec | None = None
 
     def chosen(
@@ -81,7 +82,7 @@ class FormatResolver:
     ) -> Component[FormatSpec] | None:
         """Return the format of a profile; None with problems. ``typed`` is ``[format] type``."""
         found = self._specs(choice, typed)
-        self._value = found[SIDES.index("value")]
+        self._key, self._value = found[SIDES.index("key")], found[SIDES.index("value")]
         specs = tuple(spec for spec in found if spec is not None)
         if len(specs) < len(SIDES):
             for side, spec in zip(SIDES, found, strict=True):
@@ -105,8 +106,11 @@ class FormatResolver:
             return None
         return _joined(*(part for part in parts if part is not None))
 
-    def refuse_others(self, uses: Iterable[TransformUse]) -> None:
-        """Note the transforms that make of every change event what the format of values does not write."""
+    def refuse_others(self, uses: Sequence[TransformUse], *, all_known: bool) -> None:
+        """Note what the formats of keys and values do not write of all that the transforms give them.
+        ``all_known``: ``uses`` are all transforms that the profile names."""
+        if all_known and not any(isinstance(use.spec, RecordTransformSpec) for use in uses):
+            self._refuse_structs()
         if self._value is None or not self._value.events_only:
             return
         for use in uses:
@@ -119,6 +123,22 @@ class FormatResolver:
                 self._findings.problems.append(
                     PropertyProblem(f"transform {use.label}", what, value=spec.name)
                 )
+
+    def _refuse_structs(self) -> None:
+        """Note the formats that write no events as they are. A table without a key has null keys, which
+        every format writes."""
+        for side, spec in (("value", self._value), ("key", self._key)):
+            if spec is None or not spec.scalar:
+                continue
+            what = (
+                f"the format {spec.name} writes no structs, and {side}s of change events are some: a "
+                f"transform such as ExtractField${side.capitalize()} takes one field out of them"
+            )
+            if side == "value":
+                problem = PropertyProblem("value.converter", what, value=spec.name)
+                self._findings.problems.append(problem)
+            else:
+                self._findings.warnings.append(f"key.converter: {what}")
 
     def _specs(
         self, choice: SelectionProperties, typed: GivenProperty | None

@@ -270,7 +270,8 @@ class _ProfileResolver:
             "notification.enabled.channels",
         )
         uses, of_columns = self._steps()
-        formats.refuse_others(uses)
+        all_known = not self._at_rest and len(uses) == len(self._raw.transforms)
+        formats.refuse_others(uses, all_known=all_known)
         self._topic_of_notifications(engine, capture)
         if self._host.implements("choose_password"):
             flat.claim("database.connection.factory.class")  # the plugin takes its place

@@ -27,9 +27,9 @@ from waltap.format.converter import (
     Converter,
     Encode,
     Side,
-    ValueUnfit,
     WriteCreates,
     WriteKeys,
+    value_unfit,
 )
 from waltap.format.event_stage import EventStage, PlannedRecord
 from waltap.format.format import Format, FormatContext
@@ -576,10 +576,8 @@ class _ConverterSide:
             return entry[1](value)  # type: ignore[index]
         except MISFITS as cause:
             name = "" if schema is None or schema.name is None else f" ({schema.name})"
-            raise ValueUnfit(
-                f"a {self._side} for topic {topic}{name} cannot be written: {_said(cause)}",
-                side=self._side,
-            ) from cause
+            unwritten = f"a {self._side} for topic {topic}{name}"
+            raise value_unfit(cause, unwritten, side=self._side) from cause
 
     def forget(self, topics: Collection[str]) -> None:
         """Discard the encoders of ``topics``."""
@@ -595,16 +593,6 @@ class _ConverterSide:
             return headed
         encode: Encode = self.converter.encoder(topic, schema)
         return lambda value: (encode(value), ())
-
-
-def _said(cause: Exception) -> str:
-    """Return an encoder's message, without values.
-
-    The text names fields and types only.
-    """
-    from waltap.format.schema_mismatch import SchemaMismatch
-
-    return str(cause) if isinstance(cause, SchemaMismatch) else type(cause).__name__
 
 
 def _stamps(now: int) -> dict[str, int]:

@@ -14,6 +14,7 @@ from waltap.errors import RecordError, RetryVerdict
 from waltap.events.shape import TableShape
 from waltap.format.frame import EventFrame
 from waltap.format.record import Header
+from waltap.format.schema_mismatch import SchemaMismatch
 from waltap.mapping.connect_schema import Schema
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "WriteCreates",
     "WriteKeys",
     "Written",
+    "value_unfit",
 ]
 
 Side = Literal["key", "value", "header"]
@@ -39,10 +41,25 @@ class ValueUnfit(RecordError):
 
     code = "WT-3301"
     retry = RetryVerdict.NEVER
-    remedy = (
-        "The batch was not delivered and the position not moved. A column mode that has a form for such "
-        "values may help (decimal.handling.mode=string for NaN and infinity), or another {side}.converter."
-    )
+    remedy = "The batch was not delivered and the position not moved. {way}, or another {side}.converter."
+
+
+# What helps with most values that a format cannot write.
+USUAL_WAY = (
+    "A column mode that has a form for such values may help (decimal.handling.mode=string for NaN and "
+    "infinity)"
+)
+
+
+def value_unfit(cause: Exception, place: str, *, side: str) -> ValueUnfit:
+    """Return the error of an encoder's misfit, without values.
+
+    The text names fields and types only.
+    """
+    said, way = type(cause).__name__, ""
+    if isinstance(cause, SchemaMismatch):
+        said, way = str(cause), cause.way
+    return ValueUnfit(f"{place} cannot be written: {said}", side=side, way=way or USUAL_WAY)
 
 
 # Images → keys. Raises one of MISFITS for an image that does not fit; then `Converter.encoder`

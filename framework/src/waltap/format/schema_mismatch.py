@@ -8,8 +8,12 @@ __all__ = ["SchemaMismatch", "required"]
 class SchemaMismatch(ValueError):
     """A value does not fit its schema.
 
-    The text names fields and types, never a value.
+    The text names fields and types, never a value. ``way`` says what helps, where the usual does not.
     """
+
+    def __init__(self, text: str, *, way: str = "") -> None:
+        super().__init__(text)
+        self.way = way
 
 
 def required(what: str, schema: Schema) -> SchemaMismatch:

@@ -8,10 +8,12 @@ from waltap.decode.relation import Relation
 from waltap.errors import DecodeError
 from waltap.events import EventContext, EventPlan, EventPlans
 from waltap.events.shape import TableShape, table_shape
+from waltap.format.converter import value_unfit
 from waltap.format.format import FormatContext
 from waltap.format.record import Header
 from waltap.format.simple_header import from_json
 from waltap.json.codec import (
+    MISFITS,
     ColumnCodec,
     RowCodec,
     always_null,
@@ -47,8 +49,15 @@ def header_writer(
         before, after = wrapping(schema, enabled=properties.header_schemas)
         return lambda text: f"{before}{text}{after}".encode()
     # Another format's converter needs the value, not its JSON.
-    write = context.header.encoder("", schema)
-    return lambda text: write(from_json(text, schema)) or b""
+    encode = context.header.encoder("", schema)
+
+    def write(text: str) -> bytes:
+        try:
+            return encode(from_json(text, schema)) or b""
+        except MISFITS as cause:
+            raise value_unfit(cause, "a header", side="header") from cause
+
+    return write
 
 
 class JsonTables(EventPlans[RowCodec]):

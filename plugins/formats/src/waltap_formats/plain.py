@@ -15,6 +15,13 @@ from waltap.mapping.java_number import double_text, float_text
 __all__ = ["BytesConverter", "NumberConverter", "StringConverter", "StringProperties"]
 
 
+# Which transform of Kafka Connect makes such values.
+WAYS = {
+    "key": "A transform makes such keys: ExtractField$Key takes one field out, Cast$Key changes its kind",
+    "value": "A transform makes such values: ExtractField$Value takes one field out, Cast$Value changes "
+    "its kind",
+    "header": "extended.headers.enabled=false leaves out the headers of every record, which are texts",
+}
 PACKED = {
     ConnectKind.INT16: ">h",
     ConnectKind.INT32: ">i",
@@ -64,7 +71,10 @@ class BytesConverter(Converter):
         def encode(value: Any) -> bytes | None:
             if value is not None and not isinstance(value, bytes):
                 kind = schema.kind.value if schema is not None else type(value).__name__
-                raise SchemaMismatch(f"the format bytes writes bytes, and this is a {kind}")
+                raise SchemaMismatch(
+                    f"the format writes values of the kind bytes, and this is of the kind {kind}",
+                    way=WAYS[self._side],
+                )
             return value
 
         return encode
@@ -78,6 +88,7 @@ class NumberConverter(Converter):
 
     def __init__(self, kind: ConnectKind, context: ConverterContext) -> None:
         self._kind, self._pack = kind, struct.Struct(PACKED[kind]).pack
+        self._way = WAYS[context.side]
 
     def encoder(self, topic: str, schema: Schema | None) -> Encode:
         kind, pack = self._kind, self._pack
@@ -89,7 +100,8 @@ class NumberConverter(Converter):
             if schema is None or schema.kind is not kind:
                 found = schema.kind.value if schema is not None else type(value).__name__
                 raise SchemaMismatch(
-                    f"the format writes values of the kind {kind.value}, and this is a {found}"
+                    f"the format writes values of the kind {kind.value}, and this is of the kind {found}",
+                    way=self._way,
                 )
             return pack(value)
 

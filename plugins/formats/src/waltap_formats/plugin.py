@@ -95,6 +95,7 @@ def register_formats() -> Iterable[FormatSpec]:
             takes_events=True,
             takes_record_transforms=True,
             converter=_bytes,
+            scalar=True,
         ),
         *(_number_format(name) for name in NUMBERS),
     ]
@@ -118,6 +119,7 @@ def _number_format(name: str) -> FormatSpec:
         takes_events=True,
         takes_record_transforms=True,
         converter=make,
+        scalar=True,
     )
 
 
