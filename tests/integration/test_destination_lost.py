@@ -11,7 +11,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyiceberg.table import Table
 from tests.harness.lakes import catalog, catalog_settings, delta_rows, iceberg_rows
 from tests.harness.pipeline import PipelineRig
@@ -402,6 +402,19 @@ class LakeTarget:
                 opened.drop_table("public.t")
                 opened.create_table("public.t", schema)
 
+    def make_anew_and_fill(self) -> None:
+        """Make a table of the same name and columns, with more commits than the one before."""
+        commits = DeltaTable(self.path).version() + 2 if self.kind == "delta" else 2
+        self.make_anew()
+        if self.kind == "delta":
+            rows = DeltaTable(self.path).to_pyarrow_table()
+            for _ in range(commits):
+                write_deltalake(self.path, rows, mode="append")
+        else:
+            with self._iceberg() as found:
+                for _ in range(commits):
+                    found.append(found.scan().to_arrow())
+
     def current(self) -> int:
         """Return the version, or snapshot, that the table is at."""
         if self.kind == "delta":
@@ -447,6 +460,7 @@ LAKE_LOSSES: dict[str, Callable[[LakeTarget], object]] = {
     "removed": LakeTarget.remove,
     "restored": LakeTarget.restore,
     "made anew": LakeTarget.make_anew,
+    "made anew and filled": LakeTarget.make_anew_and_fill,
 }
 
 
@@ -469,7 +483,7 @@ def lake_pipeline(database: Database, tmp_path: Path, lake: LakeTarget) -> Pipel
 
 
 @pytest.mark.parametrize("changes", [True, False], ids=["changes", "quiet"])
-@pytest.mark.parametrize("loss", LAKE_LOSSES)
+@pytest.mark.parametrize("loss", [each for each in LAKE_LOSSES if "filled" not in each])
 def test_a_table_of_a_lake_that_lost_rows_ends_the_next_run(
     lake_pipeline: PipelineRig, lake: LakeTarget, loss: str, *, changes: bool
 ) -> None:

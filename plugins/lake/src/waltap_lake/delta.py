@@ -161,6 +161,9 @@ class _DeltaTable(LakeTable):
     def __init__(self, lake: DeltaLake, name: LakeTableName, table: "DeltaTable") -> None:
         self._lake, self._name, self._table = lake, name, table
         self._position: Position | None = None
+        with lake.failing(name):
+            self._newest = self._commit_of(self._table.version(), self._table.history(1))
+        """What the log says of the commit that was read or made last: another table has another one."""
 
     def _ids(self, epoch: int) -> list[str]:
         prefix = f"waltap/{self._lake.pipeline}/{epoch}"
@@ -182,13 +185,19 @@ class _DeltaTable(LakeTable):
         with self._lake.failing(self._name):
             self._table.update_incremental()
             commits = self._since(known)
-            if not commits or commits[-1]["version"] != self._table.version():
-                # the log does not end where this table did: it is another one, or there is none
+            if (
+                not commits
+                or commits[-1]["version"] != self._table.version()
+                or self._other(commits)
+            ):
+                # the log does not end where this table did, or had another commit there: it is
+                # another one, or there is none. The identity that was read is not read again.
                 fresh = self._lake.loaded(self._name)
                 if fresh is None:
                     return GONE
                 self._table = fresh
                 commits = self._since(known)
+            self._newest = self._commit_of(self._table.version(), commits)
         now = self.version()
         if now.identity != known.identity:
             return ANEW
@@ -202,6 +211,15 @@ class _DeltaTable(LakeTable):
         """Return the commits from ``known`` on that the log still has, in order."""
         return self._table.history(max(1, self._table.version() - known.number + 1))[::-1]
 
+    def _other(self, commits: Sequence[dict[str, Any]]) -> bool:
+        """Tell whether ``commits`` lack the one that was read or made last."""
+        newest = self._newest
+        return newest is None or self._commit_of(newest["version"], commits) != newest
+
+    @staticmethod
+    def _commit_of(version: int, commits: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+        return next((each for each in commits if each["version"] == version), None)
+
     def append(self, rows: "pa.Table", epoch: int, position: Position) -> None:
         from deltalake import write_deltalake
 
@@ -214,6 +232,7 @@ class _DeltaTable(LakeTable):
             write_deltalake(
                 self._table, rows, mode="append", schema_mode="merge", commit_properties=commit
             )
+            self._newest = self._commit_of(self._table.version(), self._table.history(1))
         self._position = position
 
     def _same_types(self, schema: "pa.Schema") -> None:
