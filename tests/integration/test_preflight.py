@@ -452,6 +452,24 @@ def test_a_pipeline_that_runs_already(pipeline: PipelineRig) -> None:
         process.communicate(timeout=90)
 
 
+def test_a_connector_that_strimzi_keeps_paused_is_an_error_of_doctor(
+    database: Database, tmp_path: Path
+) -> None:
+    path = tmp_path / "connector.json"
+    config = database.properties() | {"topic.prefix": "p", "database.password": "x"}
+    spec = {"class": "io.debezium.connector.postgresql.PostgresConnector", "config": config}
+    for state, code in (("paused", 1), ("running", 0)):
+        resource = {
+            "kind": "KafkaConnector",
+            "metadata": {"name": "p"},
+            "spec": spec | {"state": state},
+        }
+        path.write_text(json.dumps({"apiVersion": "kafka.strimzi.io/v1beta2", **resource}))
+        done = waltap("doctor", path, "--sink", "null", cwd=tmp_path)
+        assert done.returncode == code, done.stdout + done.stderr
+        assert ("Take spec.state out" in done.stdout) is (state == "paused")
+
+
 def test_state_that_an_earlier_version_kept_elsewhere_is_not_passed_over(
     pipeline: PipelineRig, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -45,13 +45,27 @@ def command(
 def _checks(source: str, sink: str | None, set_: list[str] | None) -> "list[PreflightCheck]":
     from waltap.cli.connection import connected
     from waltap.config.resolve import resolve
+    from waltap.errors import ConfigurationError
     from waltap.host import Host
     from waltap.pipeline.preflight import checks
+    from waltap.source.connector import PreflightCheck
 
     host, raw = Host(), read(source)
     profile = resolve(raw, host, sink=any_sink(raw, sink), overrides=overrides(raw, set_))
     with connected(profile, host) as (connector, stages):
-        return checks(stages, connector, locked=False)
+        found = checks(stages, connector, locked=False)
+    try:
+        raw.require_running()
+    except ConfigurationError as error:
+        problem = error.problems[0]
+        check = PreflightCheck(
+            name=problem.property,
+            verdict="error",
+            found=f"{problem.value}: the file keeps this connector from running",
+            remedy=f"Take {problem.property} out to run it here",
+        )
+        return [check, *found]
+    return found
 
 
 def _document(check: "PreflightCheck") -> dict[str, str]:
