@@ -7,18 +7,21 @@ shares no code with the change log.
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import msgspec
 
 from waltap.decode.message import Change, Delete, Insert, OldTuple, Truncate, Update
 from waltap.decode.relation import Column, DataType, Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
+from waltap.files.store import FileStore
 from waltap.sink.sink import SinkContext
 from waltap.source.completeness import PublicationCompleteness
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_postgres.types.claims import BUILTIN_OIDS
+from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
+from waltap_sinks.changelog.manifest import Manifest
 from waltap_sinks.changelog.table_version import LOG_COLUMNS
 
 START = 0x1000000
@@ -81,10 +84,10 @@ def context(folder: Path, *, resumes: bool = False, **more: Any) -> SinkContext:
     from waltap_postgres.types import TYPE_SPECS
 
     identities = {spec.letter: spec.factory for spec in REPLICA_IDENTITIES}
+    more = {"types": TypeRegistry(TYPE_SPECS), **more}
     return SinkContext(
         pipeline="test",
         state_dir=folder,
-        types=TypeRegistry(TYPE_SPECS),
         identity=lambda relation: identities[relation.identity](relation),
         resumes=resumes,
         **more,
@@ -263,6 +266,68 @@ def in_parts(part: TransactionPart, *sizes: int) -> list[TransactionPart]:
         )
         at += size
     return out
+
+
+class WrittenLog:
+    """A change log, and the server whose transactions one run after the other writes to it.
+
+    A run is ``with log.open():``, or goes on until ``close``.
+    """
+
+    def __init__(self, folder: Path, location: str = "", *, store: FileStore | None = None) -> None:
+        self.folder, self.db, self.store = folder, Database(), store
+        self.path = location or str(folder / "log")
+
+    def open(self, settings: Mapping[str, Any] | None = None, **more: Any) -> Self:
+        """Begin a run; ``settings`` are properties of the sink, ``more`` is what its context has besides."""
+        properties = ChangeLogProperties.model_validate({"path": self.path, **(settings or {})})
+        self.sink = ChangeLogSink(properties, context(self.folder, **more), store=self.store)
+        self.opened_at = self.sink.open()
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_of_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.sink.close()
+
+    def write(self, *given: Batch | TransactionPart) -> None:
+        """Write batches, or transactions as one batch."""
+        parts = [each for each in given if isinstance(each, TransactionPart)]
+        for each in [batch(*parts)] if parts else given:
+            self.sink.write(each)
+
+    def flush(self, *given: Batch | TransactionPart) -> Position | None:
+        """Write what is given, and flush; return what is promised."""
+        self.write(*given)
+        return self.sink.flush()
+
+    def insert(self, table: Relation, *rows: Sequence[str | None]) -> TransactionPart:
+        """Flush one transaction of new rows."""
+        self.db.insert(table, *rows)
+        part = self.db.commit()
+        self.flush(part)
+        return part
+
+    @property
+    def log(self) -> ChangeLog:
+        """The log, as others read it."""
+        return ChangeLog(self.store or self.path)
+
+    @property
+    def newest(self) -> Manifest:
+        found = self.log.last()
+        assert found is not None
+        return found
+
+    def manifests(self) -> list[Manifest]:
+        return list(self.log.manifests())
+
+    def rows(self, table: str = "people", **more: Any) -> list[dict[str, Any]]:
+        return [row for part in self.log.rows("public", table, **more) for row in part.to_pylist()]
 
 
 def replay(rows: Iterable[dict[str, Any]], key: Sequence[str]) -> list[dict[str, Any]]:

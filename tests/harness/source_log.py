@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql.types import StructType
-from tests.harness.changelog import Database, batch, context, relation
+from tests.harness.changelog import WrittenLog, relation
 
-from waltap.decode.relation import Relation
-from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
+from waltap_sinks.changelog import ChangeLog
 from waltap_spark.source import ChangeLogSource
 from waltap_spark.source.catalogue import source_struct
 from waltap_spark.source.options import parse_options
@@ -19,17 +18,12 @@ PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
 Offset = dict[str, Any]
 
 
-class SourceLog:
+class SourceLog(WrittenLog):
     """A change log, the server behind it, and streams over it."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.path, self.db = folder, str(folder / "log"), Database()
-        self.sink, self.log = self.opened(), ChangeLog(self.path)
-
-    def opened(self) -> ChangeLogSink:
-        sink = ChangeLogSink(ChangeLogProperties(path=self.path), context(self.folder))
-        sink.open()
-        return sink
+        super().__init__(folder)
+        self.open()
 
     def people(self, *names: str) -> None:
         """One flush, with a transaction for each name."""
@@ -37,18 +31,7 @@ class SourceLog:
         for name in names:
             self.db.insert(PEOPLE, [str(len(self.db.rows.get(PEOPLE.name, []))), name])
             parts.append(self.db.commit())
-        self.sink.write(batch(*parts))
-        self.sink.flush()
-
-    def flush(self) -> None:
-        """One flush, with one transaction of what was changed."""
-        self.sink.write(batch(self.db.commit()))
-        self.sink.flush()
-
-    def insert(self, table: Relation, *rows: list[str | None]) -> None:
-        """One flush, with one transaction of new rows."""
-        self.db.insert(table, *rows)
-        self.flush()
+        self.flush(*parts)
 
     def stream(self, **options: str) -> ChangeLogStream:
         given = parse_options({"path": self.path, "table": PEOPLE.name, **options})

@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.harness.changelog import Database, batch, context, relation
+from click.testing import Result
+from tests.harness.changelog import WrittenLog, relation
 from typer.testing import CliRunner
 
 from waltap.files.store import FileStore
-from waltap_sinks.changelog import NOTHING, ChangeLog, ChangeLogProperties, ChangeLogSink
+from waltap_sinks.changelog import NOTHING, ChangeLog
 from waltap_sinks.changelog.commands import application
 from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogMissing, ReaderUnknown
 
@@ -18,15 +19,16 @@ FAR = "99991231T235"
 
 @pytest.fixture
 def log(tmp_path: Path) -> ChangeLog:
-    path = tmp_path / "log"
-    sink, db = ChangeLogSink(ChangeLogProperties(path=str(path)), context(tmp_path)), Database()
-    sink.open()
-    for number in range(5):
-        db.insert(PEOPLE, [str(number), "x"])
-        sink.write(batch(db.commit()))
-        sink.flush()
-    sink.close()
-    return ChangeLog(str(path))
+    """A log of five manifests."""
+    written = WrittenLog(tmp_path)
+    with written.open():
+        for number in range(5):
+            written.insert(PEOPLE, [str(number), "x"])
+    return written.log
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(application, words)
 
 
 class GrowingStore(FileStore):
@@ -93,53 +95,29 @@ def test_a_reader_goes_on_where_it_was_and_never_back(log: ChangeLog) -> None:
 
 
 def test_readers_are_seen_made_and_forgotten_by_command(log: ChangeLog) -> None:
-    path = log.store.path("")
-    marks = [step.mark for step in log.manifests()]
-    run = CliRunner().invoke
-    shown = run(application, ["readers", path, "--register", "night", "--at", str(marks[1])])
+    path, marks = log.store.path(""), [step.mark for step in log.manifests()]
+    shown = run("readers", path, "--register", "night", "--at", str(marks[1]))
     assert shown.exit_code == 0, shown.output
     assert str(marks[1]) in shown.output
-    assert run(application, ["readers", path, "--register", "now"]).exit_code == 0
-    assert [(each.name, each.mark) for each in log.readers.all()] == [
-        ("night", marks[1]),
-        ("now", marks[4]),
-    ]
-    assert run(application, ["readers", path, "--forget", "night"]).exit_code == 0
+    assert run("readers", path, "--register", "now").exit_code == 0
+    found = [(each.name, each.mark) for each in log.readers.all()]
+    assert found == [("night", marks[1]), ("now", marks[4])]
+    assert run("readers", path, "--forget", "night").exit_code == 0
     assert [each.name for each in log.readers.all()] == ["now"]
-    assert isinstance(
-        run(application, ["readers", path, "--forget", "night"]).exception, ReaderUnknown
-    )
+    assert isinstance(run("readers", path, "--forget", "night").exception, ReaderUnknown)
 
 
-# --- commands -------------------------------------------------------------------------------------
-
-
-def test_list_shows_the_newest_manifests(log: ChangeLog) -> None:
-    shown = CliRunner().invoke(application, ["list", log.store.path(""), "--last", "2"])
+def test_commands_show_the_newest_manifests_and_remove_nothing_of_today(log: ChangeLog) -> None:
+    path, marks = log.store.path(""), [str(step.mark) for step in log.manifests()]
+    shown = run("list", path, "--last", "2")
     assert shown.exit_code == 0
-    marks = [str(step.mark) for step in log.manifests()]
     assert [mark in shown.output for mark in marks] == [False, False, False, True, True]
     assert "public.people 1" in shown.output
-
-
-def test_retire_removes_what_was_applied(log: ChangeLog) -> None:
-    marks = [str(step.mark) for step in log.manifests()]
-    kept = CliRunner().invoke(application, ["retire", log.store.path(""), "--applied", marks[1]])
-    assert "0 manifests removed" in kept.output, "they are younger than a day"
+    assert "0 manifests removed" in run("retire", path, "--applied", marks[1]).output
+    assert "0 segments removed" in run("sweep", path, "--older-than-hours", "0").output
     assert len(list(log.manifests())) == 5
-
-
-def test_a_wrong_mark_is_named(log: ChangeLog) -> None:
-    wrong = CliRunner().invoke(application, ["retire", log.store.path(""), "--applied", "nonsense"])
-    assert wrong.exit_code == 2
-    assert "is not a mark" in wrong.output
-
-
-def test_sweep_of_a_clean_log_removes_nothing(log: ChangeLog) -> None:
-    swept = CliRunner().invoke(
-        application, ["sweep", log.store.path(""), "--older-than-hours", "0"]
-    )
-    assert "0 segments removed" in swept.output
+    wrong = run("retire", path, "--applied", "nonsense")
+    assert (wrong.exit_code, "is not a mark" in wrong.output) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +131,7 @@ def test_what_is_no_change_log_is_told(tmp_path: Path, arguments: list[str], mad
     if made:
         (folder / "other").mkdir(parents=True)
     command, *rest = arguments
-    answer = CliRunner().invoke(application, [command, str(folder), *rest])
+    answer = run(command, str(folder), *rest)
     assert isinstance(answer.exception, ChangeLogMissing)
     assert str(folder) in answer.exception.problem
     assert not answer.output
@@ -161,10 +139,5 @@ def test_what_is_no_change_log_is_told(tmp_path: Path, arguments: list[str], mad
 
 
 def test_a_change_log_without_changes_is_one(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    sink, db = ChangeLogSink(ChangeLogProperties(path=str(path)), context(tmp_path)), Database()
-    sink.open()
-    db.insert(PEOPLE, ["1", "x"])
-    sink.write(batch(db.commit()))
-    assert CliRunner().invoke(application, ["list", str(path)]).exit_code == 0
-    sink.close()
+    with WrittenLog(tmp_path).open() as log:
+        assert run("list", log.path).exit_code == 0

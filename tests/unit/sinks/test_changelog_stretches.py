@@ -3,57 +3,45 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
-from tests.harness.changelog import ALL, Database, batch, context, relation
+from tests.harness.changelog import ALL, WrittenLog, relation
 
 from waltap.capture.capture import CaptureProperties, CaptureRules
-from waltap.sink.sink import SinkContext
 from waltap.source.completeness import PublicationCompleteness
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, SnapshotRows
-from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
 PLACES = relation("public.places", [("id", "int4"), ("name", "text")])
 
 
-class Log:
-    """A database, and a change log that one run after the other writes."""
+class Log(WrittenLog):
+    """A change log whose runs know which changes of the source are complete."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.db, self.keys = folder, Database(), 0
+    keys = 0
 
-    def run(
-        self,
-        coverage: PublicationCompleteness | None = ALL,
-        *tables: Any,
-        resumes: bool = True,
-        **more: Any,
-    ) -> None:
-        """Start, and deliver a transaction with a row of each table."""
-        self.sink = self.opened(context(self.folder, resumes=resumes, **{"whole": True, **more}))
+    def begin(self, coverage: PublicationCompleteness | None, **more: Any) -> Self:
+        self.open(**{"resumes": True, "whole": True, **more})
         if coverage is not None:
             self.sink.begins(coverage)
-        for table in tables:
-            self.insert(table)
-        self.sink.close()
+        return self
 
-    def opened(self, place: SinkContext) -> ChangeLogSink:
-        sink = ChangeLogSink(ChangeLogProperties(path=str(self.folder / "log")), place)
-        sink.open()
-        return sink
+    def run(
+        self, coverage: PublicationCompleteness | None = ALL, *tables: Any, **more: Any
+    ) -> None:
+        """Start, and deliver a transaction with a row of each table."""
+        with self.begin(coverage, **more):
+            for table in tables:
+                self.row(table)
 
-    def insert(self, table: Any) -> None:
+    def row(self, table: Any) -> None:
         self.keys += 1
-        self.db.insert(table, [str(self.keys), "x"])
-        self.sink.write(batch(self.db.commit()))
-        self.sink.flush()
+        self.insert(table, [str(self.keys), "x"])
 
     def stretches(self, name: str = PEOPLE.name) -> Sequence[str]:
-        log = ChangeLog(str(self.folder / "log"))
-        return [e.stretch for m in log.manifests() for e in m.tables if e.name == name]
+        return [e.stretch for m in self.manifests() for e in m.tables if e.name == name]
 
 
 @pytest.fixture
@@ -118,15 +106,13 @@ def test_nothing_is_promised_that_the_source_does_not(
 
 def test_it_begins_where_what_the_source_says_holds(log: Log) -> None:
     """What committed before may have been published otherwise; in one flush, too."""
-    log.sink = log.opened(context(log.folder, resumes=True, whole=True))
-    log.sink.begins(replace(ALL, since=log.db.lsn + 200))
     parts = []
+    since = log.db.lsn + 200
     for key in range(1, 9):
         log.db.insert(PEOPLE, [str(key), "x"])
         parts.append(log.db.commit())
-    log.sink.write(batch(*parts))
-    log.sink.flush()
-    log.sink.close()
+    with log.begin(replace(ALL, since=since)):
+        log.flush(*parts)
     early, late = log.stretches()
     assert early == ""
     assert late
@@ -143,36 +129,30 @@ def test_a_table_that_is_made_between_starts_has_one_from_its_first_row_on(log: 
 
 
 def test_a_link_that_is_made_again_ends_it_where_something_was_lost_meanwhile(log: Log) -> None:
-    log.sink = log.opened(context(log.folder, resumes=True, whole=True))
-    for coverage in (ALL, ALL, replace(ALL, goes_on=False)):
-        log.sink.begins(coverage)
-        log.insert(PEOPLE)
-    log.sink.close()
+    with log.begin(None):
+        for coverage in (ALL, ALL, replace(ALL, goes_on=False)):
+            log.sink.begins(coverage)
+            log.row(PEOPLE)
     first, second, third = log.stretches()
     assert first == second
     assert third not in {"", first}
 
 
-def blocking(db: Database, table: Any) -> Batch:
-    piece = SnapshotRows(relation=table, rows=[("9", "x")], ts=0, lsn=1, xid=1, kind="blocking")
-    return Batch(parts=[piece], position=Position(db.lsn), events=1, snapshot=True)
-
-
 @pytest.mark.parametrize("at_once", [True, False])
 def test_rows_of_a_blocking_snapshot_stand_between_stretches(log: Log, at_once: bool) -> None:
     """What was inserted between their position and the reading comes again; in one flush, too."""
-    log.sink = log.opened(context(log.folder, resumes=True, whole=True))
-    log.sink.begins(ALL)
-    for number in range(4):
-        for table in (PEOPLE, PLACES):
-            log.db.insert(table, [str(number), "x"])
-            log.sink.write(batch(log.db.commit()))
-        for _piece in range(2 if number == 1 else 0):
-            log.sink.write(blocking(log.db, PEOPLE))
-        if not at_once:
-            log.sink.flush()
-    log.sink.flush()
-    log.sink.close()
+    piece = SnapshotRows(relation=PEOPLE, rows=[("9", "x")], ts=0, lsn=1, xid=1, kind="blocking")
+    with log.begin(ALL):
+        for number in range(4):
+            for table in (PEOPLE, PLACES):
+                log.db.insert(table, [str(number), "x"])
+                log.write(log.db.commit())
+            for _piece in range(2 if number == 1 else 0):
+                position = Position(log.db.lsn)
+                log.write(Batch(parts=[piece], position=position, events=1, snapshot=True))
+            if not at_once:
+                log.flush()
+        log.flush()
     found = list(dict.fromkeys(log.stretches()))
     assert len(found) == 3, found
     assert found[1] == ""

@@ -1,17 +1,15 @@
 """A composite type gets an attribute while the change log is written, and nobody announces its table."""
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from tests.harness.changelog import Database, batch, context, relation
+from tests.harness.changelog import WrittenLog, relation
 
 from waltap.decode.relation import DataType, Relation, TypeKind
 from waltap.mapping.type_mapping import TypeOptions
 from waltap.mapping.type_registry import TypeRegistry
 from waltap_postgres.types import TYPE_SPECS
-from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 
 INT = DataType(oid=23, schema="pg_catalog", name="int4")
 
@@ -46,19 +44,16 @@ def written(
         return described if same else with_place(described, *now)
 
     types = TypeRegistry(TYPE_SPECS, TypeOptions(composite_types="struct"))
-    made = dataclasses.replace(context(folder), types=types, renew=renew)
-    sink, db = ChangeLogSink(ChangeLogProperties(path=str(folder / "log")), made), Database()
-    sink.open()
-    for values in batches:
-        parts = []
-        for value in values:
-            db.insert(table, [value, value])
-            parts.append(db.commit())
-        sink.write(batch(*parts))
-    sink.flush()
-    sink.close()
-    parts = ChangeLog(str(folder / "log")).rows("public", "t")
-    return [row for part in parts for row in part.column("at").to_pylist()], len(asked)
+    log = WrittenLog(folder)
+    with log.open(types=types, renew=renew):
+        for values in batches:
+            parts = []
+            for value in values:
+                log.db.insert(table, [value, value])
+                parts.append(log.db.commit())
+            log.write(*parts)
+        log.flush()
+    return [row["at"] for row in log.rows("t")], len(asked)
 
 
 def test_values_with_more_attributes_begin_another_version_of_the_table(tmp_path: Path) -> None:
