@@ -10,6 +10,7 @@ from waltap_spark.column_identity import file_column, identify, renames
 from waltap_spark.compaction import widened
 from waltap_spark.output import BasePart, TableState
 from waltap_spark.plan import SegmentGroup
+from waltap_spark.verify import SparkTables
 
 
 def group(*columns: tuple[str, int], **more: Any) -> SegmentGroup:
@@ -35,20 +36,18 @@ def table(**more: Any) -> TableState:
     return identify(made, group(("id", 1), ("v", 2))).table
 
 
-def test_a_renamed_column_is_read_from_older_files_by_its_number() -> None:
-    renamed = group(("id", 1), ("w", 2))
+@pytest.mark.parametrize("more", [(), (("v", 3),)])
+def test_a_renamed_column_is_read_from_older_files_by_its_number(
+    more: tuple[tuple[str, int], ...],
+) -> None:
+    """Another one under its old name is not in them."""
+    renamed = group(("id", 1), ("w", 2), *more)
     assert renames(table(), renamed) == {"v": "w"}
     found = identify(table(), renamed).table
     (part,) = found.base
     assert file_column(found, part.columns, part.ids, "w") == "v"
-
-
-def test_another_column_under_an_old_name_is_not_in_older_files() -> None:
-    taken = group(("id", 1), ("w", 2), ("v", 3))
-    found = identify(table(), taken).table
-    (part,) = found.base
-    assert file_column(found, part.columns, part.ids, "w") == "v"
-    assert file_column(found, part.columns, part.ids, "v") is None
+    if more:
+        assert file_column(found, part.columns, part.ids, "v") is None
 
 
 def test_a_column_that_was_left_out_for_a_while_needs_a_new_snapshot() -> None:
@@ -82,3 +81,12 @@ def test_rows_from_before_a_column_have_its_default_where_they_are_filled(
     has = dict.fromkeys(part.columns, '"integer"')
     selected: Any = widened(Selected(), found, has, part.ids, log=False, filled=filled)  # type: ignore[arg-type] # a frame
     assert f"CAST({value} AS INT)" in selected[2]
+
+
+def test_columns_of_tables_that_had_the_name_before_are_none_of_the_source_s() -> None:
+    """A table made anew with another type of ``v``; and one that a column was dropped of before."""
+    ids = {"v@2": 2, "id": 10_001, "v": 10_002, "old": 3}
+    state = TableState(schema="public", table="t", ids=ids, incarnation=1)
+    assert SparkTables._kept("public.t", state).columns == {1: "id", 2: "v"}
+    first = TableState(schema="public", table="t", ids={"id": 1, "v": 2})
+    assert SparkTables._kept("public.t", first).columns == {1: "id", 2: "v"}

@@ -1,9 +1,17 @@
-"""What manifests mean for a table: groups in order, snapshots only when they are complete."""
+"""What manifests mean for a table, how many one commit takes, and when a table is looked at or tried again."""
 
-from typing import Any
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, cast
 
 import pytest
+from tests.harness.changelog import WrittenLog, context
+from tests.harness.handed import ITEMS, Chunk, rows
+from tests.harness.pipeline import until
 
+from waltap_sinks.changelog.errors import RowsElsewhere
 from waltap_sinks.changelog.manifest import (
     NOTHING,
     VERSION,
@@ -13,34 +21,32 @@ from waltap_sinks.changelog.manifest import (
     SnapshotPart,
     TableEntry,
 )
-from waltap_spark.output import BasePart, TableState
+from waltap_spark import idle_tables, retries
+from waltap_spark.batch_size import ENTRY, LEAST, SCHEMA, AdaptiveBatchSize
+from waltap_spark.formats import CommitContext, TableFormat
+from waltap_spark.idle_tables import IdleTables
+from waltap_spark.output import BasePart, OutputState, StagedSegment, TableState
 from waltap_spark.plan import SegmentGroup, doubles, plan
+from waltap_spark.properties import SparkProperties
+from waltap_spark.retries import MOST, RETRY_S, TRY_S, TableRetries
+from waltap_spark.session import SizedSession
+from waltap_spark.snapshot_splits import NO_MORE, AssignedSplits, DriverInput, packed
 
 
-def entry(path: str, table: str = "t", fingerprint: str = "f", **more: Any) -> TableEntry:
+def entry(path: str = "", **more: Any) -> TableEntry:
     segments = (Segment(path=path, rows=1, bytes=1),) if path else ()
-    return TableEntry(
-        schema="s",
-        table=table,
-        oid=1,
-        identity="d",
-        key=more.pop("key", ("id",)),
-        fingerprint=fingerprint,
-        columns=(),
-        segments=segments,
-        rows=len(segments),
-        operations={"c": len(segments)},
-        **more,
-    )
+    given = {"schema": "s", "table": "t", "oid": 1, "identity": "d", "key": ("id",), "columns": ()}
+    given |= {"fingerprint": "f", "segments": segments, "rows": len(segments)}
+    return TableEntry(**{**given, "operations": {"c": len(segments)}, **more})
 
 
 def manifest(
-    *tables: TableEntry, epoch: int = 1, ends: int | None = None, rows: int = 1
+    *tables: TableEntry, number: int = 1, epoch: int = 1, ends: int | None = None, rows: int = 1
 ) -> Manifest:
     snapshot = None if ends is None else SnapshotPart(generation=ends, lsn=1, complete=True)
     return Manifest(
         version=VERSION,
-        mark=LogPosition(epoch, 1, 0),
+        mark=LogPosition(epoch, number, 0),
         previous=NOTHING,
         bucket="b",
         rows=rows,
@@ -49,70 +55,73 @@ def manifest(
     )
 
 
-def groups(manifests: list[Manifest], table: str = "s.t", **tables: TableState) -> list[Any]:
-    found = plan(manifests, {state.name: state for state in tables.values()}).get(table)
-    if found is None:
-        return []
-    return [(group.replaces, group.segments) for group in found.groups]
+# --- groups in order, snapshots only when they are complete ---------------------------------------------
+
+OTHER_KEY = {"fingerprint": "g", "key": ("other",)}
 
 
-def test_equal_schemas_of_one_epoch_are_applied_together() -> None:
-    found = groups([manifest(entry("a")), manifest(entry("b"), entry("c"))])
-    assert found == [(False, ["a", "b", "c"])]
+GROUPS = {
+    "equal schemas of one epoch are applied together": (
+        [manifest(entry("a")), manifest(entry("b"), entry("c"))],
+        [(False, "a b c")],
+    ),
+    "another schema, key or epoch starts a group": (
+        [
+            manifest(entry("a"), entry("b", fingerprint="g")),
+            manifest(entry("c", **OTHER_KEY)),
+            manifest(entry("d", **OTHER_KEY), epoch=2),
+        ],
+        [(False, "a"), (False, "b"), (False, "c"), (False, "d")],
+    ),
+    "parts of an earlier snapshot count for nothing": (
+        [
+            manifest(entry("lost", generation=1)),
+            manifest(entry("a", generation=2, complete=True)),
+            manifest(ends=2),
+        ],
+        [(True, "a")],
+    ),
+    "a table that restarts has the rows from there on": (
+        [
+            manifest(entry("a", generation=1)),
+            manifest(entry("b", generation=1, restarts=True)),
+            manifest(entry("c", generation=1, complete=True)),
+        ],
+        [(True, "b c")],
+    ),
+    "an empty snapshot empties the table": (
+        [manifest(entry(generation=1, complete=True))],
+        [(True, "")],
+    ),
+    "a snapshot under two schemas replaces once": (
+        [
+            manifest(entry("a", generation=1)),
+            manifest(entry("b", fingerprint="g", generation=1, complete=True)),
+        ],
+        [(True, "a"), (False, "b")],
+    ),
+}
 
 
-def test_another_schema_key_or_epoch_starts_a_group() -> None:
-    steps = [
-        manifest(entry("a"), entry("b", fingerprint="g")),
-        manifest(entry("c", fingerprint="g", key=("other",))),
-        manifest(entry("d", fingerprint="g", key=("other",)), epoch=2),
-    ]
-    assert groups(steps) == [(False, ["a"]), (False, ["b"]), (False, ["c"]), (False, ["d"])]
+def groups(steps: list[Manifest], *staged: StagedSegment) -> list[tuple[bool, str]]:
+    made = plan(steps, {"s.t": TableState(schema="s", table="t", staged=staged)})["s.t"]
+    return [(group.replaces, " ".join(group.segments)) for group in made.groups]
+
+
+@pytest.mark.parametrize("case", GROUPS)
+def test_manifests_become_groups(case: str) -> None:
+    steps, found = GROUPS[case]
+    assert groups(steps) == found
 
 
 def test_a_snapshot_waits_until_it_is_complete_and_then_replaces() -> None:
+    """Tables that are not mentioned again are completed by its end."""
     first = plan([manifest(entry("old")), manifest(entry("a", generation=1))], {})["s.t"]
     assert [group.segments for group in first.groups] == [["old"]]
     assert [part.path for part in first.staged] == ["a"]
-    state = TableState(schema="s", table="t", staged=tuple(first.staged))
     rest = [manifest(entry("b", generation=1, complete=True)), manifest(entry("new"))]
-    assert groups(rest, t=state) == [(True, ["a", "b"]), (False, ["new"])]
-
-
-def test_the_end_of_the_snapshot_completes_tables_that_are_not_mentioned_again() -> None:
-    first = plan([manifest(entry("a", generation=1))], {})["s.t"]
-    state = TableState(schema="s", table="t", staged=tuple(first.staged))
-    assert groups([manifest(ends=1)], t=state) == [(True, ["a"])]
-
-
-def test_parts_of_an_earlier_snapshot_count_for_nothing() -> None:
-    steps = [
-        manifest(entry("lost", generation=1)),
-        manifest(entry("a", generation=2, complete=True)),
-        manifest(ends=2),
-    ]
-    assert groups(steps) == [(True, ["a"])]
-
-
-def test_a_table_that_restarts_in_a_snapshot_has_the_rows_from_there_on() -> None:
-    steps = [
-        manifest(entry("a", generation=1)),
-        manifest(entry("b", generation=1, restarts=True)),
-        manifest(entry("c", generation=1, complete=True)),
-    ]
-    assert groups(steps) == [(True, ["b", "c"])]
-
-
-def test_an_empty_snapshot_empties_the_table() -> None:
-    assert groups([manifest(entry("", generation=1, complete=True))]) == [(True, [])]
-
-
-def test_a_snapshot_under_two_schemas_replaces_once() -> None:
-    steps = [
-        manifest(entry("a", generation=1)),
-        manifest(entry("b", fingerprint="g", generation=1, complete=True)),
-    ]
-    assert groups(steps) == [(True, ["a"]), (False, ["b"])]
+    assert groups(rest, *first.staged) == [(True, "a b"), (False, "new")]
+    assert groups([manifest(ends=1)], *first.staged) == [(True, "a")]
 
 
 @pytest.mark.parametrize(
@@ -134,3 +143,255 @@ def test_rows_without_a_key_that_are_read_again_are_doubted_where_there_may_be_o
     group.operations.update(operations)
     group.span = (1, 2)
     assert bool(doubles(table, group)) == doubted
+
+
+# --- a commit takes what fits into the time that it is given ---------------------------------------------
+
+
+def backlog(count: int, rows: int, tables: int = 0) -> list[Manifest]:
+    return [manifest(*[entry()] * tables, number=n, rows=rows) for n in range(count)]
+
+
+def rows_of(part: list[Manifest]) -> int:
+    return sum(step.rows for step in part)
+
+
+def paced(
+    steps: list[Manifest], most: int, seconds: Callable[[list[Manifest]], float]
+) -> tuple[list[int], list[float]]:
+    """Apply all of it on a machine that takes so many seconds; return rows and seconds of each commit."""
+    pace, sizes, took = AdaptiveBatchSize(5.0, most), list[int](), list[float]()
+    for part in pace.portions(steps):
+        sizes.append(rows_of(part))
+        took.append(seconds(part))
+        pace.took(took[-1])
+    return sizes, took
+
+
+def test_portions_keep_order_and_take_a_large_manifest_alone() -> None:
+    steps = [manifest(number=number, rows=rows) for number, rows in enumerate((3, 3, 3, 100, 1))]
+    parts = AdaptiveBatchSize(5.0, 6).portions(steps)
+    assert [[step.rows for step in part] for part in parts] == [[3, 3], [3], [100], [1]]
+    assert list(AdaptiveBatchSize(5.0, 6).portions([])) == []
+
+
+def test_commits_fit_the_time_of_a_slow_machine_and_the_bound_of_rows_of_a_fast_one() -> None:
+    sizes, took = paced(backlog(40, 50_000), 5_000_000, lambda part: rows_of(part) / 20_000)
+    assert sum(sizes) == 2_000_000
+    assert max(took) <= 5.0
+    assert min(took[1:-1]) >= 2.5, "nor are they smaller than they need be"
+    sizes, _ = paced(backlog(200, 100_000), 3_000_000, lambda part: rows_of(part) / 2_000_000)
+    assert max(sizes) == 3_000_000
+    assert sizes.index(3_000_000) <= 4
+    _, took = paced(backlog(400, 10_000), 5_000_000, lambda part: (rows_of(part) / 100_000) ** 2)
+    assert max(took[5:]) <= 6.0, "a cost that grows faster than the rows"
+
+
+def test_many_tables_and_other_schemas_count_for_more_than_their_rows() -> None:
+    pace = AdaptiveBatchSize(5.0, 5_000_000)
+    pace.limit = 3 * (300 + 300 * ENTRY)
+    assert {len(part) for part in pace.portions(backlog(20, 300, tables=300))} == {3, 2}
+    pace.limit = 2 * SCHEMA + 9 * (ENTRY + 1)
+    for fingerprint, lengths in (("one", [9]), ("", [3, 3, 3])):
+        steps = [manifest(entry(fingerprint=fingerprint or f"{n}"), number=n) for n in range(9)]
+        assert [len(part) for part in pace.portions(steps)] == lengths
+
+
+def test_a_small_commit_that_was_slow_by_chance_does_not_stop_everything() -> None:
+    pace = AdaptiveBatchSize(5.0, 5_000_000)
+    for _ in range(9):
+        for part in pace.portions([manifest()]):
+            assert part
+            pace.took(60.0)
+    assert LEAST <= pace.limit <= 2 * LEAST
+
+
+def test_the_first_commit_is_small_whatever_waits() -> None:
+    """A driver that is killed every half minute gets somewhere, and tries no more each time."""
+    steps = backlog(1_000, 300, tables=20)
+    first = next(iter(AdaptiveBatchSize(5.0, 5_000_000).portions(steps)))
+    assert 1 < len(first) < 50
+
+
+def test_a_commit_that_costs_much_as_such_takes_more_and_keeps_up() -> None:
+    """Twenty tables for eight seconds, whatever they have; each second brings a manifest of all of them."""
+    pace, clock, done, slowest = AdaptiveBatchSize(5.0, 5_000_000), 200.0, 0, 0.0
+    for _ in range(40):
+        for part in pace.portions(backlog(int(clock), 300, tables=20)[done:]):
+            seconds = 8.0 + sum(step.rows + ENTRY * 20 for step in part) / 100_000
+            pace.took(seconds)
+            clock, done, slowest = clock + seconds, done + len(part), max(slowest, seconds)
+    assert clock - done < 40, "the backlog of 200 seconds is gone, and none came since"
+    assert slowest <= 25
+
+
+def test_nothing_is_learnt_from_tables_that_tasks_read_of_the_source() -> None:
+    """Minutes for a manifest without rows say nothing of what a commit of changes costs."""
+    read = [manifest(entry(elsewhere="a"), number=number, rows=0) for number in (1, 2)]
+    _, took = paced(
+        [*read, *backlog(200, 50_000)[3:]], 5_000_000,
+        lambda part: 300.0 if part[0].elsewhere else rows_of(part) / 20_000,
+    )  # fmt: skip
+    assert took[:2] == [300.0, 300.0]
+    assert max(took[2:]) <= 5.0
+
+
+# --- chunks that an engine hands to its Spark process, and what the log says of tables that come so ------
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[WrittenLog]:
+    made = WrittenLog(tmp_path).open()
+    yield made
+    made.close()
+
+
+def test_a_process_gets_what_is_written_to_it_whole_and_learns_of_the_end(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    chunks = [Chunk(ITEMS, number, 2) for number in range(2)]
+    tables = {ITEMS.name: AssignedSplits.of(chunks, context(tmp_path))}
+    with open(reading, "rb") as inner, open(writing, "wb") as outer:
+        inbox = DriverInput(inner)
+        data = packed("one", {**tables, "large": AssignedSplits(count=1, pickled=bytes(3 << 20))})
+        outer.write(data[:20])
+        outer.flush()
+        assert inbox.of("one") is None
+        assert not inbox.gone()
+        outer.write(data[20:])
+        outer.flush()
+        until(lambda: inbox.of("one") is not None, "chunks")
+        found = inbox.of("one")
+        assert inbox.of("two") is None
+        assert not inbox.gone()
+        outer.write(NO_MORE)
+        outer.close()
+        until(inbox.gone, "the end")
+        with pytest.raises(LookupError):
+            inbox.of("one")
+    assert found is not None
+    assert found[ITEMS.name].count == 2
+    terms, read = found[ITEMS.name].unpacked()
+    assert terms.described.columns == ITEMS.columns
+    assert [chunk.index for chunk in read] == [0, 1]
+
+
+def test_a_process_ends_that_cannot_read_what_it_is_given(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reading, writing = os.pipe()
+    with open(reading, "rb") as inner, open(writing, "wb") as outer:
+        inbox = DriverInput(inner)
+        outer.write((4).to_bytes(8, "big") + b"what")
+        outer.flush()
+        until(inbox.gone, "the end")
+    assert "cannot be read" in caplog.text
+
+
+def test_a_table_that_tasks_read_is_one_group_and_one_commit(log: WrittenLog) -> None:
+    log.flush(rows("one"))
+    log.flush(rows("", [("1", "a")]))
+    manifests = log.manifests()
+    assert [each.version for each in manifests] == [2, 1]
+    assert [len(part) for part in AdaptiveBatchSize(5.0, 1000).portions(manifests)] == [1, 1]
+    handed, read = plan(manifests, {})[ITEMS.name].groups
+    assert (handed.elsewhere, handed.replaces, handed.rows) == ("one", True, 0)
+    assert len(handed.segments) == 1, "it tells the columns"
+    assert (read.elsewhere, read.replaces, read.rows) == ("", True, 1)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_who_asks_the_log_for_such_rows_is_refused_until_another_snapshot_has_them(
+    log: WrittenLog, restarted: bool
+) -> None:
+    """Which never goes on as the one that tasks read."""
+    log.flush(rows("one"))
+    with pytest.raises(RowsElsewhere, match=r"WT-5112 rows of public\.items"):
+        log.rows("items", standing=True)
+    if restarted:
+        log.close()
+        log.open(resumes=True)
+    log.flush(rows("", [("1", "a")]))
+    assert [row["v"] for row in log.rows("items", standing=True)] == ["a"]
+
+
+def test_a_profile_that_executors_cannot_serve_is_refused() -> None:
+    profile = {"path": "x", "snapshot.readers": "executors", "applier": "none"}
+    with pytest.raises(ValueError, match=r"snapshot\.readers = executors wants"):
+        SparkProperties.model_validate(profile)
+
+
+# --- tables at rest, and those that stand still -----------------------------------------------------------
+
+
+class Looks:
+    """Which tables a format was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def rested(
+        self, _step: CommitContext, tables: Mapping[str, TableState]
+    ) -> Mapping[str, TableState]:
+        self.asked += tables
+        return {name: each for name, each in tables.items() if name.endswith("3")}
+
+
+class Session:
+    """A session that only has settings: nothing is asked of Spark here."""
+
+    _jvm = None
+
+    def __init__(self) -> None:
+        self.conf = self
+
+    def get(self, _name: str) -> str:
+        return ""
+
+
+def test_what_takes_long_is_looked_at_in_turns_and_not_again_before_the_rest_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(idle_tables, "SHARE_S", 0.0)
+    names = [f"t{number}" for number in range(25)]
+    tables = {name: TableState(schema="public", table=name) for name in names}
+    looks = Looks()
+    state = cast(OutputState, type("State", (), {"number": 1, "mark": NOTHING, "tables": tables}))
+    rests = IdleTables(cast(TableFormat, looks))
+    spark = SimpleQueue[SizedSession]()
+    spark.put(SizedSession(cast(Any, Session())))
+    assert list(rests.found(spark, state)) == ["t3"]
+    assert looks.asked == names[:10]
+    del tables["t12"]
+    assert list(rests.found(spark, state)) == ["t13"]
+    assert list(rests.found(spark, state)) == ["t23"]
+    assert looks.asked == [name for name in names if name != "t12"]
+    assert rests.found(spark, state) == {}
+    assert len(looks.asked) == len(tables)
+    monkeypatch.setattr(idle_tables, "REST_S", 0.0)
+    rests._next = 0.0
+    rests.found(spark, state)
+    assert looks.asked[-10:] == names[:10]
+
+
+def test_a_try_that_takes_long_is_made_as_much_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(retries.time, "monotonic", lambda: now[0])
+    known = TableRetries()
+    assert known.due("t")
+    for spent, pause in (
+        (0.5, RETRY_S),
+        (10 * TRY_S, 10 * RETRY_S),
+        (99 * TRY_S, MOST * RETRY_S),
+        (1.0, RETRY_S),
+    ):
+        with known.timed("t"):
+            now[0] += spent
+        known.failed("t")
+        now[0] += pause - 1
+        assert not known.due("t")
+        assert known.due("another")
+        now[0] += 1
+        assert known.due("t")
+    known.failed("t")
+    known.forget("t")
+    assert known.due("t")

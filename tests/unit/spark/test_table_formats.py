@@ -1,12 +1,13 @@
-"""Formats of tables by name: what a session needs for them, what is missing, what they can do."""
+"""Formats of tables: what a session needs for them, what is missing, names and types that they have."""
 
+import decimal
 import json
 
+import pyarrow as pa
 import pytest
 
 from waltap.errors import ConfigurationError
 from waltap.host import Host
-from waltap.specs import TableFormatSpec
 from waltap_spark.errors import FormatNotReady, FormatUnknown, FormatUnsupported
 from waltap_spark.expression import namespace_of
 from waltap_spark.formats import TableFormatContext
@@ -19,6 +20,8 @@ from waltap_spark.formats.stepwise import TableCommit
 from waltap_spark.options import ApplyOptions
 from waltap_spark.output import SparkOutput, TableState
 from waltap_spark.properties import DeltaTableProperties, IcebergTableProperties
+from waltap_spark.schema import common_type
+from waltap_spark.wide_decimals import text_of
 
 PACKAGES = {"spark.jars.packages": "io.delta:delta-spark_4.2_2.13:4.4.0"}
 
@@ -49,63 +52,48 @@ def test_a_session_gets_what_delta_needs_beside_its_own_settings() -> None:
     )
 
 
-def test_missing_jars_are_named_with_what_brings_them() -> None:
-    with pytest.raises(FormatNotReady, match=r"delta-spark_4\.2_2\.13:4\.4\.0") as told:
-        FormatChoice("delta").settings("4.2.1", {"spark.jars": "/opt/other.jar"})
-    assert "spark.jars.packages" in str(told.value)
-    with pytest.raises(FormatNotReady, match=r"delta-spark_4\.1_2\.13:4\.4\.0"):
-        FormatChoice("delta").settings("4.1.4", {})
-
-
-@pytest.mark.parametrize("pyspark", ["4.3.0", "4.0.5", "3.5.9"])
-def test_a_pyspark_without_a_release_of_delta_is_refused_with_the_table(pyspark: str) -> None:
-    with pytest.raises(FormatUnsupported, match=r"Delta on 4\.1 and 4\.2"):
-        FormatChoice("delta").settings(pyspark, PACKAGES)
-
-
-def delta(folder: str = "/lake", catalog: str = "") -> DeltaFormat:
-    context = TableFormatContext(output=SparkOutput(folder), options=ApplyOptions(), identity=str)
-    return DeltaFormat(DeltaTableProperties(catalog=catalog), context)
-
-
-def test_a_table_is_known_by_its_path_or_by_its_name_in_the_catalogue() -> None:
-    table = TableState(schema="we.ird", table="a`b")
-    assert delta().identifier(table, "changes") == (
-        "delta.`file:///lake/tables/we%2Eird/a%60b/delta/changes`"
-    )
-    assert delta(catalog="unity.lake").identifier(table, "changes") == (
-        "`unity`.`lake`.`we.ird`.`a``b_changes`"
-    )
-    assert delta(catalog="c").identifier(table, "current") == "`c`.`we.ird`.`a``b`"
-
-
 @pytest.mark.parametrize(
-    ("old", "new", "widens"),
+    ("name", "pyspark", "jars", "told"),
     [
-        ('"short"', '"long"', True),
-        ('"long"', '"integer"', False),
-        ('"float"', '"double"', True),
-        ('"integer"', '"double"', True),
-        ('"long"', '"double"', False),
-        ('"integer"', '"decimal(12,2)"', True),
-        ('"long"', '"decimal(21,2)"', False),
-        ('"decimal(10,2)"', '"decimal(12,4)"', True),
-        ('"decimal(10,2)"', '"decimal(10,4)"', False),
-        ('"integer"', '"string"', False),
-        ('{"type":"array","elementType":"integer","containsNull":true}', '"string"', False),
+        ("delta", "4.2.1", {"spark.jars": "/o.jar"}, r"delta-spark_4\.2_2\.13:4\.4\.0"),
+        ("delta", "4.1.4", {}, r"delta-spark_4\.1_2\.13:4\.4\.0"),
+        ("iceberg", "4.1.4", {}, r"iceberg-spark-runtime-4\.1_2\.13"),
     ],
 )
-def test_columns_that_can_grow_without_rewriting_rows(old: str, new: str, widens: bool) -> None:
-    assert delta().widens(old, new) is widens
+def test_missing_jars_are_named_with_what_brings_them(
+    name: str, pyspark: str, jars: dict[str, str], told: str
+) -> None:
+    with pytest.raises(FormatNotReady, match=told) as refused:
+        FormatChoice(name).settings(pyspark, jars)
+    assert "spark.jars.packages" in str(refused.value)
 
 
 RUNTIME = {"spark.jars.packages": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"}
 
 
-@pytest.mark.parametrize("pyspark", ["4.3.0", "4.2.1", "4.0.5"])
-def test_a_pyspark_without_a_release_of_iceberg_is_refused_with_the_table(pyspark: str) -> None:
-    with pytest.raises(FormatUnsupported, match=r"Iceberg on 4\.1.*pyspark==4\.1\.\*"):
-        FormatChoice("iceberg").settings(pyspark, RUNTIME)
+@pytest.mark.parametrize(
+    ("name", "pyspark", "told"),
+    [
+        *(("delta", each, r"Delta on 4\.1 and 4\.2") for each in ("4.3.0", "4.0.5", "3.5.9")),
+        *(("iceberg", each, r"Iceberg on 4\.1.*pyspark==4\.1\.\*") for each in ("4.2.1", "4.0.5")),
+    ],
+)
+def test_a_pyspark_without_a_release_of_the_format_is_refused_with_the_table(
+    name: str, pyspark: str, told: str
+) -> None:
+    with pytest.raises(FormatUnsupported, match=told):
+        FormatChoice(name).settings(pyspark, PACKAGES if name == "delta" else RUNTIME)
+
+
+def array(element: str) -> dict[str, object]:
+    return {"type": "array", "elementType": element, "containsNull": True}
+
+
+CONTEXT = TableFormatContext(output=SparkOutput("/lake"), options=ApplyOptions(), identity=str)
+
+
+def delta(catalog: str = "") -> DeltaFormat:
+    return DeltaFormat(DeltaTableProperties(catalog=catalog), CONTEXT)
 
 
 def test_a_session_gets_what_iceberg_needs_beside_delta_and_its_catalogues() -> None:
@@ -122,22 +110,26 @@ def test_a_session_gets_what_iceberg_needs_beside_delta_and_its_catalogues() -> 
         "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     ]
     assert found[f"{lake}.cache-enabled"] == "false"
-    with pytest.raises(FormatNotReady, match=r"iceberg-spark-runtime-4\.1_2\.13"):
-        FormatChoice("iceberg").settings("4.1.4", {})
 
 
 def iceberg(catalog: str = "") -> IcebergFormat:
-    context = TableFormatContext(output=SparkOutput("/lake"), options=ApplyOptions(), identity=str)
-    return IcebergFormat(IcebergTableProperties(catalog=catalog), context)
+    return IcebergFormat(IcebergTableProperties(catalog=catalog), CONTEXT)
 
 
-def test_an_iceberg_table_is_a_folder_of_our_catalogue_or_a_name_in_another() -> None:
-    table = TableState(schema="we.ird", table="a`b")
-    own = "`waltap_iceberg`.`we%2Eird`.`a%60b`.`changes`"
-    assert iceberg().identifier(table, "changes") == own
-    assert (
-        iceberg("lake.raw").identifier(table, "changes") == "`lake`.`raw`.`we.ird`.`a``b_changes`"
-    )
+@pytest.mark.parametrize(
+    ("made", "kind", "name"),
+    [
+        (delta(), "changes", "delta.`file:///lake/tables/we%2Eird/a%60b/delta/changes`"),
+        (delta("unity.lake"), "changes", "`unity`.`lake`.`we.ird`.`a``b_changes`"),
+        (delta("c"), "current", "`c`.`we.ird`.`a``b`"),
+        (iceberg(), "changes", "`waltap_iceberg`.`we%2Eird`.`a%60b`.`changes`"),
+        (iceberg("lake.raw"), "changes", "`lake`.`raw`.`we.ird`.`a``b_changes`"),
+    ],
+)
+def test_a_table_is_known_by_its_folder_or_by_its_name_in_the_catalogue(
+    made: DeltaFormat | IcebergFormat, kind: str, name: str
+) -> None:
+    assert made.identifier(TableState(schema="we.ird", table="a`b"), kind) == name
 
 
 def test_the_namespace_of_a_name_is_found_with_dots_and_back_ticks_in_it() -> None:
@@ -159,18 +151,30 @@ def test_types_that_iceberg_has_not_are_stored_as_wider_ones_also_within_others(
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "widens"),
+    ("old", "new", "in_delta", "in_iceberg"),
     [
-        ('"integer"', '"long"', True),
-        ('"float"', '"double"', True),
-        ('"integer"', '"double"', False),
-        ('"decimal(10,2)"', '"decimal(12,2)"', True),
-        ('"decimal(10,2)"', '"decimal(12,4)"', False),
-        ('"date"', '"timestamp"', False),
+        ("short", "long", True, None),
+        ("long", "integer", False, None),
+        ("integer", "long", None, True),
+        ("float", "double", True, True),
+        ("integer", "double", True, False),
+        ("long", "double", False, None),
+        ("integer", "decimal(12,2)", True, None),
+        ("long", "decimal(21,2)", False, None),
+        ("decimal(10,2)", "decimal(12,4)", True, False),
+        ("decimal(10,2)", "decimal(12,2)", None, True),
+        ("decimal(10,2)", "decimal(10,4)", False, None),
+        ("integer", "string", False, None),
+        (array("integer"), "string", False, None),
+        ("date", "timestamp", None, False),
     ],
 )
-def test_columns_that_iceberg_promotes(old: str, new: str, widens: bool) -> None:
-    assert iceberg().widens(old, new) is widens
+def test_columns_that_can_grow_without_rewriting_rows(
+    old: object, new: str, in_delta: bool | None, in_iceberg: bool | None
+) -> None:
+    for made, expected in ((delta(), in_delta), (iceberg(), in_iceberg)):
+        if expected is not None:
+            assert made.widens(json.dumps(old), json.dumps(new)) is expected
 
 
 def test_a_step_that_was_taken_twice_is_somebody_elses() -> None:
@@ -185,5 +189,51 @@ def test_a_step_that_was_taken_twice_is_somebody_elses() -> None:
     assert once[1].operation == "step 3 once more"
 
 
-def test_a_spec_is_checked_as_every_spec_is() -> None:
-    assert all(isinstance(each, TableFormatSpec) for each in Host().table_formats.values())
+@pytest.mark.parametrize(
+    ("one", "other", "common"),
+    [
+        ("short", "integer", "integer"),
+        ("integer", "long", "long"),
+        ("float", "double", "double"),
+        ("integer", "double", "double"),
+        ("long", "double", None),
+        ("integer", "float", None),
+        ("decimal(10,2)", "decimal(12,1)", "decimal(13,2)"),
+        ("decimal(38,2)", "decimal(38,10)", None),
+        ("integer", "decimal(10,2)", "decimal(12,2)"),
+        ("short", "decimal(10,2)", "decimal(10,2)"),
+        ("long", "decimal(38,20)", None),
+        ("string", "integer", None),
+        ("date", "timestamp", None),
+        ("timestamp", "timestamp_ntz", None),
+        ("boolean", "integer", None),
+        (array("integer"), array("long"), array("long")),
+        (array("integer"), array("string"), None),
+        (array("integer"), "integer", None),
+    ],
+)
+def test_a_common_type_holds_every_value_of_both(
+    one: object, other: object, common: object
+) -> None:
+    """None where only text would."""
+    for pair in ((one, other), (other, one)):
+        found = common_type(*map(json.dumps, pair))
+        assert (found and json.loads(found)) == common
+
+
+WIDE = decimal.Decimal(10) ** 60
+
+
+def test_decimals_that_spark_does_not_read_are_text_wherever_they_stand() -> None:
+    wide = pa.decimal256(76, 2)
+    size = pa.struct([("w", wide), ("n", pa.int32())])
+    for kind, value, text in (
+        (wide, WIDE, f"{WIDE:f}.00"),
+        (pa.list_(wide), [WIDE, None], [f"{WIDE:f}.00", None]),
+        (size, {"w": WIDE, "n": 1}, {"w": f"{WIDE:f}.00", "n": 1}),
+        (pa.list_(size), [{"w": None, "n": 1}, None], [{"w": None, "n": 1}, None]),
+        (pa.map_(pa.string(), wide), [("k", WIDE)], [("k", f"{WIDE:f}.00")]),
+    ):
+        found = pa.chunked_array([pa.array([value, None], kind)]).cast(text_of(kind))
+        assert found.to_pylist() == [text, None]
+        assert "decimal256" not in str(found.type)

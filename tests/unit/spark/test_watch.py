@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.harness.changelog import COMMIT_TS, Database, batch, context, relation
+from tests.harness.changelog import WrittenLog, relation
 from typer.testing import CliRunner
 
-from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
+from waltap_sinks.changelog import ChangeLog
 from waltap_spark.applied import AppliedSoFar
 from waltap_spark.commands import application
 from waltap_spark.output import OutputState, SparkOutput, TableState
@@ -18,31 +18,25 @@ ORDERS = relation("public.orders", [("id", "int4"), ("state", "text")])
 ITEMS = relation("public.items", [("id", "int4"), ("state", "text")], oid=77)
 
 
-class Lake:
+class Lake(WrittenLog):
     """A change log, and the commits of tables that follow it, without Spark."""
 
     def __init__(self, folder: Path) -> None:
-        self.db, self.path = Database(), str(folder / "lake")
-        self.sink = ChangeLogSink(
-            ChangeLogProperties(path=f"{self.path}/changelog"), context(folder)
-        )
-        self.sink.open()
-        self.log = ChangeLog(f"{self.path}/changelog")
-        self.output = SparkOutput(f"{self.path}/tables")
-        self.state: OutputState = self.output.open(f"{self.path}/changelog")
+        super().__init__(folder / "lake", str(folder / "lake/changelog"))
+        self.open()
+        self.output = SparkOutput(f"{self.folder}/tables")
+        self.state: OutputState = self.output.open(self.path)
         self.next = 1
 
-    def flush(self, **rows: int) -> None:
+    def change(self, **rows: int) -> None:
         for relation_ in (ORDERS, ITEMS):
             for _ in range(rows.get(relation_.table, 0)):
                 self.db.insert(relation_, [str(self.next), "new"])
                 self.next += 1
-        self.sink.write(batch(self.db.commit()))
-        self.sink.flush()
+        self.flush(self.db.commit())
 
     def commit(self, **still: str) -> None:
-        last = self.log.last()
-        assert last is not None
+        last = self.newest
         assert last.last_commit_ts is not None
         tables = {}
         for name in ("orders", "items"):
@@ -61,26 +55,24 @@ class Lake:
         self.output.commit(self.state)
 
     def now(self, after_s: int = 0) -> int:
-        last = self.log.last()
-        assert last is not None
-        return (last.last_commit_ts or COMMIT_TS) // 1000 + after_s * 1000
+        return (self.newest.last_commit_ts or 0) // 1000 + after_s * 1000
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Any:
     made = Lake(tmp_path)
     yield made
-    made.sink.close()
+    made.close()
     made.output.close()
 
 
 def test_each_commit_has_its_rows_and_each_table_what_waits(lake: Lake) -> None:
-    lake.flush(orders=3, items=1)
-    lake.flush(orders=1)
+    lake.change(orders=3, items=1)
+    lake.change(orders=1)
     lake.commit()
-    lake.flush(items=2)
+    lake.change(items=2)
     lake.commit()
-    lake.flush(orders=5)
+    lake.change(orders=5)
     found = OutputMonitor(lake.output).look(lake.now(after_s=7))
     assert [(each.number, each.rows) for each in found.batches] == [
         (1, {"public.orders": 4, "public.items": 1}),
@@ -93,9 +85,9 @@ def test_each_commit_has_its_rows_and_each_table_what_waits(lake: Lake) -> None:
 
 
 def test_a_table_that_stands_still_gets_nothing_and_all_waits(lake: Lake) -> None:
-    lake.flush(orders=1, items=1)
+    lake.change(orders=1, items=1)
     lake.commit()
-    lake.flush(orders=2, items=4)
+    lake.change(orders=2, items=4)
     lake.commit(items="its type changed")
     found = OutputMonitor(lake.output).look(lake.now())
     assert found.batches[-1].rows == {"public.orders": 2}
@@ -106,31 +98,29 @@ def test_a_table_that_stands_still_gets_nothing_and_all_waits(lake: Lake) -> Non
 
 
 def test_rows_whose_manifests_were_retired_are_unknown_and_later_ones_are_not(lake: Lake) -> None:
-    lake.flush(orders=1)
-    lake.flush(orders=2)
+    lake.change(orders=1)
+    lake.change(orders=2)
     lake.commit()
-    lake.flush(items=3)
+    lake.change(items=3)
     lake.commit()
-    first = lake.log.first()
-    assert first is not None
-    lake.log.retire(first.mark, "99991231T235")
+    lake.log.retire(lake.manifests()[0].mark, "99991231T235")
     found = OutputMonitor(lake.output).look(lake.now())
     assert [each.rows for each in found.batches] == [None, {"public.items": 3}]
 
 
 def test_the_command_and_the_status_page_show_it(lake: Lake) -> None:
-    lake.flush(orders=1200)
+    lake.change(orders=1200)
     lake.commit()
-    lake.flush(items=34)
-    shown = CliRunner().invoke(application, ["top", lake.path, "--once"], env={"COLUMNS": "120"})
+    lake.change(items=34)
+    shown = CliRunner().invoke(
+        application, ["top", str(lake.folder), "--once"], env={"COLUMNS": "120"}
+    )
     assert shown.exit_code == 0
     for text in ("public.orders", "1,200", "public.items", "34", "#1", "1.5 s late"):
         assert text in shown.output
-    told = CliRunner().invoke(application, ["top", lake.path, "--json"])
+    told = CliRunner().invoke(application, ["top", str(lake.folder), "--json"])
     assert msgspec.json.decode(told.output)["batches"][0]["rows"] == {"public.orders": 1200}
-    last = lake.log.last()
-    assert last is not None
-    onward = AppliedSoFar(f"{lake.path}/tables").onward(last.mark)
+    onward = AppliedSoFar(f"{lake.folder}/tables").onward(lake.newest.mark)
     assert {each.table: (each.batch_rows, each.waiting_rows) for each in onward.tables} == {
         "public.orders": (1200, 0),
         "public.items": (0, 34),
@@ -141,9 +131,9 @@ def test_what_waits_for_a_table_that_stands_still_is_counted_on(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log behind it may be that of days: nobody reads all of it at each look."""
-    lake.flush(orders=1, items=1)
+    lake.change(orders=1, items=1)
     lake.commit()
-    lake.flush(items=1)
+    lake.change(items=1)
     lake.commit(items="a type")
     watch = OutputMonitor(lake.output)
     read: list[object] = []
@@ -155,7 +145,7 @@ def test_what_waits_for_a_table_that_stands_still_is_counted_on(
             yield manifest
 
     for rows in range(1, 4):
-        lake.flush(items=rows, orders=1)
+        lake.change(items=rows, orders=1)
         now = lake.now(after_s=3)
         assert watch.look(now).tables == OutputMonitor(lake.output).look(now).tables
         with monkeypatch.context() as patch:

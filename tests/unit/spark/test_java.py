@@ -1,0 +1,148 @@
+"""No Java or pyspark, or the wrong one, is said in words before Spark says it in a stack trace."""
+
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import pytest
+
+from waltap_spark import driver
+from waltap_spark import java as requirement
+from waltap_spark.errors import (
+    CatalogueUnreachable,
+    JavaMissing,
+    JvmEnded,
+    PysparkUnfit,
+    SparkRefused,
+    first_words,
+)
+from waltap_spark.exit_codes import FAILED
+from waltap_spark.external_snapshots import unread
+from waltap_spark.failures import refused
+from waltap_spark.java import _require_fit as require_fit
+from waltap_spark.java import require_java, require_pyspark
+
+
+def program(folder: Path, script: str) -> Path:
+    """Put a ``java`` there that is a shell script."""
+    path = folder / "bin" / "java"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        (None, r"WT-5201 .*JAVA_HOME=.* has no bin/java.*apt-get"),
+        ("echo 'openjdk version \"11.0.2\" 2019-01-15' >&2", "is version 11"),
+        (
+            "echo 'openjdk version \"17.0.2\"' >&2; echo java.base@17.0.2",
+            r"without the module jdk\.incubator\.vector",
+        ),
+        ("echo 'openjdk version \"21\"' >&2; echo jdk.incubator.vector@21", ""),
+    ],
+    ids=["absent", "old", "reduced", "whole"],
+)
+def test_a_java_that_does_not_serve_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, told: str
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    path = program(tmp_path, script) if script else None
+    if not told:
+        assert require_java() == path
+        return
+    with pytest.raises(JavaMissing, match=told):
+        require_java()
+
+
+def test_no_java_at_all_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(JavaMissing, match="no java on PATH"):
+        require_java()
+
+
+def test_a_java_that_was_killed_is_asked_again_and_not_taken_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = f"test -e {tmp_path}/again || {{ touch {tmp_path}/again; kill -9 $$; }}"
+    path = program(tmp_path, f"{killed}; echo 'version \"21\"' >&2; echo jdk.incubator.vector@21")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert require_java() == path
+    path.write_text("#!/bin/sh\nkill -9 $$\n")
+    require_fit.cache_clear()
+    with pytest.raises(JavaMissing, match="-version was killed by signal 9"):
+        require_java()
+
+
+@pytest.mark.parametrize("found", ["3.5.9", "4.0.5", "4.4.0", "5.0.0", "odd", None])
+def test_a_pyspark_of_another_generation_or_none_is_refused(
+    found: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str) -> str:
+        if found is None:
+            raise PackageNotFoundError(name)
+        return found
+
+    monkeypatch.setattr(requirement, "version", version)
+    state = f"version {found}" if found else "not installed"
+    told = rf"WT-5210 pyspark is {state}.*pip install 'pyspark>=4\.1,<4\.3'"
+    with pytest.raises(PysparkUnfit, match=told):
+        require_pyspark()
+
+
+@pytest.mark.parametrize("found", ["4.1.0", "4.1.4", "4.2.1", "4.3.0", "4.3.0.dev1"])
+def test_a_pyspark_of_a_generation_that_serves_is_taken(
+    found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requirement, "version", lambda _name: found)
+    assert require_pyspark() == found
+
+
+# --- what is told of an error that came out of a JVM ---------------------------------------------------
+
+JAVA = """An error occurred while calling o80.sql.
+: org.apache.iceberg.jdbc.UncheckedSQLException: Failed to execute: INSERT
+\tat org.apache.iceberg.jdbc.JdbcCatalog.execute(JdbcCatalog.java:780)
+\tat org.apache.spark.util.Utils$.getTry$lzy(Utils.scala:1453)
+\tSuppressed: org.apache.spark.util.Utils$OriginalTryStackTraceException: Full stacktrace
+\t\tat java.base/java.lang.Thread.run(Thread.java:840)
+\t\t... 22 more
+Caused by: org.sqlite.SQLiteException: A PRIMARY KEY constraint failed (UNIQUE constraint failed)
+\tat org.sqlite.core.DB.newSQLException(DB.java:1179)
+"""
+
+
+def test_frames_are_no_words() -> None:
+    assert first_words(ValueError(JAVA)) == (
+        "An error occurred while calling o80.sql. "
+        ": org.apache.iceberg.jdbc.UncheckedSQLException: Failed to execute: INSERT "
+        "Caused by: org.sqlite.SQLiteException: A PRIMARY KEY constraint failed (UNIQUE constraint failed)"
+    )
+
+
+def test_what_follows_a_blank_line_is_a_plan() -> None:
+    assert first_words(ValueError("no such column\n  at the place (x)\n\nPlan")) == (
+        "no such column at the place (x)"
+    )
+    assert first_words(ValueError("")) == "ValueError"
+
+
+def test_what_has_no_code_gets_one_and_a_lack_of_memory_its_own() -> None:
+    error = refused(ValueError("nobody listens"))
+    assert isinstance(error, SparkRefused)
+    assert str(error).startswith("WT-5268 nobody listens. See the text")
+    error = refused(ValueError("Job aborted: java.lang.OutOfMemoryError: Java heap space"))
+    assert isinstance(error, JvmEnded)
+    assert "spark.driver.memory, which is " in str(error)  # that of a session, where there is one
+    again = refused(ValueError("java.lang.OutOfMemoryError"), "512m")
+    assert "spark.driver.memory, which is 512m)" in str(again)
+    assert refused(error) is error
+
+
+def test_a_catalogue_that_is_away_does_not_take_rows_that_wait_from_a_table() -> None:
+    """Another try has them; what a table does not take is for good."""
+    assert unread(CatalogueUnreachable("it is away", catalog="lake"), "public.t") is None
+    assert driver._status(CatalogueUnreachable("it is away", catalog="lake")) == FAILED
+    assert driver._status(SparkRefused("it is away")) == FAILED
