@@ -14,7 +14,7 @@ from tests.test_tidy import ROOT, modules, named, nodes, sources
 from typer.main import get_command
 
 from waltap.cli.application import application
-from waltap.config.debezium_names import KNOWN_NAMES, OLD_NAMES
+from waltap.config.debezium_names import OLD_NAMES
 from waltap.config.debezium_names import known as debezium_known
 from waltap.config.layers import POST
 from waltap.config.property import declarations
@@ -209,10 +209,6 @@ def test_properties_on_pages_exist() -> None:
             and name not in OLD_NAMES
         ]
     assert not wrong
-
-
-def test_the_table_of_debeziums_names_does_not_name_ours() -> None:
-    assert not [name for name in KNOWN_NAMES if name.startswith("waltap.")]
 
 
 @pytest.mark.parametrize(

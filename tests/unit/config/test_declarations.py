@@ -3,12 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
 from waltap.config.layers import read_tables
 from waltap.config.property import PropertyDeclaration, declarations
-from waltap.config.resolve import examine, survey
-from waltap.errors import ConfigurationError
+from waltap.config.resolve import survey
 from waltap.host import Host
 from waltap.reference.properties import components
 
@@ -68,9 +65,3 @@ def test_a_value_that_is_its_default_or_a_choice_is_taken() -> None:
         for value in good:
             found = survey(read_tables(profile(sink, declaration.name, value), "p.toml"), HOST)
             assert name not in {each.property for each in found.problems}, (name, value)
-
-
-def test_what_is_refused_has_the_code_of_a_faulty_profile() -> None:
-    with pytest.raises(ConfigurationError) as refused:
-        examine(read_tables(profile("", "database.port", 70_000)), HOST)
-    assert refused.value.code == "WT-1001"

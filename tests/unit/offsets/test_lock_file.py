@@ -12,6 +12,8 @@ from waltap.offsets.lock_file import LockFile, holder
 
 
 def test_the_second_is_told_who_holds_it_until_it_is_released(tmp_path: Path) -> None:
+    assert holder(tmp_path / "lock") is None
+    assert list(tmp_path.iterdir()) == [], "a look makes no file"
     first, second = LockFile(tmp_path / "lock"), LockFile(tmp_path / "lock")
     assert (first.take(), first.take()) == (None, None)
     assert second.take() == holder(tmp_path / "lock") == str(os.getpid())
@@ -20,11 +22,6 @@ def test_the_second_is_told_who_holds_it_until_it_is_released(tmp_path: Path) ->
     assert holder(tmp_path / "lock") is None
     assert second.take() is None
     second.release()
-
-
-def test_a_look_makes_no_file(tmp_path: Path) -> None:
-    assert holder(tmp_path / "lock") is None
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("written", ["", "4711\n"], ids=["nothing", "another process"])
@@ -56,22 +53,16 @@ def test_where_the_kernel_does_not_say_it_the_holder_is_what_the_file_says(
     first.release()
 
 
-def test_a_lock_file_is_closed_to_others(tmp_path: Path) -> None:
-    """Whoever may open it could hold it."""
-    (tmp_path / "lock").touch(0o644)
-    lock = LockFile(tmp_path / "lock")
-    lock.take()
-    assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o600
-    lock.take_over()
-    assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o600
-    lock.release()
-
-
-def test_a_shorter_id_leaves_nothing_of_a_longer_one(tmp_path: Path) -> None:
-    (tmp_path / "lock").write_text("123456789012345\n")
-    lock = LockFile(tmp_path / "lock")
-    lock.take()
-    assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
+def test_a_lock_file_is_closed_to_others_and_names_its_holder_alone(tmp_path: Path) -> None:
+    """Whoever may open it could hold it; a shorter id leaves nothing of a longer one."""
+    path = tmp_path / "lock"
+    path.touch(0o644)
+    path.write_text("123456789012345\n")
+    lock = LockFile(path)
+    for take in (lock.take, lock.take_over):
+        take()
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert path.read_text() == f"{os.getpid()}\n"
     lock.release()
 
 

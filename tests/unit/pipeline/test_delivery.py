@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import msgspec
 import pytest
 
+from waltap.clock import SystemClock
 from waltap.dead_letters.handling import FailurePolicy
 from waltap.dead_letters.poison_events import PoisonEventHandler
 from waltap.dead_letters.queue import DeadLetterQueue
@@ -17,9 +19,11 @@ from waltap.format.record import Record
 from waltap.host import Host
 from waltap.offsets.memory_store import MemoryOffsetStore
 from waltap.offsets.offset import Offset, PartitionOffset
+from waltap.offsets.sink_positions import OutletPositions
 from waltap.pipeline.backoff import RetryBackoff
 from waltap.pipeline.connection import OnePartitionOnly
 from waltap.pipeline.counts import RunCounters
+from waltap.pipeline.fan_out import FanOut
 from waltap.pipeline.partition_reader import PartitionReader
 from waltap.pipeline.sink_writer import Part, SinkWriter
 from waltap.pipeline.slot_advancer import SlotAdvancer
@@ -140,9 +144,7 @@ class OnePosition(Sink):
     """Knows one partition: it promises a position without a name."""
 
     capabilities = SinkCapabilities(records=False)
-
-    def __init__(self) -> None:
-        self.accepted: Position | None = None
+    accepted: Position | None = None
 
     def open(self) -> None:
         """Nothing is kept."""
@@ -223,28 +225,23 @@ def raising(error: Exception) -> Callable[..., object]:
     return fail
 
 
-def test_after_a_failed_flush_there_is_no_other() -> None:
-    rig, parts = Rig(), transactions(2)
-    rig.delivery.write([parts[0]])
-    rig.destination.before_flush = raising(SinkError("no room"))
-    with pytest.raises(SinkError):
-        rig.delivery.flush()
-    assert rig.delivery.failed
-    assert rig.store.load() is None
-    with pytest.raises(AssertionError):
-        rig.delivery.flush()
-
-
-def test_after_an_offset_that_was_not_stored_there_is_no_other(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("error", [SinkError("no room"), OffsetError("no room")])
+def test_after_a_flush_or_an_offset_that_failed_there_is_no_other(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     rig, (part,) = Rig(), transactions(1)
     rig.delivery.write([part])
-    monkeypatch.setattr(rig.store, "store", raising(OffsetError("no room")))
-    with pytest.raises(OffsetError):
+    if isinstance(error, SinkError):
+        rig.destination.before_flush = raising(error)
+    else:
+        monkeypatch.setattr(rig.store, "store", raising(error))
+    with pytest.raises(type(error)):
         rig.delivery.flush()
     assert rig.delivery.failed
+    assert rig.store.load() is None
     assert rig.delivery.offset.sole.position == Position(0x10)
+    with pytest.raises(AssertionError):
+        rig.delivery.flush()
 
 
 def test_a_source_whose_only_partition_has_a_name_is_like_any_other(tmp_path: Path) -> None:
@@ -274,11 +271,10 @@ class Acknowledged(OnePosition):
     """Promises as far as somebody says."""
 
     capabilities = SinkCapabilities(records=False, acknowledged=True)
+    upto = 0
 
     def __init__(self) -> None:
-        super().__init__()
         self.numbers: list[int] = []
-        self.upto = 0
 
     def write(self, batch: Batch) -> None:
         super().write(batch)
@@ -345,21 +341,28 @@ class Told(ChangeStream):
         """Nothing is open."""
 
 
+def confirmation_of(
+    rig: Rig, folder: Path, pipeline: SimulatedPipeline, **streams: Told
+) -> SlotAdvancer:
+    """Return the confirmation of partitions with these streams; "sole" is the one without a name."""
+    names = {SOLE if name == "sole" else name: stream for name, stream in streams.items()}
+    lanes = [
+        PartitionReader(
+            name, stream, TransactionAssembler(Position(0x10), None, folder / name, 1 << 20)
+        )
+        for name, stream in names.items()
+    ]
+    return SlotAdvancer(pipeline.engine()._run, lanes, rig.delivery)
+
+
 def test_what_the_owner_held_back_is_told_to_each_partition_whichever_is_further(
     tmp_path: Path,
 ) -> None:
     rig, parts = Rig("a", "b"), transactions(4)
-    pipeline = SimulatedPipeline(tmp_path)
-    held = 0x20
+    pipeline, held = SimulatedPipeline(tmp_path), 0x20
     pipeline.confirmable = lambda lsn: min(lsn, held)
     streams = {"b": Told(), "a": Told()}
-    lanes = [
-        PartitionReader(
-            name, stream, TransactionAssembler(Position(0x10), None, tmp_path / name, 1 << 20)
-        )
-        for name, stream in streams.items()
-    ]
-    confirmation = SlotAdvancer(pipeline.engine()._run, lanes, rig.delivery)
+    confirmation = confirmation_of(rig, tmp_path, pipeline, **streams)
     rig.delivery.write([parts[3]], partition="b")
     rig.delivery.write([parts[0]], partition="a")
     confirmation.flush_now()
@@ -371,18 +374,18 @@ def test_what_the_owner_held_back_is_told_to_each_partition_whichever_is_further
     assert streams["a"].lsns == [0x20, parts[0].end_lsn]
 
 
-def idle_confirmation(rig: Rig, folder: Path) -> tuple[SlotAdvancer, Told]:
-    """Return a confirmation of one stream whose server has read far ahead."""
-    stream = Told(idle=0x999_0000_0000)
-    lane = PartitionReader(
-        SOLE, stream, TransactionAssembler(Position(0x10), None, folder, 1 << 20)
-    )
-    return SlotAdvancer(SimulatedPipeline(folder).engine()._run, [lane], rig.delivery), stream
+@pytest.fixture
+def idle(tmp_path: Path) -> tuple[Rig, SlotAdvancer, Told]:
+    """A confirmation of one stream whose server has read far ahead."""
+    rig, stream = Rig(), Told(idle=0x999_0000_0000)
+    pipeline = SimulatedPipeline(tmp_path)
+    return rig, confirmation_of(rig, tmp_path, pipeline, sole=stream), stream
 
 
-def test_nothing_idle_is_confirmed_while_a_batch_waits_for_its_flush(tmp_path: Path) -> None:
-    rig = Rig()
-    confirmation, stream = idle_confirmation(rig, tmp_path)
+def test_nothing_idle_is_confirmed_while_a_batch_waits_for_its_flush(
+    idle: tuple[Rig, SlotAdvancer, Told],
+) -> None:
+    rig, confirmation, stream = idle
     rig.delivery.write([])  # as rows of an incremental snapshot it moves no position
     assert not confirmation.idle()
     assert stream.lsns == []
@@ -391,9 +394,10 @@ def test_nothing_idle_is_confirmed_while_a_batch_waits_for_its_flush(tmp_path: P
     assert stream.lsns[-1] == stream.idle
 
 
-def test_nothing_idle_is_confirmed_behind_a_transaction_that_goes_on(tmp_path: Path) -> None:
-    rig, parts = Rig(), transactions(2)
-    confirmation, stream = idle_confirmation(rig, tmp_path)
+def test_nothing_idle_is_confirmed_behind_a_transaction_that_goes_on(
+    idle: tuple[Rig, SlotAdvancer, Told],
+) -> None:
+    (rig, confirmation, stream), parts = idle, transactions(2)
     rig.delivery.write([parts[0]])
     confirmation.flush_now()
     rig.delivery.written = Positions({SOLE: Position(parts[0].end_lsn, parts[1].commit_lsn, 1)})
@@ -408,3 +412,52 @@ def test_the_end_of_a_snapshot_is_stored_after_its_flush() -> None:
     rig.delivery.finish_snapshot()
     assert stored_at_flush == [None]
     assert rig.store.load() is not None
+
+
+# --- tries, and several sinks ------------------------------------------------------------------------------
+
+
+def test_waits_differ_a_little_and_stay_finite_and_a_stop_ends_them() -> None:
+    """That they double, are counted and begin anew is told by runs on a clock that jumps."""
+    seen = list[float]()
+    backoff = RetryBackoff(
+        lambda seconds: not seen.append(seconds), retries=-1, ceiling_s=3.0, chance=Random(1)
+    )
+    assert all(backoff.wait() for _ in range(2000))
+    assert all(0.8 * 3.0 <= each <= 1.2 * 3.0 for each in seen[4:])
+    assert len(set(seen[4:])) > 1
+    for goes_on, tries in ((True, 0), (False, -1)):
+        left = RetryBackoff(
+            lambda _s, on=goes_on: on, retries=tries, ceiling_s=1.0, chance=Random(1)
+        )  # type: ignore[misc]
+        assert not left.wait()
+
+
+class Outlet:
+    """An outlet, and the sink of it, that is told what was left out and may fail when it is closed."""
+
+    def __init__(self, problem: str = "", paused: str | None = None) -> None:
+        self.problem, self.closed = problem, False
+        self.paused, self.tables = paused, list[str]()
+        self.sink = self
+
+    def close(self) -> None:
+        self.closed = True
+        if self.problem:
+            raise SinkError(self.problem)
+
+    def missed(self, table: str) -> None:
+        self.tables.append(table)
+
+
+def test_every_sink_is_told_what_was_left_out_and_is_closed_whatever_becomes_of_one(
+    tmp_path: Path,
+) -> None:
+    fan = FanOut([], OutletPositions(tmp_path), load=lambda: None, clock=SystemClock())
+    outlets = [Outlet(), Outlet("first", "it was unwell"), Outlet("second"), Outlet()]
+    fan.outlets = outlets  # type: ignore[assignment]
+    fan.missed("public.t")
+    assert [each.tables for each in outlets] == [["public.t"]] * 4
+    with pytest.raises(SinkError, match="first"):
+        fan.close()
+    assert all(each.closed for each in outlets)

@@ -16,6 +16,7 @@ from waltap_testing.workload import ITEMS
 New = Callable[..., SimulatedPipeline]
 HOUR = 3600.0
 POLL = 0.25
+ROWS = [(str(n), str(n), "x") for n in range(1, 1001)]
 
 
 @pytest.fixture
@@ -35,6 +36,13 @@ class LinkOfSinkLost(SinkError):
     code = "WT-5998"
     retry = RetryVerdict.RECONNECT
     remedy = "Wait."
+
+
+def raising(error: Exception) -> Callable[..., None]:
+    def fail(*_batch: object) -> None:
+        raise error
+
+    return fail
 
 
 # --- reconnects ------------------------------------------------------------------------------------
@@ -160,11 +168,7 @@ def test_a_write_that_fails_without_an_orderly_refusal_ends_the_sink(new: New) -
     """Half of a batch may be in there: it is not flushed either."""
     pipeline, flushes = new(), list[str]()
     pipeline.source.insert(at=10.0, rows=2)
-
-    def fail(_batch: object) -> None:
-        raise ValueError("half written")
-
-    pipeline.destination.before_write = fail
+    pipeline.destination.before_write = raising(ValueError("half written"))
     pipeline.destination.before_flush = lambda: flushes.append("flush")
     with pytest.raises(ValueError, match="half written"):
         pipeline.run()
@@ -283,13 +287,9 @@ def test_heartbeats_come_at_their_period_beside_changes_or_not(new: New) -> None
     beats = pipeline.destination.heartbeats
     assert len(beats) == len(pipeline.source.heartbeats) == pytest.approx(119, abs=1)
     assert all(60.0 <= after - before <= 60.0 + POLL for before, after in pairwise(beats))
-
-
-def test_without_a_period_there_are_none(new: New) -> None:
-    pipeline = new()
-    pipeline.run(stop_at=HOUR)
-    assert not pipeline.destination.heartbeats
-    assert not pipeline.source.heartbeats
+    without = new()
+    without.run(stop_at=HOUR)
+    assert without.destination.heartbeats == without.source.heartbeats == []
 
 
 # --- limits ----------------------------------------------------------------------------------------
@@ -308,26 +308,22 @@ def test_so_many_changes_and_not_one_more(new: New) -> None:
 
 
 def test_so_many_seconds(new: New) -> None:
+    """Also while it waits for the server, and in a snapshot."""
     pipeline = new()
     pipeline.run(max_seconds=77.0)
     assert 77.0 <= pipeline.clock.now <= 77.0 + POLL
-
-
-def test_so_many_seconds_also_while_it_waits_for_the_server(new: New) -> None:
-    pipeline = new(retriable_restart_connector_wait_ms=60_000)
-    pipeline.source.down(start=10.0, end=1000.0)
-    pipeline.run(max_seconds=100.0)
-    assert pipeline.clock.now == 100.0
-
-
-def test_so_many_seconds_also_in_a_snapshot(new: New) -> None:
-    pipeline = new()
-    pipeline.source.tables[ITEMS] = [(str(n), str(n), "x") for n in range(1, 1001)]
-    pipeline.source.read_s = 1.0
-    pipeline.run(max_seconds=4.5)
-    assert 4.5 <= pipeline.clock.now <= 5.5
-    assert pipeline.destination.durable == list(range(1, len(pipeline.destination.durable) + 1))
-    assert 0 < len(pipeline.destination.durable) < 1000
+    waiting = new(retriable_restart_connector_wait_ms=60_000)
+    waiting.source.down(start=10.0, end=1000.0)
+    waiting.run(max_seconds=100.0)
+    assert waiting.clock.now == 100.0
+    reading = new()
+    reading.source.tables[ITEMS] = ROWS
+    reading.source.read_s = 1.0
+    reading.run(max_seconds=4.5)
+    assert 4.5 <= reading.clock.now <= 5.5
+    found = reading.destination.durable
+    assert found == list(range(1, len(found) + 1))
+    assert 0 < len(found) < 1000
 
 
 def test_until_a_silence_counts_from_the_last_change(new: New) -> None:
@@ -351,47 +347,36 @@ def test_until_an_lsn_is_read(new: New) -> None:
 # --- stops -----------------------------------------------------------------------------------------
 
 
-def test_a_stop_ends_the_wait_for_changes(new: New) -> None:
+def test_a_stop_ends_the_wait_for_changes_and_writes_what_is_gathered(new: New) -> None:
     pipeline = new()
     pipeline.source.insert(at=99.9)
     pipeline.run(stop_at=100.0)
     assert pipeline.clock.now <= 100.0 + POLL
     assert pipeline.destination.durable == [1]
     assert pipeline.source.confirmed[-1][1] == pipeline.source.wal_end
+    gathering = new(waltap_linger_ms=60_000)
+    gathering.source.insert(at=10.0)
+    gathering.run(stop_at=20.0)
+    assert gathering.destination.durable == [1]
+    assert gathering.clock.now <= 20.0 + POLL
 
 
-def test_a_stop_ends_the_wait_for_the_server(new: New) -> None:
+def test_a_stop_ends_the_wait_for_the_server_and_for_the_sink(new: New) -> None:
     pipeline = new()
     pipeline.source.down(start=10.0, end=1000.0)
     pipeline.run(stop_at=100.0)
     assert pipeline.clock.now == 100.0
-
-
-def test_a_stop_ends_the_wait_for_the_sink(new: New) -> None:
-    pipeline = new()
-    pipeline.source.insert(at=10.0)
-
-    def refuse(_batch: object) -> None:
-        raise Refused("busy")
-
-    pipeline.destination.before_write = refuse
+    refused = new()
+    refused.source.insert(at=10.0)
+    refused.destination.before_write = raising(Refused("busy"))
     with pytest.raises(Refused):
-        pipeline.run(stop_at=100.0)
-    assert pipeline.clock.now == 100.0
-
-
-def test_a_stop_while_changes_are_gathered_writes_them(new: New) -> None:
-    pipeline = new(waltap_linger_ms=60_000)
-    pipeline.source.insert(at=10.0)
-    pipeline.run(stop_at=20.0)
-    assert pipeline.destination.durable == [1]
-    assert pipeline.clock.now <= 20.0 + POLL
+        refused.run(stop_at=100.0)
+    assert refused.clock.now == 100.0
 
 
 def test_a_stop_in_a_snapshot_keeps_what_was_read_and_the_next_run_reads_it_anew(new: New) -> None:
     pipeline = new()
-    rows = [(str(n), str(n), "x") for n in range(1, 1001)]
-    pipeline.source.tables[ITEMS] = rows
+    pipeline.source.tables[ITEMS] = ROWS
     pipeline.source.read_s = 1.0
     pipeline.run(stop_at=4.5)
     assert pipeline.clock.now <= 5.0

@@ -9,6 +9,7 @@ import pytest
 from waltap.config.profile import TransformUse
 from waltap.errors import RetryVerdict, SinkError
 from waltap.pipeline.counts import EventRate
+from waltap.pipeline.lock import state_unusable
 from waltap.pipeline.status import PipelineStatus
 from waltap.plugin import register_transforms
 from waltap.source.position import Position
@@ -34,13 +35,11 @@ def watched(
     return (*seen, engine.status())
 
 
-def test_before_a_run_there_is_a_status_too(pipeline: SimulatedPipeline) -> None:
+def test_before_a_run_there_is_a_status_too_and_it_does_not_change(
+    pipeline: SimulatedPipeline,
+) -> None:
     status = pipeline.engine().status()
     assert (status.state, status.partitions, status.events) == ("new", (), 0)
-
-
-def test_it_does_not_change(pipeline: SimulatedPipeline) -> None:
-    status = pipeline.engine().status()
     with pytest.raises(dataclasses.FrozenInstanceError):
         status.events = 1  # type: ignore[misc]
     hash(status)
@@ -256,3 +255,23 @@ def test_a_rate_is_that_of_whole_seconds_that_have_passed() -> None:
     assert meter.per_second(120.5, 60) == 50.0  # it has not run that long
     assert meter.per_second(125.5, 10) == 25.0
     assert meter.per_second(300.0, 60) == 0.0
+
+
+def failure(path: Path) -> OSError:
+    try:
+        path.read_bytes()
+    except OSError as error:
+        return error
+    raise AssertionError(path)
+
+
+def test_only_what_lies_in_the_folder_is_the_folders_fault(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    (state / "spill").mkdir(parents=True)
+    found = state_unusable(failure(state / "spill"), state)
+    assert found is not None
+    assert found.problem == f"{state / 'spill'} cannot be used: Is a directory"
+    assert str(state) in found.advice()
+    assert state_unusable(failure(tmp_path / "elsewhere"), state) is None
+    assert state_unusable(OSError(28, "No space left on device"), state) is None
+    assert state_unusable(ValueError("x"), state) is None
