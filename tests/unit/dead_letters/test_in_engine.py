@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from waltap.dead_letters.store import LetterStore
+from waltap.dead_letters.store import DeadLettersUnusable, LetterStore
 from waltap.decode.message import Insert
 from waltap.errors import RetryVerdict, SinkError
 from waltap.sink import Batch, RecordsRefused, RefusedEvent
@@ -49,17 +49,17 @@ def refusing(*serials: int) -> Callable[[Batch], None]:
     """Return a destination's refusal of these rows."""
 
     def before_write(batch: Batch) -> None:
-        refused = []
+        error, refused = TooLong("too long", column="name"), list[RefusedEvent]()
         for part in batch.parts:
             if isinstance(part, TransactionPart):
                 refused += [
-                    RefusedEvent(change=c, error=TooLong("too long", column="name"))
+                    RefusedEvent(change=c, error=error)
                     for c in part.changes
                     if isinstance(c, Insert) and int(str(c.new[1])) in serials
                 ]
             elif isinstance(part, SnapshotRows):
                 refused += [
-                    RefusedEvent(rows=part, index=n, error=TooLong("too long", column="name"))
+                    RefusedEvent(rows=part, index=n, error=error)
                     for n, row in enumerate(part.rows)
                     if int(str(row[1])) in serials
                 ]
@@ -185,8 +185,6 @@ def test_a_store_that_fails_stops_the_pipeline_before_the_position_moves(
     (folder / "dead-letters").write_text("in the way")
     pipeline.source.insert(at=1.0, rows=3)
     pipeline.destination.before_write = refusing(2)
-    from waltap.dead_letters.store import DeadLettersUnusable
-
     with pytest.raises(DeadLettersUnusable):
         pipeline.run(stop_at=10.0)
     assert pipeline.destination.durable == []

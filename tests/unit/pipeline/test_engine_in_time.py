@@ -95,19 +95,6 @@ def test_a_server_that_was_never_there_is_no_reason_to_wait(new: New) -> None:
     assert pipeline.clock.now == 0.0
 
 
-def test_hours_pass_with_a_cut_in_each_and_nothing_is_missing(new: New) -> None:
-    pipeline = new(offset_flush_interval_ms=60_000, status_update_interval_ms=60_000)
-    hours = 10
-    for hour in range(hours):
-        pipeline.source.insert(at=hour * HOUR + 10, rows=5)
-        pipeline.source.cut(
-            at=hour * HOUR + 30
-        )  # before what was written is flushed by its interval
-    pipeline.run(stop_at=hours * HOUR)
-    assert pipeline.destination.durable == list(range(1, hours * 5 + 1))
-    assert pipeline.source.links == hours + 1
-
-
 def test_a_reconnect_tells_nothing_that_the_owner_holds_back_and_the_rest_once_it_lets_go(
     new: New,
 ) -> None:
@@ -257,15 +244,6 @@ def test_linger_gathers_what_comes_within_it(new: New) -> None:
     assert (rows, more) == (10, 1)
     assert 12.0 <= first <= 12.0 + POLL
     assert 22.0 <= second <= 22.0 + POLL
-
-
-def test_linger_ends_when_a_batch_is_full(new: New) -> None:
-    pipeline = new(waltap_linger_ms=60_000, max_batch_size=10)
-    for number in range(10):
-        pipeline.source.insert(at=10.0 + number)
-    pipeline.run(stop_at=60.0)
-    at, rows = pipeline.destination.writes[0]
-    assert (at, rows) == (19.0, 10)
 
 
 def test_while_changes_are_gathered_new_tables_are_looked_for_once_a_period(new: New) -> None:

@@ -63,38 +63,11 @@ def test_conditions_go_with_their_tables() -> None:
     ]
 
 
-def test_a_surrogate_key_goes_with_all() -> None:
-    assert [r.surrogate_key for r in asked(data_collections=["a.b", "a.c"], surrogate_key="k")] == [
-        "k",
-        "k",
-    ]
+def test_a_surrogate_key_and_a_condition_in_the_older_form_go_with_all() -> None:
+    found = asked(data_collections=["a.b", "a.c"], surrogate_key="k", additional_condition="id > 5")
+    assert [(r.surrogate_key, r.condition) for r in found] == [("k", "id > 5")] * 2
     assert asked(data_collections=["a.b"], surrogate_key="")[0].surrogate_key is None
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param("{", id="no JSON"),
-        pytest.param("7", id="no object"),
-        pytest.param('{"data-collections": [1]}', id="no names"),
-        pytest.param('{"data-collections": {"a": 1}}', id="no list"),
-        pytest.param('{"data-collections": [], "type": "blocking-ish"}', id="no such type"),
-        pytest.param('{"data-collections": [], "additional-conditions": {}}', id="conditions no list"),
-        pytest.param('{"data-collections": [], "additional-conditions": ["x"]}', id="condition no object"),
-    ],
-)  # fmt: skip
-def test_data_that_cannot_be_used_says_why(data: str) -> None:
-    with pytest.raises(SignalUnusable, match=r"\w+"):
-        read(data)
-
-
-def test_empty_data_asks_for_nothing() -> None:
-    assert read("  ") == []
-
-
-def test_a_condition_in_the_older_form_goes_with_all_tables() -> None:
-    found = asked(data_collections=["audit.orders", "public.orders"], additional_condition="id > 5")
-    assert [r.condition for r in found] == ["id > 5", "id > 5"]
+    assert read("  ") == [], "empty data asks for nothing"
 
 
 @pytest.mark.parametrize("entry", ['"Odd"."T.x"', "Odd.T.x", r"odd\.t\.X"])
@@ -104,7 +77,14 @@ def test_a_condition_finds_its_table_however_it_is_named(entry: str) -> None:
     assert (found.schema, found.table, found.condition) == ("Odd", "T.x", "a")
 
 
-HOSTILE = [
+UNUSABLE = [
+    pytest.param("{", r"\w+", id="no JSON"),
+    pytest.param("7", r"\w+", id="no object"),
+    pytest.param('{"data-collections": [1]}', r"\w+", id="no names"),
+    pytest.param('{"data-collections": {"a": 1}}', r"\w+", id="no list"),
+    pytest.param('{"data-collections": [], "type": "blocking-ish"}', r"\w+", id="no such type"),
+    pytest.param('{"additional-conditions": {}}', r"\w+", id="conditions no list"),
+    pytest.param('{"additional-conditions": ["x"]}', r"\w+", id="condition no object"),
     pytest.param("[" * 200_000, "not JSON", id="nested deep"),
     pytest.param('{"a":' * 200_000, "not JSON", id="objects nested deep"),
     pytest.param('{"data-collections": ["public.\\ud800"]}', "not JSON", id="a lone surrogate"),
@@ -134,8 +114,8 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize(("data", "says"), HOSTILE)
-def test_hostile_data_is_refused(data: str, says: str) -> None:
+@pytest.mark.parametrize(("data", "says"), UNUSABLE)
+def test_data_that_cannot_be_used_says_why(data: str, says: str) -> None:
     with pytest.raises(SignalUnusable, match=says):
         read(data)
 

@@ -140,4 +140,6 @@ def test_what_is_no_change_log_is_told(tmp_path: Path, arguments: list[str], mad
 
 def test_a_change_log_without_changes_is_one(tmp_path: Path) -> None:
     with WrittenLog(tmp_path).open() as log:
+        log.db.insert(PEOPLE, ["1", "x"])
+        log.write(log.db.commit())
         assert run("list", log.path).exit_code == 0

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -16,28 +17,17 @@ from waltap.telemetry.log import FIELDS, as_text, configure
 from waltap.transactions.transaction import Batch
 
 
-def status(end_lsn: int, **counted: int) -> PipelineStatus:
+def status(end_lsn: int, **counted: Any) -> PipelineStatus:
     """What an engine tells 90 s after its start, with ``end_lsn`` written."""
     at = Position(end_lsn)
     partition = PartitionStatus(
-        name="",
-        received_lsn=end_lsn,
-        written=at,
-        durable=at,
-        confirmed_lsn=0,
-        server_lsn=None,
-        lag_bytes=None,
-        lag_ms=None,
-    )
+        name="", received_lsn=end_lsn, written=at, durable=at, confirmed_lsn=0, server_lsn=None,
+        lag_bytes=None, lag_ms=None,
+    )  # fmt: skip
     return PipelineStatus(
-        pipeline="p",
-        at_ms=90_000,
-        started_ms=0,
-        state="streaming",
-        state_since_ms=0,
-        partitions=(partition,),
-        **counted,  # type: ignore[arg-type]
-    )
+        pipeline="p", at_ms=90_000, started_ms=0, state="streaming", state_since_ms=0,
+        partitions=(partition,), **counted,
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -103,6 +93,11 @@ def test_the_vocabulary_shadows_no_attribute_of_a_record() -> None:
     assert not set(FIELDS) & set(vars(record))
 
 
+def snapshot(host: Host, event: str, table: str, rows: int, total: int | None) -> None:
+    told = {"event": event, "table": table, "rows": rows, "total": total, "kind": "initial"}
+    host.notify("on_snapshot", pipeline="p", **told)
+
+
 def test_the_life_of_a_pipeline_is_logged(
     lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,8 +106,8 @@ def test_the_life_of_a_pipeline_is_logged(
     found_now = [status(0)]
     host.register(LifeCycleLog(lambda: found_now[-1]), "log")
     host.notify("on_slot", pipeline="p", event="created", slot="s", lsn=16)
-    host.notify("on_snapshot", pipeline="p", event="progress", table="t", rows=5, total=None)
-    host.notify("on_snapshot", pipeline="p", event="table_completed", table="t", rows=9, total=9)
+    snapshot(host, "progress", "t", 5, None)
+    snapshot(host, "table_completed", "t", 9, 9)
     for end in (1, 2):
         found_now.append(status(end, events=3 * end))
         batch = Batch(parts=[], position=Position(end), events=3)
@@ -136,11 +131,11 @@ def test_a_snapshot_of_many_tables_logs_how_many_are_read(lines: list[str]) -> N
     host = Host(discover=False)
     host.register(LifeCycleLog(lambda: status(0)), "log")
     tables = [f"public.t{number}" for number in range(5000)]
-    host.notify("on_snapshot", pipeline="p", event="started", table="", rows=0, total=None)
+    snapshot(host, "started", "", 0, None)
     for table in tables:
         for event, rows in (("table_started", 0), ("table_completed", 3)):
-            host.notify("on_snapshot", pipeline="p", event=event, table=table, rows=rows, total=3)
-    host.notify("on_snapshot", pipeline="p", event="completed", table="", rows=0, total=None)
+            snapshot(host, event, table, rows, 3)
+    snapshot(host, "completed", "", 0, None)
     found = [each for line in lines if (each := json.loads(line))["level"].lower() != "debug"]
     assert found[0]["message"] == "snapshot started"
     assert sum("table" in d["message"] for d in found) < 60
