@@ -31,8 +31,8 @@ LAST_SEEN_KEPT = 10_000
 
 
 class MaskLost(SourceError):
-    """A column that was masked or cut has another name by now, or its table or type has changed, so that
-    no ``column.mask.*`` or ``column.truncate.*`` property fits it any more. Nothing of it was sent."""
+    """A column that was masked or cut has another name by now, or its table has, so that no
+    ``column.mask.*`` or ``column.truncate.*`` property fits it any more. Nothing of it was sent."""
 
     code = "WT-2049"
     retry = RetryVerdict.NEVER
@@ -219,7 +219,7 @@ class DescribedRelations:
         """Check that what was masked or cut of a table still is, whatever its columns are called by now.
 
         Nothing tells a new column that got the values of one that was dropped from any other new one, so
-        each counts. Raises: MaskLost.
+        each counts. Raises: MaskLost, MaskUnfit.
         """
         captured = self.capture.captures
         if not captured(before.schema, before.table) or not captured(now.schema, now.table):
@@ -250,6 +250,9 @@ class DescribedRelations:
         if self.capture.properties.unmatched_masks == "warn":
             log.warning("%s", problem, extra={"pipeline": self._pipeline, "relation": now.name})
             return
+        unfit = self._unmasked(now)
+        if unfit is not None:  # the pattern fits, the type does not
+            raise unfit
         fitting = (
             (before.schema, now.schema), (before.table, now.table), (lost[0], found[0])
         )  # fmt: skip
