@@ -605,7 +605,7 @@ def test_nobody_there_and_no_such_database_are_told(place: Place, tmp_path: Path
     scheme = place.kind
     away = Place(scheme, f"{scheme}://app:hidden@127.0.0.1:1/x", place.connect).sink(tmp_path)
     for call in (away.check, away.open):
-        with pytest.raises(SqlUnreachable) as found:
+        with pytest.raises(SqlUnreachable, match="the target: ") as found:  # not the source
             call()
         assert "hidden" not in str(found.value)
     with pytest.raises(SqlRefused):

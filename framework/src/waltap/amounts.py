@@ -34,4 +34,4 @@ def duration(seconds: float) -> str:
 
 def full_in(seconds: float) -> str:
     """Return for people when something is full, by a forecast."""
-    return "not in sight" if seconds > FORESEEN_S else f"full in {duration(seconds)}"
+    return "not full within a year" if seconds > FORESEEN_S else f"full in {duration(seconds)}"

@@ -168,6 +168,6 @@ def test_a_folder_has_the_pipelines_of_its_profiles_or_of_its_states(tmp_path: P
 
 
 def test_a_forecast_of_more_than_a_year_says_nothing() -> None:
-    assert full_in(102_921 * 86_400.0) == "not in sight"
+    assert full_in(102_921 * 86_400.0) == "not full within a year"
     assert full_in(7200) == "full in 2 h"
     assert size(195_673_608) == "186.6 MiB"

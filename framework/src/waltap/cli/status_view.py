@@ -226,7 +226,7 @@ def _health(slot: dict[str, Any]) -> str:
     left = slot["seconds_left"]
     if left is not None:
         colour = "red" if left < 3600 else "yellow"
-        return "not in sight" if left > FORESEEN_S else f"[{colour}]{full_in(left)}[/]"
+        return full_in(left) if left > FORESEEN_S else f"[{colour}]{full_in(left)}[/]"
     if slot["limit_bytes"] is None:
         return "no limit known"
     share = slot["retained_bytes"] / slot["limit_bytes"] if slot["limit_bytes"] > 0 else 1.0

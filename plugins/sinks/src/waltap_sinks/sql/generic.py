@@ -355,8 +355,8 @@ class GenericTarget(SqlTarget):
         if isinstance(error, OSError):
             kind = SqlUnreachable
         name = "the table" if table is None else str(table.shape.name)
-        where = "" if table is None else f"{name}: "
-        text = where + self.said(error)
+        where = "the target" if table is None else name
+        text = f"{where}: {self.said(error)}"
         fields = {"url": self.url, "table": name, "position": position, "positions": positions}
         if kind is SqlColumnMissing:
             fields["statement"] = f"ALTER TABLE {name} ADD COLUMN …"

@@ -504,8 +504,8 @@ class PostgresTarget(SqlTarget):
             "positions": positions,
         }
         state = getattr(error, "sqlstate", None) or ""
-        where = "" if table is None else f"{table.shape.name}: "
-        text = where + _said(error)
+        where = "the target" if table is None else table.shape.name
+        text = f"{where}: {_said(error)}"
         if isinstance(error, psycopg.Error) and error.diag.source_function == "check_enable_rls":
             role = self.quoted(self.raw.info.user)
             return SqlChangeIgnored(text, statement=f"ALTER ROLE {role} BYPASSRLS")
