@@ -1,6 +1,8 @@
 """Which columns are the key of a table, by either rule; Debezium's is recorded in the corpus key_index."""
 
+import contextlib
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from tests.harness.json_lines import records
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
+from waltap.events.plan import OldRowUnidentified
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.properties import PostgresProperties
 
@@ -124,6 +127,72 @@ def test_a_delete_has_the_key_of_the_replica_identity_of_its_time(
     keys = [{"id": 1}, {"u": "b"}, {"id": 3}]
     assert [key for key, op in found if op == "d"] == keys
     assert [key for key, op in found if op is None] == keys
+
+
+PARTED = """
+CREATE TABLE t (id int PRIMARY KEY, u text NOT NULL) PARTITION BY RANGE (id);
+CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (100);
+CREATE UNIQUE INDEX t1_u ON t1 (u);
+ALTER TABLE t1 REPLICA IDENTITY USING INDEX t1_u;
+"""
+
+
+@pytest.mark.parametrize("to", ["jsonl", "sql"])
+@pytest.mark.parametrize("change", ["DELETE FROM t", "UPDATE t SET u = 'b'"])
+def test_an_old_row_of_a_partition_that_names_no_row_ends_the_run(
+    pipeline: PipelineRig, tmp_path: Path, change: str, to: str
+) -> None:
+    """The root's key is not in the partition's replica identity; the way out leads out."""
+    database, out = pipeline.database, tmp_path / "out"
+    database.psql(PARTED)
+    pipeline.settings |= {"sink.type": to, "topic.prefix": "x", "publish.via.partition.root": True}
+    sink = {"sink.url": f"sqlite:///{out}"} if to == "sql" else {"sink.path": str(out)}
+    pipeline.settings |= sink
+    pipeline.catch_up()
+    database.execute("INSERT INTO t VALUES (1, 'a'), (2, 'c')")
+    pipeline.catch_up()
+    database.execute(f"{change} WHERE id = 1")
+    for _ in range(2):
+        with pytest.raises(
+            OldRowUnidentified, match=r"row of public\.t lacks id.*REPLICA IDENTITY"
+        ):
+            pipeline.catch_up()
+    database.execute("ALTER TABLE t1 REPLICA IDENTITY DEFAULT")
+    for words in (("slot", "drop"), ("offsets", "clear")):
+        assert pipeline.command(*words, "--yes").returncode == 0
+    out.unlink()
+    pipeline.catch_up()
+    database.execute(f"{change} WHERE id = 2" if "DELETE" in change else "DELETE FROM t")
+    pipeline.catch_up()
+    if to == "jsonl":
+        gone = sorted(r["key"]["id"] for r in records(out) if r["value"] is None)
+        assert gone == ([2] if "DELETE" in change else [1, 2])
+    else:
+        with contextlib.closing(sqlite3.connect(out)) as target:
+            assert target.execute("SELECT * FROM t").fetchall() == []
+
+
+def test_keys_that_old_rows_lack_are_no_keys(pipeline: PipelineRig, tmp_path: Path, caplog) -> None:
+    """A delete had a key of stand-ins, such as 0, that no row has."""
+    database, out = pipeline.database, tmp_path / "out"
+    database.psql("CREATE TABLE t (id int PRIMARY KEY, v int NOT NULL)")
+    pipeline.settings |= {"sink.type": "jsonl", "sink.path": str(out), "topic.prefix": "x"}
+    pipeline.settings["message.key.columns"] = "public.t:v"
+    pipeline.catch_up()
+    (warning,) = {r.getMessage() for r in caplog.records if "message.key.columns" in r.getMessage()}
+    assert "public.t: its old rows lack v of message.key.columns: deletes have no key" in warning
+    database.execute("INSERT INTO t VALUES (1, 10); UPDATE t SET id = 2; DELETE FROM t")
+    pipeline.catch_up()
+    remedy = warning[warning.index("ALTER TABLE") :]
+    database.psql(remedy)
+    database.execute("INSERT INTO t VALUES (3, 30); UPDATE t SET v = 31; DELETE FROM t")
+    pipeline.catch_up()
+    assert [(r["key"], r["value"] and r["value"]["op"]) for r in records(out)] == [
+        ({"v": 10}, "c"), ({"v": 10}, "u"), (None, "d"),
+        ({"v": 30}, "c"), ({"v": 30}, "d"), ({"v": 30}, None), ({"v": 31}, "c"),
+        ({"v": 31}, "d"), ({"v": 31}, None),
+    ]  # fmt: skip
+    assert not pipeline.doctor().get("replica identity")
 
 
 def test_a_deferrable_primary_key_supports_no_updates(database: Database) -> None:

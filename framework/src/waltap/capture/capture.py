@@ -115,6 +115,15 @@ class CaptureRules:
             found = [names[name] for name in relation.primary_key or () if name in names]
         return tuple(found)
 
+    def keys_never_sent(self, relation: Relation) -> list[str]:
+        """Return the columns of `message.key.columns` that old rows of a relation lack."""
+        keys = [relation.columns[index] for index in self.keys(relation)]
+        if not any(column.in_identity for column in relation.columns):
+            return []  # no old rows come
+        if {column.name for column in keys} == set(relation.primary_key or ()):
+            return []
+        return [column.name for column in keys if not column.in_identity]
+
     def transform(
         self, relation: Relation, column: Column, kind: ConnectKind, *, listed: bool = False
     ) -> ColumnTransform | None:

@@ -24,8 +24,8 @@ from waltap.capture.column_transform import ColumnTransform
 from waltap.decode.message import Delete, Update
 from waltap.decode.relation import Column, Relation
 from waltap.decode.replica_identity import ReplicaIdentity, RowImages
-from waltap.decode.tuple_image import UNCHANGED, MissingValue, Tuple, Value
-from waltap.errors import ConfigurationError, PropertyProblem
+from waltap.decode.tuple_image import ABSENT, UNCHANGED, MissingValue, Tuple, Value
+from waltap.errors import ConfigurationError, PropertyProblem, RecordError
 from waltap.events.cell import PLAIN, CellShape
 from waltap.mapping.connect_schema import ConnectKind
 from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
@@ -33,11 +33,31 @@ from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
 if TYPE_CHECKING:
     from waltap.capture.capture import CaptureRules
 
-__all__ = ["NEW_KEY", "OLD_KEY", "EventColumn", "EventContext", "EventPlan"]
+__all__ = [
+    "NEW_KEY",
+    "OLD_KEY",
+    "EventColumn",
+    "EventContext",
+    "EventPlan",
+    "OldRowUnidentified",
+]
 
 # Debezium's headers: a changed key becomes a delete and a create, and each has the other's key.
 NEW_KEY, OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
 """Headers of the delete and the create that a changed key becomes: the key of the other one."""
+
+
+class OldRowUnidentified(RecordError):
+    """Refuse an old row that lacks a column by which the rows of its table are known."""
+
+    code = "WT-3209"
+    remedy = (
+        "Give every partition of the table the replica identity of the table itself: ALTER TABLE … "
+        "REPLICA IDENTITY DEFAULT, or FULL. The change in question names no row: start over with a "
+        "snapshot by `waltap slot drop FILE`, then `waltap offsets clear FILE`."
+    )
+    of_transform = False
+
 
 # Returns whether the keys of two images are written alike.
 SameKey = Callable[[Tuple, Tuple], bool]
@@ -62,6 +82,8 @@ class EventContext:
     mapper: TypeMapper | None = None
     choose_topic: Callable[[Relation], str | None] = _no_topic
     cell: CellShape = PLAIN
+    # As in `FormatContext`.
+    stand_in_keys: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +108,14 @@ class EventPlan:
 
     __slots__ = (
         "_key_of",
+        "_strict",
         "cell",
         "columns",
         "identifying",
         "identity",
         "key_columns",
         "key_field",
+        "keyless_deletes",
         "keys",
         "names",
         "relation",
@@ -121,6 +145,10 @@ class EventPlan:
             self.key_field = capture.key_field(seen.schema, seen.table)
             if not by_row:
                 self.keys = capture.keys(described)
+        # Deletes have no key, and changes of the key are not seen.
+        self.keyless_deletes = not context.stand_in_keys and bool(
+            capture is not None and capture.keys_never_sent(described)
+        )
         # Such an update may lack any other column: a struct cell is null then, a plain one has
         # the placeholder.
         partial = self.identity.partial and self.cell is not PLAIN
@@ -130,6 +158,7 @@ class EventPlan:
         self.key_columns = tuple(
             _column(described, index, context, key=True) for index in self.keys
         )
+        self._strict = by_row or not context.stand_in_keys
         self._key_of: Callable[[Tuple], Any] | None = itemgetter(*self.keys) if self.keys else None
         self._refuse_one_name()
 
@@ -156,13 +185,15 @@ class EventPlan:
         ``old`` is the row that ends where the key changed, and ``after`` begins another row.
         ``old`` is None where the row stays the same. ``same_key`` compares the written keys of
         two images whose values differ. Without it a value that one image lacks counts as
-        unchanged, and ``after`` gets the complete key.
+        unchanged, and ``after`` gets the complete key. Raises OldRowUnidentified.
         """
         images = self.identity.update(change)
         old, after, key_of = images.old_key, images.after, self._key_of
         assert after is not None
+        if old is not None and self._strict:
+            self._require_known(old)
         # The usual case first: equal values are equal keys.
-        if old is None or key_of is None or key_of(old) == key_of(after):
+        if old is None or key_of is None or key_of(old) == key_of(after) or self.keyless_deletes:
             return images.before, after, None
         if same_key is not None:
             return images.before, after, None if same_key(old, after) else old
@@ -173,12 +204,24 @@ class EventPlan:
     def delete(self, change: Delete) -> tuple[Tuple, Tuple] | None:
         """Return (before, the image to take the key from).
 
-        None means that the old tuple identifies no row, so there is no event.
+        None means that the old tuple identifies no row, so there is no event. Raises
+        OldRowUnidentified.
         """
         images = self.identity.delete(change)
         if images is None or images.before is None:
             return None
+        if self._strict:
+            self._require_known(images.before)
         return images.before, images.old_key or images.before
+
+    def _require_known(self, old: Tuple) -> None:
+        """Raise OldRowUnidentified for an old row without a column that identifies rows."""
+        for index in self.identifying:
+            if old[index] is ABSENT:
+                raise OldRowUnidentified(
+                    f"an old row of {self.name} lacks {self.relation.columns[index].name}, by which "
+                    "rows of the table are known: it is of a partition with another replica identity"
+                )
 
     def _with_key(self, new: Tuple, old: Tuple) -> Tuple:
         """Fill key columns that were not sent again from the old image."""

@@ -359,8 +359,11 @@ class ConvertedFormat(Format):
         frame: EventFrame,
         headers: tuple[ConnectHeader, ...],
     ) -> None:
-        self._add(table, "d", lsn, frame, key=key, before=before, headers=headers)
-        if self._tombstones:
+        keyed = not table.plan.keyless_deletes
+        self._add(
+            table, "d", lsn, frame, key=key if keyed else None, before=before, headers=headers
+        )
+        if self._tombstones and keyed:
             self._add(table, "d", lsn, frame, key=key, headers=headers, tombstone=True)
 
     def _truncate(self, change: Truncate, frame: EventFrame) -> None:

@@ -84,6 +84,7 @@ class ConnectTables(EventPlans[ConnectTable]):
             mapper=self._types,
             choose_topic=context.choose_topic,
             cell=context.cell,
+            stand_in_keys=context.stand_in_keys,
         )
         super().__init__(plans, self._table)
 

@@ -155,8 +155,9 @@ class JsonEventFormat(JsonFormat):
         *,
         extra: tuple[Header, ...] = (),
     ) -> None:
-        self._event("d", codec, n, texts, key=key, before=before, headers=extra)
-        if self._tombstones:
+        keyed = not codec.plan.keyless_deletes
+        self._event("d", codec, n, texts, key=key if keyed else None, before=before, headers=extra)
+        if self._tombstones and keyed:
             self._event("d", codec, n, texts, key=key, headers=extra, tombstone=True)
 
     def _key_change(

@@ -288,11 +288,12 @@ class JsonFormat(Format):
 
         The ``extra`` headers precede the usual ones.
         """
-        key_bytes, row = _key(codec, key), codec.row(before)
+        keyed = not codec.plan.keyless_deletes
+        key_bytes, row = _key(codec, key) if keyed else None, codec.row(before)
         headers = extra + self._headers if extra else self._headers
         value = texts.value(codec, row, "null", "d", n)
         texts.out.append(Record(codec.plan.topic, key_bytes, value, headers))
-        if self._tombstones:
+        if self._tombstones and keyed:
             texts.out.append(Record(codec.plan.topic, key_bytes, None, headers))
 
     def _key_change(

@@ -87,6 +87,7 @@ class JsonTables(EventPlans[RowCodec]):
             mapper=self._values,
             choose_topic=context.choose_topic,
             cell=context.cell,
+            stand_in_keys=context.stand_in_keys,
         )
         super().__init__(plans, self._codec)
 

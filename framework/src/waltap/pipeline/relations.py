@@ -83,6 +83,8 @@ class DescribedRelations:
         self._forget_elsewhere, self._memory = forget_elsewhere, memory
         self._bare_masks_fail = not debezium and capture.properties.unmatched_masks == "fail"
         memory.judge = self._keep_masks
+        keyless = "a key that no row has" if debezium else "no key and no tombstone"
+        self._keyless = f"deletes have {keyless}, and changes of the key are not seen"
         self.connector: Connector | None = None
         self._known: dict[int, dict[Relation, _KnownRelation]] = {}
         self._last_seen: dict[str, Relation] = {}
@@ -322,6 +324,13 @@ class DescribedRelations:
     def identity_warnings(self, relation: Relation) -> list[IdentityWarning]:
         """Return what is to be known of a described relation's replica identity; it counts as told."""
         found = self.identities.of(relation).warnings(relation)
+        if missing := self.capture.keys_never_sent(relation):
+            table = ".".join(
+                '"' + part.replace('"', '""') + '"' for part in (relation.schema, relation.table)
+            )
+            what = f"its old rows lack {', '.join(missing)} of message.key.columns: {self._keyless}"
+            remedy = f"ALTER TABLE {table} REPLICA IDENTITY FULL;"
+            found = [*found, IdentityWarning(relation.name, what, remedy)]
         self._warned.update(found)
         return found
 

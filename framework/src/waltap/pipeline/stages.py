@@ -374,6 +374,7 @@ class PipelineStages:
                 describe=self.relations.describe,
                 renew=self.relations.renew,
                 announced=self.profile.decoder.spec.capabilities.relations,
+                stand_in_keys=self.profile.debezium,
                 identity=self.relations.identity,
                 capture=self.capture,
                 database=getattr(source, "dbname", ""),
