@@ -6,16 +6,18 @@ it ends once it delivered everything.
 """
 
 import abc
+import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from tests.differential.normalise import Record, parse, read
+from tests.harness.command import Command
 from tests.harness.servers.postgres import Database
 
 __all__ = ["PEER", "CaptureFailed", "Debezium", "Engine", "Waltap", "peer_installed"]
@@ -50,13 +52,11 @@ class Engine(abc.ABC):
         self._read = 0
         text = "".join(f"{name}={value}\n" for name, value in properties.items())
         (folder / "connector.properties").write_text(text, encoding="utf-8")
-        with self._log.open("w") as log:
-            self._process = subprocess.Popen(
-                self._command(folder / "connector.properties"), cwd=folder, stdout=log, stderr=log
-            )
+        with self._log.open("wb") as log:
+            self._process = self._started(folder / "connector.properties", log)
 
     @abc.abstractmethod
-    def _command(self, properties: Path) -> list[str]: ...
+    def _started(self, properties: Path, log: IO[bytes]) -> "subprocess.Popen[bytes] | Command": ...
 
     @abc.abstractmethod
     def _end(self, database: Database, expected: Sequence[Record], collapse: Sequence[str]) -> None:
@@ -84,11 +84,11 @@ class Engine(abc.ABC):
 
     def stop(self) -> None:
         """End the process, whatever state it is in."""
-        self._process.terminate()
+        self._process.send_signal(signal.SIGTERM)
         try:
             self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self._process.send_signal(signal.SIGKILL)
             self._process.wait()
 
     def news(self) -> list[Record]:
@@ -135,7 +135,7 @@ class Debezium(Engine):
         self._idle, self._kafka, self._format = idle_seconds, kafka, format_
         super().__init__(folder, properties)
 
-    def _command(self, properties: Path) -> list[str]:
+    def _started(self, properties: Path, log: IO[bytes]) -> "subprocess.Popen[bytes]":
         options = {
             "--dump": self.dump,
             "--ready-file": self._ready,
@@ -147,7 +147,9 @@ class Debezium(Engine):
         if self._kafka is not None:
             options["--kafka"] = self._kafka
         words = [str(word) for option in options.items() for word in option]
-        return [str(PEER), str(properties), *words]
+        return subprocess.Popen(
+            [str(PEER), str(properties), *words], cwd=self.folder, stdout=log, stderr=log
+        )
 
     def _end(self, database: Database, expected: Sequence[Record], collapse: Sequence[str]) -> None:
         (self.folder / "go").touch()
@@ -170,13 +172,16 @@ class Waltap(Engine):
         prompt = {"offset.flush.interval.ms": "20", "status.update.interval.ms": "100"}
         super().__init__(folder, {**prompt, **properties})
 
-    def _command(self, properties: Path) -> list[str]:
-        waltap = Path(sys.executable).parent / "waltap"
-        return [
-            *(str(waltap), "run", str(properties)),
-            *("--sink", f"jsonl:{self.dump}"),
-            *("--ready-file", str(self._ready)),
+    def _started(self, properties: Path, log: IO[bytes]) -> Command:
+        words = [
+            "run",
+            str(properties),
+            "--sink",
+            f"jsonl:{self.dump}",
+            "--ready-file",
+            str(self._ready),
         ]
+        return Command(words, self.folder, os.environ, log, log)
 
     def _end(self, database: Database, expected: Sequence[Record], collapse: Sequence[str]) -> None:
         timed = re.compile("|".join(["heartbeat", *collapse]))

@@ -1,23 +1,26 @@
 """The ``waltap`` command as tests run it: a process for each command line.
 
 Loading our modules is most of the time of a short command, so each is a fork of one process that has them
-(`tests.harness.warm_command`). A command line that is to be killed, gets signals, or whose interpreter is
-the point (``PYTHONPATH``, locale, limits) is a process from the beginning: start that by `subprocess`.
+(`tests.harness.warm_command`). A command line whose interpreter is the point (``PYTHONPATH``, locale, limits,
+imports) is a process from the beginning: start that by `subprocess`.
 """
 
 import atexit
+import contextlib
 import functools
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-__all__ = ["waltap"]
+__all__ = ["Command", "waltap"]
 
 WAIT_SECONDS = 120.0
 BEGINS_WITH = ("PYTHON", "LC_", "LANG", "TZ", "LD_")
@@ -40,24 +43,63 @@ def waltap(
             [sys.executable, "-m", "waltap", *words],
             cwd=cwd, env=environment, capture_output=True, text=True, timeout=wait,
         )  # fmt: skip
-    asked = json.dumps([words, str(cwd or Path.cwd()), environment]).encode()
-    with (
-        tempfile.TemporaryFile() as out,
-        tempfile.TemporaryFile() as errors,
-        socket.socket(socket.AF_UNIX) as connection,
-    ):
-        connection.settimeout(wait)
-        connection.connect(_warm())
-        socket.send_fds(connection, [b"\0"], [out.fileno(), errors.fileno()])
-        connection.sendall(asked)
-        connection.shutdown(socket.SHUT_WR)
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        command = Command(words, cwd or Path.cwd(), environment, out, errors)
         try:
-            answer = b""
-            while data := connection.recv(100):
-                answer += data
-        except TimeoutError:
+            code = command.wait(wait)
+        except subprocess.TimeoutExpired:
             raise subprocess.TimeoutExpired(words, wait, _text(out), _text(errors)) from None
-        return subprocess.CompletedProcess(words, int(answer), _text(out), _text(errors))
+        finally:
+            command.close()
+        return subprocess.CompletedProcess(words, code, _text(out), _text(errors))
+
+
+class Command:
+    """A command line that runs: of `subprocess.Popen` what tests use. `close` kills it if it runs."""
+
+    def __init__(
+        self,
+        words: list[str],
+        folder: Path,
+        environment: Mapping[str, str],
+        out: IO[bytes],
+        errors: IO[bytes],
+    ) -> None:
+        self.words = words
+        self.returncode: int | None = None
+        self._connection = socket.socket(socket.AF_UNIX)
+        self._connection.connect(_warm())
+        socket.send_fds(self._connection, [b"\0"], [out.fileno(), errors.fileno()])
+        asked = json.dumps([words, str(folder), dict(environment)])
+        self._connection.sendall(asked.encode())
+        self._connection.shutdown(socket.SHUT_WR)
+        self._answers = self._connection.makefile("r")
+        self.pid = int(self._answers.readline())
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code, negative for a signal. Raises: TimeoutExpired."""
+        if self.returncode is None:
+            if not select.select([self._connection], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.words, timeout or 0.0)
+            self.returncode = int(self._answers.readline())
+            self.close()
+        return self.returncode
+
+    def poll(self) -> int | None:
+        """Return the exit code, None while it runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def close(self) -> None:
+        """End the connection: the command is killed if it runs."""
+        self._answers.close()
+        self._connection.close()
 
 
 def _text(file: IO[bytes]) -> str:

@@ -48,7 +48,7 @@ def _load() -> None:
 
 
 def _keep(connection: socket.socket) -> None:
-    """Run the command line in a process that ends as any does; answer with its exit code."""
+    """Run the command line in a process that ends as any does; answer with its process ID, then its exit code."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _, files, _, _ = socket.recv_fds(connection, 1, 2)
     asked = b""
@@ -62,7 +62,8 @@ def _keep(connection: socket.socket) -> None:
 
         waltap()
         sys.exit()
-    # who asked and waits no longer has closed the connection: nobody is left to wait for
+    connection.sendall(f"{command}\n".encode())
+    # a test that waits no longer has closed the connection
     gone = select.poll()
     gone.register(connection, select.POLLHUP)
     process = os.pidfd_open(command)
@@ -70,7 +71,7 @@ def _keep(connection: socket.socket) -> None:
     if any(which != process for which, _ in gone.poll()):
         os.kill(command, signal.SIGKILL)
     _, status = os.waitpid(command, 0)
-    connection.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+    connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
     os._exit(0)
 
 
