@@ -2,7 +2,9 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,6 +35,7 @@ ORDERS = Relation(
     ),
     primary_key=("id",),
 )
+Part = TransactionPart | SnapshotRows | Heartbeat
 
 
 def part(*changes) -> TransactionPart:
@@ -41,21 +44,33 @@ def part(*changes) -> TransactionPart:
     )
 
 
-def shown(
-    capfd: pytest.CaptureFixture[str], *parts, context: SinkContext | None = None, **properties
-) -> list[str]:
-    """Return the lines for ``parts``, without the clock."""
-    context = context or SinkContext(pipeline="p", state_dir=Path())
-    sink = TerminalSink(TerminalProperties.model_validate(properties), context)
-    sink.open()
-    sink.write(Batch(parts=list(parts), position=Position(9), events=1))
-    assert sink.flush() == Position(9)
-    sink.close()
-    lines = capfd.readouterr().out.splitlines()
-    assert all(line[2] == line[5] == ":" and line[8] == "." for line in lines)
-    return [line[13:] for line in lines]
+def made(context: SinkContext | None = None, **properties: Any) -> TerminalSink:
+    given = TerminalProperties.model_validate(properties)
+    return TerminalSink(given, context or SinkContext(pipeline="p", state_dir=Path()))
 
 
+def batch(*parts: Part, **more: Any) -> Batch:
+    return Batch(parts=list(parts), position=Position(9), events=1, **more)
+
+
+@pytest.fixture
+def shown(capfd: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+    """Return what gives the lines for parts, without the clock."""
+
+    def show(*parts: Part, context: SinkContext | None = None, **properties: Any) -> list[str]:
+        sink = made(context, **properties)
+        sink.open()
+        sink.write(batch(*parts))
+        assert sink.flush() == Position(9)
+        sink.close()
+        lines = capfd.readouterr().out.splitlines()
+        assert all(line[2] == line[5] == ":" and line[8] == "." for line in lines)
+        return [line[13:] for line in lines]
+
+    return show
+
+
+INSERT = Insert(ORDERS, 1, ("a", "7", "1"))
 LINES = [
     (Insert(ORDERS, 1, ("a", "7", "1.50")), "INSERT   public.orders  id=7 note='a' total=1.50"),
     (
@@ -82,31 +97,31 @@ LINES = [
 ]
 
 
-def test_a_change_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_change_is_one_line(shown: Callable[..., list[str]]) -> None:
     for change, line in LINES:
-        assert shown(capfd, part(change)) == [line]
+        assert shown(part(change)) == [line]
 
 
 def test_values_cannot_drive_the_terminal_or_break_the_line(
-    capfd: pytest.CaptureFixture[str],
+    shown: Callable[..., list[str]],
 ) -> None:
     evil = Relation(
         oid=2, schema="s\x1b[0m", table="t", columns=(Column(name="c\n", type_oid=TEXT),)
     )
-    (line,) = shown(capfd, part(Insert(evil, 1, ("\x1b]0;x\x07\r\n‮",))))
+    (line,) = shown(part(Insert(evil, 1, ("\x1b]0;x\x07\r\n‮",))))
     assert line.isprintable()
     assert "\\x1b" in line
-    (line,) = shown(capfd, part(Insert(ORDERS, 1, ("x" * 100, "7", "1"))), width=10)
+    (line,) = shown(part(Insert(ORDERS, 1, ("x" * 100, "7", "1"))), width=10)
     assert "note='xxxxxxxxx…'" in line
 
 
 def test_rows_of_a_snapshot_are_shown_too_and_heartbeats_are_not(
-    capfd: pytest.CaptureFixture[str],
+    shown: Callable[..., list[str]],
 ) -> None:
     rows = SnapshotRows(
         relation=ORDERS, rows=[("a", "1", "1"), ("b", "2", "2")], ts=0, lsn=1, xid=1
     )
-    assert shown(capfd, rows, Heartbeat(ts=1)) == [
+    assert shown(rows, Heartbeat(ts=1)) == [
         "READ     public.orders  id=1 note='a' total=1",
         "READ     public.orders  id=2 note='b' total=2",
     ]
@@ -118,7 +133,7 @@ def context(**properties: object) -> SinkContext:
 
 
 def test_columns_and_operations_that_the_profile_leaves_out_or_masks_are_not_shown(
-    capfd: pytest.CaptureFixture[str],
+    shown: Callable[..., list[str]],
 ) -> None:
     chosen = context(
         **{
@@ -128,9 +143,9 @@ def test_columns_and_operations_that_the_profile_leaves_out_or_masks_are_not_sho
         }
     )
     changes = [Insert(ORDERS, 1, ("geheim", "7", "1.50")), Truncate((ORDERS,), 1)]
-    (line,) = shown(capfd, part(*changes), context=chosen)
+    (line,) = shown(part(*changes), context=chosen)
     assert line == "INSERT   public.orders  id=7 note='*****'"
-    (line,) = shown(capfd, part(*changes), context=context(**{"skipped.operations": "t,d"}))
+    (line,) = shown(part(*changes), context=context(**{"skipped.operations": "t,d"}))
     assert line == "INSERT   public.orders  id=7 note='geheim' total=1.50"
 
 
@@ -143,11 +158,7 @@ def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatc
         try:
             for variable in ("", "1"):
                 monkeypatch.setenv("NO_COLOR", variable)
-                sink = TerminalSink(
-                    TerminalProperties(), SinkContext(pipeline="p", state_dir=Path())
-                )
-                change = Insert(ORDERS, 1, ("a", "7", "1"))
-                sink.write(Batch(parts=[part(change)], position=Position(1), events=1))
+                made().write(batch(part(INSERT)))
         finally:
             os.dup2(saved, 1)
             os.close(saved)
@@ -163,23 +174,13 @@ def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatc
 def test_records_are_printed_as_the_jsonl_sink_writes_them(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    sink = TerminalSink(
-        TerminalProperties.model_validate({"json": True}),
-        SinkContext(pipeline="p", state_dir=Path()),
-    )
+    sink = made(json=True)
     assert sink.capabilities.records
-    records = [
-        Record("t", b'{"id":1}', b'{"op":"c"}', (("h", b'"v"'),)),
-        Record("t", None, None),
-    ]
-    sink.write(Batch(parts=[], position=Position(1), events=2, records=records))
+    keyed = Record("t", b'{"id":1}', b'{"op":"c"}', (("h", b'"v"'),))
+    sink.write(batch(records=[keyed, Record("t", None, None)]))
+    headers = [{"key": "h", "value": "v"}]
     assert [json.loads(line) for line in capfd.readouterr().out.splitlines()] == [
-        {
-            "topic": "t",
-            "key": {"id": 1},
-            "value": {"op": "c"},
-            "headers": [{"key": "h", "value": "v"}],
-        },
+        {"topic": "t", "key": {"id": 1}, "value": {"op": "c"}, "headers": headers},
         {"topic": "t", "key": None, "value": None, "headers": []},
     ]
 
@@ -190,10 +191,8 @@ def test_a_closed_reader_is_an_error_of_the_sink() -> None:
     saved = os.dup(1)
     os.dup2(writer, 1)
     try:
-        sink = TerminalSink(TerminalProperties(), SinkContext(pipeline="p", state_dir=Path()))
-        change = Insert(ORDERS, 1, ("a", "7", "1"))
         with pytest.raises(ReaderGone, match="WT-5801 standard output: Broken pipe"):
-            sink.write(Batch(parts=[part(change)], position=Position(1), events=1))
+            made().write(batch(part(INSERT)))
     finally:
         os.dup2(saved, 1)
         os.close(saved)
@@ -201,11 +200,10 @@ def test_a_closed_reader_is_an_error_of_the_sink() -> None:
 
 
 def test_an_update_is_compared_with_the_row_that_was_shown_last(
-    capfd: pytest.CaptureFixture[str],
+    shown: Callable[..., list[str]],
 ) -> None:
     """The server sends no old row, or its key alone: what was shown tells the rest."""
     lines = shown(
-        capfd,
         part(
             Insert(ORDERS, 1, ("a", "7", "1")),
             Update(ORDERS, 1, ("b", "7", "1")),

@@ -68,12 +68,16 @@ def test_names_tell_what_matches() -> None:
     assert not names.match("columns", r"public\.users")
 
 
+SOURCE = {"type": "postgres", "database.dbname": "shop"}
+LINES = {"type": "jsonl", "path": "/lines"}
+
+
 def idle(tables: dict[str, Any], *columns: str) -> set[str]:
     """Return the patterns of a profile that match none of ``columns``."""
-    source = {"type": "postgres", "database.dbname": "shop"}
-    profile = resolve(read_tables({"name": "p", "source": source, **tables}), Host())
+    given = {"name": "p", "source": SOURCE, "sink": LINES, **tables}
     topics = [f"shop.{each.rpartition('.')[0]}" for each in columns]
     known = CatalogNames(((*each.split("."), "text") for each in columns), topics, topics)  # type: ignore[misc]
+    profile = resolve(read_tables(given), Host())
     return {each.pattern for each in unmatched(profile, lambda: known)}
 
 
@@ -87,20 +91,9 @@ def test_rules_of_a_sink_are_looked_up_by_their_patterns() -> None:
         "columns.renames": r".*\.(.*)__c:$1,.*\.none:x",
         "source.into": r"tenant_(\d)\.(.*):all.$2@$1,shard_.*:all.s",
     }
-    found = idle({"sink": sink}, "tenant_1.orders.id__c", "public.logs.id")
-    assert found == {
-        r"public\.gone:append",
-        r"tenant_1\.orders:soft",
-        r".*\.none:x",
-        r"shard_.*:all.s",
-    }
-
-
-def test_a_route_is_looked_up_as_one_pattern() -> None:
-    sink = {"type": "jsonl", "path": "/lines"}
-    for regex, unused in ((r"public\.a;(.*)", {r"public\.a;(.*)"}), (r"public\.(.*)", set())):
-        route = {"type": "route", "regex": regex, "replacement": "t.$1"}
-        assert idle({"sink": sink, "transforms": [route]}, "public.a.id") == unused
+    assert idle({"sink": sink}, "tenant_1.orders.id__c", "public.logs.id") == {
+        r"public\.gone:append", r"tenant_1\.orders:soft", r".*\.none:x", r"shard_.*:all.s",
+    }  # fmt: skip
 
 
 def test_rules_of_a_table_format_are_looked_up_where_case_counts() -> None:
@@ -115,12 +108,9 @@ def test_rules_of_a_table_format_are_looked_up_where_case_counts() -> None:
         "source.into": r"shard_(\d)\.(.*):all.shards@$1,SHARD.*:all.s",
     }
     assert idle({"sink": sink}, "public.orders.id", "shard_1.orders.id") == {
-        r"PUBLIC\.orders:b",
-        r"public\.orders_changes:c",
-        r"public\.none:x",
-        r"shard_1\.orders:id",
+        r"PUBLIC\.orders:b", r"public\.orders_changes:c", r"public\.none:x", r"shard_1\.orders:id",
         "SHARD.*:all.s",
-    }
+    }  # fmt: skip
 
 
 TRANSFORMS: list[dict[str, str]] = [
@@ -128,20 +118,21 @@ TRANSFORMS: list[dict[str, str]] = [
     {"type": "by-logical-table-router", "topic.regex": "{}", "topic.replacement": "x"},
     {"type": "record-filter", "topic.regex": "{}", "condition": "true"},
     {"type": "content-based-router", "topic.regex": "{}", "topic.expression": "null"},
+    {"type": "route", "regex": "{}", "replacement": "t.$1"},
 ]
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda t: t["type"])
-def test_patterns_of_topics_are_looked_up(transform: dict[str, str]) -> None:
+def test_patterns_of_tables_and_topics_are_looked_up(transform: dict[str, str]) -> None:
+    """A route is one pattern."""
+    route = transform["type"] == "route"
     for regex, unused in (
-        (r"shop\.public\.(.*)", False),
-        (r"shop\.publik\..*", True),
-        (r"SHOP\..*", True),
+        (r"public\.(.*)" if route else r"shop\.public\.(.*)", False),
+        (r"public\.b;(.*)" if route else r"shop\.publik\..*", True),
+        (r"PUBLIK\.(.*)" if route else r"SHOP\..*", True),
     ):
         given = {name: value.replace("{}", regex) for name, value in transform.items()}
-        sink = {"type": "jsonl", "path": "/lines"}
-        found = idle({"sink": sink, "transforms": [given]}, "public.a.id")
-        assert found == ({regex} if unused else set())
+        assert idle({"transforms": [given]}, "public.a.id") == ({regex} if unused else set())
 
 
 def test_patterns_of_topics_are_not_looked_up_behind_a_router() -> None:
@@ -153,40 +144,46 @@ def test_patterns_of_topics_are_not_looked_up_behind_a_router() -> None:
     assert idle({"sink": sink}, "public.a.id") == {"x", "y.*"}
 
 
-def test_a_predicate_and_a_naming_strategy_are_looked_up() -> None:
-    tables = {
-        "predicates": {"mine": {"type": "TopicNameMatches", "pattern": r"shop\.publik\..*"}},
-        "transforms": [
-            {"type": "record-filter", "condition": "true", "predicate": "mine"},
-        ],
-        "sink": {"type": "jsonl", "path": "/lines"},
-        "source": {
-            "type": "postgres",
-            "database.dbname": "shop",
-            "topic.naming.strategy": "schema_regex",
-            "topic.regex": r"shop\.public\.b(.*)",
-            "topic.replacement": "b",
-            "topic.key.field.regex": r"shop\.(.*)",
-            "topic.key.field.replacement": "$1",
-        },
-    }
-    assert idle(tables, "public.a.id") == {r"shop\.publik\..*", r"shop\.public\.b(.*)"}
+QUERY = "snapshot.select.statement.overrides"
 
 
-def test_names_of_tables_behind_a_property_are_looked_up() -> None:
-    query = "snapshot.select.statement.overrides"
-    source = {
-        "type": "postgres",
-        "database.dbname": "shop",
-        query: "public.a,shop.public.a,public.gone",
-        f"{query}.public.a": "SELECT 1",
-        f"{query}.public.unlisted": "SELECT 1",
-        "snapshot.max.threads.multiplier.public.a": "2",
-        "snapshot.max.threads.multiplier.public.none": "2",
-    }
-    sink = {"type": "jsonl", "path": "/lines"}
-    found = idle({"source": source, "sink": sink}, "public.a.id")
-    assert found == {"public.gone", "public.unlisted", "public.none"}
+@pytest.mark.parametrize(
+    ("source", "more", "unused"),
+    [
+        (
+            {
+                "topic.naming.strategy": "schema_regex",
+                "topic.regex": r"shop\.public\.b(.*)",
+                "topic.replacement": "b",
+                "topic.key.field.regex": r"shop\.(.*)",
+                "topic.key.field.replacement": "$1",
+            },
+            {
+                "predicates": {
+                    "mine": {"type": "TopicNameMatches", "pattern": r"shop\.publik\..*"}
+                },
+                "transforms": [{"type": "record-filter", "condition": "true", "predicate": "mine"}],
+            },
+            {r"shop\.publik\..*", r"shop\.public\.b(.*)"},
+        ),
+        (
+            {
+                QUERY: "public.a,shop.public.a,public.gone",
+                f"{QUERY}.public.a": "SELECT 1",
+                f"{QUERY}.public.unlisted": "SELECT 1",
+                "snapshot.max.threads.multiplier.public.a": "2",
+                "snapshot.max.threads.multiplier.public.none": "2",
+            },
+            {},
+            {"public.gone", "public.unlisted", "public.none"},
+        ),
+    ],
+    ids=["a predicate and a naming strategy", "names of tables behind a property"],
+)
+def test_what_else_names_tables_or_topics_is_looked_up(
+    source: dict[str, str], more: dict[str, Any], unused: set[str]
+) -> None:
+    assert idle({"source": SOURCE | source, **more}, "public.a.id") == unused
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "kafka", "spark"])
@@ -196,8 +193,7 @@ def test_a_profile_without_patterns_asks_the_source_for_no_names(kind: str) -> N
         "kafka": {"bootstrap.servers": "b:1", "topic.creation.default.partitions": "3"},
         "spark": {"path": "/tables", "format": "delta", "format.retention.hours": "3"},
     }
-    source = {"type": "postgres", "database.dbname": "shop"}
-    tables = {"name": "p", "source": source, "sink": {"type": kind, **sinks[kind]}}
+    tables = {"name": "p", "source": SOURCE, "sink": {"type": kind, **sinks[kind]}}
     profile = resolve(read_tables(tables), Host())
 
     def names() -> CatalogNames:

@@ -63,36 +63,32 @@ def talk(folder: Path, *lines: bytes) -> list[dict]:
             return [json.loads(line) for line in answers]
 
 
-def test_a_signal_arrives_and_its_fate_comes_back(tmp_path: Path) -> None:
+def test_a_signal_arrives_and_the_status_is_given(tmp_path: Path) -> None:
     engine = Engine()
     with PipelineLock(tmp_path), engine.socket(tmp_path):
         answer = ask(tmp_path, LOG)
+        status = ask(tmp_path, StatusRequest())
+        (refused,) = talk(tmp_path, b'{"do": "status", "of": "p"}\n')
     assert engine.given == [Signal("a-1", "log", '{"message":"here"}')]
     assert (answer.ok, answer.taken, answer.identifier) == (True, True, "a-1")
-    assert answer.state == "streaming"
+    assert answer.state == status.state == "streaming"
+    assert status.status is not None
+    assert (status.status["pipeline"], status.status["events"]) == ("p", 7)
+    assert (status.ok, refused["ok"]) == (True, False)
 
 
-def test_the_status_is_given(tmp_path: Path) -> None:
-    with PipelineLock(tmp_path), Engine().socket(tmp_path):
-        answer = ask(tmp_path, StatusRequest())
-        (refused,) = talk(tmp_path, b'{"do": "status", "of": "p"}\n')
-    assert (answer.ok, answer.state) == (True, "streaming")
-    assert answer.status is not None
-    assert (answer.status["pipeline"], answer.status["events"]) == ("p", 7)
-    assert refused["ok"] is False
-
-
-def test_a_signal_that_is_left_out_is_answered_with_the_reason(tmp_path: Path) -> None:
-    with PipelineLock(tmp_path), Engine(lambda s: f"type {s.kind!r} is odd").socket(tmp_path):
-        answer = ask(tmp_path, LOG)
-    assert (answer.ok, answer.taken, answer.reason) == (True, False, "type 'log' is odd")
-
-
-def test_without_a_fate_in_time_the_state_is_told(tmp_path: Path) -> None:
-    with PipelineLock(tmp_path), Engine(lambda _: None).socket(tmp_path):
+@pytest.mark.parametrize(
+    ("verdict", "taken", "reason"),
+    [(lambda s: f"type {s.kind!r} is odd", False, "type 'log' is odd"), (lambda _: None, None, "")],
+    ids=["left out, with the reason", "no fate in time, and the state is told"],
+)
+def test_the_fate_of_a_signal_comes_back(
+    tmp_path: Path, verdict: Callable[[Signal], str | None], taken: bool | None, reason: str
+) -> None:
+    with PipelineLock(tmp_path), Engine(verdict).socket(tmp_path):
         answer = ask(tmp_path, SignalRequest(kind="log"))
-    assert (answer.ok, answer.taken, answer.state) == (True, None, "streaming")
-    assert answer.identifier == "made-1"
+    assert (answer.ok, answer.taken, answer.reason or "") == (True, taken, reason)
+    assert (answer.state, answer.identifier) == ("streaming", "made-1")
 
 
 @pytest.mark.parametrize(
@@ -128,16 +124,10 @@ def test_what_is_no_request_is_answered_and_the_next_line_counts(
 
 
 def test_a_line_without_end_is_cut_off(tmp_path: Path) -> None:
-    engine = Engine()
-    with engine.socket(tmp_path, longest=1000):
+    with Engine().socket(tmp_path, longest=1000):
         (answer,) = talk(tmp_path, b"x" * 1001)
-        assert answer["ok"] is False
-        assert ask_again(tmp_path) == "made-1"
-
-
-def ask_again(folder: Path) -> str:
-    (answer,) = talk(folder, b'{"do": "signal", "type": "log"}\n')
-    return answer["id"]
+        (later,) = talk(tmp_path, b'{"do": "signal", "type": "log"}\n')
+    assert (answer["ok"], later["id"]) == (False, "made-1")
 
 
 def test_only_the_owner_may_use_it_and_it_goes_with_the_process(tmp_path: Path) -> None:

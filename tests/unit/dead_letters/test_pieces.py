@@ -1,15 +1,25 @@
 """Finding the events that fail: by trying pieces, in order, and taking them out without moving others."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from waltap.dead_letters.bisect import BatchLocation, Part, alone, every_event, failing, less
+from waltap.dead_letters.handling import FailureHandling, FailurePolicy
+from waltap.dead_letters.poison_events import PoisonEventHandler
+from waltap.dead_letters.queue import DeadLetterQueue
+from waltap.dead_letters.store import LetterStore
 from waltap.decode.message import Insert
 from waltap.errors import RecordError
-from waltap.source.position import START
-from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
+from waltap.format.record import Record
+from waltap.source.position import START, Position
+from waltap.transactions.order import TransactionOrder
+from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
+from waltap_testing.simulation import VirtualClock
 from waltap_testing.workload import ITEMS
 
 SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=4)
@@ -129,3 +139,53 @@ def test_changes_of_a_piece_have_the_numbers_that_they_had(
     piece = alone(part, first, end)
     assert isinstance(piece, TransactionPart)
     assert list(piece.numbers()) == list(part.numbers())[first:end]
+
+
+# --- what cannot be made is left out, and what is made again is counted once ------------------------------
+
+
+class Counted:
+    """A format that numbers the events of a transaction, and cannot make those with the serials ``bad``."""
+
+    def __init__(self, bad: set[int]) -> None:
+        self.order, self._bad = TransactionOrder(), bad
+
+    def __call__(self, given: Batch) -> Batch:
+        records = []
+        for part in given.parts:
+            assert isinstance(part, TransactionPart)
+            self.order.enter(part)
+            for change in part.changes:
+                assert isinstance(change, Insert)
+                place, _ = self.order.next(ITEMS.name)
+                if int(str(change.new[1])) in self._bad:
+                    raise RecordError("that one")
+                records.append(Record("t", None, str(place).encode()))
+        return msgspec.structs.replace(given, records=records)
+
+
+def batch(*parts: TransactionPart) -> Batch:
+    events = sum(len(part.changes) for part in parts)
+    return Batch(parts=list(parts), position=Position(0x200), events=events)
+
+
+@pytest.mark.parametrize("bad", [{3}, {7}, {4, 5}, {3, 4, 5, 6, 7}])
+@pytest.mark.parametrize("policy", [FailureHandling.SKIP, FailureHandling.DEAD_LETTER])
+def test_what_is_made_again_is_counted_once(
+    tmp_path: Path, policy: FailureHandling, bad: set[int]
+) -> None:
+    """In the middle of a transaction, too: its first part was counted with the batch before."""
+    first, rest = transaction(8, 0, 0x180).split(3)
+    make = Counted(bad)
+    desk = DeadLetterQueue(
+        LetterStore(tmp_path), VirtualClock(), describe=lambda r: r, form=lambda: None
+    )
+    undeliverable = PoisonEventHandler(
+        FailurePolicy(events=policy, records=policy), "", make.order, desk
+    )
+    undeliverable.made(batch(first), make)
+    made = undeliverable.made(batch(rest), make)
+    kept = 5 - len(bad)
+    assert make.order.total == 3 + kept
+    assert make.order.counts() == {ITEMS.name: 3 + kept}
+    assert [int(r.value or b"") for r in made.records or ()] == list(range(4, 4 + kept))

@@ -83,8 +83,7 @@ def test_shapes_go_with_the_next_event_and_with_no_other() -> None:
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_table_that_is_new_while_an_event_is_on_its_way_is_told_at_once(lost: bool) -> None:
-    taken: list[tuple[str, list[str]]] = []
-    on_its_way, may_arrive = threading.Event(), threading.Event()
+    server, on_its_way, may_arrive = Server(there=True), threading.Event(), threading.Event()
 
     def send(happening: LineageEvent, shapes: Collection[Relation]) -> None:
         if not on_its_way.is_set():
@@ -92,7 +91,7 @@ def test_a_table_that_is_new_while_an_event_is_on_its_way_is_told_at_once(lost: 
             assert may_arrive.wait(30)
             if lost:
                 raise ConnectionError
-        taken.append((happening.kind, [each.table for each in shapes]))
+        server.take(happening, shapes)
 
     with LineageSender(send, retry_s=0.01) as delivery:
         delivery.shape(relation(1))
@@ -104,5 +103,5 @@ def test_a_table_that_is_new_while_an_event_is_on_its_way_is_told_at_once(lost: 
         assert [each.kind for each in delivery.waiting] == ["RUNNING", "RUNNING"]
         may_arrive.set()
         until(lambda: not delivery.waiting, "what waits to arrive")
-        told = [("RUNNING", ["t1", "t2"])] if lost else [("RUNNING", ["t1"]), ("RUNNING", ["t2"])]
-        assert taken == told
+    told = [("RUNNING", ["t1", "t2"])] if lost else [("RUNNING", ["t1"]), ("RUNNING", ["t2"])]
+    assert server.taken == told

@@ -34,6 +34,17 @@ CAPTURE = Path(__file__).parents[2] / "golden" / "captures" / "wire_pg15_v3.json
 START = b"START_REPLICATION SLOT s LOGICAL 0/0 (proto_version '1')"
 
 
+OPEN = []
+
+
+@pytest.fixture(autouse=True)
+def _closed():
+    """Close the connections of a test, before the server that it made looks at them."""
+    yield
+    while OPEN:
+        OPEN.pop().finish()
+
+
 def attempt(server, extra=" replication=database"):
     """Connect without blocking: `PGconn.connect` keeps the interpreter's lock, and the server's
     threads would never run."""
@@ -45,6 +56,7 @@ def attempt(server, extra=" replication=database"):
         reading = state == pq.PollingStatus.READING
         sockets = [connection.socket]
         select.select(sockets if reading else [], [] if reading else sockets, [], 5)
+    OPEN.append(connection)
     return connection
 
 
@@ -104,7 +116,6 @@ def test_start_up_refuses_tls_and_says_who_it_is(walsender):
     assert not connection.ssl_in_use
     assert server.sessions[0].parameters["replication"] == "database"
     assert server.sessions[0].parameters["application_name"] == "me"
-    connection.finish()
 
 
 def test_replication_commands_are_answered_as_a_walsender_does(walsender):
@@ -123,7 +134,6 @@ def test_replication_commands_are_answered_as_a_walsender_does(walsender):
     unknown = connection.exec_(b"SELECT 1")
     assert unknown.error_field(pq.DiagnosticField.SQLSTATE) == b"0A000"
     assert [query.text for query in server.unanswered] == ["SELECT 1"]
-    connection.finish()
 
 
 def test_a_given_answer_comes_first_and_several_come_in_turn(walsender):
@@ -141,7 +151,6 @@ def test_a_given_answer_comes_first_and_several_come_in_turn(walsender):
     rows = connection.exec_(b"SELECT relname, oid FROM pg_class")
     assert column(rows) == [[b"t", b"16384"], [None, b"1"]]
     assert rows.ftype(1) == 26
-    connection.finish()
 
 
 # [walsender]
@@ -181,19 +190,15 @@ def test_the_same_script_gives_the_same_bytes(walsender):
     server = walsender(script, script)
     received = []
     for _ in range(2):
-        connection = stream(server)
-        received.append(frames(connection, 2))
-        connection.finish()
+        received.append(frames(stream(server), 2))
     assert received[0] == received[1]
     assert server.streams == 2
 
 
 def test_a_frame_in_pieces_is_one_frame_to_libpq(walsender):
     server = walsender([SendPieces(XLogData(b"payload", lsn=1), sizes=(1, 3, 6, 17))])
-    connection = stream(server)
-    (frame,) = frames(connection, 1)
+    (frame,) = frames(stream(server), 1)
     assert frame[25:] == b"payload"
-    connection.finish()
 
 
 @pytest.mark.parametrize(
@@ -222,7 +227,6 @@ def test_an_error_in_the_stream_has_its_sqlstate_and_the_connection_lives(walsen
     assert failed.error_field(pq.DiagnosticField.SQLSTATE) == b"42704"
     assert failed.error_field(pq.DiagnosticField.CONTEXT) == context.encode()
     assert connection.exec_(b"IDENTIFY_SYSTEM").status == pq.ExecStatus.TUPLES_OK
-    connection.finish()
 
 
 def test_a_fatal_error_closes_the_connection(walsender):
@@ -244,7 +248,6 @@ def test_the_client_may_end_the_stream(walsender):
     assert frames(connection, 1) == []
     assert [r.command_status for r in results(connection)] == [b"COPY 0", b"START_REPLICATION"]
     assert connection.exec_(b"IDENTIFY_SYSTEM").status == pq.ExecStatus.TUPLES_OK
-    connection.finish()
 
 
 def test_the_server_may_end_the_stream(walsender):
@@ -255,31 +258,29 @@ def test_the_server_may_end_the_stream(walsender):
     connection.put_copy_end()
     connection.flush()
     assert results(connection)[-1].status == pq.ExecStatus.COMMAND_OK
-    connection.finish()
 
 
-def test_connections_can_be_refused(walsender):
-    server = walsender(refusals=[ServerError("53300", "too many connections", severity="FATAL")])
+def test_connections_and_start_replication_can_be_refused_and_then_allowed(walsender):
+    active = ServerError("55006", 'replication slot "s" is active for PID 7')
+    server = walsender(
+        [SendKeepalive(1)],
+        refusals=[ServerError("53300", "too many connections", severity="FATAL")],
+        answers={"^START_REPLICATION": [active, None]},
+    )
     refused = attempt(server)
     assert refused.status == pq.ConnStatus.BAD
     assert b"too many connections" in refused.error_message
-    connect(server).finish()
-
-
-def test_start_replication_can_be_refused_and_then_allowed(walsender):
-    active = ServerError("55006", 'replication slot "s" is active for PID 7')
-    server = walsender([SendKeepalive(1)], answers={"^START_REPLICATION": [active, None]})
     connection = connect(server)
-    refused = connection.exec_(START)
-    assert refused.error_field(pq.DiagnosticField.SQLSTATE) == b"55006"
+    assert connection.exec_(START).error_field(pq.DiagnosticField.SQLSTATE) == b"55006"
     assert connection.exec_(START).status == pq.ExecStatus.COPY_BOTH
-    connection.finish()
 
 
-def test_a_stream_without_a_script_is_an_error_not_a_hang(walsender):
+def test_what_has_no_script_is_an_error_not_a_hang(walsender):
+    """A stream; and the extended protocol on a replication connection."""
     connection = connect(walsender())
     assert connection.exec_(START).error_field(pq.DiagnosticField.SQLSTATE) == b"55000"
-    connection.finish()
+    refused = connection.exec_params(b"SELECT $1", [b"1"])
+    assert refused.error_field(pq.DiagnosticField.SQLSTATE) == b"08P01"
 
 
 def test_a_confirmation_that_never_comes_fails_the_test():
@@ -291,20 +292,14 @@ def test_a_confirmation_that_never_comes_fails_the_test():
         frames(connection, 1)
         confirm(connection, 0x1FF)
         server.wait(lambda s: s.sessions[0].failure)
-        connection.finish()
 
 
-def test_a_start_position_other_than_the_scripts_fails_the_test():
+def test_a_start_position_other_than_the_scripts_or_a_malformed_update_fails_the_test():
     with (
         pytest.raises(ScriptFailed, match="expects"),
         ScriptedWalsender(StreamScript((SendKeepalive(1),), matches="LOGICAL 16/10 ")) as server,
     ):
-        connection = connect(server)
-        assert connection.exec_(START).status == pq.ExecStatus.FATAL_ERROR
-        connection.finish()
-
-
-def test_a_malformed_status_update_fails_the_test():
+        assert connect(server).exec_(START).status == pq.ExecStatus.FATAL_ERROR
     with (
         pytest.raises(ScriptFailed, match="33 bytes, must be 34"),
         ScriptedWalsender([SendKeepalive(1)]) as server,
@@ -313,7 +308,6 @@ def test_a_malformed_status_update_fails_the_test():
         connection.put_copy_data(b"r" + bytes(32))
         connection.flush()
         server.wait(lambda s: s.sessions[0].failure)
-        connection.finish()
 
 
 def test_what_is_waited_for_has_a_deadline(walsender):
@@ -333,13 +327,6 @@ def test_ordinary_connections_may_bind_parameters_and_copy(walsender):
             assert b"".join(bytes(part) for part in copy) == b"1\tone\n2\t\\N\n"
     bound = [query for query in server.sessions[0].queries if query.parameters]
     assert [query.parameters for query in bound] == [("16384",)]
-
-
-def test_the_extended_protocol_is_refused_on_a_replication_connection(walsender):
-    connection = connect(walsender())
-    refused = connection.exec_params(b"SELECT $1", [b"1"])
-    assert refused.error_field(pq.DiagnosticField.SQLSTATE) == b"08P01"
-    connection.finish()
 
 
 def test_a_recorded_conversation_is_replayed_byte_for_byte(walsender):
@@ -367,7 +354,6 @@ def test_a_recorded_conversation_is_replayed_byte_for_byte(walsender):
     server.wait(lambda s: len(s.feedback) == len(said))
     assert [update.flushed for update in server.feedback] == said
     assert any(payload[:1] == b"S" for _, payload in capture.frames)  # it holds a streamed one
-    connection.finish()
 
 
 def test_a_line_that_is_no_event_is_named(tmp_path):
