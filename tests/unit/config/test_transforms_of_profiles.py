@@ -142,6 +142,24 @@ def test_older_names_of_unwrap_mean_what_they_meant(type_: str) -> None:
     assert use.properties.fields == ("op", "source.table:table", "source.lsn:lsn")
 
 
+def test_older_names_of_other_transforms_are_a_warning_too() -> None:
+    for type_, old, new in (
+        (
+            "io.debezium.transforms.outbox.EventRouter",
+            "debezium.op.invalid.behavior=warn",
+            "table.op",
+        ),
+        (f"{CONNECT}.ReplaceField$Value", "blacklist=secret", "exclude"),
+        (f"{CONNECT}.ReplaceField$Value", "whitelist=id", "include"),
+    ):
+        one = found(f"transforms=u transforms.u.type={type_} transforms.u.{old}")
+        assert not one.problems
+        (warning,) = [each for each in one.warnings if "old name" in each]
+        assert warning.startswith(
+            f"transforms.u.{old.partition('=')[0]} is an old name: write {new}"
+        )
+
+
 def test_what_a_transform_does_not_know_is_a_warning_in_a_connectors_file() -> None:
     one = found(
         f"transforms=u transforms.u.type={UNWRAP} transforms.u.add.feilds=op transforms.u.whatever=1"

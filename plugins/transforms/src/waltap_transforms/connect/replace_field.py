@@ -21,6 +21,7 @@ from waltap_transforms.connect.sides import (
 __all__ = ["REPLACE_FIELD"]
 
 PURPOSE = "leave fields out of or rename them in"
+IGNORED = "(Kafka Connect 4 ignores the old name)"
 
 
 class ReplaceFieldProperties(NullToDefault):
@@ -29,13 +30,13 @@ class ReplaceFieldProperties(NullToDefault):
     exclude: CommaList = declare(
         "exclude",
         default=(),
-        aliases=("blacklist",),
+        deprecated={"blacklist": f"exclude {IGNORED}"},
         summary="Fields that are left out; this goes before include.",
     )
     include: CommaList = declare(
         "include",
         default=(),
-        aliases=("whitelist",),
+        deprecated={"whitelist": f"include {IGNORED}"},
         summary="Fields that stay; without any, all.",
     )
     renames: CommaList = declare(
