@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -13,7 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.harness.pipeline import until
+from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.child import free_ports
 from tests.harness.servers.postgres import Database
 
@@ -105,6 +106,25 @@ def test_a_target_that_hangs_is_told_and_does_not_hold_a_stop(
         until(lambda: rows() == 2000, "what was not durable comes again")
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+
+
+@pytest.mark.pipeline(sql="CREATE TABLE t (id int PRIMARY KEY)")
+def test_a_registry_that_hangs_is_named_without_its_login(pipeline: PipelineRig, caplog) -> None:
+    """It is what the pipeline waits for, not the sink; a stop ends the wait."""
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+        pipeline.settings |= {
+            "sink.type": "null", "key.converter": "json", "value.converter": "avro",
+            "waltap.sink.stall.ms": 500,
+            "value.converter.schema.registry.url": url.replace("//", "//user:secret-of-registry@"),
+        }  # fmt: skip
+        with pipeline.running() as run:
+            pipeline.database.execute("INSERT INTO t VALUES (1)")
+            words = f"the schema registry {url} has not answered; the pipeline has waited "
+            run.until(lambda: words in caplog.text, "a line of the log")
+            assert run.engine.status().stalled
+    assert "has not come to an end" not in caplog.text
+    assert "secret-of-registry" not in caplog.text
 
 
 @pytest.mark.parametrize("how", ["no sink", "one that returns"])

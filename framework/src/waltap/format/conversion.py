@@ -32,6 +32,7 @@ def joined(key: Make, value: Make, header: Make) -> "Callable[[Any, FormatContex
                     topic_prefix=prefix,
                     warn=context.warn,
                     stopping=context.stopping,
+                    waits_for=context.waits_for,
                 )
             )
         return ConvertedFormat(RecordConverters(**made), context)
@@ -52,6 +53,7 @@ def headed(
             topic_prefix=context.capture.properties.topic_prefix,
             warn=context.warn,
             stopping=context.stopping,
+            waits_for=context.waits_for,
         )
         return factory(properties, replace(context, header=header(given)))
 

@@ -6,6 +6,7 @@ records that they write.
 
 import abc
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -93,6 +94,8 @@ class ConverterContext:
     warn: Callable[[str], None] = lambda _text: None
     # Returns whether the pipeline must stop. A wait then ends with `StopRequested`.
     stopping: Callable[[], bool] = lambda: False
+    # Names another server while its block waits for it, such as a registry by its URL without login.
+    waits_for: Callable[[str], AbstractContextManager[None]] = lambda _name: nullcontext()
 
 
 class Converter(abc.ABC):

@@ -6,6 +6,7 @@ serves snapshot and stream.
 
 import abc
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -84,6 +85,8 @@ class FormatContext:
     header: "Converter | None" = None
     # Returns whether the pipeline must stop. A wait then raises `StopRequested`.
     stopping: Callable[[], bool] = _going_on
+    # As in `ConverterContext`.
+    waits_for: Callable[[str], AbstractContextManager[None]] = lambda _name: nullcontext()
     # Counts the events of transactions, for transaction metadata. The counters are stored with the
     # offset, so they are right when a transaction continues after a restart.
     order: TransactionOrder = field(default_factory=TransactionOrder)

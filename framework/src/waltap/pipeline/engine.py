@@ -213,6 +213,7 @@ class Engine:
             stopping=run.ends,
             tenure=run.tenure,
             clock=run.clock,
+            waits_for=run.counts.calls.wait_for,
             repairs=run.repairs,
         )
 

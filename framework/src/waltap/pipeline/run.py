@@ -250,11 +250,19 @@ class PipelineRun:
         found = self.counts.calls.in_flight()
         if found is None or not self._stalls(found):
             if self._next_word_s:
-                log.info("the sink goes on", extra={"pipeline": self.profile.name})
+                log.info("the pipeline goes on", extra={"pipeline": self.profile.name})
             self._next_word_s = 0.0
         elif found[1] >= self._next_word_s:
             what, seconds = found
             self._next_word_s = 2 * seconds
+            if (awaited := self.counts.calls.awaited) is not None:
+                log.warning(
+                    "%s has not answered; the pipeline has waited %s for it",
+                    awaited,
+                    duration(seconds),
+                    extra={"pipeline": self.profile.name},
+                )
+                return
             log.warning(
                 "sink %s has not come to an end with %s for %s; the pipeline waits for it",
                 ", ".join(each.name for each in self.profile.outlets)

@@ -25,11 +25,13 @@ class SinkCalls:
     committed that is not durable; and when, last, all that the server had sent was (``current_ms``). The
     engine's thread writes, any reads."""
 
-    __slots__ = ("_clock", "_now", "current_ms", "oldest_commit_ms", "owed_since")
+    __slots__ = ("_clock", "_now", "awaited", "current_ms", "oldest_commit_ms", "owed_since")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._now: tuple[str, float] | None = None
+        # Another server than the sink's that the call at hand waits for.
+        self.awaited: str | None = None
         self.owed_since: float | None = None
         self.oldest_commit_ms: int | None = None
         self.current_ms: int | None = None
@@ -42,6 +44,15 @@ class SinkCalls:
             yield
         finally:
             self._now = before
+
+    @contextmanager
+    def wait_for(self, name: str) -> Iterator[None]:
+        """Wait for the server ``name`` while the block lasts."""
+        self.awaited = name
+        try:
+            yield
+        finally:
+            self.awaited = None
 
     def at_hand(self, since: float | None = None) -> tuple[str, float] | None:
         """Return the call at hand, and for how many seconds it lasts, counted from ``since`` at the

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from waltap.capture.capture import CaptureRules
@@ -74,10 +75,11 @@ class PipelineStages:
         tenure: Leadership | None,
         clock: Clock,
         *,
+        waits_for: Callable[[str], AbstractContextManager[None]],
         repairs: bool = False,
     ) -> None:
         self.profile, self.host, self._stopping, self._clock = profile, host, stopping, clock
-        self._repairs = repairs
+        self._repairs, self._waits_for = repairs, waits_for
         self._tenure = tenure if tenure is not None and tenure.leased else None
         naming = profile.topic_naming
         self.capture = CaptureRules(profile.capture, naming.spec.factory(naming.properties))
@@ -387,6 +389,7 @@ class PipelineStages:
                 transforms=chain.events,
                 record_steps=chain.records,
                 stopping=self._stopping,
+                waits_for=self._waits_for,
                 order=order,
             ),
         )
@@ -464,10 +467,18 @@ def build(
     stopping: Callable[[], bool] = lambda: False,
     tenure: Leadership | None = None,
     clock: Clock | None = None,
+    waits_for: Callable[[str], AbstractContextManager[None]] = lambda _name: nullcontext(),
     repairs: bool = False,
 ) -> PipelineStages:
     """Return the stages of a pipeline; nothing is connected yet. ``tenure`` is that of a run; with
     ``repairs`` a destination may have lost what it had. Raises: WaltapError."""
     return PipelineStages(
-        profile, host, run_id, stopping, tenure, clock or SystemClock(), repairs=repairs
+        profile,
+        host,
+        run_id,
+        stopping,
+        tenure,
+        clock or SystemClock(),
+        waits_for=waits_for,
+        repairs=repairs,
     )

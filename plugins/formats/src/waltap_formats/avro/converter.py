@@ -28,7 +28,11 @@ class AvroConverter(Converter):
 
     @cached_property
     def _registry(self) -> RegistryClient:
-        return RegistryClient(self._properties, stopping=self._context.stopping)
+        return RegistryClient(
+            self._properties,
+            stopping=self._context.stopping,
+            waits_for=self._context.waits_for,
+        )
 
     def encoder(self, topic: str, schema: Schema | None) -> Encode:
         schema = schema or Schema(kind=ConnectKind.STRING, optional=True)

@@ -10,6 +10,7 @@ import ssl
 import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
@@ -50,9 +51,14 @@ class RegistryClient:
     """
 
     def __init__(
-        self, properties: RegistryProperties, *, stopping: Callable[[], bool] = lambda: False
+        self,
+        properties: RegistryProperties,
+        *,
+        stopping: Callable[[], bool] = lambda: False,
+        waits_for: Callable[[str], AbstractContextManager[None]] = lambda _name: nullcontext(),
     ) -> None:
         self._properties, self._stopping = properties, stopping
+        self._waits_for = waits_for
         self._addresses = [_address(url, properties) for url in properties.urls]
         self._known: dict[tuple[str, str], int] = {}
 
@@ -149,6 +155,7 @@ class RegistryClient:
             for url, headers in self._addresses:
                 try:
                     with (
+                        self._waits_for(f"the schema registry {url}"),
                         self._opened() as client,
                         exchange(self._properties.timeout_ms / 1000, self._stopping),
                     ):
