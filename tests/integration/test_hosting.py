@@ -112,9 +112,16 @@ def test_the_switch_that_is_told_is_the_services_own(
         shop.execute(make)
     try:
         found, others = looked(shop, tmp_path)
+        for statement in (each for each in others if not each.startswith("-- ")):
+            shop.execute(statement)  # what is no SQL says where it is done: a console
+        granted, _ = looked(shop, tmp_path)
     finally:
+        shop.execute(f"ALTER ROLE {ROLE} WITH NOREPLICATION")
         for _, remove in made:
             shop.execute(remove)
+    assert granted["privileges"].verdict == ("error" if case == "Heroku" else "ok")
+    remedies = [each.remedy for each in found.values() if each.verdict in {"error", "warning"}]
+    assert not [each for each in remedies if "ALTER SYSTEM" in each], "nobody is a superuser there"
     assert found["hosted by"].found.startswith(f"{name}, told by {told_by}")
     assert found["wal_level"].verdict == "error"
     assert switch in found["wal_level"].remedy

@@ -32,7 +32,7 @@ class PasswordOutdated(ConnectionLost):
     code = "WT-2032"
     remedy = (
         "The server says the same of a wrong password and of a role that does not exist: look at "
-        "database.user first (SELECT rolname FROM pg_roles;). While it streams waltap asks for the "
+        "database.user first: SELECT rolname FROM pg_roles. While it streams waltap asks for the "
         "password again with each try, as one that is changed may reach server and file at different "
         "times. If this lasts, look at what gives it; on the server: {way}."
     )

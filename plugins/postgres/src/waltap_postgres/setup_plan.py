@@ -1,5 +1,6 @@
 """What a start would make on the server, told before it: the SQL, and each captured table."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
@@ -36,6 +37,8 @@ SELECT c.oid::int8,
 """
 """The size of a table waits for whoever has locked it: such a one is left out. A partitioned table is its
 leaves; of no partition tree are the others."""
+
+SQL = re.compile(r"(?:ALTER|CREATE|DROP|GRANT|REVOKE|SELECT) ")
 
 
 class SetupPlanner:
@@ -108,6 +111,11 @@ class SetupPlanner:
         return tuple(sorted(found, key=lambda each: each.relation.name))
 
 
+def _as_sql(step: str) -> str:
+    """Return ``step`` of a remedy, a comment where it is no statement: some are done in a console."""
+    return step if SQL.match(step) and "…" not in step else f"-- {step}"
+
+
 def _mending(error: WaltapError) -> Iterator[str]:
     facts = error.fields
     match error:
@@ -122,7 +130,7 @@ def _mending(error: WaltapError) -> Iterator[str]:
             | SignalTableMissing()
             | PrivilegeMissing()
         ):
-            yield from str(facts["sql"]).split("; ")
+            yield from map(_as_sql, str(facts["sql"]).split("; "))
         case WalLevelTooLow():  # a restart, or the switch of a service, is no SQL
             for step in str(facts["sql"]).split("; "):
                 yield step.partition(" (")[0] if step.startswith("ALTER SYSTEM") else f"-- {step}"

@@ -1,0 +1,171 @@
+"""Remedies for the server itself (settings, slots, roles) are carried out as they are printed."""
+
+import re
+import string
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.harness.pipeline import PipelineRig, until
+from tests.harness.servers.own_server import own_server
+from tests.harness.servers.postgres import Cluster, Database, queries
+from tests.integration.test_least_privilege import documented
+
+from waltap.errors import SourceError, WaltapError
+from waltap_postgres.connection_errors import PasswordOutdated
+from waltap_postgres.errors import NothingCaptured, ServerLimit, SlotInvalidated
+from waltap_postgres.snapshot.errors import SnapshotTooOld
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Return a server of PostgreSQL 18, whose settings a test may change."""
+    with own_server(Cluster.create_newest) as made:
+        yield made
+
+
+@pytest.fixture
+def pipeline(cluster: Cluster, tmp_path: Path) -> Iterator[PipelineRig]:
+    database = cluster.create_database("shop")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    yield PipelineRig(database, tmp_path)
+    assert database.drop() == []
+
+
+def carry_out(database: Database, remedy: str) -> list[str]:
+    """Execute the statements of ``remedy`` one by one, as psql does; return them."""
+    statements = re.findall(r"(?:ALTER|CREATE|GRANT|SELECT) [^;`]*(?=;|$)", remedy)
+    for statement in statements:
+        database.execute(statement)
+    return statements
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "check", "given"),
+    [
+        ("idle_replication_slot_timeout", "10d", "slot limits", {"waltap.wal.budget": "10GB"}),
+        ("max_slot_wal_keep_size", "-1", "slot limits", {}),
+        ("wal_level", "replica", "wal_level", {}),
+        ("synchronized_standby_slots", "", "slot.failover", {"slot.failover": True}),
+    ],
+)
+def test_the_setting_that_doctor_names_ends_its_warning(
+    pipeline: PipelineRig, setting: str, value: str, check: str, given: dict[str, object]
+) -> None:
+    database = pipeline.database
+    database.execute("SELECT pg_create_physical_replication_slot('standby')")
+    try:
+        database.execute(f"ALTER SYSTEM SET {setting} = '{value}'")
+        database.execute("SELECT pg_reload_conf()")
+        until(lambda: check in pipeline.doctor(**given), "the warning")
+        remedy = pipeline.doctor(**given)[check].remedy
+        assert setting in remedy
+        statements = carry_out(database, remedy.replace("'SLOT'", "'standby'"))
+        assert statements
+        if setting == "wal_level":  # it takes a restart, as long as that it is only written
+            database.execute("SELECT pg_reload_conf()")
+        until(lambda: check not in pipeline.doctor(**given), "the warning's end")
+    finally:
+        database.execute(f"ALTER SYSTEM RESET {setting}")
+        database.execute("SELECT pg_reload_conf()")
+        database.execute("SELECT pg_drop_replication_slot('standby')")
+
+
+def test_the_role_that_is_to_capture_in_place_of_a_superuser_does(pipeline: PipelineRig) -> None:
+    database = pipeline.database
+    told = pipeline.doctor()["privileges"]
+    assert "superuser" in told.found
+    (create,) = re.findall(r"CREATE ROLE [^;]*", told.remedy)
+    database.execute(create)
+    role = create.split()[2]
+    try:
+        for statement in documented("Stream", "Snapshot")[1:]:  # what else the page grants
+            own = re.sub(r"\bleast\b", role, statement).replace(
+                "PUBLICATION waltap", "PUBLICATION shop"
+            )
+            own = own.replace("sales.orders, sales.customers", "t").replace(
+                "SCHEMA sales", "SCHEMA public"
+            )
+            database.execute(own)
+        pipeline.settings |= {
+            "database.user": role,
+            "publication.name": "shop",
+            "publication.autocreate.mode": "disabled",
+        }
+        assert "privileges" not in pipeline.doctor()
+        pipeline.catch_up()
+        database.execute("INSERT INTO t VALUES (2)")
+        pipeline.catch_up()
+        assert pipeline.destination.ids("t") == [1, 2]
+    finally:
+        database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+@pytest.mark.parametrize("way", ["repair", "when_needed", "drop"])
+def test_a_slot_that_the_server_gave_up_is_made_anew(pipeline: PipelineRig, way: str) -> None:
+    database = pipeline.database
+    pipeline.settings |= {"sink.type": "jsonl", "sink.path": str(pipeline.folder / "lines")}
+    pipeline.catch_up()
+    database.execute("ALTER SYSTEM SET idle_replication_slot_timeout = '1s'")
+    database.execute("SELECT pg_reload_conf()")
+    reason = "SELECT invalidation_reason FROM pg_replication_slots WHERE slot_name = %s"
+    until(
+        lambda: [database.execute("CHECKPOINT"), database.execute(reason, pipeline.slot)][-1][0][0],
+        "the invalidation",
+    )
+    with pytest.raises(SlotInvalidated) as told:
+        pipeline.run()
+    advice = told.value.advice()
+    assert "set it to 0" in advice
+    database.execute("ALTER SYSTEM SET idle_replication_slot_timeout = 0")
+    database.execute("SELECT pg_reload_conf()")
+    if way == "repair":
+        assert "`waltap repair FILE`" in advice
+        done = pipeline.command("repair", "FILE")
+        assert done.returncode == 0, done.stderr
+    else:
+        assert "snapshot.mode=when_needed" in advice
+        pipeline.settings["snapshot.mode"] = "when_needed"
+        if way == "drop":
+            assert "`waltap slot drop FILE`" in advice
+            done = pipeline.command("slot", "drop", "FILE", "--yes")
+            assert done.returncode == 0, done.stderr
+    database.execute("INSERT INTO t VALUES (2)")
+    pipeline.catch_up()
+    assert '"id":2' in (pipeline.folder / "lines").read_text().replace(" ", "")
+
+
+def test_a_threshold_for_old_snapshots_is_taken_back(private_server: Cluster) -> None:
+    """PostgreSQL up to 16 has it; no test can wait for the minutes that it takes to be in the way."""
+    statements = re.findall(r"ALTER SYSTEM [^;]*", SnapshotTooOld.remedy)
+    assert len(statements) == 1
+    private_server.execute("ALTER SYSTEM SET old_snapshot_threshold = '1min'")
+    private_server.restart()
+    private_server.execute(statements[0])
+    private_server.restart()
+    assert private_server.execute("SHOW old_snapshot_threshold") == [("-1",)]
+
+
+def _families() -> Iterator[type[WaltapError]]:
+    waiting: list[type[WaltapError]] = [SourceError, WaltapError]
+    while waiting:
+        family = waiting.pop()
+        waiting += family.__subclasses__()
+        yield family
+
+
+def test_every_query_that_a_remedy_prints_is_one(pipeline: PipelineRig, database: Database) -> None:
+    """On PostgreSQL 18 and on 15. Those with names of a situation are executed in it, elsewhere."""
+    found = {
+        query
+        for error in _families()
+        if isinstance(error.remedy, str)
+        for query in queries(error.remedy)
+        if re.search(r" FROM |\(", query)  # else the word is of a sentence
+        and not any(name for _, name, *_ in string.Formatter().parse(query))
+    }
+    for error in (PasswordOutdated, NothingCaptured, ServerLimit):
+        assert found >= set(queries(error.remedy)), error
+    for query in found - {"SELECT pg_promote()"}:  # which test_failover.py does
+        pipeline.database.execute(query)
+        database.execute(query)
