@@ -297,7 +297,8 @@ class WrittenLog:
     def write(self, *given: Batch | TransactionPart) -> None:
         """Write batches, or transactions as one batch."""
         parts = [each for each in given if isinstance(each, TransactionPart)]
-        for each in [batch(*parts)] if parts else given:
+        batches = [each for each in given if isinstance(each, Batch)]
+        for each in [batch(*parts)] if parts else batches:
             self.sink.write(each)
 
     def flush(self, *given: Batch | TransactionPart) -> Position | None:

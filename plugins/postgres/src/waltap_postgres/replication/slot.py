@@ -128,7 +128,7 @@ def session_role(*, leased: bool) -> str:
 
 
 def slot_in_use(catalogue: PostgresCatalogue, slot: ReplicationSlot) -> SlotActive:
-    """Return the error that somebody reads the slot, and who.
+    """Return the error for a slot that another process reads; it names that process.
 
     Raises: SourceError.
     """
