@@ -13,7 +13,13 @@ from tests.integration.test_least_privilege import documented
 
 from waltap.errors import SourceError, WaltapError
 from waltap_postgres.connection_errors import PasswordOutdated
-from waltap_postgres.errors import NothingCaptured, ServerLimit, SlotInvalidated
+from waltap_postgres.errors import (
+    AuthenticationRefused,
+    NothingCaptured,
+    ServerLimit,
+    SlotExists,
+    SlotInvalidated,
+)
 from waltap_postgres.snapshot.errors import SnapshotTooOld
 
 
@@ -99,6 +105,100 @@ def test_the_role_that_is_to_capture_in_place_of_a_superuser_does(pipeline: Pipe
         assert pipeline.destination.ids("t") == [1, 2]
     finally:
         database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+KEPT_OUT = {
+    "no such role": "",
+    "may not log in": "CREATE ROLE guest NOLOGIN REPLICATION",
+    "bad password": "CREATE ROLE guest LOGIN REPLICATION PASSWORD 'another'",
+    "no line in pg_hba.conf": "CREATE ROLE guest LOGIN REPLICATION PASSWORD '…'",
+}
+
+
+@pytest.mark.parametrize("case", KEPT_OUT)
+def test_a_role_that_is_kept_out_is_let_in(
+    cluster: Cluster, pipeline: PipelineRig, case: str
+) -> None:
+    """The password of what is printed is typed as it is."""
+    database, hba = pipeline.database, cluster.folder / "data" / "pg_hba.conf"
+    before = hba.read_text()
+    line = "" if "pg_hba" in case else "host all guest all scram-sha-256\n"
+    if case in {"may not log in", "no such role"}:
+        line = "host all guest all trust\n"  # else the password is asked for first
+    hba.write_text(f"{line}host all guest all reject\n{before}")
+    cluster.reload()
+    try:
+        if KEPT_OUT[case]:
+            database.execute(KEPT_OUT[case])
+        pipeline.settings |= {"database.user": "guest", "database.password": "…"}
+        with pytest.raises(AuthenticationRefused) as refused:
+            pipeline.run()
+        advice = refused.value.advice()
+        if "pg_hba" in case:
+            (added,) = re.findall(r"host \S+ guest ADDRESS \S+(?=,)", advice)
+            hba.write_text(f"{added.replace('ADDRESS', 'all')}\n{hba.read_text()}")
+            (reload,) = queries(advice)
+            database.execute(reload)
+        else:
+            (statement,) = re.findall(r"(?:CREATE ROLE guest|ALTER ROLE) .*?(?=;|,|\.$)", advice)
+            database.execute(statement)
+        database.execute("ALTER TABLE t OWNER TO guest; GRANT CREATE ON DATABASE shop TO guest")
+        until(lambda: _caught_up(pipeline), "the role is let in")
+        assert pipeline.destination.ids("t") == [1]
+    finally:
+        hba.write_text(before)
+        cluster.reload()
+        database.execute(
+            "ALTER TABLE t OWNER TO postgres; DROP OWNED BY guest CASCADE; DROP ROLE guest"
+        )
+
+
+def _caught_up(pipeline: PipelineRig) -> bool:
+    """Run; False where the server has not read its new settings yet."""
+    try:
+        pipeline.catch_up()
+    except AuthenticationRefused:
+        return False
+    return True
+
+
+def test_tables_of_another_owner_join_by_what_a_superuser_is_told(pipeline: PipelineRig) -> None:
+    database = pipeline.database
+    database.execute(
+        "CREATE ROLE owner LOGIN REPLICATION; ALTER TABLE t OWNER TO owner;"
+        "GRANT CREATE ON DATABASE shop TO owner; CREATE TABLE of_others (id int PRIMARY KEY);"
+        "INSERT INTO of_others VALUES (1); GRANT SELECT ON of_others TO owner"
+    )
+    try:
+        pipeline.settings |= {
+            "database.user": "owner",
+            "publication.autocreate.mode": "filtered",
+            "table.include.list": r"public\.t",
+        }
+        pipeline.catch_up()
+        pipeline.settings["table.include.list"] = r"public\.(t|of_others)"
+        told = pipeline.doctor()["publication"]
+        (statement,) = re.findall(r"ALTER PUBLICATION .*?(?= \(|;|$)", told.remedy)
+        database.execute(statement)
+        assert "publication" not in pipeline.doctor()
+        pipeline.catch_up()
+        database.execute("INSERT INTO of_others VALUES (2)")
+        pipeline.catch_up()
+        assert 2 in pipeline.destination.ids("of_others")
+    finally:
+        database.execute("DROP OWNED BY owner CASCADE; DROP ROLE owner")
+
+
+def test_a_slot_that_nobody_needs_is_dropped(pipeline: PipelineRig) -> None:
+    database = pipeline.database
+    database.execute("SELECT pg_create_logical_replication_slot('left_behind', 'pgoutput')")
+    pipeline.catch_up()
+    told = pipeline.doctor()["orphan slots"]
+    assert carry_out(database, told.remedy) == ["SELECT pg_drop_replication_slot('left_behind')"]
+    assert "orphan slots" not in pipeline.doctor()
+    database.execute("SELECT pg_create_logical_replication_slot('there', 'pgoutput')")
+    assert carry_out(database, SlotExists("a slot", slot="there").advice())
+    assert "there" not in str(database.slots())
 
 
 @pytest.mark.parametrize("way", ["repair", "when_needed", "drop"])
