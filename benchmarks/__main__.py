@@ -36,8 +36,7 @@ from benchmarks.replica import Replica, Subscription
 
 PGOUTPUT = ("proto_version=1", "publication_names=bench")
 DECODERS: list[tuple[str, str, tuple[str, ...], dict[str, str]]] = [
-    ("pgoutput text", "pgoutput", PGOUTPUT, {}),
-    ("pgoutput binary", "pgoutput", (*PGOUTPUT, "binary=true"), {"pgoutput.binary": "true"}),
+    ("pgoutput", "pgoutput", PGOUTPUT, {}),
     ("wal2json 2", "wal2json", ("format-version=2",), {"plugin.name": "wal2json"}),
     ("decoderbufs", "decoderbufs", (), {"plugin.name": "decoderbufs"}),
 ]

@@ -32,7 +32,6 @@ ROWS = (
 CAPTURES: dict[str, dict[str, tuple[Options, tuple[str, ...]]]] = {
     "pgoutput": {
         "pgoutput_v1": ({}, ()),
-        "pgoutput_v1_binary": ({"pgoutput.binary": True}, ()),
         "pgoutput_v2_stream": ({"pgoutput.streaming": "on"}, ()),
         "pgoutput_v3_twophase": ({"pgoutput.two_phase": True}, ()),
         "pgoutput_v3_stream_twophase": (
@@ -43,7 +42,6 @@ CAPTURES: dict[str, dict[str, tuple[Options, tuple[str, ...]]]] = {
     },
     "yboutput": {
         "pgoutput_v1": ({}, ROWS),
-        "pgoutput_v1_binary": ({"yboutput.binary": True}, ("types",)),
     },
     "wal2json": {
         "wal2json_v2_all": ({}, ()),

@@ -1,6 +1,5 @@
 """Replica identities, snapshot modes and types with one planted fault each: their suites find every one."""
 
-import struct
 from dataclasses import replace
 from typing import Any
 
@@ -281,10 +280,6 @@ def arrow():
     return pa.struct([(name, pa.int32()) for name in PARTS])
 
 
-def read(data: bytes) -> str:
-    return ".".join(map(str, struct.unpack(">iii", data)))
-
-
 def spec(**changed: Any) -> TypeSpec:
     given: dict[str, Any] = {
         "summary": "Versions.",
@@ -293,7 +288,6 @@ def spec(**changed: Any) -> TypeSpec:
         "parse": parse,
         "zero": ZERO,
         "arrow": arrow,
-        "from_binary": read,
     }
     return simple_type("semver", **{**given, **changed})
 
@@ -343,11 +337,6 @@ def arrow_makes_null_of_what_it_cannot_read():
     return in_arrow(quiet)
 
 
-@TYPES.found_by("test_the_send_format_gives_the_text")
-def send_format_of_another_order():
-    return spec(from_binary=lambda data: ".".join(map(str, struct.unpack("<iii", data))))
-
-
 @TYPES.found_by("test_it_claims_its_type_and_no_other")
 def claims_everything():
     return spec(claims=lambda _type: True)
@@ -382,7 +371,6 @@ class TestPlantedTypes(FindsFaults):
             plugin(),
             SEMVER,
             {"1.2.3": {"major": 1, "minor": 2, "patch": 3}, "0.10.0": {**ZERO, "minor": 10}},
-            binary={"1.2.3": struct.pack(">iii", 1, 2, 3)},
             defaults={"'1.0.0'::semver": {**ZERO, "major": 1}, "latest()": None},
             malformed=("", "1.2", "x.y.z"),
         )

@@ -64,7 +64,7 @@ def context(
     publications: tuple[str, ...] = ("p",),
     **options: object,
 ) -> DecoderContext:
-    """Return a context; ``options`` are given with __ for the dot: ``pgoutput__binary=True``."""
+    """Return a context; ``options`` are given with __ for the dot: ``pgoutput__two_phase=True``."""
     return DecoderContext(
         server=ServerInfo(version_num=version, two_phase_slot=two_phase_slot),
         catalogue=catalogue or EmptyCatalogue(),
@@ -109,7 +109,6 @@ def decoderbufs(**arguments: Any) -> DecoderBufs:
 
 READERS: dict[str, Make] = {
     "pgoutput_v1": pgoutput,
-    "pgoutput_v1_binary": lambda: pgoutput(pgoutput__binary=True),
     "pgoutput_v1_root": pgoutput,
     "pgoutput_v2_stream": lambda: pgoutput(pgoutput__streaming="on"),
     "pgoutput_v3_twophase": lambda: pgoutput(pgoutput__two_phase=True),
@@ -117,7 +116,6 @@ READERS: dict[str, Make] = {
         pgoutput__two_phase=True, pgoutput__streaming="on"
     ),
     "pg16/pgoutput_v1": lambda: pgoutput(version=160002),
-    "pg16/pgoutput_v1_binary": lambda: pgoutput(version=160002, pgoutput__binary=True),
     "pg16/pgoutput_v2_stream": lambda: pgoutput(version=160002, pgoutput__streaming="on"),
     "pg16/pgoutput_v3_twophase": lambda: pgoutput(version=160002, pgoutput__two_phase=True),
     "pg16/pgoutput_v3_stream_twophase": lambda: pgoutput(

@@ -17,7 +17,6 @@ __all__ = ["VARIANTS", "DecoderSlots"]
 SPECS = {spec.name: spec for spec in register_decoders()}
 VARIANTS: dict[str, tuple[str, Mapping[str, object]]] = {
     "pgoutput": ("pgoutput", {}),
-    "pgoutput binary": ("pgoutput", {"pgoutput.binary": True}),
     "pgoutput streaming": ("pgoutput", {"pgoutput.streaming": "on"}),
     "wal2json 2": ("wal2json", {}),
     "wal2json 1": ("wal2json", {"wal2json.format-version": "1"}),

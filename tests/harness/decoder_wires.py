@@ -244,7 +244,6 @@ WIRES: dict[
     str, tuple[Callable[..., Decoder], Callable[[Relation, Sequence[Step]], list[bytes]]]
 ] = {
     "pgoutput": (pgoutput, _pgoutput),
-    "pgoutput binary": (lambda **more: pgoutput(pgoutput__binary=True, **more), _pgoutput),
     "wal2json 2": (wal2json, _format_2),
     "wal2json 1": (lambda **more: wal2json("1", **more), _format_1),
     "wal2json chunks": (lambda **more: wal2json("1", chunks=True, **more), _chunks),

@@ -11,7 +11,7 @@ from waltap.decode import ABSENT, UNCHANGED
 UNIX_OF_2000 = 946_684_800_000_000
 
 Cell = object
-"""str (text), bytes (binary), None, UNCHANGED, or ABSENT (written as NULL)."""
+"""str (text), bytes (send format, which waltap never asks for), None, UNCHANGED, or ABSENT (written as NULL)."""
 
 
 def tuple_data(cells: Sequence[Cell]) -> bytes:

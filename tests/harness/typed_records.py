@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import psycopg
-from tests.harness.typed_values import LITERALS, both_once
+from tests.harness.typed_values import LITERALS, printed_once
 
 from waltap.capture.capture import CaptureProperties, CaptureRules
 from waltap.decode.message import Delete, Insert, OldTuple
@@ -80,20 +80,18 @@ def parts_of(relation: Relation, rows: list[tuple[Any, ...]]) -> list[Any]:
 def typed_parts(
     connection: psycopg.Connection[Any], *, nullable: bool = True, times: int = 1
 ) -> Iterator[tuple[str, list[Any]]]:
-    """Yield (type, parts with its literals as text and in send format, NULL, and what was not sent).
+    """Yield (type, parts with its literals, NULL, and what was not sent).
 
     ``times``: how often each literal comes; more than once, there are also parts of texts alone, of texts
     and NULL, and for numbers and times of each text alone.
     """
     for type_name, literals in LITERALS.items():
-        column, values = both_once(connection, type_name, literals)
-        rows: list[tuple[Any, ...]] = [("1", text) for text, _ in values]
-        if mapper().column(column).from_binary is not None:  # type: ignore[union-attr]
-            rows += [("-7", sent) for _, sent in values]
+        column, values = printed_once(connection, type_name, literals)
+        rows: list[tuple[Any, ...]] = [("1", text) for text in values]
         of = table(column, nullable=nullable)
         parts = parts_of(of, [*rows, ("123456", None), ("1", UNCHANGED)] * times)
         if times > 1:
-            texts = [("-7", text) for text, _ in values]
+            texts = [("-7", text) for text in values]
             for some in (texts, [*texts, ("70000000000", None)]):
                 parts += parts_of(of, some * times)
             if type_name.startswith(("int", "oid", "time")):
@@ -116,8 +114,8 @@ def typed_records(
 ) -> Iterator[tuple[str, list[ConnectRecord]]]:
     """Yield (type, records of its literals and of NULL)."""
     for type_name, literals in LITERALS.items():
-        column, values = both_once(connection, type_name, literals)
-        rows = [("1", text) for text, _ in values]
+        column, values = printed_once(connection, type_name, literals)
+        rows = [("1", text) for text in values]
         yield type_name, records_of(table(column), [*rows, ("1", None)], **capture)
 
 

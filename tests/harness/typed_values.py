@@ -1,4 +1,4 @@
-"""Values of every type, from a real server: each as its text output and in send format.
+"""Values of every type, from a real server, as its text output.
 
 A module that uses the fixture `typed` imports it.
 """
@@ -15,7 +15,7 @@ from waltap.decode.relation import Column
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.properties import PostgresProperties
 
-__all__ = ["LITERALS", "UNKNOWN", "both_once", "typed"]
+__all__ = ["LITERALS", "UNKNOWN", "printed_once", "typed"]
 
 OUTPUT = (
     "-c timezone=UTC -c datestyle=ISO -c intervalstyle=postgres -c bytea_output=hex"
@@ -225,37 +225,35 @@ def typed(server: Any) -> Iterator[psycopg.Connection[Any]]:
     made.drop()
 
 
-def both(
+_seen: dict[str, tuple[Column, list[str]]] = {}
+
+
+def printed_once(
     connection: psycopg.Connection[Any], type_name: str, literals: list[str]
-) -> tuple[Column, list[tuple[str, bytes]]]:
-    """Return the column as the catalogue has it and each value as text and in send format."""
+) -> tuple[Column, list[str]]:
+    """Return the column as the catalogue has it, and each value's text.
+
+    The server is asked once for each type, whatever number of tests wants its values.
+    """
+    if type_name not in _seen:
+        _seen[type_name] = _printed(connection, type_name, literals)
+    return _seen[type_name]
+
+
+def _printed(
+    connection: psycopg.Connection[Any], type_name: str, literals: list[str]
+) -> tuple[Column, list[str]]:
     table = "values_of_" + "".join(c if c.isalnum() else "_" for c in type_name)
     connection.execute(f"CREATE TABLE {table} (n serial, x {type_name})".encode())
     for literal in literals:
         insert = f"INSERT INTO {table} (x) VALUES ($1::text::{type_name})".encode()
         result = connection.pgconn.exec_params(insert, [literal.encode()])
         assert result.status == psycopg.pq.ExecStatus.COMMAND_OK, (literal, result.error_message)
-    forms = []
-    for form in (0, 1):
-        select = f"SELECT x FROM {table} ORDER BY n".encode()
-        result = connection.pgconn.exec_params(select, [], result_format=form)
-        assert result.status == psycopg.pq.ExecStatus.TUPLES_OK, result.error_message
-        forms.append([result.get_value(row, 0) or b"" for row in range(result.ntuples)])
+    result = connection.pgconn.exec_params(f"SELECT x FROM {table} ORDER BY n".encode(), [])
+    assert result.status == psycopg.pq.ExecStatus.TUPLES_OK, result.error_message
+    texts = [(result.get_value(row, 0) or b"").decode() for row in range(result.ntuples)]
     relation = PostgresCatalogue(connection, PostgresProperties.model_construct()).relation(
         "public", table
     )
     assert relation is not None
-    texts, sent = forms
-    return relation.columns[1], list(zip((t.decode() for t in texts), sent, strict=True))
-
-
-_seen: dict[str, tuple[Column, list[tuple[str, bytes]]]] = {}
-
-
-def both_once(
-    connection: psycopg.Connection[Any], type_name: str, literals: list[str]
-) -> tuple[Column, list[tuple[str, bytes]]]:
-    """Ask the server once for each type, whatever number of tests wants its values."""
-    if type_name not in _seen:
-        _seen[type_name] = both(connection, type_name, literals)
-    return _seen[type_name]
+    return relation.columns[1], texts

@@ -23,7 +23,6 @@ RECORDINGS = FOLDER / "recordings.jsonl"
 WAYS: dict[str, tuple[bool, dict[str, str], dict[str, object]]] = {
     "text": (False, {}, {}),
     "old generation": (True, {}, {}),
-    "binary": (False, {"binary": "true"}, {"yboutput.binary": True}),
 }
 """Name → old generation, options of the plugin, options of the decoder."""
 

@@ -291,10 +291,7 @@ class Faults:
                 ),
             }
         if decoder.startswith("pgoutput"):
-            changed |= {
-                "pgoutput.streaming": random.choice(("on", "off")),
-                "pgoutput.binary": random.choice((True, False)),
-            }
+            changed["pgoutput.streaming"] = random.choice(("on", "off"))
         for name in random.sample(sorted(changed), random.randrange(1, 4)):
             self.engine.settings[name] = changed[name]
         self.step_start(random)

@@ -50,7 +50,6 @@ PGOUTPUT: dict[str, Any] = {"plugin.name": "pgoutput"}
 
 DECODERS: dict[str, dict[str, Any]] = {
     "pgoutput": PGOUTPUT,
-    "pgoutput-binary": {**PGOUTPUT, "pgoutput.binary": True},
     "pgoutput-streaming": {**PGOUTPUT, "pgoutput.streaming": "on"},
     "pgoutput-two-phase": {**PGOUTPUT, "pgoutput.two_phase": True},
     "pgoutput-prepare": {**PGOUTPUT, "pgoutput.two_phase": True, "two.phase.policy": "prepare"},

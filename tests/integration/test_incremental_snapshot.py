@@ -250,7 +250,6 @@ def test_rows_are_those_that_the_stream_tells_of_a_table(
 @pytest.mark.parametrize(
     "settings",
     [
-        pytest.param({"pgoutput.binary": "true"}, id="binary"),
         pytest.param({"pgoutput.streaming": "on"}, id="streaming"),
         pytest.param({"plugin.name": "wal2json"}, id="wal2json"),
         pytest.param({"plugin.name": "decoderbufs"}, id="decoderbufs"),
@@ -273,7 +272,6 @@ def test_a_change_in_the_window_is_known_by_its_key_whatever_the_decoder(
     with pipeline.running(**settings) as run:
         pipeline.signal("execute-snapshot", "t")
         run.until(lambda: finished(run), "the end")
-    # as text also where the decoder sends binary: the snapshot's rows are text
     ids = [row["id"] for row in read_rows(pipeline.destination)]
     assert ids == ["1", "5", "6", "7", "8", "9"]
 

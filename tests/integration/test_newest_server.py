@@ -19,7 +19,6 @@ def pipeline(newest_database: Database, tmp_path: Path) -> PipelineRig:
     "options",
     [
         pytest.param({}, id="text"),
-        pytest.param({"pgoutput.binary": True}, id="binary"),
         pytest.param({"pgoutput.streaming": "on"}, id="streaming"),
         pytest.param({"pgoutput.streaming": "parallel"}, id="protocol 4"),
         pytest.param({"pgoutput.two_phase": True, "two.phase.policy": "prepare"}, id="2pc"),

@@ -65,7 +65,6 @@ HEADER = RecordingHeader(
         two_phase_slot=False,
         encoding="UTF8",
     ),
-    text_only=True,
     asks=(),
 )
 

@@ -68,7 +68,6 @@ class Variant:
 REFERENCE = "pgoutput text"
 VARIANTS = {
     REFERENCE: Variant(plugin="pgoutput"),
-    "pgoutput binary": Variant(plugin="pgoutput", properties={"pgoutput.binary": "true"}),
     "pgoutput streaming": Variant(plugin="pgoutput", properties={"pgoutput.streaming": "on"}),
     "wal2json format 2": Variant(plugin="wal2json"),
     "wal2json format 1": Variant(plugin="wal2json", properties={"wal2json.format-version": "1"}),
@@ -246,7 +245,7 @@ CAPABILITIES: dict[str, Rule] = {
     "special_numbers": without_special_numbers,
     "filters": without_last_commit,
 }
-NOT_IN_EVENTS = {"streaming", "two_phase", "binary", "relations"}
+NOT_IN_EVENTS = {"streaming", "two_phase", "relations"}
 """Ways to receive: the events are the same."""
 
 REMARKS: dict[str, Rule | None] = {

@@ -16,7 +16,6 @@ from waltap_sinks.changelog import ChangeLog
 
 DECODERS = {
     "pgoutput": {},
-    "binary": {"pgoutput.binary": "true"},
     "streaming": {"pgoutput.streaming": "on"},
     "two-phase": {"pgoutput.two_phase": "true"},
     "wal2json": {"plugin.name": "wal2json"},

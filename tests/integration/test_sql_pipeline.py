@@ -55,13 +55,10 @@ def types_of(database: Database, table: str) -> dict[str, str]:
     )
 
 
-@pytest.mark.parametrize("binary", ["false", "true"], ids=["text", "binary"])
-def test_every_type_arrives_by_snapshot_and_by_stream(
-    database: Database, tmp_path: Path, binary: str
-) -> None:
+def test_every_type_arrives_by_snapshot_and_by_stream(database: Database, tmp_path: Path) -> None:
     database.execute(EVERY_TYPE)
     database.execute(ROWS)
-    p = pipeline(database, tmp_path, **{"pgoutput.binary": binary})
+    p = pipeline(database, tmp_path)
     p.catch_up()
     assert_equal(database, "kinds")
     made = types_of(database, "replica.kinds")

@@ -1,5 +1,5 @@
 """Every type that a server has, contributed extensions included, with a value: what the stream brings
-is what a snapshot reads, in text and in send format, through every decoder that can carry it."""
+is what a snapshot reads, through every decoder that can carry it."""
 
 import json
 from pathlib import Path
@@ -9,11 +9,6 @@ import psycopg
 import pytest
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
-
-from waltap.host import Host
-from waltap.pipeline.stages import build
-from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.properties import PostgresProperties
 
 EXTENSIONS = ("citext", "hstore", "ltree", "cube", "intarray", "isn", "seg", "lo")
 OWN = """
@@ -55,8 +50,7 @@ NOT_STREAMED = frozenset({"name", "name[]"})
 """Null while streaming, as Debezium writes them (`waltap.streamed.names`)."""
 
 DECODERS: dict[str, dict[str, Any]] = {
-    "pgoutput text": {"plugin.name": "pgoutput"},
-    "pgoutput binary": {"plugin.name": "pgoutput", "pgoutput.binary": True},
+    "pgoutput": {"plugin.name": "pgoutput"},
     "wal2json 2": {"plugin.name": "wal2json"},
     "wal2json 1": {"plugin.name": "wal2json", "wal2json.format-version": "1"},
     "decoderbufs": {"plugin.name": "decoderbufs"},
@@ -144,56 +138,6 @@ def test_every_type_is_streamed_as_it_is_read(
     assert captured(PipelineRig(database, tmp_path), typed, **DECODERS[decoder]) == []
 
 
-def test_types_that_send_format_can_carry_are_asked_for_in_it(
-    typed: dict[str, str],
-    database: Database,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    pipeline = PipelineRig(database, tmp_path)
-    host, _ = pipeline.host()
-    profile = pipeline.profile(host, **{"include.unknown.datatypes": True})
-    types = build(profile, Host(), run_id="").types
-    properties = PostgresProperties.model_validate({"database.dbname": database.name})
-    with database.connect() as connection:
-        described = PostgresCatalogue(connection, properties).tables()
-    readable = {
-        table.relation.table: typed[table.relation.table]
-        for table in described
-        if all((m := types.column(c)) is None or m.from_binary for c in table.relation.columns)
-    }
-    assert len(readable) > 60
-    assert captured(pipeline, readable, **DECODERS["pgoutput binary"]) == []
-    assert "asked for as text" not in caplog.text
-
-
-@pytest.mark.parametrize("type_name", ["tsquery", "aclitem[]"])
-@pytest.mark.parametrize("captures", [True, False], ids=["included", "left out"])
-def test_a_type_without_send_format_joins_while_streaming(
-    database: Database, tmp_path: Path, type_name: str, *, captures: bool
-) -> None:
-    value = "1" if type_name == "tsquery" else "{postgres=r/postgres}"
-    database.execute("CREATE TABLE a (id int PRIMARY KEY, v timestamptz)")
-    pipeline = PipelineRig(database, tmp_path)
-    pipeline.settings |= {
-        "pgoutput.binary": True,
-        "publication.autocreate.mode": "all_tables",
-        "include.unknown.datatypes": captures,
-    }
-    with pipeline.running() as run:
-        database.execute(
-            "INSERT INTO a VALUES (1, '2020-01-01 00:00:00+00');"
-            f"CREATE TABLE b (id int PRIMARY KEY, v {type_name});"
-            f"INSERT INTO b VALUES (1, '{value}')"
-        )
-        database.execute("INSERT INTO a VALUES (2, '2020-01-01 00:00:00+00')")
-        run.until(lambda: len(pipeline.destination.of("a")) == 2, "the rows")
-        assert [event.op for event in pipeline.destination.of("b")] == ["c"]
-        text = captures or type_name == "aclitem[]"
-        codes = [(e.code, retried) for e, retried in run.notices.failures]
-        assert codes == ([("WT-2118", True)] if text else [])
-
-
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_values_of_a_type_that_was_dropped_before_they_are_decoded_are_text(
     database: Database, tmp_path: Path, decoder: str, caplog: pytest.LogCaptureFixture
@@ -212,5 +156,5 @@ def test_values_of_a_type_that_was_dropped_before_they_are_decoded_are_text(
     values = [json.loads(line)["value"] for line in out.read_text().splitlines()]
     (after,) = [value["after"] for value in values if value["op"] == "c"]
     assert (after["id"], after["m"]) == (1, "fine")
-    assert after["ms"] == "{fine}" or decoder == "pgoutput binary"
+    assert after["ms"] == "{fine}"
     assert "type of a column was dropped" in caplog.text

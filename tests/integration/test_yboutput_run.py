@@ -237,10 +237,9 @@ def test_columns_that_come_and_go_show_in_the_records(
 # --- the change log -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("binary", [False, True], ids=["text", "binary"])
 @GENERATIONS
 def test_the_change_log_names_what_was_not_sent(
-    yb_database: Database, tmp_path: Path, old_generation: bool, binary: bool
+    yb_database: Database, tmp_path: Path, old_generation: bool
 ) -> None:
     """For every type an update that leaves the column out, one that sets it, one to NULL: what was
     not sent is named, and is another thing than NULL."""
@@ -249,7 +248,6 @@ def test_the_change_log_names_what_was_not_sent(
     )
     make_types(yb_database, nullable=True)
     pipeline = Written(yb_database, tmp_path, log=True)
-    pipeline.settings["yboutput.binary"] = binary
     pipeline.catch_up()
     for column, (_, _, other) in TYPES.items():
         yb_database.execute(f"UPDATE kinds SET {column} = {other}")

@@ -231,7 +231,6 @@ def test_every_row_arrives_and_nothing_is_older_than_what_was_delivered(
             None if positions else ("public", "signals"),
             writes=not positions,
             read=lambda _signal, _data: "nothing is asked for by a row",
-            text_of=lambda _column: None,
             keys=lambda _relation: (),
             identifying=lambda _relation: (0,),
             clock=lambda: 0.0,

@@ -61,17 +61,6 @@ def test_any_text_is_json_or_refused(name: str, registry: TypeRegistry, text: st
     assert json.loads(value_json(found.schema, found.to_connect(text))) == json.loads(written)
 
 
-@given(st.sampled_from(NAMES), st.sampled_from(REGISTRIES), st.binary(max_size=40))
-def test_any_bytes_are_text_or_refused(name: str, registry: TypeRegistry, data: bytes) -> None:
-    found = registry.column(column(name))
-    assert found is not None
-    if found.from_binary is not None:
-        try:
-            assert isinstance(found.from_binary(data), str)
-        except ValueError:
-            pass
-
-
 def printed_clock(value: time | datetime) -> str:
     text = f"{value.hour:02d}:{value.minute:02d}:{value.second:02d}"
     return f"{text}.{value.microsecond:06d}".rstrip("0") if value.microsecond else text

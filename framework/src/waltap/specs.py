@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from waltap.decode.decoder import Decoder, DecoderCapabilities, DecoderContext
     from waltap.decode.relation import Column, DataType, Relation
     from waltap.decode.replica_identity import ReplicaIdentity
-    from waltap.decode.tuple_image import Tuple, Value
+    from waltap.decode.tuple_image import Tuple
     from waltap.events import EventTransform
     from waltap.events.form import EventForm
     from waltap.format.converter import Converter, ConverterContext
@@ -193,8 +193,7 @@ class SourceTransformContext:
     """What a transform of batches may know of their source.
 
     ``rows_now`` is `Connector.rows_now`, ``describe`` completes a relation from the catalogue,
-    ``identity`` gives the replica identity to read it with; both once per version. ``text_of`` gives what
-    turns values of a column in send format into text, None where nothing does. ``label`` is what the
+    ``identity`` gives the replica identity to read it with; both once per version. ``label`` is what the
     profile calls the transform.
     """
 
@@ -203,7 +202,6 @@ class SourceTransformContext:
     describe: "Callable[[Relation], Relation]"
     identity: "Callable[[Relation], ReplicaIdentity]"
     rows_now: "Callable[[Relation, Sequence[str], Sequence[str], Sequence[Tuple]], list[Tuple]]"
-    text_of: "Callable[[Column], Callable[[Value], Value] | None]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ T = "public.t"
 COLUMNS = (("id", 25, True), ("v", 25, False))
 B, C = ("B",), ("C",)
 PLUGINS = pytest.mark.parametrize("plugin", WIRES)
-WITH_BEGIN = ["pgoutput", "pgoutput binary", "wal2json 2", "decoderbufs"]
+WITH_BEGIN = ["pgoutput", "wal2json 2", "decoderbufs"]
 """Plugins whose transactions have a message for their begin and their end."""
 
 

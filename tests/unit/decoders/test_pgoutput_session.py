@@ -29,8 +29,7 @@ def frames(*payloads: bytes) -> list[tuple[int, bytes]]:
          {"proto_version": "3", "messages": "true", "two_phase": "true"}),
         (160000, {"pgoutput__streaming": "parallel", "pgoutput__origin": "none"},
          {"proto_version": "4", "messages": "true", "streaming": "parallel", "origin": "none"}),
-        (180000, {"pgoutput__binary": True, "pgoutput__messages": False},
-         {"proto_version": "4", "binary": "true"}),
+        (180000, {"pgoutput__messages": False}, {"proto_version": "4"}),
         (160000, {"pgoutput__proto_version": 2}, {"proto_version": "2", "messages": "true"}),
         (160000, {"pgoutput__streaming": "on"},
          {"proto_version": "4", "messages": "true", "streaming": "on"}),
@@ -47,7 +46,6 @@ def test_the_highest_protocol_is_asked_for_and_no_option_the_server_lacks(
 @pytest.mark.parametrize(
     ("version", "options", "names"),
     [
-        (130000, {"pgoutput__binary": True}, ["pgoutput.binary"]),
         (130000, {"pgoutput__messages": True}, ["pgoutput.messages"]),
         (150000, {"pgoutput__streaming": "parallel"}, ["pgoutput.streaming"]),
         (150000, {"pgoutput__origin": "none"}, ["pgoutput.origin"]),
@@ -55,8 +53,8 @@ def test_the_highest_protocol_is_asked_for_and_no_option_the_server_lacks(
         (140000, {"pgoutput__proto_version": 3}, ["pgoutput.proto_version"]),
         (160000, {"pgoutput__proto_version": 1, "pgoutput__streaming": "on"},
          ["pgoutput.streaming"]),
-        (130000, {"pgoutput__binary": True, "pgoutput__two_phase": True},
-         ["pgoutput.binary", "pgoutput.two_phase"]),
+        (130000, {"pgoutput__messages": True, "pgoutput__two_phase": True},
+         ["pgoutput.two_phase", "pgoutput.messages"]),
     ],
 )  # fmt: skip
 def test_all_that_a_server_cannot_do_is_named_at_once(
@@ -70,7 +68,7 @@ def test_all_that_a_server_cannot_do_is_named_at_once(
 def test_capabilities_tell_what_was_negotiated() -> None:
     old, new = pgoutput(version=100000), pgoutput(version=160000, pgoutput__streaming="on")
     assert (old.capabilities.truncate, old.capabilities.logical_messages) == (False, False)
-    assert (new.capabilities.streaming, new.capabilities.binary) == (True, False)
+    assert (old.capabilities.streaming, new.capabilities.streaming) == (False, True)
     assert pgoutput(two_phase_slot=True).capabilities.two_phase
 
 
@@ -109,12 +107,11 @@ def test_namespace_left_out_is_pg_catalog() -> None:
     assert seen.relation.name == "pg_catalog.pg_thing"
 
 
-@pytest.mark.parametrize("binary", [False, True])
 @pytest.mark.parametrize("count", [1, 17, 300])
-def test_tables_of_any_width_are_read_alike_first_and_later(count: int, binary: bool) -> None:
+def test_tables_of_any_width_are_read_alike_first_and_later(count: int) -> None:
     columns = [(f"c{i}", 25, -1, i == 1) for i in range(count)]
     row: list[object] = [("" if i % 5 == 0 else f"v{i}é") if i % 3 else None for i in range(count)]
-    messages = pgoutput(pgoutput__binary=binary).feed(
+    messages = pgoutput().feed(
         frames(
             wire.begin(9),
             wire.relation(OID, "s", "t", columns),
@@ -126,23 +123,21 @@ def test_tables_of_any_width_are_read_alike_first_and_later(count: int, binary: 
     assert [m.old for m in messages[4:]] == [tuple(row)] * 2
 
 
-@pytest.mark.parametrize("binary", [False, True])
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("old", [None, ["2", None]])
 def test_an_update_to_null_in_the_key_is_refused(
-    old: list[str | None] | None, *, first: bool, binary: bool
+    old: list[str | None] | None, *, first: bool
 ) -> None:
     known = [] if first else [wire.update(OID, ["1", "a"], old)] * 2
-    decoder = pgoutput(pgoutput__binary=binary)
+    decoder = pgoutput()
     with pytest.raises(DecodeError, match=r"column 1 \(id\), which identifies the new row"):
         decoder.feed(frames(wire.begin(9), RELATION, *known, wire.update(OID, [None, "a"], old)))
 
 
-@pytest.mark.parametrize("binary", [False, True])
-def test_an_old_key_lacks_the_columns_that_it_has_no_values_of(*, binary: bool) -> None:
+def test_an_old_key_lacks_the_columns_that_it_has_no_values_of() -> None:
     """Also those of the key: a partition's replica identity may be another than its root's."""
     changes = [wire.delete(OID, [None, "a"])] * 2
-    messages = pgoutput(pgoutput__binary=binary).feed(frames(wire.begin(9), RELATION, *changes))
+    messages = pgoutput().feed(frames(wire.begin(9), RELATION, *changes))
     assert [m.old for m in messages[2:]] == [(ABSENT, "a")] * 2
 
 

@@ -115,12 +115,6 @@ def test_less_is_said_and_nothing_else_where_protobuf_is_cut(scenario: str) -> N
 # --- what each tells besides its changes ---------------------------------------------------------
 
 
-def test_binary_values_stay_bytes_and_text_values_become_str() -> None:
-    _, seen, insert, *_ = decoded("pgoutput_v1_binary", "insert")
-    assert isinstance(seen, RelationSeen)
-    assert insert.new == (b"\0\0\0\1", b"one", bytes.fromhex("000200000000000200011388"), None)
-
-
 def test_partition_root_stands_for_its_partitions_in_its_own_column_order() -> None:
     rows = told(decoded("pgoutput_v1_root", "partition"))
     assert rows[:3] == [

@@ -112,18 +112,6 @@ def test_unchanged_value_of_an_update_is_the_placeholder() -> None:
     assert values(found)[0]["after"] == {"id": 1, "v": "gone"}
 
 
-def test_send_format_gives_the_same_record_as_text() -> None:
-    relation = table("b", "id int4 not null", "v text", "ok bool", "n numeric(6,2)")
-    text = part(
-        Insert(relation, 0, ("1", 'é"', "t", None)), Update(relation, 0, ("1", "x", "f", None))
-    )
-    sent = part(
-        Insert(relation, 0, (b"\0\0\0\1", 'é"'.encode(), b"\1", None)),
-        Update(relation, 0, (b"\0\0\0\1", b"x", b"\0", None)),
-    )
-    assert render(text) == render(sent)
-
-
 def test_table_that_is_not_captured_gives_nothing() -> None:
     hidden = table("hidden", "id int4 not null")
     changes = [Insert(hidden, 0, ("1",)), Update(hidden, 0, ("1",)), Truncate((hidden, A), 0)]

@@ -85,12 +85,6 @@ def test_columns_are_known_by_name_over_versions_of_the_table() -> None:
     assert completed[-1] == ("2", "b", "y")
 
 
-def test_values_in_send_format_are_compared_as_text() -> None:
-    window = SnapshotWindow("w", T, list(ROWS), (0,), lambda column: lambda value: value.decode())
-    window.see(Update(T, 1, (b"2", b"n", b"n")))
-    assert window.rows() == [ROWS[0], ROWS[2]]
-
-
 def test_the_key_of_an_index_identity_is_the_index() -> None:
     by_index = relation("id", "v", "large", identity="i", flagged=("v",))
     deleted = Delete(by_index, 1, (ABSENT, "b", ABSENT), OldTuple.KEY)

@@ -157,9 +157,3 @@ def test_row_view_decodes_on_reading() -> None:
     assert "ok" not in view
     assert len(view) == 3
     assert view.raw("ok") is ABSENT
-
-
-def test_row_view_reads_send_format() -> None:
-    assert dict(RowView(B, (b"\xff\xff\xff\xfe",))) == {"id": -2}
-    view = RowView(A, (b"\0\0\0\1", b"\0\1\0\2", "text".encode(), b"\1"))
-    assert dict(view) == {"id": 1, "n": b"\0\1\0\2", "v": "text", "ok": True}

@@ -204,36 +204,3 @@ def test_batch_keeps_relation_order_and_leaves_unknown_types_out() -> None:
     assert (empty.num_rows, empty.schema) == (0, found.schema)
     unknown = codec(column("tsquery")).batch([("'a'",), ("'b'",)])
     assert (unknown.num_rows, unknown.num_columns) == (2, 0)
-
-
-def test_text_and_send_format_may_meet_in_one_column() -> None:
-    found = codec(column("int4"), column("jsonb"))
-    rows = [("1", "{}"), (b"\0\0\0\2", b"\1[]"), (None, None)]
-    assert found.batch(rows).column(0).to_pylist() == [1, 2, None]
-    assert found.batch(rows).column(1).to_pylist() == ["{}", "[]", None]
-
-
-def test_send_format_of_another_width_is_refused() -> None:
-    with pytest.raises(ArrowMalformed):
-        codec(column("int4")).batch([(b"\0\0\0",)])
-    with pytest.raises(ArrowMalformed):
-        codec(column("numeric", 9, 2)).batch([(b"\0" * 7,)])
-
-
-@pytest.mark.parametrize(
-    ("name", "sent"),
-    [
-        ("date", b"\x7f\xff\xff\xff"),
-        ("timestamp", b"\x80" + b"\0" * 7),
-        ("timestamptz", b"\x7f" + b"\xff" * 7),
-        ("time", (86_400_000_000).to_bytes(8, "big")),
-    ],
-)
-def test_misfit_in_send_format_follows_the_policy_too(name: str, sent: bytes) -> None:
-    with pytest.raises(ArrowMisfit, match=rf"of column {column(name).name} of public.t"):
-        codec(column(name), arrow_misfit="error").batch([(sent,), (None,)])
-    kept = codec(column(name))
-    assert kept.batch([(sent,), (None,)]).column(0).null_count == 2
-    assert list(kept.misfits.values()) == [1]
-    as_text = codec(column(name), arrow_misfit="string").batch([(sent,)]).column(0)
-    assert as_text.to_pylist()[0] in {"infinity", "-infinity", "24:00:00"}

@@ -8,7 +8,7 @@ Some values do not fit their Arrow type: numeric NaN, infinite or far dates, 24:
 makes the column a string of PostgreSQL text from the start, so that every value fits.
 
 After a failed cast the values are checked one by one. No cast runs that could wrap silently.
-numpy reads the fixed-width send formats. Both libraries are imported with the first column.
+pyarrow is imported with the first column.
 """
 
 from binascii import unhexlify
@@ -17,7 +17,6 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 from waltap.arrow.array import string_array
-from waltap.arrow.binary import Raw, fixed, masked, numbers, short_decimals, uuid_texts
 from waltap.arrow.out_of_range import ArrowMalformed, ArrowMisfit
 from waltap.mapping.type_mapping import ArrowMapping, TypeOptions
 
@@ -36,18 +35,12 @@ __all__ = [
     "lists",
     "strings",
     "timestamps",
-    "uuids",
 ]
 
 Texts = Sequence[str | None]
 
 # Metadata of a column that is a string only because its values might not fit.
 AS_TEXT = (("waltap.form", "postgres text"),)
-
-_EPOCH_DAYS = 10_957  # 2000-01-01 in days since 1970-01-01
-_DAY_MICROS = 86_400_000_000
-_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31
-_FIRST_MICRO, _LAST_MICRO = _FIRST_DAY * _DAY_MICROS, (_LAST_DAY + 1) * _DAY_MICROS - 1
 
 
 def _text(values: Sequence[object]) -> "pa.Array":
@@ -65,26 +58,15 @@ def _as_it_is(values: "pa.StringArray") -> "pa.Array":
     return values
 
 
-def strings(
-    metadata: tuple[tuple[str, str], ...] = (), *, sent_as_text: bool = False
-) -> ArrowMapping:
-    """Return the mapping of text to string.
-
-    ``sent_as_text`` means that the send format is the text itself.
-    """
+def strings(metadata: tuple[tuple[str, str], ...] = ()) -> ArrowMapping:
+    """Return the mapping of text to string."""
 
     def type_() -> "pa.DataType":
         import pyarrow as pa
 
         return pa.string()
 
-    return ArrowMapping(
-        type=type_,
-        column=string_array,
-        metadata=metadata,
-        binary=_text if sent_as_text else None,
-        text=_as_it_is,
-    )
+    return ArrowMapping(type=type_, column=string_array, metadata=metadata, text=_as_it_is)
 
 
 def _cast(name: str, type_: "Callable[[], pa.DataType]") -> "Callable[[pa.StringArray], pa.Array]":
@@ -112,11 +94,8 @@ def integers(bits: int) -> ArrowMapping:
 
         return {16: pa.int16, 32: pa.int32, 64: pa.int64}[bits]()
 
-    def binary(values: Raw) -> "pa.Array":
-        return fixed(values, f">i{bits // 8}", f"<i{bits // 8}")
-
     text = _cast("integer", type_)
-    return ArrowMapping(type=type_, column=_listed(text), binary=binary, text=text)
+    return ArrowMapping(type=type_, column=_listed(text), text=text)
 
 
 def floats(bits: int) -> ArrowMapping:
@@ -130,11 +109,8 @@ def floats(bits: int) -> ArrowMapping:
 
         return {32: pa.float32, 64: pa.float64}[bits]()
 
-    def binary(values: Raw) -> "pa.Array":
-        return fixed(values, f">f{bits // 8}", f"<f{bits // 8}")
-
     text = _cast("floating point", type_)
-    return ArrowMapping(type=type_, column=_listed(text), binary=binary, text=text)
+    return ArrowMapping(type=type_, column=_listed(text), text=text)
 
 
 def booleans() -> ArrowMapping:
@@ -154,12 +130,7 @@ def booleans() -> ArrowMapping:
             raise ArrowMalformed("boolean")
         return true
 
-    def binary(values: Raw) -> "pa.Array":
-        import pyarrow as pa
-
-        return fixed(values, "u1", "u1").cast(pa.bool_())
-
-    return ArrowMapping(type=type_, column=_listed(text), binary=binary, text=text)
+    return ArrowMapping(type=type_, column=_listed(text), text=text)
 
 
 def byte_strings() -> ArrowMapping:
@@ -178,12 +149,7 @@ def byte_strings() -> ArrowMapping:
         except ValueError as cause:
             raise ArrowMalformed("bytea") from cause
 
-    def binary(values: Raw) -> "pa.Array":
-        import pyarrow as pa
-
-        return pa.array(values, pa.binary())
-
-    return ArrowMapping(type=type_, column=column, binary=binary)
+    return ArrowMapping(type=type_, column=column)
 
 
 def _unhex(text: str) -> bytes:
@@ -199,7 +165,6 @@ def _guarded(
     type_: "Callable[[], pa.DataType]",
     cast: "Callable[[pa.StringArray], pa.Array]",
     misfit: Callable[[str], str | None],
-    binary: "Callable[[Raw], pa.Array | None] | None" = None,
 ) -> ArrowMapping:
     """Return a mapping whose ``cast`` may find misfits.
 
@@ -222,7 +187,7 @@ def _guarded(
         except pa.ArrowInvalid as cause:
             raise ArrowMalformed(name) from cause
 
-    return ArrowMapping(type=type_, column=_listed(text), binary=binary, text=text)
+    return ArrowMapping(type=type_, column=_listed(text), text=text)
 
 
 def _without_misfits(
@@ -293,10 +258,7 @@ def decimals(precision: int, scale: int, options: TypeOptions) -> ArrowMapping:
             return "numeric beyond precision and scale"
         return None
 
-    def binary(values: Raw) -> "pa.Array | None":
-        return short_decimals(values, precision, scale)
-
-    return _guarded("numeric", options, type_, cast, misfit, binary)
+    return _guarded("numeric", options, type_, cast, misfit)
 
 
 def _far_date(text: str) -> str | None:
@@ -318,13 +280,7 @@ def dates(options: TypeOptions) -> ArrowMapping:
     def cast(values: "pa.StringArray") -> "pa.Array":
         return values.cast(type_())
 
-    def binary(values: Raw) -> "pa.Array":
-        days = numbers(values, ">i4").astype("i8")
-        days = days + _EPOCH_DAYS
-        lost = (days < _FIRST_DAY) | (days > _LAST_DAY)
-        return masked(values, days.astype("<i4"), lost, "date", options).cast(type_())
-
-    return _guarded("date", options, type_, cast, _far_date, binary)
+    return _guarded("date", options, type_, cast, _far_date)
 
 
 def timestamps(options: TypeOptions, zone: str | None = None) -> ArrowMapping:
@@ -341,17 +297,7 @@ def timestamps(options: TypeOptions, zone: str | None = None) -> ArrowMapping:
     def cast(values: "pa.StringArray") -> "pa.Array":
         return values.cast(type_())
 
-    def binary(values: Raw) -> "pa.Array":
-        import numpy as np
-
-        micros = numbers(values, ">i8").astype("<i8")
-        shift = _EPOCH_DAYS * _DAY_MICROS
-        # Compare before the shift, which could overflow: the infinities are the 64-bit extremes.
-        lost = (micros < _FIRST_MICRO - shift) | (micros > _LAST_MICRO - shift)
-        shifted = np.where(lost, 0, micros) + shift
-        return masked(values, shifted, lost, "timestamp", options).cast(type_())
-
-    return _guarded("timestamp", options, type_, cast, _far_date, binary)
+    return _guarded("timestamp", options, type_, cast, _far_date)
 
 
 def clocks(options: TypeOptions) -> ArrowMapping:
@@ -376,23 +322,7 @@ def clocks(options: TypeOptions) -> ArrowMapping:
     def misfit(text: str) -> str | None:
         return "time 24:00" if text[:2] == "24" else None
 
-    def binary(values: Raw) -> "pa.Array":
-        micros = numbers(values, ">i8").astype("<i8")
-        return masked(values, micros, micros >= _DAY_MICROS, "time", options).cast(type_())
-
-    return _guarded("time", options, type_, cast, misfit, binary)
-
-
-def uuids(metadata: tuple[tuple[str, str], ...] = ()) -> ArrowMapping:
-    """Return the mapping of UUIDs to their text."""
-    text = strings(metadata)
-    return ArrowMapping(
-        type=text.type,
-        column=text.column,
-        metadata=metadata,
-        binary=uuid_texts,
-        text=text.text,
-    )
+    return _guarded("time", options, type_, cast, misfit)
 
 
 def converted(

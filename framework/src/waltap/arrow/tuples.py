@@ -1,6 +1,6 @@
 """Convert tuples of one relation version to Arrow record batches.
 
-Whole columns are converted, from PostgreSQL text or send format. A missing value (UNCHANGED, ABSENT)
+Whole columns of PostgreSQL text are converted. A missing value (UNCHANGED, ABSENT)
 becomes null like NULL; `RelationCodec.unchanged` lists the unchanged ones.
 """
 
@@ -19,16 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = ["RelationCodec"]
 
-_NONE = type(None)
-
 
 class _ColumnCodec:
     """Convert one column of the tuples to an array."""
 
-    __slots__ = ("arrow", "column", "index", "mapping")
+    __slots__ = ("arrow", "column", "index")
 
     def __init__(self, index: int, column: Column, mapping: ColumnMapping) -> None:
-        self.index, self.column, self.mapping = index, column, mapping
+        self.index, self.column = index, column
         self.arrow: ArrowMapping = mapping.arrow or strings()
 
     def field(self) -> "pa.Field":
@@ -45,23 +43,9 @@ class _ColumnCodec:
 
     def array(self, values: Sequence[Any]) -> "pa.Array":
         """Return the column's values as an array of the field's type."""
-        # One column may mix text, send format and missing values.
-        kinds = set(map(type, values))
-        if MissingValue in kinds:
+        if MissingValue in set(map(type, values)):
             values = [None if value.__class__ is MissingValue else value for value in values]
-            kinds.discard(MissingValue)
-        if bytes not in kinds:
-            return self.arrow.column(values)
-        if self.arrow.binary is not None and kinds <= {bytes, _NONE}:
-            array = self.arrow.binary(values)
-            if array is not None:
-                return array
-        read = self.mapping.from_binary
-        if read is None:
-            raise TypeError("a value in send format of a type that is read as text only")
-        return self.arrow.column(
-            [read(value) if value.__class__ is bytes else value for value in values]
-        )
+        return self.arrow.column(values)
 
     def block(self, values: "pa.Array") -> "pa.Array":
         """Convert a text column to the field's type."""

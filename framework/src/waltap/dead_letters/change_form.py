@@ -1,6 +1,6 @@
 """A change, or a row, as JSON and back: what the server sent, with the table as it was then. Sans-IO.
 
-A value is text, null, ``{"bytes": …}`` (base64) for a send format, or ``{"missing": …}``.
+A value is text, null, or ``{"missing": …}``.
 """
 
 import base64
@@ -127,8 +127,6 @@ def _written(row: Tuple) -> list[Form]:
 def _value(value: Value) -> Form:
     if isinstance(value, MissingValue):
         return {"missing": value.name}
-    if isinstance(value, bytes):
-        return {"bytes": base64.b64encode(value).decode()}
     return value
 
 
@@ -139,6 +137,4 @@ def _read(row: list[Form]) -> Tuple:
 def _parsed(value: Form) -> Value:
     if not isinstance(value, dict):
         return value
-    if "missing" in value:
-        return MissingValue[value["missing"]]
-    return base64.b64decode(value["bytes"])
+    return MissingValue[value["missing"]]

@@ -104,8 +104,6 @@ class DecoderCapabilities:
     streaming: bool = False
     # Prepared transactions arrive.
     two_phase: bool = False
-    # Values can be sent in PostgreSQL's send format.
-    binary: bool = False
     # An untouched TOAST value differs from NULL.
     unchanged: bool = True
     # NaN and infinities differ from NULL.
@@ -153,8 +151,6 @@ class DecoderContext:
     # OID → LSN up to which its description is valid. At the first transaction that commits after
     # the LSN, the decoder removes the entry and describes the relation again.
     unsettled: dict[int, int] = field(default_factory=dict)
-    # The decoder must not ask for values in send format, whatever `options` say.
-    text_only: bool = False
 
 
 class Decoder(abc.ABC):

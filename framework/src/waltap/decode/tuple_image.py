@@ -3,7 +3,6 @@
 Values are in relation order. A value is one of
 
   str        PostgreSQL's text output (the one form every decoder can give, whatever its wire);
-  bytes      PostgreSQL's binary send format (pgoutput with ``binary``);
   None       SQL NULL;
   UNCHANGED  a value that the server did not send because the update did not touch it (TOAST, or
              any column under an identity that sends only the written columns);
@@ -32,5 +31,5 @@ class MissingValue(enum.Enum):
 UNCHANGED: Final[Literal[MissingValue.UNCHANGED]] = MissingValue.UNCHANGED
 ABSENT: Final[Literal[MissingValue.ABSENT]] = MissingValue.ABSENT
 
-Value = str | bytes | None | MissingValue
+Value = str | None | MissingValue
 Tuple = tuple[Value, ...]

@@ -150,10 +150,6 @@ class EventRow(MutableMapping[str, Any]):
         assert mapping is not None
         if isinstance(value, MissingValue):
             return value
-        if isinstance(value, bytes):
-            if mapping.from_binary is None:
-                raise TypeError("a value in send format of a type that is read as text only")
-            value = mapping.from_binary(value)
         found = None if value is None else mapping.to_connect(value)
         change = column.transform
         # A transform must not see values that the profile masks.

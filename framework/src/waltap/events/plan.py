@@ -318,14 +318,9 @@ def _column(
 def _mask(
     transform: Callable[[object], object], mapping: ColumnMapping
 ) -> Callable[[Value], Value]:
-    read = mapping.from_binary
-
     def mask(value: Value) -> Value:
         if isinstance(value, MissingValue):
             return value
-        # Masks are defined on text, so the send format is read first.
-        if isinstance(value, bytes) and read is not None:
-            value = read(value)
         masked = transform(value)
         return None if masked is None else str(masked)
 

@@ -192,7 +192,7 @@ def column_value(column: ShapeColumn, *, read: bool = False) -> Callable[[Any], 
     null = None if mapping.schema.optional else mapping.fallback
     missing = null if mapping.unavailable is None else mapping.unavailable
     change = None if column.transform is None else column.transform.value
-    to_connect, from_binary = mapping.to_connect, mapping.from_binary
+    to_connect = mapping.to_connect
     if change is not None:
         # The placeholders are masked, too: they are constants, so once is enough.
         null, missing, plain = change(null), change(missing), to_connect
@@ -207,11 +207,7 @@ def column_value(column: ShapeColumn, *, read: bool = False) -> Callable[[Any], 
             return to_connect(value)
         if value is None or value is ABSENT:
             return null
-        if value is UNCHANGED:
-            return missing
-        if from_binary is None:
-            raise TypeError("a value in send format of a type that is read as text only")
-        return to_connect(from_binary(value))
+        return missing
 
     return convert
 

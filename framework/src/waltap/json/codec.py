@@ -178,19 +178,13 @@ def column_codec(
 def _other(mapping: ColumnMapping, text: Convert | None, null: str, unavailable: str) -> Convert:
     """Return the writer of values that are not text.
 
-    Those are NULL, missing values and values in send format.
+    Those are NULL and missing values.
     """
-    from_binary = mapping.from_binary
 
     def write(value: object) -> str:
         if value is None or value is ABSENT:
             return null
-        if value is UNCHANGED:
-            return unavailable
-        if from_binary is None:
-            raise TypeError("a value in send format of a type that is read as text only")
-        plain = from_binary(cast(bytes, value))
-        return plain if text is None else text(plain)
+        return unavailable
 
     return write
 

@@ -42,14 +42,10 @@ if TYPE_CHECKING:
     from waltap.mapping.java_number import (
         double_text,
         float_text,
+        single,
     )
     from waltap.mapping.parsed_type import (
         simple_type,
-    )
-    from waltap.mapping.printed_float import (
-        pg_double_text,
-        pg_float_text,
-        single,
     )
     from waltap.mapping.type_mapping import (
         ArrowMapping,
@@ -105,8 +101,6 @@ __all__ = [
     "floats",
     "integers",
     "number_json",
-    "pg_double_text",
-    "pg_float_text",
     "placeholder_text",
     "quote",
     "simple_type",
@@ -151,13 +145,9 @@ if not TYPE_CHECKING:
             "waltap.mapping.java_number": (
                 "double_text",
                 "float_text",
-            ),
-            "waltap.mapping.parsed_type": ("simple_type",),
-            "waltap.mapping.printed_float": (
-                "pg_double_text",
-                "pg_float_text",
                 "single",
             ),
+            "waltap.mapping.parsed_type": ("simple_type",),
             "waltap.mapping.conversion": (
                 "ColumnConverter",
                 "ColumnConversion",

@@ -15,7 +15,7 @@ result was compared with a Java 17 on 300,000 floats and 100,000 doubles
 import math
 import struct
 
-__all__ = ["double_text", "float_text"]
+__all__ = ["double_text", "float_text", "single"]
 
 _INTEGER_BITS = 62  # whole numbers below 2**63 take the integer path
 
@@ -186,3 +186,16 @@ def _decimal_exponent(fraction: int, width: int, power: int) -> int:
     """Estimate floor(log10) of the value; at most one too high."""
     mantissa = fraction / (1 << (width - 1))  # 1 <= mantissa < 2
     return math.floor((mantissa - 1.5) * 0.289529654 + 0.176091259 + power * 0.301029995663981)
+
+
+def single(text: str) -> float:
+    """Return the float that ``text`` names.
+
+    Raises ValueError for a number beyond the largest float.
+    """
+    try:
+        value: float = struct.unpack(">f", struct.pack(">f", float(text)))[0]
+    except OverflowError as cause:
+        msg = "number beyond the largest float"
+        raise ValueError(msg) from cause
+    return value

@@ -27,7 +27,6 @@ def simple_type(
     parse: Callable[[str], object],
     zero: object,
     arrow: "Callable[[], pa.DataType]",
-    from_binary: Callable[[bytes], str] | None = None,
     samples: Sequence[TypeSample] = (),
     order: int = 50,
 ) -> TypeSpec:
@@ -37,9 +36,8 @@ def simple_type(
     ``schema``. `pyarrow.array` must accept the same value for the type that ``arrow`` returns.
     ``parse`` raises ValueError for text of another type.
 
-    ``zero`` is the Connect value for NULL in a required field. ``from_binary`` turns the send
-    format into the text; None: the server never sends this type in it. A type whose forms must be
-    fast, or differ in shape, builds a `ValueForm` instead.
+    ``zero`` is the Connect value for NULL in a required field. A type whose forms must be fast, or
+    differ in shape, builds a `ValueForm` instead.
     """
 
     def to_json(text: str) -> str:
@@ -57,7 +55,6 @@ def simple_type(
                 to_connect=parse,
                 zero=zero,
                 default=default_value(column.default, "", parse),
-                from_binary=from_binary,
                 arrow=form,
             ),
         )

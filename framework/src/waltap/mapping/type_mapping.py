@@ -4,9 +4,7 @@
 its `ColumnMapping`. A mapping is built once per column of a relation version; its callables run
 per value.
 
-Every decoder passes values as PostgreSQL text. With pgoutput's ``binary`` they come in send
-format, and ``from_binary`` turns them into the same text. So all semantics are written once, on
-text.
+Every decoder passes values as PostgreSQL text, so all semantics are written once, on text.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -82,9 +80,6 @@ class ArrowMapping:
     # value's kind, never the value.
     column: "Callable[[Sequence[str | None]], pa.Array]"
     metadata: tuple[tuple[str, str], ...] = ()
-    # The same for values in send format. They are read as text first where this, or its answer,
-    # is None.
-    binary: "Callable[[Sequence[bytes | None]], pa.Array | None] | None" = None
     # The same for an Arrow array of strings. None: `column` gets its values as a list.
     text: "Callable[[pa.StringArray], pa.Array] | None" = None
 
@@ -140,8 +135,6 @@ class ColumnMapping:
     null_json: str
     # JSON of the placeholder for an UNCHANGED value.
     unavailable_json: str
-    # Send format → the text that the server would print; None if never binary.
-    from_binary: Callable[[bytes], str] | None = None
     arrow: ArrowMapping | None = None
     unavailable: object = None
     fallback: object = None

@@ -5,7 +5,6 @@ placeholders follow the same rules for every type, and are written here once. Pl
 types build their mappings through `column_mapping`, too.
 """
 
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -74,8 +73,6 @@ class ValueForm:
     default: object = None
     # Connect value of the placeholder; None: the type has none, the field is null.
     unavailable: object = None
-    # May raise errors of indexing and `struct`: the mapping turns them into ValueError.
-    from_binary: Callable[[bytes], str] | None = None
     arrow: ArrowMapping | None = None
     json_expression: JsonExpression | None = None
     json_column: JsonColumn | None = None
@@ -124,7 +121,6 @@ def column_mapping(
         fallback_json=null_json,
         null_json=null_json,
         unavailable_json=unavailable_json,
-        from_binary=None if form.from_binary is None else _checked(form.from_binary),
         arrow=form.arrow,
         unavailable=form.unavailable,
         fallback=fallback if required else None,
@@ -133,19 +129,6 @@ def column_mapping(
         streamed_as_null=form.streamed_as_null,
         opaque=form.opaque,
     )
-
-
-def _checked(read: Callable[[bytes], str]) -> Callable[[bytes], str]:
-    """Return ``read`` with ValueError for malformed bytes."""
-
-    def from_binary(data: bytes) -> str:
-        try:
-            return read(data)
-        except (struct.error, IndexError, OverflowError, MemoryError) as cause:
-            msg = "malformed value in send format"
-            raise ValueError(msg) from cause
-
-    return from_binary
 
 
 def placeholder_text(options: TypeOptions) -> str:

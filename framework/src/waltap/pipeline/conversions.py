@@ -50,19 +50,16 @@ class _ChosenConversion:
 
 @dataclass(frozen=True, slots=True)
 class _ConvertedColumn:
-    """A column with a conversion: its place in tuples, and what reads its send format."""
+    """A column with a conversion, and its place in tuples."""
 
     index: int
     column: Column
     chosen: _ChosenConversion
-    read: Callable[[Value], Value] | None
 
 
 class ColumnConversions:
     """Asks the converters, in their order, once per column of a relation version: the first that answers
     has it.
-
-    ``text_of`` gives what turns values of a column in send format into text.
     """
 
     def __init__(
@@ -70,10 +67,9 @@ class ColumnConversions:
         converters: Sequence[tuple[str, ColumnConverter]],
         capture: CaptureRules,
         describe: Callable[[Relation], Relation],
-        text_of: Callable[[Column], Callable[[Value], Value] | None],
     ) -> None:
         self.converters = tuple(converters)
-        self._capture, self._describe, self._text_of = capture, describe, text_of
+        self._capture, self._describe = capture, describe
         self._mode = capture.types.event_converting_failure_handling_mode
         self._answers = PerRelation[dict[Column, _ChosenConversion | None]](lambda _relation: {})
         self._places = PerRelation(self._chosen)
@@ -145,7 +141,7 @@ class ColumnConversions:
             column = described.columns[index]
             chosen = self._asked(described, column)
             if chosen is not None:
-                found.append(_ConvertedColumn(index, column, chosen, self._text_of(column)))
+                found.append(_ConvertedColumn(index, column, chosen))
         return tuple(found)
 
     def _rows(self, part: SnapshotRows) -> SnapshotRows:
@@ -232,8 +228,6 @@ class ColumnConversions:
                 and not (keys[n] and row[at] is None)
             ]
             values = [rows[n][at] for n in held]
-            if place.read is not None:
-                values = list(map(place.read, values))
             found = self._values(relation, place, values, [lsns[n] for n in held])
             for n, value in zip(held, found, strict=True):
                 rows[n][at] = value
@@ -281,9 +275,7 @@ class ColumnConversions:
 
 
 def _carried(conversion: ColumnConversion, values: Sequence[Value]) -> list[str | None]:
-    if any(value is not None and not isinstance(value, str) for value in values):
-        raise TypeError("is asked for a value in send format, of a type that is read as text only")
-    answers = conversion.values(values)  # type: ignore[arg-type] # texts and None, as was looked
+    answers = conversion.values(values)  # type: ignore[arg-type] # texts and None
     if isinstance(answers, str | bytes) or len(answers) != len(values):
         raise TypeError(f"it gave something else than {len(values)} values for {len(values)}")
     return [carried(conversion.schema, answer) for answer in answers]

@@ -2,13 +2,13 @@
 
 import logging
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from waltap.capture.capture import CaptureRules
 from waltap.decode.relation import Column, Relation
 from waltap.decode.replica_identity import IdentityWarning, ReplicaIdentity
-from waltap.decode.tuple_image import Tuple, Value
+from waltap.decode.tuple_image import Tuple
 from waltap.errors import RetryVerdict, SourceError
 from waltap.events import ReplicaIdentities
 from waltap.host import Host
@@ -170,7 +170,6 @@ class DescribedRelations:
             describe=self.describe,
             identity=self.identity,
             rows_now=rows_now,
-            text_of=self.text_of,
         )
 
     def complete(self, relation: Relation) -> Relation:
@@ -333,25 +332,6 @@ class DescribedRelations:
             found = [*found, IdentityWarning(relation.name, what, remedy)]
         self._warned.update(found)
         return found
-
-    def text_of(self, column: Column) -> Callable[[Value], Value] | None:
-        """Return what turns values of ``column`` in send format into PostgreSQL's text."""
-        mapping = self.types.column(column)
-        if mapping is None or mapping.from_binary is None:
-            return None
-        read = mapping.from_binary
-        return lambda value: read(value) if isinstance(value, bytes) else value
-
-    def unreadable(self, relation: Relation) -> Iterator[str]:
-        """Give the captured columns whose values in send format nobody reads."""
-        chosen = {*self.capture.columns(relation), *self.capture.keys(relation)}
-        for index in sorted(chosen):
-            column = relation.columns[index]
-            mapping = self.types.column(column)
-            if mapping is None and self.types.of(relation, column) is not None:
-                yield f"column {column.name} ({_type_name(column)})"
-            if mapping is not None and mapping.from_binary is None:
-                yield f"column {column.name} ({_type_name(column)})"
 
     def identity(self, relation: Relation) -> ReplicaIdentity:
         """Return the replica identity to read a relation with, once per version."""

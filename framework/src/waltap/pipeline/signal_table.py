@@ -188,7 +188,6 @@ def _watcher(
         table,
         writes=writes,
         read=read,
-        text_of=stages.relations.text_of,
         keys=stages.capture.keys,
         identifying=lambda relation: stages.relations.identities.of(relation).identifying,
         clock=run.clock.monotonic,

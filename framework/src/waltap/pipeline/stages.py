@@ -47,7 +47,6 @@ from waltap.snapshot.snapshotter import Snapshotter
 from waltap.source.connector import Connector, ConnectorContext, DecoderChoice, MadeByRun
 from waltap.source.position import Positions
 from waltap.source.relation_memory import RelationMemory
-from waltap.source.send_format import SendFormat
 from waltap.specs import (
     EventTransformSpec,
     FormatSpec,
@@ -98,7 +97,6 @@ class PipelineStages:
             [(use.label, use.spec.factory(use.properties)) for use in profile.converters],
             self.capture,
             self.relations.describe,
-            self.relations.text_of,
         )
         self.order = TransactionOrder()
         self.store: OffsetStore = _StoreWithMemory(self._store(), self.memory)
@@ -111,7 +109,6 @@ class PipelineStages:
                 "on_new_table", pipeline=profile.name, table=table, event=event
             ),
         )
-        self.send_format = SendFormat(self.relations.unreadable)
         self.desk = DeadLetterQueue(
             LetterStore(self.state_dir / DEAD_LETTERS),
             clock,
@@ -178,7 +175,6 @@ class PipelineStages:
             identity_warnings=self.relations.identity_warnings,
             left_out=self.relations.left_out,
             mask_check=self.relations.mask_check,
-            send_format=self.send_format,
             password=chosen_password(self.host),
             confirmable=confirmable,
             meant_for=self._meant_for,

@@ -180,7 +180,6 @@ class _RecordedAnswers:
             publications=header.publications,
             options=header.options,
             unsettled=self._unsettled,
-            text_only=header.text_only,
             **answering,
         )
 

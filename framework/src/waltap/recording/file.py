@@ -71,7 +71,6 @@ class RecordingHeader(msgspec.Struct, frozen=True, kw_only=True, tag="header"):
     options: dict[str, object]
     publications: tuple[str, ...]
     server: RecordedServer
-    text_only: bool
     asks: tuple[str, ...]
     layout: int = LAYOUT
 

@@ -42,7 +42,6 @@ def recorded(spec: DecoderSpec, writer: RecordingWriter, identifier: str) -> Dec
                 options=dict(context.options),
                 publications=tuple(context.publications),
                 server=RecordedServer.of(context.server),
-                text_only=context.text_only,
                 asks=tuple(name for name in OPTIONAL if getattr(context, name) is not None),
             )
         )

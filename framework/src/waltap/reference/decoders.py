@@ -20,7 +20,6 @@ MEANINGS = {
     "origin": "A transaction that was replicated into the database names its origin.",
     "streaming": "A large transaction can be received while it is in progress.",
     "two_phase": "A prepared transaction can be received when it is prepared.",
-    "binary": "Values can come in binary send format.",
     "unchanged": "A TOAST value that an update did not touch is told apart from NULL.",
     "special_numbers": "NaN and infinities are told apart from NULL.",
     "relations": "A change of a table's columns is announced in the stream.",

@@ -54,7 +54,7 @@ from waltap.snapshot.chunk_source import ChunkSource
 from waltap.snapshot.incremental_state import IncrementalState
 from waltap.snapshot.moved_rows import MovedRows
 from waltap.snapshot.requests import accepted_of, as_streamed, cut, key_text, listed, refused, some
-from waltap.snapshot.window import SnapshotWindow, TextOf
+from waltap.snapshot.window import SnapshotWindow
 from waltap.transactions.transaction import SnapshotRows, TransactionPart
 
 __all__ = ["IncrementalSnapshots", "StreamPoint"]
@@ -90,7 +90,6 @@ class IncrementalSnapshots:
     ``read`` returns the action of a signal, or the reason for ignoring it; its argument is the function
     for signals about snapshots. ``keys`` returns the key of a relation's events, for tables without a
     primary key. ``identifying`` returns the columns by which the replica identity knows a row.
-    ``text_of`` is that of `SnapshotWindow`.
 
     ``match_s`` limits the seconds of ``match_clock``, the processor's time, for matching a signal's
     patterns; ``clock`` times chunks. ``size`` is the size of chunks. ``obeyed`` means that rows of the
@@ -107,7 +106,6 @@ class IncrementalSnapshots:
         *,
         writes: bool = True,
         read: Read,
-        text_of: TextOf,
         keys: Callable[[Relation], tuple[int, ...]],
         identifying: Callable[[Relation], tuple[int, ...]],
         clock: Callable[[], float],
@@ -129,7 +127,7 @@ class IncrementalSnapshots:
         self._identifier = identifier
         # Cache of `stored`; every change of the state must reset it.
         self._stored: dict[str, object] | None = None
-        self._read_signal, self._text_of = read, text_of
+        self._read_signal = read
         self._delete_closes, self._obeyed, self._notice = delete_closes, obeyed, notice
         self._scanned = 0
         # Whether the next chunk could not be read yet: the engine must call `resume` soon.
@@ -140,7 +138,7 @@ class IncrementalSnapshots:
         self.state.read_on(self.state.settling)
         self._settled_by = ""
         self._settled_at: int | None = None
-        self._moved = MovedRows(self.state, identifying, text_of)
+        self._moved = MovedRows(self.state, identifying)
         self._reader = ChunkReader(source, self.state, self._moved, size, keys, clock)
         self._window: SnapshotWindow | None = None
         self._at_end = False
@@ -328,11 +326,7 @@ class IncrementalSnapshots:
     def _texts(self, change: Insert | Delete) -> tuple[str, str, str]:
         """Return id, type and data of a signal, "" for missing ones."""
         row = change.new if isinstance(change, Insert) else change.old
-        texts = []
-        for column, value in zip(change.relation.columns[:3], row, strict=False):
-            read = self._text_of(column) if isinstance(value, bytes) else None
-            text = read(value) if read else value
-            texts.append(text if isinstance(text, str) else "")
+        texts = [value if isinstance(value, str) else "" for value in row[:3]]
         identifier, kind, data = (*texts, "", "", "")[:3]
         return identifier, kind, data
 
@@ -570,9 +564,7 @@ class IncrementalSnapshots:
             refused([request], "a chunk ended where the one before it did: it would have no end")
             return self._ended(request, "SKIPPED")
         self._chunk_end = end
-        self._window = SnapshotWindow(
-            identifier, relation, chunk.rows, self._identifying(relation), self._text_of
-        )
+        self._window = SnapshotWindow(identifier, relation, chunk.rows, self._identifying(relation))
         self._saw, self._until = chunk.saw or _nothing, chunk.until
         self._scanned += 0 if self._moved.reading else len(chunk.rows)
         if told:

@@ -18,7 +18,6 @@ from waltap.decode.message import Change, Update
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import UNCHANGED, MissingValue, Tuple
 from waltap.snapshot.incremental_state import IncrementalState, Key
-from waltap.snapshot.window import TextOf
 
 __all__ = ["MovedRows"]
 
@@ -29,16 +28,15 @@ MANY = 1000
 class MovedRows:
     """Record moved rows of tables in their `ChunkState`.
 
-    ``identifying`` and ``text_of`` are those of `IncrementalSnapshots`.
+    ``identifying`` is that of `IncrementalSnapshots`.
     """
 
     def __init__(
         self,
         state: IncrementalState,
         identifying: Callable[[Relation], tuple[int, ...]],
-        text_of: TextOf,
     ) -> None:
-        self._state, self.identifying, self._text_of = state, identifying, text_of
+        self._state, self.identifying = state, identifying
         # schema.table → names of the columns that order its chunks, if known.
         self.columns: dict[str, frozenset[str]] = {}
         self._reading: list[str] = []
@@ -63,7 +61,7 @@ class MovedRows:
         if chunk is None or chunk.maximum is None:
             return
         key = self.identifying(relation)
-        new, old = self._key(relation, change.new, key), self._key(relation, change.old, key)
+        new, old = _key_text(change.new, key), _key_text(change.old, key)
         if new is None or not _left_out(change.new, change.old):
             return
         columns = self.columns.get(relation.name)
@@ -103,16 +101,12 @@ class MovedRows:
             self._state.head.moved.pop(text, None)
         self._reading = []
 
-    def _key(self, relation: Relation, image: Tuple, key: tuple[int, ...]) -> str | None:
-        """Return the key of an image as JSON, None if incomplete."""
-        if not image or not key or any(isinstance(image[index], MissingValue) for index in key):
-            return None
-        values = []
-        for index in key:
-            value = image[index]
-            text = self._text_of(relation.columns[index]) if isinstance(value, bytes) else None
-            values.append(text(value) if text else value)
-        return msgspec.json.encode(values).decode()
+
+def _key_text(image: Tuple, key: tuple[int, ...]) -> str | None:
+    """Return the key of an image as JSON, None if incomplete."""
+    if not image or not key or any(isinstance(image[index], MissingValue) for index in key):
+        return None
+    return msgspec.json.encode([image[index] for index in key]).decode()
 
 
 def _left_out(new: Tuple, old: Tuple) -> bool:

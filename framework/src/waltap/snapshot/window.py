@@ -15,12 +15,10 @@ update and the untouched values of the chunk. Sans-IO.
 from collections.abc import Callable
 
 from waltap.decode.message import Change, Delete, Insert, Truncate, Update
-from waltap.decode.relation import Column, Relation
-from waltap.decode.tuple_image import UNCHANGED, MissingValue, Tuple, Value
+from waltap.decode.relation import Relation
+from waltap.decode.tuple_image import UNCHANGED, MissingValue, Tuple
 
-__all__ = ["SnapshotWindow", "TextOf"]
-
-TextOf = Callable[[Column], "Callable[[Value], Value] | None"]
+__all__ = ["SnapshotWindow"]
 
 
 class SnapshotWindow:
@@ -35,17 +33,14 @@ class SnapshotWindow:
         relation: Relation,
         rows: list[Tuple],
         key: tuple[int, ...],
-        text_of: TextOf = lambda _column: None,
     ) -> None:
         """Index ``rows`` by their key.
 
-        ``key`` has the columns that identify images of a row (`ReplicaIdentity.identifying`). ``text_of``
-        returns the function that converts values of a streamed column to text; rows of a chunk are text.
+        ``key`` has the columns that identify images of a row (`ReplicaIdentity.identifying`).
         """
         self.identifier, self.relation = identifier, relation
         self._keyed = bool(key)
         self._key = key or tuple(range(len(relation.columns)))
-        self._text_of = text_of
         # A key has several rows only if whole rows are the key.
         self._rows: dict[Tuple, list[Tuple]] = {}
         for row in rows:
@@ -121,21 +116,9 @@ class SnapshotWindow:
         The result has the columns of the chunk in its order.
         """
         places = {column.name: index for index, column in enumerate(relation.columns)}
-        steps = [
-            (places[column.name], self._text_of(relation.columns[places[column.name]]))
-            if column.name in places
-            else None
-            for column in self.relation.columns
-        ]
+        found = [places.get(column.name) for column in self.relation.columns]
 
         def align(image: Tuple) -> Tuple:
-            values: list[Value] = []
-            for step in steps:
-                if step is None:
-                    values.append(MissingValue.ABSENT)
-                    continue
-                value = image[step[0]]
-                values.append(step[1](value) if step[1] and isinstance(value, bytes) else value)
-            return tuple(values)
+            return tuple(MissingValue.ABSENT if at is None else image[at] for at in found)
 
         return align

@@ -26,7 +26,6 @@ from waltap.source.completeness import PublicationCompleteness
 from waltap.source.password import Password
 from waltap.source.position import Position, Positions
 from waltap.source.relation_memory import RelationMemory
-from waltap.source.send_format import SendFormat
 from waltap.source.setup_plan import SetupPlan
 from waltap.source.slot_status import SlotStatus
 from waltap.transactions.transaction import SnapshotRows, TransactionPart
@@ -125,11 +124,10 @@ class ConnectorContext:
     describes.
     ``identity_warnings`` gives what a user should know of a relation's replica identity, ``left_out`` the
     columns of a described one that nothing delivers, since nothing maps their types, ``mask_check``
-    what is wrong where a mask is for one that it cannot change. ``send_format``
-    is shown every relation that is described while values come in send format, and tells whether the
-    next stream may ask for it. ``password`` gives that of the next connection where a plugin has a say
-    (``choose_password``); None, or what is None: the profile's. ``confirmable`` gives, of the LSN that a
-    stream starts at, what the server may be told as durable for now; it is never more.
+    what is wrong where a mask is for one that it cannot change. ``password`` gives that of the next
+    connection where a plugin has a say (``choose_password``); None, or what is None: the profile's.
+    ``confirmable`` gives, of the LSN that a stream starts at, what the server may be told as durable for
+    now; it is never more.
     """
 
     captures: Callable[[str, str], bool]
@@ -157,7 +155,6 @@ class ConnectorContext:
     identity_warnings: "Callable[[Relation], list[IdentityWarning]]" = lambda _relation: []
     left_out: "Callable[[Relation], tuple[str, ...]]" = lambda _relation: ()
     mask_check: "Callable[[Relation], PreflightCheck | None]" = lambda _relation: None
-    send_format: SendFormat = field(default_factory=SendFormat)
     password: Password | None = None
     confirmable: Callable[[int], int] = lambda lsn: lsn
     meant_for: "Callable[[str], str | None]" = lambda _version: None

@@ -18,7 +18,7 @@ from waltap.config.property import CommaList, Properties, declare
 from waltap.decode.message import Change, Insert, Update
 from waltap.decode.per_relation import PerRelation
 from waltap.decode.relation import Relation
-from waltap.decode.tuple_image import UNCHANGED, MissingValue, Tuple, Value
+from waltap.decode.tuple_image import UNCHANGED, MissingValue, Tuple
 from waltap.errors import ConnectionLost, RetryVerdict, SourceError, WaltapError
 from waltap.specs import SourceTransformContext
 from waltap.transactions.transaction import Batch, TransactionPart
@@ -165,7 +165,7 @@ class ColumnReselector:
         missing = self._missing(change, table)
         if not missing:
             return
-        key = self._key(relation, change.new, table.key)
+        key = _identifying(change.new, table.key)
         if key is None:
             return
         some = wanted.setdefault(relation, _MissingColumns())
@@ -188,19 +188,6 @@ class ColumnReselector:
             return change.new
         after = self._context.identity(change.relation).update(change).after
         return change.new if after is None else after
-
-    def _key(self, relation: Relation, row: Tuple, key: tuple[int, ...]) -> Tuple | None:
-        values: list[Value] = []
-        for at in key:
-            value = row[at]
-            if isinstance(value, bytes):
-                read = self._context.text_of(relation.columns[at])
-                value = None if read is None else read(value)
-            # Such a key identifies no row.
-            if value is None or isinstance(value, MissingValue):
-                return None
-            values.append(value)
-        return tuple(values)
 
     def forget(self, oid: int) -> None:
         """Forget a dropped relation."""
@@ -281,3 +268,11 @@ class ColumnReselector:
 def _cut(keys: Sequence[Tuple]) -> Iterator[Sequence[Tuple]]:
     for at in range(0, len(keys), KEYS_PER_QUERY):
         yield keys[at : at + KEYS_PER_QUERY]
+
+
+def _identifying(row: Tuple, key: tuple[int, ...]) -> Tuple | None:
+    """Return the values of ``key``, None where they identify no row."""
+    values = tuple(row[at] for at in key)
+    if any(value is None or isinstance(value, MissingValue) for value in values):
+        return None
+    return values

@@ -24,7 +24,7 @@ from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, Tran
 __all__ = ["Rewrite", "rewrite_columns", "with_relations"]
 
 # Takes values of one column as the server sent them, and returns as many new values.
-Rewrite = Callable[[Sequence[str | bytes]], Sequence[Value]]
+Rewrite = Callable[[Sequence[str]], Sequence[Value]]
 
 Part = TransactionPart | SnapshotRows | Heartbeat
 
@@ -38,9 +38,8 @@ def rewrite_columns(
     column's values, or None to leave the column alone.
 
     That function gets all values of the column in a part of a batch, old and new ones, in order. A part
-    is a transaction's rows of one table, or rows of a snapshot. A value is PostgreSQL's text, or bytes if
-    the decoder requested the send format. NULL and unsent values are left out and stay unchanged. The
-    function returns one value (text, bytes or None) for each.
+    is a transaction's rows of one table, or rows of a snapshot. A value is PostgreSQL's text. NULL and
+    unsent values are left out and stay unchanged. The function returns one value (text or None) for each.
     """
     return _ColumnValues(of_column)
 
@@ -120,7 +119,7 @@ def _rewritten(images: Sequence[Tuple], chosen: Iterable[tuple[int, Rewrite]]) -
     rows = [list(image) for image in images]
     for at, rewrite in chosen:
         # None and `MissingValue` are not text: the function never sees them.
-        held = [row for row in rows if row and isinstance(row[at], str | bytes)]
+        held = [row for row in rows if row and isinstance(row[at], str)]
         values = [row[at] for row in held]
         if values:
             for row, value in zip(held, rewrite(values), strict=True):  # type: ignore[arg-type]

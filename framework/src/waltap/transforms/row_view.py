@@ -1,6 +1,5 @@
 """Rows for transforms in Python, as mappings that decode values on access."""
 
-import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -12,20 +11,7 @@ from waltap.decode.tuple_image import ABSENT, MissingValue, Tuple
 __all__ = ["RowChange", "RowView"]
 
 
-def _signed(data: bytes) -> int:
-    return int.from_bytes(data, "big", signed=True)
-
-
-def _unpacked(layout: str) -> Callable[[bytes], float]:
-    unpack = struct.Struct(layout).unpack
-    return lambda data: float(unpack(data)[0])
-
-
-def _text(data: bytes) -> str:
-    return data.decode()
-
-
-# Type OID → conversion of its text, and of its send format. Values of other types stay unchanged.
+# Type OID → conversion of its text. Values of other types stay unchanged.
 _FROM_TEXT: dict[int, Callable[[str], object]] = {
     16: lambda text: text == "t",  # bool
     20: int,  # int8
@@ -35,20 +21,6 @@ _FROM_TEXT: dict[int, Callable[[str], object]] = {
     700: float,  # float4
     701: float,  # float8
     1700: Decimal,  # numeric
-}
-_FROM_BINARY: dict[int, Callable[[bytes], object]] = {
-    16: lambda data: data == b"\x01",
-    18: _text,  # "char"
-    19: _text,  # name
-    20: _signed,
-    21: _signed,
-    23: _signed,
-    25: _text,  # text
-    26: lambda data: int.from_bytes(data, "big"),
-    700: _unpacked("!f"),
-    701: _unpacked("!d"),
-    1042: _text,  # bpchar
-    1043: _text,  # varchar
 }
 
 
@@ -63,8 +35,7 @@ class RowView(Mapping[str, object]):
     """Show one row image as a mapping.
 
     Columns that the image lacks are not in the mapping. Values are bool, int, float or Decimal. Other
-    types have PostgreSQL's text, or bytes if the decoder requested the send format. NULL is None, and a
-    value that the server did not send is UNCHANGED.
+    types have PostgreSQL's text. NULL is None, and a value that the server did not send is UNCHANGED.
     """
 
     __slots__ = ("_places", "_values")
@@ -78,9 +49,6 @@ class RowView(Mapping[str, object]):
         if isinstance(value, str):
             load = _FROM_TEXT.get(oid)
             return value if load is None else load(value)
-        if isinstance(value, bytes):
-            read = _FROM_BINARY.get(oid)
-            return value if read is None else read(value)
         if value is ABSENT:
             raise KeyError(name)
         return value
@@ -92,7 +60,7 @@ class RowView(Mapping[str, object]):
     def __len__(self) -> int:
         return sum(value is not ABSENT for value in self._values)
 
-    def raw(self, name: str) -> str | bytes | MissingValue | None:
+    def raw(self, name: str) -> str | MissingValue | None:
         """Return a value as the decoder read it, ABSENT included.
 
         Raises: KeyError.

@@ -35,7 +35,7 @@ def register_decoders() -> Iterable[DecoderSpec]:
     return [
         DecoderSpec(
             name="pgoutput",
-            summary="PostgreSQL's own output plugin, protocols 1 to 4, text or binary.",
+            summary="PostgreSQL's own output plugin, protocols 1 to 4.",
             properties=pgoutput.PgOutputProperties,
             factory=pgoutput.PgOutput,
             output_plugin="pgoutput",

@@ -46,12 +46,6 @@ class YbOutputProperties(Properties):
         summary="Protocol version to ask for; nothing that waltap uses needs more than 1.",
         advanced=True,
     )
-    binary: bool = declare(
-        "yboutput.binary",
-        default=False,
-        summary="Ask for values in binary send format (releases based on PostgreSQL 15); they come as "
-        "text where a captured column has a type that can only be read so.",
-    )
 
 
 class YbOutput(PgOutput):
@@ -73,9 +67,7 @@ class YbOutput(PgOutput):
 
     def _negotiate(self, context: DecoderContext) -> dict[str, str]:
         asked = YbOutputProperties.model_validate(dict(context.options))
-        properties = PgOutputProperties(
-            proto_version=asked.proto_version, binary=asked.binary, messages=False
-        )
+        properties = PgOutputProperties(proto_version=asked.proto_version, messages=False)
         return negotiate(properties, context.server, context.publications, protocol_limit=3)
 
 

@@ -35,7 +35,7 @@ from waltap_postgres.catalog.preflight import COLUMN_NAMES_SQL, tables_unreadabl
 from waltap_postgres.catalog.server_setting import status_interval, wal_level_explained
 from waltap_postgres.connection import PostgresSession, connect, watch
 from waltap_postgres.dialect import POSTGRESQL, PostgresDialect
-from waltap_postgres.errors import PublicationGone, SendFormatUnreadable, SlotActive
+from waltap_postgres.errors import PublicationGone, SlotActive
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.completeness import covered
 from waltap_postgres.replication.memberships import Membership
@@ -86,7 +86,7 @@ class PostgresConnector(Connector):
         self._replication: PostgresSession | None = None
         self._exported: str | None = None
         self.outlives = not properties.slot_temporary
-        self._reading = self._made_slot = self._in_send_format = False
+        self._reading = self._made_slot = False
         self._captured: list[CatalogTable] | None = None
         self._chunks: PostgresChunks | None = None
         self._watch = watch(properties, context.stopping)
@@ -144,10 +144,6 @@ class PostgresConnector(Connector):
     def describe(self, relation: Relation) -> Relation:
         described = self._descriptions.describe(relation)
         self.context.announced(described)
-        if self._in_send_format:
-            self.context.send_format.look(described)
-            if refused := self.context.send_format.refused:
-                raise SendFormatUnreadable(refused)
         return described
 
     def renew(self, relation: Relation) -> Relation:
@@ -430,12 +426,6 @@ class PostgresConnector(Connector):
     def stream(self, position: Position) -> ReplicationStream:
         self._descriptions.start(self.captured())
         decoder = self.decoder()
-        if decoder.capabilities.binary:
-            for table in self.captured():
-                self.context.send_format.look(table.relation)
-            if self.context.send_format.refused:
-                decoder = self.decoder()
-        self._in_send_format = decoder.capabilities.binary
         params = {**decoder.start_options(), **self.properties.stream_params}
         sql = self._slots.start_sql(self.properties.slot_name, position.end_lsn, params)
         return self.dialect.stream(
@@ -449,10 +439,7 @@ class PostgresConnector(Connector):
             confirms=self.properties.lsn_flush_mode != "manual",
         )
 
-    def _ended(self, error: PublicationGone | SendFormatUnreadable) -> SourceError:
-        if isinstance(error, SendFormatUnreadable):
-            self.context.send_format.refuse(error.problem)
-            return error
+    def _ended(self, error: PublicationGone) -> SourceError:
         return given_up(self.context, self.properties.slot_name, self._publications.meant(error))
 
     def _open_stream(self, sql: str) -> ReplicationTransport:
@@ -498,7 +485,6 @@ class PostgresConnector(Connector):
                 gone=self.catalogue.gone,
                 unsettled=self._descriptions.unsettled,
                 forget=self._forget,
-                text_only=bool(self.context.send_format.refused),
             )
         )
 

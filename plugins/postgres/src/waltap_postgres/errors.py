@@ -33,7 +33,6 @@ __all__ = [
     "PublicationNotPermitted",
     "QueryFailed",
     "RowsHidden",
-    "SendFormatUnreadable",
     "ServerLimit",
     "ServerUnreachable",
     "SignalTableMissing",
@@ -313,17 +312,6 @@ class SlotUnreadable(SourceError):
     )
 
 
-class SendFormatUnreadable(SourceError):
-    """Values come in send format, and a captured type is only to be had as text: so is the next stream."""
-
-    code = "WT-2118"
-    retry = RetryVerdict.RECONNECT
-    remedy = (
-        "waltap goes on with text by itself; to ask for text from the start, take pgoutput.binary=true, "
-        "or what another decoder calls so, out of the profile."
-    )
-
-
 class EncodingNotConverted(SourceError):
     """The output plugin sends text in the encoding of the database, which waltap does not convert."""
 
@@ -588,8 +576,6 @@ class ErrorMeanings:
                 f"{message.strip()}: slot {slot!r} has changes to decode from while there was none",
                 publication=publication,
             )
-        if sqlstate == "42883" and "binary output function" in message:
-            return SendFormatUnreadable(message.strip())
         if sqlstate == "XX000" and "call during logical decoding" in message:
             # One look into the catalogue inside another, while a transaction is decoded that has not
             # committed, lets the server think that the outer one is no such look. The next try succeeds.

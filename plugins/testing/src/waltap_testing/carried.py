@@ -92,7 +92,5 @@ def _shown_values(values: Tuple) -> Iterator[str]:
     for value in values:
         if value is UNCHANGED:
             yield "unchanged"
-        elif isinstance(value, bytes):
-            yield "binary"
         elif value in SPECIAL_NUMBERS:
             yield "special_numbers"

@@ -243,6 +243,7 @@ def _same_run(one: Neutral, other: Neutral) -> bool:
 
 
 def _datum(value: Any) -> Any:
+    # The content of a logical message.
     if isinstance(value, bytes):
         return {"hex": value.hex()}
     if isinstance(value, MissingValue):

@@ -7,7 +7,7 @@
                            values={"1.2.3": {"major": 1, "minor": 2, "patch": 3}})
 
 The forms of a type are held against each other: JSON against the Connect value, the Connect value
-against the schema, Arrow against the Connect value, the send format against the text, an array of the
+against the schema, Arrow against the Connect value, an array of the
 type against the type.
 """
 
@@ -28,7 +28,6 @@ from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.mapping.type_mapping import ColumnMapping, TypeOptions
 from waltap.mapping.type_registry import TypeRegistry
 from waltap.specs import TypeSpec
-from waltap_testing.damage import chance, damaged, truncated
 from waltap_testing.installed import installed_types
 
 __all__ = ["TypeRig", "TypeSuite"]
@@ -46,8 +45,8 @@ class TypeRig:
 
     ``data_type`` is the type as the catalogue tells it. ``values``: text as the server prints it → its
     Connect value. ``arrow``: text → what Arrow gives back, where that is not the Connect value by
-    nature (a time, say). ``binary``: text → its send format; {} where values never come in it.
-    ``defaults``: expression of a column default, as ``pg_get_expr`` prints it → its Connect value.
+    nature (a time, say). ``defaults``: expression of a column default, as ``pg_get_expr`` prints it → its
+    Connect value.
     ``malformed`` are texts that are none of the type. ``options`` are the modes to test under.
     """
 
@@ -56,7 +55,6 @@ class TypeRig:
     values: Mapping[str, object]
     _: KW_ONLY
     arrow: Mapping[str, object] = field(default_factory=dict)
-    binary: Mapping[str, bytes] = field(default_factory=dict)
     defaults: Mapping[str, object] = field(default_factory=dict)
     malformed: tuple[str, ...] = ()
     typmod: int = -1
@@ -197,34 +195,6 @@ class TypeSuite:
             if schema.default is not None:
                 _assert_fits(schema, schema.default, expression)
 
-    # --- the send format ---
-
-    def test_the_send_format_gives_the_text(self, rig: TypeRig) -> None:
-        """Text and binary streaming give the same events."""
-        if not rig.binary:
-            pytest.skip("the rig has no values in send format")
-        read = rig.build().from_binary
-        assert read is not None, "the type has no from_binary"
-        for text, data in rig.binary.items():
-            assert read(data) == text
-
-    def test_damaged_bytes_are_a_value_error(self, rig: TypeRig) -> None:
-        """Whatever is wrong with a value in send format: text, or ValueError."""
-        if not rig.binary:
-            pytest.skip("the rig has no values in send format")
-        read = rig.build().from_binary
-        assert read is not None
-        for text, data in rig.binary.items():
-            random = chance(text)
-            for what, payload in (*truncated(data, 20), *damaged(data, 40, random)):
-                try:
-                    assert isinstance(read(payload), str)
-                except ValueError:
-                    continue
-                except Exception as error:
-                    message = f"{text}, {what}: {type(error).__name__} in place of ValueError"
-                    raise AssertionError(message) from error
-
     # --- Arrow ---
 
     def test_arrow_says_what_the_connect_value_says(self, rig: TypeRig) -> None:
@@ -241,16 +211,6 @@ class TypeSuite:
                 continue
             wanted = rig.arrow.get(text, rig.values[text])
             assert _same(wanted, found), f"{text}: Connect has {wanted!r}, Arrow {found!r}"
-
-    def test_arrow_reads_the_send_format_alike(self, rig: TypeRig) -> None:
-        """Columns in send format become what columns of text become."""
-        mapping = rig.build()
-        if not rig.binary or mapping.arrow is None or mapping.arrow.binary is None:
-            pytest.skip("Arrow columns of this type are made of text")
-        texts = list(rig.binary)
-        found = mapping.arrow.binary([*rig.binary.values(), None])
-        if found is not None:
-            assert found.equals(mapping.arrow.column([*texts, None]))
 
     def test_malformed_text_has_no_arrow_form(self, rig: TypeRig) -> None:
         """What is no value of the type does not become null."""

@@ -1,6 +1,5 @@
 """The types of pgvector: ``vector``, ``halfvec``, ``sparsevec``."""
 
-import struct
 from typing import TYPE_CHECKING
 
 from waltap.mapping import (
@@ -17,7 +16,6 @@ from waltap.mapping import (
     converted,
     float_text,
     number_json,
-    pg_float_text,
     single,
     types_named,
 )
@@ -53,18 +51,6 @@ def _half_connect(text: str) -> list[float]:
     return [single(item) for item in _items(text)]
 
 
-def _vector_from_binary(data: bytes) -> str:
-    """Return the text of a vector: dimensions, two unused bytes, then floats."""
-    numbers = struct.iter_unpack(">f", data[4:])
-    return f"[{','.join(pg_float_text(n) for (n,) in numbers)}]"
-
-
-def _half_from_binary(data: bytes) -> str:
-    """Return the text of a halfvec: dimensions, two unused bytes, then half floats."""
-    numbers = struct.iter_unpack(">e", data[4:])
-    return f"[{','.join(pg_float_text(n) for (n,) in numbers)}]"
-
-
 def _sparse(text: str) -> tuple[int, dict[int, float]]:
     """Return dimensions and the numbers that are not zero of ``{1:1.5,3:2}/5``."""
     body, slash, dimensions = text.rpartition("/")
@@ -88,15 +74,6 @@ def _sparse_json(text: str) -> str:
 def _sparse_connect(text: str) -> dict[str, object]:
     dimensions, pairs = _sparse(text)
     return {"dimensions": dimensions, "vector": pairs}
-
-
-def _sparse_from_binary(data: bytes) -> str:
-    """Return the text of a sparsevec: dimensions, count, unused, indexes, floats."""
-    dimensions, count, _ = struct.unpack_from(">iii", data)
-    indexes = struct.unpack_from(f">{count}i", data, 12)
-    numbers = struct.unpack_from(f">{count}f", data, 12 + 4 * count)
-    pairs = zip(indexes, numbers, strict=True)
-    return f"{{{','.join(f'{i + 1}:{pg_float_text(n)}' for i, n in pairs)}}}/{dimensions}"
 
 
 def _list_type() -> "pa.DataType":
@@ -126,7 +103,6 @@ _VECTOR = ValueForm(
     to_json=_vector_json,
     to_connect=_numbers,
     zero=[],
-    from_binary=_vector_from_binary,
     arrow=converted("vector", _list_type, _numbers),
 )
 _HALFVEC = ValueForm(
@@ -139,7 +115,6 @@ _HALFVEC = ValueForm(
     to_json=_half_json,
     to_connect=_half_connect,
     zero=[],
-    from_binary=_half_from_binary,
     arrow=converted("halfvec", _list_type, _numbers),
 )
 _SPARSEVEC = ValueForm(
@@ -163,7 +138,6 @@ _SPARSEVEC = ValueForm(
     to_json=_sparse_json,
     to_connect=_sparse_connect,
     zero={"dimensions": 0, "vector": {}},
-    from_binary=_sparse_from_binary,
     arrow=converted("sparsevec", _sparse_type, _sparse_struct),
 )
 

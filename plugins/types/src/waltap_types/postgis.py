@@ -60,10 +60,6 @@ def _spatial_connect(text: str) -> dict[str, object]:
     return {"wkb": data, "srid": srid}
 
 
-def _spatial_from_binary(data: bytes) -> str:
-    return data.hex().upper()
-
-
 def _spatial_type() -> "pa.DataType":
     import pyarrow as pa
 
@@ -89,7 +85,6 @@ def _build_spatial(column: Column, mapper: TypeMapper) -> ColumnMapping:
         to_json=_spatial_json,
         to_connect=_spatial_connect,
         zero={"wkb": _EMPTY_COLLECTION, "srid": None},
-        from_binary=_spatial_from_binary,
         arrow=_SPATIAL_ARROW,
         always_optional=True,
     )

@@ -134,6 +134,4 @@ class _Table:
 
 
 def _text(value: object) -> str | None:
-    if isinstance(value, bytes):  # the binary form: see `ColumnMapping.from_binary`
-        return value.hex()
     return value if isinstance(value, str) else None

@@ -1,6 +1,6 @@
 """The pgoutput decoder.
 
-It reads protocols 1 to 4, streamed and prepared transactions, text and binary values.
+It reads protocols 1 to 4, streamed and prepared transactions, values as text.
 
 Source: PostgreSQL manual, "Logical Replication Message Formats" and "Logical Streaming Replication
 Protocol"; proto.c and pgoutput.c of PostgreSQL 10 to 18 where the manual is silent.
@@ -59,7 +59,6 @@ CAPABILITIES = DecoderCapabilities(
     origin=True,
     streaming=True,
     two_phase=True,
-    binary=True,
     relations=True,
     filters=True,
 )
@@ -103,10 +102,6 @@ class PgOutput(Decoder):
 
     def __init__(self, context: DecoderContext) -> None:
         self._options = self._negotiate(context)
-        # A captured column has a type that can only be read as text.
-        if context.text_only:
-            self._options.pop("binary", None)
-        self._binary = "binary" in self._options
         self._streaming = self._options.get("streaming", "off")
         server, can_carry = context.server, self.can_carry
         self.capabilities = replace(
@@ -115,7 +110,6 @@ class PgOutput(Decoder):
             logical_messages="messages" in self._options,
             streaming=self._streaming != "off",
             two_phase="two_phase" in self._options or server.two_phase_slot,
-            binary=self._binary,
         )
         self._cache = RelationCache(self.identities, context)
         self._state = _SessionState.BETWEEN
@@ -140,7 +134,7 @@ class PgOutput(Decoder):
 
     def prepare(self, relation: Relation) -> None:
         for form in FORMS.values():
-            row_reader(relation, form, binary=self._binary)
+            row_reader(relation, form)
 
     def feed(self, frames: Sequence[Frame]) -> list[Message]:
         """Decode ``frames`` as `Decoder.feed` specifies."""
@@ -309,18 +303,18 @@ class PgOutput(Decoder):
         messages.append(self._careful(payload, relation, form, xid))
         if form == "update key" and not self.old_keys_of_updates:
             form = "update stale"
-        self._scope().readers[prefix] = row_reader(relation, form, binary=self._binary)
+        self._scope().readers[prefix] = row_reader(relation, form)
 
     def _careful(
         self, payload: PayloadReader, relation: Relation, form: str, xid: int
     ) -> RowMessage:
         """Read the row message whose first tuple starts at the cursor."""
-        lsn, binary = payload.lsn, self._binary
+        lsn = payload.lsn
         kind = OldTuple.KEY if form.endswith("key") else OldTuple.FULL
         old: Tuple = ()
         if form not in ("insert", "update"):
             sent = TupleKind.OLD_KEY if kind is OldTuple.KEY else TupleKind.OLD_ROW
-            old = read_tuple(payload, relation, sent, binary=binary)
+            old = read_tuple(payload, relation, sent)
             if form.startswith("delete"):
                 payload.end()
                 return Delete(relation, lsn, old, kind, xid)
@@ -329,7 +323,7 @@ class PgOutput(Decoder):
             if mark != 0x4E:
                 payload.fail("tuple mark N after the old tuple", f"0x{mark:02x}", start)
         sent = TupleKind.INSERTED if form == "insert" else TupleKind.UPDATED
-        new = read_tuple(payload, relation, sent, binary=binary)
+        new = read_tuple(payload, relation, sent)
         payload.end()
         if form == "insert":
             return Insert(relation, lsn, new, xid)

@@ -23,12 +23,6 @@ class PgOutputProperties(Properties):
         summary="Protocol version to ask for; unset: the highest that the server offers.",
         advanced=True,
     )
-    binary: bool = declare(
-        "pgoutput.binary",
-        default=False,
-        summary="Ask for values in binary send format (PostgreSQL 14 or later); they come as text where a "
-        "captured column has a type that can only be read so.",
-    )
     streaming: Literal["off", "on", "parallel"] = declare(
         "pgoutput.streaming",
         default="off",
@@ -107,8 +101,6 @@ def negotiate(
                 allowed=f"1 to {offered}",
             )
         )
-    if properties.binary:
-        need("pgoutput.binary", "true", 14, 1)
     if properties.streaming != "off":
         since = 16 if properties.streaming == "parallel" else 14
         need(
@@ -130,8 +122,6 @@ def negotiate(
         "proto_version": str(protocol),
         "publication_names": ",".join(_quoted(name) for name in publications),
     }
-    if properties.binary:
-        options["binary"] = "true"
     if properties.streaming != "off":
         options["streaming"] = properties.streaming
     if properties.two_phase:

@@ -12,10 +12,6 @@ that string. If the tuple is not ASCII, its values that are not ASCII are decode
 Text cannot contain NUL, and each short value's length contains three, so one count of NULs finds a
 value with NUL.
 
-Binary values: runs of columns of fixed width are checked with one mask over all their marks and
-lengths, and split by one ``struct`` call. A NULL in the run sends it through the code for single
-columns.
-
 Source: PostgreSQL manual, "Logical Replication Message Formats", TupleData.
 """
 
@@ -26,7 +22,7 @@ from functools import lru_cache
 from typing import Any
 
 from waltap.decode.message import Delete, Insert, OldTuple, Update
-from waltap.decode.relation import Column, Relation
+from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
 from waltap.generated import define
 from waltap_decoders.pgoutput.payload import PayloadReader
@@ -38,7 +34,6 @@ __all__ = [
     "TupleKind",
     "read_tuple",
     "row_reader",
-    "widths",
 ]
 
 RowMessage = Insert | Update | Delete
@@ -81,46 +76,10 @@ _HEAD = struct.Struct(">BI").unpack_from
 # data, since reading must end before it.
 _PAD = b"####"
 
-# Type OID → size in send format. It is a hint: a value of another size is read as a single column.
-_WIDTHS = {
-    16: 1,  # bool
-    18: 1,  # "char"
-    20: 8,  # int8
-    21: 2,  # int2
-    23: 4,  # int4
-    26: 4,  # oid
-    28: 4,  # xid
-    600: 16,  # point
-    601: 32,  # lseg
-    603: 32,  # box
-    628: 24,  # line
-    700: 4,  # float4
-    701: 8,  # float8
-    718: 24,  # circle
-    774: 8,  # macaddr8
-    790: 8,  # money
-    829: 6,  # macaddr
-    1082: 4,  # date
-    1083: 8,  # time
-    1114: 8,  # timestamp
-    1184: 8,  # timestamptz
-    1186: 16,  # interval
-    1266: 12,  # timetz
-    2950: 16,  # uuid
-    3220: 8,  # pg_lsn
-    5069: 8,  # xid8
-}
 
-
-def widths(columns: tuple[Column, ...]) -> tuple[int, ...]:
-    """Return each column's size in send format; 0 means variable."""
-    return tuple(_WIDTHS.get(column.type_oid, 0) for column in columns)
-
-
-def row_reader(relation: Relation, form: str, *, binary: bool) -> RowReader:
+def row_reader(relation: Relation, form: str) -> RowReader:
     """Return the compiled reader of one form of row message."""
-    shape = widths(relation.columns) if binary else (0,) * len(relation.columns)
-    reader: RowReader = _maker(form, shape, binary)(relation, never_null(relation))
+    reader: RowReader = _maker(form, len(relation.columns))(relation, never_null(relation))
     return reader
 
 
@@ -133,9 +92,7 @@ def never_null(relation: Relation) -> tuple[bool, ...]:
     return tuple(keyed and column.in_identity for column in relation.columns)
 
 
-def read_tuple(
-    payload: PayloadReader, relation: Relation, kind: TupleKind, *, binary: bool
-) -> Tuple:
+def read_tuple(payload: PayloadReader, relation: Relation, kind: TupleKind) -> Tuple:
     """Read the TupleData at the cursor and name every fault."""
     start = payload.at
     count = payload.number(2, "number of columns")
@@ -160,7 +117,7 @@ def read_tuple(
                 expected = f"a value of {name}, which identifies the new row"
                 payload.fail(expected, "the mark of one that did not change", payload.at - 1)
             values.append(UNCHANGED)
-        elif mark == 0x74 or (mark == 0x62 and binary):
+        elif mark == 0x74:
             start = payload.at
             size = payload.number(4, f"length of {name}")
             left = len(data) - payload.at
@@ -170,27 +127,21 @@ def read_tuple(
                 payload.fail(f"{name} within the {left} bytes left", f"length {found}", start)
             begin = payload.at
             payload.at = end = begin + size
-            if mark == 0x62:
-                values.append(data[begin:end])
-            else:
-                values.append(payload.text(begin, end, name))
-                # PostgreSQL's text has no NUL, so the bytes are damaged.
-                nul = data.find(0, begin, end)
-                if nul >= 0:
-                    payload.fail(f"{name} without NUL", "NUL", nul)
+            values.append(payload.text(begin, end, name))
+            # PostgreSQL's text has no NUL, so the bytes are damaged.
+            nul = data.find(0, begin, end)
+            if nul >= 0:
+                payload.fail(f"{name} without NUL", "NUL", nul)
         else:
-            marks = "n, u, t" + (", b" if binary else "")
-            payload.fail(f"mark of {name} in {marks}", f"0x{mark:02x}", payload.at - 1)
+            payload.fail(f"mark of {name} in n, u, t", f"0x{mark:02x}", payload.at - 1)
     return tuple(values)
 
 
 @lru_cache(maxsize=4096)
-def _maker(
-    form: str, shape: tuple[int, ...], binary: bool
-) -> Callable[[Relation, tuple[bool, ...]], RowReader]:
-    """Compile the maker of readers for ``form`` and ``shape``.
+def _maker(form: str, count: int) -> Callable[[Relation, tuple[bool, ...]], RowReader]:
+    """Compile the maker of readers for ``form`` and ``count`` columns.
 
-    Relations of one shape share the code.
+    Relations of one width share the code.
     """
     names: dict[str, Any] = {
         "Insert": Insert,
@@ -204,33 +155,30 @@ def _maker(
         "PAD": _PAD,
         "faults": (struct.error, UnicodeDecodeError),
         "has_nul": _has_nul,
-        "number": int.from_bytes,
     }
-    text = _source(form, shape, binary, names)  # made from numbers alone, no input in it
-    define(text, f"pgoutput reader: {form} of {len(shape)} columns", names)
+    text = _source(form, count, names)  # made from numbers alone, no input in it
+    define(text, f"pgoutput reader: {form} of {count} columns", names)
     maker: Callable[[Relation, tuple[bool, ...]], RowReader] = names["make"]
     return maker
 
 
-def _source(form: str, shape: tuple[int, ...], binary: bool, names: dict[str, Any]) -> str:
+def _source(form: str, count: int, names: dict[str, Any]) -> str:
     """Return the source of ``make(relation, required)``."""
     # Names in the generated code: t is the payload, s the same as Latin-1, e its end, p the
     # cursor, k a mark, n a length, a the start of a value, v and o new and old values, z the NULs
     # that marks and lengths should contain.
-    walk = _binary_walk if binary else _text_walk
-    count = len(shape)
     key = form in ("update key", "delete key")
     lines = ["  p = 0"]
     if form in ("insert", "update"):
-        lines += walk("v", shape, names, key=False, begins=form == "insert")
+        lines += _walk("v", count, key=False, begins=form == "insert")
     else:
-        lines += walk("o", shape, names, key=key)
+        lines += _walk("o", count, key=key)
     # Each value shorter than 256 bytes has three NULs in its length.
     zeros, prefixes = 3 * count, ["o" if " " in form else "v"]
     if form in ("update key", "update full", "update stale"):
         names["MARK"] = mark = b"N" + struct.pack(">H", count)
         lines += ["  if t[p:p+3] != MARK: return None", "  p += 3"]
-        lines += walk("v", shape, names, key=False)
+        lines += _walk("v", count, key=False)
         zeros += 3 * count + mark.count(0)
         prefixes.append("v")
     new = "(" + "".join(f"v{i}," for i in range(count)) + ")"
@@ -246,15 +194,6 @@ def _source(form: str, shape: tuple[int, ...], binary: bool, names: dict[str, An
         "delete full": f"Delete(relation, lsn, {old}, {kind}, xid)",
     }[form]
     head = ["def make(relation, required):", " def read(lsn, t, xid):", "  e = len(t)"]
-    if binary:
-        tail = ["  if p != e: return None", f"  return {result}"]
-        body = [
-            "  t += PAD",
-            "  try:",
-            *(f" {line}" for line in lines),
-            "  except faults: return None",
-        ]
-        return "\n".join([*head, *body, *tail, " return read"])
     columns = [f"{prefix}{i}" for prefix in prefixes for i in range(count)]
     everything = "(" + "".join(f"{name}," for name in columns) + ")"
     return "\n".join(
@@ -280,20 +219,13 @@ def _source(form: str, shape: tuple[int, ...], binary: bool, names: dict[str, An
     )
 
 
-def _text_walk(
-    prefix: str,
-    shape: tuple[int, ...],
-    names: dict[str, Any],
-    *,
-    key: bool,
-    begins: bool = False,
-) -> list[str]:
+def _walk(prefix: str, count: int, *, key: bool, begins: bool = False) -> list[str]:
     """Return the lines that split a tuple of text values at ``p``.
 
     The values become local variables.
     """
     lines = []
-    for i in range(len(shape)):
+    for i in range(count):
         lines += [
             # NULL and unchanged values have no length, hence no three NULs.
             "  k, n = head(t, p)",
@@ -301,7 +233,7 @@ def _text_walk(
             "   a = p + 5",
             "   p = a + n",
             f"   {prefix}{i} = s[a:p]",
-            *_null(prefix, i, "p += 1; z -= 3", key=key),
+            *_null(prefix, i, key=key),
             # A new row that lacks a value is rare and may be a fault: `read_tuple` decides.
             *([] if begins else [f"  elif k == 117: {prefix}{i} = UNCHANGED; p += 1; z -= 3"]),
             "  else: return None",
@@ -309,81 +241,16 @@ def _text_walk(
     return lines
 
 
-def _binary_walk(
-    prefix: str,
-    shape: tuple[int, ...],
-    names: dict[str, Any],
-    *,
-    key: bool,
-    begins: bool = False,
-) -> list[str]:
-    """Return the lines that split a tuple of binary values."""
-    lines: list[str] = []
-    start = 0
-    while start < len(shape):
-        end = start
-        # A NULL of a key-only tuple means ABSENT, which a run does not handle.
-        while end < len(shape) and shape[end] and not key:
-            end += 1
-        if end - start > 1:
-            lines += _run(prefix, start, shape[start:end], names, begins=begins)
-            start = end
-        else:
-            lines += _column(prefix, start, key=key, begins=begins)
-            start += 1
-    return lines
-
-
-def _run(
-    prefix: str, start: int, sizes: tuple[int, ...], names: dict[str, Any], *, begins: bool
-) -> list[str]:
-    """Return the lines for consecutive columns of fixed width.
-
-    One check and one split read them all.
-    """
-    mark, run = f"{prefix}{start}", f"run_{prefix}{start}"
-    total = sum(size + 5 for size in sizes)
-    wanted = b"".join(b"b" + struct.pack(">I", size) + bytes(size) for size in sizes)
-    mask = b"".join(b"\xff" * 5 + bytes(size) for size in sizes)
-    names[f"mask_{mark}"] = int.from_bytes(mask, "big")
-    names[f"want_{mark}"] = int.from_bytes(wanted, "big")
-    names[run] = struct.Struct(">" + "".join(f"5x{size}s" for size in sizes)).unpack_from
-    targets = ", ".join(f"{prefix}{start + i}" for i in range(len(sizes)))
-    places = range(start, start + len(sizes))
-    walk = [line for i in places for line in _column(prefix, i, key=False, begins=begins)]
-    return [
-        f"  if number(t[p:p+{total}], 'big') & mask_{mark} == want_{mark}:",
-        f"   {targets}, = {run}(t, p)",
-        f"   p += {total}",
-        "  else:",
-        *(f" {line}" for line in walk),
-    ]
-
-
-def _null(prefix: str, i: int, step: str, *, key: bool) -> list[str]:
-    """Return the lines for a NULL, after which ``step`` moves on."""
+def _null(prefix: str, i: int, *, key: bool) -> list[str]:
+    """Return the lines for a NULL."""
     if prefix == "v":
         return [
             "  elif k == 110:",
             f"   if required[{i}]: return None",
-            f"   {prefix}{i} = None; {step}",
+            f"   {prefix}{i} = None; p += 1; z -= 3",
         ]
-    return [f"  elif k == 110: {prefix}{i} = {'ABSENT' if key else 'None'}; {step}"]
-
-
-def _column(prefix: str, i: int, *, key: bool, begins: bool) -> list[str]:
-    """Return the lines for one column, text or binary."""
-    return [
-        "  k, n = head(t, p)",
-        "  a = p + 5",
-        f"  if k == 98: p = a + n; {prefix}{i} = t[a:p]",
-        *_null(prefix, i, "p += 1", key=key),
-        *([] if begins else [f"  elif k == 117: {prefix}{i} = UNCHANGED; p += 1"]),
-        "  elif k == 116:",
-        f"   p = a + n; {prefix}{i} = t[a:p].decode()",
-        f"   if '\\0' in {prefix}{i}: return None",
-        "  else: return None",
-    ]
+    null = "ABSENT" if key else "None"
+    return [f"  elif k == 110: {prefix}{i} = {null}; p += 1; z -= 3"]
 
 
 def _has_nul(values: Tuple) -> bool:

@@ -23,7 +23,7 @@ from waltap.decode.message import (
 from waltap.errors import ConnectionLost, SourceError
 from waltap.source.connector import ChangeStream, StopRequested
 from waltap.source.position import lsn_text
-from waltap_postgres.errors import PublicationGone, SendFormatUnreadable
+from waltap_postgres.errors import PublicationGone
 from waltap_postgres.replication.transport import ReplicationTransport
 from waltap_postgres.replication.wire import status_update
 from waltap_postgres.waiting import readable
@@ -61,15 +61,13 @@ class ReplicationStream(ChangeStream):
         status_interval: float,
         receive_timeout: float = 0.0,
         confirms: bool = True,
-        ended: Callable[[PublicationGone | SendFormatUnreadable], SourceError] = lambda error: (
-            error
-        ),
+        ended: Callable[[PublicationGone], SourceError] = lambda error: error,
     ) -> None:
         """Take ownership of a started ``transport``.
 
         ``status_interval`` and ``receive_timeout`` are seconds; with a timeout of 0, silence is
-        never a lost link. ``ended`` returns the error to raise when the slot is no longer readable,
-        or not in this format. The stream starts at the later of ``position`` and ``confirmed``.
+        never a lost link. ``ended`` returns the error to raise when the slot is no longer readable.
+        The stream starts at the later of ``position`` and ``confirmed``.
         """
         # Without it, statuses keep the session alive but never advance the slot.
         self.confirms = confirms
@@ -98,7 +96,7 @@ class ReplicationStream(ChangeStream):
         transport = self._transport
         try:
             frames = transport.read(timeout)
-        except (PublicationGone, SendFormatUnreadable) as error:
+        except PublicationGone as error:
             told = self._ended(error)
             raise told from error if told is not error else None
         if transport.heard:

@@ -21,7 +21,6 @@ def text_bytes(rows: Sequence[Tuple]) -> int:
     step = max(1, len(rows) // LOOKED_AT)
     some = [rows[at] for at in range(0, len(rows), step)]
     held = sum(
-        ROW_BYTES + sum(len(value) for value in row if isinstance(value, str | bytes))
-        for row in some
+        ROW_BYTES + sum(len(value) for value in row if isinstance(value, str)) for row in some
     )
     return held * len(rows) // len(some)

@@ -14,12 +14,9 @@ from waltap_postgres.types.enum import ENUM_SPECS
 from waltap_postgres.types.geometry import GEOMETRY_SPECS
 from waltap_postgres.types.hstore import HSTORE_SPECS
 from waltap_postgres.types.interval import INTERVAL_SPECS
-from waltap_postgres.types.network import NETWORK_SPECS
 from waltap_postgres.types.number import NUMBER_SPECS
 from waltap_postgres.types.numeric import NUMERIC_SPECS
-from waltap_postgres.types.range import RANGE_SPECS
 from waltap_postgres.types.samples import SAMPLES
-from waltap_postgres.types.search import SEARCH_SPECS
 from waltap_postgres.types.temporal import TEMPORAL_SPECS
 from waltap_postgres.types.text import TEXT_SPECS
 from waltap_postgres.types.unknown import UNKNOWN_SPECS
@@ -35,9 +32,6 @@ _SPECS: tuple[TypeSpec, ...] = (
     *INTERVAL_SPECS,
     *ENUM_SPECS,
     *ARRAY_SPECS,
-    *NETWORK_SPECS,
-    *RANGE_SPECS,
-    *SEARCH_SPECS,
     *GEOMETRY_SPECS,
     *HSTORE_SPECS,
     *UNKNOWN_SPECS,

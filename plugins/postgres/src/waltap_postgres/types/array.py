@@ -4,9 +4,7 @@ Debezium knows one dimension; bounds are ignored. ``TypeOptions.multidimensional
 the form of a second dimension; in Arrow it is a misfit.
 """
 
-import dataclasses
 import re
-import struct
 from collections.abc import Callable
 from hashlib import md5
 from itertools import count
@@ -161,47 +159,6 @@ def _parser(data_type: DataType) -> Callable[[str], Nested]:
     return lambda text: parse_array(text, delimiter)
 
 
-def _from_binary(element: Callable[[bytes], str], data_type: DataType) -> Callable[[bytes], str]:
-    """Return a reader of the array send format.
-
-    The format has the number of dimensions, a flag, the element's OID, and the length and lower
-    bound of each dimension. Then come the elements, row-major, each with its size or -1. Source:
-    ``array_send`` of arrayfuncs.c.
-    """
-    delimiter, vector = data_type.delimiter, data_type.oid in _VECTORS
-
-    def read(data: bytes) -> str:
-        (dimensions,) = _INT.unpack_from(data)
-        if not dimensions:
-            return "" if vector else "{}"
-        shape = [_PAIR.unpack_from(data, 12 + 8 * n) for n in range(dimensions)]
-        at = 12 + 8 * dimensions
-        items: Nested = []
-        while at < len(data):
-            (size,) = _INT.unpack_from(data, at)
-            at += 4
-            if size < 0:
-                items.append(None)
-            else:
-                items.append(element(data[at : at + size]))
-                at += size
-        if vector:
-            return " ".join(items)
-        # From the innermost dimension outwards; the outermost one is the list itself.
-        for length, _ in reversed(shape[1:]):
-            items = [items[n : n + length] for n in range(0, len(items), length)]
-        text = array_text(items, delimiter)
-        # The server prints bounds only where one is not 1.
-        if all(lower == 1 for _, lower in shape):
-            return text
-        return "".join(f"[{low}:{low + length - 1}]" for length, low in shape) + "=" + text
-
-    return read
-
-
-_INT, _PAIR = struct.Struct(">i"), struct.Struct(">ii")
-
-
 def _element_type(data_type: DataType) -> DataType | None:
     """Return the element type, also of a built-in array known only by OID."""
     if data_type.element is not None:
@@ -267,9 +224,6 @@ def _build(column: Column, mapper: TypeMapper) -> ColumnMapping | None:
         to_connect=reader.connect,
         zero=[],
         unavailable=_unavailable(name, items, mapper.options),
-        from_binary=None
-        if element.from_binary is None
-        else _from_binary(element.from_binary, column.data_type),
         arrow=lists(element.arrow or strings(), _parser(column.data_type), mapper.options),
         json_expression=_by_label(reader, element_type),
     )
@@ -312,12 +266,7 @@ def _element_mapping(
         return found.read or found if found else None
     # Debezium does not look through a domain in an array: such elements are of an unknown type.
     hidden = msgspec.structs.replace(element_type, kind=TypeKind.PSEUDO, base=None, name="")
-    opaque = mapper.column(msgspec.structs.replace(item, data_type=hidden))
-    base = mapper.column(item)
-    if opaque is None or base is None:
-        return opaque
-    # The server sends a domain in its base type's format, which must still be readable.
-    return dataclasses.replace(opaque, from_binary=base.from_binary)
+    return mapper.column(msgspec.structs.replace(item, data_type=hidden))
 
 
 class _ArrayReader:

@@ -46,15 +46,9 @@ def _standard(data: bytes) -> str:
     return b2a_base64(data, newline=False).decode()
 
 
-def bytea_from_binary(data: bytes) -> str:
-    """Return the text of a bytea in send format."""
-    return "\\x" + data.hex()
-
-
 def binary_form(
     options: TypeOptions,
     read: Callable[[str], bytes],
-    from_binary: Callable[[bytes], str] | None,
     arrow: ArrowMapping,
 ) -> ValueForm:
     """Return the form of bytes under ``binary.handling.mode``.
@@ -80,7 +74,6 @@ def binary_form(
                 to_connect=read,
                 zero=b"",
                 unavailable=options.unavailable_value_placeholder,
-                from_binary=from_binary,
                 arrow=arrow,
             )
     return ValueForm(
@@ -89,13 +82,12 @@ def binary_form(
         to_connect=lambda text: encode(read(text)),
         zero="",
         unavailable=unavailable,
-        from_binary=from_binary,
         arrow=arrow,
     )
 
 
 def _build_bytea(column: Column, mapper: TypeMapper) -> ColumnMapping:
-    form = binary_form(mapper.options, bytea_bytes, bytea_from_binary, byte_strings())
+    form = binary_form(mapper.options, bytea_bytes, byte_strings())
     return column_mapping(column, mapper.options, form)
 
 
@@ -115,15 +107,6 @@ def _bit(text: str) -> bool:
 
 def _bit_json(text: str) -> str:
     return "true" if int(text, 2) else "false"
-
-
-def _bits_from_binary(data: bytes) -> str:
-    """Return the text of a bit string in send format."""
-    # A count of bits, then bytes with the bits aligned to the left.
-    count = int.from_bytes(data[:4], "big")
-    if not count:
-        return ""
-    return f"{int.from_bytes(data[4:], 'big'):0{8 * (len(data) - 4)}b}"[:count]
 
 
 def _bool_type() -> "pa.DataType":
@@ -146,7 +129,6 @@ def _build_bits(column: Column, mapper: TypeMapper) -> ColumnMapping:
             to_connect=_bit,
             zero=False,
             default=default_value(column.default, "0", _bit),
-            from_binary=_bits_from_binary,
             arrow=converted("bit", _bool_type, _bit),
         )
     else:
@@ -161,7 +143,6 @@ def _build_bits(column: Column, mapper: TypeMapper) -> ColumnMapping:
             to_connect=_bits,
             zero=b"",
             default=default_value(column.default, "00", _bits),
-            from_binary=_bits_from_binary,
             arrow=strings((("waltap.form", "bits"),)),
         )
     return column_mapping(column, mapper.options, form)

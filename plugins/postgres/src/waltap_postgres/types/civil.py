@@ -9,9 +9,7 @@ __all__ = [
     "DAYS",
     "SECONDS",
     "clock_text",
-    "day_text",
     "iso_date",
-    "micros_text",
     "parse_clock",
     "parse_day",
     "parse_timestamp",
@@ -168,27 +166,6 @@ def clock_text(micros: int) -> str:
     text = f"{hour:02d}:{minute:02d}:{second:02d}"
     # The server prints no trailing zeros.
     return f"{text}.{fraction:06d}".rstrip("0") if fraction else text
-
-
-def day_text(day_number: int) -> str:
-    """Return ``YYYY-MM-DD`` as the server prints it, with `` BC`` before year 1."""
-    year, month, day = _civil(day_number)
-    if year > 0:
-        return f"{year:04d}-{month:02d}-{day:02d}"
-    return f"{1 - year:04d}-{month:02d}-{day:02d} BC"
-
-
-def micros_text(micros: int, zone: str = "") -> str:
-    """Return a timestamp as the server prints it in UTC.
-
-    ``zone`` is ``+00`` for timestamptz.
-    """
-    day, clock = divmod(micros, DAY)
-    date = day_text(day)
-    if date.endswith(" BC"):
-        # BC follows the zone.
-        return f"{date[:-3]} {clock_text(clock)}{zone} BC"
-    return f"{date} {clock_text(clock)}{zone}"
 
 
 def iso_date(day_number: int) -> str:

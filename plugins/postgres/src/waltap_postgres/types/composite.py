@@ -6,7 +6,6 @@ makes the caller read the type again. Fewer attributes mean that the value is ol
 type's growth, which is certain where no attribute was ever dropped.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -150,9 +149,7 @@ class _CompositeAttributes:
         return ArrowMapping(type=type_, column=column)  # type: ignore[arg-type]
 
 
-def composite_mapping(
-    column: Column, mapper: TypeMapper, from_binary: Callable[[bytes], str] | None
-) -> ColumnMapping:
+def composite_mapping(column: Column, mapper: TypeMapper) -> ColumnMapping:
     """Map a column of a composite type to a struct.
 
     Attributes of types without a mapping are texts.
@@ -169,7 +166,6 @@ def composite_mapping(
         to_json=known.json,
         to_connect=known.connect,
         zero=dict.fromkeys(known.names),
-        from_binary=from_binary,
         arrow=known.arrow(mapper.options),
     )
     return column_mapping(column, mapper.options, form)

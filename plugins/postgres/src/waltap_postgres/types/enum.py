@@ -11,7 +11,6 @@ from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.mapping.type_mapping import ColumnMapping, JsonExpression, TypeMapper
 from waltap.mapping.value_form import ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
-from waltap_postgres.types.text import utf8
 
 __all__ = ["ENUM_SPECS", "written_labels"]
 
@@ -38,8 +37,7 @@ def _build(column: Column, mapper: TypeMapper) -> ColumnMapping:
         zero="",
         default=default_value(literal, "", str),
         unavailable=placeholder_text(mapper.options),
-        from_binary=utf8,
-        arrow=strings(sent_as_text=True),
+        arrow=strings(),
         json_expression=_by_label(column.data_type.labels),
     )
     return column_mapping(column, mapper.options, form)

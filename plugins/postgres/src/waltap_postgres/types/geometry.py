@@ -9,7 +9,6 @@ from waltap.decode.relation import Column
 from waltap.json.schema import number_json
 from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.mapping.java_number import double_text
-from waltap.mapping.printed_float import pg_double_text
 from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
 from waltap.mapping.value_form import ValueForm, column_mapping
 from waltap.specs import TypeSpec
@@ -18,7 +17,7 @@ from waltap_postgres.types.claims import builtin
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["GEOMETRY_SPECS", "java_geometry", "native_from_binary"]
+__all__ = ["GEOMETRY_SPECS", "java_geometry"]
 
 _POINT_WKB = struct.Struct("<bIdd")
 
@@ -71,11 +70,6 @@ def _point_connect(text: str) -> dict[str, object]:
     return {"x": point.x, "y": point.y, "wkb": point.wkb, "srid": None}
 
 
-def _point_from_binary(data: bytes) -> str:
-    x, y = struct.unpack(">dd", data)
-    return f"({pg_double_text(x)},{pg_double_text(y)})"
-
-
 def _point_type() -> "pa.DataType":
     import pyarrow as pa
 
@@ -95,7 +89,6 @@ def _build_point(column: Column, mapper: TypeMapper) -> ColumnMapping:
         to_json=_point_json,
         to_connect=_point_connect,
         zero=_point_connect("(0,0)"),
-        from_binary=_point_from_binary,
         arrow=_POINT_ARROW,
     )
     return column_mapping(column, mapper.options, form)
@@ -118,32 +111,6 @@ def java_geometry(text: str) -> str:
         else:
             number += char
     return "".join(parts)
-
-
-def native_from_binary(name: str, data: bytes) -> str:
-    """Return the text of a native shape in send format.
-
-    Shapes are box, circle, line, lseg, path and polygon. Source: the ``*_send`` functions of
-    PostgreSQL's geo_ops.c.
-    """
-    # A path has a flag (closed) and a count before its points, a polygon a count.
-    head = {"path": 5, "polygon": 4}.get(name, 0)
-    numbers = [pg_double_text(n) for (n,) in struct.iter_unpack(">d", data[head:])]
-    if name == "line":
-        return f"{{{','.join(numbers)}}}"
-    points = [f"({x},{y})" for x, y in zip(numbers[::2], numbers[1::2], strict=False)]
-    match name:
-        case "circle":
-            return f"<{points[0]},{numbers[2]}>"
-        case "box":
-            return ",".join(points)
-        case "lseg":
-            return f"[{','.join(points)}]"
-        # An open path.
-        case "path" if not data[0]:
-            return f"[{','.join(points)}]"
-        case _:
-            return f"({','.join(points)})"
 
 
 GEOMETRY_SPECS = (

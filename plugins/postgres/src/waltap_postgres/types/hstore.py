@@ -112,26 +112,6 @@ def _object(text: str) -> str:
     return f"{{{','.join(members)}}}"
 
 
-def _from_binary(data: bytes) -> str:
-    """Return the text of an hstore in send format."""
-    # A count, then keys and values, each after its size; -1 is NULL.
-    (count,) = _INT.unpack_from(data)
-    at, strings = 4, []
-    for _ in range(2 * count):
-        (size,) = _INT.unpack_from(data, at)
-        at += 4
-        if size < 0:
-            strings.append("NULL")
-        else:
-            text = data[at : at + size].decode().replace("\\", "\\\\").replace('"', '\\"')
-            strings.append(f'"{text}"')
-            at += size
-    return ", ".join(f"{k}=>{v}" for k, v in zip(strings[::2], strings[1::2], strict=True))
-
-
-_INT = struct.Struct(">i")
-
-
 def _map_type() -> "pa.DataType":
     import pyarrow as pa
 
@@ -166,7 +146,6 @@ def _build(column: Column, mapper: TypeMapper) -> ColumnMapping:
             to_connect=_ordered,
             zero={},
             unavailable={text: text},
-            from_binary=_from_binary,
             arrow=_MAP_ARROW,
         )
     else:
@@ -176,7 +155,6 @@ def _build(column: Column, mapper: TypeMapper) -> ColumnMapping:
             to_connect=_object,
             zero="{}",
             unavailable=f"{{{quote(text)}:{quote(text)}}}",
-            from_binary=_from_binary,
             arrow=_JSON_ARROW,
         )
     return column_mapping(column, options, form)

@@ -3,7 +3,6 @@
 Text is in IntervalStyle postgres. Infinite intervals (PostgreSQL 17) have no Connect value.
 """
 
-import struct
 from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,7 +13,6 @@ from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
 from waltap.mapping.value_form import OutOfRange, ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
-from waltap_postgres.types.civil import clock_text
 from waltap_postgres.types.claims import builtin
 
 if TYPE_CHECKING:
@@ -105,33 +103,6 @@ def _duration(interval: Interval) -> str:
     return f"P{years}Y{months}M{interval.days}DT{hours}H{minutes}M{shown}S"
 
 
-def _interval_from_binary(data: bytes) -> str:
-    """Return the text of an interval in send format.
-
-    Text is in IntervalStyle postgres. Source: ``EncodeInterval`` of PostgreSQL's datetime.c.
-    """
-    micros, days, months = _PARTS.unpack(data)
-    # PostgreSQL 17 sends infinity as the limits of all three parts.
-    if (micros, days, months) == (_LONG_MAX, 2**31 - 1, 2**31 - 1):
-        return "infinity"
-    if (micros, days, months) == (_LONG_MIN, -(2**31), -(2**31)):
-        return "-infinity"
-    years, months = _toward_zero(months, 12)
-    parts: list[str] = []
-    before_negative = False
-    for number, unit in ((years, "year"), (months, "mon"), (days, "day")):
-        if number:
-            # A positive part after a negative one gets a plus.
-            plus = "+" if before_negative and number > 0 else ""
-            parts.append(f"{plus}{number} {unit}{'' if number == 1 else 's'}")
-            before_negative = number < 0
-    if micros or not parts:
-        sign = "-" if micros < 0 else "+" if before_negative else ""
-        parts.append(sign + clock_text(abs(micros)))
-    return " ".join(parts)
-
-
-_PARTS = struct.Struct(">qii")
 _INFINITE = frozenset({"infinity", "-infinity"})
 
 
@@ -177,7 +148,6 @@ def _build_interval(column: Column, mapper: TypeMapper) -> ColumnMapping:
         zero="P0Y0M0DT0H0M0S" if as_text else 0,
         default=default_value(column.default, "00:00:00", to_connect),
         unavailable=placeholder_text(options) if as_text else None,
-        from_binary=_interval_from_binary,
         arrow=_ARROW,
     )
     return column_mapping(column, options, form, misfit)

@@ -1,9 +1,7 @@
 """Booleans, integers and floating-point numbers."""
 
-import dataclasses
 import math
 import re
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
@@ -15,8 +13,7 @@ from waltap.decode.relation import Column
 from waltap.json import columns
 from waltap.mapping.column_default import default_value
 from waltap.mapping.connect_schema import ConnectKind, Schema
-from waltap.mapping.java_number import float_text
-from waltap.mapping.printed_float import pg_double_text, pg_float_text, single
+from waltap.mapping.java_number import float_text, single
 from waltap.mapping.type_mapping import ColumnMapping, JsonColumn, JsonExpression, TypeMapper
 from waltap.mapping.value_form import ValueForm, column_mapping
 from waltap.specs import TypeSpec
@@ -25,9 +22,6 @@ from waltap_postgres.types.claims import builtin, builtin_name
 __all__ = [
     "INTEGER_LISTS",
     "NUMBER_SPECS",
-    "double_from_binary",
-    "float_from_binary",
-    "whole_number",
 ]
 
 
@@ -52,13 +46,6 @@ def _bool(text: str) -> bool:
 def _bool_default(text: str) -> bool:
     # A default is an SQL literal (true), not the server's output (t).
     return text.lower() == "true"
-
-
-def _bool_from_binary(data: bytes) -> str:
-    if data not in {b"\0", b"\1"}:
-        msg = "boolean is neither 0 nor 1"
-        raise ValueError(msg)
-    return "t" if data[0] else "f"
 
 
 _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)").fullmatch
@@ -156,39 +143,10 @@ def _float_json(text: str) -> str:
     return _whole(text)
 
 
-def double_from_binary(data: bytes) -> str:
-    """Return the text of a ``float8`` in send format."""
-    (value,) = _DOUBLE(data)
-    return pg_double_text(value)
-
-
-def float_from_binary(data: bytes) -> str:
-    """Return the text of a ``float4`` in send format."""
-    (value,) = _FLOAT(data)
-    return pg_float_text(value)
-
-
-_DOUBLE, _FLOAT = struct.Struct(">d").unpack, struct.Struct(">f").unpack
-
-
-def whole_number(layout: str) -> Callable[[bytes], str]:
-    """Return a reader of integers in send format.
-
-    ``layout`` is their `struct` layout.
-    """
-    unpack = struct.Struct(layout).unpack
-
-    def read(data: bytes) -> str:
-        (value,) = unpack(data)
-        return str(value)
-
-    return read
-
-
 _INTEGERS = {
-    "int2": (ConnectKind.INT16, 2, whole_number(">h"), _INT2),
-    "int4": (ConnectKind.INT32, 4, whole_number(">i"), _INT4),
-    "int8": (ConnectKind.INT64, 8, whole_number(">q"), _INT8),
+    "int2": (ConnectKind.INT16, 2, _INT2),
+    "int4": (ConnectKind.INT32, 4, _INT4),
+    "int8": (ConnectKind.INT64, 8, _INT8),
 }
 
 
@@ -206,10 +164,6 @@ def _ranged(size: int) -> Callable[[str], int]:
     return convert
 
 
-# An oid has 32 bits without sign, sent as four bytes, so the reader of int8 does not fit.
-_OID_ARROW = dataclasses.replace(arrow_column.integers(64), binary=None)
-
-
 def _build_bool(column: Column, mapper: TypeMapper) -> ColumnMapping:
     form = ValueForm(
         schema=Schema(kind=ConnectKind.BOOLEAN),
@@ -217,7 +171,6 @@ def _build_bool(column: Column, mapper: TypeMapper) -> ColumnMapping:
         to_connect=_bool,
         zero=False,
         default=default_value(column.default, "false", _bool_default),
-        from_binary=_bool_from_binary,
         arrow=arrow_column.booleans(),
         json_expression=JsonExpression(template="booleans[{v}]", names={"booleans": BOOLEANS}),
         json_column=columns.BOOLEANS,
@@ -227,14 +180,13 @@ def _build_bool(column: Column, mapper: TypeMapper) -> ColumnMapping:
 
 def _build_integer(column: Column, mapper: TypeMapper) -> ColumnMapping:
     assert column.data_type is not None
-    kind, size, reader, text = _INTEGERS[builtin_name(column.data_type) or "int4"]
+    kind, size, text = _INTEGERS[builtin_name(column.data_type) or "int4"]
     form = ValueForm(
         schema=Schema(kind=kind),
         to_json=text.to_json,
         to_connect=text.to_connect,
         zero=0,
         default=default_value(column.default, "0", _ranged(size)),
-        from_binary=reader,
         arrow=arrow_column.integers(8 * size),
         json_expression=text.expression,
         json_column=text.column,
@@ -248,8 +200,7 @@ def _build_oid(column: Column, mapper: TypeMapper) -> ColumnMapping:
         to_json=_OID.to_json,
         to_connect=_OID.to_connect,
         zero=0,
-        from_binary=whole_number(">I"),
-        arrow=_OID_ARROW,
+        arrow=arrow_column.integers(64),
         json_expression=_OID.expression,
         json_column=_OID.column,
     )
@@ -266,7 +217,6 @@ def _build_float(column: Column, mapper: TypeMapper) -> ColumnMapping:
         to_connect=convert,
         zero=0.0,
         default=default_value(column.default, "0.0", convert),
-        from_binary=double_from_binary if double else float_from_binary,
         arrow=arrow_column.floats(64 if double else 32),
         json_expression=JsonExpression(
             template='({v} if "." in {v} and {v}.strip() is {v} and read_number({v}) is not None'

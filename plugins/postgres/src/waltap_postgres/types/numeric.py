@@ -4,7 +4,6 @@ Connect's ``Decimal`` and Debezium's ``VariableScaleDecimal`` hold the unscaled 
 written in two's complement, big-endian, in the fewest bytes that hold it (zero is one byte).
 """
 
-import struct
 from binascii import b2a_base64
 from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Context, Decimal
@@ -24,7 +23,7 @@ from waltap_postgres.types.claims import builtin
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["NUMERIC_SPECS", "numeric_from_binary", "precision_and_scale"]
+__all__ = ["NUMERIC_SPECS", "precision_and_scale"]
 
 # PostgreSQL text → the text of Debezium's `decimal.handling.mode` = string.
 SPECIAL = {"NaN": "NAN", "Infinity": "POSITIVE_INFINITY", "-Infinity": "NEGATIVE_INFINITY"}
@@ -232,7 +231,6 @@ def _build_numeric(column: Column, mapper: TypeMapper) -> ColumnMapping:
                 to_connect=_double,
                 zero=0.0,
                 default=default_value(column.default, "0.0", _double),
-                from_binary=numeric_from_binary,
                 arrow=arrow,
             )
             return column_mapping(column, options, form)
@@ -245,7 +243,6 @@ def _build_numeric(column: Column, mapper: TypeMapper) -> ColumnMapping:
                 zero=convert("0"),
                 default=default_value(column.default, "0.0", convert),
                 unavailable=placeholder_text(options),
-                from_binary=numeric_from_binary,
                 arrow=arrow,
             )
             return column_mapping(column, options, form)
@@ -284,7 +281,6 @@ def _build_precise(
             to_json=_variable_json(misfit),
             to_connect=_variable_connect(misfit),
             zero={"scale": 0, "value": b"\0"},
-            from_binary=numeric_from_binary,
             arrow=arrow,
         )
         return column_mapping(column, mapper.options, form, misfit)
@@ -298,7 +294,6 @@ def _build_precise(
         default=default_value(
             column.default, "0.0", lambda text: _bytes(_unscaled_text(text, scale))
         ),
-        from_binary=numeric_from_binary,
         arrow=arrow,
         json_column=columns.decimals(scale),
     )
@@ -312,30 +307,6 @@ def _decimal_schema(parameters: tuple[tuple[str, str], ...]) -> Schema:
         version=1,
         parameters=parameters,
     )
-
-
-_NUMERIC_HEAD = struct.Struct(">HhHH")
-
-
-def numeric_from_binary(data: bytes) -> str:
-    """Return the text of a numeric in send format.
-
-    The format has digits of base 10000, a weight, a sign and a scale. Source: ``numeric_send``
-    and ``get_str_from_var`` of PostgreSQL's numeric.c.
-    """
-    count, weight, sign, scale = _NUMERIC_HEAD.unpack_from(data)
-    # NUMERIC_NAN, NUMERIC_PINF and NUMERIC_NINF of numeric.c.
-    if sign & 0xC000 == 0xC000:
-        return "NaN" if sign == 0xC000 else "Infinity" if sign == 0xD000 else "-Infinity"
-    digits = struct.unpack_from(f">{count}h", data, 8)
-    if weight < 0:
-        whole, rest = "0", ("0000" * (-weight - 1)) + "".join([f"{d:04d}" for d in digits])
-    else:
-        text = "".join([f"{d:04d}" for d in digits[: weight + 1]])
-        whole = text.ljust(4 * (weight + 1), "0").lstrip("0") or "0"
-        rest = "".join([f"{d:04d}" for d in digits[weight + 1 :]])
-    head = "-" + whole if sign == 0x4000 else whole
-    return f"{head}.{rest[:scale].ljust(scale, '0')}" if scale else head
 
 
 _MONEY_SIGNS = str.maketrans("", "", "$, ")
@@ -380,7 +351,6 @@ def _build_money(column: Column, mapper: TypeMapper) -> ColumnMapping:
                 to_json=lambda text: number_json(float(_money(text)), single=False),
                 to_connect=lambda text: float(_money(text)),
                 zero=0.0,
-                from_binary=_money_from_binary,
                 arrow=_MONEY_ARROW,
             )
         case "string":
@@ -390,7 +360,6 @@ def _build_money(column: Column, mapper: TypeMapper) -> ColumnMapping:
                 to_connect=lambda text: f"{_money(text):f}",
                 zero=f"{Decimal(0).quantize(unit):f}",
                 unavailable=placeholder_text(options),
-                from_binary=_money_from_binary,
                 arrow=_MONEY_ARROW,
             )
         case _:
@@ -399,19 +368,9 @@ def _build_money(column: Column, mapper: TypeMapper) -> ColumnMapping:
                 to_json=lambda text: f'"{_base64(unscaled(text))}"',
                 to_connect=lambda text: _bytes(unscaled(text)),
                 zero=b"\0",
-                from_binary=_money_from_binary,
                 arrow=_MONEY_ARROW,
             )
     return column_mapping(column, options, form)
-
-
-def _money_from_binary(data: bytes) -> str:
-    """Return the text of a money in send format, which is in cents.
-
-    It is printed as ``lc_monetary=C`` does.
-    """
-    (cents,) = struct.unpack(">q", data)
-    return f"{'-' if cents < 0 else ''}${abs(cents) // 100:,}.{abs(cents) % 100:02d}"
 
 
 NUMERIC_SPECS = (

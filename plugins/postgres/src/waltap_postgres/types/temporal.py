@@ -6,7 +6,6 @@ their unit. Source: Debezium 3.6's ``TemporalPrecisionMode``; its events show th
 ±infinity and 24:00.
 """
 
-import struct
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -23,9 +22,7 @@ from waltap_postgres.types.civil import (
     DAYS,
     SECONDS,
     clock_text,
-    day_text,
     iso_date,
-    micros_text,
     parse_clock,
     parse_day,
     parse_timestamp,
@@ -46,8 +43,6 @@ _INFINITE_DAYS = {
     "extreme": {"infinity": 2**31 - 1, "-infinity": -(2**31)},
 }
 _INFINITE_ISO_READ = {"infinity": "+292278994-08-16Z", "-infinity": "+292269055-12-02Z"}
-_INT, _LONG, _CLOCK_AND_ZONE = struct.Struct(">i"), struct.Struct(">q"), struct.Struct(">qi")
-_POSTGRES_EPOCH = 10_957  # 2000-01-01 in days since 1970-01-01
 
 
 def _digits(typmod: int) -> int:
@@ -121,14 +116,6 @@ def _date_cache(infinite_date: str, *, iso: bool) -> tuple[Callable[[str], str],
     return cache.__getitem__, expression
 
 
-def _date_from_binary(data: bytes) -> str:
-    (day,) = _INT.unpack(data)
-    # DATEVAL_NOEND and DATEVAL_NOBEGIN of PostgreSQL's date.h.
-    if day == 2**31 - 1:
-        return "infinity"
-    return "-infinity" if day == -(2**31) else day_text(day + _POSTGRES_EPOCH)
-
-
 def _build_date(column: Column, mapper: TypeMapper) -> ColumnMapping:
     options = mapper.options
     mapping = _date_mapping(column, options, options.infinite_date)
@@ -150,7 +137,6 @@ def _date_mapping(column: Column, options: TypeOptions, infinite_date: str) -> C
             zero="1970-01-01Z",
             default=default_value(column.default, "1970-01-01", to_text),
             unavailable=placeholder_text(options),
-            from_binary=_date_from_binary,
             arrow=arrow_column.dates(options),
             json_expression=expression,
         )
@@ -163,7 +149,6 @@ def _date_mapping(column: Column, options: TypeOptions, infinite_date: str) -> C
             to_connect=to_day,
             zero=0,
             default=default_value(column.default, "1970-01-01", to_day),
-            from_binary=_date_from_binary,
             arrow=arrow_column.dates(options),
             json_expression=expression,
             json_column=columns.DAYS,
@@ -218,11 +203,6 @@ def _iso_time(text: str) -> str:
     return "00:00:00Z" if text[:2] == "24" else text + "Z"
 
 
-def _time_from_binary(data: bytes) -> str:
-    (micros,) = _LONG.unpack(data)
-    return clock_text(micros)
-
-
 def _build_time(column: Column, mapper: TypeMapper) -> ColumnMapping:
     options = mapper.options
     if options.time_precision_mode == "isostring":
@@ -233,7 +213,6 @@ def _build_time(column: Column, mapper: TypeMapper) -> ColumnMapping:
             zero="00:00:00Z",
             default=default_value(column.default, "00:00:00", _iso_time),
             unavailable=placeholder_text(options),
-            from_binary=_time_from_binary,
             arrow=arrow_column.clocks(options),
         )
         return column_mapping(column, options, form)
@@ -249,7 +228,6 @@ def _build_time(column: Column, mapper: TypeMapper) -> ColumnMapping:
         to_connect=to_connect,
         zero=0,
         default=default_value(column.default, "00:00:00", to_connect),
-        from_binary=_time_from_binary,
         arrow=arrow_column.clocks(options),
     )
     return column_mapping(column, options, form)
@@ -355,24 +333,6 @@ def _iso_timestamp(text: str) -> str:
     return f"{text[:10]}T{text[11:]}Z"
 
 
-def _micros_from_binary(data: bytes, zone: str) -> str:
-    (micros,) = _LONG.unpack(data)
-    # DT_NOEND and DT_NOBEGIN of PostgreSQL's timestamp.h.
-    if micros == _LONG_MAX:
-        return "infinity"
-    if micros == _LONG_MIN:
-        return "-infinity"
-    return micros_text(micros + _POSTGRES_EPOCH * DAY, zone)
-
-
-def _timestamp_from_binary(data: bytes) -> str:
-    return _micros_from_binary(data, "")
-
-
-def _timestamptz_from_binary(data: bytes) -> str:
-    return _micros_from_binary(data, "+00")
-
-
 def _build_timestamp(column: Column, mapper: TypeMapper) -> ColumnMapping:
     options = mapper.options
     generated = "1970-01-01 00:00:00"
@@ -384,7 +344,6 @@ def _build_timestamp(column: Column, mapper: TypeMapper) -> ColumnMapping:
             zero="1970-01-01T00:00:00Z",
             default=default_value(column.default, generated, _iso_timestamp),
             unavailable=placeholder_text(options),
-            from_binary=_timestamp_from_binary,
             arrow=arrow_column.timestamps(options),
         )
         return column_mapping(column, options, form)
@@ -397,7 +356,6 @@ def _build_timestamp(column: Column, mapper: TypeMapper) -> ColumnMapping:
         to_connect=to_connect,
         zero=0,
         default=default_value(column.default, generated, to_connect),
-        from_binary=_timestamp_from_binary,
         arrow=arrow_column.timestamps(options),
         json_column=None if unit == "nano" else columns.timestamps(_TIMESTAMP_UNITS[unit][2]),
     )
@@ -460,7 +418,6 @@ def _build_timestamptz(column: Column, mapper: TypeMapper) -> ColumnMapping:
         zero="1970-01-01T00:00:00Z",
         default=default_value(column.default, "1970-01-01 00:00:00+00", convert),
         unavailable=placeholder_text(mapper.options),
-        from_binary=_timestamptz_from_binary,
         arrow=arrow_column.timestamps(mapper.options, "UTC"),
         json_column=columns.zoned(digits),
     )
@@ -486,21 +443,6 @@ def _zoned_time(text: str) -> str:
     return clock_text((micros - parse_zone(zone)) % DAY) + "Z"
 
 
-def _timetz_from_binary(data: bytes) -> str:
-    """Return the text of a timetz in send format."""
-    micros, west = _CLOCK_AND_ZONE.unpack(data)
-    # The server sends seconds west of UTC.
-    east = -west
-    sign, size = ("-", -east) if east < 0 else ("+", east)
-    minutes, seconds = divmod(size, 60)
-    zone = f"{sign}{minutes // 60:02d}"
-    if minutes % 60 or seconds:
-        zone += f":{minutes % 60:02d}"
-    if seconds:
-        zone += f":{seconds:02d}"
-    return clock_text(micros) + zone
-
-
 def _build_timetz(column: Column, mapper: TypeMapper) -> ColumnMapping:
     form = ValueForm(
         schema=_schema(ConnectKind.STRING, _DEBEZIUM + "ZonedTime"),
@@ -508,7 +450,6 @@ def _build_timetz(column: Column, mapper: TypeMapper) -> ColumnMapping:
         to_connect=_zoned_time,
         zero="00:00:00Z",
         unavailable=placeholder_text(mapper.options),
-        from_binary=_timetz_from_binary,
         arrow=arrow_column.strings((("waltap.form", "time with zone"),)),
     )
     return column_mapping(column, mapper.options, form)

@@ -1,4 +1,4 @@
-"""Types with a string as Connect form: text, UUID, JSON, XML, label paths."""
+"""Types with a string as Connect form: text, UUID, JSON, XML, addresses, ranges."""
 
 from collections.abc import Callable
 
@@ -17,19 +17,11 @@ from waltap.mapping.type_mapping import (
 )
 from waltap.mapping.value_form import ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
-from waltap_postgres.types.claims import builtin, builtin_name
+from waltap_postgres.types.claims import builtin
 
-__all__ = ["QUOTED", "TEXT_SPECS", "text_mapping", "utf8"]
+__all__ = ["QUOTED", "TEXT_SPECS", "text_mapping"]
 
 QUOTED = JsonExpression(template="quote({v})", names={"quote": quote})
-
-
-def utf8(data: bytes) -> str:
-    """Return send format that is the text itself.
-
-    Raises ValueError when it is not UTF-8.
-    """
-    return data.decode()
 
 
 def text_mapping(
@@ -38,7 +30,6 @@ def text_mapping(
     *,
     name: str | None = None,
     generated: str | None = None,
-    from_binary: Callable[[bytes], str] | None = utf8,
     arrow: ArrowMapping | None = None,
     streamed_as_null: bool = False,
 ) -> ColumnMapping:
@@ -53,9 +44,7 @@ def text_mapping(
         zero="",
         default=None if generated is None else default_value(column.default, generated, str),
         unavailable=placeholder_text(mapper.options),
-        from_binary=from_binary,
-        # Only text in send format can go to Arrow without decoding.
-        arrow=arrow or arrow_column.strings(sent_as_text=from_binary is utf8),
+        arrow=arrow or arrow_column.strings(),
         json_expression=QUOTED,
         json_column=columns.QUOTED,
         streamed_as_null=streamed_as_null,
@@ -67,19 +56,6 @@ def _build_text(column: Column, mapper: TypeMapper) -> ColumnMapping:
     return text_mapping(column, mapper, generated="")
 
 
-def _build_char(column: Column, mapper: TypeMapper) -> ColumnMapping:
-    return text_mapping(column, mapper, from_binary=_char_from_binary)
-
-
-def _char_from_binary(data: bytes) -> str:
-    """Return the text of a ``"char"`` in send format."""
-    if data == b"\0":
-        return ""
-    # `charout` of PostgreSQL 15 prints a high byte as three octal digits; earlier versions print
-    # it raw.
-    return f"\\{data[0]:03o}" if data[0] > 0x7F else data.decode()
-
-
 def _build_name(column: Column, mapper: TypeMapper) -> ColumnMapping:
     """Map ``name``."""
     options = mapper.options
@@ -88,13 +64,16 @@ def _build_name(column: Column, mapper: TypeMapper) -> ColumnMapping:
     return text_mapping(column, mapper, streamed_as_null=not known)
 
 
-def _build_extension_text(column: Column, mapper: TypeMapper) -> ColumnMapping:
+def _build_plain(column: Column, mapper: TypeMapper) -> ColumnMapping:
     return text_mapping(column, mapper)
 
 
-def _build_isbn(column: Column, mapper: TypeMapper) -> ColumnMapping:
-    # isn has no send function: its values always come as text.
-    return text_mapping(column, mapper, from_binary=None)
+def _build_tsvector(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    return text_mapping(column, mapper, name="io.debezium.data.Tsvector")
+
+
+def _build_ltree(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    return text_mapping(column, mapper, name="io.debezium.data.Ltree")
 
 
 def _build_uuid(column: Column, mapper: TypeMapper) -> ColumnMapping:
@@ -103,50 +82,25 @@ def _build_uuid(column: Column, mapper: TypeMapper) -> ColumnMapping:
         mapper,
         name="io.debezium.data.Uuid",
         generated="00000000-0000-0000-0000-000000000000",
-        from_binary=_uuid_from_binary,
-        arrow=arrow_column.uuids((("waltap.form", "uuid"),)),
+        arrow=arrow_column.strings((("waltap.form", "uuid"),)),
     )
 
 
-def _uuid_from_binary(data: bytes) -> str:
-    text = data.hex()
-    if len(text) != 32:
-        msg = "UUID is not of 16 bytes"
-        raise ValueError(msg)
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
 def _build_json(column: Column, mapper: TypeMapper) -> ColumnMapping:
-    assert column.data_type is not None
-    binary = builtin_name(column.data_type) == "jsonb"
     return text_mapping(
         column,
         mapper,
         name="io.debezium.data.Json",
         generated="{}",
-        from_binary=_versioned if binary else utf8,
-        arrow=arrow_column.strings((("waltap.form", "json"),), sent_as_text=not binary),
+        arrow=arrow_column.strings((("waltap.form", "json"),)),
     )
 
 
-def _versioned(data: bytes) -> str:
-    """Return the text after a version byte (jsonb, jsonpath, ltree)."""
-    # The version is 1 in all three types.
-    if data[0] != 1:
-        msg = "unknown version of a binary value"
-        raise ValueError(msg)
-    return data[1:].decode()
-
-
-_XML_ARROW = arrow_column.strings((("waltap.form", "xml"),), sent_as_text=True)
+_XML_ARROW = arrow_column.strings((("waltap.form", "xml"),))
 
 
 def _build_xml(column: Column, mapper: TypeMapper) -> ColumnMapping:
     return text_mapping(column, mapper, name="io.debezium.data.Xml", generated="", arrow=_XML_ARROW)
-
-
-def _build_ltree(column: Column, mapper: TypeMapper) -> ColumnMapping:
-    return text_mapping(column, mapper, name="io.debezium.data.Ltree", from_binary=_versioned)
 
 
 def _spec(
@@ -165,12 +119,25 @@ TEXT_SPECS = (
         builtin("text", "varchar", "bpchar"),
         _build_text,
     ),
-    _spec("char", 'the one-byte type "char"', builtin("char"), _build_char),
+    _spec("char", 'the one-byte type "char"', builtin("char"), _build_plain),
     _spec("name", "identifiers of the catalogue", builtin("name"), _build_name),
-    _spec("citext", "case-insensitive text", types_named("citext"), _build_extension_text),
-    _spec("isbn", "book numbers of isn", types_named("isbn"), _build_isbn),
+    _spec("citext", "case-insensitive text", types_named("citext"), _build_plain),
+    _spec("isbn", "book numbers of isn", types_named("isbn"), _build_plain),
     _spec("ltree", "label paths", types_named("ltree"), _build_ltree),
     _spec("uuid", "universally unique identifiers", builtin("uuid"), _build_uuid),
     _spec("json", "json and jsonb", builtin("json", "jsonb"), _build_json),
     _spec("xml", "XML documents", builtin("xml"), _build_xml),
+    _spec(
+        "network",
+        "inet, cidr, macaddr, macaddr8",
+        builtin("inet", "cidr", "macaddr", "macaddr8"),
+        _build_plain,
+    ),
+    _spec(
+        "range",
+        "the six built-in range types, as text",
+        builtin("int4range", "int8range", "numrange", "tsrange", "tstzrange", "daterange"),
+        _build_plain,
+    ),
+    _spec("tsvector", "text search vectors, as text", builtin("tsvector"), _build_tsvector),
 )

@@ -369,8 +369,6 @@ def _has_composite(data_type: DataType | None) -> bool:
 
 def _outgrows(mapping: ColumnMapping, value: Value) -> bool:
     """Tell whether ``mapping`` cannot read ``value``."""
-    if isinstance(value, bytes) and mapping.from_binary is not None:
-        value = mapping.from_binary(value)
     if not isinstance(value, str):
         return False
     try:

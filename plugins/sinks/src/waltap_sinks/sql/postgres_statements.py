@@ -149,10 +149,6 @@ def values_of(column: BoundColumn, rows: Sequence[Tuple]) -> Sequence[Any]:
     """Return the texts of one column of ``rows``, masked."""
     source = column.source
     values: Sequence[Any] = [row[source.index] for row in rows]
-    if any(isinstance(value, bytes) for value in values):
-        read = None if source.mapping is None else source.mapping.from_binary
-        assert read is not None
-        values = [read(value) if isinstance(value, bytes) else value for value in values]
     return values if source.mask is None else [source.mask(value) for value in values]
 
 

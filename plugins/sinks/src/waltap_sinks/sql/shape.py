@@ -115,12 +115,7 @@ class TargetShape:
         return list(zip(*keys, strict=True))
 
     def values(self, column: TargetColumn, values: Sequence[Value]) -> Sequence[Value]:
-        """Return what of ``values`` goes to the target: masked, and as text where it came as bytes."""
-        if bytes in set(map(type, values)):
-            read = None if column.mapping is None else column.mapping.from_binary
-            if read is None:
-                raise TypeError("a value in send format of a type that is read as text only")
-            values = [read(value) if isinstance(value, bytes) else value for value in values]
+        """Return what of ``values`` goes to the target: masked."""
         if column.mask is not None:
             values = [column.mask(value) for value in values]
         return values

@@ -92,8 +92,8 @@ class BoundTable:
 class SqlTarget(abc.ABC):
     """One connection to a target. Single-threaded; `begin` … `commit` or `rollback`.
 
-    Rows are tuples of the source, values PostgreSQL's text (or its send format). What goes wrong comes out
-    as the driver's own exceptions; `failure` tells what they mean.
+    Rows are tuples of the source, values PostgreSQL's text. What goes wrong comes out as the driver's own
+    exceptions; `failure` tells what they mean.
     """
 
     schemas: bool = True
