@@ -46,6 +46,15 @@ def _own_secrets() -> Iterator[None]:
     redaction._known = before[1]
 
 
+@pytest.fixture(autouse=True)
+def _closed_rigs() -> Iterator[None]:
+    """Close appliers and change logs that a test opened, also where it failed."""
+    yield
+    spark = sys.modules.get("tests.harness.spark")  # which only tests of Spark import
+    if spark is not None:
+        spark.Rig.close_all()
+
+
 @pytest.fixture
 def pipeline(request: pytest.FixtureRequest, database: Database, tmp_path: Path) -> PipelineRig:
     """Return a pipeline of an empty database, as `@pytest.mark.pipeline(sql=…, settings=…, signals=…)` on the

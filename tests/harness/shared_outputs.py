@@ -1,92 +1,116 @@
-"""Two pipelines, each with a change log and an output of its own, whose tables are one in a catalogue."""
+"""Tables of several sources in one target: of one pipeline, and of two that write it at the same time."""
 
-import random
 import threading
+from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
-from tests.harness.shared_sources import COLUMNS, INTO, RULES, anything, check, of
-from tests.harness.spark import Rig
+from tests.harness.spark_machine import Machine, playground
+from tests.harness.spark_steps import (
+    Add,
+    Apply,
+    Commit,
+    Delete,
+    Insert,
+    Move,
+    Rename,
+    Snapshot,
+    Step,
+    Truncate,
+    Update,
+    Widen,
+)
 
 from waltap_spark import idle_tables
 from waltap_spark.formats.choice import FormatChoice
+from waltap_spark.live import LiveTables
+from waltap_spark.shared_targets import TargetMappings
 
-__all__ = ["write_one_target"]
+__all__ = ["sources_keep_to_themselves", "write_one_target"]
 
-KINDS = ("plain", "versions")
-TURNS = 3
+INTO: Final = TargetMappings((r"t(\d)\.(.*):all.$2@tenant $1",))
+KINDS: Final = ("alone", "versions", "logged", "bare")
+FILLED: Final = Commit((Insert(1), Insert(2), Insert(3, "b", None)))
+COLUMNS_CHANGE: Final = Commit((Add(0), Widen(0), Rename(2, 0), Update(1)))
+
+ONE: Final[Sequence[Step]] = (
+    FILLED, Apply(), Commit((Update(1), Delete(2), Move(3, 9), Insert(7))), Apply(3),
+    Commit((Truncate(), Insert(1))), Apply(), COLUMNS_CHANGE, Apply(),
+)  # fmt: skip
+"""Of a source whose columns become others than those of its neighbour."""
+OTHER: Final[Sequence[Step]] = (
+    FILLED, Apply(), Commit((Insert(6), Update(1, "z"))), Apply(),
+    Snapshot((Insert(77), Delete(1))), Apply(2), Commit((Move(2, 1), Delete(3))), Apply(),
+)  # fmt: skip
+"""Of one that is read again."""
+
+
+def sources_keep_to_themselves(
+    folder: Path, spark: Any, table_format: str, scripts: Sequence[Sequence[Step]] = (ONE, OTHER)
+) -> None:
+    """Play a script of each source, step by step, with the same keys in both."""
+    rig = playground(folder, spark, table_format, places=INTO, parallel=3)
+    machines = [Machine(rig, KINDS, f"t{number}") for number in (1, 2)]
+    for steps in zip_longest(*scripts):
+        for machine, step in zip(machines, steps, strict=True):
+            if step is not None:
+                machine.take(step)
+    for machine in machines:
+        machine.end_here()
+    tables = LiveTables(rig.spark, rig.output)
+    assert tables.shared == sorted(f"all.{kind}" for kind in KINDS)
+    for kind in KINDS:
+        counts = _by_source(tables.current(f"all.{kind}"))
+        own = {f"tenant {m.schema[1]}": tables.current(m.name(kind)).count() for m in machines}
+        assert counts == {source: count for source, count in own.items() if count}, kind
+
+
+def _by_source(rows: Any) -> dict[str, int]:
+    return dict(map(tuple, rows.groupBy("_source").count().collect()))
 
 
 def write_one_target(
     folder: Path, spark: Any, choice: FormatChoice, called: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the same time: random work of each, a driver that dies, a snapshot, columns that only one has.
-    Then one rests, while the other writes, and whoever removes old versions does. ``called``: what SQL
-    calls the target of `KINDS` in the catalogue."""
-    options = {"modes": RULES, "places": INTO, "parallel": 2, "grace_s": 0.0}
-    rigs = {tenant: Rig(folder / tenant, spark, choice, **options) for tenant in ("1", "2")}
-    told = {tenant: [of(tenant, kind) for kind in KINDS] for tenant in rigs}
+    """Let two pipelines write at the same time, each with a change log and an output of its own. Then one rests,
+    while the other writes, and whoever removes old versions does. ``called``: what SQL calls the target of a
+    kind in the catalogue."""
+    kinds, options = KINDS[:2], {"places": INTO, "parallel": 2}
+    first, second = (playground(folder / tenant, spark, choice, **options) for tenant in "12")
+    one, other = Machine(first, kinds, "t1"), Machine(second, kinds, "t2")
+    _at_the_same_time((one, ONE), (other, OTHER))
+    monkeypatch.setattr(idle_tables, "REST_S", 0.0)
+    for number in range(3):
+        one.commit(Commit((Insert(20 + number), Update(1))))
+        one.apply(Apply())
+        second.apply()
+    for machine in (one, other):
+        machine.rig.reopen()
+        machine.end_here()
+    other.run([Commit((Insert(30), Update(1)))])
+    for kind in kinds:
+        counts = {
+            f"tenant {m.schema[1]}": LiveTables(spark, m.rig.output).current(m.name(kind)).count()
+            for m in (one, other)
+        }
+        assert _by_source(spark.table(called.format(kind))) == counts
+
+
+def _at_the_same_time(*played: tuple[Machine, Sequence[Step]]) -> None:
     failed: list[BaseException] = []
 
-    def work(tenant: str) -> None:
-        rig, chance = rigs[tenant], random.Random(int(tenant))
+    def play(machine: Machine, script: Sequence[Step]) -> None:
         try:
-            for turn in range(TURNS):
-                if turn == 2 and tenant == "1":
-                    for table in told["1"]:
-                        rig.db.rows[table.name] = [("77", "snap", None)]
-                    for part in rig.db.snapshot(*told["1"]):
-                        rig.sink.write(part)
-                    rig.sink.flush()
-                if turn == 2 and tenant == "2":
-                    told["2"] = [of("2", kind, [*COLUMNS, ("more", "int4")]) for kind in KINDS]
-                    for table in told["2"]:
-                        rows = rig.db.rows.get(table.name, [])
-                        given = "7" if table.table == "plain" else None
-                        rig.db.rows[table.name] = [(*row, given) for row in rows]
-                anything(rig, chance, told[tenant])
-                if turn == 1:
-                    for table in told[tenant]:
-                        rig.db.insert(table, ["6", "sure", None])
-                    rig.commit()
-                    rig.apply_and_die()
-                rig.apply()
+            machine.run(script)
         except BaseException as error:
             failed.append(error)
 
-    workers = [threading.Thread(target=work, args=(tenant,)) for tenant in rigs]
+    workers = [threading.Thread(target=play, args=each) for each in played]
     for each in workers:
         each.start()
     for each in workers:
         each.join()
     for error in failed:
         raise error
-    for tenant, rig in rigs.items():
-        check(rig, {tenant: told[tenant]}, KINDS)
-    monkeypatch.setattr(idle_tables, "REST_S", 0.0)
-    chance = random.Random(3)
-    for _turn in range(TURNS):
-        anything(rigs["1"], chance, told["1"])
-        rigs["1"].apply()
-        rigs["2"].apply()
-    for tenant, rig in rigs.items():
-        rig.reopen()
-        check(rig, {tenant: told[tenant]}, KINDS)
-    anything(rigs["2"], chance, told["2"])
-    rigs["2"].apply()
-    check(rigs["2"], {"2": told["2"]}, KINDS)
-    for kind in KINDS:
-        rows = spark.table(called.format(kind)).groupBy("_source").count().collect()
-        wanted = {
-            f"tenant {tenant}": rig.applier.state.tables[f"t{tenant}.{kind}"]
-            for tenant, rig in rigs.items()
-        }
-        held = {
-            source: rigs[source[-1]].applier.format.read(spark, table, "current").count()
-            for source, table in wanted.items()
-        }
-        assert dict(map(tuple, rows)) == {source: count for source, count in held.items() if count}
-    for rig in rigs.values():
-        rig.applier.close()
-        rig.sink.close()

@@ -1,7 +1,7 @@
 """A change log that is written by hand, and the Spark tables that follow it."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tests.harness.changelog import ALL, Database, batch, context
@@ -20,7 +20,9 @@ class Died(BaseException):
 
 
 class Rig:
-    """A database, the change log of it, and the tables that follow."""
+    """A database, the change log of it, and the tables that follow; it is closed when the test ends."""
+
+    opened: ClassVar[list["Rig"]] = []
 
     def __init__(
         self, folder: Path, spark: Any, table_format: str | FormatChoice = "", **options: Any
@@ -28,7 +30,7 @@ class Rig:
         self.folder, self.spark = folder, prepare(spark)
         spark.conf.set("spark.sql.timeType.enabled", "true")  # plans are checked in any session
         self.options = ApplyOptions(**options)
-        self.db = Database()
+        self.db, self.epoch = Database(), 1
         self.sink = ChangeLogSink(
             ChangeLogProperties(path=str(folder / "log")),
             context(folder, resumes=True, whole=True),
@@ -41,6 +43,14 @@ class Rig:
         self.choice = FormatChoice(table_format or PARQUET) if named else table_format
         self.applier = OutputApplier(self.spark, self.log, self.output, self.options, self.choice)
         self.applier.open()
+        self.opened.append(self)
+
+    @classmethod
+    def close_all(cls) -> None:
+        while cls.opened:
+            rig = cls.opened.pop()
+            rig.applier.close()
+            rig.sink.close()
 
     def commit(self) -> None:
         """COMMIT in the source, flushed to the change log."""
@@ -55,6 +65,7 @@ class Rig:
         )
         self.sink.open()
         self.sink.begins(ALL)
+        self.epoch += 1
 
     def apply(self) -> None:
         """Apply all of the change log that was not applied yet; tend the tables' files."""

@@ -51,6 +51,8 @@ from waltap.source.completeness import PublicationCompleteness
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
+from waltap_spark.errors import HistoryNotKept
+from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.live import LiveTables
 from waltap_spark.maintenance import maintain
 from waltap_spark.modes import ModeRules
@@ -61,10 +63,20 @@ KINDS: Final = ("plain", "whole", "alone", "bare", "soft", "kept", "versions", "
 "bare" has no key, and each row that is inserted twice."""
 KEYED: Final = ("plain", "whole", "alone")
 RULES: Final = ModeRules(
-    modes=(r"public\.versions:scd2", r"public\.logged:append", "scd1"),
-    deletes=(r"public\.soft:soft", r"public\.kept:kept", "hard"),
-    history=(r"public\.alone:none", "keep"),
+    modes=(r".*\.versions:scd2", r".*\.logged:append", "scd1"),
+    deletes=(r".*\.soft:soft", r".*\.kept:kept", "hard"),
+    history=(r".*\.alone:none", "keep"),
 )
+ENGINES: Final[dict[str, dict[str, int]]] = {
+    "here": {},
+    "spark": {
+        "waltap_spark.compact_in_memory.FEW": 0,
+        "waltap_spark.drop_overwritten.MOST": 0,
+        "waltap_spark.small_sets.SMALL_ROWS": 0,
+    },
+    "last rows": {"waltap_spark.compact_in_memory.FEW": 0},
+}
+"""Sizes up to which changes are settled in some way; each engine gets all changes by these."""
 NOTE: Final = 3
 """The column whose values are long, and may be unsent."""
 
@@ -120,35 +132,28 @@ class Past:
         return [*standing, *closed, *self.gone.values(), *self.kept.values()]
 
 
-class Machine:
-    """Tables of ``kinds`` that follow one source."""
+def playground(
+    folder: Path, spark: Any, table_format: str | FormatChoice = "parquet", **options: Any
+) -> Rig:
+    """Return what machines play on; tables are folded and merged after every second commit."""
+    few = {"fold_rows": 0, "fold_sets": 2, "merge_sets": 2, "parallel": 2, "grace_s": 0.0}
+    return Rig(folder, spark, table_format, **{"modes": RULES, **few, **options})
 
-    def __init__(
-        self,
-        folder: Path,
-        spark: Any,
-        table_format: str = "parquet",
-        kinds: Sequence[str] = KINDS,
-        **options: Any,
-    ) -> None:
+
+class Machine:
+    """Tables of ``kinds`` that follow one source, which has them in ``schema``."""
+
+    def __init__(self, rig: Rig, kinds: Sequence[str] = KINDS, schema: str = "public") -> None:
+        self.rig, self.db, self.schema = rig, rig.db, schema
         self.kinds, self.past = tuple(kinds), Past()
-        defaults = {
-            "modes": RULES,
-            "fold_rows": 0,
-            "fold_sets": 2,
-            "merge_sets": 2,
-            "parallel": 2,
-            "grace_s": 0.0,
-        }
-        self.rig = Rig(folder, spark, table_format, **{**defaults, **options})
-        self.db = self.rig.db
         self.columns = self._first_columns()
         self.made, self.last_number, self.idents = 0, 3, 3
-        self.epoch, self.end = 1, self.db.lsn
+        self.end = self.db.lsn
         self.sent: list[TransactionPart] = []
         self.history: dict[str, Counter[Any]] = {kind: Counter() for kind in kinds}
         self.doubts: dict[str, str] = {}
-        """Kind → "must" or "may" be told to need a snapshot, "lacks" rows besides."""
+        """Kind → "must" or "may" be said to need a snapshot; "lacks": may, and lacks rows then; "unsure":
+        must, and nobody knows its rows."""
         self.cuts: list[tuple[Any, list[str], dict[str, list[Any]]]] = []
         self.steps: dict[type, Callable[[Any], None]] = {
             Commit: self.commit, Snapshot: self.snapshot, Reread: self.reread, Again: self.again,
@@ -157,18 +162,25 @@ class Machine:
         self.told = True
         """Whether a row tells of the columns as they are."""
         for kind in kinds:
-            self.db.rows[self.table(kind).name] = []
+            self.db.rows[self.name(kind)] = []
 
     def run(self, script: Iterable[Step]) -> None:
         """Play ``script``, and compare at each `Apply` and at the end."""
         for step in script:
-            self.steps[type(step)](step)
+            self.take(step)
+        self.end_here()
+
+    def take(self, step: Step) -> None:
+        self.steps[type(step)](step)
+
+    def end_here(self) -> None:
+        """Compare all there is."""
         self.apply(Apply(), whole=True)
         self.look_back()
 
-    def close(self) -> None:
-        self.rig.applier.close()
-        self.rig.sink.close()
+    @property
+    def epoch(self) -> int:
+        return self.rig.epoch
 
     # --- tables ---------------------------------------------------------------------------------------
 
@@ -181,24 +193,30 @@ class Machine:
     def key(self) -> str:
         return self.columns[0].name
 
+    def name(self, kind: str) -> str:
+        return f"{self.schema}.{kind}"
+
     def table(self, kind: str) -> Relation:
         """Return the relation that is called ``kind``, as it is now."""
         more = {
             c.name: {"default": c.default, "missing": c.default} for c in self.columns if c.default
         }
         return relation(
-            f"public.{kind}",
+            self.name(kind),
             [(column.name, column.kind) for column in self.columns],
             numbers=[column.number for column in self.columns],
             more=more,
             key=() if kind == "bare" else (self.key,),
             identity="f" if kind in {"bare", "whole"} else "d",
-            oid=20_000 + 100 * self.made + KINDS.index(kind),
+            oid=20_000
+            + 1000 * (sum(self.schema.encode()) % 97)
+            + 10 * self.made
+            + KINDS.index(kind),
         )
 
     def held(self, kind: str = "") -> list[Any]:
         """Return the rows of a table in the source."""
-        return self.db.rows[f"public.{kind or self.keyed[0]}"]
+        return self.db.rows[self.name(kind or self.keyed[0])]
 
     @property
     def keyed(self) -> list[str]:
@@ -242,8 +260,10 @@ class Machine:
     def _note(self, kind: str, *events: tuple[str, str | None]) -> None:
         self.history[kind].update(events)
 
-    def _insert(self, action: Insert) -> None:
-        self._put(self.free(action.key), action.word, action.note)
+    def _insert(self, action: Insert) -> str:
+        key = self.free(action.key)
+        self._put(key, action.word, action.note)
+        return key
 
     def _put(self, key: str, word: str, note: str | None) -> None:
         for kind in self.kinds:
@@ -335,7 +355,7 @@ class Machine:
         if key is None or self.db._changes:
             return
         for kind in self.keyed:
-            self.db.rows[f"public.{kind}"] = [row for row in self.held(kind) if row[0] != key]
+            self.db.rows[self.name(kind)] = [row for row in self.held(kind) if row[0] != key]
         if "bare" in self.kinds:
             for row in [row for row in self.held("bare") if row[0] == key]:
                 self.db.delete(self.table("bare"), row)
@@ -348,7 +368,7 @@ class Machine:
     def _each_row(self, become: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> None:
         """Let every row of the source be another tuple."""
         for kind in self.kinds:
-            self.db.rows[f"public.{kind}"] = [become(row) for row in self.held(kind)]
+            self.db.rows[self.name(kind)] = [become(row) for row in self.held(kind)]
         self.told = False
 
     def _other(self, which: int) -> int:
@@ -406,7 +426,7 @@ class Machine:
         self.made += 1
         self.columns, self.last_number = self._first_columns(), 3
         for kind in self.kinds:
-            self.db.rows[f"public.{kind}"] = []
+            self.db.rows[self.name(kind)] = []
             self.doubts.pop(kind, None)
         self._put(str(action.key), "e", "made anew")
 
@@ -522,24 +542,30 @@ class Machine:
         self.rig.apply()
         tables = LiveTables(self.rig.spark, self.rig.output)
         for kind in ("plain", "bare"):
-            if kind in self.kinds and f"public.{kind}" in tables.names and kind not in self.doubts:
-                names = [f"cast(`{column.name}` as string)" for column in self.columns]
-                found = tables.current(f"public.{kind}").selectExpr(*names).collect()
-                wanted = self.held(kind) if kind in complete else before[kind]
-                assert in_order(found) == in_order(wanted), f"{kind} within a snapshot"
+            if kind not in self.kinds or kind in self.doubts:
+                continue
+            if self.name(kind) not in tables.names:
+                assert kind not in complete, f"{kind} within a snapshot"
+                continue
+            assert kind in complete or self.history[kind], f"{kind} is there before all was read"
+            names = [f"cast({quoted(column.name)} as string)" for column in self.columns]
+            found = tables.current(self.name(kind)).selectExpr(*names).collect()
+            wanted = self.held(kind) if kind in complete else before[kind]
+            assert in_order(found) == in_order(wanted), f"{kind} within a snapshot"
 
     def reread(self, step: Reread) -> None:
         """Let rows be read that the stream goes on to change: of tables with a key, which tells them again."""
-        bare = list(self.db.rows.get("public.bare", []))
+        bare = list(self.db.rows.get(self.name("bare"), []))
         self._unseen(step.unseen)
         if "bare" in self.kinds:
-            self.db.rows["public.bare"] = bare
-        for key in step.brings:
-            self._insert(Insert(key, "read first"))
-        keys = {self.there(key) for key in (*step.keys, *step.brings)}
+            self.db.rows[self.name("bare")] = bare
+        keys = {self._insert(Insert(key, "read first")) for key in step.brings}
+        keys |= {self.there(key) for key in step.keys}
         keys |= self.rows().keys() if step.unseen else set()
-        for kind in self.keyed:
+        for kind in (*self.keyed, *(("bare",) if step.bare and "bare" in self.kinds else ())):
             rows = [row for row in self.held(kind) if row[0] in keys]
+            if kind == "bare":  # nobody can tell which of them it has
+                self.doubts[kind] = "unsure"
             piece = SnapshotRows(
                 relation=self.table(kind), rows=rows, ts=1, lsn=None, xid=None, kind=step.kind
             )
@@ -557,7 +583,6 @@ class Machine:
     def again(self, step: Again) -> None:
         """Deliver the last transactions again, in a new epoch of the log."""
         self.rig.start_over()
-        self.epoch += 1
         for part in self.sent[-step.count :]:
             self.rig.sink.write(batch(copy_of(part)))
         self.rig.sink.flush()
@@ -594,14 +619,20 @@ class Machine:
             try:
                 self.rig.apply()
             except Died:
-                self.rig.reopen()
+                self._another_driver()
+
+    def _another_driver(self) -> None:
+        """Another driver: what no commit names is removed at its start, where there is a commit."""
+        self.rig.reopen()
+        if self.rig.choice.name == "parquet" and self.rig.applier.state.number:
+            assert self.rig.folders() <= self.rig.named_folders()
 
     def reopen(self, step: Reopen) -> None:
         """Have another driver."""
         if step.tends:
             self.rig.applier.close()
             list(maintain(self.rig.spark, SparkOutput(self.rig.output.location), grace_s=0.0))
-        self.rig.reopen()
+        self._another_driver()
 
     # --- what the tables hold ---------------------------------------------------------------------------
 
@@ -610,26 +641,28 @@ class Machine:
         tables = LiveTables(self.rig.spark, self.rig.output)
         wanted, frames = {}, []
         for kind in self.kinds:
-            name = f"public.{kind}"
+            name = self.name(kind)
             if name not in tables.names:
                 assert not self.history[kind], f"{kind} is not there"
                 continue
             state = self.rig.output.table(name)
             assert state.failed == "", kind
             doubt = self.doubts.get(kind)
-            assert bool(state.stale) == (doubt == "must") or doubt in {"may", "lacks"}, (
+            assert bool(state.stale) == (doubt in {"must", "unsure"}) or doubt in {
+                "may",
+                "lacks",
+            }, (
                 kind,
                 state.stale,
             )
-            if kind == "logged" or (whole and kind != "alone"):
-                wanted[kind, "history"] = self.history[kind]
-                ops = (
-                    tables.changes(name)
-                    .where("_op <> 't'")
-                    .selectExpr("_op", f"cast(`{self.key}` as string)")
+            if kind == "alone":
+                self._check_no_history(tables, name)
+            elif kind == "logged" or whole:
+                wanted[kind, "history"] = Counter(
+                    {(*event, ""): n for event, n in self.history[kind].items()}
                 )
-                frames.append(told(ops, kind, "history"))
-            if kind == "logged" or (doubt == "lacks" and state.stale):
+                frames.append(told(self._events(tables.changes(name)), kind, "history"))
+            if kind == "logged" or (doubt in {"lacks", "unsure"} and state.stale):
                 continue
             wanted[kind, "rows"] = Counter(self.wanted(kind))
             frames.append(told(self.shown(tables, kind), kind, "rows"))
@@ -643,14 +676,32 @@ class Machine:
                 f"{what}: lacks {rows - found[what]}, has {found[what] - rows}"
             )
 
+    def _events(self, changes: Any) -> Any:
+        """Return what the history has of each change of a row: its operation, the key, and, of files that are read
+        under the names of now, names of columns that were not sent which the table does not have."""
+        names = ", ".join("'" + name.replace("'", "\\'") + "'" for name in changes.columns)
+        unknown = f"array_join(array_except(coalesce(_unchanged, array()), array({names})), ' ')"
+        if self.rig.choice.name != "parquet":
+            unknown = "''"
+        key = f"cast({quoted(self.key)} as string)"
+        return changes.where("_op <> 't'").selectExpr("_op", key, unknown)
+
+    def _check_no_history(self, tables: LiveTables, name: str) -> None:
+        with pytest.raises(HistoryNotKept, match="history = keep"):
+            tables.changes(name)
+        state = self.rig.output.table(name)
+        used = {each.path for each in (*state.base, *state.pending)}
+        assert {each.path for each in state.changes} <= used
+        assert state.held is None or set(state.held.targets) == {"current"}
+
     def shown(self, tables: LiveTables, kind: str) -> Any:
         """Return what a table shows, as columns."""
-        names = [f"`{column.name}`" for column in self.columns]
+        names = [quoted(column.name) for column in self.columns]
         if kind == "versions":
             names += ["_from_epoch", "_from_lsn", "_to_epoch", "_to_lsn", "_current"]
         if kind == "soft":
             names += ["_deleted", "_deleted_at is not null"]
-        return tables.current(f"public.{kind}").selectExpr(*names)
+        return tables.current(self.name(kind)).selectExpr(*names)
 
     def wanted(self, kind: str) -> list[tuple[Any, ...]]:
         """Return the rows that `shown` must have."""
@@ -678,8 +729,8 @@ class Machine:
         for mark, called, rows in self.cuts[-3:-1] if self.rig.choice.name != "parquet" else ():
             then = LiveTables(self.rig.spark, self.rig.output).at(mark)
             for kind, held in rows.items() if called == names else ():
-                shown = [f"cast(`{name}` as string)" for name in names]
-                found = then.current(f"public.{kind}").selectExpr(*shown).collect()
+                shown = [f"cast({quoted(name)} as string)" for name in names]
+                found = then.current(self.name(kind)).selectExpr(*shown).collect()
                 assert in_order(found) == held, f"{kind} at {mark}"
 
 
@@ -693,9 +744,13 @@ def pieces(batches: Iterable[Batch]) -> list[SnapshotRows]:
     return [part for each in batches for part in each.parts if isinstance(part, SnapshotRows)]
 
 
+def quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
 def told(frame: Any, kind: str, what: str) -> Any:
     """Return the rows of a frame as texts, with what they are."""
-    columns = ", ".join(f"cast(`{name.replace('`', '``')}` as string)" for name in frame.columns)
+    columns = ", ".join(f"cast({quoted(name)} as string)" for name in frame.columns)
     return frame.selectExpr(f"'{kind}' as kind", f"'{what}' as what", f"array({columns}) as told")
 
 

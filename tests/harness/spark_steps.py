@@ -1,11 +1,13 @@
-"""What may happen to a source and to the tables that follow it, as data.
+"""What may happen to a source and to the tables that follow it, as data, and scripts of it at random.
 
-A step means something in every state: a key that is not there is another one that is. So a script that failed
-can be kept as it was printed.
+A step means something in every state: a key that is not there is another one that is. So scripts are found at
+random as well (`SCRIPTS`), and each that failed once can be kept as it was printed.
 """
 
 from dataclasses import dataclass
 from typing import Final
+
+from hypothesis import strategies as st
 
 # --- changes ----------------------------------------------------------------------------------------
 
@@ -123,7 +125,7 @@ ADDED: Final[tuple[tuple[str, str | None], ...]] = (
     ("int4", "7"), ("text", None), ("numeric(10,2)", "1.50"), ("date", "2024-02-29"), ("int4", None),
 )  # fmt: skip
 """Types of columns, and their defaults."""
-NAMES: Final = ("name", "note", "more", "other", "Odd one")
+NAMES: Final = ("name", "note", "more", "other", "we ird,;{}()=`\n")
 WIDER: Final = {"int4": "int8", "numeric(10,2)": "numeric(14,4)"}
 
 
@@ -155,12 +157,14 @@ class Snapshot:
 @dataclass(frozen=True)
 class Reread:
     """Rows that are read beside the stream, as an incremental or a blocking snapshot does; of some ``unseen``
-    change. A transaction of ``brings`` was read already, and follows."""
+    change, which is no delete: such a read finds none. A transaction of ``brings`` was read already, and follows.
+    ``bare``: also of the table without a key, which then needs a snapshot."""
 
     kind: str = "incremental"
     keys: tuple[int, ...] = (0, 1, 2)
     unseen: tuple[Action, ...] = ()
     brings: tuple[int, ...] = ()
+    bare: bool = False
 
 
 @dataclass(frozen=True)
@@ -185,3 +189,73 @@ class Reopen:
 
 
 Step = Commit | Snapshot | Reread | Again | Apply | Reopen
+
+
+# --- scripts at random --------------------------------------------------------------------------------
+
+_KEYS = st.integers(0, 7)
+_WORDS = st.sampled_from("abc")
+_SENT = st.booleans()
+_CHANGES = st.one_of(
+    st.builds(Insert, _KEYS, _WORDS, st.sampled_from(("long", None))),
+    st.builds(Update, _KEYS, _WORDS, _SENT),
+    st.builds(Delete, _KEYS),
+    st.builds(Move, _KEYS, _KEYS, _SENT),
+    st.builds(Rotate, st.integers(2, 4), _SENT, st.none() | _KEYS),
+    st.builds(Replace, _KEYS, _WORDS),
+    st.builds(Update, _KEYS, _WORDS),
+    st.builds(Move, _KEYS, _KEYS),
+)
+_PLAIN = st.one_of(
+    st.builds(Insert, _KEYS, _WORDS), st.builds(Update, _KEYS, _WORDS), st.builds(Delete, _KEYS)
+)
+_RARE = st.one_of(
+    st.builds(Truncate), st.builds(Gap, _KEYS), st.builds(Add, st.integers(0, 4)), st.builds(Drop, _KEYS),
+    st.builds(Rename, _KEYS, _KEYS), st.builds(Widen, _KEYS), st.builds(Recreate, _KEYS),
+)  # fmt: skip
+
+
+def _commit_of(first: Action | None, more: list[Action], parts: int, breaks: bool) -> Commit:
+    return Commit((*(() if first is None else (first,)), *more), parts, breaks)
+
+
+_SOME = st.lists(_CHANGES, min_size=2, max_size=6)
+_COMMIT = st.builds(_commit_of, st.none(), _SOME, st.integers(1, 3), st.booleans())
+_RARELY = st.builds(_commit_of, _RARE, _SOME, st.integers(1, 2), st.just(value=False))
+_UNSEEN = st.lists(_PLAIN, max_size=3).map(tuple)
+_UNSEEN_BUT_READ = st.lists(
+    st.builds(Insert, _KEYS, _WORDS) | st.builds(Update, _KEYS, _WORDS), max_size=3
+).map(tuple)
+_EVENTS = st.one_of(
+    _RARELY, _RARELY,
+    st.builds(
+        Snapshot, _UNSEEN, st.integers(0, 4),
+        st.sampled_from(("goes on", "goes on after a start", "restarts", "anew")),
+    ),
+    st.builds(
+        Reread, st.sampled_from(("incremental", "blocking")),
+        st.lists(_KEYS, max_size=4).map(tuple), _UNSEEN_BUT_READ, st.lists(_KEYS, max_size=2).map(tuple),
+    ),
+    st.builds(Again, st.integers(1, 3)),
+    st.builds(Reopen, st.booleans()),
+)  # fmt: skip
+
+
+def _round(before: list[Step], event: Step, behind: list[Step], dies: int) -> list[Step]:
+    return [*before, event, *behind, Apply(dies)]
+
+
+ROUNDS: Final = st.lists(
+    st.builds(
+        _round, st.lists(_COMMIT, max_size=2), _EVENTS, st.lists(_COMMIT, min_size=1, max_size=2),
+        st.integers(-4, 6).map(lambda moment: max(0, moment)),
+    ),
+    min_size=2, max_size=3,
+)  # fmt: skip
+"""Each round is applied once."""
+SCRIPTS: Final = ROUNDS.map(
+    lambda rounds: [
+        Commit((Insert(1), Insert(2), Insert(3, "b", None), Insert(5))), Apply(),
+        *(step for each in rounds for step in each),
+    ]
+)  # fmt: skip

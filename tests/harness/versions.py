@@ -104,29 +104,6 @@ def versions(
     return sorted(found, key=str)
 
 
-def last_known(
-    log: ChangeLog,
-    name: str,
-    key: Sequence[str],
-    columns: Sequence[str],
-    called: Mapping[str, str] | None = None,
-) -> list[tuple[tuple[str | None, ...], str | None]]:
-    """Return the last values of every row there was, and when it was deleted."""
-    known: dict[Key, tuple[Row, Any]] = {}
-    for _at, standing, time in states(log, name, key, called=called):
-        for where, (row, gone) in list(known.items()):
-            if where not in standing and gone is None:
-                known[where] = (row, time)
-        known |= {where: (row, None) for where, row in standing.items()}
-    return sorted(
-        (
-            (tuple(text(row.get(c)) for c in columns), gone and f"{gone:%Y-%m-%d %H:%M:%S.%f}")
-            for row, gone in known.values()
-        ),
-        key=str,
-    )
-
-
 def ends(log: ChangeLog, name: str, key: Sequence[str]) -> dict[tuple[Key, At], Row]:
     """Return what the log has of the end of each row that went: its delete, or the truncate; or, for one that a
     snapshot lacks, a row of that, before whose rows (-1) it ended."""

@@ -1,4 +1,4 @@
-"""A client of Spark Connect, run as a process by `test_spark_connect`: applies a log, reads the tables."""
+"""A client of Spark Connect, run as a process by `test_spark_source`: applies a log, reads the tables."""
 
 import sys
 from typing import Any

@@ -1,4 +1,4 @@
-"""A client of Spark Connect, run as a process by `test_spark_pipelines`: the examples of declarative
+"""A client of Spark Connect, run as a process by `test_spark_source`: the examples of declarative
 pipelines, over a log.
 
 Commands come by standard input, one line each: run NAME.

@@ -1,27 +1,29 @@
-"""Columns that are renamed, dropped, added with a default, retyped or computed; tables that are made
-anew: what Spark shows is the source's, or is said to need a snapshot."""
+"""Columns that come, go, change their names and types, and are not told of; tables that are made anew: what Spark shows
+is the source's, or is said to need a snapshot."""
 
 import datetime as dt
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.harness.changelog import relation
 from tests.harness.spark import Rig
+from tests.harness.untold_columns import COURSES
 
 from waltap_spark.live import LiveTables
+from waltap_spark.modes import ModeRules
 from waltap_spark.output import TableState
+
+pytestmark = pytest.mark.usefixtures("quick_plans")
+
+# --- what is known of columns ---------------------------------------------------------------------
 
 BEFORE = relation("public.t", [("id", "int4"), ("a", "text"), ("b", "text")], numbers=[1, 2, 3])
 
 
 @pytest.fixture
-def rig(spark: Any, tmp_path: Path) -> Iterator[Rig]:
-    made = Rig(tmp_path, spark)
-    yield made
-    made.applier.close()
-    made.sink.close()
+def rig(spark: Any, tmp_path: Path) -> Rig:
+    return Rig(tmp_path, spark)
 
 
 def fill(rig: Rig, *rows: list[str | None]) -> None:
@@ -37,55 +39,6 @@ def current(rig: Rig) -> list[dict[str, Any]]:
 
 def state(rig: Rig) -> TableState:
     return rig.output.table("public.t")
-
-
-def test_a_renamed_column_keeps_its_values_unsent_ones_too(rig: Rig) -> None:
-    fill(rig)
-    rig.db.update(BEFORE, ["2"], a="a2 again", unsent=["b"])
-    rig.commit()
-    rig.apply()
-    swapped = relation(
-        "public.t", [("id", "int4"), ("b", "text"), ("c", "text")], numbers=[1, 2, 3]
-    )
-    rig.db.update(swapped, ["1"], b="new", unsent=["c"])
-    rig.commit()
-    rig.apply()
-    assert current(rig) == [
-        {"id": 1, "b": "new", "c": "b1"},
-        {"id": 2, "b": "a2 again", "c": "b2"},
-    ]
-    history = LiveTables(rig.spark, rig.output).changes("public.t")
-    assert history.columns[:3] == ["id", "b", "c"]
-    told = {(r["_op"], r["id"], r["b"], tuple(r["_unchanged"] or ())) for r in history.collect()}
-    assert ("u", 2, "a2 again", ("c",)) in told, "names in _unchanged are those of now"
-    assert state(rig).stale == ()
-
-
-def test_a_renamed_key_column_is_the_key_still(rig: Rig) -> None:
-    fill(rig)
-    renamed = relation(
-        "public.t", [("no", "int4"), ("a", "text"), ("b", "text")], numbers=[1, 2, 3], key=("no",)
-    )
-    rig.db.update(renamed, ["1"], a="x", unsent=["b"])
-    rig.db.delete(renamed, ["2"])
-    rig.commit()
-    rig.apply()
-    frame = LiveTables(rig.spark, rig.output).current("public.t")
-    assert [row.asDict() for row in frame.collect()] == [{"no": 1, "a": "x", "b": "b1"}]
-
-
-def test_a_column_dropped_and_added_again_has_no_old_values(rig: Rig) -> None:
-    fill(rig)
-    again = relation("public.t", [("id", "int4"), ("b", "text"), ("a", "text")], numbers=[1, 3, 4])
-    rig.db.rows["public.t"] = [("1", "b1", None), ("2", "b2", None)]
-    rig.db.update(again, ["1"], b="x", unsent=["a"])
-    rig.commit()
-    rig.apply()
-    rows = current(rig)
-    assert [(row["id"], row["a"], row["b"]) for row in rows] == [(1, None, "x"), (2, None, "b2")]
-    assert [row["a@2"] for row in rows] == [None, "a2"], (
-        "what was dropped stays, under a name of its own"
-    )
 
 
 def test_a_column_added_with_a_constant_default_has_it_in_older_rows(rig: Rig) -> None:
@@ -160,40 +113,6 @@ def test_what_cannot_be_known_is_said_until_a_snapshot_mends_it(
     rig.apply()
     assert state(rig).stale == ()
     assert [row["id"] for row in current(rig)] == [1]
-
-
-def test_a_table_made_anew_under_the_name_begins_empty(rig: Rig) -> None:
-    first = relation(
-        "public.t", [("id", "int4"), ("a", "text"), ("old", "text")], numbers=[1, 2, 3], oid=100
-    )
-    second = relation(
-        "public.t", [("id", "int4"), ("a", "date"), ("new", "text")], numbers=[1, 2, 3], oid=200
-    )
-    rig.db.insert(first, ["1", "a1", "o1"], ["2", "a2", "o2"])
-    rig.commit()
-    rig.apply()
-    rig.db.update(first, ["1"], a="pending")
-    rig.commit()
-    rig.apply()
-    rig.db.rows["public.t"] = []
-    rig.db.insert(second, ["2", "2024-01-01", "n2"], ["9", "2024-01-02", "n9"])
-    rig.commit()
-    rig.apply()
-    assert [(row["id"], row["new"], row["old"]) for row in current(rig)] == [
-        (2, "n2", None),
-        (9, "n9", None),
-    ]
-    assert current(rig)[0]["a"] == dt.date(2024, 1, 1)
-    history = LiveTables(rig.spark, rig.output).changes("public.t")
-    assert history.count() == 5, "the history has both"
-    rig.db.update(second, ["2"], new="newer")
-    rig.commit()
-    rig.apply()
-    rig.reopen(fold_sets=1)
-    rig.db.delete(second, ["9"])
-    rig.commit()
-    rig.apply()
-    assert [(row["id"], row["new"]) for row in current(rig)] == [(2, "newer")]
 
 
 def test_a_renamed_table_is_said_to_have_rows_elsewhere(rig: Rig) -> None:
@@ -285,3 +204,104 @@ def test_a_column_that_was_not_captured_before_is_told_from_a_new_one(rig: Rig) 
     rig.commit()
     rig.apply()
     assert state(rig).stale == ("a was not captured before",)
+
+
+# --- columns of which changes do not tell ---------------------------------------------------------
+
+
+@pytest.fixture(params=["parquet", "delta"])
+def bare(request: Any, delta: Any, tmp_path: Path) -> Rig:
+    return Rig(tmp_path, delta, request.param, parallel=1)
+
+
+@pytest.mark.parametrize("course", COURSES, ids=lambda course: course.__name__)
+def test_a_change_without_a_key_means_a_row_by_the_columns_that_it_tells(
+    bare: Rig, course: Any
+) -> None:
+    course(bare)
+
+
+# --- columns and tables that are left out for a while ---------------------------------------------
+
+COLUMNS = [("id", "int4"), ("n", "text"), ("v", "int4")]
+KEPT_AS = ("plain", "versions")
+WHOLE = [relation(f"public.{name}", COLUMNS, numbers=(1, 2, 3)) for name in KEPT_AS]
+LESS = [relation(f"public.{name}", COLUMNS[:2], numbers=(1, 2)) for name in KEPT_AS]
+DOUBT = ("v was not captured for a while",)
+
+
+def shown(rig: Rig, table: str) -> list[tuple[Any, ...]]:
+    frame = LiveTables(rig.spark, rig.output).current(f"public.{table}")
+    rows = frame.where("_current") if table == "versions" else frame
+    return sorted(tuple(row) for row in rows.select("id", "n", "v").collect())
+
+
+@pytest.mark.parametrize("dropped", ["keep", "drop"])
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+def test_a_column_that_was_left_out_and_comes_back_needs_a_snapshot(
+    delta: Any, tmp_path: Path, table_format: str, dropped: str
+) -> None:
+    """An update of that column alone, and one of another, while it is not captured."""
+    modes = ModeRules(modes=(r"public\.versions:scd2", "scd1"))
+    rig = Rig(tmp_path, delta, table_format, parallel=1, modes=modes, dropped=(dropped,))
+    for whole in WHOLE:
+        rig.db.insert(whole, ["1", "a", "1"], ["2", "b", "2"], ["3", "c", "3"], ["4", "d", "4"])
+    rig.commit()
+    rig.apply()
+    for less in LESS:
+        rig.db.rows[less.name] = [row[:2] for row in rig.db.rows[less.name]]
+        rig.db.update(less, ["1"])  # of v, to 100
+        rig.db.update(less, ["2"], n="m")
+    rig.commit()
+    rig.apply()
+    assert [rig.output.table(less.name).stale for less in LESS] == [(), ()]
+    values = ["100", "2", "3", "4"]
+    for whole in WHOLE:
+        rows = rig.db.rows[whole.name]
+        rig.db.rows[whole.name] = [(*row, v) for row, v in zip(rows, values, strict=True)]
+        rig.db.update(whole, ["3"], n="k")
+    rig.commit()
+    rig.apply()
+    for name in KEPT_AS:
+        assert rig.output.table(f"public.{name}").stale == DOUBT
+        if dropped == "drop":  # it is new, what rows had in it before does not come back
+            assert [row[2] for row in shown(rig, name)] == [None, None, 3, None]
+    for part in rig.db.snapshot(*WHOLE):
+        rig.sink.write(part)
+    rig.sink.flush()
+    rig.apply()
+    for name in KEPT_AS:
+        assert rig.output.table(f"public.{name}").stale == ()
+        assert shown(rig, name) == [(1, "a", 100), (2, "m", 2), (3, "k", 3), (4, "d", 4)]
+
+
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+def test_a_table_that_was_left_out_and_comes_back_needs_a_snapshot(
+    delta: Any, tmp_path: Path, table_format: str
+) -> None:
+    """Also when the engine died before anything came of it; not one of which nothing is there."""
+    rig = Rig(tmp_path, delta, table_format, parallel=1)
+    table, new = WHOLE
+    rig.db.insert(table, ["1", "a", "1"], ["2", "b", "2"])
+    rig.commit()
+    rig.apply()
+    for each in (table, new):
+        rig.sink.missed(each.name)
+    rig.sink.close()
+    rig.sink.open()
+    for each in (table, new):
+        rig.db.insert(each, ["3", "c", "3"])
+    rig.commit()
+    rig.apply()
+    (doubt,) = rig.output.table(table.name).stale
+    assert "not captured for a while" in doubt
+    assert rig.output.table(new.name).stale == ()
+    rig.db.rows[table.name] = rig.db.rows[table.name][1:]
+    for part in rig.db.snapshot(table, new):
+        rig.sink.write(part)
+    rig.sink.flush()
+    rig.db.insert(table, ["4", "d", "4"])
+    rig.commit()
+    rig.apply()
+    assert rig.output.table(table.name).stale == (), "it is said once"
+    rig.check(table)

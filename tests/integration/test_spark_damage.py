@@ -1,18 +1,103 @@
-"""A segment of the change log that is damaged or missing stops its own table; nothing is lost in silence."""
+"""Segments that are damaged or missing, and tables that stand still: nothing is lost in silence, and each goes on when
+somebody says how."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.changelog import relation
 from tests.harness.spark import Rig
 from tests.integration.test_spark_applier import EVENTS, PEOPLE
-from tests.integration.test_spark_resume import resume, said
+from typer.testing import CliRunner
 
 from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogRetired
 from waltap_spark import small_sets
+from waltap_spark.commands import application
 from waltap_spark.follower import LogFollower
 from waltap_spark.formats.choice import PARQUET
+from waltap_spark.live import LiveTables
+
+# --- tables that stand still ----------------------------------------------------------------------
+
+NUMBER = relation("public.odd", [("id", "int4"), ("v", "int4")])
+TEXT = relation("public.odd", [("id", "int4"), ("v", "text")])
+
+
+@pytest.fixture
+def retyped(spark: Any, tmp_path: Path) -> Iterator[Rig]:
+    """Tables of which one stands still: a column of it has another type."""
+    made = Rig(tmp_path, spark)
+    made.db.insert(NUMBER, ["1", "5"])
+    made.db.insert(PEOPLE, ["1", "Ann", None])
+    made.commit()
+    made.apply()
+    for number in ("2", "3"):
+        made.db.insert(TEXT, [number, "word"])
+        made.db.insert(PEOPLE, [number, "x", None])
+        made.commit()
+        made.apply()
+    return made
+
+
+def said(retyped: Rig, *words: str) -> str:
+    found = CliRunner().invoke(application, [words[0], str(retyped.folder / "out"), *words[1:]])
+    assert found.exit_code == 0, found.output
+    return " ".join(found.output.split())
+
+
+def resume(retyped: Rig, *words: str, table: str = "public.odd") -> str:
+    """Return what the command said, when it was answered."""
+    told = said(retyped, "resume", table, *words)
+    requests = retyped.folder / "out" / "_waltap" / "requests"
+    limit = time.monotonic() + 60
+    while list(requests.iterdir()):
+        assert time.monotonic() < limit, "nobody answers"
+        retyped.apply()
+    return told
+
+
+def test_it_is_listed_with_its_mark_and_goes_on_as_text(retyped: Rig) -> None:
+    standing = retyped.output.table("odd")
+    assert standing.mark is not None
+    told = said(retyped, "status")
+    assert f"stands still at {standing.mark}" in told
+    assert "resume" in told
+    resume(retyped)
+    assert retyped.output.table("odd").failed, "a mere try finds what it found"
+    assert retyped.output.table("odd").mark == standing.mark
+    resume(retyped, "--as-text")
+    retyped.check(PEOPLE)
+    assert retyped.current(TEXT) == [("1", "5"), ("2", "word"), ("3", "word")]
+    assert "does not stand still" in said(retyped, "resume", "odd")
+    retyped.reopen()
+    retyped.db.insert(TEXT, ["4", "later"])
+    retyped.commit()
+    retyped.apply()
+    assert retyped.current(TEXT)[-1] == ("4", "later")
+
+
+def test_it_is_begun_anew_and_a_snapshot_brings_the_older_rows(retyped: Rig) -> None:
+    told = resume(retyped, "--anew")
+    assert (
+        "rows from before come with a new snapshot: `waltap run PROFILE --set snapshot.mode=always`"
+        in told
+    )
+    retyped.check(PEOPLE)
+    assert retyped.current(TEXT) == [("2", "word"), ("3", "word")]
+    assert "needs a new snapshot" in said(retyped, "status")
+    retyped.db.rows[TEXT.name] = [("1", "5"), ("2", "word"), ("3", "word")]
+    for part in retyped.db.snapshot(TEXT):
+        retyped.sink.write(part)
+    retyped.sink.flush()
+    retyped.apply()
+    retyped.check(PEOPLE, TEXT)
+    assert retyped.output.table("odd").stale == ()
+    assert LiveTables(retyped.spark, retyped.output).changes("odd").count() == 2 + 3
+
+
+# --- a damaged change log -------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -29,9 +114,7 @@ def rig(spark: Any, tmp_path: Path) -> Iterator[Rig]:
     made.db.delete(PEOPLE, ["2"])
     made.db.insert(EVENTS, ["c", None])
     made.commit()
-    yield made
-    made.applier.close()
-    made.sink.close()
+    return made
 
 
 def segment(rig: Rig, table: str, manifest: int = -1) -> Path:
@@ -97,8 +180,6 @@ def test_a_session_that_passes_over_corrupt_files_loses_no_rows(delta: Any, tmp_
     flipped(segment(made, EVENTS.name))
     made.apply()
     assert "WT-5211" in made.output.table("events").failed
-    made.applier.close()
-    made.sink.close()
 
 
 def test_it_is_passed_over_and_a_snapshot_brings_what_its_rows_left(rig: Rig) -> None:
@@ -187,5 +268,3 @@ def test_a_key_that_comes_again_behind_what_was_passed_over_stands_once(
     rig.commit()
     rig.apply()
     rig.check(PEOPLE)
-    rig.applier.close()
-    rig.sink.close()

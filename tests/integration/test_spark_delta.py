@@ -1,7 +1,7 @@
-"""Tables in Delta Lake: kept by MERGE, one cut over all, exactly once whatever happens between."""
+"""Tables in Delta Lake: kept by MERGE, one cut over all, exactly once whatever happens between, and whoever writes them."""
 
 import os
-import random
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,10 +13,11 @@ from pyspark.errors import PySparkException
 from tests.harness.changelog import relation
 from tests.harness.failing_steps import steps_that_fail_are_taken_once
 from tests.harness.remade_tables import COURSES as REMADE
-from tests.harness.spark import Died, Rig
+from tests.harness.spark import Rig
 from tests.harness.tended_by_others import a_table_at_rest_outlives_its_version
 from tests.integration.test_spark_applier import PEOPLE
 
+from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark import idle_tables, retries
 from waltap_spark.applier import OutputApplier
 from waltap_spark.errors import FormatDiffers, VersionGone
@@ -25,22 +26,21 @@ from waltap_spark.formats import merging
 from waltap_spark.formats.work import TableWriter
 from waltap_spark.live import LiveTables
 from waltap_spark.output import SparkOutput
+from waltap_spark.plan import TableTask
 from waltap_spark.relink import adopt
 from waltap_spark.session import FEW_ROWS
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 
+# --- commits --------------------------------------------------------------------------------------
+
 LEFT = relation("public.left", [("id", "int4"), ("amount", "int8"), ("note", "text")])
 RIGHT = relation("public.right", [("id", "int4"), ("amount", "int8"), ("note", "text")])
-START = 100
 
 
 @pytest.fixture
-def rig(delta: Any, tmp_path: Path) -> Iterator[Rig]:
-    made = Rig(tmp_path, delta, "delta", parallel=2)
-    yield made
-    made.applier.close()
-    made.sink.close()
+def rig(delta: Any, tmp_path: Path) -> Rig:
+    return Rig(tmp_path, delta, "delta", parallel=2)
 
 
 def test_truncates_snapshots_and_another_table_of_the_name(
@@ -297,6 +297,11 @@ def test_a_version_that_is_gone_is_told_with_a_code(rig: Rig) -> None:
     target = msgspec.structs.replace(table.held.targets["current"], version=99)
     with pytest.raises(VersionGone, match="has no version 99 any more"):
         rig.applier._format.at_version(rig.spark, target)
+    tables = LiveTables(rig.spark, rig.output)
+    with pytest.raises(VersionGone, match="was not applied yet"):
+        tables.at(rig.db.lsn + 1_000_000)
+    with pytest.raises(VersionGone, match="WT-5236"):
+        tables.at("0/10")
 
 
 def no_space(_state: object) -> None:
@@ -343,86 +348,6 @@ def test_columns_come_go_widen_and_change_their_names(rig: Rig) -> None:
     ]
 
 
-def total(tables: LiveTables) -> int:
-    amounts = [
-        tables.current(each.name).agg({"amount": "sum"}).first()[0] for each in (LEFT, RIGHT)
-    ]
-    return sum(amounts)
-
-
-def test_a_driver_that_dies_between_two_tables_leaves_one_cut(
-    delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a write that nobody noted, and between two tables. What is read meanwhile, and the past, is
-    always a state that the source had: the sum over both tables stays. The next driver finds more."""
-    rig = Rig(tmp_path, delta, "delta", parallel=1)
-    for table in (LEFT, RIGHT):
-        rig.db.insert(table, ["1", str(START), "n"], ["2", str(START), "m"])
-    rig.commit()
-    rig.apply()
-    chance = random.Random(4711)
-    changes = {LEFT.name: 2, RIGHT.name: 2}
-
-    def transfer() -> None:
-        one, other = chance.sample([LEFT, RIGHT], 2)
-        sum_ = chance.randint(1, 50)
-        for table, by in ((one, -sum_), (other, sum_)):
-            row = chance.choice(rig.db.rows[table.name])
-            amount = str(int(str(row[1])) + by)
-            rig.db.update(table, [row[0]], amount=amount, unsent=["note"])
-            changes[table.name] += 1
-        rig.commit()
-
-    deaths = 0
-    for moment in (3, 8):
-        transfer()
-        seen = [0]
-
-        def at_moment(original: Any, moment: int = moment, seen: list[int] = seen) -> Any:
-            def call(*arguments: Any, **options: Any) -> Any:
-                seen[0] += 1
-                if seen[0] == moment:
-                    raise Died
-                result = original(*arguments, **options)
-                seen[0] += 1
-                if seen[0] == moment:
-                    raise Died
-                return result
-
-            return call
-
-        with monkeypatch.context() as patch:
-            merging = rig.applier._format
-            patch.setattr(merging, "commits", at_moment(merging.commits))  # type: ignore[attr-defined]
-            patch.setattr(rig.output, "commit", at_moment(rig.output.commit))
-            try:
-                rig.apply()
-            except Died:
-                deaths += 1
-        assert total(LiveTables(rig.spark, rig.output)) == 4 * START
-        transfer()
-        rig.reopen()
-        rig.apply()
-        rig.check(LEFT, RIGHT)
-        tables = LiveTables(rig.spark, rig.output)
-        assert {name: tables.changes(name).count() for name in changes} == changes
-    assert deaths == 2
-    tables = LiveTables(rig.spark, rig.output)
-    assert tables.state is not None
-    for cut in tables.state.cuts[1::2]:
-        assert total(tables.at(cut.mark)) == 4 * START
-    end, rows = rig.db.history[0]
-    then = tables.at(end)
-    assert sorted(map(str, then.current(LEFT.name).toPandas()["amount"])) == ["100", "100"]
-    assert then.changes(LEFT.name).count() == len(rows[LEFT.name])
-    with pytest.raises(VersionGone, match="was not applied yet"):
-        tables.at(rig.db.lsn + 1_000_000)
-    with pytest.raises(VersionGone, match="WT-5236"):
-        tables.at("0/10")
-    rig.applier.close()
-    rig.sink.close()
-
-
 def test_a_table_that_somebody_else_wrote_stands_still_and_compaction_does_not_matter(
     rig: Rig,
 ) -> None:
@@ -454,3 +379,178 @@ def test_a_table_that_somebody_else_wrote_stands_still_and_compaction_does_not_m
     rig.applier.close()
     with pytest.raises(FormatDiffers, match="delta, not in parquet"):
         OutputApplier(rig.spark, rig.log, rig.output).open()
+
+
+# --- tables that somebody else wrote and brought back ---------------------------------------------
+
+
+@pytest.fixture
+def foreign(delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+    monkeypatch.setattr(retries, "RETRY_S", 0.0)
+    made = Rig(tmp_path, delta, "delta", parallel=1)
+    made.db.insert(PEOPLE, ["1", "Ann", "x"], ["2", "Bob", "y"])
+    made.commit()
+    made.apply()
+    return made
+
+
+def current_target(foreign: Rig) -> tuple[str, int]:
+    held = foreign.output.table("people").held
+    assert held is not None
+    target = held.targets["current"]
+    return target.at, target.version
+
+
+def named(foreign: Rig) -> int:
+    """Return the version that the error names."""
+    found = re.search(
+        r"back to version (\d+), the last one without that", foreign.output.table("people").failed
+    )
+    assert found is not None, foreign.output.table("people").failed
+    return int(found[1])
+
+
+def restore(foreign: Rig, version: int) -> None:
+    foreign.spark.sql(f"RESTORE TABLE {current_target(foreign)[0]} TO VERSION AS OF {version}")
+
+
+def check_restored(foreign: Rig, changes: int) -> None:
+    """Rows are right, also those of the newest version; and so they are after one more commit."""
+    for more in (0, 1):
+        if more:
+            foreign.db.insert(PEOPLE, ["90", "more", None])
+            foreign.commit()
+            foreign.apply()
+        assert foreign.output.table("people").failed == ""
+        foreign.check(PEOPLE)
+        names = ", ".join(f"cast({each.name} as string)" for each in PEOPLE.columns)
+        newest = foreign.spark.sql(f"SELECT {names} FROM {current_target(foreign)[0]}").collect()
+        assert sorted(map(tuple, newest), key=str) == sorted(foreign.db.rows[PEOPLE.name], key=str)
+        assert LiveTables(foreign.spark, foreign.output).changes("people").count() == changes + more
+
+
+@pytest.mark.parametrize("to_commit", [False, True])
+def test_what_a_driver_that_died_wrote_is_not_lost_where_the_table_is_brought_back(
+    foreign: Rig, to_commit: bool
+) -> None:
+    """The error names the version that has it. Where the table is brought back to that of the last commit,
+    it is written again."""
+    at, committed = current_target(foreign)
+    foreign.db.insert(PEOPLE, ["3", "Cid", "z"])
+    foreign.commit()
+    foreign.apply_and_die()
+    foreign.spark.sql(f"DELETE FROM {at}")
+    foreign.apply()
+    assert named(foreign) > committed
+    restore(foreign, committed if to_commit else named(foreign))
+    foreign.apply()
+    check_restored(foreign, 3)
+
+
+@pytest.mark.parametrize(("reopened", "update"), [(False, True), (True, False)])
+def test_what_a_driver_wrote_on_foreign_rows_is_written_again(
+    foreign: Rig, reopened: bool, update: bool
+) -> None:
+    """It had looked before they came. Delta remembers the step, also where its rows are gone."""
+    at, committed = current_target(foreign)
+    for turn in range(2):
+        foreign.spark.sql(f"DELETE FROM {at}")
+        if update:
+            foreign.db.update(PEOPLE, ["1"], name=f"Eve {turn}")
+        else:
+            foreign.db.insert(PEOPLE, [str(3 + turn), "Cid", "z"])
+        foreign.commit()
+        foreign.apply()
+        assert named(foreign) == committed
+        restore(foreign, committed)
+        if reopened:
+            foreign.reopen()
+        foreign.apply()
+        assert foreign.output.table("people").failed == ""
+        committed = current_target(foreign)[1]
+    check_restored(foreign, 4)
+
+
+def test_a_table_that_is_brought_back_to_what_it_is_goes_on(foreign: Rig) -> None:
+    restore(foreign, current_target(foreign)[1])
+    foreign.db.insert(PEOPLE, ["3", "Cid", "z"])
+    foreign.commit()
+    foreign.reopen()
+    foreign.apply()
+    check_restored(foreign, 3)
+
+
+# --- steps that are repeated ----------------------------------------------------------------------
+
+HAD = [("id", "int4"), ("name", "text"), ("note", "text")]
+WITH = relation("public.people", HAD, numbers=(1, 2, 3))
+WITHOUT = relation("public.people", HAD[:2], numbers=(1, 2))
+
+
+@pytest.fixture
+def repeated(delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+    monkeypatch.setattr(retries, "RETRY_S", 0.0)
+    made = Rig(tmp_path, delta, "delta", parallel=1, dropped=("drop",))
+    made.db.insert(WITH, ["1", "Ann", "x"])
+    made.commit()
+    made.apply()
+    return made
+
+
+@pytest.mark.parametrize("brought_back", [False, True])
+def test_a_rule_that_changes_while_a_commit_is_half_done_stops_the_table(
+    repeated: Rig, brought_back: bool
+) -> None:
+    """Else a column's removal counts as the writing of rows. It goes on under the old rule, or from the
+    versions of the last commit."""
+    held = repeated.output.table("people").held
+    assert held is not None
+    repeated.db.rows[WITH.name] = [("1", "Ann")]
+    repeated.db.insert(WITHOUT, ["2", "Bob"])
+    repeated.commit()
+    repeated.apply_and_die()
+    repeated.reopen(parallel=1, dropped=("keep",))
+    repeated.apply()
+    failed = repeated.output.table("people").failed
+    assert "WT-5267" in failed
+    assert "drop note" in failed
+    if brought_back:
+        for target in held.targets.values():
+            repeated.spark.sql(f"RESTORE TABLE {target.at} TO VERSION AS OF {target.version}")
+        assert str(held.targets["changes"].version) in failed
+    if not brought_back:  # the same process sees it where the table was brought back
+        repeated.reopen(parallel=1, dropped=("drop",))
+    for more in (0, 1):
+        if more:
+            repeated.db.insert(WITHOUT, ["3", "Cid"])
+            repeated.commit()
+        repeated.apply()
+        assert repeated.output.table("people").failed == ""
+        repeated.check(WITHOUT)
+        tables = LiveTables(repeated.spark, repeated.output)
+        assert tables.changes("people").count() == 2 + more
+        assert ("note" in tables.current("people").columns) == brought_back
+
+
+def test_steps_of_fewer_changes_are_not_taken_for_those_of_more(
+    repeated: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a table that stands still lost sight of how far it had been tried."""
+
+    def forgotten(plan: TableTask, had: Any, *, every: bool) -> tuple[LogPosition, ...]:
+        return ()
+
+    def fails(*_arguments: Any) -> None:
+        raise PySparkException("out of order")
+
+    monkeypatch.setattr(repeated.applier._format, "puts", lambda _spark: False)
+    for name in ("a", "b"):
+        repeated.db.update(WITH, ["1"], name=name)
+        repeated.commit()
+        with monkeypatch.context() as patch:
+            patch.setattr(TableTask, "ends", forgotten)
+            patch.setattr(TableWriter, "merge", fails)
+            repeated.apply()
+    failed = repeated.output.table("people").failed
+    assert "WT-5267" in failed
+    assert "up to " in failed

@@ -1,21 +1,29 @@
-"""What tables keep: every version of each row, rows that stay when they are deleted, history alone."""
+"""What tables keep of the past: versions, deleted rows, history; what ends rows, what comes again, and keys that come late."""
 
+import json
 import random
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from tests.harness.changelog import relation
-from tests.harness.parts_of_transactions import a_transaction_is_one_version
+from tests.harness.changelog import COMMIT_TS, batch, relation
+from tests.harness.lake import Lake
+from tests.harness.servers.postgres import Database
 from tests.harness.spark import Rig
-from tests.harness.versions import ends, last_known, states, text, versions
+from tests.harness.versions import ends, states, versions
 
 from waltap.decode.relation import Relation
+from waltap.transactions.transaction import TransactionPart
 from waltap_spark import timeline
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import EXTRA, ModeRules
+from waltap_spark.output import TableState
+from waltap_spark.verify import compare
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
+
+# --- columns of the change that made a row --------------------------------------------------------
 
 KEPT_AS = ("versions", "soft", "kept", "logged")
 COLUMNS = [("id", "int4"), ("name", "text"), ("note", "text")]
@@ -24,15 +32,6 @@ RULES = ModeRules(
     deletes=(r"public\.soft:soft", r"public\.kept:kept", "hard"),
 )
 ALIKE = [relation(f"public.{name}", COLUMNS, numbers=(1, 2, 3)) for name in KEPT_AS]
-LATER = [
-    relation(
-        f"public.{name}",
-        [("id", "int8"), ("name", "text"), ("remark", "text"), ("size", "int4")],
-        numbers=(1, 2, 3, 4),
-    )
-    for name in KEPT_AS
-]
-CALLED = {"note": "remark"}
 KEY = ("id",)
 
 
@@ -67,93 +66,6 @@ def anything(rig: Rig, chance: random.Random, tables: list[Relation], keys: int 
         rig.commit()
 
 
-def apply_or_die(rig: Rig, chance: random.Random) -> None:
-    """Apply; now and then the driver dies before its commit, and the next one finds what it left."""
-    if chance.random() < 0.4:
-        rig.apply_and_die()
-    rig.apply()
-
-
-def rows(rig: Rig, table: str, names: list[str], *more: str) -> list[Any]:
-    frame = LiveTables(rig.spark, rig.output).current(table)
-    texts = frame.selectExpr(*(f"cast(`{name}` as string)" for name in names), *more).collect()
-    assert rig.output.table(table).failed == ""
-    return [(tuple(row[: len(names)]), *row[len(names) :]) for row in texts]
-
-
-def check(rig: Rig, names: list[str]) -> None:
-    """See that every table has what its change log comes to."""
-    log, called = rig.log, CALLED if "remark" in names else {}
-    made = rows(
-        rig, "versions", names,
-        "struct(_from_epoch, _from_lsn)", "struct(_to_epoch, _to_lsn)", "_current",
-    )  # fmt: skip
-    assert all(current == (to[0] is None) for _values, _since, to, current in made)
-    told = sorted(((v, tuple(a), None if now else tuple(b)) for v, a, b, now in made), key=str)
-    assert told == versions(log, "public.versions", KEY, names, called)
-    soft = rows(
-        rig, "soft", names, "_deleted", "date_format(_deleted_at, 'yyyy-MM-dd HH:mm:ss.SSSSSS')"
-    )
-    assert all(flag == (at is not None) for _values, flag, at in soft)
-    wanted = last_known(log, "public.soft", KEY, names, called)
-    assert sorted(((v, at) for v, _flag, at in soft), key=str) == wanted
-    *_, (_at, standing, _time) = states(log, "public.kept", KEY, called=called, forgets=False)
-    kept = sorted((tuple(text(row.get(n)) for n in names) for row in standing.values()), key=str)
-    assert sorted((v for (v,) in rows(rig, "kept", names)), key=str) == kept
-    reader = LiveTables(rig.spark, rig.output)
-    for table in ("versions", "soft"):  # and these are there in the source
-        there = (
-            reader.standing(table).selectExpr(*(f"cast(`{n}` as string)" for n in names)).collect()
-        )
-        wanted_rows = sorted(rig.db.rows.get(f"public.{table}", []), key=str)
-        assert sorted((tuple(row) for row in there), key=str) == wanted_rows
-    logged = sum(len(part) for part in log.rows("public", "logged"))
-    assert len(rows(rig, "logged", names)) == logged
-
-
-@pytest.mark.parametrize(
-    ("table_format", "few"), [("parquet", 20_000), ("parquet", 0), ("delta", 20_000)]
-)
-def test_every_mode_holds_what_its_log_comes_to(
-    delta: Any, tmp_path: Path, table_format: str, few: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Random work with kills of the driver, a snapshot that brings what no change told, and columns that
-    come, widen and change their names; settled here, and by Spark."""
-    monkeypatch.setattr("waltap_spark.compact_in_memory.FEW", few)
-    rig = Rig(
-        tmp_path,
-        delta,
-        table_format,
-        fold_rows=0,
-        fold_sets=3,
-        merge_sets=3,
-        parallel=2,
-        modes=RULES,
-    )
-    chance, tables = random.Random(11), ALIKE
-    names = [column.name for column in tables[0].columns]
-    for turn in range(3):
-        if turn == 1:
-            for table in tables:
-                held = rig.db.rows[table.name]
-                rig.db.rows[table.name] = [*held[1:], ("77", "snap", None)]
-            for part in rig.db.snapshot(*tables):
-                rig.sink.write(part)
-            rig.sink.flush()
-        if turn == 2:  # in the middle of what is applied together
-            anything(rig, chance, tables)
-            tables = LATER
-            names = [column.name for column in tables[0].columns]
-            for table in tables:
-                rig.db.rows[table.name] = [(*row, None) for row in rig.db.rows[table.name]]
-        for _transaction in range(chance.randint(2, 4)):
-            anything(rig, chance, tables)
-        apply_or_die(rig, chance)
-        check(rig, names)
-    rig.applier.close()
-    rig.sink.close()
-
-
 @pytest.mark.parametrize("deletes", [False, True], ids=["snapshot alone", "with a delete"])
 def test_rows_of_a_snapshot_that_are_kept_are_not_put_in_one_partition(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, deletes: bool
@@ -182,15 +94,6 @@ def test_rows_of_a_snapshot_that_are_kept_are_not_put_in_one_partition(
     rig.apply()
     assert [sum(each) for each in sizes] == [200]
     assert sizes[0][-1] < 150
-    rig.applier.close()
-    rig.sink.close()
-
-
-@pytest.mark.parametrize("table_format", ["parquet", "delta"])
-def test_a_transaction_that_is_applied_in_parts_is_one_version(
-    tmp_path: Path, delta: Any, table_format: str
-) -> None:
-    a_transaction_is_one_version(tmp_path, delta, table_format)
 
 
 STAMPED = ModeRules(
@@ -259,8 +162,6 @@ def rows_have_columns_of_their_changes(rig: Rig) -> None:
         anything(rig, chance, ALIKE)
     rig.apply()
     assert check_stamps(rig) > 1
-    rig.applier.close()
-    rig.sink.close()
 
 
 @pytest.mark.parametrize(("table_format", "few"), [("parquet", 0), ("delta", 20_000)])
@@ -272,3 +173,368 @@ def test_extra_columns_are_what_the_log_has_of_the_change_that_made_a_row(
     folds = {"fold_rows": 0, "fold_sets": 2, "merge_sets": 2}
     rig = Rig(tmp_path, delta, table_format, parallel=2, modes=STAMPED, **folds)
     rows_have_columns_of_their_changes(rig)
+
+
+# --- what a snapshot ends -------------------------------------------------------------------------
+
+PAST_KEPT = ModeRules(modes=(r".*\.versions:scd2", "scd1"), deletes=(r".*\.soft:soft", "hard"))
+BOTH = ("public.versions", "public.soft")
+NARROW = [relation(name, [("id", "int4"), ("v", "text")], numbers=(1, 2)) for name in BOTH]
+WIDE = [
+    relation(name, [("id", "int4"), ("v", "text"), ("more", "text")], numbers=(1, 2, 3))
+    for name in BOTH
+]
+
+
+@pytest.fixture(params=["parquet", "delta"])
+def past(request: Any, delta: Any, tmp_path: Path) -> Rig:
+    return Rig(tmp_path, delta, request.param, fold_rows=0, modes=PAST_KEPT)
+
+
+def select(past: Rig, table: str, what: str, *columns: str) -> list[tuple[Any, ...]]:
+    reader = LiveTables(past.spark, past.output)
+    assert past.output.table(table).failed == ""
+    frame = reader.current(table) if what == "current" else reader.changes(table)
+    return sorted((tuple(row) for row in frame.selectExpr(*columns).collect()), key=str)
+
+
+def test_rows_end_where_and_when_the_snapshot_found_their_table_empty(past: Rig) -> None:
+    """One commit has the snapshot, and what was inserted behind it."""
+    for table in NARROW:
+        past.db.insert(table, ["1", "a"])
+    past.commit()
+    past.apply()
+    for table in NARROW:
+        past.db.rows[table.name] = []
+    past.db.lsn += 64
+    found_empty, seconds = past.db.lsn, 7_000_000
+    for each in past.db.snapshot(*NARROW):
+        for part in each.parts:
+            part.ts += seconds  # type: ignore[union-attr]
+        past.sink.write(each)
+    past.sink.flush()
+    for _turn in range(2):
+        for table in NARROW:
+            past.db.insert(table, [str(len(past.db.rows[table.name]) + 1), "b"])
+        past.commit()
+    past.apply()
+    when = f"unix_micros(_valid_to) - {COMMIT_TS}"
+    ended, *standing = select(past, "versions", "current", "id", "v", "_to_lsn", when, "_from_lsn")
+    assert ended[:4] == (1, "a", found_empty, seconds)
+    assert [row[:4] for row in standing] == [(1, "b", None, None), (2, "b", None, None)]
+    assert all(row[4] > found_empty for row in standing)
+    for table in ("versions", "soft"):
+        ops = select(past, table, "changes", "_commit_lsn", "_op")
+        assert [op for _lsn, op in sorted(ops)] == ["c", "t", "c", "c"]
+    assert select(past, "soft", "current", "id", "v", "_deleted") == [
+        (1, "b", False),
+        (2, "b", False),
+    ]
+
+
+def snapshot_under_two_schemas(past: Rig) -> None:
+    """Write a snapshot of each table whose first piece is narrow and whose second is wide."""
+    for each in past.db.snapshot(*WIDE):
+        for part in each.parts:
+            if part.chunk == 0:  # type: ignore[union-attr]
+                narrow = next(r for r in NARROW if r.name == part.relation.name)  # type: ignore[union-attr]
+                cut = [row[:2] for row in part.rows]  # type: ignore[union-attr]
+                each.parts = [msgspec.structs.replace(part, relation=narrow, rows=cut)]
+        past.sink.write(each)
+    past.sink.flush()
+
+
+def test_a_snapshot_under_two_schemas_ends_what_is_in_neither_part_of_it(past: Rig) -> None:
+    """A column came while it was read: rows of its second part were there all the time."""
+    for table in NARROW:
+        past.db.insert(table, *([str(n), f"v{n}"] for n in range(1, 8)))
+    past.commit()
+    past.apply()
+    for table in NARROW:  # 2 and 6 go, 3 and 7 change, 8 and 9 come
+        past.db.rows[table.name] = [
+            (str(n), "w" if n in {3, 7} else f"v{n}", None) for n in (1, 3, 8, 4, 5, 7, 9)
+        ]
+    past.db.lsn += 64
+    snapshot_under_two_schemas(past)
+    past.apply()
+    names = ["id", "v", "more"]
+    told = select(
+        past, "versions", "current", *(f"cast({name} as string)" for name in names),
+        "struct(_from_epoch, _from_lsn)", "struct(_to_epoch, _to_lsn)",
+    )  # fmt: skip
+    made = [(row[:3], tuple(row[3]), None if row[4][0] is None else tuple(row[4])) for row in told]
+    assert sorted(made, key=str) == versions(past.log, "public.versions", ("id",), names)
+    assert select(past, "soft", "current", "id", "v", "_deleted", "_deleted_at is null") == [
+        (n, "w" if n in {3, 7} else f"v{n}", n in {2, 6}, n not in {2, 6}) for n in range(1, 10)
+    ]
+
+
+# --- a key that comes late ------------------------------------------------------------------------
+
+TWO_COLUMNS = [("id", "int4"), ("name", "text")]
+NAMES = ["id", "name"]
+BARE = relation("public.t", TWO_COLUMNS, key=(), identity="f", numbers=(1, 2))
+KEYED = relation("public.t", TWO_COLUMNS, numbers=(1, 2))
+BY_VERSION = ModeRules(modes=("scd2",))
+SOFT = ModeRules(deletes=("soft",))
+
+JOINED = """
+create table signals (id text primary key, type text, data text);
+create table plain (id int not null, v text);
+insert into plain select g, 'first' from generate_series(1, 3) g;
+create table whole (id int not null, v text);
+insert into whole select g, 'first' from generate_series(1, 3) g;
+create table counted (v text);
+insert into counted select 'first' from generate_series(1, 3) g;
+create table silent (id int not null, v text);
+insert into silent values (1, 'first');
+alter table plain replica identity full;
+alter table whole replica identity full;
+alter table counted replica identity full;
+alter table silent replica identity full;
+"""
+LATER = """
+insert into plain values (4, 'second');
+insert into whole values (4, 'second');
+update whole set v = 'changed' where id = 1;
+update whole set id = 12 where id = 2;
+delete from whole where id = 3;
+insert into counted values ('second');
+insert into silent values (2, 'second');
+"""
+KEYS = """
+alter table plain add primary key (id);
+alter table whole add primary key (id);
+alter table counted add column id serial primary key;
+alter table silent add primary key (id);
+"""
+AFTER = """
+update plain set v = 'third' where id = 2;
+delete from plain where id = 3;
+update whole set v = 'third' where id = 4;
+update counted set v = 'third' where id = 2;
+"""
+TABLES = ("plain", "whole", "counted", "silent")
+
+
+def states_of(lake: Lake) -> dict[str, TableState]:
+    state = lake.apply().state
+    assert state is not None
+    return {table.table: table for table in state.tables.values()}
+
+
+def equal(lake: Lake, *names: str) -> bool:
+    with lake.database.connect(autocommit=True) as connection:
+        found = compare(connection, lake.apply(), [f"public.{name}" for name in names])
+    return len(found) == len(names) and all(each.equal for each in found)
+
+
+def test_it_goes_on_when_the_source_gave_it_a_key(
+    database: Database, tmp_path: Path, spark: Any
+) -> None:
+    signals = '"signal.data.collection" = "public.signals"'
+    lake = Lake(database, tmp_path, spark, source=[signals], modes=BY_VERSION)
+    database.psql(JOINED)
+    lake.run()
+    database.psql(LATER)
+    lake.run()
+    standing = states_of(lake)
+    assert all("WT-5241" in standing[name].failed for name in TABLES)
+    assert all("ADD PRIMARY KEY" in standing[name].failed for name in TABLES)
+    database.psql(KEYS + AFTER)
+    lake.run()
+    tables = states_of(lake)
+    assert not any(tables[name].failed for name in ("plain", "whole", "counted"))
+    assert tables["plain"].stale == (), "what came before was inserts alone"
+    assert len(tables["whole"].stale) == 1
+    assert len(tables["counted"].stale) == 1
+    assert equal(lake, "plain", "whole")
+    assert tables["silent"].failed, "nothing came that says that it has a key"
+    for name in ("silent", "counted"):
+        wanted = json.dumps({"data-collections": [f"public.{name}"]})
+        database.psql(f"insert into signals values ('{name}', 'execute-snapshot', '{wanted}')")
+    lake.run()
+    assert states_of(lake)["silent"].failed == ""
+    assert equal(lake, *TABLES)
+    profile = tmp_path / "p.toml"
+    profile.write_text(profile.read_text().replace("[sink]", '"snapshot.mode" = "always"\n[sink]'))
+    lake.run()  # what `waltap spark status` says of tables in doubt
+    assert not any(table.stale for table in states_of(lake).values())
+    assert equal(lake, *TABLES)
+
+
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+@pytest.mark.parametrize("few", [20_000, 0])
+def test_a_key_that_was_lost_for_a_while_leaves_versions_as_if_it_had_stayed(
+    delta: Any, tmp_path: Path, table_format: str, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever commit it is in, and with a driver that dies within."""
+    monkeypatch.setattr("waltap_spark.compact_in_memory.FEW", few)
+    rig = Rig(tmp_path, delta, table_format, parallel=1, modes=BY_VERSION)
+    rig.db.insert(KEYED, ["1", "a"], ["2", "b"])
+    rig.commit()
+    rig.apply()
+    rig.db.insert(BARE, ["3", "c"])
+    rig.commit()
+    rig.apply()
+    assert "WT-5241" in rig.output.table("t").failed
+    rig.db.update(BARE, ["1", "a"], name="a2")
+    rig.db.update(BARE, ["3", "c"], id="4")
+    rig.commit()
+    rig.db.delete(BARE, ["2", "b"])
+    rig.commit()
+    rig.db.update(KEYED, ["1"], name="a3")
+    rig.commit()
+    rig.reopen()
+    rig.apply_and_die()
+    rig.apply()
+    table = rig.output.table("t")
+    assert (table.failed, len(table.stale)) == ("", 1)
+    check_versions(rig)
+    rig.db.insert(KEYED, ["5", "e"])
+    rig.commit()
+    rig.apply()
+    check_versions(rig)
+
+
+def check_versions(rig: Rig) -> None:
+    from waltap_spark.live import LiveTables
+
+    texts = [f"cast(`{name}` as string)" for name in NAMES]
+    rows = LiveTables(rig.spark, rig.output).current("t").selectExpr(
+        *texts, "struct(_from_epoch, _from_lsn)", "struct(_to_epoch, _to_lsn)", "_current"
+    )  # fmt: skip
+    made = [
+        (tuple(row[:2]), tuple(row[2]), None if row[4] else tuple(row[3])) for row in rows.collect()
+    ]
+    assert sorted(made, key=str) == versions(rig.log, "public.t", ("id",), NAMES)
+
+
+def test_rows_that_lack_the_key_are_left_out_and_come_with_a_snapshot(
+    spark: Any, tmp_path: Path
+) -> None:
+    """Those of another table that had the name leave no doubt."""
+    other = relation("public.t", [("name", "text")], key=(), oid=7, numbers=(1,))
+    bare = relation("public.t", [("name", "text")], key=(), numbers=(2,))
+    rig = Rig(tmp_path, spark, parallel=1, modes=SOFT)
+    rig.db.insert(other, ["z"])
+    rig.commit()
+    rig.db.rows.clear()
+    rig.db.insert(bare, ["a"])
+    rig.commit()
+    rig.apply()
+    assert "WT-5241" in rig.output.table("t").failed
+    rig.db.rows["public.t"] = [("1", "a")]
+    rig.db.insert(KEYED, ["2", "b"])
+    rig.commit()
+    rig.reopen()
+    rig.apply()
+    assert rig.current(KEYED) == [("2", "b")]
+    (doubt,) = rig.output.table("t").stale
+    assert "lack" in doubt
+    for part in rig.db.snapshot(KEYED):
+        rig.sink.write(part)
+    rig.sink.flush()
+    rig.apply()
+    rig.check(KEYED)
+    assert rig.output.table("t").stale == ()
+
+
+# --- what comes again in a new epoch --------------------------------------------------------------
+
+PLAIN_COLUMNS = [("id", "int4"), ("name", "text"), ("note", "text")]
+PLAIN = relation("public.plain", PLAIN_COLUMNS, numbers=(1, 2, 3))
+
+
+def commit(rig: Rig) -> TransactionPart:
+    part = rig.db.commit()
+    deliver(rig, part)
+    return part
+
+
+def deliver(rig: Rig, *parts: TransactionPart) -> None:
+    for part in parts:
+        rig.sink.write(batch(msgspec.structs.replace(part, changes=list(part.changes))))
+    rig.sink.flush()
+
+
+def test_rows_of_one_wal_record_that_a_filter_left_out_come_in(spark: Any, tmp_path: Path) -> None:
+    """A COPY writes many rows in a record: they have its LSN, each."""
+    rig = Rig(tmp_path, spark, parallel=1)
+    rig.db.insert(PLAIN, *([str(number), "a", None] for number in range(6)))
+    whole = rig.db.commit()
+    lsn = whole.changes[0].lsn
+    whole.changes = [msgspec.structs.replace(change, lsn=lsn) for change in whole.changes]
+    deliver(rig, whole.with_only(whole.changes[::2], whole.numbers()[::2]))
+    rig.apply()
+    rig.start_over()
+    deliver(rig, whole)
+    rig.apply()
+    rig.check(PLAIN)
+
+
+def test_after_a_snapshot_that_is_older_than_what_was_applied_nothing_is_left_out(
+    spark: Any, tmp_path: Path
+) -> None:
+    rig = Rig(tmp_path, spark, parallel=1)
+    rig.db.insert(PLAIN, ["1", "a", "x"])
+    commit(rig)
+    behind, rows = rig.db.lsn, list(rig.db.rows[PLAIN.name])
+    rig.db.update(PLAIN, ["1"], name="b")
+    later = commit(rig)
+    rig.apply()
+    rig.check(PLAIN)
+    rig.start_over()
+    now, rig.db.rows[PLAIN.name] = rig.db.rows[PLAIN.name], rows
+    lsn, rig.db.lsn = rig.db.lsn, behind
+    for part in rig.db.snapshot(PLAIN):
+        rig.sink.write(part)
+    rig.sink.flush()
+    rig.apply()
+    rig.check(PLAIN)
+    rig.db.rows[PLAIN.name], rig.db.lsn = now, lsn
+    deliver(rig, later)
+    rig.apply()
+    rig.check(PLAIN)
+
+
+ALONE = ModeRules(history=("none",))
+
+
+def segments(rig: Rig) -> set[Path]:
+    return set((rig.folder / "log").glob("segments/**/*.parquet"))
+
+
+@pytest.mark.parametrize(
+    "stands", [False, True], ids=["in one commit", "of a table that stood still"]
+)
+def test_what_comes_first_is_not_taken_for_what_comes_again(
+    spark: Any, tmp_path: Path, *, stands: bool
+) -> None:
+    """A key moves, without a long value, at the end of one epoch; the next one is there when it is applied."""
+    rig = Rig(tmp_path, spark, parallel=1, modes=ALONE)
+    rig.db.insert(PLAIN, ["1", "a", "long"])
+    commit(rig)
+    rig.apply()
+    before = segments(rig)
+    rig.db.update(PLAIN, ["1"], unsent=["note"], id="2")
+    moved = commit(rig)
+    (segment,) = segments(rig) - before
+    if stands:
+        segment.rename(tmp_path / "away")
+        rig.apply()
+        assert rig.output.table(PLAIN.name).damaged
+    rig.start_over()
+    rig.db.insert(PLAIN, ["3", "b", None])
+    later = commit(rig)
+    rig.apply()
+    if stands:
+        (tmp_path / "away").rename(segment)
+        rig.reopen()
+        rig.apply()
+    rig.check(PLAIN)
+    assert rig.output.table(PLAIN.name).stale == ()
+    rig.start_over()
+    deliver(rig, moved, later)
+    rig.apply()
+    assert rig.output.table(PLAIN.name).stale, "now it does come again, and lacks a value"

@@ -1,26 +1,39 @@
-"""Columns that are called otherwise than in the source: keys, versions, renames and what was not sent."""
+"""Names: columns by rules, names as they are made beside them, and any that PostgreSQL allows."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from click.testing import Result
 from tests.harness.changelog import relation
 from tests.harness.spark import Rig
+from typer.testing import CliRunner
 
 from waltap.decode.relation import Relation
-from waltap_spark import small_sets
+from waltap_spark import session, small_sets
 from waltap_spark.column_names import ColumnNames
+from waltap_spark.commands import application
+from waltap_spark.errors import SparkRefused
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules
+from waltap_spark.prompt import sql_words
 from waltap_spark.shared_targets import TargetMappings
+from waltap_spark.verify import compare
 
-pytestmark = pytest.mark.usefixtures("quick_plans")
+QUICK = pytest.mark.usefixtures(
+    "quick_plans"
+)  # of the others some list tables, which takes compiled plans
+
+# --- columns by rules -----------------------------------------------------------------------------
 
 NAMES = ColumnNames(("snake",), (r"public\..*\.Note__c:remark",))
 RULES = ModeRules(modes=(r"public\.versions:scd2", "scd1"))
 COLUMNS = [("OrderID", "int4"), ("Full Name", "text"), ("Note__c", "text")]
 
 
+@QUICK
 @pytest.mark.parametrize(("table_format", "most"), [("parquet", 20_000), ("delta", 0)])
 def test_columns_are_called_by_rules_through_all_that_becomes_of_a_table(
     delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table_format: str, most: int
@@ -65,8 +78,6 @@ def test_columns_are_called_by_rules_through_all_that_becomes_of_a_table(
         told = live.changes(table.name).where("size(_unchanged) > 0").selectExpr("_unchanged")
         assert {name for row in told.collect() for name in row[0]} == {"remark"}
     assert rig.output.table("plain").key == ("order_id",)
-    rig.applier.close()
-    rig.sink.close()
 
 
 MADE = [
@@ -84,6 +95,7 @@ MODES = ModeRules(
 )
 
 
+@QUICK
 @pytest.mark.parametrize(
     ("table_format", "few", "names"),
     [
@@ -142,8 +154,6 @@ def test_columns_may_be_called_as_any_that_is_made_beside_them(
     rig.commit()
     rig.apply()
     _check(rig, now)
-    rig.applier.close()
-    rig.sink.close()
 
 
 def _check(rig: Rig, *tables: Relation) -> None:
@@ -158,3 +168,113 @@ def _check(rig: Rig, *tables: Relation) -> None:
         found = frame.selectExpr(*(f"cast(`{each.name}` as string)" for each in table.columns))
         rows = sorted((tuple(row) for row in found.collect()), key=str)
         assert rows == sorted(rig.db.rows[table.name], key=str), table.name
+
+
+# --- odd names ------------------------------------------------------------------------------------
+
+ODD = 'Odd.Na me`"'
+COLUMN = "we`ird.col umn"
+ODD_COLUMNS = [("id", "int4"), (COLUMN, "text")]
+PLAIN = relation("public.plain", ODD_COLUMNS)
+STRANGE = msgspec.structs.replace(
+    relation("public.odd", ODD_COLUMNS), schema="public", table=ODD, oid=PLAIN.oid + 1
+)
+
+
+@pytest.fixture
+def rig(spark: Any, tmp_path: Path) -> Rig:
+    made = Rig(tmp_path, spark)
+    for table in (PLAIN, STRANGE):
+        made.db.insert(table, ["1", "one"], ["2", "two"])
+        made.commit()
+        made.db.update(table, ["2"], **{COLUMN: "zwei"})
+        made.commit()
+    made.apply()
+    made.applier.close()
+    made.sink.close()
+    return made
+
+
+@pytest.fixture
+def asked(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Return what runs `waltap spark sql` in the session of the tests, which it does not stop."""
+
+    class Shared:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(rig.spark, name)
+
+        def stop(self) -> None:
+            pass
+
+    def ask(*query: str, typed: str | None = None) -> Result:
+        return CliRunner().invoke(
+            application, ["sql", str(rig.folder / "out"), *query], input=typed
+        )
+
+    monkeypatch.setattr(session, "start_session", lambda *_, **__: Shared())
+    monkeypatch.setenv("XDG_STATE_HOME", str(rig.folder / "state"))
+    return ask
+
+
+def test_every_table_can_be_asked_for_in_sql(rig: Rig, asked: Callable[..., Result]) -> None:
+    for view in ("plain", '`Odd.Na me``"`'):
+        found = asked(f"SELECT `we``ird.col umn` FROM {view} WHERE id = 2")
+        assert found.exit_code == 0, found.output
+        assert "zwei" in found.output
+        assert "plain" in found.output
+        assert '`Odd.Na me``"`' in found.output, "as a query must write it"
+    assert {"SELECT", "count", "date_trunc"} <= set(sql_words(rig.spark))
+    typed = "SELECT nothing FROM plain;\n\\d plain\nSELECT `we``ird.col umn`\nFROM plain WHERE id = 2;\n"
+    found = asked(typed=typed)
+    assert found.exit_code == 0, found.output
+    assert "UNRESOLVED_COLUMN" in found.output, "and it goes on"
+    assert "id\n`we``ird.col umn`" in found.output
+    assert "zwei" in found.output
+    history = LiveTables(rig.spark, rig.output)
+    history.register()
+    frame = rig.spark.sql('SELECT count(*) FROM `Odd.Na me`"_changes`'.replace('`"', '``"'))
+    assert frame.first()[0] == 3
+
+
+def test_values_are_shown_as_they_are(asked: Callable[..., Result]) -> None:
+    found = asked("SELECT '[bold]a[/red]' AS `[/b]` FROM plain WHERE id = 1")
+    assert found.exit_code == 0, found.output
+    assert "[bold]a[/red]" in found.output
+    assert "[/b]" in found.output
+
+
+def test_what_spark_refuses_has_a_code(asked: Callable[..., Result]) -> None:
+    found = asked("SELECT raise_error('[/no] such thing') FROM plain")
+    assert isinstance(found.exception, SparkRefused), found.output
+    assert "WT-5268" in str(found.exception)
+    assert "[/no] such thing" in str(found.exception)
+    refused = asked("SELECT nothing FROM plain")
+    assert refused.exit_code == 2
+    assert "UNRESOLVED_COLUMN" in refused.output
+
+
+def test_status_shows_what_stands_still_as_it_was_told(rig: Rig) -> None:
+    state = rig.output.state()
+    assert state is not None
+    table = rig.output.table("plain", state)
+    still = msgspec.structs.replace(table, failed="WT-5268 [/lake] is [full]", mark=state.mark)
+    rig.output.commit(
+        msgspec.structs.replace(
+            state, number=state.number + 1, tables={**state.tables, table.name: still}
+        )
+    )
+    found = CliRunner().invoke(application, ["status", str(rig.folder / "out")])
+    assert found.exit_code == 0, found.exception
+    assert "WT-5268 [/lake] is [full]" in found.output
+
+
+def test_every_table_is_compared(rig: Rig, database: Any) -> None:
+    with database.connect() as connection:
+        for table in ('"Odd.Na me`"""', "plain"):
+            connection.execute(f'CREATE TABLE {table} (id int PRIMARY KEY, "{COLUMN}" text)')
+            connection.execute(f"INSERT INTO {table} VALUES (1, 'one'), (2, 'zwei')")
+        results = compare(connection, LiveTables(rig.spark, rig.output))
+    assert [(each.table, each.equal) for each in results] == [
+        (f"public.{ODD}", True),
+        ("public.plain", True),
+    ]

@@ -1,15 +1,26 @@
-"""``format("waltap")``: batches and streams of a change log, every row once, again after a failure."""
+"""``format("waltap")`` over a change log: batches, streams, Spark Connect, declarative pipelines, and the examples."""
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import dataset
 from tests.harness.changelog import COMMIT_TS, Database, batch, context, relation
 from tests.harness.profile_query import patiently
+from tests.harness.servers import spark_catalogue
+from tests.harness.servers.postgres import Database as Server
+from tests.integration.test_spark_profiles import Shop
 
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
+from waltap_spark import pipelines
+
+# --- batches and streams --------------------------------------------------------------------------
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")], numbers=(1, 2))
 OTHER = relation("sales.other", [("id", "int8"), ("_note", "text")], oid=99)
@@ -272,3 +283,200 @@ def test_a_table_that_is_not_there_is_named(log: Log) -> None:
     log.people("a")
     with pytest.raises(Exception, match=r"WT-5223 .* has no table public.nobody.* public.people"):
         log.read(table="public.nobody")
+
+
+# --- Spark Connect --------------------------------------------------------------------------------
+
+CLIENTS = relation("public.people", [("id", "int4"), ("name", "text")])
+CONNECT_CLIENT = Path(__file__).with_name("connect_client.py")
+
+
+def test_a_client_applies_and_reads(spark_connect: str, tmp_path: Path, database: Server) -> None:
+    shop = Shop(database, tmp_path)
+    shop.insert(1, 2)
+    db, log = (
+        Database(),
+        ChangeLogSink(ChangeLogProperties(path=str(tmp_path / "log")), context(tmp_path)),
+    )
+    log.open()
+    db.insert(CLIENTS, ["1", "Ann"], ["2", "Bob"])
+    db.update(CLIENTS, ["2"], name="Bert")
+    log.write(batch(db.commit()))
+    log.flush()
+    log.close()
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(CONNECT_CLIENT),
+            spark_connect,
+            str(tmp_path / "log"),
+            str(tmp_path / "out"),
+            str(shop.file),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = done.stdout.splitlines()
+    assert said == [
+        "applied 3",
+        "views ['people']",
+        "row 1 Ann",
+        "row 2 Bert",
+        "changes ['c', 'c', 'u']",
+        "streamed 3",
+        "captured [('r', 1, 'shop'), ('r', 2, 'shop')]",
+        "streamed 2",
+    ]
+
+
+# --- declarative pipelines ------------------------------------------------------------------------
+
+ORDERS = relation("public.orders", [("id", "int4"), ("state", "text"), ("note", "text")])
+CLIENT = Path(__file__).with_name("pipelines_client.py")
+
+
+class Client:
+    """A process that runs pipelines over a log, and the database behind that."""
+
+    def __init__(self, address: str, folder: Path) -> None:
+        self.db, self.log, self._said = Database(), folder / "log", folder / "client.log"
+        self._log = ChangeLogSink(
+            ChangeLogProperties(path=str(self.log)), context(folder, resumes=True)
+        )
+        self._log.open()
+        (folder / "storage").mkdir()
+        words = [address, self.log, folder / "storage", spark_catalogue.CATALOGUE]
+        with self._said.open("w") as said:
+            self._process = subprocess.Popen(
+                [sys.executable, CLIENT, *words],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True,
+            )  # fmt: skip
+
+    def flush(self) -> None:
+        self._log.write(batch(self.db.commit()))
+        self._log.flush()
+
+    def run(self, pipeline: str) -> dict[str, Any]:
+        """Return what the target holds after a run, or its error; a run that a busy machine ended is
+        followed by another, as people do."""
+        while "failed to connect back" in str((answer := self._run(pipeline)).get("error", "")):
+            pass
+        return answer
+
+    def _run(self, pipeline: str) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"run {pipeline}\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, self._said.read_text()[-3000:]
+        return json.loads(line)
+
+    def model(self) -> list[list[Any]]:
+        return sorted([int(str(row[0])), *row[1:]] for row in self.db.rows[ORDERS.name])
+
+    def close(self) -> None:
+        self._process.communicate(timeout=120)
+        self._log.close()
+
+
+@pytest.fixture
+def client(spark_connect: str, delta: Any, tmp_path: Path) -> Iterator[Client]:
+    made = Client(spark_connect, tmp_path)
+    yield made
+    made.close()
+
+
+def test_pipelines_hold_what_the_source_holds_run_after_run(client: Client, delta: Any) -> None:
+    """Upserts and deletes in the order of the source, whatever the run; what AUTO CDC would get wrong ends
+    its stream, and the history with its view gets it right."""
+    db = client.db
+    db.insert(ORDERS, ["1", "new", "a"], ["2", "new", "b"], ["3", "new", "c"])
+    db.update(ORDERS, ["2"], state="paid")
+    client.flush()
+    for pipeline in ("auto_cdc", "delta"):
+        assert client.run(pipeline) == {"rows": client.model()}, pipeline
+    db.delete(ORDERS, ["1"])
+    db.update(ORDERS, ["3"], state="paid")
+    db.update(ORDERS, ["3"], state="sent")
+    client.flush()
+    db.insert(ORDERS, ["1", "again", "d"])
+    client.flush()
+    assert client.run("auto_cdc") == {"rows": client.model()}
+    db.update(ORDERS, ["3"], state="back", unsent=["note"])
+    client.flush()
+    assert client.run("delta") == {"rows": client.model()}
+
+    def refused() -> None:
+        wrong = pipelines.changes(str(client.log), "public.orders").writeStream.format("noop")
+        wrong = wrong.option("checkpointLocation", str(client.log.parent / "wrong"))
+        wrong.trigger(availableNow=True).start().awaitTermination(240)
+
+    with pytest.raises(Exception, match="WT-5256 a change of public.orders lacks values"):
+        patiently(refused)
+
+
+# --- the examples ---------------------------------------------------------------------------------
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "spark"
+EXAMPLE = relation("public.people", [("id", "int4"), ("name", "text")])
+
+
+@pytest.mark.needs_java
+def test_a_streaming_query_applies_and_a_job_reads(java: Path, tmp_path: Path) -> None:
+    db = Database()
+    log = ChangeLogSink(ChangeLogProperties(path=str(tmp_path / "log")), context(tmp_path))
+    log.open()
+    db.insert(EXAMPLE, ["1", "Ann"], ["2", "Bob"])
+    db.delete(EXAMPLE, ["2"])
+    log.write(batch(db.commit()))
+    log.flush()
+    log.close()
+    said = _run("streaming_query.py", tmp_path / "log", tmp_path / "out")
+    assert "3 rows applied" in said
+    assert "0 rows applied" not in said
+    said = _run("live_tables.py", tmp_path / "out", "public.people")
+    assert "public.people holds 1 rows" in said
+    assert "|  c|    2|" in said
+    said = _run("change_stream.py", tmp_path / "log", "public.people", tmp_path / "stream")
+    assert "3 changes in the log, 3 in the history" in said
+    said = _pipeline(tmp_path)
+    assert "Flow spark_catalog.default.orders has COMPLETED." in said
+    assert "Run is COMPLETED." in said
+    files = tmp_path / "pipeline" / "spark-warehouse" / "orders"
+    assert dataset.dataset(files).to_table().to_pylist() == [{"id": 1, "name": "Ann"}]
+
+
+def _pipeline(folder: Path) -> str:
+    """Run the declarative pipeline as its users do, over the log in ``folder``."""
+    copy = shutil.copytree(EXAMPLES / "pipeline", folder / "pipeline")
+    spec = copy / "spark-pipeline.yml"
+    text = spec.read_text().replace("/lake/changelog", str(folder / "log"))
+    text = text.replace("/lake/pipeline", str(folder / "progress"))
+    spec.write_text(text.replace("public.orders", "public.people"))
+    done = subprocess.run(
+        [Path(sys.executable).with_name("spark-pipelines"), "run", "--spec", spec],
+        cwd=copy,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout + done.stderr
+
+
+def _run(name: str, *arguments: object) -> str:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout

@@ -1,4 +1,4 @@
-"""What tables are called in a catalogue, how their files are divided, and columns that the source drops."""
+"""What tables are called in a catalogue, how their files are divided, columns that the source drops, shared targets."""
 
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,11 @@ from tests.harness.spark import Died, Rig
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.formats.delta import DeltaFormat
 from waltap_spark.live import LiveTables
+from waltap_spark.shared_targets import TargetMappings
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
+
+# --- targets --------------------------------------------------------------------------------------
 
 COLUMNS = [("id", "int4"), ("region", "text"), ("note", "text")]
 
@@ -63,8 +66,6 @@ def test_two_tables_never_share_a_target_and_a_rule_tells_them_apart(
     held = rig.output.table(CHANGES.name).held
     assert held is not None
     assert held.targets["changes"].at == "`spark_catalog`.`other`.`as_orders_changes_changes`"
-    rig.applier.close()
-    rig.sink.close()
 
 
 def test_a_table_that_was_there_before_is_not_taken(delta: Any, tmp_path: Path) -> None:
@@ -79,8 +80,6 @@ def test_a_table_that_was_there_before_is_not_taken(delta: Any, tmp_path: Path) 
     assert "WT-5246" in failed
     assert "is somebody else's" in failed
     assert delta.catalog.tableExists("targets.order_audit") is False
-    rig.applier.close()
-    rig.sink.close()
 
 
 @pytest.mark.parametrize("choice", [FormatChoice("delta"), catalogue()], ids=["path", "catalogue"])
@@ -117,8 +116,6 @@ def test_rows_that_stay_are_put_in_place_and_only_deletes_need_a_merge(
     assert last["operation"] == "MERGE"
     assert "replaceOnCond" in put["operationParameters"]
     assert put["operationMetrics"]["numDeletedRows"] == "2"
-    rig.applier.close()
-    rig.sink.close()
 
 
 @pytest.mark.parametrize(
@@ -145,8 +142,6 @@ def test_a_delta_that_is_not_known_to_replace_rows_gets_a_merge(
     assert held is not None
     told = rig.spark.sql(f"DESCRIBE HISTORY {held.targets['current'].at}").collect()
     assert told[0]["operation"] == "MERGE"
-    rig.applier.close()
-    rig.sink.close()
 
 
 @pytest.mark.parametrize("wrote", [False, True], ids=["before", "after"])
@@ -188,8 +183,6 @@ def test_a_driver_that_dies_beside_a_write_puts_rows_in_place_once(
         told = rig.spark.sql(f"DESCRIBE HISTORY {target.at}").collect()
         wrote_rows = [row for row in told if row["operation"] in ("MERGE", "WRITE")]
         assert len(wrote_rows) == 3, target.at
-    rig.applier.close()
-    rig.sink.close()
 
 
 def test_files_are_divided_as_the_profile_says_also_after_a_rewrite(
@@ -242,8 +235,6 @@ def test_files_are_divided_as_the_profile_says_also_after_a_rewrite(
     assert detail(by_region.name, "current") == (["region"], [])
     assert detail(by_region.name, "changes") == ([], ["_op"])
     assert detail(by_note.name, "current") == ([], ["region", "id"])
-    rig.applier.close()
-    rig.sink.close()
 
 
 @pytest.mark.parametrize("table_format", ["parquet", "delta"])
@@ -292,8 +283,6 @@ def test_a_column_that_the_source_drops_goes_where_it_is_said_and_comes_back_emp
         table = LiveTables(rig.spark, rig.output).current(f"targets.{name}")
         found = {row["id"]: row["note"] for row in table.collect()}
         assert found == {1: None, 2: None, 3: None, 4: 4_000_000_000}
-    rig.applier.close()
-    rig.sink.close()
 
 
 def test_a_catalogue_that_spark_does_not_have_is_told_with_its_name(
@@ -315,8 +304,6 @@ def test_a_catalogue_that_spark_does_not_have_is_told_with_its_name(
     rig.reopen()
     rig.apply()
     rig.check(elsewhere)
-    rig.applier.close()
-    rig.sink.close()
 
 
 def test_a_name_that_the_catalogue_does_not_take_is_told_and_a_rule_gives_another(
@@ -335,5 +322,25 @@ def test_a_name_that_the_catalogue_does_not_take_is_told_and_a_rule_gives_anothe
     rig.reopen()
     rig.apply()
     rig.check(odd)
-    rig.applier.close()
-    rig.sink.close()
+
+
+# --- targets of several sources -------------------------------------------------------------------
+
+
+def test_a_table_that_a_rule_gave_no_name_has_the_place_that_a_mended_one_gives(
+    spark: Any, tmp_path: Path
+) -> None:
+    rig = Rig(tmp_path, spark, places=TargetMappings((r"t(\d)?\.(.*):all.$2@$1",)))
+    table = relation("t.orders", [("id", "int4")])
+    rig.db.insert(table, ["1"])
+    rig.commit()
+    rig.apply()
+    failed = rig.output.table("t.orders").failed
+    assert "WT-5261" in failed
+    assert "t.orders no name" in failed
+    rig.reopen(places=TargetMappings((r"t\.(.*):all.$1@only",)))
+    rig.db.insert(table, ["2"])
+    rig.commit()
+    rig.apply()
+    rows = LiveTables(rig.spark, rig.output).current("all.orders").collect()
+    assert sorted((row["id"], row["_source"]) for row in rows) == [(1, "only"), (2, "only")]

@@ -1,4 +1,4 @@
-"""The comparison finds every difference, and none where there is none."""
+"""Comparisons with the source, and what doctor and a start tell of tables that would stand still."""
 
 import io
 import threading
@@ -10,8 +10,13 @@ from rich.console import Console
 from tests.harness.busy_lake import looks_right_while_it_runs
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, context, relation
+from tests.harness.pipeline import PipelineRig
+from tests.harness.servers.postgres import Database
 from tests.harness.spark import Rig
 
+from waltap.cli.connection import connected
+from waltap.host import Host
+from waltap.source.check_context import CheckContext
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.comparison import TableDifferences, comparison_table
 from waltap_sinks.comparison.commands import told
@@ -22,6 +27,8 @@ from waltap_spark.modes import ModeRules
 from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare
 from waltap_spark.verify import compare, lacking
+
+# --- comparisons ----------------------------------------------------------------------------------
 
 COLUMNS = [
     ("id", "int4"),
@@ -163,8 +170,6 @@ def test_a_row_that_is_there_twice_is_seen(tmp_path: Path, spark: Any, database:
             (found,) = compare(connection, tables, patience_s=1.0)
     assert (found.equal, found.changed) == (False, ("(id=2)",))
     assert "1 | 2 rows have this key" in found.rows[0]
-    rig.applier.close()
-    rig.sink.close()
 
 
 def test_a_table_without_a_key_is_read_again_as_it_is_by_then(
@@ -185,8 +190,6 @@ def test_a_table_without_a_key_is_read_again_as_it_is_by_then(
         (found,) = compare(connection, tables, patience_s=60.0)
     applying.join()
     assert found.equal, found
-    rig.applier.close()
-    rig.sink.close()
 
 
 LATE_SOURCE = """
@@ -231,8 +234,6 @@ def test_what_is_late_is_told_from_what_differs(
     lines = capsys.readouterr().out
     assert "late" in lines
     assert ("DIFFERENT" in lines) is arrived
-    rig.applier.close()
-    rig.sink.close()
 
 
 LACKING_SOURCE = """
@@ -269,8 +270,6 @@ def test_captured_tables_that_spark_lacks_are_a_difference(
     capsys.readouterr()
     assert told(without, "Spark", unknown=unknown) == 0
     assert "public.other, public.unseen" in " ".join(capsys.readouterr().out.split())
-    rig.applier.close()
-    rig.sink.close()
 
 
 @pytest.mark.parametrize("table_format", ["parquet", "delta"])
@@ -278,3 +277,52 @@ def test_who_looks_while_both_sides_are_written_finds_what_is_so(
     database: Any, tmp_path: Path, delta: Any, table_format: str
 ) -> None:
     looks_right_while_it_runs(database, tmp_path, delta, table_format)
+
+
+# --- before a start -------------------------------------------------------------------------------
+
+TABLES = """
+CREATE TABLE keyed (id int PRIMARY KEY, v text);
+CREATE TABLE keyless (a int);
+CREATE TABLE made (id int PRIMARY KEY);
+"""
+
+
+def warnings_of(database: Database, folder: Path, **sink: object) -> list[str]:
+    host = Host()
+    settings = {f"sink.{name}": value for name, value in sink.items()}
+    more = {"sink.type": "spark", "sink.path": str(folder / "lake"), **settings}
+    profile = PipelineRig(database, folder).profile(host, **more)
+    with connected(profile, host) as (connector, _stages):
+        context = CheckContext(profile=profile, connector=connector, offset=None)
+        found = host.checks["spark tables"].factory(context)
+    assert {each.verdict for each in found} <= {"warning"}
+    return sorted(each.found for each in found)
+
+
+def test_tables_that_would_stand_still_are_told(
+    database: Database, tmp_path: Path, spark: Any
+) -> None:
+    database.execute(TABLES)
+    assert warnings_of(database, tmp_path) == []
+    (keyless,) = warnings_of(database, tmp_path, **{"extra.columns": "_commit_ts"})
+    assert "public.keyless cannot be scd1, with _commit_ts: it has no key" in keyless
+    keyed, keyless = warnings_of(database, tmp_path, mode=r"public\.ke.*:scd2", history="none")
+    assert "public.keyed cannot be scd2, without history: it keeps rows of the past" in keyed
+    assert "public.keyless cannot be scd2" in keyless
+    by = {"format": "delta", "format.partition.by": r"public\.keyed:regoin"}
+    assert warnings_of(database, tmp_path, **by) == [
+        "public.keyed is to be divided by regoin, which it does not have"
+    ]
+    rig = Rig(tmp_path, spark)
+    rig.db.insert(relation("public.made", [("id", "int4")]), ["1"])
+    rig.commit()
+    rig.apply()
+    rig.applier.close()
+    rig.sink.close()
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "out").rename(tmp_path / "lake" / "tables")
+    assert warnings_of(database, tmp_path) == []
+    assert warnings_of(database, tmp_path, mode=r"public\.made:scd2") == [
+        "public.made was made as scd1, and is to be scd2"
+    ]

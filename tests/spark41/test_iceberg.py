@@ -1,6 +1,5 @@
 """Tables in Apache Iceberg: schemas that change, versions, and foreign hands."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,8 @@ LEFT = relation("public.left", [("id", "int4"), ("amount", "int8"), ("note", "te
 
 
 @pytest.fixture
-def rig(iceberg: Any, tmp_path: Path) -> Iterator[Rig]:
-    made = Rig(tmp_path, iceberg, "iceberg", parallel=1)
-    yield made
-    made.applier.close()
-    made.sink.close()
+def rig(iceberg: Any, tmp_path: Path) -> Rig:
+    return Rig(tmp_path, iceberg, "iceberg", parallel=1)
 
 
 def test_columns_come_go_grow_and_change_their_names_and_types(rig: Rig) -> None:
@@ -158,8 +154,6 @@ def test_names_divisions_and_dropped_columns_in_a_catalogue(
     at = rig.output.table(names[1]).held
     assert at is not None
     assert at.targets["changes"].at == "`lake`.`own`.`orders_changes_changes`"
-    rig.applier.close()
-    rig.sink.close()
 
 
 def test_a_name_in_a_catalogue_that_is_anothers_history_is_refused(
@@ -174,8 +168,6 @@ def test_a_name_in_a_catalogue_that_is_anothers_history_is_refused(
         rig.apply()
     rig.check(tables[0])
     assert "WT-5246" in rig.output.table(tables[1].name).failed
-    rig.applier.close()
-    rig.sink.close()
 
 
 def test_a_change_without_a_key_means_a_row_by_the_columns_that_it_tells(rig: Rig) -> None:
@@ -269,5 +261,3 @@ def test_a_catalogue_that_cannot_be_reached_is_named_and_nothing_is_half_written
         rig.reopen()
         rig.apply()
         rig.check(PEOPLE)
-    rig.applier.close()
-    rig.sink.close()

@@ -3,7 +3,7 @@ that are tended, and a comparison with the source."""
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,25 +11,21 @@ import pytest
 from tests.fault.test_spark_executor_kills import ON_A_CLUSTER, Banks, banks, each_dies_in_turn
 from tests.harness.busy_lake import looks_right_while_it_runs
 from tests.harness.changelog import relation
-from tests.harness.empty_tables import OPTIONS as EMPTY
-from tests.harness.empty_tables import tables_without_rows_follow
 from tests.harness.failing_steps import steps_that_fail_are_taken_once
 from tests.harness.lake import Lake
-from tests.harness.parts_of_transactions import a_transaction_is_one_version
 from tests.harness.remade_tables import COURSES as REMADE
-from tests.harness.rows_alone import RowsAlone
 from tests.harness.servers.iceberg import spark_jars
-from tests.harness.shared_sources import INTO, RULES, run
+from tests.harness.shared_outputs import sources_keep_to_themselves
 from tests.harness.spark import Rig
 from tests.harness.tended_by_others import a_table_at_rest_outlives_its_version
+from tests.integration.test_spark_lake import OPTIONS, SOURCE, nested_values_follow, site
 from tests.integration.test_spark_modes import STAMPED, rows_have_columns_of_their_changes
-from tests.integration.test_spark_nested import OPTIONS, SOURCE, nested_values_follow, site
+from tests.integration.test_spark_snapshots import Tables, die_between_two_steps
+from tests.integration.test_spark_tables import GROUPS, NAMED, play
 from tests.integration.test_spark_verify import COLUMNS, ROWS, TABLE
-from tests.integration.test_spark_waiting_rows import Tables, die_between_two_steps
 from typer.testing import CliRunner
 
 from waltap_spark.commands import application
-from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.live import LiveTables, open_tables
 from waltap_spark.maintenance import maintain
 from waltap_spark.modes import ModeRules
@@ -50,11 +46,8 @@ pytestmark = pytest.mark.usefixtures("quick_plans")
 
 
 @pytest.fixture
-def rig(iceberg: Any, tmp_path: Path) -> Iterator[Rig]:
-    made = Rig(tmp_path, iceberg, "iceberg", parallel=2, grace_s=0.0)
-    yield made
-    made.applier.close()
-    made.sink.close()
+def rig(iceberg: Any, tmp_path: Path) -> Rig:
+    return Rig(tmp_path, iceberg, "iceberg", parallel=2, grace_s=0.0)
 
 
 def total(tables: LiveTables) -> int:
@@ -117,10 +110,21 @@ def test_readers_see_one_cut_while_it_runs_and_a_table_that_cannot_follow_stands
     rig.check(LEFT, RIGHT)
 
 
-def test_a_transaction_that_is_applied_in_parts_is_one_version(
-    iceberg: Any, tmp_path: Path
-) -> None:
-    a_transaction_is_one_version(tmp_path, iceberg, "iceberg")
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [
+        ("columns that come and go within a transaction", "rows"),
+        ("tables without a row, read and emptied", "rows"),
+        ("rows of a snapshot that breaks off, in every way in which it goes on", "past"),
+        ("what comes again lacks a column that was added", "alone"),
+    ],
+)
+def test_tables_follow_their_source(iceberg: Any, tmp_path: Path, name: str, group: str) -> None:
+    play(tmp_path, iceberg, GROUPS[group], NAMED[name][1], "iceberg")
+
+
+def test_sources_of_one_target_keep_to_themselves(iceberg: Any, tmp_path: Path) -> None:
+    sources_keep_to_themselves(tmp_path, iceberg, "iceberg")
 
 
 def test_steps_that_fail_are_taken_once(rig: Rig) -> None:
@@ -195,8 +199,6 @@ def test_deleted_rows_stay_under_a_flag_that_iceberg_has_no_name_for(
     assert held is not None
     stored = rig.spark.sql(f"SELECT id FROM {held.targets['current'].at} WHERE _is_deleted")
     assert [row["id"] for row in stored.collect()] == [1]
-    rig.applier.close()
-    rig.sink.close()
 
 
 def test_a_comparison_finds_what_differs_and_names_what_it_cannot_compare(
@@ -222,22 +224,10 @@ def test_a_comparison_finds_what_differs_and_names_what_it_cannot_compare(
     assert "name: 'other' | 'plain'" in found.rows[0]
 
 
-def test_sources_of_one_target_keep_to_themselves_in_every_mode(
-    iceberg: Any, tmp_path: Path
-) -> None:
-    run(Rig(tmp_path, iceberg, "iceberg", parallel=3, modes=RULES, places=INTO))
-
-
 def test_extra_columns_are_what_the_log_has_of_the_change_that_made_a_row(
     iceberg: Any, tmp_path: Path
 ) -> None:
     rows_have_columns_of_their_changes(Rig(tmp_path, iceberg, "iceberg", parallel=2, modes=STAMPED))
-
-
-def test_rows_without_their_history_are_right(iceberg: Any, tmp_path: Path) -> None:
-    rows = RowsAlone(tmp_path, iceberg, FormatChoice("iceberg"))
-    rows.play()
-    rows.close()
 
 
 def test_a_snapshot_that_tasks_read_has_one_set_of_rows_whoever_dies(
@@ -266,10 +256,3 @@ def test_executor_driver_and_engine_are_killed_while_tasks_read(
 ) -> None:
     bank = banks({**ON_A_CLUSTER, "format": "iceberg", "spark.jars": spark_jars()})
     each_dies_in_turn(bank, lambda: request.getfixturevalue("iceberg"))
-
-
-def test_tables_without_rows_follow(iceberg: Any, tmp_path: Path) -> None:
-    made = Rig(tmp_path, iceberg, "iceberg", **EMPTY)
-    tables_without_rows_follow(made)
-    made.applier.close()
-    made.sink.close()

@@ -1,0 +1,623 @@
+"""The Spark sink and its driver: starts that are refused, ends that wait, a process that is looked after, and a change
+log that is followed by position and by a streaming query."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from pyarrow.parquet import ParquetFile
+from pyspark.errors import StreamingQueryException
+from tests.harness.changelog import Database, batch, context, relation
+from tests.harness.command import waltap
+from tests.harness.spark import Rig
+from typer.testing import CliRunner
+
+from waltap.errors import ConfigurationError, WaltapError
+from waltap.source.position import Position
+from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink, segment
+from waltap_sinks.changelog.errors import ChangeLogMissing
+from waltap_spark import driver
+from waltap_spark.applier import ApplyOptions, OutputApplier
+from waltap_spark.commands import application
+from waltap_spark.errors import ApplierFailed, JavaMissing, JvmEnded, OutputInUse, TablesStandStill
+from waltap_spark.follower import FollowOptions, LogFollower
+from waltap_spark.live import LiveTables
+from waltap_spark.output import SparkOutput
+from waltap_spark.properties import SparkProperties
+from waltap_spark.session import prepare
+from waltap_spark.settings import apply_options, follow_options, pairs_of, properties_of
+from waltap_spark.sink import SparkSink, changelog_of, tables_of
+from waltap_spark.streaming import start_query
+
+# --- what is refused before Spark starts ----------------------------------------------------------
+
+NUMBERS = relation("public.odd", [("id", "int4"), ("v", "int4")])
+HOLD = """
+import sys
+from pathlib import Path
+from waltap.offsets.lock_file import LockFile
+lock = LockFile(Path(sys.argv[1]))
+assert lock.take() is None
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def no_spark(java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        pytest.fail("Spark was started")
+
+    monkeypatch.setattr(driver, "start_session", refuse)
+
+
+def apply(*arguments: object) -> WaltapError:
+    found = CliRunner().invoke(application, ["apply", *map(str, arguments)])
+    assert isinstance(found.exception, WaltapError), found.output
+    return found.exception
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_a_change_log_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    error = apply("--changelog", tmp_path / "none", "--output", tmp_path / "out", "--once")
+    assert isinstance(error, ChangeLogMissing)
+    assert "WT-5108" in str(error)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_the_folder_above_a_change_log_is_told_from_it(tmp_path: Path) -> None:
+    (tmp_path / "lake" / "changelog" / "manifests").mkdir(parents=True)
+    error = apply("--changelog", tmp_path / "lake", "--output", tmp_path / "out", "--once")
+    assert f"{tmp_path}/lake/changelog is one" in str(error)
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_every_wrong_setting_is_named_at_once(tmp_path: Path) -> None:
+    pairs = ["fold.max.sets=none", "fold.shard=1", "sparks.x=1", "just words", "path=elsewhere"]
+    words = [word for pair in pairs for word in ("--set", pair)]
+    error = apply("--changelog", tmp_path, "--output", tmp_path, "--type-change", "explode", *words)
+    assert isinstance(error, ConfigurationError)
+    said = str(error)
+    for told in ("fold.max.sets", "did you mean", "sparks.x", "just words", "path", "type.change"):
+        assert told in said, told
+
+
+def lacks_jars(told: "subprocess.CompletedProcess[str]", *words: str) -> None:
+    assert told.returncode == 1, told.stderr
+    assert "Traceback" not in told.stderr
+    said = " ".join(told.stderr.split())
+    for word in ("error: WT-5232", "spark.jars.packages=io.delta:delta-spark_4", *words):
+        assert word in said, said
+
+
+@pytest.mark.usefixtures("java")
+def test_jars_that_are_missing_are_named_by_the_command_that_applies(tmp_path: Path) -> None:
+    (tmp_path / "log" / "manifests").mkdir(parents=True)
+    places = ["--changelog", tmp_path / "log", "--output", tmp_path / "out"]
+    told = waltap("spark", "apply", *places, "--once", "--set", "format=delta")
+    lacks_jars(told, "commands take --set spark.jars.packages=")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".lock"]
+
+
+@pytest.mark.usefixtures("java")
+def test_jars_that_are_missing_end_a_run_before_anything_is_made(
+    database: Any, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    names = {"slot.name": database.name, "publication.name": database.name}
+    source = "\n".join(
+        f'"{k}" = {json.dumps(v)}' for k, v in {**database.properties(), **names}.items()
+    )
+    two_core_sink = '[two_core_sink]\ntype = "spark"\npath = "lake"\nformat = "delta"\n'
+    (tmp_path / "p.toml").write_text(f'[source]\ntype = "postgres"\n{source}\n{two_core_sink}')
+    lacks_jars(waltap("run", "p.toml", "--until-idle", "0.3", cwd=tmp_path), "In the profile:")
+    assert not (tmp_path / "lake").exists()
+    assert database.slots() == {}
+
+
+@pytest.mark.usefixtures("java")
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("spark.driver.memory=lots", "lots"),
+        ("spark.jars.packages=no.such:jar", "no.such:jar"),
+    ],
+)
+def test_a_jvm_that_does_not_start_is_told_with_its_last_words(
+    tmp_path: Path, setting: str, told: str
+) -> None:
+    tables = SparkOutput(str(tmp_path / "out"))
+    state = tables.open("log", "id")
+    tables.commit(msgspec.structs.replace(state, number=1))
+    tables.close()
+    done = waltap("spark", "sql", tmp_path / "out", "SELECT 1", "--set", setting)
+    said = " ".join(done.stderr.split())
+    assert done.returncode == 1, said
+    assert "error: WT-5268" in said, said
+    assert "Spark's JVM did not start: " in said
+    assert told in said.partition("did not start: ")[2]
+    assert "Traceback" not in said
+
+
+def test_what_a_profile_says_of_folds_and_grace_reaches_the_driver(tmp_path: Path) -> None:
+    said = {"fold.min.rows": 7, "fold.share": 0.5, "fold.max.sets": 3, "merge.sets": 4}
+    said |= {"file.max.rows": 9, "grace.seconds": 1.5, "apply.parallel": 2, "batch.max.rows": 11}
+    said |= {"changelog.retention.hours": 0.25, "trigger.interval.ms": 30, "type.change": "string"}
+    said |= {"spark.*": {"spark.driver.memory": "512m"}, "spark.master": "local[2]"}
+    profile = SparkProperties.model_validate({"path": str(tmp_path), **said})
+    pairs = pairs_of(profile)
+    there = properties_of(pairs, str(tmp_path))
+    assert there == profile
+    found = apply_options(there)
+    assert (found.fold_rows, found.fold_share, found.fold_sets, found.merge_sets) == (7, 0.5, 3, 4)
+    assert (found.file_rows, found.grace_s, found.parallel) == (9, 1.5, 2)
+    assert found.type_change == "string"
+    followed = follow_options(there)
+    assert (followed.batch_rows, followed.retention_h, followed.trigger_ms) == (11, 0.25, 30)
+
+
+def hold(folder: Path) -> "subprocess.Popen[str]":
+    folder.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder / ".lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_a_successor_waits_as_long_as_the_other_lives_and_goes_on_when_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(driver, "PREDECESSOR_S", 0.0)
+    monkeypatch.setattr(driver, "TELL_S", 0.0)
+    (tmp_path / "log" / "manifests").mkdir(parents=True)
+    other = hold(tmp_path / "out")
+    tables, log = SparkOutput(str(tmp_path / "out")), ChangeLog(str(tmp_path / "log"))
+    taking = threading.Thread(target=driver._take, args=(tables, log, lambda: False, 0.0))
+    with caplog.at_level("INFO"):
+        taking.start()
+        until(lambda: len([r for r in caplog.records if str(other.pid) in r.getMessage()]) > 2)
+    assert taking.is_alive()
+    other.kill()
+    other.communicate()
+    taking.join(60)
+    assert not taking.is_alive()
+    tables.close()
+
+
+def test_a_successor_that_is_told_to_end_says_who_has_the_tables(tmp_path: Path) -> None:
+    (tmp_path / "log" / "manifests").mkdir(parents=True)
+    other = hold(tmp_path / "out")
+    tables, log = SparkOutput(str(tmp_path / "out")), ChangeLog(str(tmp_path / "log"))
+    with pytest.raises(OutputInUse, match=str(other.pid)):
+        driver._take(tables, log, lambda: True, 0.0)
+    other.communicate()
+
+
+def two_core_sink(folder: Path) -> SparkSink:
+    settings = SparkProperties.model_validate(
+        {"path": str(folder / "lake"), "spark.master": "local[2]"}
+    )
+    return SparkSink(settings, context(folder / "state", resumes=True))
+
+
+@pytest.mark.usefixtures("java")
+def test_a_start_that_is_refused_does_not_wait_for_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any) -> None:
+        pytest.fail("Spark was waited for")
+
+    monkeypatch.setattr("waltap_spark.process.DriverProcess._wait", never)
+    made = two_core_sink(tmp_path)
+    made.open()
+    child = made._driver._child  # type: ignore[union-attr]
+    made.close()  # as when a configuration is refused after the two_core_sink was opened
+    assert child is not None
+    assert child.poll() is not None, "there is nothing for it to do"
+    db, writes = Database(), two_core_sink(tmp_path)
+    writes._log.open()
+    db.insert(NUMBERS, ["1", "1"])
+    writes._log.write(batch(db.commit()))
+    writes._log.flush()
+    writes._log.close()
+    again = two_core_sink(tmp_path)
+    again.open()
+    child = again._driver._child  # type: ignore[union-attr]
+    try:
+        raise ConfigurationError([])
+    except ConfigurationError:
+        again.close()
+    assert child is not None
+    assert child.poll() is None, "the log has something to apply"
+    assert child.wait(400) == 0
+    state = SparkOutput(str(tmp_path / "lake" / "tables")).state()
+    assert state is not None
+    assert state.rows_applied == 1
+
+
+@pytest.mark.usefixtures("java")
+def test_a_driver_that_dies_while_nothing_comes_is_started_again(tmp_path: Path) -> None:
+    made = two_core_sink(tmp_path)
+    made.open()
+    assert made._driver is not None
+    first = made._driver.pid
+    made._driver._child.kill()  # type: ignore[union-attr]
+    until(lambda: made.tend() or made._driver.pid not in (None, first))  # type: ignore[func-returns-value,union-attr]
+    made._driver.abandon()
+    made.close()
+
+
+def until(condition: Any, seconds: float = 90.0) -> None:
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit, "nothing happened for too long"
+        time.sleep(0.02)
+
+
+# --- the sink and its process ---------------------------------------------------------------------
+
+ODD_NUMBERS = relation("public.odd", [("id", "int4"), ("v", "int4")])
+WIDE = relation("public.wide", [("id", "int4"), ("v", "text")])
+TEXTS = relation("public.odd", [("id", "int4"), ("v", "text")])
+
+
+def sink(folder: Path, memory: str = "512m", **properties: Any) -> SparkSink:
+    settings = SparkProperties(
+        path=str(folder / "lake"),
+        master="local[2]",
+        settings={"spark.driver.memory": memory},
+        **properties,
+    )
+    return SparkSink(settings, context(folder / "state", resumes=True))
+
+
+def of_another_log(folder: Path) -> None:
+    """Let the tables be made from another change log, which no driver gets over."""
+    output = SparkOutput(tables_of(str(folder / "lake")))
+    output.commit(msgspec.structs.replace(output.open("elsewhere"), number=1))
+    output.close()
+
+
+def test_close_waits_until_spark_has_applied_everything(
+    spark: Any, java: Path, tmp_path: Path
+) -> None:
+    db, made = Database(), sink(tmp_path)
+    assert made.open() is None
+    for number in range(3):
+        db.insert(ODD_NUMBERS, [str(number), "1"])
+        part = db.commit()
+        made.write(batch(part))
+        assert made.flush() == Position(part.end_lsn)
+    made.close()
+    made.close()
+    tables = LiveTables(prepare(spark), SparkOutput(tables_of(str(tmp_path / "lake"))))
+    assert tables.current("odd").count() == 3
+    again = sink(tmp_path, applier="none")
+    assert again.open() == Position(part.end_lsn)
+    again.close()
+
+
+def test_an_error_that_spark_cannot_get_over_ends_the_run_with_its_words(
+    java: Path, tmp_path: Path
+) -> None:
+    of_another_log(tmp_path)
+    db, made = Database(), sink(tmp_path)
+    made.open()
+    db.insert(ODD_NUMBERS, ["1", "1"])
+    last = db.commit()
+    made.write(batch(last))
+    made.flush()
+    limit = time.monotonic() + 300
+    with pytest.raises(ApplierFailed, match=r"WT-5202 .*WT-5206 .* made from .* elsewhere, not .*"):
+        while time.monotonic() < limit:
+            made.flush()
+            time.sleep(0.05)
+    made.close()
+    mark = ChangeLog(changelog_of(str(tmp_path / "lake"))).last()
+    assert mark is not None
+    assert mark.mark.end_lsn == last.end_lsn, "what was published stays"
+
+
+def test_an_error_that_comes_while_spark_is_waited_for_is_the_runs(
+    java: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """But for a run that ends by another, of which it is told."""
+    of_another_log(tmp_path)
+    db = Database()
+    for ends_by_another in (False, True):
+        made = sink(tmp_path)
+        made.open()
+        db.insert(ODD_NUMBERS, ["1", "1"])
+        made.write(batch(db.commit()))
+        made.flush()
+        if ends_by_another:
+            with pytest.raises(KeyboardInterrupt):
+                try:
+                    raise KeyboardInterrupt
+                finally:
+                    made.close()
+        else:
+            with pytest.raises(ApplierFailed, match=r"WT-5202 .*WT-5206"):
+                made.close()
+        made.close()
+    (told,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+    assert "WT-5202" in told
+
+
+def write_long_rows(db: Database, made: SparkSink) -> None:
+    """300 rows of one megabyte, and one short one of another table."""
+    made.open()
+    db.insert(ODD_NUMBERS, ["1", "1"])
+    made.write(batch(db.commit()))
+    text = os.urandom(500_000).hex()
+    for number in range(300):
+        db.insert(WIDE, [str(number), text[number:] + text[:number]])
+    made.write(batch(db.commit()))
+
+
+def test_long_rows_need_no_memory_for_all_of_them(spark: Any, java: Path, tmp_path: Path) -> None:
+    """Spark reads 4096 rows at once: the log, and what Spark writes, have them in pages and groups of few."""
+    made = sink(tmp_path)
+    write_long_rows(Database(), made)
+    made.flush()
+    made.close()
+    (changes,) = tmp_path.glob("lake/tables/**/wide/**/part-*.parquet")
+    written = ParquetFile(changes).metadata
+    groups = [written.row_group(n).total_byte_size for n in range(written.num_row_groups)]
+    assert max(groups) < 40 << 20
+    tables = LiveTables(prepare(spark), SparkOutput(tables_of(str(tmp_path / "lake"))))
+    assert [tables.current(name).count() for name in ("odd", "wide")] == [1, 300]
+
+
+def test_a_driver_without_memory_is_told_of_and_leaves_no_half_of_a_table(
+    spark: Any, java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waltap_spark.process.RESTARTS", 0)
+    monkeypatch.setattr(segment, "PAGE_BYTES", 1 << 40)  # one page, as earlier versions wrote it
+    made = sink(tmp_path)
+    write_long_rows(Database(), made)
+    limit = time.monotonic() + 400
+    with pytest.raises(JvmEnded, match=r"WT-5248 .* out of memory\. .* which is 512m\)"):
+        while time.monotonic() < limit:
+            made.flush()
+            time.sleep(0.05)
+    made.close()
+    output = SparkOutput(tables_of(str(tmp_path / "lake")))
+    assert (state := output.state()) is None or "public.wide" not in state.tables
+    output.close()
+    with_more = sink(tmp_path, memory="2g")
+    with_more.open()
+    with_more.close()
+    tables = LiveTables(prepare(spark), SparkOutput(tables_of(str(tmp_path / "lake"))))
+    assert [tables.current(name).count() for name in ("odd", "wide")] == [1, 300]
+
+
+def test_a_table_that_cannot_follow_is_told_of_and_the_run_goes_on(
+    java: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waltap_spark.process.LOOK_S", 0.1)
+    db, made = Database(), sink(tmp_path)
+    made.open()
+    db.insert(ODD_NUMBERS, ["1", "1"])
+    made.write(batch(db.commit()))
+    db.insert(TEXTS, ["2", "two"])
+    made.write(batch(db.commit()))
+    made.flush()
+    limit = time.monotonic() + 300
+    while not any("public.odd stands still" in r.getMessage() for r in caplog.records):
+        assert time.monotonic() < limit
+        made.flush()
+        time.sleep(0.05)
+    made.close()
+    (told,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+    assert "WT-5208 not applied: public.odd: WT-5205 column v of public.odd changed" in told
+    assert "type.change = string" in told
+
+
+def test_without_java_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(JavaMissing):
+        sink(tmp_path).open()
+    assert not (tmp_path / "lake").exists()
+
+
+# --- a log that is followed -----------------------------------------------------------------------
+
+PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
+
+
+class Followed(Rig):
+    """Tables that follow a log of people."""
+
+    def work(self, count: int) -> None:
+        for _ in range(count):
+            self.db.insert(PEOPLE, [str(self.db.lsn), "new"])
+            self.db.update(PEOPLE, [self.db.rows[PEOPLE.name][0][0]], name=f"at {self.db.lsn}")
+            self.commit()
+
+    def check_rows(self) -> None:
+        self.check(PEOPLE)
+
+    def check_all(self) -> None:
+        self.check_rows()
+        logged = sum(manifest.rows for manifest in self.log.manifests())
+        assert LiveTables(self.spark, self.output).changes("people").count() == logged
+
+
+@pytest.fixture
+def rig(spark: Any, tmp_path: Path) -> Followed:
+    return Followed(tmp_path, spark)
+
+
+def test_a_follower_applies_what_there_is_when_it_is_told_to_stop(rig: Followed) -> None:
+    answers = [False, False, True]
+    follower = LogFollower(rig.log, rig.applier, FollowOptions(trigger_ms=10))
+
+    def stopping() -> bool:
+        rig.work(2)
+        return answers.pop(0)
+
+    follower.follow(stopping)
+    assert answers == []
+    assert rig.applier.state.number == 3
+    rig.check_all()
+
+
+def test_a_commit_takes_no_more_rows_than_allowed(rig: Followed) -> None:
+    rig.work(6)  # of two rows each
+    LogFollower(rig.log, rig.applier, FollowOptions(batch_rows=4)).catch_up()
+    assert rig.applier.state.number == 3
+    rig.check_all()
+
+
+def test_a_streaming_query_applies_everything_once_though_its_checkpoint_is_lost(
+    rig: Followed, tmp_path: Path
+) -> None:
+    rig.work(3)
+    for checkpoint in ("one", "one", "lost"):
+        query = start_query(
+            rig.spark, rig.log, rig.applier, str(tmp_path / checkpoint), available_now=True
+        )
+        assert query.awaitTermination(180)
+        rig.check_all()
+        rig.work(2)
+    query = start_query(
+        rig.spark, rig.log, rig.applier, str(tmp_path / "one"), FollowOptions(trigger_ms=20)
+    )
+    rig.work(2)
+    last = rig.log.last()
+    assert last is not None
+    limit = time.monotonic() + 180
+    while rig.applier.state.mark < last.mark:
+        assert query.isActive, query.exception()
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    query.stop()
+    rig.check_all()
+
+
+def test_manifests_that_spark_did_not_give_are_read_from_the_log(
+    rig: Followed, tmp_path: Path
+) -> None:
+    """The checkpoint says that some were given out; the output knows that they never arrived."""
+    rig.work(2)
+    query = start_query(
+        rig.spark, rig.log, rig.applier, str(tmp_path / "checkpoint"), available_now=True
+    )
+    assert query.awaitTermination(180)
+    rig.applier.close()
+    rig.output = SparkOutput(str(tmp_path / "fresh"))
+    rig.applier = OutputApplier(rig.spark, rig.log, rig.output)
+    rig.applier.open()
+    rig.work(1)
+    query = start_query(
+        rig.spark, rig.log, rig.applier, str(tmp_path / "checkpoint"), available_now=True
+    )
+    assert query.awaitTermination(180)
+    rig.check_all()
+
+
+def test_a_run_to_the_end_fails_while_tables_stand_still(rig: Followed, tmp_path: Path) -> None:
+    """Each of them, with anything new or without; others are up to date then. It ends well once none does."""
+    number = relation("public.odd", [("id", "int4"), ("v", "int4")])
+    text = relation("public.odd", [("id", "int4"), ("v", "text")])
+
+    def run(applier: OutputApplier) -> None:
+        query = start_query(rig.spark, rig.log, applier, str(tmp_path / "one"), available_now=True)
+        assert query.awaitTermination(180)
+
+    rig.db.insert(number, ["1", "5"])
+    rig.work(1)
+    run(rig.applier)
+    rig.db.insert(text, ["2", "five"])
+    rig.work(2)
+    with pytest.raises(StreamingQueryException, match=r"public\.odd: WT-5205"):
+        run(rig.applier)
+    rig.check_rows()
+    with pytest.raises(TablesStandStill, match=r"public\.odd: WT-5205"):
+        run(rig.applier)
+    rig.work(1)
+    with pytest.raises(StreamingQueryException, match=r"public\.odd: WT-5205"):
+        run(rig.applier)
+    rig.check_rows()
+    rig.applier.close()
+    options = ApplyOptions(type_change="string")
+    rig.applier = OutputApplier(rig.spark, rig.log, SparkOutput(str(tmp_path / "out")), options)
+    rig.applier.open()
+    run(rig.applier)
+    rig.check_rows()
+    assert LiveTables(rig.spark, rig.output).current("odd").count() == 2
+
+
+def test_what_a_query_applied_leaves_the_log(rig: Followed, tmp_path: Path) -> None:
+    options = FollowOptions(retention_h=-2.0)  # as if it were two hours later
+    for _ in range(2):
+        rig.work(3)
+        query = start_query(
+            rig.spark, rig.log, rig.applier, str(tmp_path / "one"), options, available_now=True
+        )
+        assert query.awaitTermination(180)
+        first, last = rig.log.first(), rig.log.last()
+        assert first is not None
+        assert first == last, "the newest stays"
+        rig.check_rows()
+
+
+# --- runs that end --------------------------------------------------------------------------------
+
+ONE = relation("public.people", [("id", "int4"), ("name", "text")])
+LONG_AGO = "20200101T000"
+
+
+def apply_once(folder: Path, java: Path) -> None:
+    given = ("grace.seconds=0", "changelog.retention.hours=1", "fold.min.rows=0", "fold.share=0")
+    sets = [word for each in given for word in ("--set", each)]
+    done = subprocess.run(
+        [sys.executable, "-m", "waltap", "spark", "apply", "--once", "--master", "local[1]", *sets,
+         "--changelog", str(folder / "log"), "--output", str(folder / "out")],
+        capture_output=True, text=True, check=False, env={**os.environ, "JAVA_HOME": str(java)},
+    )  # fmt: skip
+    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+
+
+def files(folder: Path, pattern: str) -> int:
+    return sum(1 for path in folder.glob(pattern) if path.is_file())
+
+
+def test_runs_that_end_leave_no_more_behind_than_one_that_goes_on(
+    tmp_path: Path, java: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waltap_sinks.changelog.sink.bucket_of", lambda _now: LONG_AGO)
+    sink = ChangeLogSink(
+        ChangeLogProperties(path=str(tmp_path / "log")), context(tmp_path, resumes=True)
+    )
+    sink.open()
+    db, out = Database(), tmp_path / "out"
+    for number in range(3):
+        for more in range(3):
+            if number or more:
+                db.update(ONE, ["1"], name=f"{number}{more}")
+            else:
+                db.insert(ONE, ["1", "new"])
+            sink.write(batch(db.commit()))
+            sink.flush()
+        apply_once(tmp_path, java)
+    assert files(tmp_path, "log/manifests/**/*.json") == 1, "the newest alone stays"
+    assert files(tmp_path, "log/segments/**/*.parquet") == 1
+    assert files(out, "tables/public/people/current/**/*.parquet") == 1
+    sink.close()
+    apply_once(tmp_path, java)
+    assert files(out, "_waltap/garbage/*.json") == 0

@@ -1,0 +1,436 @@
+"""From a real PostgreSQL to Spark: DDL that nobody saw, values in values, and deletes that never reached the change log."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.harness.lake import Lake
+from tests.harness.servers.postgres import Database
+
+from waltap_sinks.changelog import ChangeLog
+from waltap_spark.compaction import distinguishing
+from waltap_spark.formats import merge_sql
+from waltap_spark.live import LiveTables
+from waltap_spark.modes import ModeRules
+from waltap_spark.verify import compare
+
+pytestmark = pytest.mark.usefixtures("quick_plans")
+
+# --- tables change --------------------------------------------------------------------------------
+
+BEFORE = """
+create table whole (id int primary key deferrable initially deferred, note text);
+alter table whole replica identity full;
+create table renamed (id int primary key, a text, b text);
+alter table renamed alter a set storage external;
+create table again (id int primary key, v text, w int);
+create table widened (id int primary key, n int);
+create table anew (id int primary key, v text);
+create table computed (id int primary key, a int, twice int generated always as (a * 2) stored);
+create table odd (id int primary key, n numeric(60,10), u numeric, at timestamp, d date);
+insert into whole select g, 'w' || g from generate_series(1, 4) g;
+insert into renamed values (1, repeat('long ', 2000), 'x'), (2, 'short', 'y');
+insert into again select g, 'old ' || g, g from generate_series(1, 3) g;
+insert into widened select g, g from generate_series(1, 3) g;
+insert into anew select g, 'first' from generate_series(1, 5) g;
+insert into computed (id, a) select g, g from generate_series(1, 3) g;
+"""
+CHANGES = """
+update whole set id = 5 - id;
+update renamed set b = 'z' where id = 1;
+alter table renamed rename a to c;
+update renamed set b = 'after' where id = 1;
+alter table again drop column v;
+update again set w = 20 where id = 2;
+alter table again add column v text;
+update again set w = 30 where id = 3;
+alter table widened add column price numeric(10,2) default 1.50, add column word text default 'a''b';
+update widened set n = 10 where id = 1;
+drop table anew;
+create table anew (id int primary key, v text);
+insert into anew values (1, 'second'), (9, 'second');
+update computed set a = 50 where id = 1;
+insert into odd values (1, 1e45, 'NaN', 'infinity', '-infinity'), (2, 1.5, 2.5, '2024-01-01', '2024-01-01');
+"""
+
+
+@pytest.fixture
+def lake(database: Database, tmp_path: Path, spark: Any) -> Lake:
+    return Lake(database, tmp_path, spark)
+
+
+def test_tables_equal_the_source_after_ddl_that_nobody_saw(lake: Lake) -> None:
+    lake.database.psql(BEFORE)
+    lake.run()
+    lake.apply()
+    lake.database.psql(CHANGES)
+    said = lake.run()
+    tables = lake.apply()
+    with lake.database.connect(autocommit=True) as connection:
+        found = {each.table: each for each in compare(connection, tables)}
+    differing = {name: each for name, each in found.items() if not each.equal}
+    assert set(differing) <= {"public.odd"}, differing
+    assert differing["public.odd"].columns == ("at", "d"), "what a type cannot hold is null"
+    assert found["public.computed"].left_out == ("twice",)
+    assert "column at of public.odd: infinite date or timestamp; null is written" in said
+    state = tables.state
+    assert state is not None
+    assert not {name: each.failed for name, each in state.tables.items() if each.failed}
+
+
+def test_what_no_change_tells_is_marked(lake: Lake) -> None:
+    lake.database.psql(
+        "create table t (id int primary key, v int); insert into t values (1, 1), (2, 2);"
+        "create table u (id int primary key); insert into u values (1);"
+    )
+    lake.run()
+    lake.apply()
+    lake.database.psql(
+        "alter table t alter v type bigint using v * 10; update t set v = 11 where id = 1;"
+        "alter table u add column at timestamptz default clock_timestamp(); insert into u values (2)"
+    )
+    lake.run()
+    tables = lake.apply()
+    with lake.database.connect(autocommit=True) as connection:
+        t, u = compare(connection, tables)
+    assert (t.columns, t.changed) == (("v",), ("(id=2)",))
+    assert (u.columns, u.changed) == (("at",), ("(id=1)",))
+    state = tables.state
+    assert state is not None
+    assert "the type of v changed" in state.tables["public.t"].stale[0]
+    assert "at was added with a default" in state.tables["public.u"].stale[0]
+
+
+def test_types_that_users_made_are_the_same_in_a_snapshot_and_behind_it(lake: Lake) -> None:
+    """The catalogue, which a snapshot goes by, and the wire name them in different ways."""
+    lake.database.psql("""
+        create schema kinds; create extension hstore;
+        create type kinds.mood as enum ('sad', 'ok'); create type "odd Type" as (w int, h numeric(6,2));
+        create domain price as numeric(10,2); create domain kinds.few as int[];
+        create table users_types (id int primary key, m kinds.mood, ms kinds.mood[], s "odd Type",
+          ss "odd Type"[], p price, f kinds.few, h hstore, n int);
+        insert into users_types values (1, 'ok', '{ok}', '(1,2)', '{"(1,2)"}', 1.5, '{1}', 'a=>1', 1);
+    """)
+    lake.run()
+    lake.apply()
+    lake.database.psql("update users_types set n = 2")
+    lake.run()
+    tables = lake.apply()
+    assert tables.output.table("public.users_types").stale == ()
+    manifests = ChangeLog(str(lake.folder / "log")).manifests()
+    entries = [entry for each in manifests for entry in each.tables]
+    assert len({entry.columns for entry in entries if entry.name.endswith("users_types")}) == 1
+
+
+# --- deletes that are missing ---------------------------------------------------------------------
+
+THREE_ROWS = "create table t (id int primary key, v text); insert into t values (1, 'a'), (2, 'b'), (3, 'c');"
+FORMATS = pytest.mark.parametrize("table_format", ["parquet", "delta"])
+
+
+def stops_publishing(lake: Lake) -> None:
+    name = lake.database.name
+    lake.database.psql(f"alter publication {name} set (publish = 'insert, update')")
+    lake.database.psql("delete from t where id = 2")
+    lake.database.psql(
+        f"alter publication {name} set (publish = 'insert, update, delete, truncate')"
+    )
+
+
+def filters(lake: Lake) -> None:
+    lake.say_more("", '[[transforms]]\ntype = "filter"\n"operations" = ["d"]\n')
+    lake.database.psql("delete from t where id = 2")
+    lake.run()
+    lake.say_more("")
+
+
+def goes_elsewhere(lake: Lake) -> None:
+    other = lake.folder / "elsewhere"
+    profile = lake.folder / "p.toml"
+    text = profile.read_text()
+    profile.write_text(text.replace(f'path = "{lake.folder}/log"', f'path = "{other}"'))
+    lake.database.psql("delete from t where id = 2")
+    lake.run()
+    profile.write_text(text)
+
+
+def is_passed_over(lake: Lake) -> None:
+    lake.database.psql("delete from t where id = 2")
+    lake.database.execute(
+        "select pg_replication_slot_advance(%s, pg_current_wal_lsn())", lake.database.name
+    )
+    lake.say_more('"offset.mismatch.strategy" = "trust_slot"\n')
+
+
+HOLES: dict[str, Callable[[Lake], None]] = {
+    each.__name__: each
+    for each in (
+        stops_publishing,
+        filters,
+        goes_elsewhere,
+        is_passed_over,
+    )
+}
+
+
+def keys_of(lake: Lake) -> list[int]:
+    rows = lake.apply().current("public.t").select("id").collect()
+    return sorted(row["id"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("hole", "table_format"), [*((hole, "parquet") for hole in HOLES), ("is_passed_over", "delta")]
+)
+def test_a_key_that_comes_again_behind_a_hole_stands_once(
+    database: Database, tmp_path: Path, delta: Any, hole: str, table_format: str
+) -> None:
+    lake = Lake(database, tmp_path, delta, table_format)
+    database.psql(THREE_ROWS)
+    lake.run()
+    assert keys_of(lake) == [1, 2, 3]
+    database.psql("insert into t values (4, 'd')")
+    lake.run()
+    assert keys_of(lake) == [1, 2, 3, 4]
+    HOLES[hole](lake)
+    database.psql("insert into t values (2, 'again')")
+    lake.run()
+    database.psql("insert into t values (9, 'last')")
+    lake.run()
+    keys = keys_of(lake)
+    assert len(set(keys)) == len(keys), keys
+    assert {2, 9} <= set(keys)
+    assert ("again",) in [tuple(r) for r in lake.apply().current("public.t").select("v").collect()]
+
+
+@FORMATS
+def test_truncates_that_a_publication_leaves_out_double_nothing(
+    database: Database, tmp_path: Path, delta: Any, table_format: str
+) -> None:
+    """An explicit ``skipped.operations`` makes the publication without them."""
+    lake = Lake(database, tmp_path, delta, table_format, source=['"skipped.operations" = "t"'])
+    database.psql(THREE_ROWS)
+    lake.run()
+    lake.apply()
+    database.psql("truncate t; insert into t values (1, 'A'), (5, 'e')")
+    lake.run()
+    assert keys_of(lake) == [1, 2, 3, 5]
+    database.psql("truncate t; insert into t values (5, 'E')")
+    database.psql("truncate t; insert into t values (6, 'f')")
+    database.psql("truncate t; insert into t values (6, 'F')")
+    lake.run()
+    assert keys_of(lake) == [1, 2, 3, 5, 6]
+
+
+@FORMATS
+def test_new_rows_are_still_added_where_nothing_is_missing(
+    database: Database, tmp_path: Path, delta: Any, table_format: str
+) -> None:
+    """Over starts of the engine, for a table of the snapshot and for one that is made behind it."""
+    lake = Lake(database, tmp_path, delta, table_format)
+    database.psql(THREE_ROWS)
+    lake.run()
+    lake.apply()
+    database.psql("create table late (id int primary key); insert into late values (1)")
+    database.psql("insert into t values (4, 'd')")
+    lake.run()
+    lake.apply()
+    database.psql("insert into t values (5, 'e'); insert into late values (2)")
+    lake.run()
+    assert keys_of(lake) == [1, 2, 3, 4, 5]
+    found = lake.apply()
+    entries = [e for m in ChangeLog(str(lake.folder / "log")).manifests() for e in m.tables]
+    for name in ("public.t", "public.late"):
+        table = found.output.table(name)
+        assert len({e.stretch for e in entries if e.name == name} - {""}) == 1
+        if table.held is None:
+            assert not table.pending, "rows were added, and wait for no fold"
+            continue
+        told = delta.sql(f"describe history {table.held.targets['current'].at}").collect()
+        assert {row["operation"] for row in told} <= {"CREATE TABLE", "WRITE"}, told
+
+
+def test_a_row_that_comes_into_a_row_filter_stands_once(
+    database: Database, tmp_path: Path, delta: Any
+) -> None:
+    """The server streams it as an insert; the snapshot, which is filtered too, did not have it."""
+    lake = Lake(database, tmp_path, delta, "parquet")
+    database.psql(THREE_ROWS)
+    database.psql("alter table t replica identity full; insert into t values (5, 'hidden')")
+    database.psql(f"create publication {database.name} for table t where (v <> 'hidden')")
+    lake.run()
+    assert keys_of(lake) == [1, 2, 3]
+    database.psql("update t set v = 'seen' where id = 5")
+    lake.run()
+    assert keys_of(lake) == [1, 2, 3, 5]
+
+
+def test_a_row_that_was_rolled_back_behind_its_prepare_stands_once(
+    database: Database, tmp_path: Path, delta: Any
+) -> None:
+    """It was delivered at PREPARE, and nothing takes it back; then it is inserted again."""
+    source = ['"pgoutput.two_phase" = "true"', '"two.phase.policy" = "prepare"']
+    lake = Lake(database, tmp_path, delta, "parquet", source=source)
+    database.psql(THREE_ROWS)
+    lake.run()
+    assert keys_of(lake) == [1, 2, 3]
+    gid = database.name
+    database.psql(f"begin; insert into t values (4, 'd'); prepare transaction '{gid}'")
+    try:
+        lake.run()
+        assert keys_of(lake) == [1, 2, 3, 4]
+    finally:
+        database.psql(f"rollback prepared '{gid}'")
+    database.psql("insert into t values (4, 'again')")
+    lake.run()
+    assert keys_of(lake) == [1, 2, 3, 4]
+    entries = [e for m in ChangeLog(str(lake.folder / "log")).manifests() for e in m.tables]
+    assert {e.stretch for e in entries} == {""}
+
+
+# --- values that have others in them --------------------------------------------------------------
+
+SEMVER = Path("examples/plugins/waltap-semver").absolute()
+SOURCE = ('"waltap.composite.types" = "struct"', '"hstore.handling.mode" = "map"')
+OPTIONS: dict[str, Any] = {
+    "fold_rows": 0,
+    "fold_sets": 2,
+    "modes": ModeRules(modes=(r"public\.versions:scd2", "scd1")),
+}
+NAMES = ("plain", "versions", "keyless")
+SETUP = """
+create extension hstore;
+create type semver;
+create function semver_in(cstring) returns semver as 'textin' language internal immutable strict;
+create function semver_out(semver) returns cstring as 'textout' language internal immutable strict;
+create type semver (input = semver_in, output = semver_out, like = text);
+create type size as (w int, "odd h" numeric(6,2));
+create type box_of as (label text, sizes size[], kept int4range);
+create domain boxed as box_of;
+create table plain (
+  id int primary key, box boxed, boxes box_of[], pairs hstore, made semver, long text, small int default 5);
+alter table plain alter box set storage external, alter long set storage external;
+"""
+FILL = """
+insert into plain values
+  (1, row('a "b"', array[row(1, 2.5)::size, null], '[1,5)'), array[row('x', null, null)::box_of], 'k=>v, n=>NULL', '1.2.3', repeat('l', 9000)),
+  (2, row(repeat('long ', 2000), '{}', 'empty'), '{}', '', null, 's'),
+  (3, null, null, null, '0.0.1', null);
+create table versions (like plain including all);
+create table keyless (like plain including all excluding indexes);
+alter table keyless alter id drop not null;
+alter table keyless replica identity full;
+insert into versions select * from plain;
+insert into keyless select * from plain;
+"""
+
+
+def changes(later: str) -> str:
+    return "\n".join(
+        f"update {name} set pairs = 'z=>1', made = '2.0.0' where id = 2; delete from {name} where id = 3;"
+        + later.format(name=name)
+        for name in NAMES
+    )
+
+
+GROWN = """
+insert into {name} values (4, row('new', array[row(7, 8, true)::size], null, 'red'), null, null, '3.0.0', null);
+update {name} set long = 'm', small = 30000000000 where id = 1;
+"""
+
+
+def source_rows(database: Database, name: str) -> list[Any]:
+    with database.connect(autocommit=True) as connection:
+        return connection.execute(
+            f"select id, to_jsonb(box), to_jsonb(boxes), hstore_to_jsonb(pairs), made::text, long, small"
+            f" from {name} order by id"
+        ).fetchall()
+
+
+def spark_rows(tables: LiveTables, name: str) -> list[Any]:
+    found = tables.standing(f"public.{name}").orderBy("id").collect()
+    return [
+        (
+            row["id"],
+            plain(row["box"]),
+            plain(row["boxes"]),
+            row["pairs"],
+            None if row["made"] is None else ".".join(map(str, row["made"])),
+            row["long"],
+            row["small"],
+        )
+        for row in found
+    ]
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it."""
+    if hasattr(value, "asDict"):
+        return {name: plain(part) for name, part in value.asDict().items()}
+    if isinstance(value, list):
+        return [plain(part) for part in value]
+    return float(value) if value.__class__.__name__ == "Decimal" else value
+
+
+def equal(lake: Lake, tables: LiveTables) -> None:
+    for name in NAMES:
+        assert tables.output.table(f"public.{name}").failed == ""
+        assert spark_rows(tables, name) == source_rows(lake.database, name), name
+
+
+def nested_values_follow(lake: Lake) -> None:
+    lake.database.psql(SETUP + FILL)
+    lake.run()
+    equal(lake, lake.apply())
+    lake.database.psql(changes(""))
+    lake.run()
+    equal(lake, lake.apply())
+    lake.database.psql(
+        changes("")
+        + "alter type size add attribute round boolean; alter type box_of add attribute colour text;"
+        + "".join(f"alter table {name} alter small type bigint;" for name in NAMES)
+        + changes(GROWN)
+    )
+    lake.run()
+    equal(lake, lake.apply())
+    lake.database.psql(changes("update {name} set made = null where id = 4;"))
+    lake.run()
+    tables = lake.apply()
+    equal(lake, tables)
+    kinds = dict(tables.current("public.plain").dtypes)
+    assert kinds["box"].startswith(
+        "struct<label:string,sizes:array<struct<w:int,odd h:decimal(6,2)"
+    )
+    assert kinds["made"] == "struct<major:int,minor:int,patch:int>"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> list[Path]:
+    """Return folders by which an engine finds the example's type, as it would one that pip installed."""
+    info = tmp_path / "site" / "waltap_semver-0.1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: waltap-semver\nVersion: 0.1.0\n")
+    (info / "entry_points.txt").write_text("[waltap]\nsemver = waltap_semver.plugin\n")
+    return [SEMVER / "src", info.parent]
+
+
+def test_values_with_maps_in_them_are_told_apart_by_each_microsecond(spark: Any) -> None:
+    moments = (
+        "timestamp_micros(n) as at, timestampadd(microsecond, n, timestamp_ntz'-0004-01-01') as ntz"
+    )
+    rows = spark.sql(f"select struct(map('k', 'v') as m, {moments}) as v from values 1, 2 as t(n)")
+    kind = rows.schema["v"].dataType.json()
+    assert rows.select(distinguishing("v", kind)).distinct().count() == 2
+    rows.createOrReplaceTempView("valued")
+    alike = merge_sql.equal("v", kind)
+    same = spark.sql(f"select 1 from valued t join valued s on {alike}")
+    assert same.count() == 2
+
+
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+def test_nested_values_follow_the_source_and_their_types_grow(
+    database: Database, tmp_path: Path, delta: Any, site: list[Path], table_format: str
+) -> None:
+    nested_values_follow(
+        Lake(database, tmp_path, delta, table_format, source=SOURCE, plugins=site, **OPTIONS)
+    )

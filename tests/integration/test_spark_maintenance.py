@@ -1,0 +1,531 @@
+"""Files of tables: folded, merged, removed, written in vain; lakes that were moved, or written by earlier versions."""
+
+import json
+import tarfile
+import threading
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from tests.harness.changelog import Database, batch, context, relation
+from tests.harness.spark import Rig
+from typer.testing import CliRunner
+
+from waltap.mapping.type_mapping import TypeOptions
+from waltap.mapping.type_registry import TypeRegistry
+from waltap_postgres.types import TYPE_SPECS
+from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
+from waltap_sinks.changelog.errors import ChangeLogOlder, ChangeLogRetired
+from waltap_spark import retries, small_sets
+from waltap_spark.applier import ApplyOptions, OutputApplier
+from waltap_spark.commands import application
+from waltap_spark.compaction_worker import CompactionWorker
+from waltap_spark.errors import CommitBegun, OutputInUse, OutputMismatch, RowsAwaited
+from waltap_spark.formats import CommitContext, TableFormatContext, merging, parquet
+from waltap_spark.formats.choice import PARQUET, FormatChoice
+from waltap_spark.formats.parquet import ParquetFormat
+from waltap_spark.live import LiveTables
+from waltap_spark.maintenance import maintain, take
+from waltap_spark.modes import ModeRules
+from waltap_spark.output import CommitIntent, SparkOutput, TableState
+from waltap_spark.resume_requests import ResumeRequests
+from waltap_spark.session import prepare
+
+pytestmark = pytest.mark.usefixtures("quick_plans")
+
+# --- by hand --------------------------------------------------------------------------------------
+
+LEFT = relation("public.left", [("id", "int4"), ("note", "text")])
+
+
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+def test_maintenance_makes_few_files_and_changes_no_row(
+    delta: Any, tmp_path: Path, table_format: str
+) -> None:
+    """Not while somebody writes, nor where a commit is half done. In place the version that counts is then
+    the compacted one, and a table goes on from there."""
+    values = {"format.retention.hours": "0"} if table_format == "delta" else {}
+    rig = Rig(tmp_path, delta, FormatChoice(table_format, values), parallel=1, grace_s=0.0)
+    for number in range(4):
+        rig.db.insert(LEFT, [str(number), "x"])
+        if number:
+            rig.db.update(LEFT, ["0"], note=str(number))
+        rig.commit()
+        rig.apply()
+    with pytest.raises(OutputInUse, match="WT-5203"):
+        take(SparkOutput(rig.output.location))
+    rig.applier.close()
+    (told,) = maintain(rig.spark, SparkOutput(rig.output.location), grace_s=0.0)
+    assert (told.table, told.skipped) == (LEFT.name, "")
+    if table_format == "parquet":
+        assert rig.output.table(LEFT.name).pending == ()
+    else:
+        assert told.after < told.before
+    rig.check(LEFT)
+    rig.reopen()
+    rig.db.update(LEFT, ["1"], note="after")
+    rig.commit()
+    rig.apply()
+    rig.check(LEFT)
+    tables = LiveTables(rig.spark, rig.output)
+    assert tables.changes(LEFT.name).count() == 8
+    assert tables.at(datetime.now(UTC)).current(LEFT.name).count() == 4
+    rig.applier.close()
+    state = rig.applier.state
+    rig.output.intend(
+        CommitIntent(number=state.number + 1, mark=state.mark, identity=state.identity)
+    )
+    with pytest.raises(CommitBegun, match="WT-5247"):
+        next(maintain(rig.spark, SparkOutput(rig.output.location)))
+    rig.sink.close()
+
+
+def test_files_of_the_last_commit_stay_until_the_next_one_is_there(
+    delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long ago a compaction put others in their place, here by somebody else; and the version that
+    our own compaction makes is that of the commit."""
+    monkeypatch.setattr(merging, "VACUUM_S", 0.0)
+    choice = FormatChoice("delta", {"format.retention.hours": "0"})
+    rig = Rig(tmp_path, delta, choice, parallel=1)
+    for number in range(3):
+        rig.db.insert(LEFT, [str(number), "x"])
+        rig.commit()
+        rig.apply()
+    then = list(rig.db.rows[LEFT.name])
+    held = rig.output.table(LEFT.name).held
+    assert held is not None
+    for target in held.targets.values():
+        rig.spark.sql(f"OPTIMIZE {target.at}")
+    rig.db.update(LEFT, ["0"], note="y")
+    rig.commit()
+    rig.apply_and_die()
+    now, rig.db.rows[LEFT.name] = rig.db.rows[LEFT.name], then
+    rig.check(LEFT)
+    rig.db.rows[LEFT.name] = now
+    monkeypatch.setattr(merging, "COMPACT_STEPS", 1)
+    rig.apply()
+    rig.check(LEFT)
+    assert LiveTables(rig.spark, rig.output).changes(LEFT.name).count() == 4
+    held = rig.output.table(LEFT.name).held
+    assert held is not None
+    for target in held.targets.values():
+        told = rig.spark.sql(f"DESCRIBE HISTORY {target.at}").collect()
+        assert "VACUUM END" in {row["operation"] for row in told}
+        (stands,) = (row["operation"] for row in told if row["version"] == target.version)
+        assert stands in {"OPTIMIZE", "VACUUM END"}  # a table at rest goes on behind it
+
+
+# --- beside the commits ---------------------------------------------------------------------------
+
+PEOPLE = relation("public.people", [("id", "int4"), ("name", "text"), ("note", "text")])
+KEYED = relation(
+    "public.people", [("id", "int4"), ("name", "text"), ("note", "text")], key=("id", "name")
+)
+OTHER = relation("public.others", [("id", "int4"), ("name", "text")])
+WAIT_S = 120.0
+
+
+def test_commits_and_folds_of_the_same_tables_go_on_beside_each_other(
+    spark: Any, tmp_path: Path
+) -> None:
+    """Every commit is followed by a fold of what it left; truncates and other keys make some of them
+    void."""
+    rig = Rig(tmp_path, spark, fold_rows=0, fold_share=0.0, merge_sets=2)
+    rig.applier.keep_up()
+    rig.applier.keep_up()  # as if by two: one thread
+
+    def commit() -> None:
+        rig.commit()
+        rig.applier.apply(list(rig.log.manifests(rig.applier.state.mark)))
+
+    people = PEOPLE
+    for number in range(1, 15):
+        if number == 6:
+            rig.db.truncate(OTHER)
+        if number == 9:
+            people = KEYED
+        rig.db.insert(people, [str(number), "new", "x"])
+        rig.db.insert(OTHER, [str(number), "new"])
+        if number % 2 == 0:
+            rig.db.update(
+                people, [*("1", "new")[: len(people.primary_key or ())]], note=str(number)
+            )
+            rig.db.update(OTHER, [str(number)], name="changed")
+        commit()
+    limit = time.monotonic() + WAIT_S
+    while any(table.pending for table in rig.applier.state.tables.values()):
+        assert time.monotonic() < limit, "nothing is folded"
+        rig.applier.apply([])
+        time.sleep(0.05)
+    rig.check(people, OTHER)
+    tables = LiveTables(rig.spark, rig.output)
+    assert tables.changes("people").count() == 14 + 7
+    assert tables.changes("others").count() == 14 + 7 + 1
+    rig.reopen()
+    assert rig.folders() == rig.named_folders(), "what was made in vain is gone"
+    rig.check(people, OTHER)
+
+
+def test_versions_that_ended_are_not_written_again(spark: Any, tmp_path: Path) -> None:
+    rules = ModeRules(modes=("scd2",))
+    rig = Rig(tmp_path, spark, fold_rows=0, fold_share=0.0, merge_sets=3, modes=rules)
+    rig.db.insert(OTHER, ["1", "0"], ["2", "0"])
+    seen: set[str] = set()
+    for number in range(1, 6):
+        rig.db.update(OTHER, ["1"], name=str(number))
+        rig.commit()
+        rig.apply()
+        base = rig.output.table("others").base
+        ended = {part.path: part.rows for part in base if part.closed}
+        assert sum(ended.values()) == max(0, number - 1)
+        assert sum(part.rows for part in base) == number + 1
+        assert len(ended) < 3
+        assert seen <= ended.keys() or len(seen) == 2, "but where small parts are made one"
+        seen = set(ended)
+    rows = LiveTables(rig.spark, rig.output).current("others").where("id = 1")
+    assert sorted(row["name"] for row in rows.collect()) == ["1", "2", "3", "4", "5"]
+    assert [row["name"] for row in rows.where("_current").collect()] == ["5"]
+    rig.reopen()
+    assert rig.folders() == rig.named_folders()
+
+
+def test_versions_that_ended_are_no_reason_to_fold(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stay through a fold: however many their parts are, there is an end of folding."""
+    monkeypatch.setattr(parquet, "MOST_PARTS", 2)
+    rules = ModeRules(modes=("scd2",))
+    rig = Rig(tmp_path, spark, fold_rows=0, fold_share=0.0, modes=rules)
+    rig.db.insert(OTHER, ["1", "0"])
+    for number in range(1, 5):
+        rig.db.update(OTHER, ["1"], name=str(number))
+        rig.commit()
+        rig.applier.apply(list(rig.log.manifests(rig.applier.state.mark)))
+        upkeep = rig.applier._upkeep
+        assert upkeep is not None
+        tended = 0
+        while upkeep.tend(patient=False):
+            rig.applier.apply([])
+            tended += 1
+            assert tended < 3, "it is folded again and again"
+    parts = rig.output.table("others").base
+    assert len([part for part in parts if part.closed]) > 2
+    assert len([part for part in parts if not part.closed]) == 1
+
+
+class Endless(ParquetFormat):
+    """Its upkeep is a job of Spark's that nobody sees the end of."""
+
+    begun: ClassVar[threading.Event] = threading.Event()
+
+    def maintain(self, step: CommitContext, table: TableState) -> TableState:
+        self.begun.set()
+        step.spark.range(10**14).selectExpr("sum(id % 7)").collect()
+        return table
+
+
+def test_an_end_cancels_what_is_being_folded(spark: Any, tmp_path: Path) -> None:
+    rig = Rig(tmp_path, spark)
+    rig.db.insert(OTHER, ["1", "new"])
+    rig.commit()
+    rig.apply()
+    output = SparkOutput(str(tmp_path / "out"))
+    context = TableFormatContext(output=output, options=rig.options, identity=lambda: "")
+    upkeep = CompactionWorker(lambda: prepare(spark), output, Endless(context))
+    upkeep.look(rig.applier.state)
+    upkeep.start()
+    assert Endless.begun.wait(WAIT_S)
+    upkeep.stop(WAIT_S)
+    assert "waltap-upkeep" not in [each.name for each in threading.enumerate()]
+    assert upkeep.done() == []
+    rig.db.insert(OTHER, ["2", "new"])
+    rig.commit()
+    rig.apply()
+    rig.check(OTHER)
+
+
+# --- written in vain ------------------------------------------------------------------------------
+
+NUMBER = relation("public.odd", [("id", "int4"), ("v", "int4")])
+TEXT = relation("public.odd", [("id", "int4"), ("v", "text")])
+OTHERS = relation("public.others", [("id", "int4"), ("name", "text")])
+
+
+@pytest.fixture
+def rig(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
+    """Tables that stand still are tried with every commit."""
+    monkeypatch.setattr(retries, "RETRY_S", 0.0)
+    return Rig(tmp_path, spark, fold_rows=0, fold_share=0.0)
+
+
+@pytest.mark.parametrize("way", ["alone", "spark"])
+def test_each_try_of_a_table_that_stands_still_takes_its_files_away(
+    rig: Rig, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way == "spark":
+        monkeypatch.setattr(small_sets, "SMALL_ROWS", 0)
+    rig.db.insert(NUMBER, ["1", "5"])
+    rig.commit()
+    rig.apply()
+    rig.db.update(NUMBER, ["1"], id="2")  # applied, and folded at once, before what does not fit
+    rig.commit()
+    rig.db.insert(TEXT, ["3", "five"])
+    rig.commit()
+    for tries in range(3):
+        rig.db.insert(OTHERS, [str(tries), "goes on"])
+        rig.commit()
+        rig.apply()
+        assert "from integer to string" in rig.output.table("odd").failed
+        assert rig.folders() == rig.named_folders()
+    rig.check(OTHERS)
+    rig.reopen(type_change="string")
+    rig.apply()
+    rig.check(TEXT, OTHERS)
+
+
+def test_a_commit_that_cannot_be_made_takes_the_files_of_all_tables_away(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.db.insert(NUMBER, ["1", "5"])
+    rig.commit()
+    original = OutputApplier._attempt
+
+    def attempt(self: OutputApplier, *arguments: Any) -> Any:
+        original(self, *arguments)
+        raise RowsAwaited("nobody has them", changelog="", nobody=False)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OutputApplier, "_attempt", attempt)
+        with pytest.raises(RowsAwaited):
+            rig.apply()
+    assert rig.folders() == set()
+    rig.apply()
+    rig.check(NUMBER)
+
+
+def test_what_a_commit_itself_does_not_need_goes_with_it(spark: Any, tmp_path: Path) -> None:
+    """Without a history changes that were folded in the commit that brought them are nothing."""
+    rig = Rig(tmp_path, spark, modes=ModeRules(history=("none",)))
+    for number in range(3):
+        rig.db.insert(OTHERS, [str(number), "x"])
+        rig.db.update(OTHERS, [str(number)], id=str(number + 100))
+        rig.commit()
+        rig.apply()
+        assert rig.folders() == rig.named_folders()
+    rig.check(OTHERS)
+
+
+@pytest.mark.parametrize("table_format", [PARQUET, "delta"])
+def test_copies_of_segments_that_spark_does_not_read_are_gone_with_their_commit(
+    delta: Any, tmp_path: Path, table_format: str
+) -> None:
+    wide = relation("public.wide", [("id", "int4"), ("n", "numeric(60,10)")])
+    rig = Rig(tmp_path, delta, table_format)
+    rig.sink.close()
+    options = TypeOptions(arrow_unconstrained_numeric="decimal256")
+    settings = replace(context(tmp_path, resumes=True), types=TypeRegistry(TYPE_SPECS, options))
+    rig.sink = ChangeLogSink(ChangeLogProperties(path=str(tmp_path / "log")), settings)
+    rig.sink.open()
+    rig.db.insert(wide, ["1", "9" * 40 + "." + "1" * 10])
+    rig.commit()
+    rig.apply()
+    assert rig.folders() - {path for path in rig.folders() if "/delta/" in path} == (
+        rig.named_folders()
+    )
+    rig.check(wide)
+
+
+def test_upkeep_that_fails_leaves_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.db.insert(OTHERS, ["1", "x"])
+    rig.commit()
+    rig.apply()
+    rig.db.update(OTHERS, ["1"], name="y")
+    rig.commit()
+    rig.applier.apply(list(rig.log.manifests(rig.applier.state.mark)))
+    tended: list[set[str]] = []
+
+    def fail(*_arguments: Any) -> Any:
+        tended.append(rig.folders() - rig.named_folders())
+        raise ArithmeticError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ParquetFormat, "_merge", fail)
+        with pytest.raises(ArithmeticError):
+            rig.applier.maintain()
+    assert [len(each) for each in tended] == [1], "what was folded"
+    assert rig.folders() == rig.named_folders()
+    rig.apply()
+    rig.check(OTHERS)
+
+
+# --- written by an earlier version ----------------------------------------------------------------
+
+LAKE = Path(__file__).parents[1] / "golden" / "lakes" / "whole-commits.tar.gz"
+ROWS_OF_PEOPLE = sorted((n, f"n{n}" if n == 12 else "changed", "x") for n in range(1, 13) if n != 3)
+
+
+def test_it_is_read_and_goes_on(spark: Any, tmp_path: Path) -> None:
+    with tarfile.open(LAKE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    session, output = prepare(spark), SparkOutput(str(tmp_path / "out"))
+
+    def rows(name: str) -> list[tuple[Any, ...]]:
+        return sorted(tuple(row) for row in LiveTables(session, output).current(name).collect())
+
+    assert len(rows("people")) == 10, "before its twelfth transaction"
+    assert output.table("odd").failed
+    log = ChangeLog(str(tmp_path / "log"))
+    options = ApplyOptions(
+        fold_rows=0, merge_sets=2, grace_s=0.0, modes=ModeRules(modes=("public[.]past:scd2",))
+    )
+    applier = OutputApplier(session, log, output, options)
+    before = applier.open()
+    assert before.version == 2
+    assert before.garbage, "as the older version kept it"
+    ResumeRequests(output).ask(output.table("odd"), "text")
+    applier.apply(list(log.manifests(before.mark)))
+    applier.maintain()
+    for _each in ("as it is", "opened again"):
+        assert rows("people") == ROWS_OF_PEOPLE
+        assert rows("odd") == [(1, "5"), (2, "word")]
+        tables = LiveTables(session, output)
+        versions = tables.current("past").select("id", "name", "_current").collect()
+        assert sorted(row["id"] for row in versions if row["_current"]) == list(range(1, 13))
+        assert sum(row["name"] == "first" for row in versions) == 12
+        assert len(versions) == 12 + 11
+        assert tables.changes("people").count() == 12 + 11 + 1
+        applier.close()
+        applier = OutputApplier(session, log, output, options)
+        applier.open()
+    state = applier.state
+    applier.close()
+    assert state.garbage == {}
+    there = {
+        str(path.relative_to(tmp_path / "out"))
+        for path in (tmp_path / "out").glob("tables/*/*/*/*")
+    }
+    named = {path for table in state.tables.values() for path in table.paths()}
+    assert there == named | output.garbage.paths()
+
+
+# --- moved ----------------------------------------------------------------------------------------
+
+NAMED = relation("public.people", [("id", "int4"), ("name", "text")])
+
+
+@pytest.fixture
+def lake(spark: Any, tmp_path: Path) -> Rig:
+    (tmp_path / "lake").mkdir()
+    made = Rig(tmp_path / "lake", spark)
+    made.db.insert(NAMED, ["1", "Ann"])
+    made.commit()
+    made.apply()
+    made.db.insert(NAMED, ["2", "Bob"])
+    made.commit()
+    made.applier.close()
+    made.sink.close()
+    return made
+
+
+def move(lake: Rig) -> Path:
+    there = lake.folder.with_name("moved")
+    lake.folder.rename(there)
+    return there
+
+
+def goes_on(lake: Rig, log: str, output: str) -> None:
+    applier = OutputApplier(lake.spark, ChangeLog(log), SparkOutput(output))
+    applier.open()
+    applier.apply(list(ChangeLog(log).manifests(applier.state.mark)))
+    applier.close()
+    rows = LiveTables(lake.spark, SparkOutput(output)).current("people").collect()
+    assert sorted((str(row[0]), row[1]) for row in rows) == sorted(lake.db.rows[NAMED.name])
+
+
+def of_an_earlier_version(folder: Path) -> None:
+    """What 0.1 left: a log without id, and commits that know its path alone."""
+    (folder / "log" / "log.json").unlink()
+    for path in (folder / "out" / "_waltap" / "commits").iterdir():
+        state = json.loads(path.read_text())
+        del state["log_id"]
+        path.write_text(json.dumps(state))
+
+
+def test_a_lake_that_was_moved_goes_on(lake: Rig) -> None:
+    there = move(lake)
+    goes_on(lake, f"{there}/log/", f"{there}/out/")
+    state = SparkOutput(f"{there}/out").state()
+    assert state is not None
+    assert state.changelog == f"{there}/log/"
+
+
+def test_another_log_in_the_place_of_the_old_one_is_refused(lake: Rig) -> None:
+    (lake.folder / "log").rename(lake.folder / "old")
+    sink = ChangeLogSink(
+        ChangeLogProperties(path=str(lake.folder / "log")), context(lake.folder / "state")
+    )
+    sink.open()
+    sink.close()
+    applier = OutputApplier(lake.spark, ChangeLog(str(lake.folder / "log")), lake.output)
+    with pytest.raises(OutputMismatch, match="WT-5206"):
+        applier.open()
+    applier.close()
+
+
+def test_tables_of_an_earlier_version_take_the_id_where_they_lie(lake: Rig) -> None:
+    of_an_earlier_version(lake.folder)
+    goes_on(lake, f"{lake.folder}/log/", f"{lake.folder}/out")
+    sink = ChangeLogSink(
+        ChangeLogProperties(path=str(lake.folder / "log")), context(lake.folder, resumes=True)
+    )
+    sink.open()  # the engine's next start gives the log an id
+    lake.db.insert(NAMED, ["3", "Cid"])
+    sink.write(batch(lake.db.commit()))
+    sink.flush()
+    sink.close()
+    goes_on(lake, f"{lake.folder}/log", f"{lake.folder}/out")
+    there = move(lake)
+    goes_on(lake, f"{there}/log", f"{there}/out")
+
+
+def test_tables_of_an_earlier_version_that_were_moved_are_adopted(lake: Rig) -> None:
+    of_an_earlier_version(lake.folder)
+    there = move(lake)
+    applier = OutputApplier(lake.spark, ChangeLog(f"{there}/log"), SparkOutput(f"{there}/out"))
+    with pytest.raises(OutputMismatch, match=r"`waltap spark adopt .*/moved/out --changelog"):
+        applier.open()
+    applier.close()
+    said = CliRunner().invoke(application, ["adopt", f"{there}/out", "--changelog", f"{there}/log"])
+    assert said.exit_code == 0, said.output
+    goes_on(lake, f"{there}/log", f"{there}/out")
+
+
+def test_a_log_that_does_not_go_on_where_the_tables_stand_is_not_adopted(
+    lake: Rig, tmp_path: Path
+) -> None:
+    of_an_earlier_version(lake.folder)
+    there = move(lake)
+    db = Database()
+    other = ChangeLogSink(
+        ChangeLogProperties(path=str(tmp_path / "other")), context(tmp_path / "state")
+    )
+    other.open()
+    arguments = ["adopt", f"{there}/out", "--changelog", str(tmp_path / "other")]
+    assert isinstance(CliRunner().invoke(application, arguments).exception, ChangeLogOlder)
+    for number in range(4):
+        db.insert(
+            NAMED,
+            [
+                str(number),
+                "other",
+            ],
+        )
+        db.insert(NAMED, [str(number + 10), "other"])
+        other.write(batch(db.commit()))
+    other.flush()
+    other.close()
+    assert isinstance(CliRunner().invoke(application, arguments).exception, ChangeLogRetired)
