@@ -126,7 +126,8 @@ def _number(text: str) -> str:
 
     Raises ValueError for any other text, and for a number that would be infinity.
     """
-    if _NUMBER(text) is None or math.isinf(float(text)):
+    # Only an exponent or very many digits can lead beyond the largest number.
+    if _NUMBER(text) is None or ((len(text) > 38 or "e" in text) and math.isinf(float(text))):
         msg = "floating-point number is not digits of a finite number"
         raise ValueError(msg)
     return text
