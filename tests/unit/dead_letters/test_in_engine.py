@@ -5,14 +5,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.harness.simulated import Gone, New, new, raising
 
 from waltap.dead_letters.store import DeadLettersUnusable, LetterStore
 from waltap.decode.message import Insert
-from waltap.errors import RetryVerdict, SinkError
+from waltap.errors import SinkError
 from waltap.sink import Batch, RecordsRefused, RefusedEvent
 from waltap.transactions.transaction import SnapshotRows, TransactionPart
-from waltap_testing.simulation import SimulatedPipeline
 from waltap_testing.workload import ITEMS
+
+__all__ = ["new"]
 
 
 class TooLong(SinkError):
@@ -20,24 +22,8 @@ class TooLong(SinkError):
     remedy = "Widen {column}."
 
 
-class Away(SinkError):
-    code = "WT-5998"
-    retry = RetryVerdict.RECONNECT
-    remedy = "Wait."
-
-
 class Killed(BaseException):
     """As a signal would: nothing is tidied up."""
-
-
-New = Callable[..., SimulatedPipeline]
-
-
-@pytest.fixture
-def new(tmp_path: Path) -> New:
-    return lambda **settings: SimulatedPipeline(
-        tmp_path / "state", **{name.replace("_", "."): value for name, value in settings.items()}
-    )
 
 
 @pytest.fixture
@@ -138,12 +124,8 @@ def test_rows_of_a_snapshot_are_letters_too(new: New, store: LetterStore) -> Non
 def test_what_is_no_records_fault_is_never_tolerated(new: New, store: LetterStore) -> None:
     pipeline = new(errors_tolerance="dead_letter", errors_max_retries=0)
     pipeline.source.insert(at=1.0, rows=3)
-
-    def away(_batch: Batch) -> None:
-        raise Away("the link broke")
-
-    pipeline.destination.before_write = away
-    with pytest.raises(Away):
+    pipeline.destination.before_write = raising(Gone("the link broke"))
+    with pytest.raises(Gone):
         pipeline.run(stop_at=10.0)
     assert store.letters() == []
 

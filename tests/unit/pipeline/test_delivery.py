@@ -1,11 +1,11 @@
 """Delivery: the one rule of offsets, for one partition and for several."""
 
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 import msgspec
 import pytest
+from tests.harness.simulated import raising
 
 from waltap.clock import SystemClock
 from waltap.dead_letters.handling import FailurePolicy
@@ -216,13 +216,6 @@ def test_counts_of_a_transaction_are_stored_with_the_position_that_is_durable() 
     sink.durable = sink.accepted
     rig.delivery.flush()
     assert rig.delivery.offset.sole.counted is msgspec.UNSET
-
-
-def raising(error: Exception) -> Callable[..., object]:
-    def fail(*_arguments: object) -> object:
-        raise error
-
-    return fail
 
 
 @pytest.mark.parametrize("error", [SinkError("no room"), OffsetError("no room")])

@@ -1,48 +1,22 @@
 """What the engine does when, on a clock that jumps: the real engine between a source and a destination
 in memory."""
 
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from tests.harness.simulated import Gone, New, Refused, new, raising
 
-from waltap.errors import ConnectionLost, RetryVerdict, SinkError
+from waltap.errors import ConnectionLost, SinkError
 from waltap.sink.held import DestinationBehind
 from waltap.source.position import Positions
 from waltap_testing.simulation import SimulatedPipeline
 from waltap_testing.workload import ITEMS
 
-New = Callable[..., SimulatedPipeline]
+__all__ = ["new"]
 HOUR = 3600.0
 POLL = 0.25
 ROWS = [(str(n), str(n), "x") for n in range(1, 1001)]
-
-
-@pytest.fixture
-def new(tmp_path: Path) -> New:
-    return lambda **settings: SimulatedPipeline(
-        tmp_path / "state", **{name.replace("_", "."): value for name, value in settings.items()}
-    )
-
-
-class Refused(SinkError):
-    code = "WT-5999"
-    retry = RetryVerdict.SAME_BATCH
-    remedy = "Wait."
-
-
-class LinkOfSinkLost(SinkError):
-    code = "WT-5998"
-    retry = RetryVerdict.RECONNECT
-    remedy = "Wait."
-
-
-def raising(error: Exception) -> Callable[..., None]:
-    def fail(*_batch: object) -> None:
-        raise error
-
-    return fail
 
 
 # --- reconnects ------------------------------------------------------------------------------------
@@ -170,7 +144,7 @@ def test_after_a_failed_flush_that_may_pass_a_new_sink_gets_what_was_lost(new: N
 
     def fail() -> None:
         if failures and pipeline.clock.now >= 10:
-            raise LinkOfSinkLost(f"try {failures.pop(0)}")
+            raise Gone(f"try {failures.pop(0)}")
 
     pipeline.destination.before_flush = fail
     pipeline.run(stop_at=100.0)
@@ -435,7 +409,7 @@ def test_a_destination_that_is_restored_under_a_run_ends_it(new: New) -> None:
     def restored() -> None:
         if len(destination.durable) == 1 and destination.clock.now > 15.0:
             destination.positions = Positions()
-            raise LinkOfSinkLost("the target restarted")
+            raise Gone("the target restarted")
 
     destination.before_flush = restored
     with pytest.raises(DestinationBehind):

@@ -5,9 +5,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.harness.simulated import Gone, Refused, raising
 
 from waltap.config.profile import TransformUse
-from waltap.errors import RetryVerdict, SinkError
 from waltap.pipeline.counts import EventRate
 from waltap.pipeline.lock import state_unusable
 from waltap.pipeline.status import PipelineStatus
@@ -87,16 +87,6 @@ def test_lag_in_time_is_how_old_a_change_was_when_it_was_taken(
     assert 2000 <= lag <= 6000
 
 
-class Gone(SinkError):
-    code = "WT-5998"
-    retry = RetryVerdict.RECONNECT
-    remedy = "Wait."
-
-
-def gone(_batch: object) -> None:
-    raise Gone("the target is gone")
-
-
 def taken(_batch: object) -> None:
     pass
 
@@ -106,7 +96,9 @@ def test_lag_in_time_grows_while_a_sink_refuses_what_it_has_not_taken(
 ) -> None:
     """The last flush of a connection, which promises what came before, leaves the refused change old."""
     pipeline.source.insert(at=20.0)
-    pipeline.clock.at(25.0, lambda: setattr(pipeline.destination, "before_write", gone))
+    pipeline.clock.at(
+        25.0, lambda: setattr(pipeline.destination, "before_write", raising(Gone("gone")))
+    )
     pipeline.source.insert(at=30.0)
     pipeline.clock.at(55.0, lambda: setattr(pipeline.destination, "before_write", taken))
     away, back = watched(pipeline, 50.0, stop_at=90.0)
@@ -118,13 +110,7 @@ def test_lag_in_time_grows_while_a_sink_refuses_what_it_has_not_taken(
 
 
 def test_a_sink_that_is_tried_again_and_again_holds_a_write(pipeline: SimulatedPipeline) -> None:
-    class Busy(Gone):
-        retry = RetryVerdict.SAME_BATCH
-
-    def busy(_batch: object) -> None:
-        raise Busy("busy")
-
-    pipeline.destination.before_write = busy
+    pipeline.destination.before_write = raising(Refused("busy"))
     pipeline.source.insert(at=20.0)
     pipeline.clock.at(65.0, lambda: setattr(pipeline.destination, "before_write", taken))
     early, late, _ = watched(pipeline, 25.0, 60.0, stop_at=90.0)
@@ -168,18 +154,13 @@ def test_a_snapshot_shows_table_by_table(pipeline: SimulatedPipeline) -> None:
 
 
 def test_failures_and_tries_are_counted(pipeline: SimulatedPipeline) -> None:
-    class Busy(SinkError):
-        code = "WT-5999"
-        retry = RetryVerdict.SAME_BATCH
-        remedy = "Wait."
-
     left = [1, 2, 3]
     pipeline.source.down(start=10.0, end=11.0)
     pipeline.source.insert(at=20.0)
 
     def refuse(_batch: object) -> None:
         if left:
-            raise Busy(f"busy {left.pop()}")
+            raise Refused(f"busy {left.pop()}")
 
     pipeline.destination.before_write = refuse
     down, up, end = watched(pipeline, 10.5, 15.0, stop_at=60.0)
