@@ -1,11 +1,16 @@
-"""Every transform of ours keeps the kit's promises."""
+"""Every transform of ours keeps the kit's promises: of changes, of events, and of records as Kafka Connect and Debezium
+have them."""
 
 import pytest
+from tests.harness.change_records import outbox_records
 
 import waltap.plugin
 from waltap.specs import SourceTransformSpec
 from waltap_testing.event_transform_suite import EventTransformRig, EventTransformSuite
+from waltap_testing.record_transform_suite import RecordTransformRig, RecordTransformSuite
 from waltap_testing.transform_suite import TransformRig, TransformSuite
+from waltap_transforms.connect import CONNECT
+from waltap_transforms.debezium import DEBEZIUM
 
 SPECS = {spec.name: spec for spec in waltap.plugin.register_transforms()}
 CASES = {
@@ -47,3 +52,81 @@ def test_every_registered_transform_is_here():
     assert asks_the_source == {"reselect-columns"}, "they are tested with a server"
     here = {name for name, _ in [*CASES.values(), *EVENT_CASES.values()]}
     assert set(SPECS) == here | asks_the_source
+
+
+# --- of records ----------------------------------------------------------------------------------
+
+SIDES = {
+    "cast": {"spec": "id:string,ts_ms:float64,op:string"},
+    "extract-field": {"field": "id"},
+    "flatten": {"delimiter": "_"},
+    "header-from": {"fields": "id,id", "headers": "a,b", "operation": "copy"},
+    "hoist-field": {"field": "whole"},
+    "insert-field": {"static.field": "site", "static.value": "north", "topic.field": "topic!"},
+    "mask-field": {"fields": "id,op"},
+    "replace-field": {"exclude": "ts_us,ts_ns", "renames": "id:number"},
+    "set-schema-metadata": {"schema.name": "n", "schema.version": "7"},
+    "timestamp-converter": {"field": "ts_ms", "target.type": "Timestamp"},
+}
+VALUES = {
+    "extract-field": {"field": "source.lsn", "field.syntax.version": "V2"},
+    "header-from": {"fields": "op,ts_ms", "headers": "a,b", "operation": "move"},
+}
+CONNECT_CASES = {
+    **{f"{name}-key": given for name, given in SIDES.items()},
+    **{f"{name}-value": VALUES.get(name, given) for name, given in SIDES.items()},
+    "drop-headers": {"headers": "__debezium.newkey"},
+    "drop-records": {},
+    "insert-header": {"header": "site", "value.literal": "[1, 2.5]"},
+    "regex-router": {"regex": r"server\.(.*)", "replacement": "$1"},
+    "timestamp-router": {"topic.format": "${timestamp}.${topic}"},
+    "value-to-key": {"fields": "op"},
+}
+DEBEZIUM_CASES = {
+    "activate-tracing-span": {},
+    "by-logical-table-router": {"topic.regex": "(.*)", "topic.replacement": "all.$1"},
+    "content-based-router": {"topic.expression": "has(value.op) ? value.op : null"},
+    "decode-message-content": {},
+    "event-router": {"table.fields.additional.placement": "n:envelope,kind:header"},
+    "extract-changed-record-state": {"header.changed.name": "changed"},
+    "extract-new-record-state": {
+        "delete.tombstone.handling.mode": "rewrite-with-tombstone",
+        "add.fields": "op,lsn",
+        "add.headers": "op",
+    },
+    "extract-schema": {},
+    "geometry-format": {},
+    "header-to-value": {
+        "headers": "__debezium.context.taskId",
+        "fields": "task",
+        "operation": "move",
+    },
+    "partition-routing": {"partition.payload.fields": "source.table", "partition.topic.num": "5"},
+    "record-filter": {"condition": "!has(value.op) || value.op != 'd'"},
+    "schema-change-filter": {"schema.change.event.exclude.list": "ALTER"},
+    "swap-geometry-coordinates": {},
+    "timezone-converter": {"converted.timezone": "Asia/Tokyo"},
+    "vector-to-json": {},
+}
+STAMPED = {"timestamp-router"}
+"""They are for records with a timestamp, which only other transforms give."""
+RECORDS = {spec.name: spec for spec in (*CONNECT, *DEBEZIUM)}
+RECORD_CASES = {**CONNECT_CASES, **DEBEZIUM_CASES}
+
+
+class TestRecordTransforms(RecordTransformSuite):
+    @pytest.fixture(params=sorted(RECORD_CASES))
+    def rig(self, request):
+        spec, given = RECORDS[request.param], RECORD_CASES[request.param]
+        properties = None if spec.properties is None else spec.properties.model_validate(given)
+        if request.param == "event-router":
+            return RecordTransformRig(spec, properties, outbox_records(1, 30))
+        rig = RecordTransformRig(spec, properties)
+        for number, record in enumerate(rig.records if request.param in STAMPED else ()):
+            record.timestamp = 1_767_225_600_000 + 86_400_000 * number
+        return rig
+
+
+def test_every_transform_of_records_is_here():
+    assert len(RECORDS) == len(CONNECT) + len(DEBEZIUM)
+    assert set(RECORD_CASES) == set(RECORDS)
