@@ -27,7 +27,6 @@ under DEFAULT with pgoutput, which is whole here.
 """
 
 import contextlib
-import json
 import re
 import select
 import socket
@@ -642,8 +641,3 @@ def _in_range(wanted: str) -> Any:
         return low <= hash_code(value[5 : 5 + size].decode()) < high
 
     return takes
-
-
-def frozen_identities(row: str) -> dict[str, str]:
-    """Return the identities that a slot was made with, by OID."""
-    return dict(json.loads(row))
