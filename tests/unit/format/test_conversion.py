@@ -8,19 +8,22 @@ import pytest
 from tests.harness.json_events import part
 from tests.harness.schemas import BYTES, INT32, INT64, MAYBE_TEXT, TEXT, array, mapped, of, struct
 from tests.harness.typed_records import NOW, UnregisteredAvro, context
+from tests.unit.types.columns import mapping
 
 from waltap.decode.message import Insert, OldTuple, Update
 from waltap.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.decode.tuple_image import UNCHANGED
 from waltap.format.converted import ConvertedFormat, RecordConverters
 from waltap.format.record import Record
-from waltap.mapping.connect_schema import Schema
+from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.mapping.conversion import ColumnConversion, carried, conversion_mapping
 from waltap.mapping.type_mapping import TypeOptions
 from waltap.mapping.type_registry import TypeRegistry
 from waltap.pipeline.conversions import ColumnConversions, ConverterFailed
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, TransactionPart
+from waltap_formats.avro.columns import column_writer
+from waltap_formats.avro.rows import quick_integer
 from waltap_testing.installed import installed_types
 from waltap_testing.workload import ITEMS
 
@@ -110,6 +113,19 @@ def test_avros_quick_rows_are_those_of_its_general_way(schema: Schema, value: An
         return list(form.render(batch.parts, NOW))
 
     assert rendered(straight=True) == rendered(straight=False)
+
+
+@pytest.mark.parametrize("name", ["int4", "int8"])
+def test_columns_of_integers_are_written_at_once(name: str) -> None:
+    """Those of other types with the same kind are not: their texts are no numbers."""
+    kind = {"int4": ConnectKind.INT32, "int8": ConnectKind.INT64}[name]
+    write = column_writer(mapping(name), kind, b"\x02", b"\x00")
+    assert write is not None
+    texts = [None, "0", "-1", "63", "64", "-2147483648", "2147483647", "300"] * 8
+    general = quick_integer(kind, b"\x02")
+    assert write(texts) == [b"\x00" if t is None else general(int(t)) for t in texts]
+    assert write([*texts, "9" * 19]) is None
+    assert column_writer(mapping("date"), ConnectKind.INT32, b"", None) is None
 
 
 def test_old_keys_have_no_value_in_other_columns() -> None:

@@ -142,6 +142,9 @@ class ColumnMapping:
     json_expression: JsonExpression | None = None
     # `to_json` for a whole column; None where it works only by value.
     json_column: JsonColumn | None = None
+    # Values are the integers that the schema's kind holds, and their text is decimal: a format may
+    # read whole columns of them by a cast.
+    integers: bool = False
     # Debezium streams null for every value of this type (`name`), and gives the value only in
     # snapshots. A format that must equal its events writes `null_json` while streaming.
     streamed_as_null: bool = False

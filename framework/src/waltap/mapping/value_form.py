@@ -76,6 +76,7 @@ class ValueForm:
     arrow: ArrowMapping | None = None
     json_expression: JsonExpression | None = None
     json_column: JsonColumn | None = None
+    integers: bool = False
     # The schema is optional even where the column is NOT NULL; a missing value is still written
     # as `zero`.
     always_optional: bool = False
@@ -126,6 +127,7 @@ def column_mapping(
         fallback=fallback if required else None,
         json_expression=form.json_expression,
         json_column=form.json_column,
+        integers=form.integers,
         streamed_as_null=form.streamed_as_null,
         opaque=form.opaque,
     )

@@ -37,7 +37,7 @@ def column_writer(
     if kind not in {ConnectKind.INT32, ConnectKind.INT64} or not _installed():
         return None
     quick = mapping.json_column
-    whole = mapping.to_connect is int  # the cast refuses texts that are no numbers
+    whole = mapping.integers  # the cast refuses texts that are no numbers
     if not whole and (quick is None or quick.quoted or kind is not ConnectKind.INT64):
         return None
     limit = 1 << RANGES[kind]

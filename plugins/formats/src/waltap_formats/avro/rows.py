@@ -185,9 +185,9 @@ def column{index}(_rows):
         write = f"_{kind.value}{branch.hex()}"
         self.names[write] = quick_integer(kind, branch)
         convert, kept = f"_convert{index}", f"_kept{index}"
-        if mapping.to_connect is int:
-            self.names[kept] = _EncodedTexts(int, self.names[write])
-            return f"{kept}[{value}] if len({value}) < {SHORT} else {write}(int({value}))"
+        if mapping.integers:
+            self.names[kept] = _EncodedTexts(mapping.to_connect, self.names[write])
+            return f"{kept}[{value}] if len({value}) < {SHORT} else {write}({convert}({value}))"
         if kind is ConnectKind.INT32:  # days, months: few texts
             self.names[kept] = _EncodedTexts(mapping.to_connect, self.names[write])
             return f"{kept}[{value}]"

@@ -191,6 +191,7 @@ def _build_integer(column: Column, mapper: TypeMapper) -> ColumnMapping:
         arrow=arrow_column.integers(8 * size),
         json_expression=text.expression,
         json_column=text.column,
+        integers=True,
     )
     return column_mapping(column, mapper.options, form)
 
