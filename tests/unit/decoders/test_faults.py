@@ -340,6 +340,8 @@ OTHERS = {
     "1 cut": ([transaction(f"[{change()}")], "JSON"),
     "1 message": ([transaction(EMPTY_MESSAGE)], "transactional message"),
     "1 no change": (['{"xid":7}'], "a wal2json transaction"),
+    "chunks no xid": ([OPENER.replace('"xid":7,', "")], "xid in a transaction's opener"),
+    "chunks another type": ([OPENER, '{"kind":1}'], "a wal2json change"),
     "1 stray comma": (['{"change":[,]}'], "JSON"),
     "1 stray comma and row": ([f'{{"change":[,{change()}]}}'], "JSON"),
     "1 two commas": ([f'{{"change":[,,{EMPTY_MESSAGE[1:]}}}'], "JSON"),

@@ -10,6 +10,7 @@ from waltap.decode import (
     ABSENT,
     Begin,
     Commit,
+    CommitPrepared,
     Delete,
     LogicalMessage,
     Origin,
@@ -17,6 +18,7 @@ from waltap.decode import (
     Skipped,
     StreamAbort,
     StreamCommit,
+    StreamPrepare,
     StreamStart,
     Truncate,
 )
@@ -207,3 +209,12 @@ def test_a_prepared_transaction_comes_at_prepare_and_its_fate_later() -> None:
         "Prepare",
         "RollbackPrepared",
     ]
+
+
+def test_a_streamed_transaction_may_be_prepared() -> None:
+    *_, prepare, fate = decoded("pgoutput_v3_stream_twophase", "stream_prepare")
+    assert isinstance(prepare, StreamPrepare)
+    assert (prepare.xid, prepare.gid) == (1163, "gid-big")
+    assert prepare.prepare_lsn < prepare.end_lsn == prepare.lsn
+    assert isinstance(fate, CommitPrepared)
+    assert fate.gid == "gid-big"

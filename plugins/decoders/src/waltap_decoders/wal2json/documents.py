@@ -235,6 +235,14 @@ def _plain(data: bytes, keys: int) -> bool:
     return b"\n" not in data or _SPACED_NEGATIVE_ZERO(data) is None
 
 
+# What errors call the documents.
+_CALLED: dict[type, str] = {
+    Action: "action",
+    TransactionChange: "change",
+    Transaction: "transaction",
+}
+
+
 def _carefully(lsn: int, data: bytes, kind: type[T], cause: Exception | None) -> T:
     """Read ``data`` by the standard library and name its fault."""
     try:
@@ -275,7 +283,7 @@ def _carefully(lsn: int, data: bytes, kind: type[T], cause: Exception | None) ->
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        fail(lsn, data, f"a wal2json {kind.__name__.lower()}", str(error), _key_of(str(error)))
+        fail(lsn, data, f"a wal2json {_CALLED[kind]}", str(error), _key_of(str(error)))
     except RecursionError:
         fail(lsn, data, "JSON of a few levels", str(cause))
 
