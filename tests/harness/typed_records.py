@@ -92,7 +92,7 @@ def typed_parts(
         parts = parts_of(of, [*rows, ("123456", None), ("1", UNCHANGED)] * times)
         if times > 1:
             texts = [("-7", text) for text in values]
-            for some in (texts, [*texts, ("70000000000", None)]):
+            for some in (texts, [*texts, ("2147483647", None)]):
                 parts += parts_of(of, some * times)
             if type_name.startswith(("int", "oid", "time")):
                 for text in texts:
