@@ -116,8 +116,8 @@ def test_jars_that_are_missing_end_a_run_before_anything_is_made(
     source = "\n".join(
         f'"{k}" = {json.dumps(v)}' for k, v in {**database.properties(), **names}.items()
     )
-    two_core_sink = '[two_core_sink]\ntype = "spark"\npath = "lake"\nformat = "delta"\n'
-    (tmp_path / "p.toml").write_text(f'[source]\ntype = "postgres"\n{source}\n{two_core_sink}')
+    sink = '[sink]\ntype = "spark"\npath = "lake"\nformat = "delta"\n'
+    (tmp_path / "p.toml").write_text(f'[source]\ntype = "postgres"\n{source}\n{sink}')
     lacks_jars(waltap("run", "p.toml", "--until-idle", "0.3", cwd=tmp_path), "In the profile:")
     assert not (tmp_path / "lake").exists()
     assert database.slots() == {}
@@ -224,7 +224,7 @@ def test_a_start_that_is_refused_does_not_wait_for_spark(
     made = two_core_sink(tmp_path)
     made.open()
     child = made._driver._child  # type: ignore[union-attr]
-    made.close()  # as when a configuration is refused after the two_core_sink was opened
+    made.close()  # as when a configuration is refused after the sink was opened
     assert child is not None
     assert child.poll() is not None, "there is nothing for it to do"
     db, writes = Database(), two_core_sink(tmp_path)
