@@ -10,7 +10,9 @@ from tests.harness.pipeline import Destination, PipelineRig
 from tests.harness.servers.postgres import Database
 
 from waltap.errors import ConfigurationError, RetryVerdict, SinkError
+from waltap.offsets.gaps import GapCertificates
 from waltap.pipeline.fan_out import OutletPausedTooLong
+from waltap.sink.held import DestinationBehind
 from waltap_sinks.changelog import ChangeLog, FileStore
 
 
@@ -178,6 +180,22 @@ def test_a_paused_sink_holds_what_it_lacks_over_a_restart(pausing: PipelineRig) 
     pausing.catch_up()
     for destination in both(pausing):
         assert destination.ids("t") == [1]
+
+
+@pytest.mark.parametrize("step", ["before_open", "before_write", "before_flush"])
+def test_a_sink_that_lost_something_is_not_paused(pausing: PipelineRig, step: str) -> None:
+    other, database = pausing.others["other"], pausing.database
+    pausing.catch_up()
+
+    def lose(*_arguments: object) -> None:
+        raise DestinationBehind("it was emptied", replay="")
+
+    setattr(other, step, lose)
+    with pytest.raises(DestinationBehind), pausing.running(ready=False) as run:
+        database.execute("INSERT INTO t VALUES (1)")
+        run.join()
+    (gap,) = GapCertificates(pausing.offset_file.parent).open()
+    assert gap.code == DestinationBehind.code
 
 
 def test_a_pause_ends_the_pipeline_when_the_server_keeps_too_much(pausing: PipelineRig) -> None:
