@@ -10,30 +10,37 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.harness.pipeline import PipelineRig, until
+from tests.harness.proxy import Proxy
 from tests.harness.servers.child import free_ports
 from tests.harness.servers.postgres import Database
+from tests.harness.servers.s3 import ANYBODY, REGION, S3Server
 
 LOCKED = "LOCK TABLE replica.t IN ACCESS EXCLUSIVE MODE"
 
 
 @contextmanager
-def run(database: Database, folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+def run(
+    database: Database, folder: Path, port: int, sink: dict[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
     source = database.properties() | {
         "slot.name": database.name[:60], "schema.include.list": "public",
         "status.update.interval.ms": 200, "waltap.sink.stall.ms": 500,
         "waltap.stop.timeout.ms": 1000, "offset.flush.interval.ms": 0,
     }  # fmt: skip
-    lines = "\n".join(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in source.items())
+    sections = {"source": {"type": "postgres", **source}, "sink": sink}
     profile = folder / "shop.toml"
     profile.write_text(
-        f'name = "shop"\n[source]\ntype = "postgres"\n{lines}\n[sink]\ntype = "sql"\n'
-        f'url = {json.dumps(database.dsn)}\n"table.name.format" = "replica.{{table}}"\n'
-        '"position.table" = "replica.waltap_position"\n'
+        'name = "shop"\n'
+        + "".join(
+            f"[{section}]\n" + "".join(f'"{k}" = {json.dumps(v)}\n' for k, v in values.items())
+            for section, values in sections.items()
+        )
     )
     command = [sys.executable, "-m", "waltap", "run", str(profile), f"--http=127.0.0.1:{port}"]
     with (folder / "log").open("ab") as log, subprocess.Popen(command, stderr=log) as process:
@@ -77,10 +84,17 @@ def test_a_target_that_hangs_is_told_and_does_not_hold_a_stop(
     (port,) = free_ports(1)
     log = tmp_path / "log"
 
+    sink = {
+        "type": "sql",
+        "url": database.dsn,
+        "table.name.format": "replica.{table}",
+        "position.table": "replica.waltap_position",
+    }
+
     def rows() -> int:
         return int(database.execute("SELECT count(*) FROM replica.t")[0][0])
 
-    with run(database, tmp_path, port) as process:
+    with run(database, tmp_path, port, sink) as process:
         until(lambda: ready(port) == 200, "streaming")
         until(lambda: metric(port, "waltap_snapshot_rows_total") == 5, "the snapshot")
         with psycopg.connect(database.dsn) as holder:
@@ -102,10 +116,92 @@ def test_a_target_that_hangs_is_told_and_does_not_hold_a_stop(
             assert process.wait(60) == 1
             assert "WT-5004" in log.read_text()
         assert rows() == 5
-    with run(database, tmp_path, port) as process:
+    with run(database, tmp_path, port, sink) as process:
         until(lambda: rows() == 2000, "what was not durable comes again")
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+
+
+def in_s3(kind: str, s3: S3Server, bucket: str, url: str, folder: Path) -> dict[str, str]:
+    """Return a sink whose tables or files are in a bucket of the server at ``url``."""
+    place = f"s3://{bucket}/orders"
+    if kind in {"files", "changelog"}:
+        return {"type": kind, "path": place, **s3.properties(url=url)}
+    key, secret = ANYBODY.key, ANYBODY.secret
+    if kind == "delta":
+        storage = {
+            "aws_endpoint": url, "aws_allow_http": "true", "aws_region": REGION,
+            "aws_access_key_id": key, "aws_secret_access_key": secret,
+            "aws_s3_allow_unsafe_rename": "true",
+        }  # fmt: skip
+        return {"type": kind, "path": place, **{f"storage.{n}": v for n, v in storage.items()}}
+    catalog = {
+        "type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": place,
+        "s3.endpoint": url, "s3.region": REGION, "s3.access-key-id": key,
+        "s3.secret-access-key": secret,
+    }  # fmt: skip
+    return {"type": kind, **{f"catalog.{name}": value for name, value in catalog.items()}}
+
+
+@pytest.mark.parametrize("kind", ["files", "changelog", "delta", "iceberg"])
+def test_an_object_store_that_hangs_is_told_and_does_not_hold_a_stop(
+    database: Database, tmp_path: Path, s3: S3Server, bucket: str, kind: str
+) -> None:
+    database.psql("CREATE TABLE t (id int PRIMARY KEY)")
+    (port,) = free_ports(1)
+    log, address = tmp_path / "log", urlsplit(s3.url)
+    confirmed = (
+        "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
+    )
+
+    def durable() -> bool:
+        return database.execute(confirmed, end, database.name[:60]) == [(True,)]
+
+    with Proxy(address.hostname or "", address.port or 0) as proxy:
+        sink = in_s3(kind, s3, bucket, f"http://127.0.0.1:{proxy.port}", tmp_path)
+        with run(database, tmp_path, port, sink) as process:
+            until(lambda: ready(port) == 200, "streaming")
+            database.psql("INSERT INTO t VALUES (1)")
+            ((end,),) = database.execute("SELECT pg_current_wal_lsn()::text")
+            until(durable, "the first change")
+            proxy.swallow(all_of_them=True)
+            database.psql("INSERT INTO t SELECT generate_series(2, 2000)")
+            until(lambda: ready(port) == 503, "readiness to be withdrawn")
+            until(
+                lambda: metric(port, "waltap_write_in_flight_seconds") > 1, "the age of the write"
+            )
+            until(
+                lambda: f"sink {kind} has not come to an end with" in log.read_text(),
+                "a line of the log",
+            )
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 1
+            assert "WT-5004" in log.read_text()
+        proxy.pass_again()
+        ((end,),) = database.execute("SELECT pg_current_wal_lsn()::text")
+        with run(database, tmp_path, port, sink) as process:
+            until(durable, "what was not durable")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_an_object_store_that_hangs_at_the_start_does_not_hold_a_stop(
+    database: Database, tmp_path: Path, s3: S3Server, bucket: str, kind: str
+) -> None:
+    """The checks of a sink come first; a library that keeps the interpreter's lock would hold all."""
+    database.psql("CREATE TABLE t (id int PRIMARY KEY)")
+    (port,) = free_ports(1)
+    log, address = tmp_path / "log", urlsplit(s3.url)
+    with Proxy(address.hostname or "", address.port or 0) as proxy:
+        proxy.swallow(all_of_them=True)
+        sink = in_s3(kind, s3, bucket, f"http://127.0.0.1:{proxy.port}", tmp_path)
+        with run(database, tmp_path, port, sink) as process:
+            told = f"sink {kind} has not come to an end with"
+            until(lambda: told in log.read_text(), "a line of the log")
+            until(lambda: ready(port) == 503, "an answer")
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
 
 
 @pytest.mark.pipeline(sql="CREATE TABLE t (id int PRIMARY KEY)")
