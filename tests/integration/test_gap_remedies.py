@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.harness.pipeline import PipelineRig
+from tests.harness.pipeline import QUICK, PipelineRig
 from tests.harness.servers.postgres import queries
 
 from waltap.offsets.gaps import GapCertificates
@@ -57,6 +57,32 @@ def test_rows_that_a_repair_leaves_are_removed_by_the_sql_of_verify(pipeline: Pi
     done(pipeline, "repair", "FILE")
     run(pipeline)
     assert pipeline.database.execute("SELECT id FROM replica.t") == [(1,)]
+
+
+def test_rows_that_a_change_log_has_too_many_of_are_named_and_replaced_by_a_snapshot(
+    pipeline: PipelineRig,
+) -> None:
+    """On a quiet source the log gets no manifest that a comparison could wait for."""
+    database = pipeline.database
+    pipeline.settings |= {
+        "sink.type": "changelog",
+        "sink.path": str(pipeline.folder / "log"),
+        **QUICK,
+    }
+    for name in ("sink.url", "sink.table.name.format", "sink.position.table"):
+        del pipeline.settings[name]
+    run(pipeline)
+    database.execute("DELETE FROM t WHERE id > 1")
+    ((skipped,),) = database.execute("SELECT pg_current_wal_insert_lsn()::text")
+    done(pipeline, "offsets", "set", "FILE", skipped, "--yes")
+    command = [sys.executable, "-m", "waltap", "run", str(pipeline.file())]
+    with subprocess.Popen(command, cwd=pipeline.folder, stderr=subprocess.DEVNULL) as running:
+        compared = pipeline.command("verify", "FILE", "--patience", "8")
+        running.terminate()
+    assert compared.returncode == 1, compared.stdout
+    assert "only in the target: (id=2)" in compared.stdout
+    done(pipeline, "run", "FILE", "--until-idle", "0.3", "--set", "snapshot.mode=always")
+    assert pipeline.command("verify", "FILE", "--patience", "0").returncode == 0
 
 
 def test_a_table_that_a_publication_lacked_for_a_while_is_added_and_repaired(

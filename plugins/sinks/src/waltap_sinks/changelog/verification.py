@@ -1,6 +1,6 @@
 """A change log, opened for a comparison: the rows that its changes come to."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,7 +14,7 @@ from waltap_sinks.changelog.reader import ChangeLog
 from waltap_sinks.comparison.common_text import source_text
 from waltap_sinks.comparison.row_side import RowSide
 
-__all__ = ["WritesChangeLog", "named_store", "open_readable", "profile_store"]
+__all__ = ["ComparableLog", "WritesChangeLog", "named_store", "open_readable", "profile_store"]
 
 
 @runtime_checkable
@@ -60,23 +60,28 @@ def open_readable(properties: ChangeLogProperties, pipeline: str) -> Verificatio
     log = ChangeLog(FileStore(properties.path, properties))
     if not log.exists():
         raise ChangeLogMissing(f"there is no change log at {properties.path}", path=properties.path)
-    return _LogReader(log)
+    return ComparableLog(log)
 
 
-class _LogReader:
-    """Tables by their newest entries; a comparison reads all changes of one, in memory."""
+class ComparableLog:
+    """Tables by their newest entries; a comparison reads all changes of one, in memory.
+
+    ``stored`` returns where the pipeline's stored offset is: up to there the log has all, also where
+    nothing was to be written.
+    """
 
     def __init__(self, log: ChangeLog) -> None:
         self._log = log
+        self.stored: Callable[[], int | None] = lambda: None
         self._entries: dict[str, TableEntry] = {}
 
     def close(self) -> None:
         """Do nothing: nothing stays open."""
 
     def position(self) -> int | None:
-        """Return where the newest manifest stands."""
+        """Return where the newest manifest is, or the stored offset where that is later."""
         last = self._log.last()
-        return None if last is None else last.mark.end_lsn
+        return None if last is None else max(last.mark.end_lsn, self.stored() or 0)
 
     def tables(self) -> list[KeptTable]:
         """Return the tables that the log has entries of."""

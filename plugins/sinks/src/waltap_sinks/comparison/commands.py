@@ -1,6 +1,7 @@
 """``waltap verify``: compare what a pipeline has written with its source."""
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -296,6 +297,7 @@ def dsn_of(profile: "Profile") -> str:
 def readables(profile: "Profile", wanted: str | None) -> "list[tuple[str, VerificationSource]]":
     """Open the destinations. Raises: ConfigurationError where one cannot be read."""
     from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
+    from waltap_sinks.changelog.verification import ComparableLog
 
     sinks: list[tuple[str, Component[SinkSpec]]] = [
         (outlet.name, outlet.sink) for outlet in profile.outlets
@@ -313,5 +315,23 @@ def readables(profile: "Profile", wanted: str | None) -> "list[tuple[str, Verifi
         if sink.spec.readable is None:
             text = f"{sink.spec.name} keeps nothing that could be read back by rows"
             raise ConfigurationError([PropertyProblem("sink.type", text)], origin=COMMAND_LINE)
-        found.append((name, sink.spec.readable(sink.properties, profile.name)))
+        opened = sink.spec.readable(sink.properties, profile.name)
+        if isinstance(opened, ComparableLog) and not profile.outlets:
+            opened.stored = partial(_stored_lsn, profile)
+        found.append((name, opened))
     return found
+
+
+def _stored_lsn(profile: "Profile") -> int | None:
+    """Return the position of the stored offset, None for none, and where a snapshot goes on."""
+    from waltap.errors import OffsetError
+    from waltap.offsets.file_store import FileOffsetStore
+    from waltap.offsets.state_folder import OFFSET
+
+    try:
+        offset = FileOffsetStore(profile.engine.state_dir / profile.name / OFFSET).load()
+    except OffsetError:
+        return None
+    if offset is None or offset.snapshot is not None:
+        return None
+    return min(each.position.end_lsn for each in offset.partitions.values())
