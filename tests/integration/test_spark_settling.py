@@ -262,6 +262,7 @@ def test_values_are_one_key_here_where_they_are_for_spark(
         ((chance.choice(values), chance.choice(values), n), "d" if n % 7 == 0 else "u", (10, n, 0))
         for n in range(30)
     ]
+    chance.shuffle(rows)
     own = pa.schema({"one": kind, "two": kind, "n": pa.int64()})
     segments = Segments(tmp_path, own, ("one", "two"), [rows[:20], rows[20:]])
     brought, found = segments.brought(session), {}
