@@ -359,6 +359,18 @@ def test_what_a_failed_attempt_was_to_drop_stays_while_a_commit_names_it(tmp_pat
     output.close()
 
 
+def test_what_a_driver_that_died_was_to_drop_is_forgotten_by_its_successor(tmp_path: Path) -> None:
+    output, _state = opened(tmp_path)
+    output.garbage.note(2, {SET})
+    output.close()
+    successor = SparkOutput(str(tmp_path))
+    assert successor.garbage.paths() == {SET}
+    successor.open("log", "id")
+    assert successor.garbage.paths() == set()
+    assert (tmp_path / SET / "part.parquet").exists()
+    successor.close()
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_what_a_commit_dropped_goes(tmp_path: Path, again: bool) -> None:
     """By who committed it, or by a successor."""
