@@ -6,6 +6,7 @@ import com.fasterxml.jackson.databind.node.*;
 import org.apache.kafka.connect.data.SchemaAndValue;
 import org.apache.kafka.connect.json.JsonConverter;
 import org.apache.kafka.connect.storage.Converter;
+import org.apache.kafka.connect.storage.HeaderConverter;
 import org.apache.kafka.common.header.internals.RecordHeaders;
 import io.confluent.kafka.schemaregistry.client.MockSchemaRegistryClient;
 import io.confluent.kafka.schemaregistry.client.SchemaRegistryClient;
@@ -18,6 +19,18 @@ import io.confluent.kafka.schemaregistry.client.SchemaRegistryClient;
 public final class Converters {
 
     private Converters() {
+    }
+
+    /** Puts a value through a converter of headers; null for no bytes. */
+    private static String header(JsonNode ask, ObjectMapper mapper, Map<String, Object> config) throws Exception {
+        HeaderConverter converter = (HeaderConverter) Class.forName(ask.get("class").asText()).getDeclaredConstructor().newInstance();
+        config.put("converter.type", "header");
+        converter.configure(config);
+        JsonConverter json = new JsonConverter();
+        json.configure(Map.of("schemas.enable", "true", "replace.null.with.default", "false"), false);
+        SchemaAndValue data = json.toConnectData("t", mapper.writeValueAsBytes(ask.get("data")));
+        byte[] bytes = converter.fromConnectHeader("t", ask.get("header").asText(), data.schema(), data.value());
+        return bytes == null ? null : Base64.getEncoder().encodeToString(bytes);
     }
 
     public static void main(String[] args) throws Exception {
@@ -33,6 +46,11 @@ public final class Converters {
             try {
                 Map<String, Object> config = new HashMap<>();
                 ask.get("config").fields().forEachRemaining(e -> config.put(e.getKey(), e.getValue().asText()));
+                if (ask.has("header")) {
+                    answer.put("bytes", header(ask, mapper, config));
+                    out.println(mapper.writeValueAsString(answer));
+                    continue;
+                }
                 boolean key = ask.get("key").asBoolean();
                 String place = ask.get("class").asText() + config + key;
                 Converter converter = made.get(place);

@@ -28,6 +28,8 @@ class Question:
     key: bool = False
     config: Mapping[str, str] | None = None
     back: bool = False
+    header: str | None = None
+    """The name of the header whose value it is; the converter is one of headers then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ def ask(questions: Iterable[Question], class_path: str = "") -> list[Answer]:
     lines = "".join(
         f'{{"class":{json.dumps(each.converter)},"topic":{json.dumps(each.topic)},'
         f'"key":{json.dumps(each.key)},"back":{json.dumps(each.back)},'
-        f'"config":{json.dumps(dict(each.config or {}))},"data":{each.data.decode()}}}\n'
+        f'"config":{json.dumps(dict(each.config or {}))},{_named(each)}"data":{each.data.decode()}}}\n'
         for each in questions
     )
     environment = {**os.environ, "PEER_LOG_LEVEL": "OFF", "PEER_CLASS_PATH": class_path}
@@ -63,6 +65,10 @@ def ask(questions: Iterable[Question], class_path: str = "") -> list[Answer]:
     return [
         _answer(json.loads(line)) for line in done.stdout.decode().split("\n") if line[:1] == "{"
     ]
+
+
+def _named(question: Question) -> str:
+    return "" if question.header is None else f'"header":{json.dumps(question.header)},'
 
 
 def protobuf_class_path() -> str:

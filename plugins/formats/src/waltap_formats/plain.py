@@ -4,11 +4,13 @@ They match the simple converters of Kafka Connect and Debezium.
 """
 
 import struct
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from waltap.config.property import Properties, declare
 from waltap.format.converter import Converter, ConverterContext, Encode
 from waltap.format.schema_mismatch import SchemaMismatch
+from waltap.format.simple_header import simple_text
 from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.mapping.java_number import double_text, float_text
 
@@ -30,6 +32,16 @@ PACKED = {
     ConnectKind.FLOAT64: ">d",
     ConnectKind.BOOLEAN: ">?",
 }
+
+
+DATA = "org.apache.kafka.connect.data."
+# Connect's types of dates, with the milliseconds of their units.
+DATE_UNITS_MS = {f"{DATA}Date": 86_400_000, f"{DATA}Time": 1, f"{DATA}Timestamp": 1}
+# Names in English, whatever the locale.
+DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+MONTHS = (
+    "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+)  # fmt: skip
 
 
 class StringProperties(Properties):
@@ -114,6 +126,11 @@ def printed(value: Any, schema: Schema | None) -> str:
         return value
     if value is None:
         return "null"
+    name = schema.name if schema is not None else None
+    if name == f"{DATA}Decimal":
+        return simple_text(value, schema)
+    if name in DATE_UNITS_MS:
+        return _date(value * DATE_UNITS_MS[name])
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -136,3 +153,12 @@ def printed(value: Any, schema: Schema | None) -> str:
         parts = schema.values if schema is not None else None
         return f"{{{', '.join(f'{k}={printed(v, parts)}' for k, v in value.items())}}}"
     return str(value)
+
+
+def _date(millis: int) -> str:
+    """Return a ``java.util.Date`` as its ``toString`` prints it in UTC."""
+    # Every 400 years have the same days of the week. Java has years beyond 9999, Python does not.
+    cycles, rest = divmod(millis, 146_097 * 86_400_000)
+    found = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=rest)
+    day, month = DAYS[found.weekday()], MONTHS[found.month - 1]
+    return f"{day} {month} {found.day:02} {found:%H:%M:%S} UTC {found.year + 400 * cycles:04}"
