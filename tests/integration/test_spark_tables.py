@@ -167,7 +167,7 @@ EVERY_WAY: Final = [
     for (name, (played, _steps)), group, engine in product(NAMED.items(), GROUPS, ENGINES)
     if (group, name) not in UNDECIDED
 ]  # fmt: skip
-IN_DELTA: Final = {"rows": "keys that are taken"}
+IN_DELTA: Final = {"rows": "a first snapshot"}
 """Group → the script that `make test` plays with it in Delta Lake."""
 
 
