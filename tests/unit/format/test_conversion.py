@@ -85,9 +85,7 @@ def converting(conversion: ColumnConversion, mode: str = "warn") -> tuple[Column
         return conversion if column.name == "mood" else None
 
     made = context(**{"event.converting.failure.handling.mode": mode})
-    conversions = ColumnConversions(
-        [("acme", of_mood)], made.capture, made.describe, lambda _: None
-    )
+    conversions = ColumnConversions([("acme", of_mood)], made.capture, made.describe)
     types = replace(
         made,
         mapper=lambda options: TypeRegistry(installed_types(), options, conversions.of),
