@@ -7,7 +7,7 @@ from pyspark.errors import PySparkException
 from tests.harness.changelog import relation
 from tests.harness.spark import Rig
 
-from waltap_spark import retries
+from waltap_spark import applier
 from waltap_spark.formats import merging
 from waltap_spark.formats.work import TableWriter
 from waltap_spark.live import LiveTables
@@ -21,7 +21,7 @@ def steps_that_fail_are_taken_once(rig: Rig) -> None:
     """A table whose rows cannot be written has its history written by then: the next try finds it. Upkeep that
     fails takes nothing back."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retries, "RETRY_S", 0.0)
+        patch.setattr(applier, "RETRY_S", 0.0)
         patch.setattr(rig.applier._format, "puts", lambda _spark: False)
         rig.db.insert(PEOPLE, ["1", "a", "n"], ["2", "b", "m"])
         rig.commit()

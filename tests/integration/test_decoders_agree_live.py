@@ -186,7 +186,7 @@ def test_floats_of_decoderbufs_are_printed_like_the_server_does(
 def test_dates_and_times_of_decoderbufs_are_printed_like_the_server_does(
     database: Database,
 ) -> None:
-    from waltap_decoders.decoderbufs.moments import date_text, time_text, timestamp_text
+    from waltap_decoders.decoderbufs.datums import date_text, time_text, timestamp_text
 
     with database.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")

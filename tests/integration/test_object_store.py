@@ -31,8 +31,8 @@ from waltap.files import (
     StorageProperties,
 )
 from waltap_sinks.changelog import ChangeLog
-from waltap_sinks.files.commit import parse
 from waltap_sinks.files.errors import FilesGone, FilesOfAnother
+from waltap_sinks.files.sink import parse
 
 KINDS = ("files", "changelog")
 

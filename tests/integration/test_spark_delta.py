@@ -18,7 +18,7 @@ from tests.harness.tended_by_others import a_table_at_rest_outlives_its_version
 from tests.integration.test_spark_applier import PEOPLE
 
 from waltap_sinks.changelog.manifest import LogPosition
-from waltap_spark import idle_tables, retries
+from waltap_spark import applier, idle_tables
 from waltap_spark.applier import OutputApplier
 from waltap_spark.errors import FormatDiffers, VersionGone
 from waltap_spark.follower import FollowOptions, LogFollower
@@ -187,7 +187,7 @@ def test_a_table_that_was_tried_in_a_commit_that_failed_is_tried_again_with_it(
             raise PySparkException("out of order")
         original(work, settled)
 
-    monkeypatch.setattr(retries, "RETRY_S", 3600.0)
+    monkeypatch.setattr(applier, "RETRY_S", 3600.0)
     monkeypatch.setattr(TableWriter, "merge", merge)
     monkeypatch.setattr(rig.applier._format, "puts", lambda _spark: False)
     for table in (PEOPLE, LEFT):
@@ -201,13 +201,13 @@ def test_a_table_that_was_tried_in_a_commit_that_failed_is_tried_again_with_it(
         if name == "3":
             with monkeypatch.context() as patch:
                 patch.setattr(rig.output, "commit", no_space)
-                patch.setattr(retries, "RETRY_S", 0.0)
+                patch.setattr(applier, "RETRY_S", 0.0)
                 with pytest.raises(OSError, match="no space"):
                     rig.apply()
         else:
             rig.apply()
     with monkeypatch.context() as patch:
-        patch.setattr(retries, "RETRY_S", 0.0)
+        patch.setattr(applier, "RETRY_S", 0.0)
         rig.apply()
     rig.check(PEOPLE, LEFT)
     assert LiveTables(rig.spark, rig.output).changes("people").count() == 1 + 3
@@ -219,7 +219,7 @@ def test_a_try_that_fails_early_forgets_no_step_of_those_before(
 ) -> None:
     """One try writes history up to the second mark; the next one fails at what is before the first mark,
     also where it repeats a commit of a driver that died. Then there is more."""
-    monkeypatch.setattr(retries, "RETRY_S", 0.0)
+    monkeypatch.setattr(applier, "RETRY_S", 0.0)
 
     def update(name: str) -> None:
         rig.db.update(PEOPLE, ["1"], name=name)
@@ -386,7 +386,7 @@ def test_a_table_that_somebody_else_wrote_stands_still_and_compaction_does_not_m
 
 @pytest.fixture
 def foreign(delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    monkeypatch.setattr(retries, "RETRY_S", 0.0)
+    monkeypatch.setattr(applier, "RETRY_S", 0.0)
     made = Rig(tmp_path, delta, "delta", parallel=1)
     made.db.insert(PEOPLE, ["1", "Ann", "x"], ["2", "Bob", "y"])
     made.commit()
@@ -489,7 +489,7 @@ WITHOUT = relation("public.people", HAD[:2], numbers=(1, 2))
 
 @pytest.fixture
 def repeated(delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    monkeypatch.setattr(retries, "RETRY_S", 0.0)
+    monkeypatch.setattr(applier, "RETRY_S", 0.0)
     made = Rig(tmp_path, delta, "delta", parallel=1, dropped=("drop",))
     made.db.insert(WITH, ["1", "Ann", "x"])
     made.commit()

@@ -19,7 +19,7 @@ from waltap.mapping.type_registry import TypeRegistry
 from waltap_postgres.types import TYPE_SPECS
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.changelog.errors import ChangeLogOlder, ChangeLogRetired
-from waltap_spark import retries, small_sets
+from waltap_spark import applier, small_sets
 from waltap_spark.applier import ApplyOptions, OutputApplier
 from waltap_spark.commands import application
 from waltap_spark.compaction_worker import CompactionWorker
@@ -258,7 +258,7 @@ OTHERS = relation("public.others", [("id", "int4"), ("name", "text")])
 @pytest.fixture
 def rig(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
     """Tables that stand still are tried with every commit."""
-    monkeypatch.setattr(retries, "RETRY_S", 0.0)
+    monkeypatch.setattr(applier, "RETRY_S", 0.0)
     return Rig(tmp_path, spark, fold_rows=0, fold_share=0.0)
 
 

@@ -13,8 +13,8 @@ from tests.harness.captures import pgoutput, told
 from tests.harness.decoder_wires import WIRES, Known, frames, table
 
 from waltap.decode import ABSENT, UNCHANGED, Delete, Insert, Message, RelationSeen, Update
+from waltap_decoders.decoderbufs.datums import timestamp_text
 from waltap_decoders.decoderbufs.floats import float4_text, float8_text
-from waltap_decoders.decoderbufs.moments import timestamp_text
 
 CHARACTERS = st.characters(exclude_characters="\0", exclude_categories=("Cs",))
 TEXT = st.text(CHARACTERS, max_size=60)

@@ -5,8 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltap.slot_monitor.budget import budget_bytes, octets
-from waltap.slot_monitor.forecast import WINDOW_S, SlotReading, forecast, tightest
-from waltap.slot_monitor.thresholds import SLACK, WalThresholds
+from waltap.slot_monitor.guard import (
+    SLACK,
+    WINDOW_S,
+    SlotReading,
+    WalThresholds,
+    forecast,
+    tightest,
+)
 
 SIZES = st.integers(0, 1 << 50)
 SHARES = st.floats(0.01, 1.0)

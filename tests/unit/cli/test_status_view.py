@@ -13,11 +13,10 @@ from waltap.amounts import ago, full_in, size
 from waltap.cli.pipeline_discovery import members, report
 from waltap.cli.status_view import overview, run_view
 from waltap.host import Host
-from waltap.pipeline.counts import SnapshotTableProgress
+from waltap.pipeline.counts import SnapshotTableProgress, TableStatus
+from waltap.pipeline.in_process import status_html
 from waltap.pipeline.status import PartitionStatus, PipelineStatus, RecentFailure, SchemaChange
 from waltap.pipeline.status_document import status_document
-from waltap.pipeline.status_html import status_html
-from waltap.pipeline.table_counts import TableStatus
 from waltap.sink.downstream import DownstreamProgress, OnwardTable
 from waltap.source.position import Position
 

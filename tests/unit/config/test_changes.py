@@ -10,7 +10,7 @@ from waltap.config.profile import Profile
 from waltap.config.property import declarations
 from waltap.config.resolve import resolve
 from waltap.host import Host
-from waltap.pipeline.profile_reload import reloaded
+from waltap.pipeline.engine import reloaded
 from waltap.pipeline.properties import EngineProperties
 from waltap.reference.properties import components
 

@@ -19,7 +19,7 @@ from waltap.control.errors import ControlSocketUnusable, PipelineNotRunning
 from waltap.control.protocol import SignalRequest, StatusRequest
 from waltap.control.server import ControlSocket
 from waltap.offsets.state_folder import CONTROL, own_files
-from waltap.pipeline.control import ControlServer
+from waltap.pipeline.engine import ControlServer
 from waltap.pipeline.lock import PipelineLock
 from waltap.pipeline.redelivery import ReplayDesk
 from waltap.pipeline.status import PipelineStatus

@@ -22,8 +22,7 @@ from waltap.mapping.type_registry import TypeRegistry
 from waltap.pipeline.conversions import ColumnConversions, ConverterFailed
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, TransactionPart
-from waltap_formats.avro.columns import column_writer
-from waltap_formats.avro.rows import quick_integer
+from waltap_formats.avro.rows import column_writer, quick_integer
 from waltap_testing.installed import installed_types
 from waltap_testing.workload import ITEMS
 

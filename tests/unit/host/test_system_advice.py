@@ -4,8 +4,7 @@ import errno
 
 import pytest
 
-from waltap.errors import SinkError, SystemRefused
-from waltap.system_advice import system_advice
+from waltap.errors import SinkError, SystemRefused, system_advice
 
 
 def raised(error: Exception, *causes: Exception) -> Exception:

@@ -5,9 +5,8 @@ from collections import Counter
 import pytest
 
 from waltap.monitor.metrics import METRICS
-from waltap.pipeline.counts import SnapshotTableProgress
+from waltap.pipeline.counts import SnapshotTableProgress, TableStatus
 from waltap.pipeline.status import PipelineStatus
-from waltap.pipeline.table_counts import TableStatus
 from waltap.sink.downstream import DownstreamProgress, OnwardTable
 
 TABLES = 500

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from waltap.decode.message import Insert
 from waltap.decode.relation import Relation
 from waltap.pipeline.batches import BatchLedger
-from waltap.pipeline.part_batcher import PartBatcher
-from waltap.pipeline.partition_merge import PartitionMerge
+from waltap.pipeline.part_batcher import PartBatcher, PartitionMerge
 from waltap.pipeline.stop_conditions import IdleDetector, batches, cut
 from waltap.source.position import Position
 from waltap.transactions.transaction import TransactionPart

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from waltap_postgres.host_address import with_addresses
+from waltap_postgres.connection import with_addresses
 from waltap_postgres.waiting import ServerWaits
 
 ADDRESSES = {"one": ["10.0.0.1"], "two": ["10.0.0.2", "::2"]}

@@ -24,10 +24,9 @@ from waltap.sink.sink import SinkContext
 from waltap.source.position import Position, Positions
 from waltap.transactions.transaction import Batch
 from waltap_sinks.http.errors import HttpRefused
-from waltap_sinks.http.login import ClientCredentials
 from waltap_sinks.http.properties import HttpProperties
 from waltap_sinks.http.requests import lanes, packer
-from waltap_sinks.http.sink import HttpSink
+from waltap_sinks.http.sink import ClientCredentials, HttpSink
 
 RECORDS = [
     Record("s.a", b'{"id":1}', b'{"op":"c"}'),
@@ -295,7 +294,7 @@ def test_a_token_is_used_for_as_long_as_its_issuer_says(
     monkeypatch: pytest.MonkeyPatch, expires: str, lasts: float
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr("waltap_sinks.http.login.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("waltap_sinks.http.sink.time", SimpleNamespace(monotonic=lambda: now))
     with Receiver() as issuer, httpx.Client() as client:
         named = {name.replace("__", "."): value for name, value in OAUTH.items()}
         given = {"url": "http://h", "auth.oauth2.token.url": issuer.url, **named}

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from waltap_sinks.changelog.current_rows import StandingRows
+from waltap_sinks.changelog.verification import StandingRows
 
 
 def change(op: str, **row: Any) -> tuple[str, dict[str, Any]]:

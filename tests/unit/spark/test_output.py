@@ -14,10 +14,10 @@ from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark.commit_files import COMMITS, KEPT, STEPS, changed, difference
 from waltap_spark.compaction_worker import CompactionResult, grafted
 from waltap_spark.errors import OutputDamaged, VersionGone
-from waltap_spark.formats.kept_versions import TableVersionInfo, needed_since
+from waltap_spark.formats.iceberg import TableVersionInfo, needed_since
 from waltap_spark.formats.notes import CommitNote
-from waltap_spark.orphan_files import FOLDER
 from waltap_spark.output import (
+    FOLDER,
     BasePart,
     ChangeSet,
     OutputState,

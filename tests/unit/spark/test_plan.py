@@ -21,14 +21,14 @@ from waltap_sinks.changelog.manifest import (
     SnapshotPart,
     TableEntry,
 )
-from waltap_spark import idle_tables, retries
+from waltap_spark import applier, idle_tables
+from waltap_spark.applier import MOST, RETRY_S, TRY_S, TableRetries
 from waltap_spark.batch_size import ENTRY, LEAST, SCHEMA, AdaptiveBatchSize
 from waltap_spark.formats import CommitContext, TableFormat
 from waltap_spark.idle_tables import IdleTables
 from waltap_spark.output import BasePart, OutputState, StagedSegment, TableState
 from waltap_spark.plan import SegmentGroup, doubles, plan
 from waltap_spark.properties import SparkProperties
-from waltap_spark.retries import MOST, RETRY_S, TRY_S, TableRetries
 from waltap_spark.session import SizedSession
 from waltap_spark.snapshot_splits import NO_MORE, AssignedSplits, DriverInput, packed
 
@@ -375,7 +375,7 @@ def test_what_takes_long_is_looked_at_in_turns_and_not_again_before_the_rest_is_
 
 def test_a_try_that_takes_long_is_made_as_much_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr(retries.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(applier.time, "monotonic", lambda: now[0])
     known = TableRetries()
     assert known.due("t")
     for spent, pause in (

@@ -8,7 +8,7 @@ declares is a mistake, unless it is a property of Debezium's that would change n
 import hashlib
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,8 +19,6 @@ from waltap.config.connect_worker import (
     sanitizing,
     take_worker_settings,
 )
-from waltap.config.converters import converters
-from waltap.config.dead_letters import copy_of_letters
 from waltap.config.debezium_names import OLD_NAMES, KnownProperty, format_instead, present
 from waltap.config.formats import DEFAULT_FORMAT, FormatResolver
 from waltap.config.layers import SINK_PREFIX, GivenProperty, RawProfile
@@ -30,8 +28,7 @@ from waltap.config.profile import Component, ConverterUse, OutletProfile, Profil
 from waltap.config.property import Properties, declarations
 from waltap.config.selection import SelectionProperties
 from waltap.config.sink_list import FAN_OUT, SinkList
-from waltap.config.snapshot_overrides import deputies
-from waltap.config.transforms import TransformResolver
+from waltap.config.transforms import TransformLookup, TransformResolver
 from waltap.errors import ConfigurationError, PluginError, PropertyProblem
 from waltap.pipeline.properties import EngineProperties
 from waltap.plugin_errors import SpecMissing
@@ -55,7 +52,126 @@ from waltap.specs import (
 if TYPE_CHECKING:
     from waltap.host import Host
 
-__all__ = ["ProfileValidation", "ResolvedProfile", "examine", "pipeline_name", "resolve", "survey"]
+__all__ = [
+    "ProfileValidation",
+    "ResolvedProfile",
+    "converters",
+    "copy_of_letters",
+    "deputies",
+    "examine",
+    "pipeline_name",
+    "resolve",
+    "survey",
+]
+
+logger = logging.getLogger(__name__)
+
+
+# The converters of columns of a profile, in its order.
+#
+# In a Debezium file ``converters=a,b`` names them, ``a.type`` and ``a.NAME`` say what they are; a
+# profile of waltap's has ``[[converters]]`` tables.
+
+JAVA_CLASS = re.compile(r"\w+(\.\w+)*\.[A-Z][\w$]*")
+
+
+def converters(
+    find: TransformLookup,
+    component: Callable[[str, Any, Namespace], Component[Any] | None],
+    models: Callable[[type[Spec]], list[type[Properties]]],
+    raw: RawProfile,
+    findings: ValidationResult,
+) -> tuple[ConverterUse, ...]:
+    """Return those that have no problem."""
+    found = []
+    for prefix, settings in raw.converters.items():
+        native = "[[converters]] " if raw.debezium else ""
+        space = Namespace(settings, findings, prefix, native)
+        given = space.settings.pop("type", None)
+        if given is None:
+            hint = f"{native}type" if native else None
+            findings.problems.append(PropertyProblem(f"{prefix}type", "is missing", native=hint))
+            continue
+        name = str(given.value).strip()
+        before = len(findings.problems)
+        spec = find(ColumnConverterSpec, name, f"{prefix}type")
+        if spec is None:
+            if JAVA_CLASS.fullmatch(name):
+                del findings.problems[before:]
+                findings.problems.append(_java(f"{prefix}type", name))
+            space.tolerate(models(ColumnConverterSpec))
+        made = component(f"converter {prefix[:-1]}", spec, space)
+        space.leftovers(likely=spec is None)
+        if spec is not None and made is not None:
+            label = f"{prefix[:-1]} ({spec.name})" if raw.debezium else spec.name
+            found.append(ConverterUse(spec, made.properties, label))
+    return tuple(found)
+
+
+def _java(place: str, name: str) -> PropertyProblem:
+    what = "names a Java class, which waltap cannot load, and no plugin takes its place"
+    allowed = (
+        "the name of a converter that a plugin's register_converters contributes; with this class among "
+        "its aliases it is found by it: docs/plugin-authors/write-a-converter.md"
+    )
+    return PropertyProblem(place, what, value=name, allowed=allowed)
+
+
+# The sink that gets a copy of every dead letter: the table ``[dead_letters]`` of a profile.
+
+PLACE = "dead_letters."
+
+
+def copy_of_letters(
+    find: TransformLookup,
+    component: Callable[[str, Any, Namespace], Component[Any] | None],
+    models: Callable[[type[Spec]], list[type[Properties]]],
+    raw: RawProfile,
+    findings: ValidationResult,
+) -> Component[SinkSpec] | None:
+    """Return the sink that is named there, None without one, or with problems."""
+    if not raw.dead_letters:
+        return None
+    space = Namespace(dict(raw.dead_letters), findings, PLACE)
+    given = space.settings.pop("type", None)
+    if given is None:
+        findings.problems.append(
+            PropertyProblem(f"{PLACE}type", "is missing", allowed="the name of a sink")
+        )
+        return None
+    spec = find(SinkSpec, str(given.value), f"{PLACE}type")
+    if spec is None:
+        space.tolerate(models(SinkSpec))
+    found = None if spec is None else component("sink of dead letters", spec, space)
+    space.leftovers(likely=spec is None)
+    return found
+
+
+# Snapshot modes of plugins that answer in the place of the one that a profile chooses.
+
+
+def deputies(
+    choice: SelectionProperties, flat: Namespace, findings: ValidationResult, modes: Sequence[str]
+) -> dict[str, tuple[str, str]]:
+    """Return who answers for SELECTs (``snapshot.query.mode``) and locks (``snapshot.locking.mode``): by
+    the field of `Profile`, the name of a mode and the property that gives it. ``modes`` are those there
+    are."""
+    found = {}
+    for part, place, name in (
+        ("snapshot_query", "snapshot.query.mode", choice.snapshot_query_mode_custom_name),
+        ("snapshot_lock", "snapshot.locking.mode", choice.snapshot_locking_mode_custom_name),
+    ):
+        setting = flat.settings.get(place)
+        if setting is None or str(setting.value).strip().casefold() != "custom":
+            continue
+        if name is not None:
+            found[part] = (name, f"{place}.custom.name")
+            continue
+        allowed = f"a snapshot mode: {', '.join(sorted(modes))}"
+        what = f"is missing: {place} is custom"
+        findings.problems.append(PropertyProblem(f"{place}.custom.name", what, allowed=allowed))
+    return found
+
 
 S = TypeVar("S", bound=Spec)
 
@@ -89,8 +205,6 @@ OWN_CHANNELS = {(SignalChannelSpec, SOURCE_CHANNEL), (NotificationChannelSpec, S
 """Channels that the engine keeps by itself: both are in the stream of changes."""
 JAVA_CHANNELS = {"jmx", "in-process"}
 """Channels of the Java process that Debezium runs in: nothing comes by them here, nobody listens."""
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

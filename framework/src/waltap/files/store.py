@@ -5,9 +5,12 @@ stores make an object visible, whole, when its upload ends; there is nothing to 
 """
 
 import contextlib
+import fcntl
+import hashlib
 import itertools
 import math
 import os
+import tempfile
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from waltap.files.errors import BucketMissing, FilesInUse, FilesUnavailable, kind_of
 from waltap.files.location import opened
-from waltap.files.machine_locks import machine_lock
 from waltap.files.place import refusal
 from waltap.files.properties import StorageProperties
 from waltap.offsets.durable_file import sync
@@ -28,7 +30,35 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import parquet
 
-__all__ = ["FileStore", "safe_name"]
+__all__ = [
+    "FileStore",
+    "machine_lock",
+    "safe_name",
+]
+
+
+# Locks for places whose storage keeps none, among the processes of one user on one machine.
+#
+# An engine that was killed leaves its Spark process, which applies what there is and ends then.
+# The next engine starts another at once: it has to wait, wherever the files are.
+
+
+def machine_lock(place: str) -> Path | None:
+    """Return the file that who writes ``place`` holds, in a folder that is there; None where this user may
+    keep no such file, or cannot lock it: then nobody is seen."""
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    name = hashlib.sha256(place.encode()).hexdigest()[:32]
+    try:
+        # a relative one counts as none, by the specification of these folders
+        base = state if state.is_absolute() else Path.home() / ".local/state"
+        folder = base / "waltap/locks"
+        private_folder(folder)
+        with tempfile.TemporaryFile(dir=folder) as file:  # a home on a network may know no locks
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (OSError, RuntimeError):  # RuntimeError: there is no home
+        return None
+    return folder / name
+
 
 Read = TypeVar("Read")
 

@@ -2,35 +2,237 @@
 
 import base64
 import hashlib
+import hmac
 import logging
 import re
+import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from importlib.resources import files
-from typing import TYPE_CHECKING, ClassVar, Self
+from ipaddress import ip_address
+from pathlib import Path
+from time import time
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from urllib.parse import urlsplit
 
 import msgspec
 
 from waltap.decode_errors import UNREADABLE
 from waltap.errors import ConfigurationError, PropertyProblem
-from waltap.monitor.access import RequestAccess, is_loopback, kept_token
-from waltap.monitor.exposition import MetricsExposition
+from waltap.hookspecs import hookimpl
 from waltap.monitor.history import StatusHistory
 from waltap.monitor.listener import JSON, Answer, MonitorListener
+from waltap.monitor.metric import ObservedMetric
+from waltap.monitor.metrics import (
+    BATCH_EVENTS,
+    BATCH_SECONDS,
+    EVENT_LAG,
+    FAILURES,
+    FLUSH_SECONDS,
+    METRICS,
+    SCHEMA_CHANGES,
+)
 from waltap.monitor.requests import MonitorRequest
+from waltap.offsets.durable_file import replace_durably
 from waltap.offsets.state_folder import HTTP_KEY
 from waltap.pipeline.lock import unusable
+from waltap.pipeline.status import PipelineStatus
 from waltap.pipeline.status_document import status_document
+from waltap.plugin_errors import LibraryMissing
 from waltap.signals.inbox import SignalAnswer
+from waltap.source.position import Positions
+from waltap.transactions.transaction import Batch, TransactionPart
 
 if TYPE_CHECKING:
+    from prometheus_client.core import Metric as Family
+
     from waltap.pipeline import Engine
 
-__all__ = ["MonitorServer", "address_of"]
+__all__ = [
+    "MetricsExposition",
+    "MonitorServer",
+    "RequestAccess",
+    "address_of",
+    "is_loopback",
+    "kept_token",
+]
 
 log = logging.getLogger(__name__)
+
+
+# Who may ask over HTTP.
+#
+# A page that anybody has open in a browser may send requests to this machine; so the Host header
+# must be one that we were given, and the Origin our own. Every user of this machine reaches its
+# ports, too: what changes something needs a token everywhere, what only reads needs one beyond
+# this machine.
+
+OWN = frozenset({"same-origin", "none"})
+"""What a browser says of requests that our page, or its user, makes."""
+READS = frozenset({"GET", "HEAD"})
+"""Methods that change nothing."""
+LEAST: Final = 8
+"""Characters of a token."""
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether ``host`` is this machine alone."""
+    if host in LOOPBACK_NAMES:
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def kept_token(path: Path) -> str:
+    """Return the token in the file ``path``, which only its owner reads; a new one where there is none.
+
+    Raises: OSError.
+    """
+    with suppress(FileNotFoundError):
+        kept = path.read_text("ascii", "replace").strip()
+        if len(kept) >= LEAST:
+            return kept
+    token = secrets.token_urlsafe()
+    replace_durably(path, f"{token}\n".encode())
+    return token
+
+
+class RequestAccess:
+    """Judges requests. ``host`` is where we listen. A request that changes something must have what
+    ``token`` returns,
+    and so must every other but those for health, unless ``open_reads``. ``place`` is where it is kept."""
+
+    def __init__(
+        self, host: str, token: Callable[[], str], *, open_reads: bool, place: str = ""
+    ) -> None:
+        self._local, self._token, self._open_reads = is_loopback(host), token, open_reads
+        self._place = f"; it is in {place}" if place else ""
+
+    def refusal(
+        self, method: str, headers: Mapping[str, str], token: str | None, *, open_to_all: bool
+    ) -> tuple[int, str] | None:
+        """Return (status, reason) where a request may not be answered; None where it may. ``token`` is
+        that of the address, ``headers`` have lower-case names."""
+        asked = _name(headers.get("host", ""))
+        if self._local and not is_loopback(asked):
+            return 421, "the Host header names another machine"
+        origin = headers.get("origin")
+        if origin is not None and _place(origin) != headers.get("host", ""):
+            return 403, "the page that sent this is another's"
+        if method == "POST" and headers.get("sec-fetch-site", "none") not in OWN:
+            return 403, "the page that sent this is another's"
+        if (
+            method == "POST"
+            and headers.get("content-type", "").split(";")[0].strip().lower() != "application/json"
+        ):
+            return 415, "the body must be application/json"
+        if method in READS and (open_to_all or self._open_reads):
+            return None
+        given = headers.get("authorization", "").removeprefix("Bearer ") or token or ""
+        if given and hmac.compare_digest(given.encode(), self._token().encode()):
+            return None
+        text = f"a token is needed: Authorization: Bearer TOKEN, or ?token=TOKEN{self._place}"
+        return 401, text
+
+
+def _name(host: str) -> str:
+    """Return the name of a Host header, without its port."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _place(origin: str) -> str | None:
+    """Return name and port of an Origin header, None where it is no address."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
+
+
+# Metrics in Prometheus' form, of one engine.
+
+
+class MetricsExposition:
+    """An observer that counts per batch, and a collector that asks ``status`` when it is scraped."""
+
+    def __init__(self, pipeline: str, status: Callable[[], PipelineStatus]) -> None:
+        """Raises: LibraryMissing."""
+        try:
+            from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+        except ImportError as cause:
+            raise LibraryMissing("metrics need prometheus-client", extra="monitor") from cause
+        self._pipeline, self._status = pipeline, status
+        self.registry = registry = CollectorRegistry()
+
+        kinds: dict[str, Any] = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
+
+        def made(metric: ObservedMetric) -> Any:
+            more = {"buckets": metric.buckets} if metric.buckets else {}
+            labels = ("pipeline", *metric.labels)
+            found = kinds[metric.kind](
+                metric.name, metric.summary, labels, registry=registry, **more
+            )
+            return found if metric.labels else found.labels(pipeline)
+
+        self._failures, self._changes = made(FAILURES), made(SCHEMA_CHANGES)
+        self._write, self._size = made(BATCH_SECONDS), made(BATCH_EVENTS)
+        self._flush, self._late = made(FLUSH_SECONDS), made(EVENT_LAG)
+        registry.register(self)  # a collector is what has `collect`
+
+    def text(self) -> bytes:
+        """Return the metrics as they are now, in the text form."""
+        from prometheus_client import generate_latest
+
+        return generate_latest(self.registry)
+
+    def collect(self) -> "Iterator[Family]":
+        """Give the metrics of the status (called by the registry)."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        status = self._status()
+        for metric in METRICS:
+            kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+            family = kind(metric.name, metric.summary, labels=("pipeline", *metric.labels))
+            for labels, value in metric.read(status):
+                family.add_metric(
+                    [self._pipeline, *(labels[name] for name in metric.labels)], value
+                )
+            yield family
+
+    @hookimpl
+    def on_batch(self, batch: Batch, seconds: float) -> None:
+        """Count what a batch held."""
+        self._write.observe(seconds)
+        self._size.observe(batch.events)
+        last = batch.parts[-1] if batch.parts else None
+        if isinstance(last, TransactionPart) and last.commit_ts:
+            self._late.observe(max(0.0, time() - last.commit_ts / 1_000_000))
+
+    @hookimpl
+    def on_flush(self, durable: Positions, seconds: float) -> None:
+        """Keep how long a flush took."""
+        self._flush.observe(seconds)
+
+    @hookimpl
+    def on_failure(self, error: Exception, retried: bool) -> None:
+        """Count a failure by its code."""
+        code = getattr(error, "code", "WT-9000")
+        self._failures.labels(self._pipeline, code, str(retried).lower()).inc()
+
+    @hookimpl
+    def on_schema_change(self, old: object) -> None:
+        """Count a relation that changed."""
+        if old is not None:
+            self._changes.inc()
+
 
 WAIT_S = 10.0
 WELL = frozenset({"checking", "standby", "snapshot", "streaming", "reconnecting", "stopping"})

@@ -6,9 +6,8 @@ from heapq import nlargest
 from operator import attrgetter
 
 from waltap.monitor.metric import Sample, StatusMetric, one
-from waltap.pipeline.counts import SnapshotStatus, SnapshotTableProgress
+from waltap.pipeline.counts import SnapshotStatus, SnapshotTableProgress, TableStatus
 from waltap.pipeline.status import PipelineStatus
-from waltap.pipeline.table_counts import TableStatus
 from waltap.sink.downstream import OnwardTable
 
 __all__ = ["ONWARD", "SNAPSHOT", "SNAPSHOT_STATES", "TABLES"]

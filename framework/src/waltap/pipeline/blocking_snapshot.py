@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from waltap.errors import RetryVerdict, SnapshotError, SourceError
 from waltap.pipeline.run import PipelineRun
 from waltap.pipeline.sink_writer import SinkWriter
-from waltap.pipeline.snapshot_phase import cut
-from waltap.pipeline.snapshot_report import SnapshotReport
+from waltap.pipeline.snapshot_phase import SnapshotReport, cut
 from waltap.signals.signal import SnapshotRequest
 from waltap.snapshot.incremental import StreamPoint
 from waltap.snapshot.requests import refused, some

@@ -1,23 +1,357 @@
 """What a run counts, over its reconnects. Written by the engine's thread, read by any."""
 
-from collections.abc import Callable, Iterator
+from collections import Counter as Tally
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import count
-from typing import Protocol
+from itertools import count, repeat
+from operator import attrgetter
+from typing import Final, Protocol
 
-from waltap.clock import SystemClock
-from waltap.pipeline.sink_calls import SinkCalls
-from waltap.pipeline.table_counts import TableCounts
+import msgspec
+
+from waltap.clock import Clock, SystemClock
+from waltap.decode.message import Change, Delete, Insert, LogicalMessage, Truncate, Update
+from waltap.decode.relation import Relation
+from waltap.errors import SinkError
+from waltap.offsets.offset import Offset
+from waltap.snapshot.progress import TableChunks
+from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 
 __all__ = [
     "RATE_WINDOWS_S",
+    "ChunkEnd",
     "EventRate",
+    "LastEvent",
     "RunCounters",
+    "SinkCalls",
+    "SinkHeld",
     "SnapshotStatus",
     "SnapshotTableProgress",
     "SnapshotTimes",
     "StreamGauges",
+    "TableCounts",
+    "TableStatus",
+    "TablesRead",
+    "chunk_ends",
 ]
+
+
+# What has come of each table in this run: events by operation, and the last place. Counted per
+# batch.
+
+KEPT: Final = 4096
+"""Relations that are counted by themselves: tables, and versions of them."""
+
+_ROWS: Final = frozenset({Insert, Update, Delete})
+_CREATES, _UPDATES, _DELETES, _TRUNCATES, _READS, _LSN, _COMMITTED, _WIDTH = range(8)
+_OF: Final[dict[type, int]] = {
+    Insert: _CREATES,
+    Update: _UPDATES,
+    Delete: _DELETES,
+    Truncate: _TRUNCATES,
+}
+_LETTERS: Final[dict[type, str]] = {
+    Insert: "c",
+    Update: "u",
+    Delete: "d",
+    Truncate: "t",
+    LogicalMessage: "m",
+}
+_relation_of = attrgetter("relation")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableStatus:
+    """One table: events that the sink took in this run, by operation; ``commit_lsn`` and ``committed_ms``,
+    since 1970 UTC, are of the last transaction that changed it, 0 where none did."""
+
+    table: str
+    creates: int
+    updates: int
+    deletes: int
+    truncates: int
+    reads: int
+    commit_lsn: int
+    committed_ms: int
+
+    @property
+    def events(self) -> int:
+        """Return how many events there were of all kinds."""
+        return self.creates + self.updates + self.deletes + self.truncates + self.reads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastEvent:
+    """The last event that the sink took; ``at_ms``: when, since 1970 UTC. A message has no table, a row
+    of a snapshot (``op`` r) no transaction."""
+
+    op: str
+    table: str
+    xid: int | None
+    commit_lsn: int
+    at_ms: int
+
+
+class _RelationCounts:
+    """Counts by relation, and ``named``: those of relations that were let go, by name."""
+
+    __slots__ = ("events", "named", "placed", "reads")
+
+    def __init__(self, named: dict[str, list[int]]) -> None:
+        self.named = named
+        self.events: Tally[tuple[type, Relation]] = Tally()
+        self.reads: Tally[Relation] = Tally()
+        self.placed: dict[Relation, tuple[int, int]] = {}
+
+    def sums(self) -> dict[str, list[int]]:
+        found = {name: list(sums) for name, sums in self.named.items()}
+        for relation, rows in list(self.reads.items()):
+            found.setdefault(relation.name, [0] * _WIDTH)[_READS] += rows
+        for (kind, relation), events in list(self.events.items()):
+            found.setdefault(relation.name, [0] * _WIDTH)[_OF[kind]] += events
+        for relation, (lsn, committed) in list(self.placed.items()):
+            sums = found.setdefault(relation.name, [0] * _WIDTH)
+            if lsn >= sums[_LSN]:
+                sums[_LSN], sums[_COMMITTED] = lsn, committed // 1000
+        return found
+
+
+class TableCounts:
+    """Written by the engine's thread, read by any. What is per change is in loops of C; names are made
+    when somebody asks."""
+
+    __slots__ = ("_kept", "_last", "_messages")
+
+    def __init__(self) -> None:
+        self._kept = _RelationCounts({})
+        self._messages = 0
+        self._last: LastEvent | None = None
+
+    def count(
+        self, parts: Iterable[TransactionPart | SnapshotRows | Heartbeat], now_ms: int
+    ) -> None:
+        """Take note of what a batch held."""
+        kept = self._kept
+        last: TransactionPart | SnapshotRows | None = None
+        for part in parts:
+            if isinstance(part, TransactionPart):
+                if part.changes:
+                    self._count(kept, part, part.changes)
+                    last = part
+            elif isinstance(part, SnapshotRows) and part.rows:
+                kept.reads[part.relation] += len(part.rows)
+                last = part
+        if last is not None:
+            self._last = _event(last, now_ms)
+        if len(kept.placed) + len(kept.reads) > KEPT:
+            self._kept = _RelationCounts(kept.sums())
+
+    def forget(self, oids: Collection[int]) -> None:
+        """Let go of relations that are gone; their counts stay, by name."""
+        kept, gone = self._kept, set(oids)
+        if any(relation.oid in gone for relation in kept.placed.keys() | kept.reads.keys()):
+            self._kept = _RelationCounts(kept.sums())
+
+    def _count(
+        self, kept: _RelationCounts, part: TransactionPart, changes: Sequence[Change]
+    ) -> None:
+        place = part.commit_lsn, part.commit_ts
+        if len(changes) == 1 and type(changes[0]) in _ROWS:
+            change = changes[0]
+            kept.events[type(change), change.relation] += 1  # type: ignore[union-attr]
+            kept.placed[change.relation] = place  # type: ignore[union-attr]
+            return
+        if not _ROWS.issuperset(map(type, changes)):
+            for change in changes:
+                if isinstance(change, Truncate):  # counts for each of its tables
+                    kept.events.update((Truncate, table) for table in change.relations)
+                    kept.placed.update(dict.fromkeys(change.relations, place))
+                elif isinstance(change, LogicalMessage):
+                    self._messages += 1
+            changes = [change for change in changes if type(change) in _ROWS]
+        kept.events.update(zip(map(type, changes), map(_relation_of, changes), strict=True))
+        kept.placed.update(zip(map(_relation_of, changes), repeat(place), strict=False))
+
+    @property
+    def messages(self) -> int:
+        """Return how many logical messages came."""
+        return self._messages
+
+    @property
+    def last(self) -> LastEvent | None:
+        """Return the last event, None before any."""
+        return self._last
+
+    def status(self) -> tuple[TableStatus, ...]:
+        """Return the tables of which something came."""
+        return tuple(
+            TableStatus(
+                table=name,
+                creates=sums[_CREATES],
+                updates=sums[_UPDATES],
+                deletes=sums[_DELETES],
+                truncates=sums[_TRUNCATES],
+                reads=sums[_READS],
+                commit_lsn=sums[_LSN],
+                committed_ms=sums[_COMMITTED],
+            )
+            for name, sums in self._kept.sums().items()
+        )
+
+
+def _event(part: TransactionPart | SnapshotRows, now_ms: int) -> LastEvent:
+    if isinstance(part, SnapshotRows):
+        return LastEvent(op="r", table=part.relation.name, xid=None, commit_lsn=0, at_ms=now_ms)
+    change, table = part.changes[-1], ""
+    if isinstance(change, Truncate):
+        table = change.relations[-1].name
+    elif not isinstance(change, LogicalMessage):
+        table = change.relation.name
+    op = _LETTERS[type(change)]
+    return LastEvent(op=op, table=table, xid=part.xid, commit_lsn=part.commit_lsn, at_ms=now_ms)
+
+
+# The call that the sink is at, and what it has not acknowledged, for any thread that looks on.
+
+
+class SinkHeld(SinkError):
+    """The sink did not return from a call within `waltap.stop.timeout.ms` of a stop; the process ends."""
+
+    code = "WT-5004"
+    remedy = (
+        "Nothing is lost: what was not durable comes again at the next start. Find out why the "
+        "destination does not answer (its process may be stopped, its disk full, or a lock held), then "
+        "start again with `waltap run FILE`."
+    )
+
+
+class SinkCalls:
+    """Since when the sink is at a call, or owes the acknowledgement of a batch; when the oldest change
+    committed that is not durable; and when, last, all that the server had sent was (``current_ms``). The
+    engine's thread writes, any reads."""
+
+    __slots__ = ("_clock", "_now", "awaited", "current_ms", "oldest_commit_ms", "owed_since")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._now: tuple[str, float] | None = None
+        # Another server than the sink's that the call at hand waits for.
+        self.awaited: str | None = None
+        self.owed_since: float | None = None
+        self.oldest_commit_ms: int | None = None
+        self.current_ms: int | None = None
+
+    @contextmanager
+    def call(self, what: str) -> Iterator[None]:
+        """Be at a call of the sink while the block lasts; ``what`` names it for people."""
+        before, self._now = self._now, (what, self._clock.monotonic())
+        try:
+            yield
+        finally:
+            self._now = before
+
+    @contextmanager
+    def wait_for(self, name: str) -> Iterator[None]:
+        """Wait for the server ``name`` while the block lasts."""
+        self.awaited = name
+        try:
+            yield
+        finally:
+            self.awaited = None
+
+    def at_hand(self, since: float | None = None) -> tuple[str, float] | None:
+        """Return the call at hand, and for how many seconds it lasts, counted from ``since`` at the
+        earliest; None where there is none."""
+        found = self._now
+        if found is None:
+            return None
+        began = found[1] if since is None else max(since, found[1])
+        return found[0], max(0.0, self._clock.monotonic() - began)
+
+    def in_flight(self) -> tuple[str, float] | None:
+        """Return what the sink has not come to an end with, and for how many seconds: the call at hand, or
+        batches that it took and has not acknowledged."""
+        call, owed = self.at_hand(), self.owed_since
+        if owed is None:
+            return call
+        age = max(0.0, self._clock.monotonic() - owed)
+        return call if call is not None and call[1] >= age else ("an acknowledgement", age)
+
+
+# What of an initial snapshot is at the destination, as the offset keeps it.
+
+Part = TransactionPart | SnapshotRows | Heartbeat
+ChunkEnd = tuple[str, int, bool]
+"""A table's identifier, a chunk of it that has ended, and whether the table has."""
+
+
+def chunk_ends(parts: Iterable[Part]) -> tuple[ChunkEnd, ...]:
+    """Return the chunks of an initial snapshot that end in ``parts``."""
+    return tuple(
+        (str(part.relation.oid), part.chunk, part.complete)
+        for part in parts
+        if isinstance(part, SnapshotRows) and part.ends_chunk
+    )
+
+
+class TablesRead:
+    """Keeps which tables have begun, and which of their chunks are durable.
+
+    A table counts as begun before the first of its rows is delivered: of what does not count as begun
+    nothing is at the destination, whatever happens. A chunk counts as done after the flush behind its end.
+    """
+
+    def __init__(self, offset: Offset) -> None:
+        """``offset``: the stored one, of a snapshot that goes on too."""
+        self._goes_on = offset.snapshot is not None
+        self._tables = {} if offset.snapshot is None else dict(offset.snapshot.tables)
+        first = next(iter(offset.partitions.values()))
+        self._visible_in = dict(first.visible_in) if self._goes_on else {}
+        self._written: list[ChunkEnd] = []
+
+    def begin(self, parts: Iterable[Part]) -> bool:
+        """Take note of the tables that begin with ``parts``; True when that is to be stored first."""
+        begins: dict[str, TableChunks] = {}
+        for part in parts:
+            if isinstance(part, SnapshotRows):
+                begins |= part.begins
+                if part.visible:
+                    for name in (str(part.relation.oid), part.relation.name):
+                        self._visible_in[name] = part.visible
+        self._tables |= begins
+        return bool(begins) and self._goes_on
+
+    def took(self, ends: Iterable[ChunkEnd]) -> None:
+        """Take note of chunks that the sink has taken to their end."""
+        self._written += ends
+
+    def flushed(self) -> bool:
+        """What was taken is durable; True when there is something to store."""
+        written, self._written = self._written, []
+        for table, chunk, complete in written:
+            if (known := self._tables.get(table)) is not None:
+                self._tables[table] = known.ended(chunk, complete=complete)
+        return bool(written) and self._goes_on
+
+    def stored(self, offset: Offset, partition: str) -> Offset:
+        """Return ``offset`` with the snapshot as far as it is durable."""
+        assert offset.snapshot is not None
+        snapshot = msgspec.structs.replace(offset.snapshot, tables=dict(self._tables))
+        return msgspec.structs.replace(self._with_visible(offset, partition), snapshot=snapshot)
+
+    def ended(self, offset: Offset, partition: str) -> Offset:
+        """Return ``offset`` behind the end of the snapshot."""
+        self._goes_on, self._tables, self._written = False, {}, []
+        return msgspec.structs.replace(self._with_visible(offset, partition), snapshot=None)
+
+    def _with_visible(self, offset: Offset, partition: str) -> Offset:
+        partitions = dict(offset.partitions)
+        partitions[partition] = msgspec.structs.replace(
+            partitions[partition], visible_in=dict(self._visible_in)
+        )
+        return msgspec.structs.replace(offset, partitions=partitions)
+
 
 RATE_WINDOWS_S = (3, 10, 60)
 """Rates are told over so many seconds."""

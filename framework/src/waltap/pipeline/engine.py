@@ -13,37 +13,151 @@ import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 from waltap.clock import Clock, RandomSource, SystemClock, new_identifier, system_chance
+from waltap.config.changes import changes
 from waltap.config.profile import Profile
+from waltap.control.protocol import (
+    ControlAnswer,
+    ReplayRequest,
+    SignalRequest,
+    StatusRequest,
+    request_of,
+)
 from waltap.control.server import ControlSocket
 from waltap.errors import ConnectionLost, RetryVerdict, SinkError, SnapshotError, WaltapError
 from waltap.host import Host
 from waltap.notifications.notification import Notification
 from waltap.offsets.state_folder import CONTROL
 from waltap.pipeline.connection import SourceConnection
-from waltap.pipeline.control import ENVELOPE_BYTES, ControlServer
+from waltap.pipeline.counts import TableCounts
 from waltap.pipeline.leadership import LOOK_S, LeaseLost
 from waltap.pipeline.lock import PipelineLock, PipelineRunning, state_unusable
-from waltap.pipeline.profile_reload import ReloadResult, reloaded
-from waltap.pipeline.redelivery import ReplayAsked
+from waltap.pipeline.redelivery import ReplayAnswer, ReplayAsked
 from waltap.pipeline.run import PipelineRun
 from waltap.pipeline.sink_writer import SinkWriter
 from waltap.pipeline.stages import PipelineStages, build
 from waltap.pipeline.status import PipelineStatus
+from waltap.pipeline.status_document import status_document
 from waltap.pipeline.stop_conditions import Limits
-from waltap.pipeline.table_counts import TableCounts
 from waltap.signals.inbox import SignalAnswer
 from waltap.signals.signal import Signal
 from waltap.sink.sink import ReaderGone
 from waltap.source.connector import StopRequested
 
-__all__ = ["Engine"]
+__all__ = [
+    "ENVELOPE_BYTES",
+    "ControlServer",
+    "Engine",
+    "ReloadResult",
+    "reloaded",
+]
 
 log = logging.getLogger(__name__)
+
+
+# What a running pipeline answers on its control socket.
+
+ENVELOPE_BYTES = 64 * 1024
+"""What a request may have beyond the data of its signal, twice as long where it is text in JSON."""
+
+
+class ControlServer:
+    """Answers requests. ``give`` hands a signal to the engine, ``replay`` a wish for dead letters;
+    ``status`` is the engine's, ``identifier`` gives a new one."""
+
+    def __init__(
+        self,
+        give: "Callable[[Signal], Future[SignalAnswer]]",
+        status: Callable[[], PipelineStatus],
+        identifier: Callable[[], str],
+        replay: "Callable[[ReplayRequest], Future[ReplayAnswer]]",
+    ) -> None:
+        self._give, self._status, self._identifier = give, status, identifier
+        self._replay = replay
+
+    def answer(self, line: bytes) -> bytes:
+        """Return the answer to one line."""
+        try:
+            request = request_of(line)
+        except ValueError as error:
+            return msgspec.json.encode(
+                ControlAnswer(ok=False, reason=f"this is no request: {error}")
+            )
+        if isinstance(request, StatusRequest):
+            status = self._status()
+            answer = ControlAnswer(ok=True, state=status.state, status=status_document(status))
+            return msgspec.json.encode(answer)
+        if isinstance(request, ReplayRequest):
+            return msgspec.json.encode(self._replayed(request))
+        return msgspec.json.encode(self._signal(request))
+
+    def _replayed(self, request: ReplayRequest) -> ControlAnswer:
+        """Wait until a replay begins, at most as long as asked; one that has begun is waited for."""
+        future = self._replay(request)
+        try:
+            found = future.result(request.wait_ms / 1000)
+        except TimeoutError:
+            if future.cancel():
+                state = self._status().state
+                why = f"nothing was replayed: the pipeline is in state {state}"
+                return ControlAnswer(ok=True, state=state, taken=False, reason=why)
+            found = future.result()
+        return ControlAnswer(
+            ok=True,
+            state=self._status().state,
+            taken=not found.reason,
+            reason=found.reason,
+            letters=found.letters,
+        )
+
+    def _signal(self, request: SignalRequest) -> ControlAnswer:
+        signal = Signal(request.identifier or self._identifier(), request.kind, request.text)
+        future = self._give(signal)
+        try:
+            given = future.result(request.wait_ms / 1000)
+        except TimeoutError:
+            return ControlAnswer(ok=True, state=self._status().state, identifier=signal.identifier)
+        return ControlAnswer(
+            ok=True,
+            state=self._status().state,
+            identifier=signal.identifier,
+            taken=given.taken,
+            reason=given.reason,
+        )
+
+
+# A profile that is read again while its pipeline runs: what of it holds at once, and what does
+# not.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReloadResult:
+    """What became of a profile that was read again: properties that hold now, and those that changed and
+    hold with the next start, by their names."""
+
+    applied: tuple[str, ...] = ()
+    restart: tuple[str, ...] = ()
+
+
+def reloaded(running: Profile, wanted: Profile) -> tuple[Profile, ReloadResult]:
+    """Return ``running`` with those properties of ``wanted`` that may change in a run."""
+    found = changes(running, wanted)
+    taken = [each for each in found if each.reloadable]
+    update = {
+        each.declaration.field: getattr(wanted.engine, each.declaration.field)
+        for each in taken
+        if each.declaration is not None
+    }
+    engine = running.engine.model_copy(update=update)
+    return replace(running, engine=engine), ReloadResult(
+        applied=tuple(each.name for each in taken),
+        restart=tuple(each.name for each in found if not each.reloadable),
+    )
 
 
 class Engine:

@@ -26,10 +26,9 @@ from waltap.pipeline.fan_out import FanOut
 from waltap.pipeline.leadership import leases_of
 from waltap.pipeline.lock import running, unusable
 from waltap.pipeline.offline_status import asked_of_the_stored_offset
-from waltap.pipeline.passwords import chosen_password
+from waltap.pipeline.sink_branch import TransformChain
 from waltap.pipeline.slot_owners import orphan_slots
-from waltap.pipeline.stages import PipelineStages
-from waltap.pipeline.transform_chain import TransformChain
+from waltap.pipeline.stages import PipelineStages, chosen_password
 from waltap.sink.sink import Sink
 from waltap.source.check_context import CheckContext
 from waltap.source.connector import Connector, PreflightCheck

@@ -4,35 +4,44 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from waltap.amounts import duration
 from waltap.clock import Clock, RandomSource
 from waltap.config.profile import Profile
+from waltap.decode.difference import difference
+from waltap.decode.relation import Relation
 from waltap.errors import ConfigurationError, PropertyProblem
+from waltap.hookspecs import hookimpl
 from waltap.host import Host
 from waltap.offsets.gaps import GapCertificates
 from waltap.offsets.offset import PartitionOffset
 from waltap.offsets.private_file import private, private_folder
 from waltap.pipeline.backoff import RetryBackoff
 from waltap.pipeline.channels import PipelineChannels
-from waltap.pipeline.counts import RATE_WINDOWS_S, RunCounters, SnapshotTimes, StreamGauges
+from waltap.pipeline.counts import (
+    RATE_WINDOWS_S,
+    RunCounters,
+    SinkCalls,
+    SnapshotTimes,
+    StreamGauges,
+)
 from waltap.pipeline.gap_notes import GapNotes
 from waltap.pipeline.leadership import Leadership, leases_of
-from waltap.pipeline.passwords import chosen_password
-from waltap.pipeline.recent_events import RecentEvents
 from waltap.pipeline.redelivery import ReplayDesk
-from waltap.pipeline.sink_calls import SinkCalls
 from waltap.pipeline.sink_writer import SinkWriter
 from waltap.pipeline.slot_monitor_setup import guardian_of, orders_of
+from waltap.pipeline.stages import chosen_password
 from waltap.pipeline.status import (
     IncrementalProgress,
     PartitionStatus,
     PipelineStatus,
     RecentFailure,
+    SchemaChange,
 )
-from waltap.pipeline.stop import StopFlag
 from waltap.pipeline.stop_conditions import Limits
 from waltap.snapshot.incremental_state import IncrementalState
 from waltap.source.connector import MadeByRun
@@ -40,9 +49,85 @@ from waltap.source.lease import LeaseContext
 from waltap.source.position import Position
 from waltap.specs import EventTransformSpec, RecordTransformSpec
 
-__all__ = ["PipelineRun"]
+__all__ = [
+    "PipelineRun",
+    "RecentEvents",
+    "StopFlag",
+]
 
 log = logging.getLogger(__name__)
+
+
+# The newest of what people ask for first: failures with their remedies, and changes of tables.
+
+KEPT: Final = 20
+
+JOINED: Final = {
+    "joined": "joined; nothing is missing",
+    "snapshot": "joined; an incremental snapshot reads its rows",
+    "incomplete": "joined; rows from before are missing",
+    "created": "created; captured from then on",
+    "uncaptured": "not captured before the next start",
+    "interrupted": "the server streams no more of it, or not all",
+}
+
+
+class RecentEvents:
+    """An observer of one run. What it has is replaced, never changed, so that any thread may read."""
+
+    def __init__(self, pipeline: str, now_ms: Callable[[], int]) -> None:
+        self._pipeline, self._now_ms = pipeline, now_ms
+        self.failures: tuple[RecentFailure, ...] = ()
+        self.schema_changes: tuple[SchemaChange, ...] = ()
+
+    @hookimpl
+    def on_failure(self, pipeline: str, error: Exception, retried: bool) -> None:
+        """Keep it; one that was the last already is counted."""
+        if pipeline != self._pipeline:
+            return
+        found, others = RecentFailure.of(error, self._now_ms(), retried=retried), self.failures
+        if others and (others[0].code, others[0].problem) == (found.code, found.problem):
+            found, others = replace(found, times=others[0].times + 1), others[1:]
+        self.failures = (found, *others)[:KEPT]
+
+    @hookimpl
+    def on_schema_change(self, pipeline: str, old: Relation | None, new: Relation) -> None:
+        """Keep what is different of a relation that was known."""
+        if old is not None and pipeline == self._pipeline:
+            for each in difference(old, new):
+                self._changed(new.name, each)
+
+    @hookimpl
+    def on_new_table(self, pipeline: str, table: str, event: str) -> None:
+        """Keep that a table is new."""
+        if pipeline == self._pipeline:
+            self._changed(table, JOINED.get(event, event))
+
+    def _changed(self, table: str, what: str) -> None:
+        made = SchemaChange(at_ms=self._now_ms(), table=table, what=what)
+        self.schema_changes = (made, *self.schema_changes)[:KEPT]
+
+
+# The wish to stop, set from a signal handler or another thread.
+
+
+class StopFlag:
+    """As `threading.Event`, without a lock: a signal handler runs inside whatever its own thread was
+    doing, and would wait for ever for a lock that this thread holds. Who waits asks it now and then
+    (`Clock.wait`)."""
+
+    __slots__ = ("_set",)
+
+    def __init__(self) -> None:
+        self._set = False
+
+    def set(self) -> None:
+        """Ask for the end."""
+        self._set = True
+
+    def is_set(self) -> bool:
+        """Tell whether the end was asked for."""
+        return self._set
 
 
 class PipelineRun:

@@ -9,11 +9,12 @@ from waltap.clock import Clock
 from waltap.config.profile import Component
 from waltap.dead_letters.poison_events import PoisonEventHandler
 from waltap.errors import SinkError
+from waltap.events import EventTransform
 from waltap.format.format import Format
+from waltap.format.record_stage import RecordStep
 from waltap.notifications.notification import Notification
 from waltap.offsets.sink_positions import SinkProgress
 from waltap.pipeline.sink_branch_properties import OutletProperties
-from waltap.pipeline.transform_chain import TransformChain
 from waltap.sink.held import require_held
 from waltap.sink.refusal import RecordsRefused
 from waltap.sink.sink import Sink
@@ -22,8 +23,43 @@ from waltap.specs import FormatSpec, SinkSpec
 from waltap.transactions.order import TransactionCounts, TransactionOrder
 from waltap.transactions.remaining import remaining
 from waltap.transactions.transaction import Batch, events_in
+from waltap.transforms.applied import transformed
 
-__all__ = ["OutletStages", "SinkBranch"]
+__all__ = [
+    "OutletStages",
+    "SinkBranch",
+    "TransformChain",
+]
+
+
+# The transforms before a sink, by the stage that calls them.
+
+
+@dataclass(slots=True, kw_only=True)
+class TransformChain:
+    """Transforms in the order of the profile: of batches, which are called first, of events, by name, and
+    of records, both of which the format calls."""
+
+    batches: list[Callable[[Batch], Batch]] = field(default_factory=list)
+    events: list[tuple[str, EventTransform]] = field(default_factory=list)
+    records: list[RecordStep] = field(default_factory=list)
+
+    def forget(self, oid: int) -> None:
+        """Have transforms of batches drop what they keep of a relation that is gone."""
+        for transform in self.batches:
+            forget = getattr(transform, "forget", None)
+            if forget is not None:
+                forget(oid)
+
+    def made(self, batch: Batch, encoder: Format | None, now: int) -> Batch:
+        """Return what transforms and format make of ``batch``, which stays as it is; ``now`` as in
+        `Format.render`. Raises: RecordError."""
+        own = msgspec.structs.replace(batch)
+        for transform in self.batches:
+            own = transformed(transform, own)
+        if encoder is not None:
+            own.records = encoder.render(own.parts, now)
+        return own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,8 @@ from waltap.host import Host
 from waltap.offsets.gaps import GapEnd, moment
 from waltap.pipeline.channels import SLOT, PipelineChannels
 from waltap.pipeline.gap_notes import GapNotes
-from waltap.pipeline.passwords import chosen_password
 from waltap.pipeline.sink_writer import SinkWriter
+from waltap.pipeline.stages import chosen_password
 from waltap.signals.signal import Signal
 from waltap.slot_monitor.errors import SlotGivenUp
 from waltap.slot_monitor.guard import SlotMonitor, SlotMonitorDependencies, WalBudgetPolicy

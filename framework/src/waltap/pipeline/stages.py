@@ -15,7 +15,7 @@ from waltap.dead_letters.poison_events import PoisonEventHandler
 from waltap.dead_letters.queue import DeadLetterQueue
 from waltap.dead_letters.store import LetterStore
 from waltap.decode.relation import Column, Relation
-from waltap.errors import OffsetError, SinkError
+from waltap.errors import OffsetError, SinkError, WaltapError
 from waltap.format.format import Format, FormatContext
 from waltap.format.record_stage import RecordStep
 from waltap.format.record_transform import RecordTransformContext
@@ -37,14 +37,14 @@ from waltap.pipeline.conversions import ColumnConversions
 from waltap.pipeline.fan_out import FanOut
 from waltap.pipeline.leadership import Leadership
 from waltap.pipeline.new_tables import NewTables
-from waltap.pipeline.passwords import chosen_password
 from waltap.pipeline.relations import DescribedRelations
-from waltap.pipeline.sink_branch import OutletStages
-from waltap.pipeline.transform_chain import TransformChain
+from waltap.pipeline.sink_branch import OutletStages, TransformChain
+from waltap.plugin_errors import HookRaised
 from waltap.sink.sink import Sink, SinkContext
 from waltap.snapshot.progress import SnapshotProgress
 from waltap.snapshot.snapshotter import Snapshotter
 from waltap.source.connector import Connector, ConnectorContext, DecoderChoice, MadeByRun
+from waltap.source.password import Password, PasswordUnavailable
 from waltap.source.position import Positions
 from waltap.source.relation_memory import RelationMemory
 from waltap.specs import (
@@ -57,9 +57,36 @@ from waltap.specs import (
 )
 from waltap.transactions.order import TransactionOrder
 
+__all__ = [
+    "PipelineStages",
+    "build",
+    "chosen_password",
+]
+
 log = logging.getLogger(__name__)
 
-__all__ = ["PipelineStages", "build"]
+
+# Asks plugins for the password of each connection to the source.
+
+
+def chosen_password(host: Host) -> Password | None:
+    """Return what asks the plugins' ``choose_password``, None where no plugin has it."""
+    if not host.implements("choose_password"):
+        return None
+
+    def password(address: str, port: int, user: str, database: str) -> str | None:
+        try:
+            found: str | None = host.choose(
+                "choose_password", host=address, port=port, user=user, database=database
+            )
+        except HookRaised as error:
+            if isinstance(error.__cause__, WaltapError):
+                raise error.__cause__ from error
+            what = f"no password for {user} at {address}:{port}: {error.problem}"
+            raise PasswordUnavailable(what, **error.fields) from error
+        return found
+
+    return password
 
 
 class PipelineStages:

@@ -8,8 +8,7 @@ and what was written was received. Nothing is locked, and nothing is computed un
 from dataclasses import dataclass
 
 from waltap.errors import WaltapError
-from waltap.pipeline.counts import SnapshotStatus, SnapshotTableProgress
-from waltap.pipeline.table_counts import LastEvent, TableStatus
+from waltap.pipeline.counts import LastEvent, SnapshotStatus, SnapshotTableProgress, TableStatus
 from waltap.sink.downstream import DownstreamProgress
 from waltap.slot_monitor.health import SlotHealth
 from waltap.source.position import Position

@@ -1,28 +1,173 @@
 """Streaming: the loop that pulls from the server, as one step after the other."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
+from waltap.decode.message import Message
 from waltap.errors import ConnectionLost, WaltapError
 from waltap.pipeline.heartbeat import HeartbeatTimer
-from waltap.pipeline.partition_merge import PartitionMerge
-from waltap.pipeline.partition_reader import lane
-from waltap.pipeline.read_loop import ReadLoop
+from waltap.pipeline.part_batcher import PartBatcher, PartitionMerge
+from waltap.pipeline.partition_reader import PartitionReader, lane
 from waltap.pipeline.run import PipelineRun
 from waltap.pipeline.signal_table import SignalTable
 from waltap.pipeline.sink_writer import SinkWriter
 from waltap.pipeline.slot_advancer import SlotAdvancer
 from waltap.pipeline.slot_owners import orphan_slots
 from waltap.pipeline.stages import PipelineStages
-from waltap.pipeline.stream_end import StreamEnd
-from waltap.source.connector import ChangeStream, Connector, StopRequested
+from waltap.pipeline.stop_conditions import IdleDetector, batches, cut
+from waltap.source.connector import ChangeStream, Connector, SnapshotOverlap, StopRequested
 from waltap.transactions.transaction import TransactionPart
 
-__all__ = ["StreamLoop"]
+__all__ = [
+    "ReadLoop",
+    "StreamEnd",
+    "StreamLoop",
+]
 
 log = logging.getLogger(__name__)
+
+
+# From the stream to the sink: receives, assembles, gathers, writes.
+
+FEW_MESSAGES = 256
+"""So few that came at once may be large rows: they are not kept while the next are received. Many are,
+since memory that is given back as a whole is asked for again at once (10 % of processor time)."""
+
+
+class ReadLoop:
+    """Moves the changes of one stream. Back-pressure is the absence of a `pull`.
+
+    ``overlap`` is what a snapshot has read already; ``slot_xmin`` is `Connector.slot_xmin`. ``gathered``
+    waits for ``waltap.linger.ms``, or until a batch is full; transactions wait for their end where the
+    sink wants them whole.
+    """
+
+    def __init__(
+        self,
+        run: PipelineRun,
+        lane: PartitionReader,
+        signals: SignalTable,
+        overlap: SnapshotOverlap | None,
+        slot_xmin: Callable[[], int | None],
+        took: Callable[[list[TransactionPart]], None] | None = None,
+    ) -> None:
+        """``took`` is told of what has come, instead of its being gathered (`take`)."""
+        engine = run.profile.engine
+        self._run, self._stream, self._assembler = run, lane.stream, lane.assembler
+        self._signals, self._partition = signals, lane.partition
+        self._batch_events = engine.batch_events
+        self._overlap, self._slot_xmin = overlap, slot_xmin
+        whole = run.delivery is not None and run.delivery.whole_transactions
+        self.gathered = PartBatcher(engine.linger_ms / 1000, engine.batch_events, whole=whole)
+        self._took = took or self.take
+        self._messages: list[Message] = []
+        self._parts: list[TransactionPart] = []
+
+    def pull(self, timeout: float) -> bool | None:
+        """Take what has arrived, waiting at most ``timeout`` seconds; tell whether there were changes,
+        None when nothing at all came."""
+        backlog = self._assembler.backlog
+        messages = self._messages = [] if backlog else self._stream.receive(timeout)
+        if not messages and not backlog:
+            return None
+        self._run.tenure.check()  # before it is assembled: large transactions wait in shared files
+        parts = self._parts = self._assembler.feed(messages)
+        if parts and self._overlap is not None:
+            parts = self._overlap.filter(parts)
+        if parts:
+            xmin = self._slot_xmin()
+            if xmin is not None:
+                for part in parts:
+                    part.xmin = xmin
+            self._run.received_lsn = parts[-1].end_lsn or parts[-1].commit_lsn
+            self._took(parts)
+        if len(messages) < FEW_MESSAGES:
+            self._messages, self._parts = [], []
+        return bool(parts)
+
+    def take(self, parts: list[TransactionPart]) -> None:
+        """Gather ``parts``."""
+        self.gathered.add(parts, self._run.clock.monotonic())
+
+    def write_if_due(self, now: float) -> None:
+        """Write what was gathered, when it has waited long enough or is enough for a batch."""
+        if self.gathered.due(now):
+            self._write(self.gathered.take())
+
+    def write_rest(self) -> None:
+        """Write what was gathered."""
+        if self.gathered:
+            self._write(self.gathered.take_all())
+
+    def _write(self, parts: list[TransactionPart]) -> None:
+        run, left = self._run, self._run.left()
+        if left is not None:
+            whole = run.limits.whole_transactions
+            parts, run.cut = cut(parts, left, whole=whole and (left > 0 or run.midway))
+            if parts:
+                run.midway = whole and not parts[-1].complete
+        for batch in batches(parts, self._batch_events):
+            self._signals.write(batch, self._partition)
+
+
+# When streaming ends by itself: at an LSN, after a silence, or with the limits of the run.
+
+
+class StreamEnd:
+    """Looks for the end that the run's limits set; of several streams all must be silent."""
+
+    def __init__(
+        self,
+        run: PipelineRun,
+        connector: Connector,
+        lanes: Sequence[PartitionReader],
+        delivery: SinkWriter,
+    ) -> None:
+        self._run, self._lanes, self._delivery = run, lanes, delivery
+        self._stream = lanes[0].stream
+        self._lsn, self._silence = run.limits.until_lsn, _silence(run, connector)
+
+    @property
+    def asks(self) -> bool:
+        """Tell whether it needs to know how far the server has read."""
+        if self._lsn is not None:
+            return True
+        return self._silence is not None and not self._silence.caught_up
+
+    def changes_came(self, now: float) -> None:
+        """Take note that it was not silent."""
+        if self._silence is not None:
+            self._silence.broken(now)
+
+    def reached(self, now: float) -> bool:
+        """Tell whether it is over."""
+        return self._run.over() or self._at_lsn() or self._silent(now)
+
+    @property
+    def _idle(self) -> bool:
+        return all(lane.assembler.idle for lane in self._lanes)
+
+    def _at_lsn(self) -> bool:
+        if self._lsn is None:
+            return False
+        read = self._stream.idle_lsn() if self._idle else 0
+        return max(read, self._delivery.written[self._delivery.partition].end_lsn) >= self._lsn
+
+    def _silent(self, now: float) -> bool:
+        if self._silence is None or not self._idle:
+            return False
+        return self._silence.lasted(now, self._stream.idle_lsn())
+
+
+def _silence(run: PipelineRun, connector: Connector) -> IdleDetector | None:
+    if run.limits.until_idle is None:
+        return None
+    slot = connector.slot()
+    target = slot.server_lsn if slot else 0
+    return IdleDetector(run.limits.until_idle, target, now=run.clock.monotonic())
+
 
 POLL_S = 0.25
 ASK_S = 0.05

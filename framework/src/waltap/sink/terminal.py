@@ -6,6 +6,7 @@ values are escaped, so that data cannot drive the terminal.
 
 import os
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,6 +24,8 @@ from waltap.decode.message import (
     Truncate,
     Update,
 )
+from waltap.decode.per_relation import PerRelation
+from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
 from waltap.events import (
     CHANGED,
@@ -37,7 +40,6 @@ from waltap.events import (
 )
 from waltap.mapping.connect_schema import ConnectKind
 from waltap.printable import printable
-from waltap.sink.seen_rows import SeenRows
 from waltap.sink.sink import ReaderGone, Sink, SinkCapabilities, SinkContext
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
@@ -45,7 +47,74 @@ from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 if TYPE_CHECKING:
     from waltap.format.record import Record
 
-__all__ = ["TerminalProperties", "TerminalSink"]
+__all__ = [
+    "SeenRows",
+    "TerminalProperties",
+    "TerminalSink",
+]
+
+
+# The last rows that the terminal has shown, by key.
+
+ROWS_KEPT: Final = 4096
+
+
+class SeenRows:
+    """The last rows that were shown, by key: what an update is compared with where the server does
+    not send the row as it was. Bounded; rows of tables without a key are not kept."""
+
+    def __init__(self, context: SinkContext) -> None:
+        self._context = context
+        self._keys = PerRelation(self._key)
+        self._rows: OrderedDict[tuple[object, ...], Tuple] = OrderedDict()
+
+    def add(self, relation: Relation, row: Tuple) -> None:
+        """Keep ``row`` as the last state of its key."""
+        place = self._place(relation, row)
+        if place is not None:
+            self._rows[place] = row
+            self._rows.move_to_end(place)
+            if len(self._rows) > ROWS_KEPT:
+                self._rows.popitem(last=False)
+
+    def drop(self, relation: Relation, row: Tuple) -> Tuple:
+        """Forget the row with that key; return it, () when it is not known."""
+        place = self._place(relation, row)
+        return self._rows.pop(place, ()) if place is not None else ()
+
+    def before(self, change: Update) -> Tuple:
+        """Return the row that ``change`` changed as far as it is known, and keep what it is now.
+
+        Values that are not known, or were not sent, count as unchanged.
+        """
+        relation, new = change.relation, change.new
+        key = change.old if change.old_kind is OldTuple.KEY else new
+        known = self.drop(relation, key)
+        old = known if len(known) == len(new) else key if key is not new else ()
+        if known:
+            pairs = zip(new, known, strict=False)
+            new = tuple(was if now is UNCHANGED else now for now, was in pairs)
+        self.add(relation, new)
+        return old
+
+    def forget(self, oid: int) -> None:
+        """Drop what is kept of a relation that is gone, but for its rows."""
+        self._keys.forget(oid)
+
+    def _key(self, relation: Relation) -> tuple[int, ...]:
+        describe = self._context.describe
+        named = (describe(relation) if describe else relation).primary_key or ()
+        columns = [column.name for column in relation.columns]
+        return tuple(columns.index(name) for name in named)
+
+    def _place(self, relation: Relation, row: Tuple) -> tuple[object, ...] | None:
+        key = self._keys.of(relation)
+        if not key or len(row) <= max(key):
+            return None
+        values = tuple(row[index] for index in key)
+        known = not any(value is ABSENT or value is UNCHANGED for value in values)
+        return (relation.name, *values) if known else None
+
 
 BARE_TYPES: Final = frozenset({16, 20, 21, 23, 26, 700, 701, 1700})
 """OIDs of bool, int8, int2, int4, oid, float4, float8, numeric: written without quotes."""

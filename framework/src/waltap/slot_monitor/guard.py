@@ -15,16 +15,168 @@ from dataclasses import dataclass, field, replace
 from waltap.amounts import full_in, size
 from waltap.errors import WaltapError
 from waltap.slot_monitor.budget import budget_bytes, octets
-from waltap.slot_monitor.forecast import WINDOW_S, SlotReading, WalForecast, forecast
 from waltap.slot_monitor.health import SlotHealth
-from waltap.slot_monitor.thresholds import ThresholdCrossing, WalThresholds
 from waltap.source.connector import StopRequested
 from waltap.source.slot_status import SlotStatus
 from waltap.source.slot_watch import SlotWatch
 
-__all__ = ["SlotMonitor", "SlotMonitorDependencies", "WalBudgetPolicy"]
+__all__ = [
+    "WINDOW_S",
+    "SlotMonitor",
+    "SlotMonitorDependencies",
+    "SlotReading",
+    "ThresholdCrossing",
+    "WalBudgetPolicy",
+    "WalForecast",
+    "WalLimit",
+    "WalThresholds",
+    "forecast",
+    "tightest",
+]
 
 log = logging.getLogger(__name__)
+
+
+# How long until the WAL that a slot keeps is too much, from the mean rates of a window. Sans-IO.
+#
+# What is kept grows by what the server writes and shrinks by what the slot lets go of. Three
+# things may be full first: what ``max_slot_wal_keep_size`` leaves the slot, the budget of the
+# profile, and the disk.
+
+WINDOW_S = 900.0
+"""What is older counts for nothing. What is kept is a saw whose teeth are checkpoints: it has some."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotReading:
+    """One look at a slot: seconds of a clock that never goes back, LSNs, and what the server says may be
+    written before the slot is in danger (``safe_bytes``), or is free on its disk; None: unknown."""
+
+    at_s: float
+    server_lsn: int
+    restart_lsn: int
+    safe_bytes: int | None = None
+    free_bytes: int | None = None
+
+    @property
+    def retained_bytes(self) -> int:
+        """Return how much WAL the slot keeps."""
+        return max(0, self.server_lsn - self.restart_lsn)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalLimit:
+    """What would be full: ``kind`` is slot, budget or disk, ``whole`` what the slot may keep, ``left``
+    what it may keep beyond what it does, never below 0."""
+
+    kind: str
+    whole: int
+    left: int
+
+    @property
+    def used(self) -> float:
+        """Return the share that is used, 0 to 1."""
+        return 1.0 if self.whole <= 0 else 1.0 - self.left / self.whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalForecast:
+    """``growth`` and ``written`` are bytes a second, in the mean of the window: by how much more is kept,
+    and what the server writes. ``seconds``: until the limit, as things go; None: never, or no limit is
+    known. ``stalled_seconds``: were nothing let go of from now on."""
+
+    growth: float
+    written: float
+    limit: WalLimit | None
+    seconds: float | None
+    stalled_seconds: float | None
+
+
+def tightest(reading: SlotReading, budget: int | None) -> WalLimit | None:
+    """Return the limit of which the least is left, None where none is known."""
+    kept = reading.retained_bytes
+    found = []
+    if reading.safe_bytes is not None:
+        left = max(0, reading.safe_bytes)
+        found.append(WalLimit(kind="slot", whole=kept + left, left=left))
+    if budget is not None:
+        found.append(WalLimit(kind="budget", whole=budget, left=max(0, budget - kept)))
+    if reading.free_bytes is not None:
+        left = max(0, reading.free_bytes)
+        found.append(WalLimit(kind="disk", whole=kept + left, left=left))
+    return min(found, key=lambda limit: limit.left, default=None)
+
+
+def forecast(readings: Sequence[SlotReading], budget: int | None) -> WalForecast:
+    """Return what is to come after ``readings``, the oldest first, at least one."""
+    last = readings[-1]
+    first = next(each for each in readings if last.at_s - each.at_s <= WINDOW_S)
+    written = max(0.0, _rate(last.server_lsn - first.server_lsn, last.at_s - first.at_s))
+    growth = _rate(last.retained_bytes - first.retained_bytes, last.at_s - first.at_s)
+    # What is kept seems to grow faster than what is written where a slot was made anew in the window.
+    growth = min(growth, written)
+    limit = tightest(last, budget)
+    return WalForecast(
+        growth=growth,
+        written=written,
+        limit=limit,
+        seconds=_until(limit, growth),
+        stalled_seconds=_until(limit, written),
+    )
+
+
+def _rate(octets: int, seconds: float) -> float:
+    return octets / seconds if seconds > 0 else 0.0
+
+
+def _until(limit: WalLimit | None, rate: float) -> float | None:
+    if limit is None or (limit.left and rate <= 0):
+        return None
+    return limit.left / rate if limit.left else 0.0
+
+
+# When the guardian warns, and when it acts. Sans-IO.
+
+SLACK = 0.05
+"""So much below a threshold its next crossing counts again: what is kept goes up and down."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThresholdCrossing:
+    """What a look brought. ``warns``: the highest threshold that was passed anew, None for none;
+    ``acts``: the share is at or above that of acting; ``calms``: it is below every threshold again."""
+
+    warns: float | None
+    acts: bool
+    calms: bool
+
+
+class WalThresholds:
+    """Remembers which thresholds were passed. ``warn_at`` are shares of a limit, ``act_at`` is one."""
+
+    def __init__(self, warn_at: Sequence[float], act_at: float) -> None:
+        self._act_at = act_at
+        self._all = sorted({*warn_at, act_at})
+        self._passed: set[float] = set()
+
+    def look(self, used: float) -> ThresholdCrossing:
+        """Take note of the share that is used now."""
+        before = set(self._passed)
+        new = {each for each in self._all if used >= each} - before
+        self._passed = {each for each in before if used >= each - SLACK} | new
+        return ThresholdCrossing(
+            warns=max(new, default=None),
+            acts=used >= self._act_at,
+            calms=bool(before) and not self._passed,
+        )
+
+    @property
+    def level(self) -> str:
+        """Return ok, warned, or acted."""
+        if not self._passed:
+            return "ok"
+        return "acted" if self._act_at in self._passed else "warned"
+
 
 MOST_READINGS = 400
 JOIN_S = 10.0

@@ -1,13 +1,15 @@
 """Applying the change log to tables: one commit per call, exactly once whatever happens between."""
 
+import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -17,10 +19,12 @@ from waltap_sinks.changelog.errors import ColumnNameTaken
 from waltap_sinks.changelog.manifest import NOTHING, LogPosition
 from waltap_spark.added_keys import take_late_key
 from waltap_spark.column_identity import (
+    aside,
     doubted,
     dropped,
     forgotten,
     identify,
+    put_aside,
     renames,
     replaced,
     retold,
@@ -52,16 +56,14 @@ from waltap_spark.formats import (
 )
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.idle_tables import IdleTables
-from waltap_spark.log_rows import logged, with_epoch
+from waltap_spark.log_rows import logged, logged_types, with_epoch
 from waltap_spark.modes import of_rules, said, unfit
 from waltap_spark.options import ApplyOptions
 from waltap_spark.output import CommitIntent, OutputState, SparkOutput, TableState
 from waltap_spark.plan import SegmentGroup, TableTask, another_table, doubles, plan
-from waltap_spark.recreated_table import readable_types, with_spare_names
 from waltap_spark.redelivery import lacks_values, leave_out_known, may_repeat, needed, reached
 from waltap_spark.resume_requests import AnsweredRequests, ResumeRequests, resumed
 from waltap_spark.retained_keys import spared
-from waltap_spark.retries import TableRetries
 from waltap_spark.schema import LOG_FIELDS, common_type
 from waltap_spark.session import SizedSession, each_in_one, make_active, prepare
 from waltap_spark.shared_targets import SharedShapes, require_place
@@ -74,9 +76,116 @@ from waltap_spark.wide_decimals import make_readable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["ApplyOptions", "OutputApplier"]
+    from waltap.files.store import FileStore
+
+__all__ = [
+    "RETRY_S",
+    "ApplyOptions",
+    "OutputApplier",
+    "TableRetries",
+    "readable_types",
+    "with_spare_names",
+]
 
 log = logging.getLogger(__name__)
+
+
+# When tables that stand still are tried again.
+
+RETRY_S: Final = 60.0
+"""How long a table is left alone at least."""
+
+TRY_S: Final = 3.0
+"""All other tables wait for a try. After one that took longer the pause is longer in proportion."""
+
+MOST: Final = 15.0
+"""So many times `RETRY_S` at most."""
+
+
+class TableRetries:
+    """What is known of tries, by table; all tables are due for one who has tried none."""
+
+    def __init__(self) -> None:
+        self._failed: dict[str, tuple[float, float]] = {}
+        self._spent: dict[str, float] = {}
+
+    def due(self, name: str) -> bool:
+        """Tell whether it is time."""
+        if name not in self._failed:
+            return True
+        at, spent = self._failed[name]
+        return time.monotonic() - at >= RETRY_S * min(MOST, max(1.0, spent / TRY_S))
+
+    @contextlib.contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Count the time of the block as spent on the next try."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self._spent[name] = self._spent.get(name, 0.0) + time.monotonic() - started
+
+    def failed(self, name: str) -> None:
+        """Leave the table alone for a while."""
+        self._failed[name] = time.monotonic(), self._spent.pop(name, 0.0)
+
+    def forget(self, name: str) -> None:
+        """Let the table be due at once."""
+        self._failed.pop(name, None)
+        self._spent.pop(name, None)
+
+    def clear(self) -> None:
+        """Let all be due at once."""
+        self._failed.clear()
+
+
+# A table that took the name of one that is gone: what becomes of columns that have another type
+# now.
+#
+# The history of the one that is gone stays. Where a type holds the values of both, its column has
+# that; where none does, it gets a name of its own, as a dropped one does whose name another
+# takes.
+
+
+def with_spare_names(
+    tables: TableFormat,
+    step: CommitContext,
+    gone: TableState,
+    table: TableState,
+    group: SegmentGroup,
+    types: Mapping[str, str],
+) -> TableState:
+    """Return ``table``, which took the place of ``gone`` and gets ``types``, columns of ``group``,
+    with those put aside that have others. Columns by which files are divided, and those of a target that
+    is shared, stay.
+    """
+    if table.place is not None or not (table.mode.history or table.mode.name == "append"):
+        return table
+    spares = aside(gone, types, by_number=not tables.writes_in_place)
+    spares = {name: new for name, new in spares.items() if name not in tables.needed(table)}
+
+    def learn(before: TableState) -> TableState:
+        return put_aside(before, gone, group, types, spares)
+
+    if not spares:
+        return learn(table)
+    change = TableChange(key=table.key, renames=spares, replaces=False, learn=learn)
+    return tables.evolve(step, table, change)
+
+
+def readable_types(
+    step: CommitContext,
+    table: TableState,
+    group: SegmentGroup,
+    store: "FileStore",
+    output: SparkOutput,
+) -> dict[str, str]:
+    """Return the columns of ``group``; see that Spark reads its segments."""
+    make_readable(store, output, group, partial(step.path, table, "changes"))
+    known = table.versions.get(group.fingerprint)
+    if known is not None:
+        return known
+    return logged_types(step.spark, store, group) if group.segments else {}
 
 
 class OutputApplier:

@@ -11,12 +11,19 @@ Which tests apply follows from what the decoder declares (`DecoderCapabilities`)
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import cycle
 
 import pytest
 
-from waltap.decode.decoder import Catalogue, Decoder, DecoderContext, Frame, ServerInfo
+from waltap.decode.decoder import (
+    Catalogue,
+    Decoder,
+    DecoderCapabilities,
+    DecoderContext,
+    Frame,
+    ServerInfo,
+)
 from waltap.decode.message import (
     Begin,
     BeginPrepare,
@@ -27,9 +34,12 @@ from waltap.decode.message import (
     LogicalMessage,
     Message,
     OldTuple,
+    Origin,
     Prepare,
     RelationSeen,
+    RollbackPrepared,
     Skipped,
+    StreamAbort,
     StreamCommit,
     StreamPrepare,
     StreamStart,
@@ -38,17 +48,92 @@ from waltap.decode.message import (
     Update,
 )
 from waltap.decode.relation import DataType, Relation
-from waltap.decode.tuple_image import ABSENT, UNCHANGED
+from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
 from waltap.errors import DecodeError
 from waltap.source.position import lsn_text
 from waltap.specs import DecoderSpec
-from waltap_testing.carried import PREPARED, ROWS, STREAMED, carried_by, declared_by
 from waltap_testing.damage import chance, damaged, evenly, foreign, noise, truncated
 from waltap_testing.limits import measured
 from waltap_testing.recording import FrameRecording, RelationShapes, StaticCatalogue, neutral
 from waltap_testing.spec_promises import assert_well_formed
 
-__all__ = ["DecoderRig", "DecoderSuite"]
+__all__ = [
+    "PREPARED",
+    "ROWS",
+    "STREAMED",
+    "DecoderRig",
+    "DecoderSuite",
+    "carried_by",
+    "declared_by",
+]
+
+
+# What a recording shows that a decoder carries, by the names of `DecoderCapabilities`.
+
+STREAMED = (StreamStart, StreamStop, StreamCommit, StreamAbort, StreamPrepare)
+PREPARED = (BeginPrepare, Prepare, CommitPrepared, RollbackPrepared, StreamPrepare)
+ROWS = (Insert, Update, Delete)
+SPECIAL_NUMBERS = frozenset(("NaN", "Infinity", "-Infinity"))
+
+
+def declared_by(capabilities: DecoderCapabilities) -> set[str]:
+    """Return the names of the capabilities that are declared."""
+    return {item.name for item in fields(capabilities) if getattr(capabilities, item.name)}
+
+
+def carried_by(decoder: Decoder, recording: FrameRecording) -> set[str]:
+    """Return the names of the capabilities that ``recording`` shows.
+
+    A relation that comes with its first row was made from the row: it was not announced.
+    """
+    shown: set[str] = set()
+    for frame in recording.frames:
+        messages = decoder.feed([frame])
+        shown.update(_shown_by(messages))
+        if not any(isinstance(message, (*ROWS, Truncate)) for message in messages):
+            shown.update("relations" for m in messages if isinstance(m, RelationSeen))
+    return shown
+
+
+def _shown_by(messages: Iterable[Message]) -> Iterator[str]:
+    for message in messages:
+        match message:
+            case Truncate():
+                yield "truncate"
+            case LogicalMessage():
+                yield "logical_messages"
+            case Origin():
+                yield "origin"
+            case Commit() | StreamCommit() if message.commit_ts:
+                yield "commit_timestamps"
+            case Insert():
+                yield from _shown_values(message.new)
+            case Update():
+                yield from _shown_old(message.old_kind)
+                yield from _shown_values(message.new)
+                yield from _shown_values(message.old)
+            case Delete():
+                yield from _shown_old(message.old_kind)
+                yield from _shown_values(message.old)
+        if isinstance(message, STREAMED):
+            yield "streaming"
+        if isinstance(message, PREPARED):
+            yield "two_phase"
+
+
+def _shown_old(kind: OldTuple) -> Iterator[str]:
+    if kind is OldTuple.KEY:
+        yield "old_key"
+    elif kind is OldTuple.FULL:
+        yield "old_row"
+
+
+def _shown_values(values: Tuple) -> Iterator[str]:
+    for value in values:
+        if value is UNCHANGED:
+            yield "unchanged"
+        elif value in SPECIAL_NUMBERS:
+            yield "special_numbers"
 
 
 SECONDS_PER_FRAME = 1.0

@@ -28,7 +28,7 @@ SOON = 0.25
 PROCEDURES = ["set_yb_read_time(pg_catalog.text)", "disable_catalog_version_check()"]
 # Returns: is a superuser; may call both procedures; the release exports snapshots, or NULL if it
 # does not say. A CALL under the role's own search_path must find the procedures, as a snapshot
-# calls them (`waltap_yugabyte.reading`). The path is local to the statement, whose own names were
+# calls them (`waltap_yugabyte.dialect`). The path is local to the statement, whose own names were
 # resolved before.
 READ_TIME_SQL = """
 WITH path AS (

@@ -3,6 +3,7 @@
 Source: decoderbufs.c and its README; recorded output of version 2.1.2.
 """
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Never
@@ -23,7 +24,6 @@ from waltap.decode.text_encoding import codec_of
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
 from waltap_decoders.capabilities import DECODERBUFS
 from waltap_decoders.decoderbufs.datums import DatumKind, datum_kind, typmod
-from waltap_decoders.decoderbufs.names import unquoted, unquoted_pair
 from waltap_decoders.decoderbufs.row_message_pb2 import (
     BEGIN,
     COMMIT,
@@ -37,7 +37,43 @@ from waltap_decoders.named_relations import NamedRelations, RowLayout
 from waltap_decoders.row_facts import ColumnFact, OldRowColumns, RowFacts
 from waltap_decoders.skipping import skip
 
-__all__ = ["DecoderBufs"]
+__all__ = [
+    "DecoderBufs",
+    "unquoted",
+    "unquoted_pair",
+]
+
+
+# Names from the SQL identifiers that ``quote_identifier`` writes.
+
+_QUOTED = re.compile(r'"((?:[^"]|"")+)"').fullmatch
+_PAIR = re.compile(r'("(?:[^"]|"")+"|[^".]+)\.("(?:[^"]|"")+"|[^".]+)').fullmatch
+
+
+def unquoted(identifier: str) -> str:
+    """Return the name that an identifier denotes.
+
+    Raises: ValueError.
+    """
+    quoted = _QUOTED(identifier)
+    if quoted:
+        return quoted[1].replace('""', '"')
+    if not identifier or '"' in identifier:
+        message = "an identifier, quoted or plain"
+        raise ValueError(message)
+    return identifier
+
+
+def unquoted_pair(identifier: str) -> tuple[str, str]:
+    """Return schema and name of a qualified identifier.
+
+    Raises: ValueError.
+    """
+    pair = _PAIR(identifier)
+    if pair is None:
+        message = "schema.table, each quoted or plain"
+        raise ValueError(message)
+    return unquoted(pair[1]), unquoted(pair[2])
 
 
 _KINDS = {INSERT: "I", UPDATE: "U"}

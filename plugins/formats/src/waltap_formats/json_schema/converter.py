@@ -1,6 +1,7 @@
 """JSON with a schema registry, as Confluent's JsonSchemaConverter writes it."""
 
 from functools import cached_property
+from typing import Any
 
 import orjson
 
@@ -8,10 +9,100 @@ from waltap.format.converter import Converter, ConverterContext, Encode
 from waltap.json.converter import json_writer
 from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap_formats.json_schema.properties import JsonSchemaProperties
-from waltap_formats.json_schema.schema import json_schema
 from waltap_formats.registry.client import RegistryClient
 
-__all__ = ["JsonSchemaConverter"]
+__all__ = [
+    "JsonSchemaConverter",
+    "json_schema",
+]
+
+
+# JSON Schemas of Connect schemas, as Confluent's converter makes them.
+#
+# ``title`` is the name, ``connect.index`` the position of a field, and ``connect.type`` a type
+# that JSON lacks. An optional schema is a ``oneOf`` with null first. Source: behaviour of
+# kafka-connect-json-schema-converter.
+
+TYPES: dict[ConnectKind, tuple[str, str | None]] = {
+    ConnectKind.INT8: ("integer", "int8"),
+    ConnectKind.INT16: ("integer", "int16"),
+    ConnectKind.INT32: ("integer", "int32"),
+    ConnectKind.INT64: ("integer", "int64"),
+    ConnectKind.FLOAT32: ("number", "float32"),
+    ConnectKind.FLOAT64: ("number", "float64"),
+    ConnectKind.BOOLEAN: ("boolean", None),
+    ConnectKind.STRING: ("string", None),
+    ConnectKind.BYTES: ("string", "bytes"),
+}
+DECIMAL = "org.apache.kafka.connect.data.Decimal"
+
+
+def json_schema(
+    schema: Schema, *, numeric: bool = False, index: int | None = None
+) -> dict[str, Any]:
+    """Return the JSON Schema of ``schema``.
+
+    With ``numeric``, decimals are numbers. ``index`` is the position of a struct's field.
+    """
+    made = _plain(schema, numeric=numeric)
+    if schema.name is not None:
+        made["title"] = schema.name
+    if schema.doc is not None:
+        made["description"] = schema.doc
+    if schema.version is not None:
+        made["connect.version"] = schema.version
+    if schema.parameters:
+        made["connect.parameters"] = dict(schema.parameters)
+    if schema.default is not None:
+        made["default"] = _default(schema)
+    if schema.optional:
+        made = {"oneOf": [{"type": "null"}, made]}
+    if index is not None:
+        made["connect.index"] = index
+    return made
+
+
+def _plain(schema: Schema, *, numeric: bool) -> dict[str, Any]:
+    if schema.kind in TYPES:
+        kind, connect = TYPES[schema.kind]
+        if numeric and schema.name == DECIMAL:
+            kind = "number"
+        return {"type": kind} if connect is None else {"type": kind, "connect.type": connect}
+    if schema.kind is ConnectKind.ARRAY:
+        assert schema.items is not None
+        return {"type": "array", "items": json_schema(schema.items, numeric=numeric)}
+    if schema.kind is ConnectKind.MAP:
+        return _map(schema, numeric=numeric)
+    return {
+        "type": "object",
+        "properties": {
+            field.name: json_schema(field.schema, numeric=numeric, index=place)
+            for place, field in enumerate(schema.fields)
+        },
+    }
+
+
+def _map(schema: Schema, *, numeric: bool) -> dict[str, Any]:
+    assert schema.keys is not None
+    assert schema.values is not None
+    # JSON objects only have keys of text; other maps are arrays of entries.
+    if schema.keys.kind is ConnectKind.STRING and not schema.keys.optional:
+        values = json_schema(schema.values, numeric=numeric)
+        return {"type": "object", "additionalProperties": values, "connect.type": "map"}
+    entry = {
+        "key": json_schema(schema.keys, numeric=numeric, index=0),
+        "value": json_schema(schema.values, numeric=numeric, index=1),
+    }
+    items = {"type": "object", "properties": entry}
+    return {"type": "array", "items": items, "connect.type": "map"}
+
+
+def _default(schema: Schema) -> Any:
+    import json
+
+    from waltap.json.schema import value_json
+
+    return json.loads(value_json(schema, schema.default))
 
 
 class JsonSchemaConverter(Converter):

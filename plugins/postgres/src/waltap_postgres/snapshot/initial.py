@@ -3,20 +3,22 @@
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass
+from typing import Final, Self
 
+from waltap.decode.relation import Relation
+from waltap.snapshot.chunk import SnapshotChunk
 from waltap.snapshot.progress import SnapshotProgress
 from waltap.source.connector import ConnectorContext, SourceLacks, StartPosition
 from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
-from waltap_postgres.connection import watch
+from waltap_postgres.connection import connect, watch
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import published_by_any
-from waltap_postgres.snapshot.chunk import PostgresChunk
-from waltap_postgres.snapshot.errors import TableOvertaken
+from waltap_postgres.snapshot.errors import SnapshotNotShared, TableOvertaken
 from waltap_postgres.snapshot.options import SnapshotOptions
 from waltap_postgres.snapshot.parallel import ParallelReading
 from waltap_postgres.snapshot.plan import ReadTask, SnapshotPlanner, TableSplit
-from waltap_postgres.snapshot.position import AskedBefore
 from waltap_postgres.snapshot.reader import SnapshotPoint, TablesReader, mark, snapshot_tables
 from waltap_postgres.snapshot.resumed import left_to_read, to_restart
 from waltap_postgres.snapshot.transaction import (
@@ -25,11 +27,129 @@ from waltap_postgres.snapshot.transaction import (
     ReadingTransaction,
     SnapshotTable,
 )
+from waltap_postgres.visibility import WHOLE, SnapshotVisibility
 from waltap_postgres.waiting import ServerWaits
 
-__all__ = ["InitialSnapshot"]
+__all__ = [
+    "AskedBefore",
+    "InitialSnapshot",
+    "PostgresChunk",
+]
 
 log = logging.getLogger(__name__)
+
+
+# Chunks of an initial snapshot that other processes read.
+#
+# They read in the snapshot that the engine exported for them.
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostgresChunk(SnapshotChunk):
+    """Describe one chunk; the engine that exported the snapshot locks its table."""
+
+    properties: PostgresProperties
+    catalogue: type[PostgresCatalogue]
+    reading: type[ReadingTransaction]
+    # Name of the exported snapshot.
+    given: str
+    # Transactions that the exported snapshot sees.
+    seen: str
+    point: SnapshotPoint
+    target: SnapshotTable
+    shape: CatalogShape
+    part: TableSplit | None
+    visible: str
+    # Number of the table's chunks.
+    count: int
+    # SELECT that returns the rows instead of the table.
+    statement: str | None = None
+
+    @property
+    def relation(self) -> Relation:  # type: ignore[override]
+        return self.target.table.relation
+
+    @property
+    def index(self) -> int:  # type: ignore[override]
+        return 0 if self.part is None else self.part.index
+
+    def read(self) -> Iterator[SnapshotRows]:
+        watching = watch(self.properties)
+        with closing(connect(self.properties, role="catalogue", watch=watching)) as connection:
+            now = self.catalogue(connection, self.properties)
+            with closing(self.reading(self.properties, now, watching)) as transaction:
+                transaction.begin(self.given, ONE_SNAPSHOT)
+                # A pooler or a load balancer may have given another server's connection.
+                if (mine := transaction.catalogue.snapshot()) != self.seen:
+                    raise SnapshotNotShared(f"a reader of snapshot {self.seen} sees {mine}")
+                transaction.then[self.target.oid] = self.shape
+
+                def later() -> ReadingTransaction:
+                    name = self.relation.name
+                    raise TableOvertaken(
+                        f"{name} was changed while its chunks were read", table=name
+                    )
+
+                chosen = {} if self.statement is None else {self.relation.name: self.statement}
+                reader = TablesReader(
+                    transaction, self.point, self.properties, later, statements=chosen
+                )
+                parts = () if self.part is None else (self.part,)
+                for piece in reader.read(ReadTask([self.target], parts, visible=self.visible)):
+                    piece.complete = piece.complete and self.count == 1
+                    yield piece
+
+
+# Position of the rows of a snapshot that is read beside an older slot.
+#
+# The position must not be after any change that the rows lack. waltap reads the end of the WAL
+# before the snapshot exists: later commits are after it, and earlier commits are visible. There
+# is one exception: a commit is in the WAL before it is visible. A commit that waits for a
+# synchronous standby can stay in that state for long, and be streamed meanwhile.
+#
+# Source: PostgreSQL, `CommitTransaction` (`RecordTransactionCommit`, which waits in
+# `SyncRepWaitForLSN`; only then `ProcArrayEndTransaction`).
+
+# Transactions that have not begun their commit: they wait for their client or for a lock.
+OPEN_SQL: Final = """
+SELECT backend_xid::text::int8 FROM pg_stat_activity
+ WHERE backend_xid IS NOT NULL
+   AND (state IN ('idle in transaction', 'idle in transaction (aborted)') OR wait_event_type = 'Lock')
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedBefore:
+    """Hold the server's position before a snapshot."""
+
+    # The end of the WAL.
+    lsn: int
+    # Transactions that may have committed before ``lsn`` and not be visible: 32 bits of their ids.
+    committing: frozenset[int]
+
+    @classmethod
+    def ask(cls, now: PostgresCatalogue) -> Self | None:
+        """Read the position before the snapshot, None without a position."""
+        if now.standby() or (lsn := now.wal_end()) is None:
+            return None
+        text = now.snapshot()
+        running = SnapshotVisibility.of_snapshot(text).in_progress if text else frozenset()
+        ids = frozenset(xid % WHOLE for xid in running)
+        return cls(lsn, ids - {xid for (xid,) in now.query(OPEN_SQL)} if ids else ids)
+
+    def position(self, seen: str, begin: int) -> int:
+        """Return the position of the rows of a snapshot.
+
+        ``seen`` is its visibility (`Offset.visible_in`), ``begin`` the start of the stream.
+        """
+        if self.committing and seen:
+            running = SnapshotVisibility.of_snapshot(seen.partition("@")[0]).in_progress
+            if not self.committing.isdisjoint(xid % WHOLE for xid in running):
+                # A commit may be before ``lsn`` and not in the snapshot; the stream has nothing
+                # from before ``begin``.
+                return min(self.lsn, begin)
+        return self.lsn
+
 
 # Rows that all threads together prepare: it bounds memory whatever the number of threads.
 ROWS_AHEAD = 8192

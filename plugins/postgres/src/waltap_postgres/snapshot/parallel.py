@@ -15,14 +15,40 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 
+from waltap.decode.tuple_image import Tuple
 from waltap.source.connector import StopRequested
+from waltap.transactions.row_block import RowBlock
 from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.snapshot.plan import ReadTask
 from waltap_postgres.snapshot.reader import TablesReader
-from waltap_postgres.snapshot.size import text_bytes
 from waltap_postgres.waiting import POLL_S
 
-__all__ = ["ParallelReading"]
+__all__ = [
+    "ParallelReading",
+    "text_bytes",
+]
+
+
+# Estimated size of rows.
+
+LOOKED_AT = 8
+ROW_BYTES = 64
+
+
+def text_bytes(rows: Sequence[Tuple]) -> int:
+    """Return the estimated bytes of text in rows, never 0."""
+    if not rows:
+        return ROW_BYTES
+    if isinstance(rows, RowBlock):
+        return rows.nbytes
+    # A sample is enough: the size only bounds memory.
+    step = max(1, len(rows) // LOOKED_AT)
+    some = [rows[at] for at in range(0, len(rows), step)]
+    held = sum(
+        ROW_BYTES + sum(len(value) for value in row if isinstance(value, str)) for row in some
+    )
+    return held * len(rows) // len(some)
+
 
 # Approximate bounds of the waiting text: of the present task, and of all later tasks together.
 CURRENT_BYTES, AHEAD_BYTES = 1 << 20, 3 << 20

@@ -5,14 +5,18 @@ import datetime as dt
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
+from pathlib import Path
 
 import msgspec
 
 from waltap.decode.message import Change
 from waltap.decode.per_relation import PerRelation
 from waltap.decode.relation import Relation
+from waltap.decode_errors import UNREADABLE
 from waltap.files.errors import FilesUnavailable
 from waltap.files.store import FileStore
+from waltap.offsets.durable_file import replace_durably
+from waltap.offsets.private_file import private, private_folder
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.held import REREAD
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
@@ -21,7 +25,6 @@ from waltap.source.connector import PreflightCheck
 from waltap.source.position import SOLE, Position, Positions, lsn_text
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.changelog.by_relation import by_relation
-from waltap_sinks.changelog.capture_gaps import MissedNote
 from waltap_sinks.changelog.continuity import TableContinuity
 from waltap_sinks.changelog.errors import (
     ChangeLogGone,
@@ -36,20 +39,135 @@ from waltap_sinks.changelog.manifest import (
     LogPosition,
     Manifest,
     SnapshotPart,
+    TableEntry,
     bucket_of,
     manifest_name,
 )
-from waltap_sinks.changelog.pending import PendingTables
 from waltap_sinks.changelog.properties import ChangeLogProperties
-from waltap_sinks.changelog.published_position import PublishedNote
 from waltap_sinks.changelog.read_chunks import ReadChunks
 from waltap_sinks.changelog.reader import ChangeLog
 from waltap_sinks.changelog.segment import SegmentPath, TableBuffer, estimated_bytes
 from waltap_sinks.changelog.table_version import TableVersion
 
-__all__ = ["ChangeLogSink"]
+__all__ = [
+    "BufferKey",
+    "ChangeLogSink",
+    "MissedNote",
+    "PendingTables",
+    "PublishedNote",
+]
 
 log = logging.getLogger(__name__)
+
+
+# Tables that were not captured for a while, until the change log itself says so.
+
+
+class MissedNote:
+    """The file ``path`` in the pipeline's own state, with the names of tables whose next entry is to be
+    `TableEntry.missed`. What cannot be noted is said in this run alone."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._tables: set[str] = set()
+
+    def read(self) -> None:
+        """Take what was noted, and not said yet."""
+        with contextlib.suppress(OSError, *UNREADABLE):
+            self._tables |= msgspec.json.decode(self._path.read_bytes(), type=set[str])
+
+    def add(self, table: str) -> None:
+        """Note ``table``, beside what was noted before."""
+        self.read()
+        self._tables.add(table)
+        self._write()
+
+    def marked(self, entries: Iterable[TableEntry]) -> tuple[TableEntry, ...]:
+        """Return ``entries`` with what they are to say; a whole snapshot lacks nothing."""
+        return tuple(
+            msgspec.structs.replace(each, missed=True)
+            if each.name in self._tables and each.generation is None
+            else each
+            for each in entries
+        )
+
+    def published(self, entries: Iterable[TableEntry]) -> None:
+        """Forget the tables of which ``entries`` say it, or which they replace."""
+        said = {each.name for each in entries if each.missed or each.complete}
+        if not self._tables.isdisjoint(said):
+            self._tables -= said
+            self._write()
+
+    def _write(self) -> None:
+        with contextlib.suppress(OSError):
+            if self._tables:
+                replace_durably(self._path, msgspec.json.encode(sorted(self._tables)))
+            else:
+                self._path.unlink(missing_ok=True)
+
+
+# What the change log has taken and not published.
+
+BufferKey = tuple[str, str, int | None, int | None]
+"""Schema, table, the generation of rows of a snapshot, and their chunk while it has not ended."""
+
+
+class PendingTables:
+    """Buffers of the tables that one manifest, or one open transaction, touches."""
+
+    def __init__(self) -> None:
+        self.finished: list[TableEntry] = []
+        self.current: dict[BufferKey, TableBuffer] = {}
+
+    def buffers(self) -> Iterator[TableBuffer]:
+        """Return the buffers that still take changes."""
+        return iter(self.current.values())
+
+    def chunks(self) -> dict[BufferKey, TableBuffer]:
+        """Return the buffers of chunks of a snapshot that have not ended: they are not published yet."""
+        return {key: buffer for key, buffer in self.current.items() if key[3] is not None}
+
+    def __bool__(self) -> bool:
+        return bool(self.finished or len(self.current) > len(self.chunks()))
+
+
+# How far a change log went when this pipeline wrote to it last, kept in the pipeline's own state.
+
+
+class PublishedNote:
+    """The file ``path``, about the log at ``log``: an empty or older one is then not the one it was.
+    ``identity`` is that of the log, which it has elsewhere, too."""
+
+    def __init__(self, path: Path, log: str) -> None:
+        self._path, self._log = path, log
+        self.identity = ""
+
+    def write(self, mark: LogPosition) -> None:
+        """Note how far the log goes now; what fails is only a check."""
+        draft = self._path.with_suffix(".tmp")
+        with contextlib.suppress(OSError):
+            private_folder(self._path.parent)
+            with open(draft, "w", opener=private) as file:
+                file.write(f"{self._log}\n{self.identity}\n{mark}")
+            draft.replace(self._path)
+
+    def read(self) -> LogPosition | None:
+        """Return how far this log went; None: nothing was written to it, or this is not known."""
+        try:
+            about, _, mark = self._path.read_text().rpartition("\n")
+            epoch, end_lsn, ordinal = (int(number, 16) for number in mark.split("-"))
+        except (OSError, ValueError):
+            return None
+        log, _, identity = about.rpartition("\n")
+        own = self._log in {log, about} or (
+            identity and identity == self.identity
+        )  # 0.1: no identity
+        return LogPosition(epoch, end_lsn, ordinal) if own else None
+
+    def forget(self) -> None:
+        """Remove the note."""
+        self._path.unlink(missing_ok=True)
+
 
 _relation_of = attrgetter("relation")
 

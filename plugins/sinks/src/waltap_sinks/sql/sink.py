@@ -6,25 +6,26 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from waltap.config.redaction import without_frames
-from waltap.dead_letters.bisect import Part
+from waltap.dead_letters.bisect import Part, failing
 from waltap.errors import RecordError, SinkError, WaltapError
 from waltap.sink import RecordsRefused, RefusedEvent
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.connector import PreflightCheck
-from waltap.source.position import Position
+from waltap.source.position import Position, lsn_text
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.sql.applier import SqlApplier
 from waltap_sinks.sql.errors import (
     SqlCommitUnknown,
     SqlConflictMidway,
+    SqlConstraintViolated,
     SqlPositionChanged,
     SqlTransactionGap,
+    SqlValueUnfit,
 )
 from waltap_sinks.sql.history import VersionCause
 from waltap_sinks.sql.kinds import target_of
 from waltap_sinks.sql.metadata import SinkMetadata
-from waltap_sinks.sql.piecewise import is_of_a_record, place_of, take_in_pieces
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.rows import certainly_ignored
 from waltap_sinks.sql.shape import TargetName
@@ -32,9 +33,80 @@ from waltap_sinks.sql.shapes import TargetShapes
 from waltap_sinks.sql.tables import TargetTables
 from waltap_sinks.sql.target import SqlTarget
 
-__all__ = ["SqlSink"]
+__all__ = [
+    "SqlSink",
+    "is_of_a_record",
+    "place_of",
+    "take_in_pieces",
+]
 
 log = logging.getLogger(__name__)
+
+
+# Changes in pieces, each in a savepoint: what the target takes is applied, what it refuses is
+# named.
+
+
+def is_of_a_record(failure: Exception) -> bool:
+    """Tell whether a failure is one change's fault: the target, as it is, takes others."""
+    return isinstance(failure, SqlConstraintViolated | SqlValueUnfit | RecordError)
+
+
+def place_of(part: Part, at: int = 0) -> str:
+    """Return where a change stands, for people."""
+    if isinstance(part, TransactionPart):
+        return f"{lsn_text(part.commit_lsn)}, change {part.numbers()[at]}"
+    return "a snapshot"
+
+
+def take_in_pieces(
+    parts: Sequence[TransactionPart | SnapshotRows],
+    apply: Callable[[Part], None],
+    *,
+    target: SqlTarget,
+    failure: Callable[[Exception, str], SinkError],
+    forget: Callable[[], None],
+) -> None:
+    """Apply ``parts`` in the transaction that is open: what is taken as a whole goes in as a whole, of the
+    rest its halves, in order. ``forget`` is called when something was undone.
+
+    Raises: RecordsRefused, and nothing of it was applied; SinkError for what is not a change's fault.
+    """
+
+    def attempt(piece: Part) -> None:
+        try:
+            with target.attempt():
+                apply(piece)
+        except Exception as error:
+            forget()
+            told = error if isinstance(error, RecordError) else failure(error, place_of(piece))
+            if not is_of_a_record(told):
+                raise told from error
+            raise RecordError(told.problem) from told
+
+    try:
+        with target.attempt():
+            found = failing(parts, attempt)
+            if found:
+                raise RecordsRefused(  # noqa: TRY301 - the block undoes what was applied
+                    [_refused(parts, *each) for each in found.items()]
+                )
+    except RecordsRefused:
+        forget()
+        raise
+
+
+def _refused(
+    parts: Sequence[TransactionPart | SnapshotRows], where: tuple[int, int], error: RecordError
+) -> RefusedEvent:
+    reason = error.__cause__
+    assert isinstance(reason, WaltapError)
+    number, at = where
+    part = parts[number]
+    if isinstance(part, SnapshotRows):
+        return RefusedEvent(rows=part, index=at, error=reason)
+    return RefusedEvent(change=part.changes[at], error=reason)
+
 
 HANDED_OVER = 512
 """From so many changes on a batch is applied while the next one is made."""

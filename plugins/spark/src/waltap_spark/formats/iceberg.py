@@ -7,11 +7,13 @@ append: one commit, by which the columns, too, are known as of a version.
 
 import contextlib
 import dataclasses
+import json
 import logging
+import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakSet
 
 import msgspec
@@ -25,25 +27,113 @@ from waltap_spark.errors import (
     VersionGone,
 )
 from waltap_spark.expression import namespace_of, quoted
-from waltap_spark.formats.iceberg_types import promotes, stored_type
-from waltap_spark.formats.kept_versions import TableVersionInfo, needed_since
 from waltap_spark.formats.merge_sql import OVERWRITE, retyped
 from waltap_spark.formats.merging import MergingFormat
-from waltap_spark.formats.notes import CommitNote
+from waltap_spark.formats.notes import NOWHERE, CommitNote
 from waltap_spark.formats.stepwise import TableCommit
 from waltap_spark.formats.table_format import CommitContext, TableChange, TableFormatContext, What
 from waltap_spark.output import TableState, TargetTable
 from waltap_spark.properties import IcebergTableProperties
-from waltap_spark.schema import sql_type
+from waltap_spark.schema import sql_type, type_text
 from waltap_spark.session import ROW_GROUP_BYTES, ROWS_UNSEEN
 from waltap_spark.targets import HISTORY, OF_HISTORY, FileLayout, named
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["IcebergFormat", "each_step_once", "session"]
+__all__ = [
+    "IcebergFormat",
+    "TableVersionInfo",
+    "each_step_once",
+    "needed_since",
+    "promotes",
+    "session",
+    "stored_type",
+]
 
 log = logging.getLogger(__name__)
+
+
+# What types columns have in Iceberg, by Spark. Knows no Spark.
+
+_GROWS: Final = frozenset({("integer", "long"), ("float", "double")})
+
+
+def promotes(old: str, new: str) -> bool:
+    """Tell whether Iceberg makes ``new`` (JSON) of the type ``old`` without a file being written."""
+    before, after = json.loads(old), json.loads(new)
+    if not isinstance(before, str) or not isinstance(after, str):
+        return False
+    if before.startswith("decimal(") and after.startswith("decimal("):
+        (had, had_scale), (digits, scale) = _digits(before), _digits(after)
+        return scale == had_scale and digits >= had
+    return (before, after) in _GROWS
+
+
+def stored_type(kind: str) -> str:
+    """Return the type (JSON) in which values of ``kind`` are stored."""
+    if not any(word in kind for word in ("byte", "short", "time(")):
+        return kind
+    return type_text(_stored(json.loads(kind)))
+
+
+def _stored(kind: Any) -> Any:
+    """Return a type, as Spark's JSON has it, with those that Iceberg has."""
+    if isinstance(kind, str):
+        if kind in ("byte", "short"):
+            return "integer"
+        return "string" if kind.startswith("time(") else kind
+    nested = {
+        name: _stored(kind[name])
+        for name in ("elementType", "keyType", "valueType")
+        if name in kind
+    }
+    if "fields" in kind:
+        nested["fields"] = [{**each, "type": _stored(each["type"])} for each in kind["fields"]]
+    return {**kind, **nested}
+
+
+def _digits(kind: str) -> tuple[int, int]:
+    precision, scale = kind[len("decimal(") : -1].split(",")
+    return int(precision), int(scale)
+
+
+# From which version on a table of the format must keep its versions, for all who stand at one.
+#
+# Who removes old versions knows at which its own tables stand. What other outputs need of a
+# target that they share, their notes tell: the version that their last commit names, behind which
+# are the steps that no commit names yet. Knows no Spark.
+
+
+class TableVersionInfo(NamedTuple):
+    """A version of a table: its number or id, when it was made (ms since 1970), and its note."""
+
+    number: int
+    made_ms: int
+    note: CommitNote | None
+
+
+def needed_since(
+    versions: Iterable[TableVersionInfo], named: Collection[int], own: str, silent_ms: float
+) -> float:
+    """Return when the oldest version was made that somebody needs; infinity where nobody does.
+
+    ``versions``: newest first. ``named``: those that the tables of the output ``own`` stand at. Of others,
+    those count that have written after ``silent_ms``.
+    """
+    needed, stands = math.inf, dict[tuple[str, str], int]()
+    for number, made_ms, note in versions:
+        if note is not None and note.waltap != own:
+            table = note.waltap, note.table
+            if table not in stands and made_ms > silent_ms:
+                stands[table] = note.stands
+                needed = made_ms
+            if stands.get(table) == NOWHERE:
+                needed = made_ms  # no commit names a step of it yet
+        if number in named or number in stands.values():
+            needed = made_ms
+    return needed
+
 
 RELEASES: Final = {"4.1": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"}
 """Generation of pyspark → the release of Iceberg that runs on it."""
