@@ -1,16 +1,16 @@
-"""The kit for plugin authors: conformance suites, a scripted walsender, recordings and faults.
+"""The test kit for plugin authors: conformance suites and their tools.
 
-Nothing heavy is imported here: pytest loads `waltap_testing.pytest_plugin` in every run where
-waltap is installed. Import what you need from its module:
+pytest loads `waltap_testing.pytest_plugin` in every run where waltap is installed, so this module
+imports nothing heavy. Import names from their modules:
 
-    *_suite       a class of tests per kind of plugin, and the rig that an author gives it
-    recording     frames of output plugins with the messages they mean, as JSON lines
-    walsender     a scripted server that speaks the replication protocol
-    simulation    the real engine on a clock that jumps, between a source and a sink in memory
-    workload      transactions made by hand, and the batches an engine makes of them
-    crash         processes that die at a chosen step
-    damage        bad bytes, the same in every run
-    limits        what a call costs
+- ``*_suite``: a class of tests for each kind of plugin, and the rig that an author provides.
+- ``recording``: frames of output plugins with the messages they mean, as JSON lines.
+- ``walsender``: a scripted server that speaks the replication protocol.
+- ``simulation``: the real engine on a simulated clock, between a source and a sink in memory.
+- ``workload``: hand-made transactions, and the batches an engine makes of them.
+- ``crash``: processes that are killed at a chosen step.
+- ``damage``: damaged bytes, the same in every run.
+- ``limits``: the time and memory of a call.
 """
 
 from typing import TYPE_CHECKING

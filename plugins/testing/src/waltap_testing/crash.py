@@ -1,13 +1,17 @@
-"""Ends a process at a chosen step, for real: a forked child that kills itself.
+"""Kill a forked process at a chosen step.
 
-A step is a point between two acts that outlive the process: a mark that the action sets between calls
-of the plugin, or a call that changes files or opens a connection, seen just before it happens, or a
-call of the plugin's own files into a native library: the driver of a database, for one, whose writes
-are not seen one by one. `KillPoint.at_bytes` ends the process inside any write that takes a file beyond a
-size, whoever makes it.
+A step is one of:
 
-Only the death of a process is simulated. What the kernel has taken survives it: a missing fsync does
-not show.
+- a mark that the action sets between calls of the plugin;
+- a call that changes files or opens a connection, just before it happens;
+- a call of the plugin's own code into a native library, such as a database driver, whose writes
+  are not visible one by one.
+
+`KillPoint.at_bytes` kills the process inside any write that extends a file beyond a size,
+whichever library writes.
+
+Only the process dies. Data that the kernel has accepted survives, so a missing fsync goes
+unnoticed.
 """
 
 import builtins
@@ -40,6 +44,7 @@ __all__ = [
     "own_files",
 ]
 
+# Audit events of Python that change files or open connections.
 AUDITED = frozenset(
     (
         "os.link",
@@ -53,20 +58,22 @@ AUDITED = frozenset(
         "sqlite3.connect",
     )
 )
+# Functions of `os` that raise no audit event.
 WATCHED = ("fdatasync", "fsync", "pwrite", "sendfile", "write", "writev")
+# The prefix of steps that are calls into a native library.
 NATIVE: Final = "native call"
-"""How the names of steps begin that are calls into a native library."""
+# Standard modules whose native calls reach beyond the process; `AUDITED` covers files.
 DRIVERS: Final = frozenset({"sqlite3", "_sqlite3", "_socket", "_ssl", "mmap"})
-"""Modules of Python itself whose native calls reach beyond the process; `AUDITED` has the files'."""
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 @dataclass(frozen=True, slots=True)
 class KillPoint:
-    """When the child dies: just before its ``step``-th step (from 1), or inside the write that takes
-    a file beyond ``at_bytes``. Neither: it lives to the end."""
+    """The moment of the child's death; without one it lives to the end."""
 
+    # The child dies just before this step, counted from 1.
     step: int | None = None
+    # The child dies inside the write that extends a file beyond this size.
     at_bytes: int | None = None
 
     def __str__(self) -> str:
@@ -79,7 +86,7 @@ class KillPoint:
 
 @dataclass(slots=True)
 class ChildOutcome:
-    """What became of a child: was it killed, what it reported, its steps in order, its error."""
+    """The end of a child, its reports, its steps in order, and its error."""
 
     killed: bool = False
     reports: list[Any] = field(default_factory=list)
@@ -88,7 +95,7 @@ class ChildOutcome:
 
 
 class CrashChild:
-    """What an action in the child may do: report values (msgspec makes JSON of them), mark steps."""
+    """The child's side: an action reports values and marks steps."""
 
     def __init__(self, pipe: int, kill: KillPoint, own: tuple[str, ...] = ()) -> None:
         self._pipe, self._kill, self._own = pipe, kill, own
@@ -96,23 +103,28 @@ class CrashChild:
         self._write = os.write  # the real one, before it is watched
 
     def report(self, value: object) -> None:
-        """Tell the parent; what was told stays told when the child dies right after."""
+        """Send a value to the parent, as JSON.
+
+        The pipe keeps it even if the child dies right afterwards.
+        """
         self._write(self._pipe, msgspec.json.encode(("report", value)) + b"\n")
 
     def fail(self, text: str) -> None:
-        """Tell the parent that the action raised."""
+        """Report the action's exception to the parent."""
         self._write(self._pipe, msgspec.json.encode(("error", text)) + b"\n")
 
     def mark(self, name: str) -> None:
-        """Pass a step. It may be the last thing this process does."""
+        """Pass a step; the process may die here."""
         self._count += 1
         if self._count == self._kill.step:
+            # SIGKILL: no handler, destructor or buffer runs, as in a real crash.
             os.kill(os.getpid(), signal.SIGKILL)
         self._write(self._pipe, msgspec.json.encode(("step", name)) + b"\n")
 
     def watch(self) -> None:
-        """Make steps of what changes files, and die at the size limit if that was asked for."""
+        """Make steps of file changes, and set the size limit of the kill point."""
         if self._kill.at_bytes is not None:
+            # SIGXFSZ would write a core file; Python ignores the signal by default.
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             limit_file_size(self._kill.at_bytes)
@@ -126,7 +138,7 @@ class CrashChild:
             sys.setprofile(self._profile)
 
     def _profile(self, frame: FrameType, event: str, called: Any) -> None:
-        """Make a step of what the plugin's own code calls in a native library."""
+        """Make a step of each native call in the plugin's own code."""
         if (
             event == "c_call"
             and frame.f_code.co_filename.startswith(self._own)
@@ -146,7 +158,8 @@ class CrashChild:
         def call(*arguments: Any, **options: Any) -> IO[Any]:
             file = real(*arguments, **options)
             if file.writable():
-                self.mark("opened for writing")  # and emptied, if it is to be written anew
+                # Opening may already have emptied the file.
+                self.mark("opened for writing")
             return file
 
         return call
@@ -159,7 +172,10 @@ class CrashChild:
 
 
 def _is_native(called: Any) -> bool:
-    """Tell whether ``called`` is of a library that is no part of Python, or reaches beyond the process."""
+    """Return whether ``called`` is native code outside of Python itself.
+
+    Python's own modules count only if their calls reach beyond the process.
+    """
     owner = called.__self__ if isinstance(called, BuiltinFunctionType) else None
     if owner is None or isinstance(owner, ModuleType):
         module = called.__module__ or getattr(owner, "__name__", "")
@@ -170,7 +186,7 @@ def _is_native(called: Any) -> bool:
 
 
 def own_files(made_by: Callable[..., object]) -> tuple[str, ...]:
-    """Return how the names of the files of a plugin begin: those of the package of what makes it."""
+    """Return the path prefixes of the plugin that ``made_by`` belongs to."""
     module = sys.modules[made_by.__module__]
     package = sys.modules.get(module.__name__.partition(".")[0], module)
     folders = [str(Path(folder)) + os.sep for folder in getattr(package, "__path__", ())]
@@ -180,7 +196,7 @@ def own_files(made_by: Callable[..., object]) -> tuple[str, ...]:
 
 
 def limit_file_size(size: int | None) -> None:
-    """Let no file of this process grow beyond ``size`` bytes; None: as far as allowed before."""
+    """Limit the size of files that this process writes; None: no limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard if size is None else size, hard))
 
@@ -192,10 +208,11 @@ def in_child(
     seconds: int = 60,
     own: tuple[str, ...] = (),
 ) -> ChildOutcome:
-    """Run ``action`` in a forked process and tell what became of it. ``own``: how the names of those files
-    begin whose calls of native libraries are steps (`own_files`).
+    """Run ``action`` in a forked process and return its outcome.
 
-    Raises: AssertionError when it neither ended nor died within ``seconds``.
+    ``own`` are the path prefixes of files whose native calls are steps (`own_files`).
+
+    Raises: AssertionError when the child runs longer than ``seconds``.
     """
     reading, writing = os.pipe()
     sys.stdout.flush()
@@ -205,7 +222,8 @@ def in_child(
         warnings.simplefilter("ignore")
         pid = os.fork()
     if pid == 0:
-        gc.freeze()  # what the parent left lying about may belong to threads that are not here
+        # Objects of the parent may belong to threads that the child does not have.
+        gc.freeze()
         os.close(reading)
         _live(action, CrashChild(writing, kill, own), seconds)
     os.close(writing)
@@ -216,11 +234,11 @@ def in_child(
 
 
 class _ImitatedDeath(BaseException):
-    """An imitated death. Not an Exception, so that nothing can catch and fix it."""
+    """An imitated death; no ``except Exception`` can catch it."""
 
 
 class _ImaginedChild(CrashChild):
-    """A child in imagination: its death is an exception that the action cannot survive."""
+    """A child in this process: its death is an exception."""
 
     def __init__(self, kill: KillPoint, outcome: ChildOutcome) -> None:
         self._kill, self._outcome = kill, outcome
@@ -235,16 +253,17 @@ class _ImaginedChild(CrashChild):
 
 
 def imitated(action: Callable[[CrashChild], None], kill: KillPoint) -> ChildOutcome:
-    """Run ``action`` in this process; only its own marks are steps, and its objects stay as they are.
+    """Run ``action`` in this process, for plugins that cannot be forked.
 
-    For plugins that cannot be forked: nothing is closed, and nothing is torn.
+    Only the action's own marks are steps. Its objects stay unclosed, and no file is torn.
     """
     outcome = ChildOutcome()
     try:
         action(_ImaginedChild(kill, outcome))
     except _ImitatedDeath as death:
         outcome.killed = True
-        _GRAVES.append(death)  # keeps the frames: a buffer that is collected would still be written
+        # Keeps the frames alive: a buffer that is collected would still be written.
+        _GRAVES.append(death)
     except Exception:  # noqa: BLE001 - the same as from a child
         outcome.error = traceback.format_exc()
     return outcome
@@ -254,7 +273,7 @@ _GRAVES: list[BaseException] = []
 
 
 def _live(action: Callable[[CrashChild], None], child: CrashChild, seconds: int) -> NoReturn:
-    """The child's whole life; it never returns into the parent's code."""
+    """Run the child's whole life; never return into the parent's code."""
     code = 1
     try:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -263,6 +282,7 @@ def _live(action: Callable[[CrashChild], None], child: CrashChild, seconds: int)
         action(child)
         code = 0
     except BaseException:  # noqa: BLE001 - a process boundary: everything is handed over
+        # The limit also applies to the report of the error.
         with contextlib.suppress(BaseException):
             limit_file_size(None)
             child.fail(traceback.format_exc())
@@ -282,6 +302,7 @@ def _outcome(lines: list[bytes], status: int, seconds: int) -> ChildOutcome:
             found.error = value
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
+        # The child's own alarm: it neither ended nor died in time.
         assert number != signal.SIGALRM, f"still busy after {seconds} s, after {found.steps[-3:]}"
         found.killed = number in (signal.SIGKILL, signal.SIGXFSZ)
         if not found.killed:

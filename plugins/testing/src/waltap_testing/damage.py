@@ -1,4 +1,7 @@
-"""Damaged payloads for decoders: repeatable, each with a description for the failure's text."""
+"""Damage payloads for decoders, the same way in every run.
+
+Each damaged payload has a description for the failure's message.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -9,19 +12,21 @@ __all__ = ["chance", "damaged", "evenly", "foreign", "noise", "truncated"]
 
 T = TypeVar("T")
 
+# Bytes at the ends of the signed and unsigned ranges.
 ODD_BYTES = (0x00, 0x7F, 0x80, 0xFF)
+# A place with at most this many different words names the kind of a frame; more are data.
 MOST_KINDS = 20
-"""So few different words in one place tell kinds of frames apart."""
+# Big-endian lengths: largest, largest and smallest signed, zero. A decoder must not allocate them.
 LENGTH_BOMBS = (b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x80\x00\x00\x00", b"\x00\x00\x00\x00")
 
 
 def chance(seed: str) -> Random:
-    """Return a source of chance that repeats: the same ``seed``, the same damage."""
+    """Return a repeatable source of chance: one seed, one sequence."""
     return Random(seed)  # noqa: S311 - repeatable on purpose
 
 
 def evenly(items: Sequence[T], most: int) -> list[T]:
-    """Return at most ``most`` of ``items``, evenly spaced, the first and the last among them."""
+    """Return at most ``most`` items, evenly spaced, with the first and last."""
     if len(items) <= most:
         return list(items)
     if most < 2:
@@ -30,8 +35,11 @@ def evenly(items: Sequence[T], most: int) -> list[T]:
 
 
 def foreign(payload: bytes, frames: Sequence[bytes]) -> Iterator[tuple[str, bytes]]:
-    """Give ``payload`` as a frame of a kind that its output plugin does not have: another first byte,
-    another first word, another word where ``frames`` have one of a few (``"kind": "insert"``)."""
+    """Yield ``payload`` as a frame of an unknown kind.
+
+    The first byte or word is replaced, and so is each JSON member that names the kind of a frame
+    (``"kind": "insert"``).
+    """
     for first in b"\x00z~":
         if not any(frame[:1] == bytes([first]) for frame in frames):
             yield f"first byte {first:#04x}", bytes([first]) + payload[1:]
@@ -50,8 +58,10 @@ def foreign(payload: bytes, frames: Sequence[bytes]) -> Iterator[tuple[str, byte
 
 
 def _kinds(frames: Sequence[bytes]) -> set[bytes]:
-    """Return the members of JSON whose words tell what kind a frame is: the first member of most frames
-    whose value is one of a few words."""
+    """Return the JSON members that name the kind of a frame.
+
+    These are first members whose values over all frames are a few words.
+    """
     first: dict[bytes, set[bytes]] = {}
     for frame in frames:
         found = re.match(rb'\s*\{\s*"(\w+)" ?: ?"(\w+)"', frame)
@@ -61,13 +71,13 @@ def _kinds(frames: Sequence[bytes]) -> set[bytes]:
 
 
 def truncated(payload: bytes, most: int) -> Iterator[tuple[str, bytes]]:
-    """Give proper prefixes of ``payload``, the empty one among them."""
+    """Yield proper prefixes of ``payload``, including the empty one."""
     for size in evenly(range(len(payload)), most):
         yield f"only the first {size} of {len(payload)} bytes", payload[:size]
 
 
 def damaged(payload: bytes, most: int, random: Random) -> Iterator[tuple[str, bytes]]:
-    """Give ``payload`` with bytes changed, overwritten, taken out, put in and moved."""
+    """Yield ``payload`` with bytes changed, removed, inserted or moved."""
     kinds = (_odd_byte, _bit, _length_bomb, _without, _doubled, _swapped, _trailing)
     for number in range(most):
         yield kinds[number % len(kinds)](payload, random)
@@ -76,7 +86,11 @@ def damaged(payload: bytes, most: int, random: Random) -> Iterator[tuple[str, by
 def noise(
     most: int, random: Random, first_bytes: Sequence[int] = ()
 ) -> Iterator[tuple[str, bytes]]:
-    """Give random payloads; half of them start with one of ``first_bytes``."""
+    """Yield random payloads.
+
+    Half of them start with one of ``first_bytes``, so that a decoder reads further than the kind
+    of the message.
+    """
     for number in range(most):
         payload = random.randbytes(random.choice((1, 2, 5, 17, 60, 400)))
         if first_bytes and number % 2:

@@ -1,12 +1,14 @@
-"""What every decoder promises. Subclass `DecoderSuite` and define the fixture ``rig``.
+"""Conformance tests for decoders.
+
+Subclass `DecoderSuite` and define the fixture ``rig``:
 
     class TestMyDecoder(DecoderSuite):
         @pytest.fixture
         def rig(self):
             return DecoderRig(MY_SPEC, load_recordings(RECORDINGS))
 
-Which tests apply follows from what the decoder declares (`DecoderCapabilities`) and from
-`DecoderRig.self_delimiting`, never from its name.
+The declared `DecoderCapabilities` and `DecoderRig.self_delimiting` decide which tests apply, never
+the decoder's name.
 """
 
 import gc
@@ -68,7 +70,7 @@ __all__ = [
 ]
 
 
-# What a recording shows that a decoder carries, by the names of `DecoderCapabilities`.
+# Messages that show a capability, by the names of `DecoderCapabilities`.
 
 STREAMED = (StreamStart, StreamStop, StreamCommit, StreamAbort, StreamPrepare)
 PREPARED = (BeginPrepare, Prepare, CommitPrepared, RollbackPrepared, StreamPrepare)
@@ -77,14 +79,15 @@ SPECIAL_NUMBERS = frozenset(("NaN", "Infinity", "-Infinity"))
 
 
 def declared_by(capabilities: DecoderCapabilities) -> set[str]:
-    """Return the names of the capabilities that are declared."""
+    """Return the names of the declared capabilities."""
     return {item.name for item in fields(capabilities) if getattr(capabilities, item.name)}
 
 
 def carried_by(decoder: Decoder, recording: FrameRecording) -> set[str]:
     """Return the names of the capabilities that ``recording`` shows.
 
-    A relation that comes with its first row was made from the row: it was not announced.
+    A relation that arrives with its first row was derived from the row, so it does not show
+    ``relations``.
     """
     shown: set[str] = set()
     for frame in recording.frames:
@@ -136,19 +139,20 @@ def _shown_values(values: Tuple) -> Iterator[str]:
             yield "special_numbers"
 
 
+# Far above the time of any recorded frame, far below that of unbounded work.
 SECONDS_PER_FRAME = 1.0
-"""Far above what any frame of a recording takes, far below what unbounded work does."""
+# A decoded frame may use this many bytes per byte of payload, plus this many in any case.
 PEAK_BYTES_PER_BYTE, PEAK_BYTES = 200, 1 << 20
-"""A decoded frame may take this many bytes per byte of payload, and this many in any case."""
+# Damaged frames over all recordings, and frames that are fed again to reach their state.
 FRAMES_DAMAGED, REFEEDS = 240, 120_000
-"""Frames that are damaged, over all recordings, and frames fed again to get there."""
+# A leak of 33 bytes for each frame exceeds the limit.
 STREAM_FRAMES, KEPT_BYTES = 4_000, 128 * 1024
 ROWS_ASKED = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RecordingContext:
-    """A context of the author's with a recording's options and server put in."""
+    """The author's context with a recording's options and server version."""
 
     context: DecoderContext
 
@@ -167,22 +171,20 @@ DEFAULT_CONTEXT = DecoderContext(
 
 @dataclass(frozen=True, slots=True)
 class DecoderRig:
-    """What the suite needs of an author.
-
-    ``recordings`` hold frames of whole sessions from a real server; together they show everything
-    the spec declares. ``context`` is given to the factory, with each recording's options and server
-    version put in. ``self_delimiting``: every proper prefix of a frame is no valid frame (binary
-    formats with lengths, JSON); False for formats where a cut can go unseen (lines of text).
-    """
+    """The decoder under test."""
 
     spec: DecoderSpec
+    # Frames of whole sessions on a real server. Together they show every declared capability.
     recordings: Sequence[FrameRecording]
+    # For the factory; each recording adds its options and server version.
     context: DecoderContext = DEFAULT_CONTEXT
+    # True: no proper prefix of a frame is a valid frame (binary formats with lengths, JSON). False
+    # for formats where a cut may go unnoticed (lines of text).
     self_delimiting: bool = True
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return what the decoder may call itself: its spec's names, or the plugin's."""
+        """Return the allowed names: the spec's names, or the output plugin's."""
         return (self.spec.name, *self.spec.aliases, self.spec.output_plugin)
 
     def build(self, recording: FrameRecording) -> Decoder:
@@ -191,21 +193,21 @@ class DecoderRig:
 
 
 class DecoderSuite:
-    """Promises every decoder keeps."""
+    """Rules for every decoder."""
 
     @pytest.fixture
     def rig(self) -> DecoderRig:
         """Return the decoder to test. Subclasses define this."""
         pytest.fail(f"{type(self).__name__} must define the fixture 'rig' (a DecoderRig)")
 
-    # --- what it says of itself ---
+    # --- declarations ---
 
     def test_spec_is_well_formed(self, rig: DecoderRig) -> None:
         """Name, summary and properties are fit for profiles and pages."""
         assert_well_formed(rig.spec)
 
     def test_spec_and_decoder_agree(self, rig: DecoderRig) -> None:
-        """The decoder has its spec's name, and an instance claims nothing that the spec does not."""
+        """The decoder has its spec's name and no further capabilities."""
         assert rig.recordings, "a decoder without recordings proves nothing"
         for recording in rig.recordings:
             decoder = rig.build(recording)
@@ -214,14 +216,17 @@ class DecoderSuite:
             assert not more, f"{recording.name}: the instance claims {more}, the spec does not"
 
     def test_start_options_are_texts_and_repeatable(self, rig: DecoderRig) -> None:
-        """Options of START_REPLICATION are names and texts, the same at every call."""
+        """Options of START_REPLICATION are texts, the same at every call."""
         for recording in rig.recordings:
             options = rig.build(recording).start_options()
             assert all(isinstance(text, str) for item in options.items() for text in item)
             assert rig.build(recording).start_options() == options
 
     def test_publications_are_asked_for_where_filters_are_declared(self, rig: DecoderRig) -> None:
-        """With ``filters`` the server applies publications: the options must name them."""
+        """Options name the publications if ``filters`` is declared.
+
+        The server then applies the publications.
+        """
         if not rig.spec.capabilities.filters:
             pytest.skip("declares no filters")
         context = replace(rig.context, publications=("pub_one", "pub_two"))
@@ -229,10 +234,10 @@ class DecoderSuite:
         assert "pub_one" in named
         assert "pub_two" in named
 
-    # --- what frames mean ---
+    # --- meaning of frames ---
 
     def test_recordings_mean_what_is_written(self, rig: DecoderRig) -> None:
-        """Frame by frame, the messages are those of the recording."""
+        """Each frame gives the messages of its recording."""
         written = [recording for recording in rig.recordings if recording.means is not None]
         assert written, "no recording says what its frames mean"
         for recording in written:
@@ -244,7 +249,7 @@ class DecoderSuite:
                 assert found == means, f"{recording.name}, frame {number}"
 
     def test_grouping_of_frames_makes_no_difference(self, rig: DecoderRig) -> None:
-        """One frame at a time, all at once, or anything between: the same messages."""
+        """Frames give the same messages in groups of any size."""
         for recording in rig.recordings:
             whole = neutral(rig.build(recording).feed(recording.frames))
             random = chance(recording.name)
@@ -253,7 +258,7 @@ class DecoderSuite:
                 assert neutral(parts) == whole, f"{recording.name}, in groups of {sizes}"
 
     def test_decoders_share_no_state(self, rig: DecoderRig) -> None:
-        """Two sessions at once in one process give what each gives alone."""
+        """Two sessions in one process do not affect each other."""
         recording = max(rig.recordings, key=lambda r: len(r.frames))
         alone = neutral(rig.build(recording).feed(recording.frames))
         one, other = rig.build(recording), rig.build(recording)
@@ -268,7 +273,10 @@ class DecoderSuite:
     # --- rules of messages ---
 
     def test_transactions_are_whole(self, rig: DecoderRig) -> None:
-        """Changes stand inside a transaction or a segment; each begin has its end before the next."""
+        """Changes are inside a transaction or a segment of one.
+
+        Each begin has its end before the next begin.
+        """
         for recording, messages in _decoded(rig):
             where: Message | None = None
             for number, message in enumerate(messages):
@@ -288,7 +296,7 @@ class DecoderSuite:
                     assert where is not None, f"{at} outside any transaction"
 
     def test_positions_never_go_back(self, rig: DecoderRig) -> None:
-        """The ends of transactions rise, and each lies behind its commit."""
+        """The ends of transactions rise, and each follows its commit."""
         ends = Commit, Prepare, CommitPrepared, StreamCommit, StreamPrepare
         for recording, messages in _decoded(rig):
             last = 0
@@ -300,7 +308,7 @@ class DecoderSuite:
                     last = message.end_lsn
 
     def test_tuples_are_as_long_as_their_relation(self, rig: DecoderRig) -> None:
-        """Every tuple has one value per column; an old tuple is there when it is announced."""
+        """Every tuple has one value per column; announced old tuples exist."""
         for recording, messages in _decoded(rig):
             for message in messages:
                 if not isinstance(message, ROWS):
@@ -313,11 +321,12 @@ class DecoderSuite:
                     assert len(message.old) == expected, at
 
     def test_old_keys_have_no_other_columns(self, rig: DecoderRig) -> None:
-        """A key-only old tuple says ABSENT, not NULL, of columns outside the identity."""
+        """A key-only old tuple has ABSENT, not NULL, outside the identity."""
         for recording, messages in _decoded(rig):
             for message in messages:
                 if isinstance(message, Update | Delete) and message.old_kind is OldTuple.KEY:
                     columns = message.relation.columns
+                    # The messages of this decoder do not describe the identity.
                     if not any(column.in_identity for column in columns):
                         continue
                     for column, value in zip(columns, message.old, strict=True):
@@ -325,7 +334,7 @@ class DecoderSuite:
                         assert column.in_identity or value is ABSENT, f"{at} is {value!r} in a key"
 
     def test_full_old_tuples_have_every_column(self, rig: DecoderRig) -> None:
-        """A full old tuple leaves nothing out: its values are values or NULL."""
+        """A full old tuple has a value or NULL for every column."""
         for recording, messages in _decoded(rig):
             for message in messages:
                 if isinstance(message, Update | Delete) and message.old_kind is OldTuple.FULL:
@@ -335,7 +344,10 @@ class DecoderSuite:
                         assert value is not UNCHANGED, f"{at} is UNCHANGED in a full old tuple"
 
     def test_the_same_shape_is_the_same_object(self, rig: DecoderRig) -> None:
-        """Codecs are compiled per relation object: a table that did not change keeps its own."""
+        """An unchanged table keeps its relation object.
+
+        Codecs are compiled per relation object.
+        """
         for recording, messages in _decoded(rig):
             current: dict[str, Relation] = {}
             for relation in _relations(messages):
@@ -349,7 +361,7 @@ class DecoderSuite:
     # --- honesty ---
 
     def test_it_does_only_what_it_declares(self, rig: DecoderRig) -> None:
-        """Nothing comes out that the decoder's capabilities deny."""
+        """A recording shows no capability that the decoder does not declare."""
         for recording in rig.recordings:
             decoder = rig.build(recording)
             shown = carried_by(decoder, recording)
@@ -359,17 +371,18 @@ class DecoderSuite:
     def test_it_does_all_it_declares(
         self, rig: DecoderRig, record_property: Callable[[str, object], None]
     ) -> None:
-        """Every declared capability is shown by a recording: a claim nobody saw is none."""
+        """Recordings show every declared capability."""
         shown: set[str] = set()
         for recording in rig.recordings:
             shown |= carried_by(rig.build(recording), recording)
+        # Filters act on the server: no frame shows them.
         claimed = declared_by(rig.spec.capabilities) - {"filters"}
         unseen = claimed - shown
         record_property("waltap", f"decoder {rig.spec.name}: shows {', '.join(sorted(shown))}")
         assert not unseen, f"declared, but no recording shows it: {sorted(unseen)}"
 
     def test_commit_times_are_there_where_declared(self, rig: DecoderRig) -> None:
-        """With ``commit_timestamps`` every commit has its time, without it none has."""
+        """Commits have a time exactly if ``commit_timestamps`` is declared."""
         for recording in rig.recordings:
             decoder = rig.build(recording)
             declared = decoder.capabilities.commit_timestamps
@@ -381,7 +394,10 @@ class DecoderSuite:
     # --- bad input ---
 
     def test_every_truncation_is_refused(self, rig: DecoderRig) -> None:
-        """A frame that ends early is a DecodeError, never fewer values and never silence."""
+        """A frame that ends early raises DecodeError.
+
+        It never gives fewer values or no message.
+        """
         if not rig.self_delimiting:
             pytest.skip("the format does not show where a frame ends")
         for case in _cases(rig):
@@ -390,7 +406,7 @@ class DecoderSuite:
                 assert isinstance(outcome, DecodeError), f"{case}, {what}: {_outcome(outcome)}"
 
     def test_damaged_frames_give_rows_or_decode_errors(self, rig: DecoderRig) -> None:
-        """Whatever happened to a frame: whole messages or a DecodeError, and soon."""
+        """A damaged frame gives whole messages or a DecodeError, soon."""
         for case in _cases(rig):
             random = chance(f"{case}")
             for what, payload in (
@@ -400,7 +416,7 @@ class DecoderSuite:
                 _assert_sound(case, what, payload)
 
     def test_random_bytes_give_decode_errors(self, rig: DecoderRig) -> None:
-        """Bytes that never were a frame are refused, soon and in little memory."""
+        """Random bytes are refused soon and in little memory."""
         for recording in rig.recordings:
             firsts = sorted({payload[0] for _, payload in recording.frames if payload})
             random = chance(f"noise {recording.name}")
@@ -409,7 +425,10 @@ class DecoderSuite:
                 _assert_sound(case, f"{what}: {payload.hex()}", payload)
 
     def test_what_no_decoder_knows_is_not_passed_over(self, rig: DecoderRig) -> None:
-        """A frame of an unknown kind is a DecodeError, not silence: what it said would be lost."""
+        """A frame of an unknown kind raises DecodeError.
+
+        Its contents would be lost silently otherwise.
+        """
         for case in _cases(rig):
             frames = [payload for _, payload in case.recording.frames]
             known = case.feed(case.payload)
@@ -422,7 +441,7 @@ class DecoderSuite:
                     assert len(_telling(outcome)) >= told, f"passed over: {at}"
 
     def test_frames_out_of_order_give_decode_errors_only(self, rig: DecoderRig) -> None:
-        """Frames lost, repeated and swapped: messages or a DecodeError, nothing else."""
+        """Lost, repeated and swapped frames give messages or a DecodeError."""
         for recording in rig.recordings:
             random = chance(f"order {recording.name}")
             for _ in range(30):
@@ -443,8 +462,11 @@ class DecoderSuite:
                     continue
 
     def test_the_commit_of_another_transaction_is_refused(self, rig: DecoderRig) -> None:
-        """Where a COMMIT shows which transaction it ends, one that ends another is a DecodeError: what is
-        between was lost, and the position would pass it."""
+        """The COMMIT of another transaction raises DecodeError.
+
+        The frames between were lost, and the position would pass them. This applies where a COMMIT
+        identifies its transaction.
+        """
         for recording in rig.recordings:
             for number, (frame, other) in _commits(rig, recording):
                 outcome = _DamageCase(rig, recording, number, 0).feed(other)
@@ -452,7 +474,7 @@ class DecoderSuite:
                 assert isinstance(outcome, DecodeError), f"{at}: {_outcome(outcome)}"
 
     def test_errors_tell_where(self, rig: DecoderRig) -> None:
-        """A DecodeError names decoder and LSN, and an offset inside the payload."""
+        """A DecodeError names the decoder, the LSN and a valid offset."""
         told = 0
         for case in _cases(rig):
             for what, payload in damaged(case.payload, 20, chance(f"where {case}")):
@@ -464,17 +486,19 @@ class DecoderSuite:
                     assert outcome.lsn == case.lsn, at
                     assert 0 <= outcome.offset <= len(payload), at
                     assert outcome.expected, at
+        # Without any error the test would check nothing.
         assert told, "no damage at all was noticed"
 
     # --- bounds ---
 
     def test_memory_does_not_grow_with_the_stream(self, rig: DecoderRig) -> None:
-        """Thousands of rows later the decoder holds what it held before."""
+        """The decoder's memory does not grow over thousands of rows."""
         for recording in rig.recordings:
             decoder = rig.build(recording)
             frame = _repeatable(decoder, recording)
             if frame is None:
                 continue
+            # Warm up first: caches fill once and do not grow with the stream.
             _swallow(decoder, frame, STREAM_FRAMES // 4)
             gc.collect()
             with measured() as cost:
@@ -487,7 +511,10 @@ class DecoderSuite:
         pytest.fail("no recording has a frame that can be repeated: record a row in a transaction")
 
     def test_the_catalogue_is_not_asked_for_each_row(self, rig: DecoderRig) -> None:
-        """It is a query each time: asked when a relation is new, and seldom between."""
+        """The decoder queries the catalogue for new relations, not for rows.
+
+        Each question is a query on the server.
+        """
         for recording in rig.recordings:
             asked = _CountingCatalogue(rig.context.catalogue)
             watched = replace(rig, context=replace(rig.context, catalogue=asked))
@@ -502,7 +529,7 @@ class DecoderSuite:
                 )
 
     def test_memory_is_in_proportion_to_a_frame(self, rig: DecoderRig) -> None:
-        """No frame of the recordings takes memory out of proportion."""
+        """The memory of a frame is in proportion to its size."""
         for recording in rig.recordings:
             decoder = rig.build(recording)
             for number, frame in enumerate(recording.frames):
@@ -513,7 +540,7 @@ class DecoderSuite:
 
 
 class _CountingCatalogue:
-    """A catalogue that counts what it is asked."""
+    """A catalogue that counts its calls."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue, self.times = catalogue, 0
@@ -534,7 +561,7 @@ class _CountingCatalogue:
 def _commits(
     rig: DecoderRig, recording: FrameRecording
 ) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
-    """Give the frames that are a COMMIT and no more, each with that of another transaction."""
+    """Yield each frame that is only a COMMIT, with another COMMIT."""
     decoder, found = rig.build(recording), list[tuple[int, bytes]]()
     for number, frame in enumerate(recording.frames):
         messages = decoder.feed([frame])
@@ -547,7 +574,10 @@ def _commits(
 
 @dataclass(slots=True)
 class _DamageCase:
-    """One frame of a recording, to be replaced by a damaged one in the state it arrives in."""
+    """One frame of a recording, replaced by a damaged one.
+
+    The decoder has received the frames before it.
+    """
 
     rig: DecoderRig
     recording: FrameRecording
@@ -566,7 +596,7 @@ class _DamageCase:
         return self.recording.frames[self.number][1]
 
     def feed(self, payload: bytes) -> list[Message] | Exception:
-        """Feed ``payload`` in the frame's place; return what came, messages or exception."""
+        """Feed ``payload`` in the frame's place; return messages or the exception."""
         decoder = self.rig.build(self.recording)
         decoder.feed(self.recording.frames[: self.number])
         try:
@@ -576,7 +606,7 @@ class _DamageCase:
 
 
 def _cases(rig: DecoderRig) -> Iterator[_DamageCase]:
-    """Give frames of every recording, of every kind of first byte, within a budget of work."""
+    """Yield frames of every recording and kind, within a budget of work."""
     for recording in rig.recordings:
         kinds: dict[bytes, list[int]] = {}
         for number, (_, payload) in enumerate(recording.frames):
@@ -585,6 +615,7 @@ def _cases(rig: DecoderRig) -> Iterator[_DamageCase]:
         budget = max(3, FRAMES_DAMAGED // len(rig.recordings))
         each = max(1, budget // max(1, len(kinds)))
         numbers = sorted(n for found in kinds.values() for n in evenly(found, each))
+        # Each damaged frame needs the frames before it fed again.
         cost = sum(number + 1 for number in numbers)
         variants = max(4, min(120, REFEEDS // max(1, cost * len(rig.recordings))))
         for number in numbers:
@@ -592,7 +623,7 @@ def _cases(rig: DecoderRig) -> Iterator[_DamageCase]:
 
 
 def _assert_sound(case: _DamageCase, what: str, payload: bytes) -> None:
-    """Check one damaged payload: outcome, time and memory."""
+    """Check the outcome, time and memory of one damaged payload."""
     decoder = case.rig.build(case.recording)
     decoder.feed(case.recording.frames[: case.number])
     with measured() as cost:
@@ -620,7 +651,7 @@ def _assert_sound(case: _DamageCase, what: str, payload: bytes) -> None:
 
 
 def _telling(outcome: list[Message] | Exception) -> list[Message]:
-    """Return the messages that tell something."""
+    """Return the messages that are not `Skipped`."""
     found = [] if isinstance(outcome, Exception) else outcome
     return [message for message in found if not isinstance(message, Skipped)]
 
@@ -639,7 +670,7 @@ def _decoded(rig: DecoderRig) -> Iterator[tuple[FrameRecording, list[Message]]]:
 def _feed_in_groups(
     decoder: Decoder, frames: Sequence[Frame], sizes: Sequence[int]
 ) -> list[Message]:
-    """Feed ``frames`` in groups of ``sizes``, over and over."""
+    """Feed ``frames`` in groups of the given ``sizes``, repeatedly."""
     messages: list[Message] = []
     at, turns = 0, cycle(sizes)
     while at < len(frames):
@@ -670,7 +701,10 @@ def _assert_same_transaction(begin: Message, end: Message, at: str) -> None:
 
 
 def _repeatable(decoder: Decoder, recording: FrameRecording) -> Frame | None:
-    """Feed up to a frame that may come again and again: rows only, or a whole transaction."""
+    """Feed frames up to one that may repeat, and return it.
+
+    It has rows only, or a whole transaction.
+    """
     for frame in recording.frames:
         messages = [m for m in decoder.feed([frame]) if not isinstance(m, Skipped)]
         rows = all(isinstance(message, ROWS) for message in messages)

@@ -1,9 +1,11 @@
-"""What every transform of events promises. Subclass `EventTransformSuite` and define ``rig``.
+"""Conformance tests for transforms of events.
 
-class TestMyTransform(EventTransformSuite):
-    @pytest.fixture
-    def rig(self):
-        return EventTransformRig(MY_SPEC, MyProperties())
+Subclass `EventTransformSuite` and define the fixture ``rig``:
+
+    class TestMyTransform(EventTransformSuite):
+        @pytest.fixture
+        def rig(self):
+            return EventTransformRig(MY_SPEC, MyProperties())
 """
 
 import json
@@ -28,12 +30,13 @@ from waltap_testing.workload import ITEMS, NOTES, ScriptedWorkload
 
 __all__ = ["EventTransformRig", "EventTransformSuite"]
 
+# A fixed time of processing, so that records repeat.
 NOW = 1_767_225_601_123_456_789
 
 
 @dataclass(frozen=True, slots=True)
 class EventTransformRig:
-    """What the suite needs of an author: the spec, and properties to call its factory with."""
+    """The transform under test: its spec, and properties for its factory."""
 
     spec: EventTransformSpec
     properties: object = None
@@ -43,7 +46,7 @@ class EventTransformRig:
         return self.spec.factory(self.properties)
 
     def format(self, *, schemas: bool = False, skipped: str = "none") -> JsonEventFormat:
-        """Return a format of JSON records that calls a new transform."""
+        """Return a format of JSON records with a new transform."""
         capture = CaptureProperties.model_validate(
             {"topic.prefix": "server", "skipped.operations": skipped}
         )
@@ -63,7 +66,7 @@ class EventTransformRig:
 
 
 class EventTransformSuite:
-    """Promises every transform of events keeps; they are seen in the JSON that comes of it."""
+    """Rules for every transform of events, checked in the JSON output."""
 
     @pytest.fixture
     def rig(self) -> EventTransformRig:
@@ -75,14 +78,14 @@ class EventTransformSuite:
         assert_well_formed(rig.spec)
 
     def test_no_events_stay_none(self, rig: EventTransformRig) -> None:
-        """Nothing comes of nothing."""
+        """An empty list of events stays empty."""
         assert rig.build()([]) == []
 
     @pytest.mark.parametrize("schemas", [False, True])
     def test_what_comes_out_is_written_and_read(
         self, rig: EventTransformRig, *, schemas: bool
     ) -> None:
-        """Events come out in their order, and can be encoded; rows have the fields of their schema."""
+        """Output events can be encoded, and rows match their schema."""
         for record in _records(rig.format(schemas=schemas)):
             if record.value is None:
                 continue
@@ -95,11 +98,11 @@ class EventTransformSuite:
                         assert list(row) == [f["field"] for f in fields[image]["fields"]]
 
     def test_the_same_batches_give_the_same(self, rig: EventTransformRig) -> None:
-        """From another object, in another run, after a crash: equal."""
+        """Another transform object, as after a crash, returns equal events."""
         assert _plain(_records(rig.format())) == _plain(_records(rig.format()))
 
     def test_cutting_batches_elsewhere_makes_no_difference(self, rig: EventTransformRig) -> None:
-        """Batches are cut by chance: each event is treated alike."""
+        """The limits of batches do not change the result."""
         workload = mixed(truncate=True)
         found = []
         for most in (1, 4, 1_000):
@@ -109,7 +112,7 @@ class EventTransformSuite:
         assert found[0] == found[1] == found[2]
 
     def test_a_tombstone_goes_with_its_delete(self, rig: EventTransformRig) -> None:
-        """Where a delete is written, the tombstone after it has its key and topic."""
+        """A tombstone has the key and topic of the delete before it."""
         deleted: Record | None = None
         for record in _records(rig.format()):
             if record.value is None:
@@ -119,7 +122,7 @@ class EventTransformSuite:
 
 
 def _records(form: JsonEventFormat) -> Iterator[Record]:
-    """Give what comes of everything: a snapshot, transactions of every operation."""
+    """Yield the records of a snapshot and of transactions of every operation."""
     workload = ScriptedWorkload()
     for number in range(1, 4):
         workload.insert(ITEMS, number, "old")

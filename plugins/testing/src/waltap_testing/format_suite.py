@@ -1,9 +1,11 @@
-"""What every record format promises. Subclass `FormatSuite` and define the fixture ``rig``.
+"""Conformance tests for record formats.
 
-class TestMyFormat(FormatSuite):
-@pytest.fixture
-def rig(self):
-return FormatRig(MY_SPEC, MyProperties(), parse=my_parser)
+Subclass `FormatSuite` and define the fixture ``rig``:
+
+    class TestMyFormat(FormatSuite):
+        @pytest.fixture
+        def rig(self):
+            return FormatRig(MY_SPEC, MyProperties(), parse=my_parser)
 """
 
 import copy
@@ -32,12 +34,13 @@ from waltap_testing.workload import COMMIT_TS, ITEMS, as_block
 
 __all__ = ["NOW", "FormatRig", "FormatSuite", "every_part"]
 
+# A fixed time of processing, so that records repeat.
 NOW = 1_767_225_601_123_456_789
 Part = TransactionPart | SnapshotRows | Heartbeat
 
 
 def _strings(value: object) -> Iterator[str]:
-    """Give every text in a parsed value, however deep."""
+    """Yield every text in a parsed value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -50,7 +53,7 @@ def _strings(value: object) -> Iterator[str]:
 
 
 def _leaves(value: object) -> Iterator[object]:
-    """Give everything in a parsed value that is no container, however deep."""
+    """Yield every value in a parsed value that is no container."""
     if isinstance(value, Mapping):
         for part in value.values():
             yield from _leaves(part)
@@ -67,18 +70,18 @@ def _holds(value: object, text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FormatRig:
-    """What the suite needs of an author.
-
-    ``parse`` reads key, value or header bytes with another library than the format's own, and
-    raises ValueError for what is not valid. ``holds`` tells whether a parsed value has a text
-    somewhere. ``capture`` are properties of `CaptureProperties`; ``context`` may change the rest.
-    """
+    """The record format under test."""
 
     spec: FormatSpec
     properties: object
+    # Parse the bytes of a key, value or header, and raise ValueError if they are invalid. Use
+    # another library than the format does.
     parse: Callable[[bytes], object]
+    # Return whether a parsed value contains a text.
     holds: Callable[[object, str], bool] = _holds
+    # Properties of `CaptureProperties`.
     capture: Mapping[str, object] = field(default_factory=dict)
+    # Changes the rest of the format's context.
     context: Callable[[FormatContext], FormatContext] = lambda context: context
 
     def build(self) -> Format:
@@ -96,7 +99,7 @@ class FormatRig:
 
 
 class FormatSuite:
-    """Promises every format keeps."""
+    """Rules for every record format."""
 
     @pytest.fixture
     def rig(self) -> FormatRig:
@@ -110,14 +113,14 @@ class FormatSuite:
     # --- bytes ---
 
     def test_everything_is_valid(self, rig: FormatRig) -> None:
-        """Keys, values and headers of every kind of part parse."""
+        """Keys, values and headers of every kind of part can be parsed."""
         records = rig.build().render(every_part(), NOW)
         assert records
         for record in records:
             _assert_valid(rig, record)
 
     def test_the_same_parts_give_the_same_bytes(self, rig: FormatRig) -> None:
-        """Twice from one object, and from another."""
+        """The same parts give the same bytes, also from another format object."""
         one = rig.build()
         first = [_plain(record) for record in one.render(every_part(), NOW)]
         again = [_plain(record) for record in one.render(every_part(), NOW)]
@@ -126,7 +129,7 @@ class FormatSuite:
         assert other == first
 
     def test_parts_may_come_in_any_number_of_calls(self, rig: FormatRig) -> None:
-        """Batches are cut by chance: the records are the same."""
+        """The limits of batches do not change the records."""
         whole = [_plain(record) for record in rig.build().render(every_part(), NOW)]
         one, pieces = rig.build(), []
         for part in every_part():
@@ -134,7 +137,7 @@ class FormatSuite:
         assert pieces == whole
 
     def test_parts_are_left_as_they_are(self, rig: FormatRig) -> None:
-        """Rendering changes nothing that it was given."""
+        """Rendering does not change its input."""
         parts = every_part()
         kept = copy.deepcopy([_without_relations(part) for part in parts])
         rig.build().render(parts, NOW)
@@ -144,7 +147,7 @@ class FormatSuite:
     def test_rows_that_come_as_columns_give_the_same_bytes(
         self, rig: FormatRig, count: int
     ) -> None:
-        """A snapshot's rows may be a `RowBlock`; the contract: `SnapshotRows`."""
+        """A `RowBlock` gives the same bytes as a list (`SnapshotRows`)."""
         pytest.importorskip("pyarrow")
         texts = [*TEXTS.values(), None]
         rows = [(str(n), str(-n), texts[n % len(texts)]) for n in range(count)]
@@ -157,13 +160,13 @@ class FormatSuite:
         assert all(each == found[0] for each in found)
 
     def test_nothing_gives_nothing(self, rig: FormatRig) -> None:
-        """No parts, no records."""
+        """No parts give no records."""
         assert rig.build().render([], NOW) == []
 
     # --- events ---
 
     def test_a_transform_that_changes_nothing_changes_no_byte(self, rig: FormatRig) -> None:
-        """Records of events that transforms leave alone are those of a pipeline without transforms."""
+        """A transform of events that changes nothing changes no byte."""
         if not rig.spec.takes_events:
             pytest.skip("makes no events for transforms")
         met: list[ChangeEvent] = []
@@ -182,7 +185,7 @@ class FormatSuite:
     def test_a_transform_of_records_that_changes_nothing_changes_no_byte(
         self, rig: FormatRig
     ) -> None:
-        """Records that transforms leave alone are those of a pipeline without transforms."""
+        """A transform of records that changes nothing changes no byte."""
         if not rig.spec.takes_record_transforms:
             pytest.skip("hands no records to transforms")
         met: list[ConnectRecord] = []
@@ -202,7 +205,10 @@ class FormatSuite:
     # --- keys, values, tombstones ---
 
     def test_a_row_has_one_key_all_its_life(self, rig: FormatRig) -> None:
-        """Create, update, snapshot and delete of a row have equal keys, other rows have others."""
+        """All records of a row have one key, different from other rows' keys.
+
+        They are create, update, snapshot and delete.
+        """
         render = rig.build()
         keys = [
             _only(render, Insert(ITEMS, 16, ("1", "1", "a"))).key,
@@ -215,7 +221,7 @@ class FormatSuite:
         assert _only(render, Insert(ITEMS, 19, ("2", "1", "a"))).key != keys[0]
 
     def test_a_tombstone_follows_its_delete_alone(self, rig: FormatRig) -> None:
-        """At most one record without value, last, with the delete's key."""
+        """A delete has at most one tombstone, with its key, last."""
         render = rig.build()
         deleted = _records(render, Delete(ITEMS, 16, ("1", ABSENT, ABSENT), OldTuple.KEY))
         assert deleted
@@ -228,7 +234,7 @@ class FormatSuite:
             assert _only(render, change).value is not None
 
     def test_a_changed_key_ends_the_old_row_and_begins_the_new(self, rig: FormatRig) -> None:
-        """An update of the key speaks of both: the old key first, the new key last."""
+        """An update of the key has the old key first, the new key last."""
         render = rig.build()
         old = _only(render, Insert(ITEMS, 16, ("1", "1", "a"))).key
         new = _only(render, Insert(ITEMS, 17, ("2", "1", "a"))).key
@@ -239,7 +245,7 @@ class FormatSuite:
         assert records[-1].value is not None
 
     def test_topics_tell_tables_apart(self, rig: FormatRig) -> None:
-        """Records of two tables go to two topics, those of one table to one."""
+        """Each table has its own topic."""
         other = msgspec.structs.replace(ITEMS, table="others", oid=16499)
         render = rig.build()
         topics = [
@@ -252,7 +258,7 @@ class FormatSuite:
 
     @pytest.mark.parametrize("name", list(TEXTS))
     def test_any_text_is_rendered_faithfully(self, rig: FormatRig, name: str) -> None:
-        """Control characters, quotes, line ends, anything: valid, and the text is in it."""
+        """Any text is valid in a record, and unchanged."""
         record = _only(rig.build(), Insert(ITEMS, 16, ("1", "1", TEXTS[name])))
         _assert_valid(rig, record)
         assert record.value is not None
@@ -260,7 +266,7 @@ class FormatSuite:
 
     @pytest.mark.parametrize("name", [name for name in TEXTS if name not in ("empty", "long")])
     def test_any_identifier_is_rendered_validly(self, rig: FormatRig, name: str) -> None:
-        """Tables and columns may be called anything."""
+        """Tables and columns may have any name."""
         odd, (key, *others) = TEXTS[name], ITEMS.columns
         columns = (key, *(msgspec.structs.replace(c, name=c.name + odd) for c in others))
         table = msgspec.structs.replace(ITEMS, table=odd, columns=columns)
@@ -268,7 +274,7 @@ class FormatSuite:
             _assert_valid(rig, record)
 
     def test_null_and_unchanged_look_different(self, rig: FormatRig) -> None:
-        """A value that was not sent is never rendered as NULL."""
+        """An unsent value is never rendered as NULL."""
         render = rig.build()
         null = _only(render, Update(ITEMS, 16, ("1", "2", None)))
         unchanged = _only(render, Update(ITEMS, 16, ("1", "2", UNCHANGED)))
@@ -276,12 +282,13 @@ class FormatSuite:
         assert len({null.value, unchanged.value, empty.value}) == 3
 
     def test_a_schema_change_in_mid_batch_is_followed(self, rig: FormatRig) -> None:
-        """Each row is rendered with the relation it came with."""
+        """Each row is rendered with its own relation."""
         wider = msgspec.structs.replace(
             ITEMS,
             columns=(*ITEMS.columns, msgspec.structs.replace(ITEMS.columns[2], name="colour")),
         )
         old, new = Insert(ITEMS, 16, ("1", "1", "a")), Insert(wider, 17, ("2", "2", "b", "green"))
+        # The old shape comes again after the new one: a codec must not be kept by table name.
         first, second, third = rig.build().render([_transaction(old, new), _transaction(old)], NOW)
         for record in (first, second, third):
             _assert_valid(rig, record)
@@ -290,11 +297,14 @@ class FormatSuite:
         assert rig.holds(rig.parse(second.value), "green")
         assert not rig.holds(rig.parse(third.value), "colour")
 
-    # --- what is told of the source, and of snapshots ---
+    # --- source and notifications ---
 
     def test_the_oldest_transaction_of_the_slot_is_told(self, rig: FormatRig) -> None:
-        """``source.xmin`` is there where the source was asked for it, and not elsewhere; a format that
-        does not name the database tells nothing of its source."""
+        """``source.xmin`` is there only if the source reported it.
+
+        The test is skipped for a format that does not name the database: it has no description of
+        the source.
+        """
         part = _transaction(Insert(ITEMS, 40, ("1", "2", "a")))
         without = _only_of(rig.build().render([part], NOW))
         held = [without.value or b"", *(value for _, value in without.headers)]
@@ -309,7 +319,10 @@ class FormatSuite:
             assert 987_654_321 in leaves, leaves
 
     def test_notifications_are_records_of_their_topic(self, rig: FormatRig) -> None:
-        """In order, each with its id, type and data; the contract: `Format.notifications`."""
+        """Notifications become records in order, with id, type and data.
+
+        The contract is `Format.notifications`.
+        """
         records = rig.build().notifications(NOTIFICATIONS, "told")
         if not records:
             pytest.skip("has no notifications")
@@ -329,12 +342,12 @@ class FormatSuite:
         ]
 
     def test_no_notification_gives_no_record(self, rig: FormatRig) -> None:
-        """Nothing is told of nothing."""
+        """No notifications give no records."""
         assert rig.build().notifications([], "told") == []
 
 
 def every_part() -> list[Part]:
-    """Return parts of every kind; nothing in them varies."""
+    """Return parts of every kind, always the same."""
     message = LogicalMessage(0x5000, transactional=False, prefix="app", content=b"\x00hello")
     parts: list[Part] = [
         _rows(("1", "1", "snapshot"), ("2", "2", None)),
@@ -402,7 +415,10 @@ def _assert_valid(rig: FormatRig, record: Record) -> None:
 
 
 def _without_relations(part: Part) -> object:
-    """Return what of a part compares by value: relations compare by identity."""
+    """Return the fields of a part that compare by value.
+
+    Relations compare by identity, so they are left out.
+    """
     if isinstance(part, SnapshotRows):
         return part.rows, part.ts, part.lsn, part.xid, part.first_marker, part.last_marker
     if isinstance(part, TransactionPart):

@@ -1,11 +1,13 @@
-"""What every replica identity promises. Subclass `IdentitySuite` and define the fixture ``rig``.
+"""Conformance tests for replica identities.
+
+Subclass `IdentitySuite` and define the fixture ``rig``:
 
     class TestMyIdentity(IdentitySuite):
         @pytest.fixture
         def rig(self):
             return IdentityRig(MY_SPEC, old_tuples=(OldTuple.NONE, OldTuple.KEY))
 
-All updates and deletes that such a server can send, of a small table, are tried.
+The suite tries all updates and deletes of a small table that such a server can send.
 """
 
 from collections.abc import Iterator
@@ -25,26 +27,25 @@ from waltap_testing.spec_promises import assert_well_formed
 __all__ = ["IdentityRig", "IdentitySuite"]
 
 NAMES = ("id", "a", "big")
+# Letter of the replica identity in pg_class → columns that carry it.
 KEYS: dict[str, tuple[str, ...]] = {"d": ("id",), "n": (), "f": NAMES, "i": ("a",), "c": ("id",)}
 
 
 @dataclass(frozen=True, slots=True)
 class IdentityRig:
-    """What the suite needs of an author.
-
-    ``old_tuples`` are the kinds of old tuple that come under this identity. ``in_identity`` are the
-    columns, of id (the primary key), a and big, that carry it; by default as PostgreSQL's letters
-    say, the primary key for unknown ones. ``sees_key_change`` False: an update's old tuple, where one
-    comes, says nothing of the key; the suite then wants no old key at all.
-    """
+    """The replica identity under test, and its messages."""
 
     spec: ReplicaIdentitySpec
+    # The kinds of old tuples that the server sends with this identity.
     old_tuples: tuple[OldTuple, ...]
+    # The identity's columns, of id (the primary key), a and big. None: as PostgreSQL defines the
+    # letter, or the primary key for an unknown letter.
     in_identity: tuple[str, ...] | None = None
+    # False: old tuples say nothing of the key, and the suite expects no old key.
     sees_key_change: bool = True
 
     def relation(self) -> Relation:
-        """Return the table that everything is tried on."""
+        """Return the table of all messages."""
         held = self.in_identity
         if held is None:
             held = KEYS.get(self.spec.letter, ("id",))
@@ -66,7 +67,7 @@ class IdentityRig:
 
 
 class IdentitySuite:
-    """Promises every replica identity keeps."""
+    """Rules for every replica identity."""
 
     @pytest.fixture
     def rig(self) -> IdentityRig:
@@ -74,7 +75,7 @@ class IdentitySuite:
         pytest.fail(f"{type(self).__name__} must define the fixture 'rig' (an IdentityRig)")
 
     def test_spec_is_well_formed(self, rig: IdentityRig) -> None:
-        """Name and summary are fit for pages; the letter is one, and the object has the name."""
+        """Name, summary and letter are valid, and the object has the name."""
         assert_well_formed(rig.spec)
         assert len(rig.spec.letter) == 1
         assert rig.build().name == rig.spec.name
@@ -89,14 +90,17 @@ class IdentitySuite:
                     assert image is None or len(image) == len(NAMES), message
 
     def test_after_has_what_the_update_sent(self, rig: IdentityRig) -> None:
-        """Every value that came is in after, NULL as NULL."""
+        """The after image has every sent value, and NULL as NULL."""
         for message, images in _updates(rig):
             assert images.after is not None, message
             for sent, shown in zip(message.new, images.after, strict=True):
                 assert sent is UNCHANGED or shown == sent, message
 
     def test_unchanged_is_a_value_of_before_or_stays_unchanged(self, rig: IdentityRig) -> None:
-        """What the server left out is filled from before where before has it, and never NULL."""
+        """An unsent value comes from the before image or stays UNCHANGED.
+
+        It never becomes NULL.
+        """
         for message, images in _updates(rig):
             assert images.after is not None, message
             for number, sent in enumerate(message.new):
@@ -109,7 +113,10 @@ class IdentitySuite:
                         assert shown == before, f"{message}: {NAMES[number]} became {shown!r}"
 
     def test_before_says_nothing_the_server_did_not(self, rig: IdentityRig) -> None:
-        """Each value of before is that of the old tuple, or missing; ABSENT is never NULL."""
+        """The before image has only values of the old tuple.
+
+        Other columns are missing, and ABSENT never becomes NULL.
+        """
         for message, images in _both(rig):
             if images is None or images.before is None:
                 continue
@@ -123,7 +130,7 @@ class IdentitySuite:
                 )
 
     def test_before_is_there_when_the_whole_row_was_sent(self, rig: IdentityRig) -> None:
-        """A full old tuple is before, whole."""
+        """A full old tuple is the before image."""
         if OldTuple.FULL not in rig.old_tuples:
             pytest.skip("no full old tuples come")
         for message, images in _both(rig):
@@ -132,13 +139,16 @@ class IdentitySuite:
                 assert images.before == message.old, message
 
     def test_without_old_tuple_there_is_no_old_key(self, rig: IdentityRig) -> None:
-        """Nothing was sent of the old row: the key has not changed as far as anyone can see."""
+        """An update without an old tuple has no old key.
+
+        Nothing was sent of the old row, so no change of the key is visible.
+        """
         for message, images in _updates(rig):
             if message.old_kind is OldTuple.NONE:
                 assert images.old_key is None, message
 
     def test_a_changed_key_is_seen_where_it_can_be(self, rig: IdentityRig) -> None:
-        """An old tuple with another value of an identity column gives the old key."""
+        """A changed value of an identity column gives the old key."""
         if not rig.sees_key_change or rig.old_tuples == (OldTuple.NONE,):
             pytest.skip("the rig says that no old tuple tells of key changes")
         held = [n for n, column in enumerate(rig.relation().columns) if column.in_identity]
@@ -153,10 +163,11 @@ class IdentitySuite:
                 assert images.old_key is not None, message
                 for number in held:
                     assert images.old_key[number] == message.old[number], message
+        # Without a changed key among the messages the test would check nothing.
         assert seen
 
     def test_identities_that_see_no_key_change_give_no_old_key(self, rig: IdentityRig) -> None:
-        """A rig without ``sees_key_change`` is a promise too."""
+        """Without ``sees_key_change`` no update has an old key."""
         if rig.sees_key_change:
             pytest.skip("the rig says that it sees key changes")
         assert all(images.old_key is None for _, images in _updates(rig))
@@ -164,7 +175,7 @@ class IdentitySuite:
     # --- deletes ---
 
     def test_a_delete_is_dropped_only_without_old_tuple(self, rig: IdentityRig) -> None:
-        """What identifies a row is delivered, what identifies none is not."""
+        """A delete is dropped only if it does not identify a row."""
         for message, images in _deletes(rig):
             if message.old_kind is OldTuple.NONE:
                 assert images is None, f"{message}: of which row?"
@@ -172,7 +183,10 @@ class IdentitySuite:
                 assert images is not None, f"{message} got lost"
 
     def test_a_delete_has_no_after_and_its_key(self, rig: IdentityRig) -> None:
-        """After is None; the identity's columns are in before and in the old key."""
+        """A delete has no after image, but its identity's columns.
+
+        They are in the before image and in the old key.
+        """
         held = [n for n, column in enumerate(rig.relation().columns) if column.in_identity]
         for message, images in _deletes(rig):
             if images is None:
@@ -187,7 +201,7 @@ class IdentitySuite:
     # --- rules ---
 
     def test_messages_are_left_as_they_are(self, rig: IdentityRig) -> None:
-        """Reading a message twice gives the same, and the message is what it was."""
+        """Reading a message twice gives the same images, and changes nothing."""
         identity = rig.build()
         for message in _update_messages(rig):
             kept = msgspec.structs.replace(message)
@@ -197,8 +211,9 @@ class IdentitySuite:
             assert identity.delete(deletion) == identity.delete(deletion)
 
     def test_warnings_say_what_mends_them(self, rig: IdentityRig) -> None:
-        """Each names the table, what is wrong, and SQL; the same each time."""
+        """Each warning names the table, the problem and a remedy."""
         relation = rig.relation()
+        # A table without key: most identities warn about it.
         bare = msgspec.structs.replace(
             relation,
             primary_key=(),
@@ -229,7 +244,7 @@ def _delete_messages(rig: IdentityRig) -> Iterator[Delete]:
 
 
 def _old_tuples(relation: Relation, kind: OldTuple) -> Iterator[Tuple]:
-    """Give the old tuples of ``kind``: none, the identity's columns, or whole rows."""
+    """Yield the old tuples of ``kind``: none, identity columns or whole rows."""
     if kind is OldTuple.NONE:
         yield ()
         return

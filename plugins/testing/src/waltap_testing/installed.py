@@ -1,4 +1,4 @@
-"""What the installed plugins give: types and replica identities, as an engine would use them."""
+"""Types and replica identities of the installed plugins, as engines use them."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -15,6 +15,7 @@ __all__ = ["identity", "identity_kept", "installed_types", "mapper"]
 
 @lru_cache(maxsize=1)
 def _plugins() -> tuple[tuple[TypeSpec, ...], ReplicaIdentities]:
+    # Host() loads every installed plugin, so it is made on first use only.
     from waltap.host import Host
 
     host = Host()
@@ -22,7 +23,7 @@ def _plugins() -> tuple[tuple[TypeSpec, ...], ReplicaIdentities]:
 
 
 def installed_types() -> tuple[TypeSpec, ...]:
-    """Return the installed types, in the order in which they are asked."""
+    """Return the installed types in the order in which they are asked."""
     return _plugins()[0]
 
 
@@ -32,13 +33,13 @@ def mapper(options: TypeOptions | None = None) -> TypeMapper:
 
 
 def identity(relation: Relation) -> ReplicaIdentity:
-    """Return the replica identity to read ``relation`` with.
+    """Return the replica identity of ``relation``.
 
-    Raises: IdentityUnknown when no installed plugin knows it (waltap-postgres does).
+    Raises: IdentityUnknown when no installed plugin supports it (waltap-postgres does).
     """
     return _plugins()[1].of(relation)
 
 
 def identity_kept() -> Callable[[Relation], ReplicaIdentity]:
-    """Return `identity` with one answer per relation object, as engines have it."""
+    """Return `identity` with a cache per relation object, as engines use it."""
     return lru_cache(maxsize=1024)(identity)

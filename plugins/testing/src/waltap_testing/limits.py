@@ -1,4 +1,4 @@
-"""Measuring what a call costs: time, and memory by tracemalloc."""
+"""Measure the processor time and memory of a call."""
 
 import time
 import tracemalloc
@@ -8,23 +8,26 @@ from dataclasses import dataclass
 
 __all__ = ["BlockCost", "measured", "soon"]
 
+# A waiting call is slow each time; on a busy machine at least one try is fast.
 TRIES = 4
 
 
 @dataclass(slots=True)
 class BlockCost:
-    """What a block took: ``seconds`` of the processor, in this thread, ``peak`` and ``kept`` bytes above
-    what was there before."""
+    """The measured cost of a block."""
 
+    # Processor time of this thread, so that other processes do not count.
     seconds: float = 0.0
+    # Bytes above those allocated before the block: at most, and at its end.
     peak: int = 0
     kept: int = 0
 
 
 @contextmanager
 def measured() -> Iterator[BlockCost]:
-    """Measure the block; the result is filled in at its end, also when it raises."""
+    """Measure the block; the result is set at its end, also after an error."""
     cost = BlockCost()
+    # Tracing may be on already: then its owner stops it.
     ours = not tracemalloc.is_tracing()
     if ours:
         tracemalloc.start()
@@ -42,8 +45,7 @@ def measured() -> Iterator[BlockCost]:
 
 
 def soon(call: Callable[[], None], within: float) -> bool:
-    """Tell whether ``call`` returns within so many seconds by the clock, once in a few tries: what waits
-    does so each time, a busy machine does not stand still each time."""
+    """Return whether ``call`` returns within ``within`` seconds in a few tries."""
     for _ in range(TRIES):
         start = time.monotonic()
         call()

@@ -1,9 +1,11 @@
-"""What every notification channel promises. Subclass `NotificationChannelSuite`, define ``rig``.
+"""Conformance tests for notification channels.
 
-class TestMyChannel(NotificationChannelSuite):
-@pytest.fixture
-def rig(self, tmp_path):
-return NotificationChannelRig(MY_SPEC, MyProperties(…), read_back=my_reader)
+Subclass `NotificationChannelSuite` and define the fixture ``rig``:
+
+    class TestMyChannel(NotificationChannelSuite):
+        @pytest.fixture
+        def rig(self, tmp_path):
+            return NotificationChannelRig(MY_SPEC, MyProperties(…), read_back=my_reader)
 """
 
 from collections.abc import Callable, Sequence
@@ -46,15 +48,13 @@ NOTIFICATIONS = [
 
 @dataclass(frozen=True, slots=True)
 class NotificationChannelRig:
-    """What the suite needs of an author.
-
-    ``read_back`` gives the notifications that arrived, by other means than the channel.
-    ``leaves_out``: members of the additional data that the channel does not tell on purpose.
-    """
+    """The notification channel under test."""
 
     spec: NotificationChannelSpec
     properties: object
+    # Return the delivered notifications without using the channel.
     read_back: Callable[[], Sequence[Notification]]
+    # Members of the additional data that the channel omits on purpose.
     leaves_out: frozenset[str] = frozenset()
 
     def build(self) -> NotificationChannel:
@@ -64,7 +64,7 @@ class NotificationChannelRig:
 
 
 class NotificationChannelSuite:
-    """Promises every notification channel keeps."""
+    """Rules for every notification channel."""
 
     @pytest.fixture
     def rig(self) -> NotificationChannelRig:
@@ -78,12 +78,12 @@ class NotificationChannelSuite:
         assert_well_formed(rig.spec)
 
     def test_nothing_arrives_unsent(self, rig: NotificationChannelRig) -> None:
-        """Opening and closing tells nobody anything."""
+        """Opening and closing a channel sends nothing."""
         rig.build().close()
         assert list(rig.read_back()) == []
 
     def test_notifications_arrive_whole_and_in_order(self, rig: NotificationChannelRig) -> None:
-        """Every field, any text; each once."""
+        """Notifications arrive once, in order, with every field."""
         channel = rig.build()
         for notification in NOTIFICATIONS:
             channel.send(notification)
@@ -91,7 +91,7 @@ class NotificationChannelSuite:
         assert _plain(rig.read_back()) == _plain(NOTIFICATIONS, rig)
 
     def test_a_later_channel_adds(self, rig: NotificationChannelRig) -> None:
-        """The next run does not take away what the last one told."""
+        """A later channel keeps the notifications of earlier runs."""
         for notification in NOTIFICATIONS[:2]:
             channel = rig.build()
             channel.send(notification)
@@ -99,7 +99,7 @@ class NotificationChannelSuite:
         assert _plain(rig.read_back()) == _plain(NOTIFICATIONS[:2], rig)
 
     def test_many_notifications_arrive(self, rig: NotificationChannelRig) -> None:
-        """A thousand, none of them lost or doubled."""
+        """A thousand notifications arrive, without loss or doubles."""
         channel = rig.build()
         sent = [
             Notification(
@@ -127,8 +127,10 @@ class NotificationChannelSuite:
 def _plain(
     notifications: Sequence[Notification], rig: NotificationChannelRig | None = None
 ) -> list[object]:
-    """Return notifications for comparison; no data and empty data are the same. ``rig``: less what its
-    channel leaves out."""
+    """Return notifications for comparison.
+
+    No data and empty data are the same. With ``rig``, members that its channel omits are removed.
+    """
     without: frozenset[str] = frozenset() if rig is None else rig.leaves_out
     return [
         (

@@ -1,9 +1,11 @@
-"""What every offset store promises. Subclass `OffsetStoreSuite` and define ``new_rig``.
+"""Conformance tests for offset stores.
 
-class TestMyStore(OffsetStoreSuite):
-@pytest.fixture
-def new_rig(self):
-return lambda folder: OffsetStoreRig(MY_SPEC, MyProperties(), home=folder)
+Subclass `OffsetStoreSuite` and define the fixture ``new_rig``:
+
+    class TestMyStore(OffsetStoreSuite):
+        @pytest.fixture
+        def new_rig(self):
+            return lambda folder: OffsetStoreRig(MY_SPEC, MyProperties(), home=folder)
 """
 
 import threading
@@ -35,6 +37,7 @@ OLD = Offset.of(
     )
 )
 NEW = OLD.with_sole(position=Position(0x2000, 0x2100, 17), previous_end_lsn=0x1FF0, timeline=2)
+# Fields at the ends of their ranges: the largest LSN, the longest slot name, unusual characters.
 FULL_PARTITION = PartitionOffset(
     position=Position((1 << 64) - 1, (1 << 64) - 2, 1_000_000_007),
     slot="slot_" + "x" * 58,
@@ -58,37 +61,37 @@ TWO = Offset(
     sink="jsonl:out.jsonl",
 )
 OFFSETS = {"usual": OLD, "in a transaction": NEW, "everything": FULL, "two partitions": TWO}
+# Number of stores beside a reader; sizes in bytes at which a write is cut; cuts of a whole file.
 STORES, TORN_AT, CUTS = 150, (0, 1, 40, 100, 200), 60
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetStoreRig:
-    """What the suite needs of an author.
-
-    ``home`` is the pipeline's state folder, a new one each time. ``path`` is the file that holds the
-    offset, for stores that are one file. ``keeps`` False: a store that forgets at the end of the
-    process, and says so in its summary. ``forks`` False: the plugin cannot run in a forked process.
-    """
+    """The offset store under test."""
 
     spec: OffsetStoreSpec
     properties: object
+    # The pipeline's state folder, a new one for each test.
     home: Path
     _: KW_ONLY
+    # The file with the offset, for stores that are one file.
     path: Path | None = None
+    # False: the store forgets at the end of the process, and its summary says so.
     keeps: bool = True
+    # False: the plugin cannot run in a forked process.
     forks: bool = True
 
     def build(self, home: Path | None = None) -> OffsetStore:
-        """Return a new store for the pipeline whose folder is ``home``."""
+        """Return a new store for the pipeline with the state folder ``home``."""
         return self.spec.factory(self.properties, str(home or self.home))
 
 
 class OffsetStoreSuite:
-    """Promises every offset store keeps."""
+    """Rules for every offset store."""
 
     @pytest.fixture
     def new_rig(self) -> Callable[[Path], OffsetStoreRig]:
-        """Return a function that makes an empty store in a folder. Subclasses define this."""
+        """Return a function that makes an empty store. Subclasses define this."""
         pytest.fail(
             f"{type(self).__name__} must define the fixture 'new_rig': a function of a folder that "
             "returns an OffsetStoreRig"
@@ -106,33 +109,33 @@ class OffsetStoreSuite:
     # --- life ---
 
     def test_nothing_is_loaded_before_anything_is_stored(self, rig: OffsetStoreRig) -> None:
-        """An empty store has no offset, and says so without an error."""
+        """An empty store returns None, without an error."""
         assert rig.build().load() is None
 
     @pytest.mark.parametrize("name", list(OFFSETS))
     def test_what_is_stored_is_loaded(self, rig: OffsetStoreRig, name: str) -> None:
-        """Every field comes back, at the ends of its range too."""
+        """Every field is loaded as it was stored, also at its limits."""
         store = rig.build()
         store.store(OFFSETS[name])
         assert store.load() == OFFSETS[name]
         assert store.load() == OFFSETS[name], "loading changed it"
 
     def test_the_next_run_finds_it(self, rig: OffsetStoreRig) -> None:
-        """Another object, of another process, loads what this one stored."""
+        """Another store object, as in another process, loads the offset."""
         if not rig.keeps:
             pytest.skip("forgets at the end of the process")
         rig.build().store(FULL)
         assert rig.build().load() == FULL
 
     def test_an_offset_replaces_all_of_the_one_before(self, rig: OffsetStoreRig) -> None:
-        """Nothing of the old one is left, where the new one is shorter too."""
+        """A new offset replaces the whole old one, also a longer one."""
         store = rig.build()
         for offset in (FULL, OLD, TWO, NEW, FULL, NEW):
             store.store(offset)
             assert store.load() == offset
 
     def test_clear_forgets(self, rig: OffsetStoreRig) -> None:
-        """Cleared is as never stored; twice is once."""
+        """A cleared store is empty; clearing twice is allowed."""
         store = rig.build()
         store.clear()
         store.store(OLD)
@@ -156,7 +159,7 @@ class OffsetStoreSuite:
         assert one.load() == OLD
 
     def test_a_newer_version_is_refused(self, rig: OffsetStoreRig) -> None:
-        """An offset of a later waltap is an OffsetError, never read as if it were known."""
+        """The offset of a later waltap raises OffsetError."""
         if not rig.keeps:
             pytest.skip("forgets at the end of the process")
         with pytest.raises(OffsetError):  # noqa: PT012 - either step may refuse it
@@ -166,7 +169,7 @@ class OffsetStoreSuite:
     # --- faults ---
 
     def test_a_kill_at_any_step_leaves_the_old_or_the_new(self, rig: OffsetStoreRig) -> None:
-        """Killed at every step of store in turn: never none, never torn; new once it returned."""
+        """A kill at any step of `store` leaves the old or the new offset."""
         if not (rig.keeps and rig.forks):
             pytest.skip("forgets at the end of the process, or cannot be forked")
         rig.build().store(OLD)
@@ -175,12 +178,14 @@ class OffsetStoreSuite:
         for step in range(1, len(counted.steps) + 1):
             rig.build().store(OLD)
             outcome = in_child(_storing(rig), KillPoint(step=step))
+            # Once `store` has returned, the engine may confirm the position: the old offset is
+            # wrong then.
             expected = (NEW,) if outcome.reports else (OLD, NEW)
             at = f"killed before {counted.steps[step - 1]}"
             assert rig.build().load() in expected, at
 
     def test_a_kill_inside_a_write_leaves_the_old_or_the_new(self, rig: OffsetStoreRig) -> None:
-        """Torn at some byte by the kernel: what was there is still there."""
+        """A write torn by the kernel leaves the old or the new offset."""
         if not (rig.keeps and rig.forks):
             pytest.skip("forgets at the end of the process, or cannot be forked")
         for size in TORN_AT:
@@ -190,7 +195,10 @@ class OffsetStoreSuite:
             assert rig.build().load() in expected, f"torn at byte {size}"
 
     def test_a_full_disk_is_an_error_and_keeps_the_old(self, rig: OffsetStoreRig) -> None:
-        """Store raises OffsetError, or stores; it never loses what was there."""
+        """On a full disk `store` stores, or raises OffsetError.
+
+        The old offset stays then.
+        """
         if not (rig.keeps and rig.forks):
             pytest.skip("forgets at the end of the process, or cannot be forked")
         rig.build().store(OLD)
@@ -210,7 +218,10 @@ class OffsetStoreSuite:
         assert rig.build().load() == expected
 
     def test_a_reader_beside_the_writer_sees_whole_offsets(self, rig: OffsetStoreRig) -> None:
-        """`waltap offsets show` beside a running pipeline: the old or the new, nothing between."""
+        """A reader sees the old or the new offset while a store writes.
+
+        `waltap offsets show` reads beside a running pipeline.
+        """
         if not rig.keeps:
             pytest.skip("forgets at the end of the process")
         rig.build().store(OLD)
@@ -226,7 +237,7 @@ class OffsetStoreSuite:
         assert all(offset in (OLD, FULL) for offset in seen)
 
     def test_a_torn_file_is_refused(self, rig: OffsetStoreRig) -> None:
-        """A file cut anywhere is an OffsetError: never none, never another offset."""
+        """A file that is cut anywhere raises OffsetError."""
         path = self._file(rig)
         whole = path.read_bytes()
         for size in evenly(range(len(whole)), CUTS):
@@ -238,7 +249,7 @@ class OffsetStoreSuite:
             assert found == FULL, f"the first {size} of {len(whole)} bytes: loaded {found}"
 
     def test_a_damaged_file_is_refused_or_read(self, rig: OffsetStoreRig) -> None:
-        """Whatever is in the file, only an OffsetError comes out."""
+        """A damaged file raises no other error than OffsetError."""
         path = self._file(rig)
         whole = path.read_bytes()
         for _, data in damaged(whole, 200, chance("offset")):
@@ -249,7 +260,7 @@ class OffsetStoreSuite:
                 continue
 
     def test_a_damaged_file_can_be_cleared(self, rig: OffsetStoreRig) -> None:
-        """The way out of damage: clear, then start over."""
+        """A damaged file can be cleared, so that the operator can start over."""
         path = self._file(rig)
         path.write_bytes(b"\0\0\0")
         rig.build().clear()

@@ -1,10 +1,11 @@
-"""The pytest plugin of the kit, loaded in every run where waltap is installed: so it is light.
+"""The pytest plugin of the kit.
 
-It gives
-  the fixture ``walsender``   a factory of `waltap_testing.walsender.Walsender`, stopped at the end;
-  a report                    what the suites found out (`record_property("waltap", text)`), printed
-                              at the end of the run, one line per subject;
-  readable assertions         in the suites, as if they stood in the author's own file.
+pytest loads it in every run where waltap is installed, so it imports little. It provides:
+
+- the fixture ``walsender``: a factory of `waltap_testing.walsender.ScriptedWalsender`;
+- a report at the end of the run, one line per subject, from the findings of the suites
+  (`record_property("waltap", text)`);
+- readable assertions in the suites, as in the author's own test files.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,8 +17,8 @@ import pytest
 if TYPE_CHECKING:
     from waltap_testing.walsender import ScriptedWalsender
 
+# The user property that holds a suite's finding.
 FINDING = "waltap"
-"""The name of the user property under which a suite records what it found."""
 
 _SUITES = (
     "decoder",
@@ -31,6 +32,7 @@ _SUITES = (
     "transform",
 )
 
+# pytest rewrites the assertions of test files only; without this a failure shows no values.
 pytest.register_assert_rewrite(
     "waltap_testing.sink_crash",
     "waltap_testing.sink_findings",
@@ -41,10 +43,9 @@ pytest.register_assert_rewrite(
 
 @pytest.fixture
 def walsender() -> "Iterator[Callable[..., ScriptedWalsender]]":
-    """Return a factory of scripted walsenders; each is started when made and stopped at the end.
+    """Return a factory of scripted walsenders; the test's end stops them.
 
-    A fault of the server's own threads (a script that never got the feedback it waited for) fails
-    the test.
+    A failure in the server's threads, such as missing feedback, fails the test.
     """
     from waltap_testing.walsender import ScriptedWalsender
 
@@ -55,7 +56,8 @@ def walsender() -> "Iterator[Callable[..., ScriptedWalsender]]":
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print what the suites found."""
+    """Print the findings of the suites."""
+    # A dict, since several tests may record the same line.
     found: dict[str, None] = {}
     for reports in terminalreporter.stats.values():
         for report in reports:

@@ -1,9 +1,11 @@
-"""What every transform of records promises. Subclass `RecordTransformSuite` and define ``rig``.
+"""Conformance tests for transforms of records.
 
-class TestMyTransform(RecordTransformSuite):
-    @pytest.fixture
-    def rig(self):
-        return RecordTransformRig(MY_SPEC, MyProperties())
+Subclass `RecordTransformSuite` and define the fixture ``rig``:
+
+    class TestMyTransform(RecordTransformSuite):
+        @pytest.fixture
+        def rig(self):
+            return RecordTransformRig(MY_SPEC, MyProperties())
 """
 
 import contextlib
@@ -43,8 +45,11 @@ JSON = JsonConverter(JsonConverterProperties(), ConverterContext(side="value"))
 
 
 def every_record() -> list[ConnectRecord]:
-    """Return records of every kind that a pipeline makes: changes of every operation and their tombstones,
-    rows of a snapshot, transaction metadata, a logical message, a heartbeat, a notification."""
+    """Return records of every kind that a pipeline makes.
+
+    These are changes of every operation with tombstones, snapshot rows, transaction metadata, a
+    logical message, a heartbeat and a notification.
+    """
     made = ConvertedFormat(
         RecordConverters(key=JSON, value=JSON, header=JSON),
         FormatContext(
@@ -71,11 +76,11 @@ def every_record() -> list[ConnectRecord]:
 
 @dataclass(frozen=True, slots=True)
 class RecordTransformRig:
-    """What the suite needs of an author: the spec, and properties to call its factory with. ``records``
-    take the place of `every_record`, for a transform that is for others."""
+    """The transform under test: its spec, and properties for its factory."""
 
     spec: RecordTransformSpec
     properties: object = None
+    # Give your own records if the transform needs a special kind.
     records: Sequence[ConnectRecord] = field(default_factory=every_record)
 
     def build(self) -> RecordTransform:
@@ -85,7 +90,10 @@ class RecordTransformRig:
 
 
 class RecordTransformSuite:
-    """Promises every transform of records keeps; the contract: `waltap.format.record_transform`."""
+    """Rules for every transform of records.
+
+    The contract is `waltap.format.record_transform`.
+    """
 
     @pytest.fixture
     def rig(self) -> RecordTransformRig:
@@ -97,44 +105,45 @@ class RecordTransformSuite:
         assert_well_formed(rig.spec)
 
     def test_no_records_stay_none(self, rig: RecordTransformRig) -> None:
-        """Nothing comes of nothing."""
+        """An empty list of records stays empty."""
         assert rig.build()([]) == []
 
     def test_a_record_that_is_unfit_is_told_by_its_error(self, rig: RecordTransformRig) -> None:
-        """What it cannot work on raises `RecordUnfit`, and nothing else does."""
+        """An unusable record raises `RecordUnfit` and no other error."""
+        # One record for each call: an error in a list would hide the following records.
         for record in rig.records:
             with contextlib.suppress(RecordUnfit):
                 rig.build()([record])
 
     def test_it_is_for_some_records(self, rig: RecordTransformRig) -> None:
-        """The suite has seen it work; a rig with ``records`` of its own may be needed."""
+        """The transform accepts at least one record of the rig."""
         assert _fit(rig), "every record is unfit: give the rig records that it is for"
 
     def test_records_come_out_in_a_list(self, rig: RecordTransformRig) -> None:
-        """The stage refuses what is no list of records."""
+        """The output is a list of records: the stage accepts no other type."""
         found = rig.build()(list(_fit(rig)))
         assert type(found) is list
         assert all(type(each) is ConnectRecord for each in found)
 
     def test_what_comes_out_fits_its_schemas(self, rig: RecordTransformRig) -> None:
-        """Each side can be written by its schema: a field that is required is there."""
+        """Output values fit their schemas: required fields are there."""
         for record in rig.build()(list(_fit(rig))):
             _written(record)
 
     def test_records_that_come_in_stay_as_they_are(self, rig: RecordTransformRig) -> None:
-        """They are shared: with other records, and with what else was made of the row."""
+        """Input records do not change: other records share their values."""
         before = [repr(each) for each in rig.records]
         fit = _fit(rig)
         rig.build()(list(fit))
         assert [repr(each) for each in rig.records] == before
 
     def test_the_same_records_give_the_same(self, rig: RecordTransformRig) -> None:
-        """From another object, in another run, after a crash: equal."""
+        """Another transform object, as after a crash, returns equal records."""
         one, other = rig.build()(list(_fit(rig))), rig.build()(list(_fit(rig)))
         assert _plain(one) == _plain(other)
 
     def test_cutting_batches_elsewhere_makes_no_difference(self, rig: RecordTransformRig) -> None:
-        """Batches are cut by chance: each record is treated alike."""
+        """The limits of batches do not change the result."""
         records, whole = list(_fit(rig)), None
         for most in (len(records), 1, 3):
             transform, found = rig.build(), []
@@ -144,7 +153,10 @@ class RecordTransformSuite:
             assert _plain(found) == whole, f"batches of {most}"
 
     def test_what_is_made_of_a_schema_is_kept(self, rig: RecordTransformRig) -> None:
-        """Encoders are looked up by the schema object: records of one schema have one after it, too."""
+        """One input schema has one output schema object.
+
+        Encoders are looked up by the schema object.
+        """
         transform, records = rig.build(), list(_fit(rig))
         first, again = transform(list(records)), transform(list(records))
         for one, other in zip(first, again, strict=True):
@@ -153,7 +165,7 @@ class RecordTransformSuite:
 
 
 def _fit(rig: RecordTransformRig) -> list[ConnectRecord]:
-    """Return the records that the transform can work on, alone."""
+    """Return the records that the transform accepts."""
     fit, transform = [], rig.build()
     for record in rig.records:
         with contextlib.suppress(RecordUnfit):

@@ -1,15 +1,16 @@
-"""Recordings: frames of an output plugin with the messages that they mean, as JSON lines.
+"""Recordings: frames of an output plugin and their messages, as JSON lines.
 
-A file holds one or more recordings. A line that names one starts it; its frames follow:
+A file holds one or more recordings. A line with a name starts a recording; its frames follow:
 
     {"recording": "insert", "options": {"include-xids": true}, "version_num": 150020}
     {"lsn": "0/16B3748", "text": "BEGIN 731", "means": [{"type": "Begin", "xid": 731}]}
     {"lsn": "0/16B3748", "hex": "42…"}
 
-``text`` or ``hex`` is the payload. ``means`` holds the messages of that frame in the neutral form of
-`neutral`; a recording where no frame has it says nothing of messages and still serves the other
-tests. Frames are facts: take them from a server (`frames_of_slot`). ``means`` is a claim: write it by
-hand, or let `meant_by` write it and read every line before you commit it.
+``text`` or ``hex`` is the payload. ``means`` lists the messages of the frame in the form of
+`neutral`. A recording without ``means`` still serves the tests that need frames only.
+
+Take frames from a server (`frames_of_slot`). Write ``means`` by hand, or generate it by `meant_by`
+and check every line before you commit it.
 """
 
 import json
@@ -38,8 +39,9 @@ __all__ = [
 ]
 
 Neutral = dict[str, Any]
-"""A message as JSON can hold it: its type, and its fields that differ from their defaults."""
+"""A message as JSON: its type, and the fields that differ from defaults."""
 
+# Written as text (0/16B3748), so that a reader can compare them with a server's output.
 LSN_FIELDS = frozenset(
     (
         "abort_lsn",
@@ -56,21 +58,23 @@ LSN_FIELDS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameRecording:
-    """Frames of one session, in order, from its start.
-
-    ``options`` are the decoder's properties the session was asked for with, by name; ``version_num``
-    is the server's. ``means`` has one list per frame, or is None when it was never written down.
-    """
+    """Frames of one session, in order, from its start."""
 
     name: str
     frames: tuple[Frame, ...]
+    # A list of messages for each frame; None when the file has none.
     means: tuple[list[Neutral], ...] | None = None
+    # The decoder's properties of the recorded session, by name.
     options: Mapping[str, object] = field(default_factory=dict)
+    # The server's version, as ``server_version_num``.
     version_num: int = 0
 
 
 class StaticCatalogue:
-    """A catalogue that never changes, for decoders whose wire says little of relations."""
+    """A catalogue that never changes.
+
+    For decoders whose messages do not describe relations.
+    """
 
     def __init__(self, relations: Iterable[Relation] = (), types: Iterable[DataType] = ()) -> None:
         self._relations = {(r.schema, r.table): r for r in relations}
@@ -85,21 +89,22 @@ class StaticCatalogue:
         return self._types.get(oid)
 
     def is_materialized_view(self, schema: str, table: str, xid: int, *, was_table: bool) -> bool:
-        """Return False: recordings hold no such rows."""
+        """Return False: recordings hold no rows of materialized views."""
         return False
 
 
 def neutral(messages: Iterable[Message], shapes: "RelationShapes | None" = None) -> list[Neutral]:
-    """Return ``messages`` in a form that compares, prints and stores.
+    """Return ``messages`` in a form that compares, prints and is stored.
 
-    Relations become ``schema.table#n``, n counting the different shapes seen; the message that
-    brings a new one has its columns under ``defines``. Runs of `Skipped` become one. Give the same
-    ``shapes`` to several calls to keep counting.
+    Relations become ``schema.table#n``, where n counts the different shapes. The message with a
+    new shape has its columns under ``defines``. Adjacent `Skipped` messages become one. Pass the
+    same ``shapes`` to several calls to continue counting.
     """
     shapes = shapes or RelationShapes()
     found: list[Neutral] = []
     for message in messages:
         item = shapes.message(message)
+        # The grouping of skipped frames is no property of a decoder: only their number is.
         if item["type"] == "Skipped" and found and _same_run(found[-1], item):
             found[-1]["count"] += item["count"]
         else:
@@ -108,13 +113,16 @@ def neutral(messages: Iterable[Message], shapes: "RelationShapes | None" = None)
 
 
 def meant_by(decoder: Decoder, frames: Sequence[Frame]) -> tuple[list[Neutral], ...]:
-    """Return what ``decoder`` makes of each frame, for a first draft of ``means``."""
+    """Return the messages of each frame, as a first draft of ``means``."""
     shapes = RelationShapes()
     return tuple(neutral(decoder.feed([frame]), shapes) for frame in frames)
 
 
 def load_recordings(path: Path) -> list[FrameRecording]:
-    """Read a file of recordings. Raises: ValueError naming the line that is wrong."""
+    """Read a file of recordings.
+
+    Raises: ValueError with the number of the invalid line.
+    """
     found: list[FrameRecording] = []
     head: dict[str, Any] = {}
     frames: list[Frame] = []
@@ -156,7 +164,7 @@ def load_recordings(path: Path) -> list[FrameRecording]:
 
 
 def save_recordings(path: Path, recordings: Iterable[FrameRecording]) -> None:
-    """Write ``recordings``; payloads that are UTF-8 text without odd characters are kept as text."""
+    """Write ``recordings``; payloads of printable UTF-8 are stored as text."""
     lines: list[str] = []
     for recording in recordings:
         head: dict[str, object] = {"recording": recording.name}
@@ -170,6 +178,7 @@ def save_recordings(path: Path, recordings: Iterable[FrameRecording]) -> None:
             if recording.means is not None and recording.means[number]:
                 frame["means"] = recording.means[number]
             lines.append(json.dumps(frame, ensure_ascii=False))
+    # Frames of a real server can hold private data: only the owner may read the file.
     with open(path, "w", encoding="utf-8", opener=private) as file:
         file.writelines(f"{line}\n" for line in lines)
 
@@ -177,11 +186,11 @@ def save_recordings(path: Path, recordings: Iterable[FrameRecording]) -> None:
 def frames_of_slot(
     execute: Callable[[str], Iterable[tuple[str, bytes]]], slot: str, options: Mapping[str, str]
 ) -> tuple[Frame, ...]:
-    """Return the frames that a slot holds, without consuming them.
+    """Return the frames of a slot without consuming them.
 
-    ``execute`` runs SQL and gives rows of (text, bytes); with psycopg: ``lambda sql:
-    connection.execute(sql)``. The server is asked through ``pg_logical_slot_peek_binary_changes``,
-    whose payloads are those of the replication protocol.
+    ``execute`` runs SQL and returns rows of (text, bytes); with psycopg: ``lambda sql:
+    connection.execute(sql)``. The query uses ``pg_logical_slot_peek_binary_changes``, whose
+    payloads equal those of the replication protocol.
     """
     arguments = "".join(f", {_literal(k)}, {_literal(v)}" for k, v in options.items())
     sql = (
@@ -192,7 +201,7 @@ def frames_of_slot(
 
 
 class RelationShapes:
-    """Readable names for relations: one per shape, whatever the object."""
+    """Readable names for relations: one per shape, not per object."""
 
     def __init__(self) -> None:
         self._by_relation: dict[Relation, str] = {}
@@ -203,6 +212,8 @@ class RelationShapes:
     def message(self, message: Message) -> Neutral:
         """Return one message in neutral form."""
         kind = type(message)
+        # msgspec lists defaults for the last fields only; the fields before them are always
+        # written.
         given = kind.__struct_defaults__
         required = len(kind.__struct_fields__) - len(given)
         found: Neutral = {"type": kind.__name__}

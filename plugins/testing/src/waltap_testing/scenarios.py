@@ -8,7 +8,7 @@ __all__ = ["SCENARIOS", "large_transaction", "mixed"]
 
 
 def large_transaction() -> ScriptedWorkload:
-    """Return three transactions, the second of eight changes."""
+    """Return three transactions; the second has eight changes."""
     workload = ScriptedWorkload()
     workload.insert(ITEMS, 1, "alone")
     workload.commit()
@@ -21,7 +21,10 @@ def large_transaction() -> ScriptedWorkload:
 
 
 def mixed(*, truncate: bool) -> ScriptedWorkload:
-    """Return some of everything, in seven transactions; the fourth is larger than batches are."""
+    """Return seven transactions with every operation.
+
+    The fourth is larger than the batches of the suites, so it arrives in several.
+    """
     workload = ScriptedWorkload()
     for number in range(1, 4):
         workload.insert(ITEMS, number, f"item {number}")
@@ -65,6 +68,7 @@ def one_row_many_times() -> ScriptedWorkload:
     workload = one_create()
     for number in range(60):
         workload.update(ITEMS, 1, f"version {number}")
+        # Several changes of one row within a transaction, and across transactions.
         if number % 7 == 0:
             workload.commit()
     workload.commit()
@@ -74,6 +78,7 @@ def one_row_many_times() -> ScriptedWorkload:
 def larger_than_buffers() -> ScriptedWorkload:
     workload = ScriptedWorkload()
     for number in range(1, 3_001):
+        # Rows of different lengths, so that buffers do not end with a row.
         workload.insert(ITEMS, number, "x" * (number % 300))
         if number % 400 == 0:
             workload.commit()

@@ -1,9 +1,11 @@
-"""What every signal action promises. Subclass `SignalActionSuite` and define ``rig``.
+"""Conformance tests for signal actions.
 
-class TestMyAction(SignalActionSuite):
-@pytest.fixture
-def rig(self):
-return SignalActionRig(MY_SPEC, arguments={"label": "x"})
+Subclass `SignalActionSuite` and define the fixture ``rig``:
+
+    class TestMyAction(SignalActionSuite):
+        @pytest.fixture
+        def rig(self):
+            return SignalActionRig(MY_SPEC, arguments={"label": "x"})
 """
 
 import json
@@ -22,6 +24,7 @@ __all__ = ["SignalActionRig", "SignalActionSuite"]
 
 LONGEST_SECONDS = 1.0
 POSITION = "0/10"
+# Data of signals that any writer of the channel may send.
 ODD: tuple[Mapping[str, object], ...] = (
     {},
     {"": None},
@@ -30,24 +33,23 @@ ODD: tuple[Mapping[str, object], ...] = (
     {"label": "x" * 100_000, "n": -(1 << 70)},
     {"'; DROP TABLE t; --": "'; DROP TABLE t; --"},
 )
-"""Data that anybody may send."""
 
 
 @dataclass(slots=True)
 class SignalActionRig:
-    """What the suite needs of an author: the spec, and ``arguments`` that it acts on.
-
-    ``notified`` has what the action told, as (kind, members), ``stopped`` whether it asked for a stop.
-    """
+    """The signal action under test."""
 
     spec: SignalActionSpec
+    # Data that the action accepts.
     arguments: Mapping[str, object]
     _: KW_ONLY
+    # The action's notifications, as (kind, members).
     notified: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    # Whether the action requested a stop.
     stopped: bool = False
 
     def act(self, arguments: Mapping[str, object] | None = None) -> str:
-        """Act as the engine does; return why the signal is left out, "" where it is not."""
+        """Act as the engine does; return why the signal is ignored, or ""."""
         given = dict(self.arguments if arguments is None else arguments)
         signal = Signal("suite-1", self.spec.name, json.dumps(given))
         call = SignalCall(
@@ -69,7 +71,7 @@ class SignalActionRig:
 
 
 class SignalActionSuite:
-    """Promises every signal action keeps."""
+    """Rules for every signal action."""
 
     @pytest.fixture
     def rig(self) -> SignalActionRig:
@@ -81,12 +83,12 @@ class SignalActionSuite:
         assert_well_formed(rig.spec)
 
     def test_the_type_is_its_own(self, rig: SignalActionRig) -> None:
-        """A type that waltap acts on itself never reaches a plugin."""
+        """The type is none of waltap's own: those never reach a plugin."""
         assert rig.spec.name not in KNOWN
         assert not rig.spec.name.startswith("snapshot-window-")
 
     def test_it_acts_at_once(self, rig: SignalActionRig) -> None:
-        """It runs between batches: the pipeline stands meanwhile."""
+        """The action returns soon, since the engine waits for it."""
 
         def act() -> None:
             assert rig.act() == ""
@@ -94,7 +96,7 @@ class SignalActionSuite:
         assert soon(act, LONGEST_SECONDS), f"takes longer than {LONGEST_SECONDS} s"
 
     def test_it_may_be_asked_again(self, rig: SignalActionRig) -> None:
-        """A signal may come twice: after a crash it is read again."""
+        """A signal may arrive twice: it is read again after a crash."""
         assert rig.act() == ""
         assert rig.act() == ""
 
@@ -102,12 +104,12 @@ class SignalActionSuite:
     def test_odd_data_is_acted_on_or_left_out_with_a_reason(
         self, rig: SignalActionRig, arguments: Mapping[str, object]
     ) -> None:
-        """SignalUnusable and nothing else: data comes from outside."""
+        """Invalid data raises SignalUnusable and no other error."""
         why = rig.act(arguments)
         assert why == "" or why.strip()
 
     def test_members_of_notifications_are_text(self, rig: SignalActionRig) -> None:
-        """As the records of notifications have them."""
+        """Members of notifications are text, as in their records."""
         rig.act()
         for kind, members in rig.notified:
             assert kind

@@ -1,9 +1,11 @@
-"""What every signal channel promises. Subclass `SignalChannelSuite` and define ``rig``.
+"""Conformance tests for signal channels.
 
-class TestMyChannel(SignalChannelSuite):
-@pytest.fixture
-def rig(self, tmp_path):
-return SignalChannelRig(MY_SPEC, MyProperties(…), send=my_way_to_send)
+Subclass `SignalChannelSuite` and define the fixture ``rig``:
+
+    class TestMyChannel(SignalChannelSuite):
+        @pytest.fixture
+        def rig(self, tmp_path):
+            return SignalChannelRig(MY_SPEC, MyProperties(…), send=my_way_to_send)
 """
 
 from collections.abc import Callable
@@ -25,23 +27,22 @@ SIGNALS = [
     Signal("3", "stop-snapshot", "{}"),
     Signal("4", "something-of-tomorrow", '{"a":[1,null,true]}'),
 ]
+# A channel that waits for signals takes longer each time.
 LONGEST_POLL_SECONDS = 1.0
+# The most bytes of data in a signal of the suite.
 LARGEST = 1 << 20
-"""Bytes of data that a signal of the suite may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignalChannelRig:
-    """What the suite needs of an author.
-
-    ``send`` puts one signal where the channel finds it, by other means than the channel.
-    ``spoil`` puts something there that is no signal; None where that cannot be done.
-    """
+    """The signal channel under test."""
 
     spec: SignalChannelSpec
     properties: object
+    # Send one signal to the channel by other means than the plugin.
     send: Callable[[Signal], None]
     _: KW_ONLY
+    # Send data that is no signal; None if the channel cannot hold any.
     spoil: Callable[[], None] | None = None
 
     def build(self) -> SignalChannel:
@@ -51,7 +52,7 @@ class SignalChannelRig:
 
 
 class SignalChannelSuite:
-    """Promises every signal channel keeps."""
+    """Rules for every signal channel."""
 
     @pytest.fixture
     def rig(self) -> SignalChannelRig:
@@ -63,7 +64,7 @@ class SignalChannelSuite:
         assert_well_formed(rig.spec)
 
     def test_no_signal_is_an_empty_list_at_once(self, rig: SignalChannelRig) -> None:
-        """Poll does not wait: it runs between batches."""
+        """`poll` does not wait, since the engine calls it between batches."""
         channel = rig.build()
 
         def poll() -> None:
@@ -74,7 +75,7 @@ class SignalChannelSuite:
         assert at_once, f"waits for longer than {LONGEST_POLL_SECONDS} s"
 
     def test_signals_arrive_whole_and_in_order(self, rig: SignalChannelRig) -> None:
-        """Id, type and data as they were sent."""
+        """Id, type and data arrive as they were sent, in order."""
         channel = rig.build()
         for signal in SIGNALS:
             rig.send(signal)
@@ -82,7 +83,7 @@ class SignalChannelSuite:
         channel.close()
 
     def test_a_signal_arrives_once(self, rig: SignalChannelRig) -> None:
-        """What was polled does not come again, from a later channel neither."""
+        """A polled signal does not return, not even from a later channel."""
         channel = rig.build()
         rig.send(SIGNALS[0])
         assert len(_drained(channel)) == 1
@@ -95,14 +96,14 @@ class SignalChannelSuite:
         later.close()
 
     def test_a_signal_sent_before_the_start_is_not_lost(self, rig: SignalChannelRig) -> None:
-        """What waits in the channel when a pipeline starts is acted on."""
+        """A signal sent before the pipeline's start is delivered."""
         rig.send(SIGNALS[0])
         channel = rig.build()
         assert _drained(channel) == [_plain(SIGNALS[0])]
         channel.close()
 
     def test_many_signals_arrive(self, rig: SignalChannelRig) -> None:
-        """A hundred, some of them large."""
+        """A hundred signals arrive; the data grows with each."""
         channel = rig.build()
         sent = [Signal(str(n), "log", '{"message":"%s"}' % ("x" * 50 * n)) for n in range(100)]
         for signal in sent:
@@ -111,7 +112,7 @@ class SignalChannelSuite:
         channel.close()
 
     def test_what_is_no_signal_is_left_out(self, rig: SignalChannelRig) -> None:
-        """A typing error stops nothing: those before and after it arrive."""
+        """Invalid data does not stop the signals before and after it."""
         if rig.spoil is None:
             pytest.skip("nothing else than signals can be in it")
         channel = rig.build()
@@ -129,7 +130,7 @@ class SignalChannelSuite:
 
 
 def _drained(channel: SignalChannel) -> list[object]:
-    """Poll until nothing more comes: a channel may hand over a few at a time."""
+    """Poll until the channel is empty: it may return a few signals at a time."""
     found: list[object] = []
     while signals := channel.poll():
         found += [_plain(signal) for signal in signals]
@@ -137,5 +138,8 @@ def _drained(channel: SignalChannel) -> list[object]:
 
 
 def _plain(signal: Signal) -> object:
-    """Return a signal for comparison: its data parsed, so that blanks make no difference."""
+    """Return a signal for comparison, with its data parsed.
+
+    Whitespace in JSON makes no difference.
+    """
     return signal.identifier, signal.kind, signal.arguments(LARGEST)

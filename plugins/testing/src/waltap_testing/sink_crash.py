@@ -1,4 +1,4 @@
-"""Deliveries that break off, and the engine's part in going on: the offset, and what comes after it."""
+"""Interrupted deliveries, and the engine's part in resuming them."""
 
 import errno
 import os
@@ -39,11 +39,12 @@ __all__ = [
     "write_and_report",
 ]
 
+# Limits the time of the suite: each kill is a fork and a delivery.
 MOST_KILLS = 32
 
 
 def deliver(sink: Sink, workload: ScriptedWorkload) -> None:
-    """Open, write all in one go, flush, close."""
+    """Open, write all batches, flush and close."""
     sink.open()
     for batch in workload.batches(1_000, records=sink.capabilities.records):
         sink.write(batch)
@@ -54,13 +55,14 @@ def deliver(sink: Sink, workload: ScriptedWorkload) -> None:
 def resume(
     rig: SinkRig, folder: Path, workload: ScriptedWorkload, stored: Position
 ) -> Position | None:
-    """Go on as an engine does: from the stored offset, or the sink's position if that is later.
+    """Resume as an engine does; return the result of `Sink.open`.
 
-    Batches are cut elsewhere than before, as they are after any restart. Returns what open said.
+    Delivery starts at the stored offset, or at the sink's position if that is later.
     """
     sink = rig.build(folder, resumes=True)
     held = sole(sink.open())
     start = stored if held is None else max(stored, held)
+    # Another size than before: batches have other limits after a restart.
     for batch in workload.batches(5, start, records=sink.capabilities.records):
         sink.write(batch)
     sink.flush()
@@ -69,7 +71,7 @@ def resume(
 
 
 class SinkCrash:
-    """A delivery that was killed, and what the sink had promised by then."""
+    """A killed delivery, and the positions that the sink had promised."""
 
     def __init__(
         self,
@@ -86,14 +88,15 @@ class SinkCrash:
 
     @classmethod
     def of(cls, rig: SinkRig, folder: Path, kill: KillPoint) -> "SinkCrash":
-        """Deliver in a process that is killed, or is not where the kill never comes to pass."""
+        """Deliver in a child that is killed, if the kill point is reached."""
         workload = mixed(truncate=rig.build(folder).capabilities.truncate)
         outcome = run(rig, _delivery(rig, folder, workload), kill)
         assert outcome.killed or outcome.error is None, outcome.error
         return cls(rig, folder, workload, kill, outcome)
 
     def go_on(self, *, lose_last_offset: bool) -> int:
-        """Deliver the rest to a new sink and check everything; return the number of doubles."""
+        """Deliver the rest to a new sink; return the number of doubles."""
+        # The engine stores its offset after a flush, so a crash between them loses one offset.
         promised = self._promised[:-1] if lose_last_offset else self._promised
         stored = promised[-1] if promised else START
         held = resume(self.rig, self.folder, self.workload, stored)
@@ -108,7 +111,7 @@ class SinkCrash:
 
 
 def crashes(new_rig: Callable[[Path], SinkRig], folder: Path) -> Iterator[SinkCrash]:
-    """Give one crash per step of a delivery, each with a destination of its own."""
+    """Yield one crash per step of a delivery, each in its own destination."""
     whole = folder / "whole"
     whole.mkdir()
     rig = new_rig(whole)
@@ -122,8 +125,11 @@ def crashes(new_rig: Callable[[Path], SinkRig], folder: Path) -> Iterator[SinkCr
 
 
 def _chosen(steps: Sequence[str]) -> list[int]:
-    """Return the steps to be killed at, by number from 1: as many as may be of what changes files or is
-    the suite's own, and of native calls some of each line, since loops make most of them."""
+    """Return the steps to kill at, by number from 1.
+
+    File changes and the suite's own marks come first. Native calls are sampled per line of code,
+    since loops make most of them.
+    """
     acts: list[int] = []
     lines: dict[str, list[int]] = {}
     for number, name in enumerate(steps, 1):
@@ -155,7 +161,7 @@ def _delivery(
 
 
 def run(rig: SinkRig, act: Callable[[CrashChild], None], kill: KillPoint) -> ChildOutcome:
-    """Run ``act`` where it may die: in a child, or imitated where the rig says so."""
+    """Run ``action`` in a child, or imitated if the rig cannot fork."""
     if rig.forks:
         return in_child(act, kill, own=own_files(rig.spec.factory))
     if kill.at_bytes is not None:
@@ -170,8 +176,10 @@ def _report(durable: Position | Positions | None, child: CrashChild) -> None:
 
 
 def write_and_report(sink: Sink, batch: Batch, child: CrashChild) -> RetryVerdict | None:
-    """Write and flush. Returns what an engine may do after a SinkError of the write, or NEVER after
-    one of the flush; None when both went well. Any other error is the test's to judge.
+    """Write and flush; return the engine's permitted reaction to a failure.
+
+    After a SinkError of the write that is its verdict, after one of the flush NEVER, and None
+    without an error. Other errors propagate to the test.
     """
     try:
         sink.write(batch)
@@ -186,7 +194,7 @@ def write_and_report(sink: Sink, batch: Batch, child: CrashChild) -> RetryVerdic
 
 @contextmanager
 def failing_sync() -> Iterator[None]:
-    """Let every fsync that Python makes fail, as after a failed write-back."""
+    """Make every fsync of Python fail, as after a failed write-back."""
 
     def refuse(_file: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -199,7 +207,7 @@ def failing_sync() -> Iterator[None]:
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """Let every write to a file fail, as on a full disk."""
+    """Make every write to a file fail, as on a full disk."""
     limit_file_size(0)
     try:
         yield

@@ -1,4 +1,7 @@
-"""What a destination holds, compared with what was delivered: lost, invented, doubled, out of order."""
+"""Compare a destination with the delivered events.
+
+Events can be lost, invented, doubled or out of order.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -23,10 +26,12 @@ def assert_complete(
     broken_off: Collection[ExpectedEvent] = (),
     at: str = "",
 ) -> int:
-    """Check that the destination holds ``workload``; return the number of doubles.
+    """Check that the destination holds ``workload``.
 
-    ``doubled``: what ends after this position may be there more than once; None: nothing may.
-    ``broken_off``: rows of a snapshot that was taken anew, which a history may hold besides.
+    Return the number of doubled events.
+
+    - ``doubled``: events after this position may be there more than once; None: no event may.
+    - ``broken_off``: rows of an interrupted snapshot, which a history may hold as well.
     """
     where = f"{at}: " if at else ""
     found = rig.read_back()
@@ -36,6 +41,7 @@ def assert_complete(
     expected = [e for e in workload.events if capabilities.records or e.op is not None]
     events = [_event(item) for item in found]
     known = set(expected)
+    # Rows of an interrupted snapshot are neither required nor wrong.
     events = [event for event in events if event in known or event not in broken_off]
     invented = [event for event in events if event not in known]
     assert not invented, f"{where}never delivered: {invented[:3]}"
@@ -47,6 +53,7 @@ def assert_complete(
     if doubled is None:
         assert not more, f"{where}{len(more)} events doubled, first {more[0]}"
     else:
+        # The engine sends events before the stored position only once.
         settled = _events_until(workload, doubled)
         wrong = [event for event in more if event in settled]
         assert not wrong, f"{where}doubled though promised: {wrong[:3]}"
@@ -56,7 +63,10 @@ def assert_complete(
 def _assert_order(
     expected: Sequence[ExpectedEvent], found: Sequence[ExpectedEvent], order: str, where: str
 ) -> None:
-    """Check, per topic or key, that nothing comes before what precedes it, and the last comes last."""
+    """Check the order of events per topic or key.
+
+    No event comes before its predecessor, and the last event comes last.
+    """
     group: Callable[[ExpectedEvent], object] = (
         (lambda e: (e.table, e.id)) if order == "key" else (lambda e: e.table)
     )
@@ -68,6 +78,7 @@ def _assert_order(
     for event in found:
         key = group(event)
         number = before[key].index(event, 0)
+        # A doubled event repeats an earlier part of the order, which is correct after a retry.
         assert number <= seen[key], (
             f"{where}{event} came before {before[key][seen[key]]}, which precedes it"
         )
@@ -101,7 +112,9 @@ def _events_until(workload: ScriptedWorkload, position: Position) -> set[Expecte
     for part in workload.parts:
         for change in part.changes:
             event = next(events)
+            # A delete has two events: its own and the tombstone.
             both = [event, next(events)] if event.op == "d" else [event]
+            # A position inside a transaction covers its first ``index`` changes.
             delivered = part.commit_lsn == position.commit_lsn and (
                 part.changes.index(change) < position.index
             )
@@ -129,7 +142,7 @@ def _event(item: Record | DeliveredChange) -> ExpectedEvent:
 
 
 def values_of(item: Record | DeliveredChange) -> Mapping[str, object]:
-    """Return the values by column name, of either kind of item."""
+    """Return the values of an item by column name."""
     if isinstance(item, DeliveredChange):
         return item.values
     values: dict[str, object] = orjson.loads(item.value or b"{}")
@@ -137,7 +150,10 @@ def values_of(item: Record | DeliveredChange) -> Mapping[str, object]:
 
 
 def parsed(record: Record) -> object:
-    """Return a record for comparison: JSON parsed, so that blanks make no difference."""
+    """Return a record for comparison, with its JSON parsed.
+
+    Whitespace in JSON makes no difference.
+    """
     parts = (record.key, record.value, *(value for _, value in record.headers))
     names = [name for name, _ in record.headers]
     return record.topic, names, [part if part is None else (orjson.loads(part),) for part in parts]

@@ -1,4 +1,4 @@
-"""Part of the sink suite: a destination that was restored from a backup, emptied or made anew."""
+"""Sink tests: a destination restored from a backup, emptied or recreated."""
 
 import contextlib
 import dataclasses
@@ -21,21 +21,22 @@ from waltap_testing.workload import batches
 
 __all__ = ["NoticesLosses", "keeping"]
 
+# The most changes in a batch.
 MOST: Final = 4
-"""Changes in a batch."""
 
+# Suffixes of the files in which databases keep changes that are not in the main file yet.
 JOURNALS: Final = ("-journal", "-wal", "-shm", ".wal")
-"""What databases add to the name of a file for what is not in the file yet."""
 
 _numbers = itertools.count(1)
 
 
 def keeping(path: Path) -> Callable[[], Callable[[], None]]:
-    """Return the ``keep`` of a rig whose destination is the file or folder ``path``."""
+    """Return the ``keep`` of a rig whose destination is ``path``."""
 
     def keep() -> Callable[[], None]:
         folder = path.parent / f".kept-{next(_numbers)}"
         folder.mkdir()
+        # Also the database's journals: an old file with a new journal would be damaged.
         for each in _all_of(path):
             _copy(each, folder / each.name)
 
@@ -63,8 +64,10 @@ def _copy(source: Path, target: Path) -> None:
 
 
 class NoticesLosses:
-    """A destination that is behind the position that was durable there is noticed; the contract:
-    `Sink.held`. A base of the suite."""
+    """Rules for a destination that is behind its durable position.
+
+    The contract is `Sink.held`. A base class of the suite.
+    """
 
     @pytest.mark.parametrize("emptied", [False, True], ids=["older", "emptied"])
     def test_a_destination_that_lost_something_is_noticed_when_opened(
@@ -75,12 +78,15 @@ class NoticesLosses:
         *,
         emptied: bool,
     ) -> None:
-        """`check`, `open` or the engine's comparison raises an error that loses, at each start until the
-        destination is brought back."""
+        """Each start raises an error that `loses`, until the data is back.
+
+        The error comes from `check`, `open` or the engine's comparison.
+        """
         history = _History(rig, tmp_path, record_property)
         history.sink.close()
         newest = history.keep()
         history.put_back(emptied=emptied)
+        # Twice: the first failed start must not hide the loss from the next one.
         for _ in range(2):
             history.noticed()
         newest()
@@ -97,8 +103,10 @@ class NoticesLosses:
         *,
         emptied: bool,
     ) -> None:
-        """A write or flush raises before another position is promised, and the next start tells of the
-        loss, where that error did not."""
+        """A write or flush raises before the sink promises another position.
+
+        If that error does not report a loss, the next start does.
+        """
         history = _History(rig, tmp_path, record_property)
         sink, had = history.sink, sole(history.held)
         assert had is not None
@@ -114,6 +122,7 @@ class NoticesLosses:
         finally:
             with contextlib.suppress(SinkError):
                 sink.close()
+        # An error with `loses` has already reported the loss; any other error has not.
         if not told:
             history.noticed()
 
@@ -126,7 +135,10 @@ class NoticesLosses:
         *,
         emptied: bool,
     ) -> None:
-        """With `SinkContext.repairs` the sink opens, and takes what comes: tables are read again."""
+        """With `SinkContext.repairs` the sink opens and accepts changes.
+
+        The engine reads the tables again afterwards.
+        """
         history = _History(rig, tmp_path, record_property)
         history.sink.close()
         history.put_back(emptied=emptied)
@@ -148,9 +160,10 @@ class NoticesLosses:
 
 
 class _History:
-    """A destination with all but the last transaction, from two runs, of which the second is open.
+    """A destination with all transactions except the last.
 
-    Its states before the first run and between both are kept.
+    Two runs wrote them, and the second is open. The states before the first run and between the
+    runs are kept.
     """
 
     def __init__(
@@ -168,6 +181,7 @@ class _History:
             )
             pytest.skip("no copy of its destination can be put back: give the rig a keep")
         self.keep, self.workload = rig.keep, mixed(truncate=False)
+        # Before `open`, so that an emptied destination has no table or file either.
         self._empty = self.keep()
         sink.open()
         self._write(sink, 0, 2)
@@ -179,7 +193,7 @@ class _History:
         self.held = Positions.of(self.sink.held())
 
     def rest(self, sink: Sink) -> Iterator[Batch]:
-        """Give the last transaction."""
+        """Yield the last transaction."""
         return self._batches(sink, -1, None)
 
     def _write(self, sink: Sink, first: int, behind: int) -> None:
@@ -188,18 +202,18 @@ class _History:
             sink.flush()
 
     def _batches(self, sink: Sink, first: int, behind: int | None) -> Iterator[Batch]:
-        """Give the transactions from number ``first`` up to ``behind``."""
+        """Yield the transactions from number ``first`` up to ``behind``."""
         parts = self.workload.parts
         after = Position(parts[first - 1].end_lsn) if first else START
         rendered = self.workload.rendered if sink.capabilities.records else None
         return batches(parts[first:behind], MOST, after, rendered)
 
     def put_back(self, *, emptied: bool) -> None:
-        """Put back an earlier state."""
+        """Restore an earlier state."""
         self._empty() if emptied else self._older()
 
     def noticed(self) -> None:
-        """See that a start tells of the loss."""
+        """Check that a start reports the loss."""
         sink = self._rig.build(self._folder, resumes=True)
         with pytest.raises(SinkError) as lost:
             _opened(sink, self.held)
@@ -209,7 +223,10 @@ class _History:
 
 
 def _opened(sink: Sink, held: Positions) -> Position | Positions | None:
-    """Open as the engine does, whose offset says that the sink had ``held``. Raises: SinkError."""
+    """Open the sink as the engine does, with an offset that knows ``held``.
+
+    Raises: SinkError.
+    """
     sink.check()
     found = sink.open()
     require_held("of the kit", held, Positions.of(found))

@@ -1,4 +1,4 @@
-"""What the sink suite needs of an author, and how it makes the sink."""
+"""The rig of the sink suite, and how it makes the sink."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -18,53 +18,59 @@ __all__ = ["DeliveredChange", "SinkRig", "sole"]
 
 @dataclass(frozen=True, slots=True)
 class DeliveredChange:
-    """One change found in a destination of changes: ``op`` as Debezium's (c u d r t), ``values`` by
-    column name as the destination gives them back (a delete needs its key only, a truncate none)."""
+    """One change that a destination of changes holds."""
 
     table: str
+    # As Debezium's: c, u, d, r, t.
     op: str
+    # By column name, as the destination returns them. A delete needs only its key, a truncate
+    # nothing.
     values: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class SinkRig:
-    """What the suite needs of an author.
-
-    ``read_back`` reads the destination by other means than the sink, in its order, what a consumer
-    would see: `Record`s for a sink of records, `DeliveredChange` for one of changes. ``keeps_history``:
-    False for a destination that holds current rows only; then ``read_back`` gives one `DeliveredChange`
-    with op "r" per row. ``order``: how far the destination keeps order: "topic" or "key".
-    ``outage``, a context manager, makes the destination refuse what is written; for destinations
-    that are files the suite makes its own. ``forks``: False where the plugin cannot run in a forked
-    process; then crashes are imitated by leaving the sink unclosed. ``kinds`` overrides what the
-    columns of the table ``kinds`` give back. ``context`` may change the context of the factory.
-    ``unfit`` makes the destination, which is empty yet, refuse rows of the table ``items`` (id, serial,
-    name) with a certain name, each by itself, and returns that name; None: it refuses no single records.
-    ``keep`` takes a copy of the destination as it is, empty or absent too, and returns what puts that back
-    in its place, also beneath an open sink; `waltap_testing.sink_losses.keeping` makes one for a file or
-    folder. None: nothing can be put back, and whether the sink notices a loss is not tested.
-    ``asks``: the sink asks `SinkContext.may_write` by itself, beside the engine.
-    """
+    """The sink under test, and access to its destination."""
 
     spec: SinkSpec
     properties: object
+    # Read the destination in its order, without the sink: `Record`s for a sink of records, else
+    # `DeliveredChange`s. It must return the data that a consumer would see.
     read_back: "Callable[[], Sequence[Record] | Sequence[DeliveredChange]]"
     _: KW_ONLY
+    # False: the destination holds current rows only, and ``read_back`` returns one
+    # `DeliveredChange` with op "r" for each row.
     keeps_history: bool = True
+    # Whether the destination keeps the order of a topic, or only of a key.
     order: Literal["topic", "key"] = "topic"
+    # A context manager that makes the destination refuse writes. Destinations that are files need
+    # none: the suite fills the disk.
     outage: "Callable[[], AbstractContextManager[object]] | None" = None
+    # False: the plugin cannot run in a forked process. Crashes are then imitated: the sink stays
+    # unclosed.
     forks: bool = True
+    # Column → value, where the table ``kinds`` returns another value than the suite expects.
     kinds: Mapping[str, object] = field(default_factory=dict)
+    # Changes the context of the factory.
     context: Callable[[SinkContext], SinkContext] = lambda context: context
+    # True: the sink itself calls `SinkContext.may_write`, besides the engine.
     asks: bool = False
+    # Make the empty destination refuse single rows of ``items`` (id, serial, name) with a certain
+    # name; return that name. None: it refuses no single records.
     unfit: "Callable[[], str] | None" = None
+    # Copy the destination, which may be empty or absent; return a function that restores the copy,
+    # also beneath an open sink. `waltap_testing.sink_losses.keeping` makes one for a file or
+    # folder. None: the suite cannot test whether the sink notices a loss.
     keep: "Callable[[], Callable[[], object]] | None" = None
 
     def build(
         self, folder: Path, *, resumes: bool = False, snapshot: SnapshotProgress | None = None
     ) -> Sink:
-        """Return a new sink, not opened; ``folder`` holds its state, ``snapshot`` is what the offset says
-        of a snapshot that has not ended."""
+        """Return a new sink that is not open.
+
+        ``folder`` holds its state. ``snapshot`` is the offset's progress of an unfinished
+        snapshot.
+        """
         context = SinkContext(
             pipeline="conformance",
             state_dir=folder,
@@ -74,13 +80,14 @@ class SinkRig:
         )
         context = self.context(context)
         sink = self.spec.factory(self.properties, context)
+        # Only sinks of changes map types themselves; the format does it for sinks of records.
         if not sink.capabilities.records:
             sink = self.spec.factory(self.properties, _with_installed_types(context))
         return sink
 
 
 def _with_installed_types(context: SinkContext) -> SinkContext:
-    """Give a sink of changes the types and identities of the installed plugins, as engines do."""
+    """Add the types and identities of the installed plugins, as engines do."""
     return replace(
         context,
         types=context.types or mapper(),
@@ -89,5 +96,8 @@ def _with_installed_types(context: SinkContext) -> SinkContext:
 
 
 def sole(promised: Position | Positions | None) -> Position | None:
-    """Return the position of the only partition, as `Sink.flush` and `Sink.open` may give it."""
+    """Return the position of the only partition.
+
+    `Sink.flush` and `Sink.open` may return a position or positions by partition.
+    """
     return Positions.of(promised).get(SOLE)

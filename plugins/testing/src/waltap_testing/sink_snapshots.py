@@ -1,4 +1,4 @@
-"""What a sink promises of snapshots that break off and go on; part of `SinkSuite`."""
+"""Sink tests: snapshots that are interrupted and resumed."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -30,14 +30,16 @@ KINDS = relation(
         ("note", "text"),
     ],
     oid=16403,
+    # PostgreSQL's typmod of numeric(12, 2).
     typmods={"price": ((12 << 16) | 2) + 4},
 )
 KINDS_ROW = ("t", "-7", "0.1", "12345.60", "x", r"\x00ff", "2024-02-29", "2024-02-29 12:30:00+00")
+# The chunks of a table in the recorded progress: more than any table of the suite has.
 MOST_CHUNKS = 100
 
 
 def filled(items: int, notes: int, kinds: int) -> ScriptedWorkload:
-    """Return a workload whose tables hold so many rows before it begins."""
+    """Return a workload whose tables hold rows before it begins."""
     workload = ScriptedWorkload()
     for number in range(1, items + 1):
         workload.insert(ITEMS, number, "read")
@@ -59,7 +61,7 @@ def _broken_off(sink: Sink, batches: Iterable[Batch]) -> None:
 
 
 def _progress(batches: Iterable[Batch]) -> SnapshotProgress:
-    """Return what an offset says of a snapshot of which ``batches`` are durable."""
+    """Return the offset's progress after ``batches`` became durable."""
     tables: dict[str, TableChunks] = {}
     for piece in _pieces(batches):
         known = tables.get(str(piece.relation.oid), TableChunks(count=MOST_CHUNKS))
@@ -74,21 +76,23 @@ def _pieces(batches: Iterable[Batch]) -> list[SnapshotRows]:
 
 
 def _going_on(batches: Sequence[Batch]) -> Sequence[Batch]:
-    """Say of the first piece that the snapshot goes on with it."""
+    """Mark the first piece as the resumption of the snapshot."""
     for number, piece in enumerate(_pieces(batches)):
         piece.opens, piece.goes_on = False, not number
     return batches
 
 
 class SnapshotsGoOn:
-    """Promises of sinks that take a snapshot which goes on (`SinkCapabilities.resumes_snapshots`)."""
+    """Rules for sinks that accept a resumed snapshot.
+
+    They declare `SinkCapabilities.resumes_snapshots`.
+    """
 
     @pytest.mark.parametrize("delivered", [1, 3, 4, 6])
     def test_a_snapshot_that_broke_off_goes_on(
         self, rig: SinkRig, tmp_path: Path, delivered: int
     ) -> None:
-        """Where a sink says that it takes that: what was flushed before counts, the rest follows without
-        an opening."""
+        """Flushed pieces count, and the rest follows without an opening."""
         sink, tables = rig.build(tmp_path), [ITEMS, NOTES, KINDS]
         records = sink.capabilities.records
         if not sink.capabilities.resumes_snapshots:
@@ -111,8 +115,11 @@ class SnapshotsGoOn:
     def test_a_chunk_that_comes_again_counts_once(
         self, rig: SinkRig, tmp_path: Path, *, ended: bool, opened_again: bool
     ) -> None:
-        """A sink that keeps position and data together, and takes a snapshot that goes on: a chunk that
-        it has taken, whole or in part, and that the offset does not know, leaves no double."""
+        """A chunk that is delivered again leaves no double.
+
+        The sink has the chunk, whole or in part, and the offset does not know it. This applies to
+        sinks that keep position and data together and accept a resumed snapshot.
+        """
         sink, tables = rig.build(tmp_path), [ITEMS, NOTES, KINDS]
         capable = sink.capabilities
         if not (capable.restarts_tables and capable.exactly_once):
@@ -141,12 +148,16 @@ class SnapshotsGoOn:
     def test_what_came_of_a_table_that_restarts_counts_for_nothing(
         self, rig: SinkRig, tmp_path: Path, *, flushed: bool, opened_again: bool
     ) -> None:
-        """Its rows come from the first on, some are gone since, and it is cut into other chunks."""
+        """A restarted table replaces its earlier rows.
+
+        Its rows come again from the first, some no longer exist, and its chunks differ.
+        """
         sink, tables = rig.build(tmp_path), [ITEMS, NOTES, KINDS]
         capable = sink.capabilities
         if not capable.restarts_tables:
             pytest.skip("takes rows of a snapshot as they come")
         first, workload = filled(6, 0, 4), filled(6, 0, 4)
+        # A row that the restarted table lacks: the sink must remove it without a delete.
         del workload.rows[ITEMS.name][2]
         begun = first.snapshot(tables, 2, records=capable.records)[:2]
         again = workload.snapshot(tables, 3, records=capable.records)
@@ -164,5 +175,6 @@ class SnapshotsGoOn:
             sink.write(batch)
             sink.flush()
         sink.close()
+        # A history without a position of its own cannot remove the first attempt's rows.
         broken_off = first.events if rig.keeps_history and not capable.exactly_once else ()
         assert_complete(rig, capable, workload, broken_off=broken_off)

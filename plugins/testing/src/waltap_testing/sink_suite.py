@@ -1,4 +1,6 @@
-"""What every sink promises. Subclass `SinkSuite` and define the fixture ``new_rig``.
+"""Conformance tests for sinks.
+
+Subclass `SinkSuite` and define the fixture ``new_rig``:
 
     class TestMySink(SinkSuite):
         @pytest.fixture
@@ -8,9 +10,9 @@
                 return SinkRig(MY_SPEC, MyProperties(path=path), lambda: read_my_file(path))
             return make
 
-Crashes are real: the sink runs in a forked process that is killed at every step in turn, then a new
-sink is opened as an engine would and delivery goes on. From what is then found in the destination the
-suite tells the guarantee, and compares it with `SinkCapabilities`.
+Crashes are real: the sink runs in a forked process that is killed at every step in turn. A new
+sink then resumes the delivery as an engine would. The suite derives the guarantee from the
+contents of the destination and compares it with `SinkCapabilities`.
 """
 
 import contextlib
@@ -60,25 +62,20 @@ __all__ = [
 ]
 
 
-# What a sink promises of single records that its destination refuses:
-# `waltap.sink.RecordsRefused`.
-#
-# The engine's side of the contract is played here as the engine plays it: what was refused is
-# kept, taken out of the batch, and the same batch object is written again.
-
+# In the middle of a transaction, with rows before and after it.
 UNFIT_ID = 4
+# Changes in a batch: all, or so few that a transaction is in several batches.
 WHOLE, CUT = 100, 2
-"""Changes in a batch: all, or so few that a transaction is in several."""
 
 
 class RefusesSingleRecords:
-    """Promises of sinks whose rig has ``unfit``."""
+    """Rules for sinks whose rig has ``unfit``; the contract: `RecordsRefused`."""
 
     @pytest.fixture
     def tolerant(
         self, new_rig: Callable[[Path], SinkRig], tmp_path: Path
     ) -> tuple[SinkRig, ScriptedWorkload]:
-        """Return a rig whose pipeline goes on without what is refused, and changes with one such."""
+        """Return a rig that tolerates refusals, and changes with one unfit row."""
         rig = new_rig(tmp_path)
         if rig.unfit is None:
             pytest.skip("declares no value that its destination refuses")
@@ -100,7 +97,7 @@ class RefusesSingleRecords:
     def test_a_record_that_is_refused_costs_no_other(
         self, tolerant: tuple[SinkRig, ScriptedWorkload], tmp_path: Path, most: int
     ) -> None:
-        """It is named; the rest of its batch is delivered, once and in order."""
+        """The sink names the refused record and delivers the others in order."""
         rig, workload = tolerant
         sink = rig.build(tmp_path)
         sink.open()
@@ -115,7 +112,7 @@ class RefusesSingleRecords:
     def test_a_kill_between_a_refusal_and_the_rest_loses_nothing(
         self, tolerant: tuple[SinkRig, ScriptedWorkload], tmp_path: Path
     ) -> None:
-        """What was refused is kept by then, and nothing else of the batch may count: it comes again."""
+        """A crash after a refusal loses no record: the batch comes again."""
         rig, workload = tolerant
         sink = rig.build(tmp_path)
         sink.open()
@@ -123,6 +120,7 @@ class RefusesSingleRecords:
         (batch,) = workload.batches(WHOLE, records=sink.capabilities.records)
         with pytest.raises(RecordsRefused):
             sink.write(batch)
+        # The refused record is kept elsewhere by then; no other record of the batch may count.
         if not once:
             assert sole(sink.flush()) is None, (
                 "the batch was not taken, and its position not either"
@@ -141,7 +139,8 @@ class RefusesSingleRecords:
 
 
 def _written(sink: Sink, batch: Batch) -> list[int]:
-    """Write as the engine does; return the ids of what was refused."""
+    """Write as the engine does; return the ids of refused rows."""
+    # The engine keeps the refused records, removes them, and writes the same batch object again.
     refused: list[int] = []
     for _ in range(100):
         try:
@@ -163,18 +162,16 @@ def _ids(rig: SinkRig) -> list[int]:
     return [int(str(values_of(item)["id"])) for item in found]
 
 
-# Part of the sink suite: dead letters that are delivered after all, at a position that was
-# passed.
-
+# The identifier of a dead letter.
 LETTER = "16B3-1#1"
 ROW = ("900001", "900001", "a letter")
 
 
 class TakesReplays:
-    """What a sink does with `Batch.replays`; a base of the suite."""
+    """Rules for `Batch.replays`; a base class of the suite."""
 
     def test_a_replayed_letter_is_new_and_known_again(self, rig: SinkRig, tmp_path: Path) -> None:
-        """It arrives though its position was passed; a sink that keeps letters names it when opened."""
+        """A replayed letter arrives, although its position was passed."""
         sink = rig.build(tmp_path)
         sink.open()
         promised: Position | None = None
@@ -192,12 +189,14 @@ class TakesReplays:
         again.close()
         last = rig.build(tmp_path, resumes=True)
         last.open()
+        # A sink that keeps the identifiers of letters names it when it opens again.
         assert set(last.replayed()) <= {LETTER}
         last.close()
         assert len(rig.read_back()) == before + 1, "it is there, once"
 
 
 def _letter(sink: Sink, position: Position) -> Batch:
+    # The position stays: a replay does not move the stream.
     batch = Batch(parts=[], position=position, events=1, replays=(LETTER,))
     if sink.capabilities.records:
         batch.records = [
@@ -217,6 +216,7 @@ def _letter(sink: Sink, position: Position) -> Batch:
     return batch
 
 
+# The values of `KINDS_ROW`, as a typed destination returns them.
 KINDS_VALUES: Mapping[str, object] = {
     "id": 1,
     "serial": 1,
@@ -230,11 +230,13 @@ KINDS_VALUES: Mapping[str, object] = {
     "at": dt.datetime(2024, 2, 29, 12, 30, tzinfo=dt.UTC),
     "note": None,
 }
+# The table ``items`` after ALTER TABLE … ADD COLUMN: the same OID.
 WIDER = relation(
     "items",
     [("id", "int4"), ("serial", "int8"), ("name", "text"), ("colour", "text")],
     oid=ITEMS.oid,
 )
+# Name → number of rows in each of three tables.
 SNAPSHOTS: Mapping[str, tuple[int, int, int]] = {
     "the last tables are empty": (5, 0, 0),
     "the first table is empty": (0, 4, 3),
@@ -244,20 +246,20 @@ SNAPSHOTS: Mapping[str, tuple[int, int, int]] = {
     "tables in pieces": (7, 4, 3),
     "no tables": (0, 0, 0),
 }
-"""Rows of each of three tables."""
+# Sizes of a file in bytes; most are one below a power of two, where blocks end.
 TORN_AT = (0, 1, 7, 63, 511, 4095, 16383)
 
 
 class LeaseGone(Exception):
-    """What `SinkContext.may_write` raises in the suite."""
+    """The error of `SinkContext.may_write` in the suite."""
 
 
 class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses):
-    """Promises every sink keeps."""
+    """Rules for every sink."""
 
     @pytest.fixture
     def new_rig(self) -> Callable[[Path], SinkRig]:
-        """Return a function that makes an empty destination in a folder. Subclasses define this."""
+        """Return a function from folder to rig. Subclasses define this."""
         pytest.fail(
             f"{type(self).__name__} must define the fixture 'new_rig': a function of a folder that "
             "returns a SinkRig with an empty destination"
@@ -270,7 +272,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
 
     @pytest.fixture
     def sink(self, rig: SinkRig, tmp_path: Path) -> Iterator[Sink]:
-        """Return an open sink; it is closed at the end."""
+        """Return an open sink; the test's end closes it."""
         sink = rig.build(tmp_path)
         assert sink.open() is None, "an empty destination has no position"
         yield sink
@@ -283,11 +285,11 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
     # --- positions ---
 
     def test_nothing_is_promised_before_the_first_write(self, sink: Sink) -> None:
-        """Flush without a batch promises nothing."""
+        """A flush without a batch promises nothing."""
         assert sink.flush() is None
 
     def test_flush_promises_the_last_whole_transaction(self, sink: Sink) -> None:
-        """Its answer is the position of the last batch; inside a transaction it may lag behind."""
+        """A flush promises the position of the last batch."""
         whole: Position | None = None
         for batch in large_transaction().batches(3, records=sink.capabilities.records):
             sink.write(batch)
@@ -296,25 +298,26 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
                 assert promised == batch.position
                 whole = promised
             else:
+                # Inside a transaction it may promise an earlier position.
                 assert promised is None or promised <= batch.position
                 assert whole is None or (promised is not None and promised >= whole)
 
     def test_an_empty_batch_moves_the_position(self, sink: Sink) -> None:
-        """What a filter left nothing of is delivered all the same."""
+        """An empty batch moves the position: a filter may drop every change."""
         records: list[Record] | None = [] if sink.capabilities.records else None
         position = Position(0x2000000)
         sink.write(Batch(parts=[], position=position, events=0, records=records))
         assert sole(sink.flush()) == position
 
     def test_a_batch_without_a_partition_is_promised_without_one(self, sink: Sink) -> None:
-        """A source with one partition is the normal case: its name shows nowhere."""
+        """A source with one partition needs no partition name."""
         position = Position(0x2000000)
         records: list[Record] | None = [] if sink.capabilities.records else None
         sink.write(Batch(parts=[], position=position, events=0, records=records))
         assert Positions.of(sink.flush()) == {SOLE: position}
 
     def test_positions_of_two_partitions_keep_apart(self, rig: SinkRig, tmp_path: Path) -> None:
-        """A sink that takes several promises the last position of each, and loses nothing of any."""
+        """A sink promises the last position of each of several partitions."""
         sink = rig.build(tmp_path)
         if not sink.capabilities.partitions:
             pytest.skip("takes one partition, and says so")
@@ -343,7 +346,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
     def test_everything_flushed_is_there_once_and_in_order(
         self, rig: SinkRig, tmp_path: Path, name: str
     ) -> None:
-        """Create, update, delete, tombstone, truncate; small, large, many tables, split."""
+        """Flushed events are there once and in order, in each scenario."""
         sink = rig.build(tmp_path)
         if name == "truncate" and not sink.capabilities.truncate:
             pytest.skip("declares that it does not apply truncates")
@@ -356,7 +359,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
         assert_complete(rig, sink.capabilities, workload)
 
     def test_a_snapshot_is_followed_by_the_stream(self, rig: SinkRig, tmp_path: Path) -> None:
-        """Rows read in a snapshot, the empty batch that closes it, then changes of them."""
+        """Changes of the stream follow the snapshot's closing, empty batch."""
         workload = ScriptedWorkload()
         for number in range(1, 6):
             workload.insert(ITEMS, number, "old")
@@ -382,7 +385,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
     def test_a_snapshot_is_whole_whichever_tables_are_empty(
         self, rig: SinkRig, tmp_path: Path, name: str, *, each: bool
     ) -> None:
-        """Rows of every table are there once, and the stream goes on; the contract: `SnapshotRows`."""
+        """Each row is there once, and the stream follows (`SnapshotRows`)."""
         sink = rig.build(tmp_path)
         if name == "no tables":
             workload, tables = ScriptedWorkload(), []
@@ -405,7 +408,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
     def test_a_new_snapshot_comes_behind_what_was_streamed(
         self, rig: SinkRig, tmp_path: Path
     ) -> None:
-        """A history keeps what was streamed before; current rows are those of the snapshot."""
+        """A snapshot replaces current rows and extends a history."""
         workload, sink = ScriptedWorkload(), rig.build(tmp_path)
         records = sink.capabilities.records
         for number in range(1, 6):
@@ -430,13 +433,13 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
         assert_complete(rig, sink.capabilities, workload)
 
     def test_a_snapshot_may_come_as_columns(self, rig: SinkRig, tmp_path: Path) -> None:
-        """Many rows, and their records, come as a `RowBlock` and a `RecordBlock`: sequences like the lists
-        that few rows are. Pieces of both forms follow one another."""
+        """Rows and records may be a `RowBlock` and a `RecordBlock`."""
         pytest.importorskip("pyarrow")
         sink, workload = rig.build(tmp_path), filled(9, 4, 1)
         sink.open()
         batches = workload.snapshot([ITEMS, NOTES, KINDS], 3, records=sink.capabilities.records)
         for number, batch in enumerate(batches):
+            # Few rows arrive as lists: pieces of both forms alternate.
             sink.write(as_columns(batch) if number % 3 != 1 else batch)
         assert sole(sink.flush()) == batches[-1].position
         sink.close()
@@ -448,8 +451,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
     def test_a_snapshot_that_broke_off_is_replaced_by_the_next(
         self, rig: SinkRig, tmp_path: Path, delivered: int, *, each: bool, reopened: bool
     ) -> None:
-        """Cut in a table, after one, before the end: what it brought counts for nothing, also where
-        rows are gone since and nothing else tells the two snapshots apart."""
+        """A new snapshot replaces an interrupted one."""
         sink, tables = rig.build(tmp_path), [ITEMS, NOTES, KINDS]
         records = sink.capabilities.records
         first, workload = filled(5, 0, 4), filled(5, 0, 4)
@@ -463,6 +465,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
             sink = rig.build(tmp_path, resumes=True)
             assert sink.open() is None, "a snapshot that did not end is no position to go on from"
         for table in (ITEMS, KINDS):
+            # Nothing else distinguishes the two snapshots than these missing rows.
             del workload.rows[table.name][2]
         again = workload.snapshot(tables, 2, records=records)
         workload.insert(NOTES, 101, "streamed")
@@ -479,7 +482,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
 
     @pytest.mark.parametrize("name", list(TEXTS))
     def test_text_survives(self, rig: SinkRig, tmp_path: Path, name: str) -> None:
-        """Any text a column can hold comes back as it was."""
+        """Any text of a column comes back unchanged."""
         workload, sink = ScriptedWorkload(), rig.build(tmp_path)
         workload.insert(ITEMS, 1, TEXTS[name])
         workload.commit()
@@ -491,7 +494,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
         assert values["name"] == TEXTS[name]
 
     def test_values_keep_their_types(self, rig: SinkRig, tmp_path: Path) -> None:
-        """Columns come back typed, NULL as NULL."""
+        """Columns come back with their types, and NULL as NULL."""
         sink = rig.build(tmp_path)
         if sink.capabilities.records:
             pytest.skip("takes rendered records: their types are the format's")
@@ -507,7 +510,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
     def test_records_without_key_and_with_headers_survive(
         self, rig: SinkRig, tmp_path: Path
     ) -> None:
-        """Keys, headers and tombstones are what they were: none is none, not empty."""
+        """Keys, headers and tombstones survive; a missing one is not empty."""
         sink = rig.build(tmp_path)
         if not (sink.capabilities.records and rig.keeps_history):
             pytest.skip("takes changes, not records, or keeps rows only")
@@ -527,7 +530,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
         assert [parsed(record) for record in found] == [parsed(record) for record in given]
 
     def test_a_schema_change_is_taken_in_mid_stream(self, rig: SinkRig, tmp_path: Path) -> None:
-        """A table gets a column between two changes of one transaction."""
+        """A table gains a column between two changes of one transaction."""
         sink = rig.build(tmp_path)
         workload = ScriptedWorkload()
         workload.insert(ITEMS, 1, "old")
@@ -547,7 +550,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
     # --- opening again ---
 
     def test_a_sink_opened_again_goes_on(self, rig: SinkRig, tmp_path: Path) -> None:
-        """After a clean end the next run adds to what is there; exactly once: it says how far."""
+        """The next run adds to the destination after a clean end."""
         workload = mixed(truncate=False)
         sink = rig.build(tmp_path)
         sink.open()
@@ -573,7 +576,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
     def test_a_sink_opened_again_has_what_it_said_it_holds(
         self, rig: SinkRig, tmp_path: Path
     ) -> None:
-        """By `Sink.held` the engine notices a destination that was restored from a backup, or emptied."""
+        """A reopened sink has the position that `Sink.held` returned."""
         sink = rig.build(tmp_path)
         once = sink.capabilities.exactly_once
         sink.open()
@@ -584,13 +587,13 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
         assert bool(held) == once, "held is what a sink keeps with its data, exactly once"
         sink.close()
         again = rig.build(tmp_path, resumes=True)
+        # The engine compares them to notice a destination that was restored or emptied.
         assert Positions.of(again.open()) == held
         assert Positions.of(again.held()) == held
         again.close()
 
     def test_a_position_is_of_one_pipeline(self, rig: SinkRig, tmp_path: Path) -> None:
-        """Exactly once: another pipeline that comes to the destination is refused, or has a position of
-        its own. With that of the first one it would leave out what it never delivered."""
+        """A pipeline never gets the position of another pipeline."""
         if not rig.build(tmp_path).capabilities.exactly_once:
             pytest.skip("declares at least once")
         deliver(rig.build(tmp_path), mixed(truncate=False))
@@ -606,12 +609,13 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
                 held = sink.open()
             finally:
                 sink.close()
+            # With that position the pipeline would skip changes that it never delivered.
             assert sole(held) is None, f"{held} is the position of another pipeline"
 
     def test_close_makes_nothing_durable_that_was_not_flushed(
         self, rig: SinkRig, tmp_path: Path
     ) -> None:
-        """Written, closed, never flushed: written again by the next run, nothing is lost."""
+        """A batch that was written but not flushed is written again."""
         workload = mixed(truncate=False)
         sink = rig.build(tmp_path)
         sink.open()
@@ -623,7 +627,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
         assert_complete(rig, sink.capabilities, workload, doubled=None if once else START)
 
     def test_a_batch_delivered_again_leaves_no_double(self, rig: SinkRig, tmp_path: Path) -> None:
-        """Exactly once: what is there already is not written a second time."""
+        """An exactly-once sink does not write a batch a second time."""
         sink = rig.build(tmp_path)
         if not sink.capabilities.exactly_once:
             pytest.skip("declares at least once")
@@ -645,8 +649,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
         tmp_path: Path,
         record_property: Callable[[str, object], None],
     ) -> None:
-        """Killed at every step in turn and opened again: all there, in order; doubles only of what
-        was never promised, none where exactly once is declared."""
+        """A kill at any step loses nothing; only unpromised events may double."""
         kills = doubles = 0
         name, declared = "", False
         for crash in crashes(new_rig, tmp_path):
@@ -664,7 +667,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
     def test_a_kill_before_the_offset_is_stored_doubles_nothing(
         self, new_rig: Callable[[Path], SinkRig], tmp_path: Path
     ) -> None:
-        """Exactly once: the engine's own offset lags one flush behind, the sink knows better."""
+        """An exactly-once sink corrects an offset that is one flush behind."""
         if not new_rig(tmp_path / "asked").build(tmp_path / "asked").capabilities.exactly_once:
             pytest.skip("declares at least once")
         for crash in crashes(new_rig, tmp_path):
@@ -673,7 +676,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
     def test_a_kill_inside_a_write_loses_nothing(
         self, new_rig: Callable[[Path], SinkRig], tmp_path: Path
     ) -> None:
-        """Files torn at some byte, by the kernel, in whatever library writes them."""
+        """A file that the kernel tears at some byte loses nothing."""
         for size in TORN_AT:
             folder = tmp_path / f"torn-{size}"
             folder.mkdir()
@@ -681,9 +684,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
             crash.go_on(lose_last_offset=False)
 
     def test_a_destination_that_refuses_loses_nothing(self, rig: SinkRig, tmp_path: Path) -> None:
-        """Disk full (or the rig's outage): a SinkError and no promise. Then a batch that may be
-        written again is, else a new sink goes on: nothing is missing.
-        """
+        """A full disk, or the rig's outage, is a SinkError without a promise."""
         workload = mixed(truncate=False)
         capabilities = rig.build(tmp_path).capabilities
 
@@ -694,6 +695,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
             write_and_report(sink, batches[0], child)
             with rig.outage() if rig.outage is not None else full_disk():
                 verdict = write_and_report(sink, batches[1], child)
+            # The engine retries on the same sink only with this verdict.
             if verdict is RetryVerdict.SAME_BATCH:
                 for batch in batches[1:3]:
                     write_and_report(sink, batch, child)
@@ -709,7 +711,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
     def test_a_process_that_may_write_no_more_shows_nothing(
         self, rig: SinkRig, tmp_path: Path
     ) -> None:
-        """Another process may run the pipeline by now; the contract: `SinkContext.may_write`."""
+        """A process without its lease writes nothing (`SinkContext.may_write`)."""
         gone = threading.Event()
 
         def may_write() -> None:
@@ -727,6 +729,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
         sink.write(first)
         sink.flush()
         before = list(rig.read_back())
+        # From here another process may run the pipeline.
         gone.set()
         with pytest.raises(LeaseGone):  # noqa: PT012 - either may be what shows something
             sink.write(second)
@@ -738,8 +741,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
     def test_after_a_failed_flush_nothing_is_promised(
         self, rig: SinkRig, tmp_path: Path, record_property: Callable[[str, object], None]
     ) -> None:
-        """The system tells of a failed write-back once: a second flush would promise what is lost.
-        So the sink takes and promises nothing more, and a new one goes on from the promise before."""
+        """A sink whose flush failed accepts and promises nothing."""
         workload = mixed(truncate=False)
         capabilities = rig.build(tmp_path).capabilities
 
@@ -759,6 +761,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
                     child.mark("the flush failed")
                 else:
                     return
+            # The kernel reports a failed write-back once: a second flush would promise lost data.
             with pytest.raises(SinkError):
                 sink.flush()
             with pytest.raises(SinkError):

@@ -1,13 +1,17 @@
-"""What every snapshot mode promises. Subclass `SnapshotterSuite` and define the fixture ``rig``.
+"""Conformance tests for snapshot modes.
 
-class TestMyMode(SnapshotterSuite):
-@pytest.fixture
-def rig(self):
-return SnapshotterRig(MY_SPEC, table=\"\"\"
-offset  incomplete  available   snapshot  stream
-no      no          yes         yes       yes
-…
-\"\"\")
+Subclass `SnapshotterSuite` and define the fixture ``rig``:
+
+    class TestMyMode(SnapshotterSuite):
+        @pytest.fixture
+        def rig(self):
+            return SnapshotterRig(MY_SPEC, table=MY_TABLE)
+
+``MY_TABLE`` is a text with a heading and one line for each of eight states:
+
+    offset  incomplete  available   snapshot  stream
+    no      no          yes         yes       yes
+    …
 """
 
 from collections.abc import Callable
@@ -27,6 +31,7 @@ from waltap_testing.spec_promises import assert_well_formed
 
 __all__ = ["SnapshotterRig", "SnapshotterSuite"]
 
+# The eight states; a mode must have an answer for each.
 EVERYTHING = tuple(
     SnapshotFacts(offset=offset, snapshot_incomplete=incomplete, position_available=available)
     for offset, incomplete, available in product((False, True), repeat=3)
@@ -36,20 +41,17 @@ WORDS = {"yes": True, "no": False}
 
 @dataclass(frozen=True, slots=True)
 class SnapshotterRig:
-    """What the suite needs of an author.
-
-    ``table`` is the truth table: a heading, then one line for each of the eight states of `SnapshotFacts`
-    (offset, incomplete, available: yes or no), with what the mode does: snapshot and stream, yes or
-    no, or "refused" in place of snapshot where it raises SnapshotError.
-
-    ``relations`` are tables that it is asked about, ``answers`` what the source says to a question of its
-    (`SnapshotStart.query`): by default nothing.
-    """
+    """The snapshot mode under test, with its truth table."""
 
     spec: SnapshotterSpec
+    # A heading, then one line for each of the eight states of `SnapshotFacts` (offset, incomplete,
+    # available: yes or no) with the mode's decision: snapshot and stream, yes or no. "refused" in
+    # place of snapshot means that the mode raises SnapshotError.
     table: str
     properties: object = None
+    # Tables that the mode decides about; by default two, one with unusual names.
     relations: tuple[Relation, ...] = ()
+    # The source's answers to the mode's queries (`SnapshotStart.query`); by default no rows.
     answers: Callable[[str, tuple[object, ...]], list[tuple[object, ...]]] | None = None
 
     def build(self) -> Snapshotter:
@@ -57,17 +59,20 @@ class SnapshotterRig:
         return self.spec.factory(self.properties)
 
     def tables(self) -> tuple[Relation, ...]:
-        """Return the tables to ask about."""
+        """Return the tables that the mode decides about."""
         return self.relations or (
             _relation(1, "public", "orders", "id", "total"),
             _relation(2, "My Shop", 'Dots."Quotes"', "Id", "a b"),
         )
 
     def starts(self) -> list[SnapshotStart]:
-        """Return the starts that read tables: with and without a slot, an exported snapshot, and one that
-        goes on."""
+        """Return the starts that read tables.
+
+        They are with and without a slot, with an exported snapshot, and resumed.
+        """
         found = []
         for known, stored in product(EVERYTHING, (False, True)):
+            # No snapshot is taken in these states, so the mode is not asked about tables.
             if _answer(self.build(), known) in {"refused", (False, True), (False, False)}:
                 continue
             slot = SlotStatus(
@@ -99,11 +104,11 @@ class SnapshotterRig:
         return found
 
     def ask(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
-        """Answer in the place of the source."""
+        """Answer a query in the place of the source."""
         return [] if self.answers is None else self.answers(sql, parameters)
 
     def rows(self) -> dict[SnapshotFacts, tuple[str, str]]:
-        """Return the table, parsed."""
+        """Return the parsed truth table."""
         found: dict[SnapshotFacts, tuple[str, str]] = {}
         for line in self.table.strip().splitlines()[1:]:
             offset, incomplete, available, snapshot, stream = line.split()
@@ -117,7 +122,7 @@ class SnapshotterRig:
 
 
 class SnapshotterSuite:
-    """Promises every snapshot mode keeps."""
+    """Rules for every snapshot mode."""
 
     @pytest.fixture
     def rig(self) -> SnapshotterRig:
@@ -129,12 +134,12 @@ class SnapshotterSuite:
         assert_well_formed(rig.spec)
 
     def test_the_truth_table_is_total(self, rig: SnapshotterRig) -> None:
-        """Each of the eight states has its line, once."""
+        """Each of the eight states has exactly one line."""
         assert set(rig.rows()) == set(EVERYTHING)
         assert len(rig.table.strip().splitlines()) == 1 + len(EVERYTHING)
 
     def test_it_does_what_its_table_says(self, rig: SnapshotterRig) -> None:
-        """Snapshot, stream or refusal, for every state."""
+        """The mode takes a snapshot, streams or refuses as its table says."""
         for known, (snapshot, stream) in rig.rows().items():
             found = _answer(rig.build(), known)
             if snapshot == "refused":
@@ -143,7 +148,7 @@ class SnapshotterSuite:
                 assert found == (WORDS[snapshot], WORDS[stream]), known
 
     def test_every_answer_is_a_bool_or_a_snapshot_error(self, rig: SnapshotterRig) -> None:
-        """Predicates are total: no other error, no other answer."""
+        """Predicates return a bool or raise SnapshotError in every state."""
         for known in EVERYTHING:
             answer = _answer(rig.build(), known)
             assert answer == "refused" or all(isinstance(part, bool) for part in answer), known
@@ -158,14 +163,17 @@ class SnapshotterSuite:
         assert [_answer(rig.build(), known) for known in EVERYTHING] == first
 
     def test_recovery_of_a_lost_position_is_a_snapshot(self, rig: SnapshotterRig) -> None:
-        """A mode that says it recovers a lost position takes a snapshot when it is lost."""
+        """A mode that recovers a lost position takes a snapshot for it."""
         if not rig.build().recovers_lost_position():
             pytest.skip("leaves a lost position an error")
         lost = SnapshotFacts(offset=True, snapshot_incomplete=False, position_available=False)
         assert rig.build().takes_snapshot(lost)
 
     def test_an_interrupted_snapshot_is_not_passed_over(self, rig: SnapshotterRig) -> None:
-        """Rows that were never read must not be missing silently: again, or an error."""
+        """An interrupted snapshot is repeated or refused.
+
+        Rows that were never read would otherwise be missing silently.
+        """
         for available in (False, True):
             known = SnapshotFacts(
                 offset=True, snapshot_incomplete=True, position_available=available
@@ -174,7 +182,7 @@ class SnapshotterSuite:
             assert answer == "refused" or answer[0] is True, known
 
     def test_every_table_is_read_or_not(self, rig: SnapshotterRig) -> None:
-        """`reads` tells it, and the same of the same start: it is asked more than once."""
+        """`reads` returns the same bool each time it is asked."""
         for start in rig.starts():
             mode = rig.build()
             found = [[mode.reads(table, start) for table in rig.tables()] for _ in range(2)]
@@ -182,7 +190,7 @@ class SnapshotterSuite:
             assert found[0] == found[1], start
 
     def test_a_table_is_read_by_one_select(self, rig: SnapshotterRig) -> None:
-        """`query` gives None or a text, one statement that gives rows; a name in it is quoted."""
+        """`query` returns None, or one statement that returns rows."""
         for start in rig.starts():
             for table in rig.tables():
                 statement = rig.build().query(table, start)
@@ -192,20 +200,22 @@ class SnapshotterSuite:
                     assert words[0].upper() in {"SELECT", "WITH", "TABLE", "VALUES"}, statement
 
     def test_a_lock_is_a_statement(self, rig: SnapshotterRig) -> None:
-        """`lock` gives None or a text."""
+        """`lock` returns None or a statement."""
         for start in rig.starts():
             for table in rig.tables():
                 statement = rig.build().lock(table, start)
                 assert statement is None or (isinstance(statement, str) and statement.strip())
 
     def test_an_isolation_is_one_that_there_is(self, rig: SnapshotterRig) -> None:
-        """`isolation` gives None or one of the four words."""
+        """`isolation` returns None or one of PostgreSQL's four levels."""
         for start in rig.starts():
             assert rig.build().isolation(start) in {None, *ISOLATIONS}
 
     def test_a_snapshot_begins_and_is_over(self, rig: SnapshotterRig) -> None:
-        """`before` and `after` take what they are told, also of a snapshot that was interrupted before
-        it began, and of several of one object."""
+        """`before` and `after` accept every start, several times.
+
+        Also those of a snapshot that was interrupted before it began.
+        """
         for start, completed in product(rig.starts(), (False, True)):
             mode = rig.build()
             for _ in range(2):

@@ -1,4 +1,4 @@
-"""What every spec promises; each suite has these tests too."""
+"""Rules for every spec; each suite checks them."""
 
 import re
 
@@ -7,7 +7,9 @@ from waltap.specs import Spec
 
 __all__ = ["assert_well_formed"]
 
+# A profile writes the name in a property and in prefixes of properties.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.$-]*")
+# A summary is one cell of a table in the reference pages.
 LONGEST_SUMMARY = 120
 
 

@@ -1,13 +1,15 @@
-"""What every format of Spark's tables promises. Subclass `TableFormatSuite` and define ``rig``.
+"""Conformance tests for formats of Spark tables.
 
-class TestMyFormat(TableFormatSuite):
-@pytest.fixture
-def rig(self, spark):
-return TableFormatRig(MY_SPEC, spark)
+Subclass `TableFormatSuite` and define the fixture ``rig``:
 
-``spark`` is a session with whatever the format needs. The suite writes a change log by hand, has it
-applied by the real applier, and reads the tables as their users do. It needs `waltap-spark`,
-`waltap-sinks` and `waltap-postgres`. Spark is slow to start a job: each test makes few commits.
+    class TestMyFormat(TableFormatSuite):
+        @pytest.fixture
+        def rig(self, spark):
+            return TableFormatRig(MY_SPEC, spark)
+
+``spark`` is a session with the format's libraries. The suite writes a change log, the real applier
+applies it, and the suite reads the tables as users do. It needs `waltap-spark`, `waltap-sinks` and
+`waltap-postgres`. Spark starts jobs slowly, so each test makes few commits.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,25 +55,24 @@ Rows = list[tuple[str | None, ...]]
 
 @dataclass(frozen=True, slots=True)
 class TableFormatRig:
-    """What the suite needs of an author: the format, and a session that has what it needs.
-
-    ``values`` are its properties as a profile has them (``format.NAME``). ``modes``: how tables are kept;
-    tables without key (``pairs``) take no versions.
-    """
+    """The table format under test."""
 
     spec: TableFormatSpec
+    # A session with the format's libraries.
     spark: "SparkSession"
     _: KW_ONLY
+    # The format's properties as a profile has them (``format.NAME``).
     values: Mapping[str, str] = field(default_factory=dict)
+    # The modes of tables; tables without key (``pairs``) support no versions.
     modes: ModeRules = field(default_factory=ModeRules)
 
 
 class DriverDied(BaseException):
-    """The driver is gone."""
+    """The simulated death of the driver."""
 
 
 class _RigFormat(FormatChoice):
-    """The format of a rig, which need not be installed, with a fuse."""
+    """The format of a rig, with a kill counter; it need not be installed."""
 
     def __init__(self, rig: TableFormatRig) -> None:
         super().__init__(rig.spec.name, rig.values)
@@ -79,19 +80,22 @@ class _RigFormat(FormatChoice):
 
     @property
     def factory(self) -> Any:
-        """Return what makes the format."""
+        """Return the factory of the format."""
         properties = self._properties(self._rig.spec)
         return lambda context: _MortalFormat(self._rig.spec.factory(properties, context), self.fuse)
 
 
 class _KillCounter:
-    """Counts moments, and ends the process, as it were, at a chosen one."""
+    """Counts moments and simulates the driver's death at a chosen one."""
 
     def __init__(self) -> None:
         self.moment, self.blows_at = 0, 0
 
     def pass_by(self) -> None:
-        """Count a moment. Raises: Died."""
+        """Count a moment.
+
+        Raises: DriverDied at the chosen moment.
+        """
         self.moment += 1
         if self.moment == self.blows_at:
             raise DriverDied
@@ -133,7 +137,7 @@ class _MortalFormat(TableFormat):
 
 
 class _LogAndTables:
-    """A change log that is written by hand, and the tables that follow it."""
+    """A change log and the tables that are made from it."""
 
     def __init__(self, rig: TableFormatRig, folder: Path) -> None:
         self.folder, self.workload = folder, ScriptedWorkload()
@@ -154,14 +158,15 @@ class _LogAndTables:
         self.open()
 
     def open(self) -> None:
-        """Be a new driver."""
+        """Start a new driver."""
         self.output = SparkOutput(str(self.folder / "out"))
+        # One table after another, so that the moments of a kill repeat.
         options = ApplyOptions(parallel=1, fold_rows=0, modes=self.modes)
         self.applier = OutputApplier(self.spark, self.log, self.output, options, self.choice)
         self.applier.open()
 
     def commit(self) -> None:
-        """COMMIT in the source, flushed to the change log."""
+        """COMMIT in the source and flush the change log."""
         self.workload.commit()
         for batch in self.workload.batches(1_000, self._written, records=False):
             self.sink.write(batch)
@@ -169,7 +174,7 @@ class _LogAndTables:
         self.sink.flush()
 
     def apply(self) -> None:
-        """Apply what was not applied yet; tend the tables' files."""
+        """Apply the new changes, then maintain the tables' files."""
         self.applier.apply(list(self.log.manifests(self.applier.state.mark)))
         self.applier.maintain()
 
@@ -178,18 +183,18 @@ class _LogAndTables:
         return LiveTables(self.spark, self.output, self.choice)
 
     def rows(self, table: Relation, tables: LiveTables | None = None) -> Rows:
-        """Return the rows that are there in the source as texts."""
+        """Return the current rows of a table as texts."""
         frame = (tables or self.reader()).standing(table.name)
         listed = [f"cast(`{column.name}` as string)" for column in table.columns]
         return sorted((tuple(row) for row in frame.selectExpr(*listed).collect()), key=str)
 
     def model(self, table: Relation) -> Rows:
-        """Return what the source holds."""
+        """Return the source's rows."""
         found = self.workload.rows.get(table.name, {}).values()
         return sorted((tuple(row) for row in found), key=str)
 
     def check(self, *tables: Relation) -> None:
-        """See that the tables have the rows and all the history of the source."""
+        """Check the rows and the whole history of the tables."""
         reader = self.reader()
         for table in tables:
             assert self.rows(table, reader) == self.model(table), table.name
@@ -206,11 +211,15 @@ class _LogAndTables:
         *,
         moved_to: int | None = None,
     ) -> None:
-        """UPDATE whose last column the server does not send, since it is long and untouched."""
+        """UPDATE a row without sending its last column.
+
+        The server omits a long value that the statement did not change (unchanged TOAST).
+        """
         work = self.workload
         before = work.rows[table.name].pop(key)
         now = (str(key if moved_to is None else moved_to), *values, before[-1])
         work.rows[table.name][int(now[0] or 0)] = now
+        # With the default replica identity the server sends the old key only if the key changes.
         old: Tuple = () if moved_to is None else (before[0], *[ABSENT] * (len(before) - 1))
         sent: tuple[Value, ...] = (*now[:-1], UNCHANGED)
         kind = OldTuple.NONE if moved_to is None else OldTuple.KEY
@@ -222,22 +231,22 @@ class _LogAndTables:
             work.events[-1:] = [ExpectedEvent(table.name, op, key, None) for op in ("d", "c")]
 
     def close(self) -> None:
-        """Let go."""
+        """Close the applier and the sink."""
         self.applier.close()
         self.sink.close()
 
 
 class TableFormatSuite:
-    """Promises every format of tables keeps."""
+    """Rules for every table format."""
 
     @pytest.fixture
     def rig(self) -> TableFormatRig:
-        """Return the format, and a session for it. Subclasses define this."""
+        """Return the format and its session. Subclasses define this."""
         pytest.fail(f"{type(self).__name__} must define the fixture 'rig': a TableFormatRig")
 
     @pytest.fixture
     def tables(self, rig: TableFormatRig, tmp_path: Path) -> Iterator[_LogAndTables]:
-        """Return tables that are empty."""
+        """Return empty tables."""
         made = _LogAndTables(rig, tmp_path)
         yield made
         made.close()
@@ -247,7 +256,10 @@ class TableFormatSuite:
         assert_well_formed(rig.spec)
 
     def test_rows_and_history_follow_the_source(self, tables: _LogAndTables) -> None:
-        """Inserts, updates, deletes, a truncate; values that were not sent, and keys that move."""
+        """Rows and history match the source after every operation.
+
+        Also with unsent values and with updates of keys.
+        """
         work = tables.workload
         for number in range(1, 6):
             work.insert(ITEMS, number, f"long {number}")
@@ -268,12 +280,13 @@ class TableFormatSuite:
         tables.check(ITEMS, NOTES)
 
     def test_a_snapshot_replaces_the_rows_and_not_the_history(self, tables: _LogAndTables) -> None:
-        """Rows that went while nobody looked are gone; all the history stays."""
+        """A snapshot replaces the rows and keeps the history."""
         work = tables.workload
         for number in range(1, 5):
             work.insert(ITEMS, number, "streamed")
         tables.commit()
         tables.apply()
+        # A row that disappeared without a delete in the change log.
         del work.rows[ITEMS.name][4]
         for batch in work.snapshot([ITEMS], 2, records=False):
             tables.sink.write(batch)
@@ -284,7 +297,7 @@ class TableFormatSuite:
     def test_a_key_that_comes_again_behind_a_missing_delete_stands_once(
         self, tables: _LogAndTables
     ) -> None:
-        """Before what comes now, or in it, a delete may not have reached the change log."""
+        """A key is there once if its delete never reached the change log."""
         work = tables.workload
         for number in range(1, 5):
             work.insert(ITEMS, number, "first")
@@ -310,7 +323,10 @@ class TableFormatSuite:
     def test_columns_are_added_and_widened_and_keep_their_values_when_renamed(
         self, tables: _LogAndTables
     ) -> None:
-        """By the source's numbers; older rows have null where they had no column."""
+        """Columns are added, widened and renamed without losing values.
+
+        The source's column numbers identify them. Older rows have null in a new column.
+        """
         first = _numbered(relation("shapes", [("id", "int4"), ("n", "int4")], oid=900), 1, 2)
         then = _numbered(
             relation("shapes", [("id", "int4"), ("size", "int8"), ("more", "text")], oid=900),
@@ -333,13 +349,14 @@ class TableFormatSuite:
     def test_a_table_without_key_has_every_row_as_often_as_the_source(
         self, tables: _LogAndTables
     ) -> None:
-        """A multiset: one delete takes one of equal rows."""
+        """A table without key is a multiset: a delete removes one equal row."""
         pairs = msgspec.structs.replace(
             relation("pairs", [("a", "text"), ("x", "float8")], oid=901),
             primary_key=(),
             identity="f",
         )
         work = tables.workload
+        # PostgreSQL's float8 has 0 = -0, in two texts.
         rows: list[Tuple] = [("a", "1.5"), ("a", "1.5"), ("b", None), ("z", "0"), ("z", "-0")]
         for row in rows:
             work._add(Insert(pairs, work._step(), row), ExpectedEvent(pairs.name, "c", None, None))  # noqa: SLF001
@@ -359,8 +376,11 @@ class TableFormatSuite:
     def test_a_driver_that_dies_anywhere_leaves_one_cut_and_its_successor_goes_on(
         self, tables: _LogAndTables
     ) -> None:
-        """Before and after every method that writes: readers see all tables at the last commit, and the
-        next driver, which finds more changes, applies each once."""
+        """A dead driver leaves all tables at the last commit.
+
+        It dies before or after a method that writes. The next driver finds more changes and
+        applies each once.
+        """
         work, fuse = tables.workload, tables.choice.fuse
         for table in (ITEMS, NOTES):
             work.insert(table, 1, "x")
@@ -384,6 +404,7 @@ class TableFormatSuite:
                 except DriverDied:
                     deaths += 1
                 fuse.blows_at = 0
+                # Readers must not see the unfinished commit of the dead driver.
                 tables.applier.close()
                 reader = tables.reader()
                 assert {table: tables.rows(table, reader) for table in before} == before
@@ -393,7 +414,7 @@ class TableFormatSuite:
         assert deaths == 2
 
     def test_all_tables_are_read_as_of_an_earlier_position(self, tables: _LogAndTables) -> None:
-        """Rows and history as they were at a commit of the source."""
+        """Rows and history can be read as of an earlier commit."""
         work, past = tables.workload, []
         for number in range(1, 4):
             work.insert(ITEMS, number, "x")

@@ -1,4 +1,4 @@
-"""Texts that a column can hold and that formats and sinks get wrong."""
+"""Texts that formats and sinks often handle wrongly."""
 
 __all__ = ["TEXTS"]
 

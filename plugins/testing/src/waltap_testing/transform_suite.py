@@ -1,9 +1,11 @@
-"""What every transform promises. Subclass `TransformSuite` and define the fixture ``rig``.
+"""Conformance tests for transforms of changes.
 
-class TestMyTransform(TransformSuite):
-@pytest.fixture
-def rig(self):
-return TransformRig(MY_SPEC, MyProperties())
+Subclass `TransformSuite` and define the fixture ``rig``:
+
+    class TestMyTransform(TransformSuite):
+        @pytest.fixture
+        def rig(self):
+            return TransformRig(MY_SPEC, MyProperties())
 """
 
 from collections.abc import Callable, Iterator
@@ -23,6 +25,7 @@ from waltap_testing.workload import COMMIT_TS, ITEMS, NOTES, ScriptedWorkload, a
 
 __all__ = ["TransformRig", "TransformSuite"]
 
+# Fields that a transform must not change: the engine confirms positions by them.
 FRAMING = (
     "xid",
     "begin_lsn",
@@ -38,7 +41,7 @@ FRAMING = (
 
 @dataclass(frozen=True, slots=True)
 class TransformRig:
-    """What the suite needs of an author: the spec, and properties to call its factory with."""
+    """The transform under test: its spec, and properties for its factory."""
 
     spec: TransformSpec
     properties: object = None
@@ -49,7 +52,7 @@ class TransformRig:
 
 
 class TransformSuite:
-    """Promises every transform keeps."""
+    """Rules for every transform of changes."""
 
     @pytest.fixture
     def rig(self) -> TransformRig:
@@ -63,9 +66,10 @@ class TransformSuite:
     # --- positions ---
 
     def test_the_position_is_left_alone(self, rig: TransformRig) -> None:
-        """A batch goes on with its own position, whatever is left of it: else data is lost."""
+        """A batch keeps its position, else data is lost."""
         transform = rig.build()
         for given in _batches():
+            # Read before the call: a transform may change the batch in place.
             position, ends, snapshot = given.position, given.ends_transaction, given.snapshot
             found = transform(given)
             assert found.position == position
@@ -73,14 +77,15 @@ class TransformSuite:
             assert found.snapshot == snapshot
 
     def test_every_part_stays_in_its_place(self, rig: TransformRig) -> None:
-        """Transactions keep begin, end and place even when nothing is left in them."""
+        """Transactions keep begin, end and place, even without changes."""
         transform = rig.build()
+        # A transform may change its batch in place: the second, equal batch is the reference.
         for given, again in zip(_batches(), _batches(), strict=True):
             found = transform(given)
             assert [_frame(part) for part in found.parts] == [_frame(part) for part in again.parts]
 
     def test_an_empty_batch_stays_empty(self, rig: TransformRig) -> None:
-        """Nothing comes of nothing."""
+        """An empty batch gains no parts."""
         found = rig.build()(Batch(parts=[], position=Position(0x100), events=0))
         assert found.parts == []
         assert found.position == Position(0x100)
@@ -89,12 +94,13 @@ class TransformSuite:
     # --- changes ---
 
     def test_changes_keep_their_order_and_none_is_invented(self, rig: TransformRig) -> None:
-        """What comes out is some of what went in, in its order."""
+        """The output changes are a subsequence of the input changes."""
         transform = rig.build()
         for given, again in zip(_batches(), _batches(), strict=True):
             found = transform(given)
             for part, original in zip(found.parts, again.parts, strict=True):
                 if isinstance(part, TransactionPart) and isinstance(original, TransactionPart):
+                    # An iterator is consumed by `in`, so a change out of order is not found.
                     lsns = iter([change.lsn for change in original.changes])
                     for change in part.changes:
                         assert change.lsn in lsns, f"{change} was not there, or came before"
@@ -102,7 +108,7 @@ class TransformSuite:
                     assert len(part.rows) <= len(original.rows)
 
     def test_changes_keep_their_numbers(self, rig: TransformRig) -> None:
-        """What stays has the number in its transaction that it had (`TransactionPart.numbers`)."""
+        """Remaining changes keep their numbers (`TransactionPart.numbers`)."""
         transform = rig.build()
         for given, again in zip(_batches(), _batches(), strict=True):
             found = transformed(transform, given)
@@ -114,7 +120,7 @@ class TransformSuite:
                     assert part.wire_count == original.wire_count
 
     def test_events_are_counted(self, rig: TransformRig) -> None:
-        """``events`` is what is left: changes and snapshot rows."""
+        """``events`` counts the remaining changes and snapshot rows."""
         transform = rig.build()
         for given in _batches():
             found = transform(given)
@@ -122,13 +128,16 @@ class TransformSuite:
             assert found.events == left
 
     def test_rows_fit_their_relation(self, rig: TransformRig) -> None:
-        """Every tuple has one value per column of the relation it goes with."""
+        """Every tuple has one value per column of its relation."""
         for found in map(rig.build(), _batches()):
             for relation, row in _rows(found):
                 assert len(row) == len(relation.columns), f"{relation.name}: {row}"
 
     def test_a_relation_stays_the_same_object(self, rig: TransformRig) -> None:
-        """Codecs are compiled per relation object: one in, one out, in every batch."""
+        """A relation has one output relation, in every batch.
+
+        Codecs are compiled per relation object.
+        """
         transform = rig.build()
         met: dict[Relation, set[Relation]] = {}
         for given, again in zip(_batches(), _batches(), strict=True):
@@ -146,13 +155,13 @@ class TransformSuite:
     # --- repeatable ---
 
     def test_the_same_batch_gives_the_same(self, rig: TransformRig) -> None:
-        """From another object, in another run, after a crash: equal."""
+        """Another transform object, as after a crash, returns equal batches."""
         one, other = rig.build(), rig.build()
         for given, again in zip(_batches(), _batches(), strict=True):
             assert _plain(one(given)) == _plain(other(again))
 
     def test_cutting_batches_elsewhere_makes_no_difference(self, rig: TransformRig) -> None:
-        """Batches are cut by chance: each change is treated alike."""
+        """The limits of batches do not change the result."""
         workload = mixed(truncate=True)
         found: list[list[object]] = []
         for most in (1, 4, 1_000):
@@ -167,7 +176,7 @@ class TransformSuite:
         assert found[0] == found[1] == found[2]
 
     def test_rows_that_come_as_columns_are_treated_alike(self, rig: TransformRig) -> None:
-        """A snapshot's rows may be a `RowBlock`; the contract: `SnapshotRows`."""
+        """A `RowBlock` is treated like a list of rows (`SnapshotRows`)."""
         pytest.importorskip("pyarrow")
         one, other = rig.build(), rig.build()
         for given, again in zip(_batches(), _batches(), strict=True):
@@ -175,7 +184,7 @@ class TransformSuite:
 
 
 def _batches() -> Iterator[Batch]:
-    """Give batches of everything: a snapshot, transactions whole and in pieces, a message."""
+    """Yield a snapshot, whole and divided transactions, and a message."""
     workload = ScriptedWorkload()
     for number in range(1, 4):
         workload.insert(ITEMS, number, "old")

@@ -1,4 +1,6 @@
-"""What every type promises. Subclass `TypeSuite` and define the fixture ``rig``.
+"""Conformance tests for types.
+
+Subclass `TypeSuite` and define the fixture ``rig``:
 
     class TestMyType(TypeSuite):
         @pytest.fixture
@@ -6,9 +8,8 @@
             return TypeRig(MY_SPEC, DataType(oid=16400, schema="public", name="semver"),
                            values={"1.2.3": {"major": 1, "minor": 2, "patch": 3}})
 
-The forms of a type are held against each other: JSON against the Connect value, the Connect value
-against the schema, Arrow against the Connect value, an array of the
-type against the type.
+The suite compares the forms of a type: JSON, the Connect value and its schema, Arrow, and an array
+of the type.
 """
 
 import base64
@@ -32,36 +33,37 @@ from waltap_testing.installed import installed_types
 
 __all__ = ["TypeRig", "TypeSuite"]
 
+# Types of PostgreSQL that a plugin's spec must leave to others.
 STRANGERS = {"int4": 23, "text": 25, "timestamptz": 1184, "jsonb": 3802}
-"""Types of PostgreSQL that a plugin's spec must leave to others."""
+# Sizes of the Connect kinds, to check that a value is in range.
 BITS = {ConnectKind.INT8: 8, ConnectKind.INT16: 16, ConnectKind.INT32: 32, ConnectKind.INT64: 64}
+# The relative error of a float of 32 bits.
 SINGLE = 1e-6
-"""Relative difference that a float of 32 bits makes."""
 
 
 @dataclass(frozen=True, slots=True)
 class TypeRig:
-    """What the suite needs of an author.
-
-    ``data_type`` is the type as the catalogue tells it. ``values``: text as the server prints it → its
-    Connect value. ``arrow``: text → what Arrow gives back, where that is not the Connect value by
-    nature (a time, say). ``defaults``: expression of a column default, as ``pg_get_expr`` prints it → its
-    Connect value.
-    ``malformed`` are texts that are none of the type. ``options`` are the modes to test under.
-    """
+    """The type under test."""
 
     spec: TypeSpec
+    # As the catalogue describes it.
     data_type: DataType
+    # The server's text → its Connect value.
     values: Mapping[str, object]
     _: KW_ONLY
+    # Text → Arrow's value, where it differs from the Connect value (a time, for example).
     arrow: Mapping[str, object] = field(default_factory=dict)
+    # Expression of a column default, as ``pg_get_expr`` prints it → its Connect value.
     defaults: Mapping[str, object] = field(default_factory=dict)
+    # Texts that are no values of the type.
     malformed: tuple[str, ...] = ()
     typmod: int = -1
+    # The modes of the pipeline, such as the handling of decimals and times.
     options: TypeOptions = field(default_factory=TypeOptions)
 
     def registry(self) -> TypeRegistry:
-        """Return the type among the installed ones."""
+        """Return the registry of the installed types and this one."""
+        # The plugin may be installed: its own type must not be there twice.
         others = [spec for spec in installed_types() if spec.name != self.spec.name]
         return TypeRegistry([self.spec, *others], self.options)
 
@@ -79,7 +81,7 @@ class TypeRig:
 
 
 class TypeSuite:
-    """Promises every type keeps."""
+    """Rules for every type."""
 
     @pytest.fixture
     def rig(self) -> TypeRig:
@@ -94,7 +96,11 @@ class TypeSuite:
         assert rig.values, "the rig has no values"
 
     def test_it_claims_its_type_and_no_other(self, rig: TypeRig) -> None:
-        """The first spec that claims a type has it: one that claims all takes everybody's."""
+        """The spec claims its type and no other.
+
+        The first spec that claims a type maps it, so a spec that claims all types would break
+        others.
+        """
         assert rig.spec.claims(rig.data_type)
         for name, oid in STRANGERS.items():
             other = DataType(oid=oid, schema="pg_catalog", name=name)
@@ -103,7 +109,7 @@ class TypeSuite:
         assert not rig.spec.claims(array), "claims its arrays: leave them to the array type"
 
     def test_samples_are_values_of_the_type(self, rig: TypeRig) -> None:
-        """What the reference page shows can be read."""
+        """The samples of the reference page are valid values."""
         for sample in rig.spec.samples:
             if rig.spec.claims(sample.data_type):
                 rig.build(data_type=sample.data_type, typmod=sample.typmod).to_connect(sample.text)
@@ -111,19 +117,19 @@ class TypeSuite:
     # --- Connect and JSON ---
 
     def test_values_are_what_their_texts_say(self, rig: TypeRig) -> None:
-        """`to_connect` gives what the author says."""
+        """`to_connect` returns the rig's values."""
         mapping = rig.build()
         for text, value in rig.values.items():
             assert mapping.to_connect(text) == value, text
 
     def test_values_fit_the_schema(self, rig: TypeRig) -> None:
-        """Kind, members, items and ranges: who reads by the schema finds what it says."""
+        """Values match the kind, members, items and range of the schema."""
         mapping = rig.build()
         for text in rig.values:
             _assert_fits(mapping.schema, mapping.to_connect(text), text)
 
     def test_json_says_what_the_connect_value_says(self, rig: TypeRig) -> None:
-        """`to_json` and its inline form write the Connect value as the JSON converter does."""
+        """`to_json` and its inline form equal the JSON converter's output."""
         mapping = rig.build()
         for text in rig.values:
             wanted = json.loads(value_json(mapping.schema, mapping.to_connect(text)))
@@ -134,7 +140,10 @@ class TypeSuite:
                 assert found == mapping.json(text), text
 
     def test_columns_are_written_as_values_are(self, rig: TypeRig) -> None:
-        """`json_column`, where there is one, writes what `to_json` does, or leaves the column to it."""
+        """`json_column` writes the same values as `to_json`.
+
+        It may return None for a column, which is then written value by value.
+        """
         column = rig.build().json_column
         if column is None:
             pytest.skip("is written value by value")
@@ -150,7 +159,7 @@ class TypeSuite:
                 assert written == [None if t is None else mapping.json(t) for t in group]
 
     def test_malformed_text_is_a_value_error(self, rig: TypeRig) -> None:
-        """Never another exception, and never a value."""
+        """Malformed text raises ValueError and no other exception."""
         mapping = rig.build()
         for text in rig.malformed:
             for read in (mapping.to_connect, mapping.to_json or mapping.to_connect):
@@ -160,7 +169,7 @@ class TypeSuite:
     # --- NULL, absent values, defaults ---
 
     def test_null_is_written_as_the_schema_allows(self, rig: TypeRig) -> None:
-        """An optional field is null; a required one has a value that fits."""
+        """NULL is null in an optional field, a valid value in a required one."""
         nullable, required = rig.build(), rig.build(nullable=False)
         assert nullable.schema.optional
         assert json.loads(nullable.null_json) is None
@@ -171,7 +180,7 @@ class TypeSuite:
             assert json.loads(value_json(required.schema, required.fallback)) == stand_in
 
     def test_the_placeholder_fits_the_schema(self, rig: TypeRig) -> None:
-        """What stands for a value that was not sent is of the type, or null."""
+        """The placeholder of an unsent value matches the schema, or is null."""
         mapping = rig.build()
         shown = json.loads(mapping.unavailable_json)
         if mapping.unavailable is None:
@@ -181,7 +190,7 @@ class TypeSuite:
             assert json.loads(value_json(mapping.schema, mapping.unavailable)) == shown
 
     def test_defaults_are_values(self, rig: TypeRig) -> None:
-        """A default that can be evaluated is in the schema, as a Connect value that fits."""
+        """A default that can be evaluated is a valid value in the schema."""
         for expression, value in rig.defaults.items():
             schema = rig.build(default=expression).schema
             assert schema.default == value, expression
@@ -189,7 +198,7 @@ class TypeSuite:
                 _assert_fits(schema, value, expression)
 
     def test_a_default_that_nobody_can_evaluate_is_none(self, rig: TypeRig) -> None:
-        """A call or an unknown expression stops nothing."""
+        """An unknown default expression is ignored without an error."""
         for expression in ("gen_of_tomorrow()", "'no such value at all'::unknown", "(1 + 2)"):
             schema = rig.build(default=expression).schema
             if schema.default is not None:
@@ -198,7 +207,7 @@ class TypeSuite:
     # --- Arrow ---
 
     def test_arrow_says_what_the_connect_value_says(self, rig: TypeRig) -> None:
-        """The analytic form has the same values; NULL stays NULL; the type is what it says."""
+        """Arrow has the Connect values, NULL as null, and the declared type."""
         mapping = rig.build()
         if mapping.arrow is None:
             pytest.skip("without an Arrow form columns are strings of PostgreSQL's text")
@@ -213,7 +222,7 @@ class TypeSuite:
             assert _same(wanted, found), f"{text}: Connect has {wanted!r}, Arrow {found!r}"
 
     def test_malformed_text_has_no_arrow_form(self, rig: TypeRig) -> None:
-        """What is no value of the type does not become null."""
+        """Malformed text raises SinkError and does not become null."""
         mapping = rig.build()
         if mapping.arrow is None:
             pytest.skip("without an Arrow form columns are strings of PostgreSQL's text")
@@ -224,7 +233,7 @@ class TypeSuite:
     # --- made of it ---
 
     def test_a_domain_over_it_is_the_same(self, rig: TypeRig) -> None:
-        """Domains are unwrapped before a spec is asked."""
+        """A domain is mapped like its base type."""
         domain = DataType(
             oid=99_001, schema="public", name="d", kind=TypeKind.DOMAIN, base=rig.data_type
         )
@@ -234,7 +243,7 @@ class TypeSuite:
             assert found.json(text) == rig.build().json(text)
 
     def test_an_array_of_it_holds_its_values(self, rig: TypeRig) -> None:
-        """JSON and Arrow of an array are lists of what one value gives."""
+        """An array is a list of the type's values, in JSON and Arrow."""
         array = DataType(
             oid=99_002,
             schema=rig.data_type.schema,
@@ -256,7 +265,7 @@ class TypeSuite:
 
 
 def _outcome(read: Callable[[Any], object], given: object) -> object:
-    """Return what ``read`` gives, or what it raises."""
+    """Return the result of ``read``, or its exception."""
     try:
         return read(given)
     except Exception as error:  # noqa: BLE001 - which one it is, is the question
@@ -275,6 +284,7 @@ def _assert_fits(schema: Schema, value: object, at: str) -> None:
         return
     match schema.kind:
         case ConnectKind.INT8 | ConnectKind.INT16 | ConnectKind.INT32 | ConnectKind.INT64:
+            # `isinstance` would accept a bool.
             assert type(value) is int, wrong
             limit = 1 << (BITS[schema.kind] - 1)
             assert -limit <= value < limit, wrong
@@ -307,8 +317,11 @@ def _assert_fits(schema: Schema, value: object, at: str) -> None:
 
 
 def _same(wanted: object, found: object) -> bool:
-    """Compare a Connect value with what Arrow gives: maps are lists of pairs there, floats may have 32
-    bits, and a struct may have fewer members."""
+    """Return whether a Connect value and an Arrow value are the same.
+
+    In Arrow a map is a list of pairs, a float may have 32 bits, and a struct may have fewer
+    members.
+    """
     if isinstance(wanted, Mapping):
         if isinstance(found, list):
             found = dict(found)

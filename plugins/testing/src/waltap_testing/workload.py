@@ -1,8 +1,7 @@
-"""A known stream of changes for sinks: transactions, the batches an engine makes of them, and what a
-destination must hold afterwards.
+"""A known stream of changes for sinks, and the expected destination.
 
-Every event has a ``serial`` of its own and deletes an ``id`` at most once, so that an event found in a
-destination tells which one it is: what is missing, doubled or out of order shows.
+Every event has its own ``serial``, and each ``id`` is deleted at most once. Each event found in a
+destination is thus identified, and a missing, doubled or misplaced event shows.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,7 +30,9 @@ __all__ = [
     "relation",
 ]
 
+# 2026-01-01 00:00 UTC in µs.
 COMMIT_TS = 1_767_225_600_000_000
+# OIDs of pg_type, the same on every server.
 TYPE_OIDS = {
     "bool": 16,
     "bytea": 17,
@@ -53,9 +54,9 @@ def relation(
     oid: int,
     typmods: dict[str, int] | None = None,
 ) -> Relation:
-    """Return ``public.table`` with the key ``id`` and identity DEFAULT, as a connector describes it.
+    """Return ``public.table`` as a connector describes it.
 
-    A column is (name, type name).
+    The key is ``id``, the replica identity is DEFAULT, and a column is (name, type name).
     """
     return Relation(
         oid=oid,
@@ -83,29 +84,28 @@ NOTES = relation("notes", [("id", "int4"), ("serial", "int8"), ("body", "text")]
 
 @dataclass(frozen=True, slots=True)
 class ExpectedEvent:
-    """One thing a destination must show: ``op`` as Debezium's (c u d r t), None for a tombstone.
-
-    ``id`` is None for a truncate; ``serial`` for deletes, tombstones and truncates, which carry none.
-    """
+    """One event that a destination must show."""
 
     table: str
+    # As Debezium's: c, u, d, r, t; None for a tombstone.
     op: str | None
+    # None for a truncate.
     id: int | None
+    # None for deletes, tombstones and truncates: they carry no other column.
     serial: int | None
 
 
 @dataclass(slots=True)
 class ScriptedWorkload:
-    """A server whose transactions are made by hand.
+    """A server whose transactions are made by hand."""
 
-    ``parts`` are whole transactions in commit order, ``events`` what they are, in that order.
-    ``rows`` is what the tables hold in the end, by table and id, a row as text values.
-    ``records`` adds to each change the records a format would make of it (deletes: two).
-    """
-
+    # Whole transactions in commit order.
     parts: list[TransactionPart] = field(default_factory=list)
+    # The expected events in the same order.
     events: list[ExpectedEvent] = field(default_factory=list)
+    # The tables at the end: table → id → row of texts.
     rows: dict[str, dict[int, tuple[str | None, ...]]] = field(default_factory=dict)
+    # LSN of a change → the records of a format; a delete has two, with its tombstone.
     rendered: dict[int, list[Record]] = field(default_factory=dict)
     _lsn: int = 0x1000000
     _xid: int = 700
@@ -115,7 +115,7 @@ class ScriptedWorkload:
     # --- statements ---
 
     def insert(self, table: Relation, identifier: int, *values: str | None) -> None:
-        """INSERT a row: ``values`` follow id and serial."""
+        """INSERT a row; ``values`` follow id and serial."""
         self._serial += 1
         row = (str(identifier), str(self._serial), *values)
         self._add(
@@ -126,7 +126,7 @@ class ScriptedWorkload:
         self._render(table, "c", row)
 
     def update(self, table: Relation, identifier: int, *values: str | None) -> None:
-        """UPDATE all but the key of a row."""
+        """UPDATE all columns of a row except the key."""
         self._serial += 1
         row = (str(identifier), str(self._serial), *values)
         self._add(
@@ -137,7 +137,7 @@ class ScriptedWorkload:
         self._render(table, "u", row)
 
     def delete(self, table: Relation, identifier: int) -> None:
-        """DELETE a row; an id is never used again."""
+        """DELETE a row; its id is never used again."""
         old: Tuple = (str(identifier), *[ABSENT] * (len(table.columns) - 1))
         self._add(
             Delete(table, self._step(), old, OldTuple.KEY),
@@ -147,13 +147,13 @@ class ScriptedWorkload:
         self._render(table, "d", (str(identifier),))
 
     def truncate(self, table: Relation) -> None:
-        """TRUNCATE a table (once: truncates of one table could not be told apart)."""
+        """TRUNCATE a table, once: two truncates of a table look the same."""
         self._add(Truncate((table,), self._step()), ExpectedEvent(table.name, "t", None, None))
         self.rows[table.name] = {}
         self._render(table, "t", ())
 
     def commit(self) -> None:
-        """COMMIT what was done since the last one."""
+        """COMMIT the changes since the last commit."""
         begin, commit = self._lsn, self._step()
         self._xid += 1
         self.parts.append(
@@ -172,14 +172,17 @@ class ScriptedWorkload:
     def snapshot(
         self, tables: Iterable[Relation], most: int = 1_000, *, records: bool
     ) -> list[Batch]:
-        """Return the rows as they stand as the batches of a snapshot, its closing batch included, in
-        pieces of ``most`` rows (`SnapshotRows` has the contract); with records where wanted.
+        """Return the current rows as the batches of a snapshot.
 
-        They become events too; only before the first statement that is to be streamed.
+        The pieces have ``most`` rows, and the closing batch follows (the contract:
+        `SnapshotRows`). With ``records`` each row has its record too.
+
+        The rows become events, so call it only before the first streamed statement.
         """
         pieces = [piece for table in tables for piece in self._pieces_of(table, most)]
         if pieces:
             pieces[0].opens = True
+        # Debezium marks the last row of the snapshot, which no empty table has.
         full = [piece for piece in pieces if piece.rows]
         if full:
             full[-1].last_marker = "last"
@@ -196,6 +199,7 @@ class ScriptedWorkload:
 
     def _pieces_of(self, table: Relation, most: int) -> Iterator[SnapshotRows]:
         rows: list[Tuple] = [tuple(row) for row in self.rows.get(table.name, {}).values()]
+        # An empty table gives one empty piece: the sink must learn that it is complete.
         for at in range(0, max(1, len(rows)), most):
             complete = at + most >= len(rows)
             yield SnapshotRows(
@@ -221,14 +225,20 @@ class ScriptedWorkload:
         )
 
     def begin_again(self) -> None:
-        """Forget how the rows came to be, keep the rows: what follows is the stream."""
+        """Forget the transactions and events, but keep the rows.
+
+        The following changes are the stream after a snapshot.
+        """
         self.parts, self.events = [], []
 
-    # --- what an engine makes of it ---
+    # --- batches of an engine ---
 
     def batches(self, most: int, after: Position = START, *, records: bool) -> Iterator[Batch]:
-        """Give what comes after ``after`` in batches of at least one transaction, or of ``most``
-        changes of a larger one; with records where the sink takes records."""
+        """Yield the batches that follow ``after``.
+
+        A batch has at least one transaction, or ``most`` changes of a larger one. With ``records``
+        it has the records too.
+        """
         return batches(_after(self.parts, after), most, after, self.rendered if records else None)
 
     # --- making ---
@@ -241,6 +251,7 @@ class ScriptedWorkload:
         self._changes.append(change)
         self.events.append(event)
         if event.op == "d":
+            # A tombstone follows each delete.
             self.events.append(ExpectedEvent(event.table, None, event.id, None))
 
     def _render(self, table: Relation, operation: str, row: tuple[str | None, ...]) -> None:
@@ -256,7 +267,10 @@ def batches(
     after: Position,
     rendered: dict[int, list[Record]] | None,
 ) -> Iterator[Batch]:
-    """Give ``parts`` as batches: whole transactions up to ``most`` changes, larger ones in pieces."""
+    """Yield ``parts`` as batches, as an engine does.
+
+    A batch has whole transactions up to ``most`` changes; larger transactions come in pieces.
+    """
     waiting: list[TransactionPart] = []
     count, position = 0, after
     for piece in _pieces(parts, most):
@@ -285,6 +299,7 @@ def _pieces(parts: Iterable[TransactionPart], most: int) -> Iterator[Transaction
                 first_index=part.first_index + at,
                 starts=part.starts and at == 0,
                 complete=final,
+                # Inside a transaction no position may be confirmed.
                 end_lsn=part.end_lsn if final else 0,
             )
 
@@ -293,6 +308,7 @@ def _after(parts: Iterable[TransactionPart], position: Position) -> Iterator[Tra
     for part in parts:
         if part.end_lsn <= position.end_lsn:
             continue
+        # The position is inside this transaction: its first changes were delivered.
         if part.commit_lsn == position.commit_lsn and position.index:
             yield msgspec.structs.replace(
                 part,
@@ -335,7 +351,7 @@ def as_block(rows: Sequence[Tuple]) -> RowBlock:
 
 
 def as_columns(batch: Batch) -> Batch:
-    """Return a batch of a snapshot with its rows, and its records, as columns."""
+    """Return a snapshot's batch with its rows and records as columns."""
     import pyarrow as pa
 
     parts = [
@@ -348,6 +364,7 @@ def as_columns(batch: Batch) -> Batch:
     if records:
         keys = pa.array([(record.key or b"").decode() for record in records], pa.string())
         values = pa.array([(record.value or b"").decode() for record in records], pa.string())
+        # Two chunks, since a `RecordBlock` may hold several.
         chunks = [(keys[:1], values[:1]), (keys[1:], values[1:])]
         records = RecordBlock(records[0].topic, chunks, records[0].headers)
     return msgspec.structs.replace(batch, parts=parts, records=records)

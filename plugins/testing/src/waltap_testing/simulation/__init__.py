@@ -1,5 +1,8 @@
-"""A whole pipeline without a machine: the real engine on a clock that jumps, a server of transactions made
-by hand, and a destination in memory. Hours pass in milliseconds, and the same run can be had again.
+"""Run a whole pipeline on a simulated clock.
+
+The engine is the real one. The clock jumps, the server is a list of hand-made transactions, and
+the sink keeps rows in memory. Simulated hours take milliseconds, and a run with the same seed
+repeats exactly.
 
     pipeline = SimulatedPipeline(tmp_path)
     pipeline.source.insert(at=2.0, rows=3)
@@ -7,8 +10,8 @@ by hand, and a destination in memory. Hours pass in milliseconds, and the same r
     pipeline.run(max_seconds=7200.0)
     assert len(pipeline.destination.durable) == 3
 
-It is for what depends on time, waits, retries and failures. It is no database: what a server really
-says, tests of the connector find out on a real one.
+Use it to test time, waits, retries and failures. It does not imitate a database: test a connector
+against a real server.
 """
 
 from waltap_testing.simulation.clock import TimeStandsStill, VirtualClock

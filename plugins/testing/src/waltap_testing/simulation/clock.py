@@ -1,4 +1,4 @@
-"""A clock that stands still until somebody waits, and then jumps."""
+"""A clock that jumps to the end of each wait."""
 
 import heapq
 from collections.abc import Callable
@@ -7,22 +7,29 @@ from waltap.source.connector import StopRequested
 
 __all__ = ["TimeStandsStill", "VirtualClock"]
 
+# 2026-01-01 00:00 UTC: a fixed start, so that timestamps in records repeat.
 START_NS = 1_767_225_600_000_000_000
-"""2026-01-01."""
+# Readings of the clock without a wait between them. A run never needs as many: the code polls in a
+# loop that would never end.
 LOOKS_MAX = 100_000
 NS = 1_000_000_000
 
 
 class TimeStandsStill(AssertionError):
-    """Somebody asks for the time again and again, and waits for nothing: it would never end."""
+    """The code polls the clock without ever waiting."""
 
 
 class VirtualClock:
-    """A `waltap.clock.Clock`. Only `wait` and `pass_until` let time pass, and on its way happens what was
-    appointed with `at`, at its instant. Single-threaded."""
+    """A `waltap.clock.Clock` for one thread.
+
+    Time passes only in `wait` and `pass_until`. They run the actions scheduled with `at`, each at
+    its time.
+    """
 
     def __init__(self) -> None:
         self._now_ns = 0
+        # A heap of (time, serial number, action). The serial number keeps the order of actions
+        # that have the same time.
         self._appointed: list[tuple[int, int, Callable[[], object]]] = []
         self._serial = self._looks = 0
 
@@ -45,12 +52,19 @@ class VirtualClock:
 
     @property
     def now(self) -> float:
-        """Return seconds since the start, as `monotonic`; asking again is no fault."""
+        """Return seconds since the start, as `monotonic` does.
+
+        Readings here do not count towards `TimeStandsStill`: a script may ask as often as it
+        likes.
+        """
         return self._now_ns / NS
 
     def at(self, seconds: float, action: Callable[[], object]) -> None:
-        """Let ``action`` happen at an instant, seconds since the start; one that has passed happens when
-        time passes next. It may appoint more."""
+        """Run ``action`` at ``seconds`` since the start.
+
+        If that time has passed, the action runs when time passes next. An action may schedule
+        others.
+        """
         self._serial += 1
         due = max(self._now_ns, round(seconds * NS))
         heapq.heappush(self._appointed, (due, self._serial, action))
@@ -58,9 +72,11 @@ class VirtualClock:
     def pass_until(
         self, seconds: float, met: Callable[[], object], stopping: Callable[[], bool] | None = None
     ) -> bool:
-        """Let time pass until ``met``, at most ``seconds``; tell whether it is. A server's wait.
+        """Pass time until ``met``, at most ``seconds``; return whether it is met.
 
-        Raises: StopRequested when ``stopping`` says so.
+        The simulated server waits with it.
+
+        Raises: StopRequested when ``stopping`` returns True.
         """
         end_ns = self._now_ns + round(seconds * NS)
         while not met():
@@ -71,9 +87,10 @@ class VirtualClock:
         return True
 
     def _pass_to(self, end_ns: int) -> bool:
-        """Go to the next thing that is appointed, and do it; False when ``end_ns`` comes first."""
+        """Run the next scheduled action, or move to ``end_ns`` and return False."""
         if self._appointed and self._appointed[0][0] <= end_ns:
             due, _, action = heapq.heappop(self._appointed)
+            # An action scheduled for the past runs now: the clock never goes back.
             self._now_ns, self._looks = max(self._now_ns, due), 0
             action()
             return True

@@ -1,4 +1,4 @@
-"""The connector of a `SimulatedSource`: the contract, and nothing that a database would add to it."""
+"""The connector to a `SimulatedSource`: the contract without a database."""
 
 from collections.abc import Iterator
 
@@ -24,8 +24,8 @@ from waltap_testing.simulation.source import SimulatedSource
 __all__ = ["connector_of"]
 
 SLOT, DATABASE, SYSTEM = "simulated", "simulated", "7000000000000000001"
+# The most transactions that one `receive` returns, so that the engine reads in several calls.
 ROUND = 100
-"""Transactions that one read gives at most."""
 
 
 def connector_of(source: SimulatedSource) -> ConnectorSpec:
@@ -39,10 +39,12 @@ def connector_of(source: SimulatedSource) -> ConnectorSpec:
 
 class _SimulatedConnector(Connector):
     def __init__(self, source: SimulatedSource, context: ConnectorContext) -> None:
+        # A server that is down refuses the connection, and the engine retries.
         if not source.reachable:
             source.refused += 1
             raise ConnectionLost("the server is not there")
         self._source, self._context = source, context
+        # A cut raises the source's generation: connections of an older generation are broken.
         self._generation, self._made_slot = source.generation, False
         self.server = ServerInfo(version_num=150000, system_id=SYSTEM, timeline=1)
 
@@ -60,6 +62,7 @@ class _SimulatedConnector(Connector):
         )
         snapshots = self._context.snapshotter.takes_snapshot(known)
         if source.slot_lsn is None or snapshots:
+            # A snapshot needs a slot at its own position, so it replaces an existing slot.
             source.slot_lsn, self._made_slot = source.wal_end, True
             source.made += 1
         lsn = source.slot_lsn
@@ -84,6 +87,8 @@ class _SimulatedConnector(Connector):
     def snapshot(self, start: StartPosition) -> Iterator[SnapshotRows]:
         source = self._source
         for table, rows in source.tables.items():
+            # An empty table gives one piece without rows: the sink must learn that the table is
+            # complete.
             for at in range(0, max(1, len(rows)), source.piece_rows):
                 source.clock.pass_until(source.read_s, self._broken, self._context.stopping)
                 self._alive()
@@ -100,6 +105,7 @@ class _SimulatedConnector(Connector):
         self._alive()
         self._source.links += 1
         source, told = self._source, self._context.confirmable(position.end_lsn)
+        # As on a real server, START_REPLICATION confirms the position that the stream starts at.
         if source.slot_lsn is not None:  # the first status tells where the stream starts
             source.slot_lsn = max(source.slot_lsn, told)
         return _SimulatedStream(source, position)
@@ -139,7 +145,7 @@ class _SimulatedConnector(Connector):
             self._source.undone += 1
 
     def close(self) -> None:
-        """A server in memory keeps no connection."""
+        """Do nothing: a server in memory has no connection to close."""
 
     def _broken(self) -> bool:
         return self._source.generation != self._generation
@@ -155,6 +161,7 @@ class _SimulatedStream(ChangeStream):
         self._source, self._generation = source, source.generation
         start = max(position.end_lsn, source.slot_lsn)
         earlier = len(source.log) - len(source.after(start))
+        # The slot decides where the stream starts if it is ahead of the requested position.
         self._at, self._idle, self._sent = earlier, start, start
 
     def receive(self, timeout: float) -> list[Message]:
@@ -168,6 +175,7 @@ class _SimulatedStream(ChangeStream):
             messages += committed.messages
             self._sent, self._at = committed.end_lsn, self._at + 1
         if not self._unsent():
+            # All transactions were sent: the engine may confirm up to the end of the WAL.
             self._idle = source.wal_end
         return messages
 
@@ -176,6 +184,7 @@ class _SimulatedStream(ChangeStream):
         if self._broken():
             raise ConnectionLost("the link is cut")
         assert source.slot_lsn is not None
+        # A position beyond the sent data would lose transactions after a restart.
         assert end_lsn <= max(self._sent, self._idle), "confirmed what was never sent"
         if end_lsn > source.slot_lsn:
             source.slot_lsn = end_lsn
@@ -189,10 +198,10 @@ class _SimulatedStream(ChangeStream):
         return urged
 
     def ask(self) -> None:
-        """What the server has read is told with each read."""
+        """Do nothing: every `receive` already reports how far the server has read."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
     def _broken(self) -> bool:
         return self._source.generation != self._generation

@@ -1,4 +1,4 @@
-"""A sink in memory, and what outlives its instances."""
+"""A sink in memory whose data survives its instances."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,28 +15,33 @@ __all__ = ["SimulatedDestination", "sink_of"]
 
 @dataclass(slots=True)
 class SimulatedDestination:
-    """What arrived. ``durable`` are the serials of rows that a flush promised, in order; what was written
-    and not flushed when its instance ended is lost. ``writes`` has the times and sizes of batches,
-    ``flushes`` and ``heartbeats`` the times. ``positions`` are those of the last flush.
+    """The delivered rows, and the faults and delays of the sink.
 
-    ``before_write`` and ``before_flush`` may raise what a sink raises; ``write_s``, ``flush_s`` and
-    ``tend_s`` is how long each takes. ``exactly_once``: `Sink.open` returns ``positions``.
-    ``partitions``: it takes those of several partitions.
+    Rows that were written but not flushed when an instance ends are lost, as in a real sink.
     """
 
     clock: VirtualClock
+    # True: `Sink.open` returns ``positions``.
     exactly_once: bool = False
+    # Whether the sink accepts several partitions.
     partitions: bool = True
+    # Seconds that each write, flush and tend takes.
     write_s: float = 0.0
     flush_s: float = 0.0
     tend_s: float = 0.0
+    # Hooks that may raise the errors a sink raises.
     before_write: Callable[[Batch], object] = lambda _batch: None
     before_flush: Callable[[], object] = lambda: None
+    # Serials of the flushed rows, in order.
     durable: list[int] = field(default_factory=list)
+    # (time, number of events) of each batch.
     writes: list[tuple[float, int]] = field(default_factory=list)
+    # Times of flushes and heartbeats.
     flushes: list[float] = field(default_factory=list)
     heartbeats: list[float] = field(default_factory=list)
+    # The positions of the last flush.
     positions: Positions = field(default_factory=Positions)
+    # Sinks built and closed.
     made: int = 0
     closed: int = 0
 
@@ -89,6 +94,8 @@ class _SimulatedSink(Sink):
     def flush(self) -> Positions | None:
         destination = self._destination
         assert not self._failed, "flushed after a failed flush"
+        # The engine must replace a sink whose flush failed: a second flush could promise lost
+        # rows.
         self._failed = True  # until it is known to have gone well
         destination.before_flush()
         destination.clock.wait(destination.flush_s, _never)

@@ -25,11 +25,12 @@ from waltap_testing.simulation.source import SimulatedSource
 __all__ = ["ObservedNotices", "SimulatedPipeline"]
 
 NAME = "simulated"
+# The default length of a run, 30 days: a run without other limits must end.
 LONGEST_S = 30 * 24 * 3600.0
 
 
 class ObservedNotices:
-    """What observers were told, each with its time."""
+    """The calls of observer hooks, each with its time."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
@@ -39,28 +40,29 @@ class ObservedNotices:
 
     @hookimpl
     def on_state(self, state: str) -> None:
-        """Keep a change of state."""
+        """Record a change of state."""
         self.states.append((self._clock.now, state))
 
     @hookimpl
     def on_failure(self, error: Exception, retried: bool) -> None:
-        """Keep a failure by its code."""
+        """Record a failure by its error code."""
         code = error.code if isinstance(error, WaltapError) else type(error).__name__
         self.failures.append((self._clock.now, code, retried))
 
     @hookimpl
     def on_snapshot(self, event: str, table: str) -> None:
-        """Keep what a snapshot tells."""
+        """Record a snapshot event."""
         self.snapshots.append((self._clock.now, event, table))
 
 
 class SimulatedPipeline:
-    """Clock, source and destination of one pipeline, over as many runs as there are `run`s.
+    """The clock, source and destination of one pipeline, over several runs.
 
-    ``folder`` keeps its state, but for the offset, which is in memory. ``sink``, with its properties,
-    takes the place of the destination in memory; it must take changes (`SinkCapabilities.records`).
-    ``settings`` are the engine's properties by their names in profiles. ``seed`` makes the chance: with
-    the same one everything that happens is the same. ``confirmable`` is as `Engine` has it.
+    - ``folder`` holds the pipeline's state; the offset is kept in memory.
+    - ``seed`` decides everything random: the same seed repeats the same run.
+    - ``sink``, with its properties, replaces the sink in memory. It must take changes, not records
+      (`SinkCapabilities.records`).
+    - ``settings`` are engine properties by their names in profiles.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class SimulatedPipeline:
         )
         self.store = MemoryOffsetStore()
         self.observed = ObservedNotices(self.clock)
+        # As the engine's parameter of the same name; None keeps the engine's default.
         self.confirmable: Callable[[int], int] | None = None
         self._sink = sink or Component(sink_of(self.destination))
         self._transforms = tuple(transforms)
@@ -86,7 +89,8 @@ class SimulatedPipeline:
         self._chance = Random(seed)  # noqa: S311 - to be had again
 
     def engine(self, **limits: Any) -> Engine:
-        """Return the engine of a new run; ``limits`` as `Limits`."""
+        """Return the engine of a new run; ``limits`` as for `Limits`."""
+        # Installed plugins stay out: they could change the run from one machine to another.
         host = Host(discover=False)
         host.register(self.observed, "observed")
         return Engine(
@@ -99,9 +103,11 @@ class SimulatedPipeline:
         )
 
     def run(self, *, stop_at: float | None = None, **limits: Any) -> Engine:
-        """Run until the limits, or a stop at an instant of the clock; without either, 30 days.
+        """Run until a limit, or until ``stop_at`` seconds of the clock.
 
-        Raises: what the engine raises.
+        Without either the run ends after 30 days.
+
+        Raises: the engine's errors.
         """
         engine = self.engine(**limits)
         if stop_at is not None:
@@ -132,7 +138,7 @@ class SimulatedPipeline:
 
 
 class _SimulatedSnapshotter(Snapshotter):
-    """Reads the rows that there are before the first change, once."""
+    """Takes one snapshot, before the first change."""
 
     def takes_snapshot(self, known: SnapshotFacts) -> bool:
         return known.snapshot_incomplete or not known.offset

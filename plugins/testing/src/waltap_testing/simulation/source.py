@@ -1,4 +1,4 @@
-"""A server that consists of a log of transactions, one slot, and links that break when told to."""
+"""A server made of a transaction log, one slot and breakable connections."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,12 +12,13 @@ from waltap_testing.workload import ITEMS
 
 __all__ = ["CommittedTransaction", "SimulatedSource"]
 
+# Bytes of WAL that each change and each commit adds.
 STEP = 0x40
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedTransaction:
-    """One transaction of the log, as a decoder gives it."""
+    """One transaction of the log, as a decoder returns it."""
 
     messages: tuple[Message, ...]
     end_lsn: int
@@ -25,42 +26,55 @@ class CommittedTransaction:
 
 @dataclass(slots=True)
 class SimulatedSource:
-    """What happens on the server, and when. Times are seconds of the clock.
+    """A simulated server, its schedule of events, and a record of its use.
 
-    ``tables`` is what a snapshot reads: relation → rows. ``read_s``: how long it takes to read a piece
-    of ``piece_rows``. ``partitions`` are the names that a start gives; the log is that of
-    the first. ``existing``: identifier → (schema, table) of what there is. ``links`` counts the
-    streams that were opened, ``confirmed`` has what they were told: (time, LSN). ``made`` and ``undone``
-    count slots.
+    All times are seconds of the clock.
     """
 
+    # The clock that runs the scheduled events.
     clock: VirtualClock
+    # Relation → rows that a snapshot reads.
     tables: dict[Relation, list[Tuple]] = field(default_factory=dict)
+    # Names of the partitions at the start; the log belongs to the first one.
     partitions: tuple[str, ...] = (SOLE,)
+    # Identifier → (schema, table) of the existing tables.
     existing: dict[str, tuple[str, str]] = field(default_factory=dict)
+    # Seconds that a snapshot needs to read one piece of ``piece_rows`` rows.
     read_s: float = 0.01
     piece_rows: int = 100
+    # Committed transactions in commit order.
     log: list[CommittedTransaction] = field(default_factory=list)
+    # (time, LSN) of each confirmation that moved the slot.
     confirmed: list[tuple[float, int]] = field(default_factory=list)
+    # Times of heartbeat queries.
     heartbeats: list[float] = field(default_factory=list)
+    # Times when the engine listed the existing tables.
     looks: list[float] = field(default_factory=list)
+    # The confirmed position of the slot; None while no slot exists.
     slot_lsn: int | None = None
+    # Slots created, and slots dropped because the start failed.
     made: int = 0
     undone: int = 0
+    # Streams opened, and connections refused.
     links: int = 0
     refused: int = 0
+    # False while the server is down.
     reachable: bool = True
+    # True until a stream reports that the server wants a reply.
     urges: bool = False
+    # Raised by each cut; connections of an earlier generation are broken.
     generation: int = 0
     wal_end: int = 0x1_0000_0000
     _serial: int = 0
     _xid: int = 700
 
-    # --- what is done there -------------------------------------------------------------------
+    # --- schedule -----------------------------------------------------------------------------
 
     def insert(self, at: float, rows: int = 1, table: Relation = ITEMS) -> None:
-        """Commit a transaction of ``rows`` rows of (id, serial, name); serials count from 1 in the order
-        in which transactions commit."""
+        """Commit a transaction of ``rows`` rows (id, serial, name).
+
+        Serials count from 1 in commit order, so that a lost or doubled row shows.
+        """
 
         def happen() -> None:
             changes: list[Change] = []
@@ -73,7 +87,7 @@ class SimulatedSource:
         self.clock.at(at, happen)
 
     def foreign(self, at: float, octets: int = 0x1000) -> None:
-        """Write WAL that is not for us."""
+        """Write WAL that the publication does not include."""
 
         def happen() -> None:
             self.wal_end += octets
@@ -81,7 +95,7 @@ class SimulatedSource:
         self.clock.at(at, happen)
 
     def cut(self, at: float) -> None:
-        """Break the link that there is; another one can be made at once."""
+        """Break the open connections; the engine can reconnect at once."""
 
         def happen() -> None:
             self.generation += 1
@@ -89,7 +103,7 @@ class SimulatedSource:
         self.clock.at(at, happen)
 
     def down(self, start: float, end: float) -> None:
-        """Be gone between two instants: links break, and none can be made."""
+        """Stop the server between two times: connections break and are refused."""
 
         def leave() -> None:
             self.generation += 1
@@ -102,14 +116,14 @@ class SimulatedSource:
         self.clock.at(end, come_back)
 
     def urge(self, at: float) -> None:
-        """Ask for a sign of life, as a server that shuts down does."""
+        """Ask the client for a reply, as a server that shuts down does."""
 
         def happen() -> None:
             self.urges = True
 
         self.clock.at(at, happen)
 
-    # --- what is asked of it ------------------------------------------------------------------
+    # --- log ----------------------------------------------------------------------------------
 
     def after(self, lsn: int) -> Sequence[CommittedTransaction]:
         """Return the transactions that end after ``lsn``."""

@@ -1,7 +1,8 @@
-"""A scripted walsender: PostgreSQL's replication protocol over a real socket, from a script.
+"""A scripted walsender: the replication protocol on a real socket.
 
-It makes corner cases and faults of the protocol repeatable: half frames, cuts, errors with their
-SQLSTATE, keepalives that ask, silence; and it notes all feedback. Beside real servers, not instead.
+Use it to repeat corner cases and faults of the protocol: partial frames, closed connections,
+errors with their SQLSTATE, keepalives that request a reply, and silence. It records all feedback.
+It complements tests on real servers and does not replace them.
 """
 
 from waltap_testing.walsender.answers import (

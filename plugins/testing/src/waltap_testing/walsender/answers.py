@@ -1,4 +1,7 @@
-"""Answers of the scripted server to queries: the given ones, then those of any walsender."""
+"""Answers of the scripted server to queries.
+
+The test's own answers come first, then the replies of any walsender.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -14,36 +17,39 @@ TEXT, INT4, INT8 = 25, 23, 20
 
 @dataclass(frozen=True, slots=True)
 class ReceivedQuery:
-    """One query; ``parameters`` are the values bound by the extended protocol, bytes where they came
-    in binary form, and ``types`` their type OIDs (0: not said)."""
+    """One query that the client sent."""
 
     text: str
+    # Values bound by the extended protocol; bytes where the client sent the binary form.
     parameters: tuple[str | bytes | None, ...] = ()
+    # Type OIDs of the parameters; 0 where the client left the type to the server.
     types: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RowsAnswer:
-    """A result: columns as names or (name, type OID), rows of texts (None: NULL)."""
+    """A result set."""
 
+    # Names, or (name, type OID).
     columns: Sequence[str | tuple[str, int]]
+    # Values as text; None is NULL.
     rows: Sequence[Sequence[str | None]] = ()
 
     def described(self) -> list[tuple[str, int]]:
-        """Return the columns with their type OIDs; text where none was given."""
+        """Return the columns with type OIDs; the default type is text."""
         return [(c, TEXT) if isinstance(c, str) else c for c in self.columns]
 
 
 @dataclass(frozen=True, slots=True)
 class CommandAnswer:
-    """A command that gives no rows."""
+    """The result of a command that returns no rows."""
 
     tag: str
 
 
 @dataclass(frozen=True, slots=True)
 class CopyOut:
-    """The result of ``COPY … TO STDOUT``: chunks as the server would send them, one per row."""
+    """The result of ``COPY … TO STDOUT``: one chunk per row."""
 
     chunks: Sequence[bytes]
     columns: int = 1
@@ -51,33 +57,36 @@ class CopyOut:
 
 Answer = RowsAnswer | CommandAnswer | CopyOut | ServerError
 Answering = Answer | Sequence[Answer | None] | Callable[[ReceivedQuery], Answer]
-"""An answer; or several, given in turn, the last for ever (None: what a walsender does); or a
-function of the query."""
+"""An answer, several answers, or a function of the query.
+
+Several answers are used in turn, and the last one repeats. None in the list means the walsender's
+own reply.
+"""
 
 
 @dataclass(slots=True)
 class AnswerBook:
-    """What the server answers.
+    """The server's answers to queries."""
 
-    ``given`` maps regular expressions (searched in the query, case ignored, first one wins) to
-    answers. ``settings`` are what SHOW knows.
-    """
-
+    # Regular expression → answer. The server searches the query, ignores case, and uses the first
+    # match.
     given: Mapping[str, Answering]
+    # Parameter → value, for SHOW.
     settings: Mapping[str, str]
     system_id: str
     timeline: int
     database: str
     wal_end: int
+    # How often each pattern was answered, for answers given in turn.
     _used: dict[str, int] = field(default_factory=dict)
 
     def find(self, query: ReceivedQuery) -> Answer | None:
-        """Return the given answer, else a walsender's own; None: nobody knows."""
+        """Return the test's answer, else the walsender's; None: unknown query."""
         answer = self.scripted(query)
         return self._own(query.text.strip().rstrip(";")) if answer is None else answer
 
     def scripted(self, query: ReceivedQuery) -> Answer | None:
-        """Return the given answer, None when there is none for this query, or not this time."""
+        """Return the test's answer to ``query``, or None."""
         for pattern, answering in self.given.items():
             if re.search(pattern, query.text, re.IGNORECASE | re.DOTALL):
                 if isinstance(answering, Sequence):
@@ -116,6 +125,7 @@ class AnswerBook:
         if found is None:
             return ServerError("42601", "syntax error")
         name, plugin, options = found[2], found[4], found[5]
+        # The client reads the snapshot's name from this row; without an export the column is NULL.
         exports = not re.search(r"'(nothing|use)'|NOEXPORT|USE_SNAPSHOT", options, re.IGNORECASE)
         columns = ["slot_name", "consistent_point", "snapshot_name", "output_plugin"]
         snapshot = "00000003-00000001-1" if exports else None

@@ -1,6 +1,6 @@
-"""Recorded conversations: a JSON lines file becomes scripts and answers for a `Walsender`.
+"""Recorded conversations: JSON lines become scripts and answers.
 
-One object per line, in the order in which things happened:
+One object per line, in the order of the recorded events:
 
     {"sql", "status", "columns", "types", "rows"}   a query and its result (status TUPLES_OK,
                                                     COMMAND_OK or COPY_BOTH), or
@@ -9,8 +9,8 @@ One object per line, in the order in which things happened:
     {"send": hex}      one from the client
     {"note": text}     ignored
 
-Each query that was answered COPY_BOTH starts a script: what was received is sent again, byte for
-byte, and where the client spoke the script waits for it to speak.
+Each query with the status COPY_BOTH starts a script. The script sends the recorded payloads byte
+for byte, and waits for feedback where the recorded client sent some.
 """
 
 import json
@@ -27,15 +27,19 @@ __all__ = ["WireCapture", "load_capture"]
 
 @dataclass(frozen=True, slots=True)
 class WireCapture:
-    """What a file holds. ``frames`` are the (WAL start, payload) of its XLogData messages."""
+    """The contents of a recorded conversation."""
 
     scripts: tuple[StreamScript, ...]
     answers: dict[str, Answering]
+    # (WAL start, payload) of the XLogData messages.
     frames: tuple[tuple[int, bytes], ...]
 
 
 def load_capture(path: Path) -> WireCapture:
-    """Read a recorded conversation. Raises: ValueError naming the line that is not one."""
+    """Read a recorded conversation.
+
+    Raises: ValueError with the number of the invalid line.
+    """
     scripts: list[list[Step]] = []
     answers: dict[str, list[Answer | None]] = {}
     frames: list[tuple[int, bytes]] = []
@@ -46,11 +50,15 @@ def load_capture(path: Path) -> WireCapture:
                 answer = _answer(event)
                 if answer is None:
                     scripts.append([])
+                # A query may occur several times with different results: they are answered in
+                # turn.
                 answers.setdefault(f"^{re.escape(event['sql'])}$", []).append(answer)
             elif "recv" in event and scripts:
                 payload = bytes.fromhex(event["recv"])
                 scripts[-1].append(SendRaw(payload))
                 if payload[:1] == b"w":
+                    # XLogData: one type byte, WAL start, WAL end and send time (8 bytes each),
+                    # then the payload.
                     frames.append((int.from_bytes(payload[1:9]), payload[25:]))
             elif "send" in event and scripts:
                 scripts[-1].append(AwaitFeedback())

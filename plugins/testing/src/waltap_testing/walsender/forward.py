@@ -1,8 +1,11 @@
-"""Answers from a real server: the stream is scripted, the catalogue is real.
+"""Answers from a real server: a scripted stream with a real catalogue.
 
-    with Forward(dsn) as catalogue, Walsender(script, answers={READS: catalogue}) as server: …
+    with QueryForwarder(dsn) as catalogue:
+        with ScriptedWalsender(script, answers={READS: catalogue}) as server:
+            …
 
-So a whole engine can be pointed at a scripted walsender without an answer for each catalogue query.
+A test can thus point a whole engine at a scripted walsender without an answer for each catalogue
+query.
 """
 
 import threading
@@ -17,14 +20,15 @@ if TYPE_CHECKING:
 
 __all__ = ["READS", "QueryForwarder"]
 
+# Queries that change nothing on the server, or only settings of the session.
 READS = r"^\s*(SELECT|WITH|SET|SHOW|RESET)\b"
-"""What may be forwarded without changing anything: reads, and settings of the session."""
 
 
 class QueryForwarder:
-    """Runs queries on the server of ``dsn``, one after the other through one connection.
+    """Runs queries one after another on the server of ``dsn``.
 
-    Needs psycopg. Close it before the database is to be dropped.
+    It needs psycopg. Close it before the test drops the database: an open connection blocks DROP
+    DATABASE.
     """
 
     def __init__(self, dsn: str) -> None:
@@ -33,7 +37,7 @@ class QueryForwarder:
         self._connection: pq.abc.PGconn | None = None
 
     def __call__(self, query: ReceivedQuery) -> Answer:
-        """Return what the server answers."""
+        """Return the server's answer."""
         from psycopg import pq
 
         with self._lock:
@@ -44,6 +48,7 @@ class QueryForwarder:
             return _rows(result)
         if result.status == pq.ExecStatus.COMMAND_OK:
             return CommandAnswer((result.command_status or b"").decode())
+        # 08006 (connection failure): libpq sets no SQLSTATE when the connection is lost.
         sqlstate = result.error_field(pq.DiagnosticField.SQLSTATE) or b"08006"
         text = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message
         return ServerError(sqlstate.decode(), text.decode())

@@ -1,9 +1,10 @@
-"""What a scripted walsender does once replication has started: a list of steps, played in order.
+"""Scripts of a walsender: the steps after START_REPLICATION, in order.
 
-    [XLogData(begin, lsn=0x100), XLogData(commit, lsn=0x180), Confirmed(0x180), Keepalive(0x200)]
+    [XLogData(begin, lsn=0x100), XLogData(commit, lsn=0x180),
+     AwaitConfirmed(0x180), SendKeepalive(0x200)]
 
-Steps that send say which bytes; steps that wait have a deadline and fail the test when it passes.
-After the last step the server stays silent and keeps reading feedback until the client leaves.
+A step that waits has a deadline, and the test fails when it passes. After the last step the server
+sends nothing and reads feedback until the client leaves.
 """
 
 from dataclasses import dataclass, field
@@ -27,19 +28,19 @@ __all__ = [
     "XLogData",
 ]
 
+# 2026-01-01 00:00 UTC in µs: the default send time of frames, so that their bytes repeat.
 SENT = 1_767_225_600_000_000
-"""2026-01-01 00:00 UTC in µs: the send time of frames that name none, so that bytes repeat."""
 
 
 @dataclass(frozen=True, slots=True)
 class XLogData:
-    """One message of an output plugin. ``wal_end`` is ``lsn`` unless said otherwise (as the server
-    does for logical replication); ``sent`` is the server's clock, µs since 1970 UTC.
-    """
+    """One message of an output plugin."""
 
     payload: bytes
     lsn: int = 0
+    # None: the same as ``lsn``, as PostgreSQL sends it in logical replication.
     wal_end: int | None = None
+    # The server's clock in µs since 1970 UTC.
     sent: int = SENT
 
     def encoded(self) -> bytes:
@@ -50,7 +51,7 @@ class XLogData:
 
 @dataclass(frozen=True, slots=True)
 class SendKeepalive:
-    """A primary keepalive; ``reply`` asks the client to answer at once."""
+    """A primary keepalive; ``reply`` requests an immediate status update."""
 
     wal_end: int
     reply: bool = False
@@ -63,7 +64,7 @@ class SendKeepalive:
 
 @dataclass(frozen=True, slots=True)
 class SendRaw:
-    """A CopyData message with any payload: recorded frames, or frames no server sends."""
+    """A CopyData message with any payload, valid or not."""
 
     payload: bytes
 
@@ -77,18 +78,20 @@ Sending = XLogData | SendKeepalive | SendRaw
 
 @dataclass(frozen=True, slots=True)
 class SendPieces:
-    """``of`` in several writes: after ``sizes[0]`` bytes, ``sizes[1]`` more …, then the rest, with
-    ``gap`` seconds between them so that the client sees each piece alone.
+    """One message in several writes.
+
+    The writes have ``sizes[0]`` bytes, then ``sizes[1]`` and so on, then the rest.
     """
 
     of: Sending
     sizes: tuple[int, ...]
+    # Seconds between writes, long enough that the client receives each piece alone.
     gap: float = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class SendHalf:
-    """The first ``keep`` bytes of ``of``, and never the rest. A `CutConnection` usually follows."""
+    """The first ``keep`` bytes of a message; `CutConnection` usually follows."""
 
     of: Sending
     keep: int
@@ -103,7 +106,7 @@ class PauseSeconds:
 
 @dataclass(frozen=True, slots=True)
 class AwaitConfirmed:
-    """Waits until a status update confirmed (flushed) at least ``lsn``."""
+    """Waits for a status update that confirms (flushes) at least ``lsn``."""
 
     lsn: int
     within: float = 60.0
@@ -111,7 +114,7 @@ class AwaitConfirmed:
 
 @dataclass(frozen=True, slots=True)
 class AwaitFeedback:
-    """Waits for ``count`` status updates since the last frame was sent, whatever they say."""
+    """Waits for ``count`` status updates since the last sent frame."""
 
     count: int = 1
     within: float = 60.0
@@ -119,8 +122,10 @@ class AwaitFeedback:
 
 @dataclass(frozen=True, slots=True)
 class ServerError:
-    """An ErrorResponse. ERROR ends the stream and leaves the connection in command mode, FATAL also
-    closes it, as the server does. As an answer to a query it is that query's result.
+    """An ErrorResponse, as a step of a stream or as the answer to a query.
+
+    As on a real server, ERROR ends the stream and leaves the connection in command mode; FATAL
+    also closes the connection.
     """
 
     sqlstate: str
@@ -144,13 +149,14 @@ class ServerError:
 
 @dataclass(frozen=True, slots=True)
 class CopyDone:
-    """The server ends the stream in good order and waits for the client to do the same."""
+    """The server ends the stream, then waits for the client's CopyDone."""
 
 
 @dataclass(frozen=True, slots=True)
 class CutConnection:
-    """The connection is gone without a word; ``reset``: with a TCP reset, not an orderly close."""
+    """The server closes the connection without a message."""
 
+    # True: with a TCP reset, not an orderly close.
     reset: bool = False
 
 
@@ -171,9 +177,9 @@ Step = (
 
 @dataclass(frozen=True, slots=True)
 class StreamScript:
-    """The steps of one START_REPLICATION. ``matches``, a regular expression, must be found in the
-    command or the client gets an error: so a test also pins what was asked for.
-    """
+    """The steps of one START_REPLICATION."""
 
     steps: tuple[Step, ...] = field(default=())
+    # A regular expression that the command must match, else the client gets an error. A test thus
+    # checks the requested position and options.
     matches: str = ""

@@ -1,4 +1,4 @@
-"""The scripted server: listens on a free port of 127.0.0.1 while its ``with`` block lasts."""
+"""The scripted server, on a free port of 127.0.0.1."""
 
 import socket
 import threading
@@ -14,6 +14,7 @@ from waltap_testing.walsender.wire import StandbyStatus
 
 __all__ = ["ScriptFailed", "ScriptedWalsender"]
 
+# ParameterStatus messages of PostgreSQL 15 at the start of a connection.
 PARAMETERS = {
     "server_version": "15.20",
     "server_encoding": "UTF8",
@@ -29,6 +30,7 @@ PARAMETERS = {
     "default_transaction_read_only": "off",
     "in_hot_standby": "off",
 }
+# The values that SHOW returns.
 SETTINGS = {
     "server_version": "15.20",
     "server_version_num": "150020",
@@ -42,27 +44,29 @@ SETTINGS = {
 
 
 class ScriptFailed(AssertionError):
-    """The conversation did not go as the script says."""
+    """The client did not behave as the script expects."""
 
 
 class ScriptedWalsender:
-    """A PostgreSQL walsender that follows scripts and notes everything the client says.
+    """A PostgreSQL walsender that follows scripts and records the client.
 
-    The n-th START_REPLICATION, over all connections, plays the n-th of ``scripts`` (a list of
-    steps, or a `StreamScript`). Queries are answered by ``answers`` (regular expression → answer), then
-    as a walsender would; what nobody knows is an error and is listed in ``unanswered``. The first
-    connections are refused with ``refusals``, one each. It trusts whoever comes, refuses TLS, and
-    listens on 127.0.0.1 only.
-
-        with Walsender([XLogData(b"…", lsn=0x100), Confirmed(0x100)]) as server:
+        with ScriptedWalsender([XLogData(b"…", lsn=0x100), AwaitConfirmed(0x100)]) as server:
             consume(server.dsn)
         assert server.feedback[-1].flushed == 0x100
 
-    Its threads need the interpreter's lock: a client in the same process must not keep it while it
-    waits, as psycopg's ``PGconn.connect`` and ``get_result`` do.
+    - ``scripts``: the n-th START_REPLICATION, over all connections, plays the n-th script (a list
+      of steps, or a `StreamScript`).
+    - ``answers``: regular expression → answer to a query. Other queries get a walsender's reply; a
+      query without an answer is an error and is listed in ``unanswered``.
+    - ``refusals``: errors for the first connections, one each.
 
-    Leaving the block closes every connection, waits for the threads, and raises `ScriptFailed` when
-    a step that waited was not satisfied, or the client broke the protocol.
+    It accepts any user without a password, refuses TLS, and listens on 127.0.0.1 only.
+
+    Its threads need the interpreter's lock. A client in the same process must release the lock
+    while it waits; psycopg's ``PGconn.connect`` and ``get_result`` do not.
+
+    The end of the block closes every connection, waits for the threads, and raises `ScriptFailed`
+    if a step waited in vain or the client broke the protocol.
     """
 
     def __init__(
@@ -98,11 +102,14 @@ class ScriptedWalsender:
         self._listener: socket.socket | None = None
         self._threads: list[threading.Thread] = []
 
-    # --- where and what ---
+    # --- address and records ---
 
     @property
     def port(self) -> int:
-        """Return the TCP port. Raises: RuntimeError before the block is entered."""
+        """Return the TCP port.
+
+        Raises: RuntimeError outside the ``with`` block.
+        """
         if self._listener is None:
             text = "the scripted server runs inside its with block only"
             raise RuntimeError(text)
@@ -110,7 +117,7 @@ class ScriptedWalsender:
 
     @property
     def dsn(self) -> str:
-        """Return a libpq connection string for it."""
+        """Return a libpq connection string for the server."""
         return f"host=127.0.0.1 port={self.port} user=postgres dbname={self.database}"
 
     @property
@@ -127,16 +134,19 @@ class ScriptedWalsender:
 
     @property
     def unanswered(self) -> list[ReceivedQuery]:
-        """Return the queries that nobody knew an answer to."""
+        """Return the queries without an answer."""
         return [query for session in self.sessions for query in session.unanswered]
 
     @property
     def streams(self) -> int:
-        """Return how many START_REPLICATION commands were let in."""
+        """Return the number of START_REPLICATION commands so far."""
         return self._started_streams
 
     def wait(self, until: Callable[["ScriptedWalsender"], bool], within: float = 60.0) -> None:
-        """Wait until ``until(self)`` holds. Raises: ScriptFailed when it does not ``within`` s."""
+        """Wait until ``until(self)`` is true.
+
+        Raises: ScriptFailed when it is not true ``within`` seconds.
+        """
         with self._changed:
             held = self._changed.wait_for(lambda: until(self), within)
         if not held:
@@ -167,6 +177,7 @@ class ScriptedWalsender:
         for thread in self._threads:
             thread.join(10)
         failures = [session.failure for session in self.sessions if session.failure]
+        # An error of the test itself is the cause, not its consequence: it must not be replaced.
         if failures and error is None:
             raise ScriptFailed("; ".join(failures))
 

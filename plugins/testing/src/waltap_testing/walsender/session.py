@@ -1,7 +1,7 @@
-"""One connection to the scripted server: start-up, queries, and the playing of a script.
+"""One connection to the scripted server: start-up, queries and scripts.
 
-Two threads: the reader takes what the client sends (status updates are noted at once, whatever the
-script is doing), the player answers. Both end when the socket does.
+The reader thread receives messages and records status updates at once, even while a script sends.
+The player thread answers. Both end with the socket.
 """
 
 import contextlib
@@ -40,17 +40,23 @@ from waltap_testing.walsender.script import (
 
 __all__ = ["ClientSession"]
 
+# The server speaks protocol 3.0 and negotiates newer minor versions down to it.
 SPOKEN_MINOR = 0
+# How long an orderly close waits for the client, so that the last bytes are not reset away.
 LAST_WORDS_SECONDS = 5.0
+# Values of the startup parameter ``replication`` that request a replication connection.
 REPLICATES = ("true", "on", "yes", "1", "database")
 
 
 class _ConversationOver(Exception):
-    """The conversation is over: the client left, or the script closed the connection."""
+    """The client left, or the script closed the connection."""
 
 
 class ClientSession:
-    """What one client did. Read its lists freely; they only ever grow."""
+    """The record of one client.
+
+    A test may read its lists at any time: they only grow.
+    """
 
     def __init__(
         self,
@@ -74,18 +80,21 @@ class ClientSession:
         self._answers, self._next_script = answers, next_script
         self._settings, self._refusal = parameters, refusal
         self._changed, self._since = changed, started
+        # None in the queue is the end of the connection.
         self._inbox: queue.SimpleQueue[tuple[bytes, bytes] | None] = queue.SimpleQueue()
         self._left = self._done = False
+        # Number of status updates when the last frame was sent: `AwaitFeedback` counts from there.
         self._heard = 0
         self._transaction = "I"
         self._statements: dict[bytes, ReceivedQuery] = {}
         self._portals: dict[bytes, tuple[ReceivedQuery, Answer]] = {}
+        # Without TCP_NODELAY the kernel would merge the small writes of `SendPieces`.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     # --- threads ---
 
     def serve(self) -> None:
-        """Speak with the client until it leaves. The body of the player thread."""
+        """Serve the client until it leaves; the player thread runs this."""
         try:
             reader = self._start_up()
             if reader is None:
@@ -108,7 +117,10 @@ class ClientSession:
                 self._changed.notify_all()
 
     def drop(self, *, reset: bool = False) -> None:
-        """Close the connection without a word; may be called from any thread, more than once."""
+        """Close the connection without a message.
+
+        Any thread may call it, more than once.
+        """
         with contextlib.suppress(OSError):
             if reset:
                 # Closing alone would wait for the reader's recv, and lingering for 0 s turns the
@@ -119,7 +131,7 @@ class ClientSession:
         self._socket.close()
 
     def _part(self) -> None:
-        """Close in good order: what was sent arrives, even if the client is speaking just now."""
+        """Close in good order: sent data arrives even while the client sends."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
         with self._changed:
@@ -142,6 +154,7 @@ class ClientSession:
         self._inbox.put(None)
 
     def _take(self, kind: bytes, body: bytes) -> None:
+        # Only CopyData, CopyDone and CopyFail are recorded here; the player handles the rest.
         if kind not in (b"d", b"c", b"f"):
             self._inbox.put((kind, body))
             return
@@ -164,6 +177,7 @@ class ClientSession:
                 if not isinstance(item, wire.StartupMessage):
                     self._take(*item)
                 elif item.code in (wire.SSL, wire.GSS):
+                    # Neither TLS nor GSS: the client continues in plain text or gives up.
                     self._send(b"N")
                 elif item.code == wire.CANCEL:
                     return None
@@ -244,7 +258,11 @@ class ClientSession:
             self._send(wire.message(b"c") + wire.command_complete(f"COPY {len(answer.chunks)}"))
 
     def _extended(self, kind: bytes, body: bytes) -> bool:
-        """Answer one message of the extended protocol; False: an error, skip to Sync."""
+        """Answer one message of the extended protocol.
+
+        Return False after an error: the protocol skips messages until Sync.
+        """
+        # A real walsender refuses the extended protocol with this error.
         if self.parameters.get("replication", "").lower() in REPLICATES:
             text = "extended query protocol not supported in a replication connection"
             self._send(ServerError("08P01", text).encoded())
@@ -269,6 +287,7 @@ class ClientSession:
             self._send(wire.row_description(columns) if columns else wire.message(b"n"))
         elif kind == b"D":
             query = self._statements[body[1:].rstrip(b"\0")]
+            # The answer may depend on the bound values, which are not known yet.
             text = f"describing a statement before it is bound: {query.text}"
             self._send(ServerError("0A000", text).encoded())
             return False
@@ -303,7 +322,7 @@ class ClientSession:
         self._send(farewell + wire.command_complete("START_REPLICATION") + wire.ready("I"))
 
     def _play(self, step: Step) -> bool:
-        """Play one step; False when it ended the stream."""
+        """Play one step; return False if it ended the stream."""
         match step:
             case XLogData() | SendKeepalive() | SendRaw():
                 self._heard = len(self.feedback)
@@ -357,7 +376,10 @@ class ClientSession:
             raise _ConversationOver
 
     def _wait(self, holds: Callable[[], bool], seconds: float | None) -> bool:
-        """Wait until ``holds`` or the time is up; tell whether it holds. Raises: _Over."""
+        """Wait until ``holds`` or the timeout; return whether it holds.
+
+        Raises: _ConversationOver when the client leaves first.
+        """
         with self._changed:
             self._changed.wait_for(lambda: holds() or self._left, seconds)
             if self._left and not holds():
@@ -376,13 +398,14 @@ class ClientSession:
 def _bound(rest: bytes) -> tuple[str | bytes | None, ...]:
     """Return the parameter values of a Bind message after its two names.
 
-    Raises: ValueError for binary results asked for.
+    Raises: ValueError when the client requests binary results.
     """
     (count,) = struct.unpack_from("!h", rest)
     formats = struct.unpack_from(f"!{count}h", rest, 2)
     at = 2 + 2 * count
     (count,) = struct.unpack_from("!h", rest, at)
     at += 2
+    # One format code applies to all parameters, none means text (manual, "Bind").
     binary = formats * count if len(formats) == 1 else formats or (0,) * count
     values: list[str | bytes | None] = []
     for number in range(count):

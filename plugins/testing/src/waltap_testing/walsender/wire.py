@@ -1,6 +1,7 @@
-"""Both directions of the PostgreSQL protocol as a server sees them. Sans-IO.
+"""The PostgreSQL protocol as the server sees it. Sans-IO.
 
-Written from the manual and independent of the connector's own codec, so that one checks the other.
+It is written from the manual and shares no code with the connector's codec, so that each checks
+the other.
 
 Source: PostgreSQL manual, "Message Formats" and "Streaming Replication Protocol".
 """
@@ -33,19 +34,21 @@ __all__ = [
     "xlog_data",
 ]
 
+# 2000-01-01 00:00 UTC in µs since 1970: the replication protocol counts from there.
 EPOCH_US = 946_684_800_000_000
-"""2000-01-01 00:00 UTC in µs since 1970: the replication protocol counts from there."""
 
+# Request codes in the place of a protocol version.
 CANCEL, SSL, GSS = 80877102, 80877103, 80877104
-"""Request codes that come in place of a protocol version."""
 
+# Standby status update: type byte, three LSNs, the client's time, reply flag.
 STATUS = Struct("!cQQQqB")
+# A longer message means that the stream is out of step, not that it is long.
 LARGEST_MESSAGE = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
 class StartupMessage:
-    """The first message of a connection: a request code or protocol version, and its parameters."""
+    """The first message of a connection: a protocol version or request code."""
 
     code: int
     parameters: dict[str, str]
@@ -53,19 +56,19 @@ class StartupMessage:
 
 @dataclass(frozen=True, slots=True)
 class StandbyStatus:
-    """One standby status update. ``client_time`` is µs since 1970 UTC as the client says;
-    ``seconds`` is when it arrived, counted from the server's start.
-    """
+    """One standby status update."""
 
     written: int
     flushed: int
     applied: int
+    # The client's clock in µs since 1970 UTC.
     client_time: int
     reply_requested: bool
+    # Time of arrival in seconds since the server's start.
     seconds: float
 
 
-# --- what the server says ---
+# --- messages of the server ---
 
 
 def message(kind: bytes, body: bytes = b"") -> bytes:
@@ -74,12 +77,12 @@ def message(kind: bytes, body: bytes = b"") -> bytes:
 
 
 def authentication_ok() -> bytes:
-    """Return AuthenticationOk: the server trusts whoever comes."""
+    """Return AuthenticationOk: the server accepts any user."""
     return message(b"R", pack("!I", 0))
 
 
 def negotiate_version(minor: int, unknown: Sequence[str]) -> bytes:
-    """Return NegotiateProtocolVersion: the newest minor version spoken, options not known."""
+    """Return NegotiateProtocolVersion with the options that are unknown."""
     body = pack("!II", minor, len(unknown)) + b"".join(_text(name) for name in unknown)
     return message(b"v", body)
 
@@ -95,7 +98,10 @@ def backend_key(pid: int, secret: int) -> bytes:
 
 
 def ready(status: str) -> bytes:
-    """Return ReadyForQuery; ``status`` is I (idle), T (in a transaction) or E (in a failed one)."""
+    """Return ReadyForQuery.
+
+    ``status`` is I (idle), T (in a transaction) or E (in a failed transaction).
+    """
     return message(b"Z", status.encode())
 
 
@@ -107,6 +113,7 @@ def row_description(columns: Sequence[tuple[str, int]]) -> bytes:
 
 def parameter_description(count: int) -> bytes:
     """Return ParameterDescription of ``count`` parameters of type text."""
+    # 25 is the OID of text.
     return message(b"t", pack(f"!h{count}I", count, *[25] * count))
 
 
@@ -149,22 +156,24 @@ def copy_data(payload: bytes) -> bytes:
 
 
 def xlog_data(lsn: int, wal_end: int, sent: int, payload: bytes) -> bytes:
-    """Return the payload of CopyData that carries WAL; ``sent`` is µs since 1970 UTC."""
+    """Return the XLogData payload of CopyData; ``sent`` is µs since 1970 UTC."""
     return pack("!cQQq", b"w", lsn, wal_end, sent - EPOCH_US) + payload
 
 
 def keepalive(wal_end: int, sent: int, *, reply: bool) -> bytes:
-    """Return the payload of CopyData that is a primary keepalive."""
+    """Return the primary keepalive payload of CopyData."""
     return pack("!cQqB", b"k", wal_end, sent - EPOCH_US, reply)
 
 
-# --- what the client says ---
+# --- messages of the client ---
 
 
 def parse_feedback(payload: bytes, seconds: float) -> StandbyStatus | None:
-    """Return the standby status update in ``payload`` of CopyData, None when it is another kind.
+    """Return the standby status update in ``payload``, or None.
 
-    Raises: ValueError when it says it is one and is not (PostgreSQL answers 08P01).
+    None means another kind of message.
+
+    Raises: ValueError for an update of the wrong length (PostgreSQL answers 08P01).
     """
     if payload[:1] != b"r":
         return None
@@ -176,14 +185,17 @@ def parse_feedback(payload: bytes, seconds: float) -> StandbyStatus | None:
 
 
 class FrontendMessages:
-    """Cuts what arrives into messages; the first ones of a connection have no type byte."""
+    """Splits received bytes into messages.
+
+    The first messages of a connection have no type byte.
+    """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._started = False
 
     def feed(self, data: bytes) -> Iterator[StartupMessage | tuple[bytes, bytes]]:
-        """Yield what is complete: a Startup at first, then (type, body).
+        """Yield complete messages: a StartupMessage first, then (type, body).
 
         Raises: ValueError for a length that no client sends.
         """
@@ -204,6 +216,7 @@ class FrontendMessages:
                 yield kind, body
             else:
                 startup = _startup(body)
+                # After a TLS, GSS or cancel request the next message is a startup message again.
                 self._started = startup.code not in (CANCEL, SSL, GSS)
                 yield startup
 
