@@ -1,1 +1,1 @@
-"""The control socket: how other processes of the same user reach a running pipeline."""
+"""Let processes of the same user reach a running pipeline."""

@@ -1,4 +1,4 @@
-"""Where the control socket of a pipeline is, and how to name it to the kernel."""
+"""Address Unix sockets whose paths may be too long."""
 
 import os
 import socket
@@ -8,19 +8,22 @@ from pathlib import Path
 
 __all__ = ["LONGEST", "address"]
 
+# sockaddr_un holds 108 bytes on Linux and 104 elsewhere
 LONGEST = 100
-"""Bytes that the path of a socket may have: 108 on Linux, 104 elsewhere."""
 
 DESCRIPTORS = Path("/proc/self/fd")
 
 
 @contextmanager
 def address(path: Path) -> Iterator[str]:
-    """Give a name for ``path`` that the kernel takes while the block lasts: a long one is reached through
-    its folder's descriptor, where the system has such names. Raises: OSError."""
+    """Yield a name of ``path`` that the kernel accepts.
+
+    The name is valid while the block lasts. Raises: OSError.
+    """
     if len(os.fsencode(path)) <= LONGEST or not DESCRIPTORS.is_dir():
         yield str(path)
         return
+    # the descriptor's name is short however deep the state folder is
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"{DESCRIPTORS}/{folder}/{path.name}"
@@ -29,5 +32,5 @@ def address(path: Path) -> Iterator[str]:
 
 
 def unix_socket() -> socket.socket:
-    """Return a new stream socket of this machine."""
+    """Return a new Unix stream socket."""
     return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -1,4 +1,4 @@
-"""The other end of the control socket: commands that reach a running pipeline."""
+"""Send the requests of commands to a running pipeline."""
 
 from pathlib import Path
 
@@ -11,18 +11,21 @@ from waltap.offsets.state_folder import CONTROL, LOCK
 __all__ = ["ask"]
 
 PATIENCE_S = 10.0
-"""How long an answer may take beyond the time that the request itself waits."""
+"""Time for an answer beyond the request's own ``wait_ms``."""
 
 
 def ask(folder: Path, request: Request, *, patience_s: float = PATIENCE_S) -> ControlAnswer:
-    """Send ``request`` to the process that runs the pipeline whose state is in ``folder``; return its
-    answer, which may take ``patience_s`` beyond the time that the request waits.
+    """Send a request to a pipeline and return its answer.
+
+    ``folder`` is the pipeline's state folder. The answer may take ``patience_s`` beyond the time
+    that the request waits.
 
     Raises: PipelineNotRunning, ControlSocketUnusable.
     """
     pid = holder(folder / LOCK)
     path = folder / CONTROL
     if pid is None:
+        # a killed process leaves its socket file behind
         left = "; the control socket there is a dead process's" if path.is_socket() else ""
         raise PipelineNotRunning(f"no process runs the pipeline of {folder}{left}")
     try:

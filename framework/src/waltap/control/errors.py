@@ -1,4 +1,4 @@
-"""What keeps a command from reaching a pipeline."""
+"""Errors of commands that do not reach a pipeline."""
 
 from waltap.errors import OffsetError, RetryVerdict
 
@@ -28,7 +28,7 @@ class ControlSocketUnusable(OffsetError):
 
 
 class ReplayUndone(OffsetError):
-    """A running pipeline did not deliver dead letters, or not all of those that were asked for."""
+    """A running pipeline did not deliver all of the requested dead letters."""
 
     code = "WT-6205"
     remedy = (

@@ -1,5 +1,7 @@
-"""What goes over a control socket: JSON lines. Each line of the client is a request, each line back the
-answer to it, in order; a connection may ask as often as it likes. Sans-IO.
+"""Encode and decode the lines of a control socket. Sans-IO.
+
+Each line of the client is a JSON request. The pipeline answers each request with one line, in
+order. A connection may send any number of requests.
 
     {"do": "signal", "type": "log", "id": "a-1", "data": {"message": "at {}"}, "wait_ms": 5000}
     {"ok": true, "state": "streaming", "id": "a-1", "taken": true}
@@ -8,8 +10,8 @@ answer to it, in order; a connection may ask as often as it likes. Sans-IO.
     {"do": "replay", "ids": ["16B374D8-3"], "wait_ms": 60000}
     {"ok": true, "state": "streaming", "taken": true, "letters": {"16B374D8-3": ""}}
 
-``do`` names what is asked for; members that a request does not have are an error, so that a typing error
-is not taken for consent. A line that is no request is answered too, with ``ok`` false.
+``do`` names the kind of request. Unknown members are an error, so that a misspelled member is not
+ignored. A line that is not a request gets an answer with ``ok`` false.
 """
 
 import msgspec
@@ -38,13 +40,12 @@ class SignalRequest(
     rename={"kind": "type", "identifier": "id"},
     forbid_unknown_fields=True,
 ):
-    """Give a signal, and wait at most ``wait_ms`` until it is known what became of it.
-
-    ``data`` is an object, or JSON text as the signal table has it; "" for the id: one is made.
-    """
+    """Send a signal and wait for its outcome, at most ``wait_ms``."""
 
     kind: str
+    # "": the pipeline makes an id
     identifier: str = ""
+    # an object, or JSON text as a row of the signal table has it
     data: dict[str, object] | str | None = None
     wait_ms: int = 0
 
@@ -59,11 +60,11 @@ class SignalRequest(
 class StatusRequest(
     msgspec.Struct, frozen=True, tag="status", tag_field="do", forbid_unknown_fields=True
 ):
-    """Give the status, as ``/api/status`` has it."""
+    """Ask for the status document of ``/api/status``."""
 
     @property
     def wait_ms(self) -> int:
-        """Return 0: the answer is at hand."""
+        """Return 0: the pipeline answers at once."""
         return 0
 
 
@@ -75,14 +76,16 @@ class ReplayRequest(
     tag_field="do",
     forbid_unknown_fields=True,
 ):
-    """Deliver dead letters, between two transactions, and wait at most ``wait_ms`` until that has begun.
+    """Deliver dead letters between two transactions.
 
-    ``ids`` are theirs; without any, all. ``again``: those that were replayed before, too. ``anew``: by the
-    transforms and the format, not the record as it was.
+    The pipeline waits at most ``wait_ms`` for the moment to begin.
     """
 
+    # ids of letters; empty: all letters
     ids: tuple[str, ...] = ()
+    # deliver also letters that were replayed before
     again: bool = False
+    # render the change again by transforms and format, instead of sending the refused record
     anew: bool = False
     wait_ms: int = 0
 
@@ -91,18 +94,21 @@ Request = SignalRequest | StatusRequest | ReplayRequest
 
 
 class ControlAnswer(msgspec.Struct, kw_only=True, omit_defaults=True, rename={"identifier": "id"}):
-    """``ok``: the request was understood. ``state`` is the pipeline's, as `Engine.state`. Of a signal
-    ``identifier`` is its id; ``taken`` is None as long as the pipeline has not come to it, and where it
-    is False, ``reason`` says why, as it does where ``ok`` is. ``status`` is what was asked for by
-    `StatusRequest`, ``letters`` what became of those of a `ReplayRequest`: why one was refused again, ""
-    of one that was delivered."""
+    """The pipeline's answer to one request."""
 
+    # whether the pipeline understood the request
     ok: bool
+    # as `Engine.state`
     state: str = ""
+    # id of the signal
     identifier: str = ""
+    # None: the pipeline has not read the signal yet
     taken: bool | None = None
+    # why ``ok`` or ``taken`` is False
     reason: str = ""
+    # answer to a `StatusRequest`
     status: dict[str, object] | None = None
+    # answer to a `ReplayRequest`: id → why the sink refused it again, "" for a delivered letter
     letters: dict[str, str] | None = None
 
 
@@ -111,12 +117,15 @@ _answers = msgspec.json.Decoder(ControlAnswer)
 
 
 def asked(request: Request) -> bytes:
-    """Return a request as a line."""
+    """Return a request as one JSON line."""
     return msgspec.json.encode(request) + b"\n"
 
 
 def request_of(line: bytes) -> Request:
-    """Return the request in a line. Raises: ValueError, which says what is wrong with it."""
+    """Return the request in a line.
+
+    Raises: ValueError, whose text names the fault.
+    """
     try:
         request = _requests.decode(line)
     except RecursionError as error:

@@ -1,4 +1,4 @@
-"""The pipeline's end of the control socket."""
+"""Serve the control socket of a pipeline."""
 
 import logging
 import selectors
@@ -22,13 +22,13 @@ TOO_LONG = b'{"ok":false,"reason":"the request is longer than a signal may be"}\
 
 
 class ControlSocket:
-    """Listens at ``path`` while its block lasts, and answers each line that a client sends by ``answer``
-    (both without the newline). Lines have at most ``longest`` bytes.
+    """Answer the requests that clients send to a Unix socket.
 
-    Owner only: the file's mode is set before anybody can connect. What an earlier process left at
-    ``path`` is replaced, so whoever opens it must hold the pipeline's lock. A socket that cannot be made
-    is told in the log: a pipeline runs without one. ``answer`` is called in a thread of each connection;
-    it may wait.
+    The socket at ``path`` exists while the block lasts. ``answer`` maps a request line to an answer
+    line, both without the newline; it runs in the connection's thread and may wait. Lines have at
+    most ``longest`` bytes. The caller must hold the pipeline's lock, because a file that an earlier
+    process left at ``path`` is replaced. A pipeline runs without a socket that cannot be made; the
+    log has a warning.
     """
 
     def __init__(self, path: Path, answer: Callable[[bytes], bytes], *, longest: int) -> None:
@@ -41,7 +41,7 @@ class ControlSocket:
         self._clients: dict[socket.socket, threading.Thread] = {}
 
     def __enter__(self) -> Self:
-        # whatever takes a file descriptor is made here: there may be none left
+        # everything that needs a file descriptor is made here: the process may have none left
         with ExitStack() as made:
             try:
                 listener = made.enter_context(unix_socket())
@@ -52,7 +52,8 @@ class ControlSocket:
                     listener.bind(name)
                 self._path.chmod(PERMISSIONS)
                 self._made = self._path.stat().st_ino
-                listener.listen(MOST_CLIENTS)  # until here a connection is refused
+                # the kernel refuses connections until here, so only the owner can ever connect
+                listener.listen(MOST_CLIENTS)
             except OSError as error:
                 log.warning(
                     "no control socket at %s: %s; `waltap signal` does not reach this run",
@@ -77,7 +78,7 @@ class ControlSocket:
             return
         with suppress(OSError):
             if self._path.stat().st_ino == self._made:
-                self._path.unlink()  # else a process that took over has its own there
+                self._path.unlink()  # another inode is the socket of a process that took over
         self._waker.close()
         self._thread.join(JOIN_S)
         with self._lock:
@@ -99,7 +100,7 @@ class ControlSocket:
                 try:
                     client, _ = listener.accept()
                 except OSError as error:
-                    # too many open files: its clients are told by their time-outs
+                    # too many open files: waiting clients run into their time-outs
                     log.warning("control socket: %s", error.strerror)
                     return
                 self._serve(client)

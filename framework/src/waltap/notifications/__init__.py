@@ -1,4 +1,4 @@
-"""Notifications: what a pipeline tells of its snapshots, and the channels that carry it."""
+"""Send notifications about snapshots through channels."""
 
 from typing import TYPE_CHECKING
 

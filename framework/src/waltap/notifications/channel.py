@@ -1,4 +1,4 @@
-"""The contract of a notification channel: where notifications go."""
+"""Define the contract of notification channels."""
 
 from typing import Protocol, runtime_checkable
 
@@ -8,25 +8,28 @@ __all__ = ["LossCounting", "NotificationChannel"]
 
 
 class NotificationChannel(Protocol):
-    """A place that notifications are sent to; what a `NotificationChannelSpec`'s factory returns.
+    """A receiver of notifications, made by a `NotificationChannelSpec`.
 
-    Called by one thread at a time, the engine's or the guardian's, a few times a second at most.
+    One thread at a time calls it, the engine's or the slot monitor's, at most a few times a second.
     """
 
     def send(self, notification: Notification) -> None:
-        """Hand over one notification, in order.
+        """Send one notification, in order.
 
-        Raises: WaltapError when the place does not take it; that is logged and nothing more, since
-        a notification must not stop a pipeline.
+        Raises: WaltapError when the receiver does not accept it. The engine only logs the error,
+        because a notification must not stop a pipeline.
         """
 
     def close(self) -> None:
-        """Hand over what is still held and release everything; may be called twice."""
+        """Send waiting notifications and release resources.
+
+        May be called twice.
+        """
 
 
 @runtime_checkable
 class LossCounting(Protocol):
-    """A channel that sends after `NotificationChannel.send` has returned: what it loses is told here."""
+    """A channel that sends in the background and counts its losses."""
 
     lost: int
-    """How many notifications the place did not take; any thread may ask."""
+    """How many notifications the receiver did not accept; any thread may read it."""

@@ -1,4 +1,7 @@
-"""The notification channel ``log``: one line of the log per notification, as Debezium words it."""
+"""Write each notification as one log line.
+
+This is the notification channel ``log``; the text is Debezium's.
+"""
 
 import json
 import logging
@@ -9,18 +12,18 @@ __all__ = ["LogNotifications"]
 
 log = logging.getLogger(__name__)
 
+# these members hold values of rows, and a log must never have any
 KEYS = {"maximum_key", "last_processed_key"}
-"""Members that hold values of rows, which no log has."""
 
 
 class LogNotifications:
-    """Writes notifications into the log."""
+    """Write notifications to the log."""
 
     def __init__(self, _properties: object = None) -> None:
         pass
 
     def send(self, notification: Notification) -> None:
-        """Log it, less the values of keys."""
+        """Log a notification without the values of keys."""
         document = notification.document()
         data = document["additional_data"]
         if isinstance(data, dict):
@@ -28,4 +31,4 @@ class LogNotifications:
         log.info("[Notification Service] %s", json.dumps(document, ensure_ascii=False))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: every line is already written."""

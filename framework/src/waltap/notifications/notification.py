@@ -1,4 +1,4 @@
-"""Notifications: what a pipeline tells of its snapshots, as Debezium words it."""
+"""Represent notifications in Debezium's form."""
 
 import msgspec
 
@@ -6,22 +6,20 @@ __all__ = ["Notification"]
 
 
 class Notification(msgspec.Struct, frozen=True, kw_only=True):
-    """One notification.
+    """One notification about the state of a pipeline."""
 
-    ``identifier`` is the signal's id for an incremental snapshot, a random UUID otherwise.
-    ``aggregate_type`` is "Initial Snapshot" or "Incremental Snapshot", ``kind`` STARTED, IN_PROGRESS,
-    COMPLETED and so on (Debezium's ``type``). ``additional_data`` is None where there is none.
-    ``timestamp`` is in ms since 1970 UTC.
-    """
-
+    # the signal's id for an incremental snapshot, else a random UUID
     identifier: str
+    # such as "Initial Snapshot" or "Incremental Snapshot"
     aggregate_type: str
+    # Debezium's ``type``: STARTED, IN_PROGRESS, COMPLETED and so on
     kind: str
     additional_data: dict[str, str] | None = None
+    # ms since 1970 UTC
     timestamp: int = 0
 
     def document(self) -> dict[str, object]:
-        """Return it with the names and the order of members that Debezium has."""
+        """Return the members with Debezium's names and order."""
         return {
             "id": self.identifier,
             "type": self.kind,

@@ -1,8 +1,9 @@
-"""The notification channel ``webhook``: an HTTP POST per notification, signed as Standard Webhooks has it.
+"""Send each notification as a signed HTTP POST.
 
-A thread sends what `send` has put into a bounded queue, in order, each until it is taken, refused, or its
-tries are spent: the engine never waits. What the address did not take is counted. An address that is
-down is told of once, and once more when it answers again.
+This is the notification channel ``webhook``; signatures follow Standard Webhooks. The engine puts
+notifications into a bounded queue and never waits. A thread sends them in order and retries each
+until the receiver accepts it, refuses it, or the retries are used up. Lost notifications are
+counted. The log has one line when the receiver fails and one when it recovers.
 """
 
 import json
@@ -30,11 +31,11 @@ log = logging.getLogger(__name__)
 FIRST_WAIT_S: Final = 0.2
 LONGEST_WAIT_S: Final = 30.0
 CLOSE_S: Final = 5.0
-"""So long `close` waits for what is still in the queue."""
+"""How long `close` waits for the queued notifications."""
 
 
 class WebhookDown(WaltapError):
-    """The address of the channel ``webhook`` does not take notifications; the stream goes on."""
+    """The webhook does not accept notifications; the stream continues."""
 
     code = "WT-4201"
     remedy = (
@@ -45,10 +46,13 @@ class WebhookDown(WaltapError):
 
 
 class WebhookNotifications:
-    """Sends notifications to one address. ``lost`` counts those that it did not take."""
+    """Send notifications to one address.
+
+    ``lost`` counts the notifications that the receiver did not accept.
+    """
 
     def __init__(self, properties: WebhookProperties) -> None:
-        """Raises: LibraryMissing."""
+        """Prepare the client. Raises: LibraryMissing."""
         try:
             import httpx
 
@@ -60,6 +64,7 @@ class WebhookNotifications:
         self._properties, self._error = properties, httpx.HTTPError
         self._exchange = exchange
         parts = urlsplit(properties.url)
+        # no message shows more of the address than its host: the rest is a secret
         self.place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         key = properties.key
         self._signature = None if key is None else WebhookSignature(key)
@@ -68,17 +73,21 @@ class WebhookNotifications:
             "User-Agent": f"waltap/{VERSION}",
             **{name[len(HEADER) :]: value for name, value in properties.headers.items()},
         }
-        # Made here: it reads the certificates to trust, which must not fail in the thread.
+        # made here, because it reads the trusted certificates, which must not fail in the thread
         self._client = bounded(httpx.Client(timeout=properties.timeout_ms / 1000))
         self._clock, self._chance = SystemClock(), system_chance()
         self._queue: deque[tuple[str, bytes]] = deque()
         self._change = threading.Condition()
+        # closing: send the rest; cut: the time for the rest is over
         self._closing = self._cut = False
         self._thread: threading.Thread | None = None
         self.lost, self._down, self._lost_before = 0, False, 0
 
     def send(self, notification: Notification) -> None:
-        """Put one into the queue; where that is full it is lost, which is told once."""
+        """Queue a notification, or drop it from a full queue.
+
+        Only the first loss is logged.
+        """
         body = json.dumps(notification.document(), ensure_ascii=False).encode()
         with self._change:
             if self._closing:
@@ -98,8 +107,10 @@ class WebhookNotifications:
             self._tell(f"{self._properties.queue_size} notifications wait already")
 
     def close(self) -> None:
-        """Wait for what is in the queue, 5 s at most; may be called twice. Raises: WebhookDown of
-        notifications that were lost and not told of."""
+        """Send the queued notifications, for at most 5 s.
+
+        May be called twice. Raises: WebhookDown, if notifications were lost.
+        """
         with self._change:
             if self._closing:
                 return
@@ -108,10 +119,11 @@ class WebhookNotifications:
         thread = self._thread
         if thread is not None:
             thread.join(CLOSE_S)
+            # a receiver that still does not answer must not hold up the end of the run
             with self._change:
                 self._cut = True
                 self._change.notify()
-            self._client.close()  # ends what it waits for
+            self._client.close()  # interrupts a request that still waits for its answer
             thread.join(1)
         else:
             self._client.close()
@@ -130,16 +142,20 @@ class WebhookNotifications:
                     self._change.wait()
                 if not self._queue or self._cut:
                     return
+                # the head stays queued while it is sent, so that `close` can count it
                 identifier, body = self._queue[0]
             taken = self._deliver(identifier, body)
             with self._change:
                 if self._cut:
-                    return  # what is at the head counts as lost with the rest
+                    return  # `close` counts the head of the queue as lost with the rest
                 self._queue.popleft()
                 self.lost += not taken
 
     def _deliver(self, identifier: str, body: bytes) -> bool:
-        """Send one until it is taken; False when it is given up."""
+        """Send one notification with retries.
+
+        Returns whether the receiver accepted it.
+        """
         for tried in range(self._properties.retries + 1):
             again, said, asked = self._post(identifier, body)
             if not said:
@@ -157,8 +173,11 @@ class WebhookNotifications:
         return False
 
     def _post(self, identifier: str, body: bytes) -> tuple[bool, str, float]:
-        """Try once; return whether another try may help, what is wrong ("": nothing), and the seconds
-        that the receiver asks to wait."""
+        """Try once and return how to continue.
+
+        The result says whether another try may help, the fault ("" for success), and how many
+        seconds the receiver asks to wait.
+        """
         now = self._clock.time_ns() // 1_000_000_000
         headers = {**self._headers, "webhook-id": identifier, "webhook-timestamp": str(now)}
         if self._signature is not None:

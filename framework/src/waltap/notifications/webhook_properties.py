@@ -1,4 +1,4 @@
-"""What the notification channel ``webhook`` can be told."""
+"""Properties of the notification channel ``webhook``."""
 
 from pydantic import field_validator
 

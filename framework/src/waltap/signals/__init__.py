@@ -1,4 +1,4 @@
-"""Signals: what users ask of a running pipeline, and the channels they come by."""
+"""Receive signals of users to a running pipeline."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What signals may ask for besides snapshots: the contract of actions that plugins contribute."""
+"""Define the contract of signal actions in plugins."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,17 +10,15 @@ __all__ = ["SignalCall"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalCall:
-    """One signal on which an action is to act.
-
-    ``arguments`` is the signal's data, parsed: an object, from outside, of any content; within
-    ``waltap.signal.max.bytes``. ``position`` is how far the pipeline has delivered, as text. ``notify``
-    sends a notification: (kind, members), with the signal's id and its type as the aggregate type.
-    ``stop`` asks the pipeline to end as `Engine.stop` does.
-    """
+    """One signal for an action, and access to its pipeline."""
 
     pipeline: str
     signal: Signal
+    # the parsed data: untrusted content of at most ``waltap.signal.max.bytes``
     arguments: Mapping[str, object]
+    # the last delivered position as text
     position: str
+    # sends a notification (kind, members) with the signal's id; the aggregate type is its type
     notify: Callable[..., None]
+    # stops the pipeline as `Engine.stop` does
     stop: Callable[[], None]

@@ -1,4 +1,4 @@
-"""The contract of a signal channel: where signals come from."""
+"""Define the contract of signal channels."""
 
 from typing import Protocol
 
@@ -8,17 +8,17 @@ __all__ = ["SignalChannel"]
 
 
 class SignalChannel(Protocol):
-    """A place that signals arrive at; what the factory of a `SignalChannelSpec` returns.
+    """A source of signals, made by a `SignalChannelSpec`.
 
-    Polled between batches, in the engine's thread, every ``signal.poll.interval.ms``.
+    The engine's thread polls it between batches, every ``signal.poll.interval.ms``.
     """
 
     def poll(self) -> list[Signal]:
-        """Return the signals that have arrived since the last call, in order, each once; at once.
+        """Return the new signals in order, without waiting.
 
-        What cannot be read as a signal is left out and logged: a typing error in a signal must not
-        stop a pipeline. Raises: WaltapError when the channel itself is gone.
+        Each signal comes once. The channel logs and skips invalid signals, because a misspelled
+        signal must not stop a pipeline. Raises: WaltapError when the channel itself is gone.
         """
 
     def close(self) -> None:
-        """Release everything; may be called twice."""
+        """Release resources; may be called twice."""

@@ -1,4 +1,7 @@
-"""What is wrong with a signal. The classes with a code are told in the log: a signal stops nothing."""
+"""Errors of signals.
+
+The engine logs the errors that have a code; a signal stops no pipeline.
+"""
 
 from waltap.errors import SnapshotError
 
@@ -6,12 +9,14 @@ __all__ = ["SignalIgnored", "SignalTableUnusable", "SignalUnusable", "TableNotRe
 
 
 class SignalUnusable(ValueError):
-    """A signal that cannot be acted on; its text says why. It is told as WT-4101 and left out. Actions of
-    plugins raise it too."""
+    """The engine cannot act on a signal; the text says why.
+
+    The engine logs it as WT-4101 and ignores the signal. Actions of plugins raise it too.
+    """
 
 
 class SignalIgnored(SnapshotError):
-    """A signal, or a part of it, cannot be understood: it was left out, the pipeline goes on."""
+    """A signal, or a part of it, is not valid and was ignored."""
 
     code = "WT-4101"
     remedy = (
@@ -22,7 +27,7 @@ class SignalIgnored(SnapshotError):
 
 
 class TableNotRead(SnapshotError):
-    """A table that a signal names is not read; the others are, and the pipeline goes on."""
+    """A table of a signal is not read; the pipeline reads the others."""
 
     code = "WT-4102"
     remedy = (
@@ -33,7 +38,7 @@ class TableNotRead(SnapshotError):
 
 
 class SignalTableUnusable(SnapshotError):
-    """Watermarks cannot be written to the signal table: snapshots that were asked for are given up."""
+    """Watermarks cannot be written to the signal table; snapshots are cancelled."""
 
     code = "WT-4103"
     remedy = (

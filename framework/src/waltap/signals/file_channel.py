@@ -1,4 +1,7 @@
-"""The signal channel ``file``: one JSON object with id, type and data per line, as Debezium reads them."""
+"""Read signals from a file, one JSON object per line.
+
+This is the signal channel ``file``; id, type and data are Debezium's.
+"""
 
 import json
 import logging
@@ -28,9 +31,9 @@ class FileSignalProperties(Properties):
 
 
 class FileSignals:
-    """Takes the file away and reads it: whoever appends from then on makes a new one.
+    """Rename the signal file, read it and delete it.
 
-    What was taken and not read when the process died is read by the next one.
+    A writer that appends later makes a new file.
     """
 
     def __init__(self, properties: FileSignalProperties) -> None:
@@ -39,9 +42,9 @@ class FileSignals:
         self._unfinished = -1
 
     def poll(self) -> list[Signal]:
-        """Return the signals that have arrived. A file that does not end in a newline is left until it
-        grows no more: somebody may be writing."""
+        """Return the signals that have arrived."""
         try:
+            # a process that died after the rename left a file that nothing has read
             if not self._taken.exists():
                 if not self._complete():
                     return []
@@ -59,6 +62,7 @@ class FileSignals:
             size = file.seek(0, 2)
             if size:
                 file.seek(-1, 2)
+            # without a last newline a writer may be inside a line: wait until the size is stable
             if file.read(1) in {b"\n", b""} or size == self._unfinished:
                 self._unfinished = -1
                 return size > 0
@@ -66,7 +70,7 @@ class FileSignals:
         return False
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no file stays open."""
 
 
 def _signal(line: bytes) -> Signal | None:

@@ -1,4 +1,7 @@
-"""Signals that are given in the process itself: by `Engine.signal`, and through the control socket."""
+"""Pass signals from other threads to the engine.
+
+They come from `Engine.signal` and from the control socket.
+"""
 
 import threading
 from collections import deque
@@ -12,19 +15,20 @@ __all__ = ["SignalAnswer", "SignalInbox", "begun"]
 
 
 class SignalAnswer(msgspec.Struct, frozen=True):
-    """What became of a signal. ``taken``: it was understood, and what it asks for is done or under way;
-    otherwise ``reason`` says why it was left out."""
+    """The outcome of one signal."""
 
     identifier: str
+    # whether the engine accepted the signal; its work is done or in progress
     taken: bool
+    # why the engine ignored the signal
     reason: str = ""
 
 
 class SignalInbox:
-    """Signals on their way from any thread to the engine's, each with the answer that its sender gets.
+    """Queue signals for the engine, each with its sender's future.
 
-    A future, since the engine acts on signals between two batches of the stream: not during the initial
-    snapshot, nor while there is no connection. Every future is done at the latest when the run ends.
+    The engine acts on signals between two batches of the stream, so neither during the initial
+    snapshot nor without a connection. Every future is done when the run ends.
     """
 
     def __init__(self) -> None:
@@ -33,7 +37,7 @@ class SignalInbox:
         self._closed = ""
 
     def put(self, signal: Signal) -> "Future[SignalAnswer]":
-        """Hand over a signal. Any thread may call; it does not wait."""
+        """Queue a signal without waiting; any thread may call."""
         future: Future[SignalAnswer] = Future()
         with self._lock:
             if not self._closed:
@@ -43,11 +47,14 @@ class SignalInbox:
         return future
 
     def take(self) -> tuple[Signal, "Future[SignalAnswer]"] | None:
-        """Return the next signal, None when there is none."""
+        """Return the next signal, None in an empty queue."""
         return self._waiting.popleft() if self._waiting else None
 
     def close(self, why: str) -> None:
-        """Answer all that was not acted on, and what comes from now on, with ``why``."""
+        """Refuse the waiting signals and all later ones.
+
+        ``why`` is the reason in their answers.
+        """
         with self._lock:
             self._closed = why
         while (item := self.take()) is not None:
@@ -57,5 +64,8 @@ class SignalInbox:
 
 
 def begun(future: "Future[SignalAnswer]") -> bool:
-    """Take it that the signal is acted on from now on; False where its sender has cancelled it."""
+    """Return whether the engine may act on a signal.
+
+    The sender can no longer cancel it then. False: the sender has cancelled it.
+    """
     return future.running() or future.set_running_or_notify_cancel()

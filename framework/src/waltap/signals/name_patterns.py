@@ -1,8 +1,4 @@
-"""Regular expressions over table names that come from outside: matched within a limit of time. Sans-IO.
-
-A pattern can take exponentially long on one name. The ``regex`` package can be told when to give up,
-which the standard library's ``re`` cannot.
-"""
+"""Match untrusted patterns against table names in bounded time. Sans-IO."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -13,16 +9,19 @@ from waltap.signals.errors import SignalUnusable
 
 __all__ = ["NamePatterns"]
 
+# Such an entry can only match itself: its one dot is the dot of the name.
 PLAIN = re.compile(r"\w+\.\w+")
-"""Entries that can match nothing but themselves: their one dot is the one of the name."""
 
 LONGEST = 10_000
-"""Characters of one pattern."""
+"""Most characters of one pattern."""
 
 
 class NamePatterns:
-    """Matches the patterns of one signal. All of it may take ``seconds``, as ``clock`` tells them: those
-    that processors work for the thread, so that a busy machine takes nothing away."""
+    """Match the patterns of one signal.
+
+    All patterns together may take ``seconds`` of ``clock``. The clock counts the processor time of
+    the thread, so that a busy machine does not shorten the limit.
+    """
 
     def __init__(self, clock: Callable[[], float], seconds: float) -> None:
         self._clock, self._seconds = clock, seconds
@@ -32,9 +31,9 @@ class NamePatterns:
     def matching(
         self, text: str, known: Mapping[str, object] | Iterable[str], *, case_sensitive: bool = True
     ) -> list[str]:
-        """Return the names of ``known`` that ``text`` matches whole, in their order.
+        """Return the names that the pattern ``text`` matches whole.
 
-        Text that is no regular expression matches nothing. Raises: SignalUnusable.
+        They keep the order of ``known``. An invalid pattern matches nothing. Raises: SignalUnusable.
         """
         if case_sensitive and isinstance(known, Mapping) and PLAIN.fullmatch(text):
             return [text] if text in known else []
@@ -50,17 +49,22 @@ class NamePatterns:
                 return pattern.fullmatch(name, timeout=left) is not None
             except TimeoutError as error:
                 if self._clock() < self._end:
-                    continue  # the package counts what other threads of the process work, too
+                    # the package also counts the work of the process's other threads
+                    continue
                 raise SignalUnusable(
                     f"its patterns take longer than {self._seconds:g} s of a processor to match; "
                     f"they were given up at {text[:100]!r}"
                 ) from error
 
     def readable(self, text: str) -> bool:
-        """Tell whether ``text`` is a regular expression. Raises: SignalUnusable."""
+        """Return whether ``text`` is a regular expression.
+
+        Raises: SignalUnusable.
+        """
         return self._pattern(text, case_sensitive=True) is not None
 
     def _pattern(self, text: str, *, case_sensitive: bool) -> Any:
+        # A pattern can take exponentially long on one name. Unlike `re`, `regex` has a time-out.
         import regex
 
         key = (text, case_sensitive)

@@ -1,7 +1,7 @@
-"""Signals: what users ask of a running pipeline, as Debezium words it. Sans-IO.
+"""Parse Debezium's signals into snapshot requests. Sans-IO.
 
-A signal is data from outside: whoever may write to the channel may write anything. Reading one has a
-limit of size and of time, and ends in a request or in `SignalUnusable`, nothing else.
+Signals are untrusted input. Parsing has a limit of size and of time, and ends in a request or in
+`SignalUnusable`.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,8 +16,7 @@ from waltap.signals.name_patterns import NamePatterns
 __all__ = ["SNAPSHOTS", "Action", "Signal", "SnapshotRequest", "names", "requests"]
 
 Action = Callable[[int], str]
-"""Does what a signal asks for; it gets the time, µs since 1970 UTC, and returns why it could not, "" where
-it could."""
+"""Acts on a signal at a time in µs since 1970 UTC; returns why it failed, "" if it did not."""
 
 KNOWN = {
     "execute-snapshot": {
@@ -32,21 +31,23 @@ KNOWN = {
     "resume-snapshot": {"type"},
     "log": {"message"},
 }
-"""What the data of a signal of each type may hold."""
+"""Type of signal → the members that its data may have."""
 
 SNAPSHOTS = frozenset(KNOWN) - {"log"}
 """Types of signals about snapshots."""
 
 
 class Signal(msgspec.Struct, frozen=True):
-    """One signal: ``kind`` is its type (``execute-snapshot``), ``data`` JSON text."""
+    """One signal as its sender wrote it."""
 
     identifier: str
+    # Debezium's type, such as ``execute-snapshot``
     kind: str
+    # JSON text, not parsed yet
     data: str
 
     def arguments(self, max_bytes: int) -> dict[str, object]:
-        """Return the data as an object; empty data is one without members.
+        """Return the data as an object, ``{}`` for empty data.
 
         Raises: SignalUnusable.
         """
@@ -58,7 +59,8 @@ class Signal(msgspec.Struct, frozen=True):
         if not self.data.strip():
             return {}
         try:
-            value = orjson.loads(self.data)  # refuses what is nested too deep, and lone surrogates
+            # orjson refuses deep nesting and lone surrogates
+            value = orjson.loads(self.data)
         except ValueError as error:
             raise SignalUnusable(
                 f"data of signal {self.identifier!r} is not JSON: {error}"
@@ -70,21 +72,23 @@ class Signal(msgspec.Struct, frozen=True):
         return value
 
     def unknown(self, arguments: dict[str, object]) -> list[str]:
-        """Return the members of ``arguments`` that mean nothing to this type of signal."""
+        """Return the members that this type of signal does not know."""
         known = KNOWN.get(self.kind)
         return [] if known is None else sorted(set(arguments) - known)
 
 
 class SnapshotRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One table that a signal wants read: its filter and the column to order and cut by in place of the
-    key. ``blocking``: the table is read at once and whole, and the filter is a SELECT that gives its
-    rows; else chunk by chunk beside the stream, and the filter is a predicate."""
+    """One table that a signal asks the pipeline to read."""
 
     schema: str
     table: str
+    # id of the signal
     signal: str
+    # a predicate; with ``blocking`` a SELECT of the rows
     condition: str | None = None
+    # column that orders and divides the rows in place of the key
     surrogate_key: str | None = None
+    # read the whole table at once, instead of in chunks beside the stream
     blocking: bool = False
 
     @property
@@ -107,10 +111,11 @@ def requests(
     known: Iterable[tuple[str, str]],
     patterns: NamePatterns,
 ) -> list[SnapshotRequest]:
-    """Return what an ``execute-snapshot`` signal asks for, in its order, each table once.
+    """Return the requests of an ``execute-snapshot`` signal.
 
-    Entries are regular expressions over ``schema.table`` of ``known``, full match and
-    case-sensitive; one that fits nothing is taken literally. Raises: SignalUnusable.
+    Each table comes once, in the signal's order. Entries are case-sensitive regular expressions that
+    must match a whole ``schema.table`` of ``known``. An entry without a match is a literal name.
+    Raises: SignalUnusable.
     """
     kind = str(arguments.get("type", "incremental")).lower()
     if kind not in {"incremental", "blocking"}:
@@ -145,7 +150,10 @@ def requests(
 
 
 def _conditions(arguments: dict[str, object]) -> list[tuple[str | None, str]]:
-    """Return (pattern of tables, predicate) pairs; the pattern None stands for every table."""
+    """Return (pattern of tables, predicate) pairs.
+
+    The pattern None is for every table.
+    """
     given = arguments.get("additional-conditions", [])
     if not isinstance(given, list):
         raise SignalUnusable("additional-conditions must be a list")

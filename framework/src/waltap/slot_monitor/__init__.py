@@ -1,1 +1,1 @@
-"""The slot guardian: how long the WAL that a slot keeps may grow, and what is done about it."""
+"""Watch how much WAL a slot retains, and act on it."""

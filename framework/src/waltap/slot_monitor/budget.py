@@ -1,11 +1,11 @@
-"""How much WAL a slot may keep, as a profile words it. Sans-IO."""
+"""Parse the WAL budget of a profile. Sans-IO."""
 
 import re
 
 __all__ = ["PATTERN", "SIZE", "budget_bytes", "octets"]
 
 SIZE = r"^\s*(\d+(\.\d+)?)\s*(B|[kKMGTP]i?B)\s*$"
-"""A size, with PostgreSQL's units: 1 GB is 1024 MB."""
+"""A size with PostgreSQL's units: 1 GB is 1024 MB."""
 
 PATTERN = r"^\s*(\d+(\.\d+)?)\s*(B|[kKMGTP]i?B|%)\s*$"
 """A size, or a share of the disk."""
@@ -23,8 +23,11 @@ def octets(text: str) -> int:
 
 
 def budget_bytes(text: str | None, disk_bytes: int | None) -> int | None:
-    """Return the bytes of a budget; ``disk_bytes`` is the size of the disk that the WAL is on, None where
-    nobody knows. None: there is no budget, or it cannot be told. Raises: ValueError."""
+    """Return a budget in bytes, None without a usable one.
+
+    ``disk_bytes`` is the size of the disk that holds the WAL, None if it is unknown. A share of an
+    unknown disk is no usable budget. Raises: ValueError.
+    """
     if text is None:
         return None
     found = re.fullmatch(PATTERN, text)

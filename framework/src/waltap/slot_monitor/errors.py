@@ -1,4 +1,4 @@
-"""What the guardian ends a run with."""
+"""Errors with which the slot monitor ends a run."""
 
 from waltap.errors import SourceError
 
@@ -6,7 +6,7 @@ __all__ = ["SlotGivenUp"]
 
 
 class SlotGivenUp(SourceError):
-    """The guardian dropped the slot, as waltap.wal.action = drop has it: it kept too much WAL."""
+    """The slot retained too much WAL and was dropped (waltap.wal.action = drop)."""
 
     code = "WT-2030"
     remedy = (

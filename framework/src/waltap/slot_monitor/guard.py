@@ -1,9 +1,9 @@
-"""The guardian of a run: it looks at the slot, foretells, warns, and acts as the profile says.
+"""Monitor a slot: forecast its WAL, warn and act.
 
-The engine hands it every look of its own (`SlotMonitor.take`). Where none has come for a while, because a
-snapshot is read or a sink waits, a thread of the guardian's looks over a connection of its own; that
-thread is also the one that acts on the server. Whatever it does, no position moves by it: what is
-confirmed is what was durable before.
+The engine passes each of its own readings to `SlotMonitor.take`. Without a reading for a while,
+because a snapshot runs or a sink blocks, the monitor's thread reads the slot over its own
+connection. The same thread acts on the server. The monitor never moves a position: the engine
+confirms only durable positions.
 """
 
 import logging
@@ -37,25 +37,26 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-# How long until the WAL that a slot keeps is too much, from the mean rates of a window. Sans-IO.
+# Forecast: when the retained WAL reaches a limit, from the mean rates of a window. Sans-IO.
 #
-# What is kept grows by what the server writes and shrinks by what the slot lets go of. Three
-# things may be full first: what ``max_slot_wal_keep_size`` leaves the slot, the budget of the
-# profile, and the disk.
+# Retained WAL grows while the server writes and shrinks when the slot releases WAL. The first of
+# three limits counts: ``max_slot_wal_keep_size``, the budget of the profile, and the disk.
 
+# Retained WAL falls in steps at checkpoints: the window must be long enough to hold several.
 WINDOW_S = 900.0
-"""What is older counts for nothing. What is kept is a saw whose teeth are checkpoints: it has some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotReading:
-    """One look at a slot: seconds of a clock that never goes back, LSNs, and what the server says may be
-    written before the slot is in danger (``safe_bytes``), or is free on its disk; None: unknown."""
+    """One reading of a slot; None is an unknown value."""
 
+    # seconds of a monotonic clock
     at_s: float
     server_lsn: int
     restart_lsn: int
+    # bytes that the server may write before the slot is in danger
     safe_bytes: int | None = None
+    # free bytes of the server's disk
     free_bytes: int | None = None
 
     @property
@@ -66,34 +67,41 @@ class SlotReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalLimit:
-    """What would be full: ``kind`` is slot, budget or disk, ``whole`` what the slot may keep, ``left``
-    what it may keep beyond what it does, never below 0."""
+    """A limit of the WAL that a slot may retain."""
 
+    # slot, budget or disk
     kind: str
+    # bytes that the slot may retain in all
     whole: int
+    # bytes that it may retain in addition, never below 0
     left: int
 
     @property
     def used(self) -> float:
-        """Return the share that is used, 0 to 1."""
+        """Return the used share of the limit, 0 to 1."""
         return 1.0 if self.whole <= 0 else 1.0 - self.left / self.whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalForecast:
-    """``growth`` and ``written`` are bytes a second, in the mean of the window: by how much more is kept,
-    and what the server writes. ``seconds``: until the limit, as things go; None: never, or no limit is
-    known. ``stalled_seconds``: were nothing let go of from now on."""
+    """Rates of a slot's WAL and the time until its limit."""
 
+    # growth of the retained WAL, bytes per second, mean of the window
     growth: float
+    # WAL that the server writes, bytes per second, mean of the window
     written: float
     limit: WalLimit | None
+    # seconds until the limit at this growth; None: never, or no limit is known
     seconds: float | None
+    # the same if the slot releases nothing from now on
     stalled_seconds: float | None
 
 
 def tightest(reading: SlotReading, budget: int | None) -> WalLimit | None:
-    """Return the limit of which the least is left, None where none is known."""
+    """Return the limit with the fewest bytes left.
+
+    None: no limit is known.
+    """
     kept = reading.retained_bytes
     found = []
     if reading.safe_bytes is not None:
@@ -108,12 +116,15 @@ def tightest(reading: SlotReading, budget: int | None) -> WalLimit | None:
 
 
 def forecast(readings: Sequence[SlotReading], budget: int | None) -> WalForecast:
-    """Return what is to come after ``readings``, the oldest first, at least one."""
+    """Return the forecast from readings, the oldest first.
+
+    There must be at least one reading.
+    """
     last = readings[-1]
     first = next(each for each in readings if last.at_s - each.at_s <= WINDOW_S)
     written = max(0.0, _rate(last.server_lsn - first.server_lsn, last.at_s - first.at_s))
     growth = _rate(last.retained_bytes - first.retained_bytes, last.at_s - first.at_s)
-    # What is kept seems to grow faster than what is written where a slot was made anew in the window.
+    # a slot that was created again within the window seems to grow faster than the server writes
     growth = min(growth, written)
     limit = tightest(last, budget)
     return WalForecast(
@@ -135,24 +146,30 @@ def _until(limit: WalLimit | None, rate: float) -> float | None:
     return limit.left / rate if limit.left else 0.0
 
 
-# When the guardian warns, and when it acts. Sans-IO.
+# Thresholds: when the monitor warns, and when it acts. Sans-IO.
 
+# A threshold counts as crossed again only after the share fell this far below it. Retained WAL
+# rises and falls, and each swing would warn otherwise.
 SLACK = 0.05
-"""So much below a threshold its next crossing counts again: what is kept goes up and down."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThresholdCrossing:
-    """What a look brought. ``warns``: the highest threshold that was passed anew, None for none;
-    ``acts``: the share is at or above that of acting; ``calms``: it is below every threshold again."""
+    """The thresholds that one reading crossed."""
 
+    # the highest newly crossed threshold, None for none
     warns: float | None
+    # the share is at or above ``act_at``
     acts: bool
+    # the share is below every threshold again
     calms: bool
 
 
 class WalThresholds:
-    """Remembers which thresholds were passed. ``warn_at`` are shares of a limit, ``act_at`` is one."""
+    """Remember the crossed thresholds.
+
+    ``warn_at`` and ``act_at`` are shares of a limit.
+    """
 
     def __init__(self, warn_at: Sequence[float], act_at: float) -> None:
         self._act_at = act_at
@@ -160,7 +177,7 @@ class WalThresholds:
         self._passed: set[float] = set()
 
     def look(self, used: float) -> ThresholdCrossing:
-        """Take note of the share that is used now."""
+        """Record the used share and return its crossings."""
         before = set(self._passed)
         new = {each for each in self._all if used >= each} - before
         self._passed = {each for each in before if used >= each - SLACK} | new
@@ -184,7 +201,7 @@ JOIN_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalBudgetPolicy:
-    """What the profile says: the properties ``waltap.wal.*``."""
+    """The profile's properties ``waltap.wal.*``."""
 
     budget: str | None = None
     disk: str | None = None
@@ -195,27 +212,30 @@ class WalBudgetPolicy:
 
 @dataclass(slots=True, kw_only=True)
 class SlotMonitorDependencies:
-    """What the guardian reaches of its run. ``monotonic`` in seconds, ``now_ms`` since 1970 UTC. ``tell``
-    sends a notification (kind, members). ``look_on`` is called now and then by the guardian's thread,
-    whatever the engine waits for and whether or not the source can be looked at. ``pause`` holds
-    incremental snapshots (True), or lets them go on. ``gave_up`` gets the end of WAL behind a slot that
-    was dropped, keeps the gap, and returns what the run ends with. ``open_watch`` connects; None: the
-    source has no watch, and only the engine's looks count. ``every_s`` is how often a look is due."""
+    """The functions of a run that its slot monitor calls."""
 
     pipeline: str
+    # seconds
     monotonic: Callable[[], float]
+    # ms since 1970 UTC
     now_ms: Callable[[], int]
+    # sends a notification (kind, members)
     tell: Callable[..., None]
+    # pauses incremental snapshots (True), or resumes them
     pause: Callable[[bool], None]
+    # records the gap up to the end of WAL after a dropped slot, and returns the run's error
     gave_up: Callable[[SlotHealth, int], WaltapError]
+    # connects to the source; None: only the engine's readings count
     open_watch: Callable[[], SlotWatch] | None = None
+    # seconds between readings
     every_s: float = 10.0
+    # called regularly by the monitor's thread, also while the engine or the source is blocked
     look_on: Callable[[], None] = lambda: None
 
 
 @dataclass(slots=True)
 class _MonitorState:
-    """What changes from look to look."""
+    """The monitor's state between two readings."""
 
     readings: deque[SlotReading] = field(default_factory=lambda: deque(maxlen=MOST_READINGS))
     due: bool = False
@@ -226,7 +246,10 @@ class _MonitorState:
 
 
 class SlotMonitor:
-    """Guards one run. `take`, `check` and `hurries` are the engine's; `health` anybody's."""
+    """Monitor the slot of one run.
+
+    Only the engine's thread calls `check` and `hurries`; any thread may read `health`.
+    """
 
     def __init__(self, orders: WalBudgetPolicy, surroundings: SlotMonitorDependencies) -> None:
         self._orders, self._about = orders, surroundings
@@ -239,12 +262,15 @@ class SlotMonitor:
         self._given_up: WaltapError | None = None
         self.health: SlotHealth | None = None
         self.server_lsn: int | None = None
-        """The end of the server's WAL as of the last look, whoever looked."""
+        """The end of the server's WAL at the last reading, of the engine or of the monitor."""
 
     # --- the engine's -----------------------------------------------------------------------------
 
     def take(self, slot: SlotStatus | None, orphans: Sequence[str] | None = None) -> None:
-        """Take note of a look at the slot; ``orphans`` are named, None: as before."""
+        """Record a reading of the slot and act on it.
+
+        ``orphans`` names inactive slots without an offset; None keeps the known ones.
+        """
         if slot is None:
             return
         self.server_lsn = slot.server_lsn
@@ -255,18 +281,24 @@ class SlotMonitor:
             self._act(health, crossing)
 
     def check(self) -> None:
-        """Raises: SlotGivenUp, where the guardian dropped the slot."""
+        """Raise SlotGivenUp if the monitor dropped the slot."""
         if self._given_up is not None:
             raise self._given_up
 
     def hurries(self) -> bool:
-        """Tell whether what can be confirmed is to be confirmed now; once for each time."""
+        """Return whether the engine must confirm at once.
+
+        Each request of the monitor returns True once.
+        """
         wanted = self._hurry.is_set()
         self._hurry.clear()
         return wanted
 
     def obey(self, orders: WalBudgetPolicy) -> None:
-        """Go by other orders from the next look on. Any thread may call it."""
+        """Apply another policy from the next reading on.
+
+        Any thread may call it.
+        """
         with self._lock:
             if orders == self._orders:
                 return
@@ -279,19 +311,19 @@ class SlotMonitor:
     # --- its own thread ---------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to look: at the sink, and where that can be done beside the engine, at the source."""
+        """Start the thread that watches sink and source."""
         self._thread = threading.Thread(target=self._run, name="waltap-guardian", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End; may be called without `start`."""
+        """Stop the thread; may be called without `start`."""
         self._end.set()
         self._wake.set()
         if self._thread is not None:
             self._thread.join(JOIN_S)
 
     def stopping(self) -> bool:
-        """Tell whether waits of the watch are to end."""
+        """Return whether waits of the watch must end."""
         return self._end.is_set()
 
     def _run(self) -> None:
@@ -361,7 +393,7 @@ class SlotMonitor:
         while readings and now - readings[0].at_s > WINDOW_S:
             readings.popleft()
         if len(readings) > 1 and now - readings[-2].at_s < WINDOW_S / MOST_READINGS:
-            readings.pop()  # looks that come faster take the place of the last one
+            readings.pop()  # faster readings replace the last one, so that the window fits the deque
         readings.append(reading)
         told = forecast(readings, self._budget(slot))
         crossing = None if told.limit is None else self._thresholds.look(told.limit.used)
@@ -439,7 +471,7 @@ class SlotMonitor:
             self._wake.set()
 
     def _done(self, what: str, health: SlotHealth) -> None:
-        """Tell once what is done."""
+        """Log and notify an action once."""
         if self._memory.action != what:
             self._memory.action = what
             self.health = replace(health, action=what)
@@ -473,7 +505,7 @@ LIMITS = {
 
 
 def _members(health: SlotHealth) -> dict[str, str]:
-    """Return what notifications say of it."""
+    """Return the members of notifications about a slot."""
     found = {
         "slot": health.name,
         "retained_bytes": str(health.retained_bytes),

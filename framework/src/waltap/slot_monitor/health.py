@@ -1,4 +1,4 @@
-"""How a slot does, for status, metrics and the page."""
+"""Describe a slot for status, metrics and the page."""
 
 from dataclasses import dataclass
 
@@ -7,28 +7,30 @@ __all__ = ["SlotHealth"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotHealth:
-    """The slot as of the last look, at ``at_ms`` since 1970 UTC, and what is to come.
-
-    ``limit_kind`` is slot (``max_slot_wal_keep_size``), budget, disk, or "" where no limit is known;
-    ``limit_bytes`` what may be kept, ``left_bytes`` what may be kept yet. ``growth_per_s`` and
-    ``written_per_s`` are bytes. ``seconds_left`` and ``stalled_seconds_left`` as `WalForecast`.
-    ``level`` is ok, warned or acted; ``action`` what was done, in words. ``invalidation`` is why the
-    server gave the slot up, "" where it did not. ``orphans`` are slots that nobody reads and no offset
-    here belongs to.
-    """
+    """The state of a slot at the last reading, with its forecast."""
 
     name: str
+    # time of the reading, ms since 1970 UTC
     at_ms: int
     wal_status: str
     retained_bytes: int
+    # slot (``max_slot_wal_keep_size``), budget, disk, or "" without a known limit
     limit_kind: str
+    # how much WAL the slot may retain in all
     limit_bytes: int | None
+    # how much more WAL the slot may retain
     left_bytes: int | None
+    # bytes per second, as in `WalForecast`
     growth_per_s: float
     written_per_s: float
+    # seconds until the limit, as in `WalForecast`
     seconds_left: float | None
     stalled_seconds_left: float | None
+    # ok, warned or acted
     level: str
+    # the monitor's action in words
     action: str
+    # why the server invalidated the slot, "" for a valid slot
     invalidation: str
+    # inactive slots that belong to no stored offset
     orphans: tuple[str, ...]
