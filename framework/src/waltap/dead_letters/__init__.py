@@ -1,1 +1,1 @@
-"""Events that cannot be delivered: which ones, what becomes of them, and where they are kept."""
+"""Find, store and redeliver events that a sink refuses."""

@@ -1,7 +1,7 @@
-"""A batch in pieces: which of its events cannot be delivered, found by trying fewer of them. Sans-IO.
+"""Find the undeliverable events of a batch by bisection. Sans-IO.
 
-An event is a change of a transaction or a row of a snapshot. `BatchLocation` says which, by its
-part and its place there; events are tried in their order, always.
+An event is a change of a transaction or a row of a snapshot. `BatchLocation` identifies it by its
+part and its place in the part. Events are always tried in their order.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -18,21 +18,26 @@ Part = TransactionPart | SnapshotRows | Heartbeat
 
 
 class BatchLocation(NamedTuple):
-    """The part of a batch that an event is in, and its place among the changes, or rows, of it."""
+    """The place of an event in a batch."""
 
+    # index of the part in the batch
     part: int
+    # index of the change, or row, in the part
     at: int
 
 
 def every_event(parts: Sequence[Part]) -> Iterator[BatchLocation]:
-    """Give the place of each event, in order."""
+    """Yield the place of each event, in order."""
     for number, part in enumerate(parts):
         for at in range(events_in([part])):
             yield BatchLocation(number, at)
 
 
 def less(part: Part, gone: Collection[int]) -> Part:
-    """Return ``part`` without the events at these places; its positions stay what they were."""
+    """Return a part without the events at some places.
+
+    Its positions do not change.
+    """
     if not gone:
         return part
     if isinstance(part, SnapshotRows):
@@ -40,12 +45,13 @@ def less(part: Part, gone: Collection[int]) -> Part:
         return msgspec.structs.replace(part, rows=rows)
     assert isinstance(part, TransactionPart), "a heartbeat has no events"
     stay = [at for at in range(len(part.changes)) if at not in gone]
+    # the kept changes keep their numbers, because positions count by them
     numbers = part.numbers()
     return part.with_only([part.changes[at] for at in stay], [numbers[at] for at in stay])
 
 
 def without(parts: Sequence[Part], gone: Collection[BatchLocation]) -> list[Part]:
-    """Return ``parts`` without these events."""
+    """Return the parts without some events."""
     return [
         less(part, {where.at for where in gone if where.part == number})
         for number, part in enumerate(parts)
@@ -53,8 +59,8 @@ def without(parts: Sequence[Part], gone: Collection[BatchLocation]) -> list[Part
 
 
 def alone(part: Part, first: int, end: int) -> Part:
-    """Return a part that has the events from ``first`` up to ``end`` and nothing else: no begin or end of
-    a transaction, no mark of a snapshot."""
+    """Return a part with only the events from ``first`` to ``end``."""
+    # without begin and end of the transaction or snapshot: a piece must not write their records
     if isinstance(part, SnapshotRows):
         return msgspec.structs.replace(
             part,
@@ -82,10 +88,10 @@ def failing(
     *,
     first_only: bool = False,
 ) -> dict[BatchLocation, RecordError]:
-    """Return the events that ``attempt`` raises a RecordError for when it gets them alone, in order.
+    """Return the events for which ``attempt`` raises RecordError.
 
-    It gets a part, then its halves where it raised, and so on, each from left to right; never fewer than
-    one event, and nothing at all of heartbeats. ``first_only``: the search ends with the first.
+    ``attempt`` gets a part, then the halves of each part that failed, from left to right, down to
+    single events. It never gets heartbeats. ``first_only`` ends the search at the first failure.
     """
     found: dict[BatchLocation, RecordError] = {}
     for number, part in enumerate(parts):
@@ -101,5 +107,6 @@ def failing(
                         return found
                     continue
                 middle = (first + end) // 2
-                waiting += [(middle, end), (first, middle)]  # the left one is taken first
+                # a stack: the left half is tried first, so that events stay in order
+                waiting += [(middle, end), (first, middle)]
     return found

@@ -1,6 +1,7 @@
-"""A change, or a row, as JSON and back: what the server sent, with the table as it was then. Sans-IO.
+"""Convert a change or a row to JSON and back. Sans-IO.
 
-A value is text, null, or ``{"missing": …}``.
+The form holds the server's values and the table's definition at that time. A value is text, null,
+or ``{"missing": …}``.
 """
 
 import base64
@@ -19,9 +20,11 @@ Form = dict[str, Any] | str | None
 
 
 class ChangeForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """``kind`` is insert, update, delete, truncate, message or row; the rest as in the message."""
+    """A change as JSON; fields are those of the message."""
 
+    # insert, update, delete, truncate, message or row
     kind: str
+    # tables as the server described them; a TRUNCATE can have several
     relations: list[Relation] = []
     lsn: int = 0
     new: list[Form] = []
@@ -30,13 +33,16 @@ class ChangeForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cascade: bool = False
     restart_identity: bool = False
     prefix: str = ""
+    # base64, because a message may hold any bytes
     content: str = ""
+    # of a row: the time of its snapshot
     commit_ts: int = 0
+    # of a row: the kind of its snapshot
     snapshot: str = ""
 
 
 def change_form(change: Change, part: TransactionPart) -> ChangeForm:
-    """Return the form of a change of ``part``."""
+    """Return the form of a change."""
     lsn, ts = change.lsn, part.commit_ts
     if isinstance(change, Insert):
         return ChangeForm(
@@ -84,7 +90,7 @@ def change_form(change: Change, part: TransactionPart) -> ChangeForm:
 
 
 def row_form(rows: SnapshotRows, at: int) -> ChangeForm:
-    """Return the form of one row that a snapshot read."""
+    """Return the form of one snapshot row."""
     return ChangeForm(
         kind="row",
         relations=[rows.relation],
@@ -96,7 +102,7 @@ def row_form(rows: SnapshotRows, at: int) -> ChangeForm:
 
 
 def of_form(form: ChangeForm) -> Change:
-    """Return the change again; a row that a snapshot read is an insert."""
+    """Return the change of a form, an INSERT for a snapshot row."""
     old_kind = OldTuple(form.old_kind)
     if form.kind in {"insert", "row"}:
         return Insert(form.relations[0], form.lsn, _read(form.new))
@@ -110,13 +116,13 @@ def of_form(form: ChangeForm) -> Change:
 
 
 def operation(form: ChangeForm) -> str:
-    """Return Debezium's letter of the operation."""
+    """Return Debezium's letter for the operation."""
     letters = {"insert": "c", "update": "u", "delete": "d", "truncate": "t", "message": "m"}
     return letters.get(form.kind, "r")
 
 
 def table_of(form: ChangeForm) -> str:
-    """Return the table, or tables; "" for a message."""
+    """Return the names of the tables, "" for a message."""
     return ", ".join(relation.name for relation in form.relations)
 
 

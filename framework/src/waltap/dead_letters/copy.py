@@ -1,4 +1,4 @@
-"""Dead letters as records of a sink, beside the pipeline's own file of them."""
+"""Copy dead letters to a sink as records."""
 
 import logging
 from collections.abc import Callable
@@ -19,14 +19,21 @@ log = logging.getLogger(__name__)
 
 
 class LettersCopied:
-    """Gives letters to a sink of records, which is opened with the first one; ``topic`` is theirs."""
+    """Write dead letters to a topic of a sink.
+
+    The sink opens with the first letter.
+    """
 
     def __init__(self, make: Callable[[], Sink], topic: str) -> None:
         self._make, self._topic = make, topic
         self._sink: Sink | None = None
 
     def __call__(self, letters: list[DeadLetter]) -> None:
-        """Write letters, durably. What the server sent is not in them. Raises: SinkError."""
+        """Write letters durably, without the server's values.
+
+        Raises: SinkError.
+        """
+        # `told` leaves out the change, which has no masks
         records = [
             Record(self._topic, msgspec.json.encode(each.id), msgspec.json.encode(each.told()))
             for each in letters
@@ -45,7 +52,7 @@ class LettersCopied:
             raise
 
     def close(self) -> None:
-        """Let go of the sink; may be called twice."""
+        """Close the sink; may be called twice."""
         sink, self._sink = self._sink, None
         if sink is not None:
             sink.close()
@@ -56,6 +63,7 @@ class LettersCopied:
             try:
                 sink.write(batch)
             except RecordsRefused as error:
+                # the pipeline's own file has the letter already
                 log.warning("a dead letter is not copied: %s", error.problem)
                 leave_out(batch, error.refused)
             else:

@@ -1,4 +1,4 @@
-"""A dead letter: an event that could not be delivered, with all that is needed to try again. Sans-IO."""
+"""Represent a refused event so that it can be redelivered. Sans-IO."""
 
 import base64
 import hashlib
@@ -23,8 +23,9 @@ __all__ = [
 
 
 class RecordForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A record: each side as text where it is UTF-8, else in base64, and named so."""
+    """A record as JSON."""
 
+    # UTF-8 is text that operators can read; other bytes are in the ``_base64`` members
     topic: str
     key: str | None = None
     key_base64: str | None = None
@@ -37,14 +38,16 @@ class RecordForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class EventLocation(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an event stands: ``index`` among the changes of the transaction that commits at
-    ``commit_lsn``, as positions count. ``row`` tells a row that a snapshot read by what it is;
-    ``record`` is the place among the records of the event, or in a batch where nothing else is known."""
+    """The place of an event in the stream or in a snapshot."""
 
+    # of the transaction; of a row: the LSN of the snapshot
     commit_lsn: int
+    # number of the change in its transaction, as positions count
     index: int = 0
     partition: str = ""
+    # digest of a snapshot row, which has no number
     row: str = ""
+    # index among the event's records, or in the batch if the event is unknown
     record: int | None = None
 
     def __str__(self) -> str:
@@ -56,15 +59,12 @@ class EventLocation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One event that a sink, or the way to it, refused.
+    """One event that a transform, a format or a sink refused.
 
-    ``id`` is made of the sink and the event's place, so that the same event is the same letter whenever
-    it is refused again: ``attempts`` counts that. ``event`` is the event as the JSON format of Debezium
-    writes it, with masks, None where that cannot be done either; ``record`` what the sink refused,
-    ``change`` what the server sent. Times are ms since 1970 UTC; ``replayed_ms`` is when it was delivered
-    after all.
+    Times are ms since 1970 UTC.
     """
 
+    # made of sink and place: an event that is refused again is the same letter
     id: str
     sink: str
     place: EventLocation
@@ -75,19 +75,30 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     remedy: str = ""
     first_ms: int = 0
     last_ms: int = 0
+    # number of refusals
     attempts: int = 1
+    # when the event was delivered after all
     replayed_ms: int | None = None
+    # the event in Debezium's JSON format, with masks; None if it cannot be rendered
     event: dict[str, Any] | None = None
+    # the record that the sink refused
     record: RecordForm | None = None
+    # the change that the server sent, without masks
     change: ChangeForm | None = None
 
     @property
     def mark(self) -> str:
-        """Return what tells this delivery from one after another refusal: `Batch.replays`."""
+        """Return the id of this delivery in `Batch.replays`.
+
+        The delivery after another refusal has another mark.
+        """
         return f"{self.id}#{self.attempts}"
 
     def told(self) -> dict[str, object]:
-        """Return what may leave this machine: not what the server sent, which has no masks."""
+        """Return the members that may leave this machine.
+
+        The server's change has no masks, so it stays here.
+        """
         shown = msgspec.structs.replace(self, change=None)
         found: dict[str, object] = msgspec.to_builtins(shown)
         return {**found, "position": str(self.place)}
@@ -103,7 +114,7 @@ def letter_of(
     record: Record | None = None,
     event: dict[str, Any] | None = None,
 ) -> DeadLetter:
-    """Return the letter of an event that ``error`` is told of."""
+    """Return the letter of an event that failed with ``error``."""
     return DeadLetter(
         id=_identifier(sink, place),
         sink=sink,
@@ -122,13 +133,16 @@ def letter_of(
 
 
 def row_digest(form: ChangeForm) -> str:
-    """Return what tells a row that a snapshot read from others, and is the same when it is read again."""
+    """Return a digest that identifies a snapshot row.
+
+    It is the same when another snapshot reads the same row.
+    """
     named = msgspec.json.encode((table_of(form), form.new))
     return hashlib.sha256(named).hexdigest()[:12]
 
 
 def record_form(record: Record) -> RecordForm:
-    """Return the form of a record."""
+    """Return the JSON form of a record."""
     key, key_base64 = _sides(record.key)
     value, value_base64 = _sides(record.value)
     return RecordForm(
@@ -144,7 +158,7 @@ def record_form(record: Record) -> RecordForm:
 
 
 def record_of(form: RecordForm) -> Record:
-    """Return the record again."""
+    """Return the record of a form."""
     return Record(
         form.topic,
         _bytes(form.key, form.key_base64),

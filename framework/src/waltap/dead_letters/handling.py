@@ -1,4 +1,4 @@
-"""What a pipeline does with an event that cannot be delivered, as its properties say. Sans-IO."""
+"""Decide how a pipeline handles undeliverable events. Sans-IO."""
 
 import enum
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ __all__ = ["FailureHandling", "FailurePolicy"]
 
 
 class FailureHandling(enum.Enum):
-    """What becomes of one event."""
+    """The ways to handle an undeliverable event."""
 
     FAIL = "fail"
     WARN = "warn"
@@ -24,16 +24,13 @@ class FailureHandling(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailurePolicy:
-    """What becomes of events, by what failed.
+    """The handling of an event for each kind of failure."""
 
-    ``events``: they cannot be made of the change (Debezium's
-    ``event.processing.failure.handling.mode``); ``records``: a transform, a converter or the destination
-    refuses what was made (Kafka Connect's ``errors.tolerance``); ``values``: where a value cannot be
-    converted and that is no reason to leave the field null; None: as ``events``.
-    """
-
+    # the format cannot render the change: Debezium's ``event.processing.failure.handling.mode``
     events: FailureHandling = FailureHandling.FAIL
+    # a transform, converter or destination refuses the record: Kafka Connect's ``errors.tolerance``
     records: FailureHandling = FailureHandling.FAIL
+    # a value cannot be converted, and the field must not become null; None: as ``events``
     values: FailureHandling | None = None
 
     @classmethod
@@ -43,11 +40,15 @@ class FailurePolicy:
         capture: "CaptureProperties",
         tolerance: str | None = None,
     ) -> "FailurePolicy":
-        """Return what a profile says; ``tolerance`` is one sink's own ``errors.tolerance``."""
+        """Return the policy of a profile.
+
+        ``tolerance`` is the ``errors.tolerance`` of one sink.
+        """
         said = tolerance or engine.errors_tolerance
         records = {"none": FailureHandling.FAIL, "all": FailureHandling.WARN}.get(
             said, FailureHandling.DEAD_LETTER
         )
+        # as in Kafka Connect, a topic for dead letters gets the events that ``all`` tolerates
         if said == "all" and engine.dead_letter_topic:
             records = FailureHandling.DEAD_LETTER
         given = engine.event_processing
@@ -61,11 +62,11 @@ class FailurePolicy:
 
     @property
     def tolerant(self) -> bool:
-        """Tell whether the pipeline goes on without some events."""
+        """Return whether the pipeline may skip events and continue."""
         return self != FailurePolicy()
 
     def of_error(self, error: RecordError) -> FailureHandling:
-        """Return what becomes of the event that ``error`` is told of."""
+        """Return the handling of an event that failed with ``error``."""
         if error.of_conversion and self.values is not None:
             return self.values
         return self.records if error.of_transform else self.events

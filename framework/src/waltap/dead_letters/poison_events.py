@@ -1,7 +1,7 @@
-"""Events that one sink, or the way to it, refuses: found, kept as the policy says, and left out.
+"""Isolate the events that a sink or its format refuses.
 
-On the way there and back nothing is done per row: a batch that goes well costs one call. What fails is
-tried again in pieces (`pieces`), in its order, and nothing behind it has moved meanwhile.
+A batch without failures costs one call and no work per row. A failed batch is tried again in pieces
+(`bisect`), in order, before any later batch. The policy decides about each refused event.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,10 +33,10 @@ Make = Callable[[Batch], Batch]
 
 
 class PoisonEventHandler:
-    """What becomes of the events that one sink does not get. Single-threaded.
+    """Apply the failure policy of one sink. Single-threaded.
 
-    ``sink`` is its name among several, "" for the only one. ``order`` is what its format counts by:
-    what is made again is counted once.
+    ``sink`` is the sink's name, "" for the only sink. ``order`` holds the counters of its format:
+    they are reset before a second rendering, so that every event counts once.
     """
 
     def __init__(
@@ -45,9 +45,9 @@ class PoisonEventHandler:
         self._policy, self._sink, self._order, self._desk = policy, sink, order, desk
 
     def made(self, given: Batch, make: Make) -> Batch:
-        """Return what ``make`` makes of ``given``, without the events that it cannot be made of.
+        """Return the batch that ``make`` renders, without failing events.
 
-        Raises: what ``make`` raises, where the policy is to stop; DeadLettersUnusable.
+        Raises: the error of ``make`` if the policy is to stop; DeadLettersUnusable.
         """
         mark = self._order.mark()
         try:
@@ -68,10 +68,10 @@ class PoisonEventHandler:
         return make(msgspec.structs.replace(given, parts=left, events=given.events - len(found)))
 
     def refused(self, given: Batch, own: Batch, make: Make, error: RecordsRefused) -> None:
-        """Take what the sink refused out of ``own``, which ``make`` made of ``given``.
+        """Remove from ``own`` the events that the sink refused.
 
-        Raises: the first refusal's own error, where the policy is to stop; DeadLettersUnusable;
-        RecordsRefused again, where it names nothing of the batch.
+        ``make`` rendered ``own`` from ``given``. Raises: the error of the first refusal if the policy
+        is to stop; DeadLettersUnusable; RecordsRefused again if it names no event of the batch.
         """
         if own.records is not None:
             cases = self._cases_of_records(given, own, make, error)
@@ -95,6 +95,7 @@ class PoisonEventHandler:
             record = records[index]
             where, nth = origins.get(index, (None, index))
             if where is None:
+                # a record of no event, such as the BEGIN of a transaction
                 place = EventLocation(
                     commit_lsn=given.position.commit_lsn or given.position.end_lsn,
                     index=given.position.index,
@@ -109,9 +110,12 @@ class PoisonEventHandler:
     def _origins(
         self, given: Batch, records: Sequence[Record], make: Make, last: int
     ) -> "dict[int, tuple[BatchLocation, int | None]]":
-        """Return which event each record up to ``last`` comes of, and its place among those of that
-        event, None for an only one: what an event comes to by itself stands there in the same order.
-        Records of no event, as the begin of a transaction, are left out."""
+        """Return the event of each record up to ``last``.
+
+        With it comes the record's index among the event's records, None for an only record. Records
+        of no event, such as the BEGIN of a transaction, are missing.
+        """
+        # an event that is rendered alone gives the same records in the same order
         origins: dict[int, tuple[BatchLocation, int | None]] = {}
         mark, at = self._order.mark(), 0
         for where in every_event(given.parts):
@@ -152,8 +156,8 @@ class PoisonEventHandler:
     def _origins_of_events(
         self, given: Batch, own: Batch, make: Make
     ) -> dict[BatchLocation, BatchLocation]:
-        """Return which event of ``given`` each of ``own`` comes of: transforms keep the order, but may
-        leave some out, or put others in their place."""
+        """Return the event of ``given`` for each event of ``own``."""
+        # transforms keep the order, but may drop events or replace them by others
         theirs = list(every_event(own.parts))
         ours = list(every_event(given.parts))
         if len(theirs) == len(ours):
@@ -198,8 +202,12 @@ class PoisonEventHandler:
     # --- what becomes of them -----------------------------------------------------------------------
 
     def _settle(self, cases: "list[_PoisonEvent]") -> None:
-        """Do what the policy says. Raises: the error of the first event that is to stop the pipeline."""
+        """Handle refused events as the policy says.
+
+        Raises: the error of the first event that must stop the pipeline.
+        """
         handled = [(self._policy.of_error(case.error), case) for case in cases]
+        # before anything is kept: the events come again after a stop
         for handling, case in handled:
             if handling is FailureHandling.FAIL:
                 raise case.named() from case.error
@@ -226,17 +234,21 @@ class PoisonEventHandler:
 
 
 class _PoisonEvent(msgspec.Struct, frozen=True):
-    """One event that is not delivered: what was raised, what is told of it, and what it is."""
+    """One undeliverable event."""
 
+    # the raised error, by which the policy decides
     error: RecordError
+    # the error of this event alone
     reason: WaltapError
     place: EventLocation
     form: ChangeForm | None
+    # the refused record
     record: Record | None
+    # a part with this event alone
     piece: Part | None
 
     def named(self) -> WaltapError:
-        """Return the error to stop with, which says which event it is about."""
+        """Return the error that stops the run and names the event."""
         what = ""
         if self.form is not None:
             what = f"{operation(self.form)} of {table_of(self.form)}, "

@@ -1,4 +1,4 @@
-"""Where the dead letters of a pipeline are kept, counted and told of: one for all of its sinks."""
+"""Store, count and report the dead letters of a pipeline."""
 
 import logging
 from collections.abc import Callable
@@ -25,22 +25,22 @@ DEAD_LETTER: Final = "Dead Letter"
 """Aggregate type of notifications."""
 
 TOLD_EVERY_S: Final = 10.0
-"""Warnings and notifications come at most so often; each says how many events it stands for."""
+"""Least seconds between two warnings or notifications; each has the number of its events."""
 
 
 class EventCounters(Protocol):
-    """What counts: `Counts` of a run."""
+    """The counters of a run: `Counts`."""
 
     dead_letters: int
     left_out: int
 
 
 class DeadLetterQueue:
-    """Keeps letters, and tells of events that were left out.
+    """Keep the letters of all sinks and report skipped events.
 
-    ``describe`` completes a relation from the catalogue, so that a letter can be replayed without it;
-    ``form`` gives what writes the event for people. ``copy`` takes letters elsewhere, too, and returns
-    when they are durable there. ``counted`` and ``notify`` are those of the run, once there is one.
+    ``describe`` completes a relation from the catalog, so that a letter can be replayed without it.
+    ``form`` returns the format that renders events for people. ``copy`` also writes the letters to a
+    sink and returns when they are durable there. A run sets its own ``counted`` and ``notify``.
     """
 
     def __init__(
@@ -60,19 +60,22 @@ class DeadLetterQueue:
         self._untold: dict[FailureHandling, int] = {}
 
     def now_ms(self) -> int:
-        """Return the time of day."""
+        """Return the time in ms since 1970 UTC."""
         return self._clock.time_ns() // 1_000_000
 
     def described(self, form: ChangeForm) -> ChangeForm:
-        """Return ``form`` with its tables as the catalogue completes them."""
+        """Return a form with relations completed from the catalog."""
         try:
             relations = [self._describe(relation) for relation in form.relations]
-        except PluginError:  # nobody here knows such tables: their events were made without it, too
+        except PluginError:  # the connector has no such tables: their events did without it, too
             return form
         return msgspec.structs.replace(form, relations=relations)
 
     def envelope(self, piece: Part) -> dict[str, Any] | None:
-        """Return the event as JSON for people, None where it cannot be written so."""
+        """Return the event as JSON for people.
+
+        None: the format cannot render the event.
+        """
         form = self._form()
         if form is None:
             return None
@@ -90,20 +93,24 @@ class DeadLetterQueue:
         return None
 
     def keep(self, letters: list[DeadLetter]) -> None:
-        """Make letters durable. Raises: DeadLettersUnusable; what the copy's sink raises."""
+        """Store letters durably.
+
+        Raises: DeadLettersUnusable; SinkError of the sink for copies.
+        """
+        # first the pipeline's own file: the copy gets the letters with their numbers of attempts
         kept = self.store.put(letters)
         if self._copy is not None:
             self._copy(kept)
 
     def close(self) -> None:
-        """Let go of the sink that gets copies; may be called twice."""
+        """Close the sink for copies; may be called twice."""
         if self._copy is not None:
             self._copy.close()
 
     def left_out(
         self, handling: FailureHandling, sink: str, place: str, reason: WaltapError
     ) -> None:
-        """Count an event that was left out, and tell of it, not too often."""
+        """Count a skipped event and report it at a limited rate."""
         if self.counted is not None:
             self.counted.left_out += 1
             self.counted.dead_letters += handling is FailureHandling.DEAD_LETTER

@@ -1,7 +1,7 @@
-"""Dead letters to the sink again, while the pipeline delivers nothing.
+"""Redeliver dead letters while the pipeline delivers nothing.
 
-A letter is given to the sink as it was refused, or, of a change that no record could be made of, as what
-transforms and format make of it now. The position of the pipeline stays where it is.
+The sink gets the refused record again. A change that could not be rendered then is rendered now by
+transforms and format. The position of the pipeline does not change.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,43 +23,48 @@ from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 __all__ = ["MARK", "Redelivery", "RedeliveryResult"]
 
 MARK: Final = "waltap-dead-letter"
-"""Header of a record that is replayed: the letter's id, by which a consumer knows it again."""
+"""Header of a replayed record: the letter's id, by which a consumer recognizes a duplicate."""
 
 AT_A_TIME: Final = 100
-"""Letters between two flushes: so many may come twice when a replay is killed."""
+"""Letters between two flushes: a killed replay repeats at most this number."""
 
 
 @dataclass(frozen=True, slots=True)
 class RedeliveryResult:
-    """What became of a letter: ``error`` is why it was refused again, None where it was delivered."""
+    """The outcome of one redelivered letter."""
 
     letter: DeadLetter
+    # the second refusal; None: the sink has the letter
     error: WaltapError | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redelivery:
-    """Gives letters to one sink, which is not open yet. ``make`` is what transforms and format make of a
-    batch of changes; ``stored`` are the pipeline's positions.
+    """Redeliver letters to one sink.
 
-    Each batch names the letters since the last flush that the sink has got (`Batch.replays`). A sink that
-    keeps this with the data tells by it, after a kill, which of them it has.
+    Each batch names the letters that the sink got since the last flush (`Batch.replays`). A sink that
+    stores these marks with the data can report, after a kill, which letters it has.
     """
 
     store: LetterStore
+    # not open yet
     sink: Sink
+    # applies transforms and format to a batch of changes
     make: Callable[[Batch], Batch]
+    # the pipeline's positions
     stored: Positions
     now_ms: Callable[[], int]
 
     def run(self, letters: Sequence[DeadLetter]) -> Iterator[RedeliveryResult]:
-        """Deliver ``letters`` in their order, and tell of each when it is durable, and marked.
+        """Deliver letters in order and yield each durable outcome.
 
-        Raises: SinkError for what is not one letter's fault; those told of before stay delivered.
+        Raises: SinkError for a failure that no letter causes. Letters that were yielded before stay
+        delivered.
         """
         try:
             held = Positions.of(self.sink.open(), next(iter(self.stored), ""))
             there = set(self.sink.replayed())
+            # a replay that was killed between flush and mark delivered these already
             had = [each for each in letters if each.mark in there and each.replayed_ms is None]
             if had:
                 self.store.mark(had, self.now_ms())
@@ -83,7 +88,7 @@ class Redelivery:
     def _refusal(
         self, letter: DeadLetter, held: Positions, marks: tuple[str, ...]
     ) -> WaltapError | None:
-        """Write one letter; return why it is refused."""
+        """Write one letter and return its refusal, if any."""
         name = letter.place.partition
         position = max(
             self.stored.get(name, Position(0)), held.get(name, self.stored.get(name, Position(0)))
@@ -130,8 +135,9 @@ class Redelivery:
         made = self.make(empty)
         if made.records is not None:
             made.records = [_marked(record, letter) for record in made.records]
-            made.parts = []  # no sink is to think that it has had this transaction
-            if letter.place.record is not None:  # the others of the event were delivered
+            # without parts no sink records this transaction as delivered
+            made.parts = []
+            if letter.place.record is not None:  # the event's other records were delivered
                 made.records = made.records[letter.place.record : letter.place.record + 1]
         return made
 

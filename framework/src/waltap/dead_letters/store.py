@@ -1,7 +1,8 @@
-"""Dead letters in a pipeline's state folder: a file of JSON lines that is added to.
+"""Store dead letters in a pipeline's state folder.
 
-A letter's last line counts. The file has what the server sent, without masks, as spilled transactions do:
-only its owner may read it. The engine adds while commands look, mark and drop: all take the folder's lock.
+The file has JSON lines and grows at its end; the last line of a letter counts. It holds unmasked
+values of the server, like spilled transactions, so only its owner may read it. The engine adds
+letters while commands read, mark and drop them: every writer takes the folder's lock.
 """
 
 import fcntl
@@ -26,7 +27,7 @@ LOCK: Final = "lock"
 
 
 class DeadLettersUnusable(OffsetError):
-    """Dead letters cannot be kept, or read: the pipeline does not go on without them."""
+    """Dead letters cannot be stored or read; the pipeline cannot continue."""
 
     code = "WT-6204"
     remedy = (
@@ -36,9 +37,9 @@ class DeadLettersUnusable(OffsetError):
 
 
 class LetterStore:
-    """The letters of one pipeline, in ``folder``, which is made with the first one.
+    """The letters of one pipeline in a folder.
 
-    Raises: DeadLettersUnusable, from everything.
+    The first letter creates the folder. Every method raises DeadLettersUnusable.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -46,15 +47,18 @@ class LetterStore:
         self._path = folder / FILE
         self._known: dict[str, _LetterSummary] = {}
         self._read: tuple[int, int] = 0, 0
-        """Inode and size up to where the file was read."""
+        """Inode of the file, and the size that was read."""
 
     def letters(self) -> list[DeadLetter]:
-        """Return the letters, in the order of their first refusal."""
+        """Return the letters in order of their first refusal."""
         with self._guarded():
             return list(self._every().values())
 
     def put(self, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
-        """Keep letters, durably; one that is known counts another attempt. Returns them as kept."""
+        """Store letters durably and return them as stored.
+
+        A known letter counts another attempt.
+        """
         with self._guarded(), self._locked():
             self._refresh()
             kept = [self._again(letter) for letter in letters]
@@ -62,14 +66,14 @@ class LetterStore:
         return kept
 
     def mark(self, letters: Iterable[DeadLetter], replayed_ms: int) -> None:
-        """Note durably that letters were delivered."""
+        """Record durably that letters were delivered."""
         with self._guarded(), self._locked():
             self._refresh()
             known = [each for each in letters if each.id in self._known]
             self._append([msgspec.structs.replace(each, replayed_ms=replayed_ms) for each in known])
 
     def drop(self, identifiers: Collection[str]) -> int:
-        """Forget letters, and write the file anew without them; return how many there were."""
+        """Delete letters and return their number."""
         with self._guarded(), self._locked():
             every = self._every()
             left = [letter for letter in every.values() if letter.id not in identifiers]
@@ -88,7 +92,8 @@ class LetterStore:
         new = not self._path.exists()
         descriptor = private(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
-            if os.fstat(descriptor).st_size > self._read[1]:  # a line that a crash tore
+            # an incomplete last line, left by a crash, would spoil the line after it
+            if os.fstat(descriptor).st_size > self._read[1]:
                 os.ftruncate(descriptor, self._read[1])
             while data:
                 data = data[os.write(descriptor, data) :]
@@ -96,10 +101,12 @@ class LetterStore:
         finally:
             os.close(descriptor)
         if new:
+            # the name of a new file is durable only with its folder
             sync(self.folder)
         self._refresh()
 
     def _rewrite(self, letters: list[DeadLetter]) -> None:
+        # a crash leaves either the old file or the whole new one
         draft = self._path.with_suffix(".new")
         with open(draft, "wb", opener=private) as file:
             file.writelines(_encode(letter) + b"\n" for letter in letters)
@@ -109,20 +116,22 @@ class LetterStore:
         sync(self.folder)
 
     def _every(self) -> dict[str, DeadLetter]:
-        """Read the whole file."""
+        """Return id → letter of the whole file."""
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
             return {}
+        # a line without its newline is not complete
         lines = data[: data.rfind(b"\n") + 1].splitlines()
         return {letter.id: letter for letter in map(_decode, lines)}
 
     def _refresh(self) -> None:
-        """Take note of what was added; of all of it where the file is another one."""
+        """Read the lines that other processes added."""
         try:
             with self._path.open("rb") as file:
                 found = os.fstat(file.fileno())
                 inode, read = self._read
+                # `drop` of another process replaced the file: read it from its start
                 if inode != found.st_ino or found.st_size < read:
                     self._known, read = {}, 0
                 file.seek(read)
@@ -158,7 +167,7 @@ class LetterStore:
 
 
 class _LetterSummary(msgspec.Struct, frozen=True):
-    """What the engine remembers of a letter."""
+    """The members of a letter that the engine keeps in memory."""
 
     id: str
     first_ms: int = 0

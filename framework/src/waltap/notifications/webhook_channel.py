@@ -68,6 +68,7 @@ class WebhookNotifications:
         self.place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         key = properties.key
         self._signature = None if key is None else WebhookSignature(key)
+        # the rest of a property's name is the name of its header
         self._headers = {
             "Content-Type": "application/json",
             "User-Agent": f"waltap/{VERSION}",
@@ -168,6 +169,7 @@ class WebhookNotifications:
                 return False
             wait = min(LONGEST_WAIT_S, max(asked, FIRST_WAIT_S * 2.0 ** min(tried, 30)))
             with self._change:
+                # `close` ends the wait by `_cut`; after the last try there is nothing to wait for
                 if tried < self._properties.retries:
                     self._change.wait_for(lambda: self._cut, wait * self._chance.uniform(0.8, 1.2))
         return False

@@ -1,1 +1,1 @@
-"""What a running pipeline tells: logs, progress. Observers of the ``on_*`` hooks, nothing else."""
+"""Report on a running pipeline through observers of ``on_*`` hooks."""

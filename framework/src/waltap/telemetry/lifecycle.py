@@ -1,4 +1,4 @@
-"""An observer that logs what happens to a pipeline: snapshot, slot, throughput, failures."""
+"""Log snapshots, slots, throughput and failures of a pipeline."""
 
 import logging
 import time
@@ -14,15 +14,18 @@ from waltap.telemetry.summary import summary_fields
 __all__ = ["LifeCycleLog"]
 
 THROUGHPUT_EVERY_S = 10.0
+# More tables than this would flood the log: then one line in ten seconds has their number.
 TABLES_NAMED = 20
-"""Tables of a snapshot that have lines of their own; beyond, a line now and then tells how many are."""
 
 logger = logging.getLogger(__name__)
 
 
 class LifeCycleLog:
-    """Registered by ``waltap run``; writes at most one line of throughput in ten seconds, and one at the
-    end of what the run did. The numbers are those that ``status`` gives (`Engine.status`)."""
+    """Log the life of a pipeline for ``waltap run``.
+
+    It logs the throughput at most every ten seconds, and a summary at the end. The numbers come from
+    ``status`` (`Engine.status`).
+    """
 
     def __init__(self, status: Callable[[], PipelineStatus]) -> None:
         self._status = status
@@ -34,13 +37,13 @@ class LifeCycleLog:
 
     @hookimpl
     def on_state(self, pipeline: str, state: str) -> None:
-        """Log at the end what the run did."""
+        """Log the summary at the end of the run."""
         if state in {"stopped", "failed"}:
             logger.info("delivered", extra={"pipeline": pipeline, **summary_fields(self._status())})
 
     @hookimpl
     def on_batch(self, pipeline: str) -> None:
-        """Now and then tell how many events a second arrived."""
+        """Log the events per second at a limited rate."""
         now = time.monotonic()
         if self._since is None:
             self._since = now
@@ -60,7 +63,7 @@ class LifeCycleLog:
 
     @hookimpl
     def on_snapshot(self, pipeline: str, event: str, table: str, rows: int) -> None:
-        """Log beginnings and ends, not every progress; of many tables how many are read, now and then."""
+        """Log the start and the end of snapshots and tables."""
         if event == "progress":
             return
         fields: dict[str, object] = {"pipeline": pipeline}
@@ -80,20 +83,23 @@ class LifeCycleLog:
             return
         if event != "started" and self._begun:
             fields |= {"tables": self._read, "rows": self._rows}
+        # a run can read several snapshots: the next one counts from zero
         self._begun, self._read, self._rows = set(), 0, 0
         logger.info("snapshot %s", event, extra=fields)
 
     @hookimpl
     def on_schema_change(self, pipeline: str, old: Relation | None, new: Relation) -> None:
-        """Log relations that changed their shape."""
+        """Log a relation whose columns changed."""
+        # without an old relation this is its first description, not a change
         if old is not None:
             fields = {"pipeline": pipeline, "relation": new.name}
             logger.info("schema changed", extra=fields)
 
     @hookimpl
     def on_slot(self, pipeline: str, event: str, slot: str, lsn: int) -> None:
-        """Log creation and removal; confirmations are too many."""
+        """Log events of the slot."""
         fields = {"pipeline": pipeline, "slot": slot, "lsn": lsn_text(lsn)}
+        # confirmations come with every flush: too many for INFO
         level = logging.DEBUG if event == "confirmed" else logging.INFO
         logger.log(level, "slot %s", event, extra=fields)
 

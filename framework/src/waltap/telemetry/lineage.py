@@ -1,8 +1,9 @@
-"""OpenLineage events of a run: which tables are read, and what becomes of their columns. An extra.
+"""Send OpenLineage events with the tables and columns of a run.
 
-START when the run streams or reads, RUNNING when tables are known or have another shape, and COMPLETE or
-FAIL at its end. An event names the tables that are new in it: consumers add up the events of a run. They
-are sent by a thread of their own; a server that is away stops nothing (`lineage_delivery`).
+This needs an extra. The run sends START when it streams or reads a snapshot, RUNNING when tables are
+new or changed, and COMPLETE or FAIL at its end. An event names only its new tables, because
+consumers combine the events of a run. A thread sends the events; an unreachable server does not stop
+the pipeline (`lineage_delivery`).
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -26,16 +27,19 @@ __all__ = ["LineageObserver"]
 
 PRODUCER: Final = f"urn:waltap:{VERSION}"
 TIMEOUT_S: Final = 5.0
-"""How long a server may take."""
+"""Time for one request to the server."""
 STREAMS: Final = frozenset({"streaming", "snapshot"})
 
 
 class LineageObserver:
-    """An observer of one run; ``to`` is a file that events are added to, or the address of a server of
-    OpenLineage, ``namespace`` that of the job."""
+    """Report the lineage of one run.
+
+    ``to`` is a file to which events are appended, or the address of an OpenLineage server.
+    ``namespace`` is the namespace of the job.
+    """
 
     def __init__(self, engine: "Engine", to: str, namespace: str) -> None:
-        """Raises: LibraryMissing."""
+        """Prepare the transport. Raises: LibraryMissing."""
         try:
             from openlineage.client import event_v2
             from openlineage.client.transport.file import FileConfig, FileTransport
@@ -44,6 +48,7 @@ class LineageObserver:
             text = "waltap.openlineage.to needs OpenLineage's client"
             raise LibraryMissing(text, extra="openlineage") from cause
         if to.startswith(("http://", "https://")):
+            # no retries here: `LineageSender` tries again
             self._transport: Any = HttpTransport(
                 HttpConfig(url=to, timeout=TIMEOUT_S, retry={"total": 0})
             )
@@ -66,14 +71,14 @@ class LineageObserver:
         return self
 
     def __exit__(self, *details: object) -> None:
-        """Send what there is, and end."""
+        """Send the waiting events and stop the thread."""
         self._delivery.__exit__(*details)
 
-    # --- what happens ----------------------------------------------------------------------------
+    # --- hooks -----------------------------------------------------------------------------------
 
     @hookimpl
     def on_state(self, state: str) -> None:
-        """Begin and end."""
+        """Report the start and the end of the run."""
         if state in STREAMS and not self._begun:
             self._begun = True
             self._tell("START")
@@ -83,12 +88,13 @@ class LineageObserver:
 
     @hookimpl
     def on_failure(self, error: Exception, retried: bool) -> None:
-        """End, where the run does."""
+        """Report a failure that ends the run."""
         if retried or self._over:
             return
         from openlineage.client.generated.error_message_run import ErrorMessageRunFacet
 
         if not self._begun:
+            # consumers expect a START even if the run failed before it streamed
             self._begun = True
             self._tell("START")
         text = error.problem if isinstance(error, WaltapError) else type(error).__name__
@@ -99,7 +105,7 @@ class LineageObserver:
 
     @hookimpl
     def on_schema_change(self, old: Relation | None, new: Relation) -> None:
-        """Keep the shape; it is told with the next flush."""
+        """Keep a new relation for the event of the next flush."""
         if self._capture.captures(new.schema, new.table) and self._known.get(new.name) != new:
             self._known[new.name] = new
             self._delivery.shape(new)
@@ -107,7 +113,7 @@ class LineageObserver:
 
     @hookimpl
     def on_flush(self, durable: Positions, seconds: float) -> None:
-        """Tell of tables that are new, or have another shape."""
+        """Report tables that are new or changed."""
         if self._changed and self._begun:
             self._changed = False
             self._tell(RUNNING)
@@ -118,7 +124,7 @@ class LineageObserver:
         self._delivery.put(LineageEvent(kind=kind, facets=facets or {}))
 
     def _send(self, happening: LineageEvent, shapes: Collection[Relation]) -> None:
-        """Make an event, in the thread that sends it."""
+        """Build and send an event in the sender's thread."""
         from openlineage.client.generated.job_type_job import JobTypeJobFacet
 
         events = self._events
@@ -164,10 +170,12 @@ class LineageObserver:
         lineage = ColumnLineageDatasetFacet(fields, producer=PRODUCER)
         facets = {"schema": _schema(columns), "columnLineage": lineage}
         topic = self._capture.topic(relation.schema, relation.table)
+        # a dataset of Kafka is a topic
         name = topic if kind == "kafka" else relation.name
         return self._events.OutputDataset(place, name, facets=facets)
 
     def _masked(self, relation: Relation, column: Column) -> bool:
+        # a mask can be for text or for bytes
         kinds = (ConnectKind.STRING, ConnectKind.BYTES)
         return any(self._capture.transform(relation, column, kind) for kind in kinds)
 
@@ -192,21 +200,21 @@ def _type(column: Column) -> str:
 
 
 def _source(properties: object) -> tuple[str, str]:
-    """Return the namespace of a source's tables, as OpenLineage names those of PostgreSQL, and the
-    database."""
+    """Return the namespace and the database of a source's tables."""
+    # OpenLineage's naming rule for PostgreSQL
     host = getattr(properties, "hostname", "") or "localhost"
     port = getattr(properties, "port", 5432)
     return f"postgres://{host}:{port}", str(getattr(properties, "dbname", "") or "database")
 
 
 def _destination(name: str, properties: object) -> str:
-    """Return the namespace of what a sink writes: the place that its properties name, never what they
-    hide."""
+    """Return the namespace of a sink's tables, without secrets."""
     if name == "kafka":
         servers = str(getattr(properties, "bootstrap_servers", "") or "")
         return f"kafka://{servers.partition(',')[0]}"
     place = str(getattr(properties, "path", "") or "")
     if "://" in place:
+        # scheme, host and path only: user and query can hold a secret
         parts = urlsplit(place)
         return f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
     return f"file:{place}" if place else f"waltap:{name}"

@@ -1,7 +1,7 @@
-"""What OpenLineage is still to be told of a run, and the thread that tells it.
+"""Queue OpenLineage events and send them in a thread.
 
-Nothing here grows with the length of an outage: a run begins once and ends once, and what happens between
-waits as one event with the last shape of each table that is new since the last one that arrived.
+The queue does not grow during an outage. A run starts once and ends once. Changes in between are
+combined into one event with the last relation of each table that changed since the last delivery.
 """
 
 import logging
@@ -19,22 +19,28 @@ log = logging.getLogger(__name__)
 
 RUNNING: Final = "RUNNING"
 END_S: Final = 5.0
-"""How long the end of a run waits for what is still to be sent."""
+"""How long the end of a run waits for the remaining events."""
 RETRY_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineageEvent:
-    """What an event is about: START, RUNNING, COMPLETE or FAIL, when it was, and facets of the run."""
+    """One event in the life of a run."""
 
+    # START, RUNNING, COMPLETE or FAIL
     kind: str
+    # time of the event, not of its delivery
     at: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
+    # of the run
     facets: Mapping[str, Any] = field(default_factory=dict)
 
 
 class LineageSender:
-    """Sends happenings in their order, each until it arrives. ``send`` gets one, with the tables that are
-    new or have another shape; what it raises is tried again after ``retry_s``."""
+    """Send events in order, each until it arrives.
+
+    ``send`` gets an event and the tables that are new or changed. An event whose delivery failed is
+    sent again after ``retry_s``.
+    """
 
     def __init__(
         self,
@@ -46,7 +52,7 @@ class LineageSender:
         self._changed = threading.Condition()
         self._waiting: list[LineageEvent] = []
         self._sending: LineageEvent | None = None
-        """What is on its way with the shapes of before: it tells nothing of what comes now."""
+        """The event in delivery; a table that changes now needs another event."""
 
         self._shapes: dict[str, Relation] = {}
         self._over = self._away = False
@@ -57,7 +63,7 @@ class LineageSender:
         return self
 
     def __exit__(self, *_details: object) -> None:
-        """Send what there is, once, and end."""
+        """Send the waiting events once and stop."""
         with self._changed:
             self._over = True
             self._changed.notify()
@@ -67,19 +73,20 @@ class LineageSender:
 
     @property
     def waiting(self) -> Collection[LineageEvent]:
-        """Return what has not arrived, the oldest first."""
+        """Return the undelivered events, the oldest first."""
         with self._changed:
             on_its_way = () if self._sending is None else (self._sending,)
             return (*on_its_way, *self._waiting)
 
     def shape(self, relation: Relation) -> None:
-        """Have the next event name a table."""
+        """Add a table to the next event."""
         with self._changed:
             self._shapes[relation.name] = relation
 
     def put(self, happening: LineageEvent) -> None:
-        """Have it sent; one that is RUNNING is the same as another that waits."""
+        """Queue an event for delivery."""
         with self._changed:
+            # a RUNNING event that waits already will name all changed tables
             if happening.kind != RUNNING or not self._runs_wait():
                 self._waiting.append(happening)
                 self._changed.notify()
@@ -98,10 +105,12 @@ class LineageSender:
                 self._sending = happening
                 shapes, self._shapes = self._shapes, {}
             try:
+                # a RUNNING event without tables has nothing to report
                 if shapes or happening.kind != RUNNING:
                     self._send(happening, shapes.values())
             except Exception as error:  # noqa: BLE001 - whatever a transport raises
                 self._failed(error, happening, shapes)
+                # the end of the run waits for one try only
                 if last:
                     return
             else:
@@ -125,8 +134,10 @@ class LineageSender:
             )
         with self._changed:
             self._sending = None
+            # a RUNNING event that waits takes over the tables of the failed one
             if happening.kind != RUNNING or not self._runs_wait():
                 self._waiting.insert(0, happening)
+            # newer relations replace those of the failed event
             self._shapes = {**shapes, **self._shapes}
             if not self._over:
                 self._changed.wait(self._retry_s)

@@ -1,7 +1,7 @@
-"""Structured logs: one JSON object per line, or short text; the fields come from one vocabulary.
+"""Write structured logs as JSON lines or as short text.
 
-A log call has a constant lower-case message and puts what varies in ``extra``; a name that is not
-in `FIELDS` is left out. Never a row value, a key or a secret.
+A log call has a constant lower-case message and puts its variable parts into ``extra``. Names that
+are not in `FIELDS` are dropped. A log never has a row value, a key or a secret.
 """
 
 import json
@@ -38,15 +38,14 @@ FIELDS = (
     "plugin",
     "property",
 )
-"""Names that may stand in ``extra``; units are in the name."""
+"""Names that ``extra`` may have; units are in the name."""
 
 
 class LineHandler(logging.Handler):
-    """Gives each formatted record to ``write``, e.g. a console that also shows progress bars.
+    """Format records and pass the lines to ``write``.
 
-    Secrets are hidden in the whole line, whatever put them there, and what others wrote in it neither ends
-    the line nor drives a terminal. ``labels`` are those of the profile
-    whose pipeline runs here; lines of JSON have them.
+    ``write`` can be a console that also shows progress bars. ``labels`` are the labels of the
+    profile; JSON lines have them.
     """
 
     def __init__(
@@ -59,13 +58,15 @@ class LineHandler(logging.Handler):
     def redirect(
         self, write: Callable[[str], object], form: Callable[[logging.LogRecord], str]
     ) -> None:
-        """Give what comes from now on to another, in another form."""
+        """Send later records to another writer in another form."""
         with self.lock or nullcontext():
             self._write, self._form = write, form
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
         record.labels = self.labels
+        # the whole line is cleaned, whatever put a secret into it; text from outside must neither
+        # end the line nor control a terminal
         try:
             self._write(printable(redacted(self._form(record))))
         except Exception:  # noqa: BLE001 - logging never stops a pipeline
@@ -73,7 +74,10 @@ class LineHandler(logging.Handler):
 
 
 def as_json(record: logging.LogRecord) -> str:
-    """Return a record as one JSON object: ts, level, logger, message, fields, labels."""
+    """Return a record as one JSON object.
+
+    Members: ts, level, logger, message, fields, labels.
+    """
     at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
     document: dict[str, object] = {
         "ts": at.replace("+00:00", "Z"),
@@ -102,22 +106,22 @@ FORMS: Mapping[str, Callable[[logging.LogRecord], str]] = {"json": as_json, "tex
 
 
 def set_level(level: str) -> None:
-    """Log what is of ``level`` (upper case) or above; one that is not known is INFO."""
+    """Set the lowest level (upper case); an unknown level is INFO."""
     logging.getLogger().setLevel(logging.getLevelNamesMapping().get(level, logging.INFO))
 
 
 def configure(write: Callable[[str], object], *, form: str, level: str) -> LineHandler:
-    """Send the logs of waltap and its plugins to ``write``; ``form`` is json or text.
+    """Send the logs of waltap and its plugins to ``write``.
 
-    Returns the handler, to be removed from the root logger by whoever wants that.
+    ``form`` is json or text. Returns the handler, which the caller may remove from the root logger.
     """
     handler = LineHandler(write, FORMS[form])
     logging.getLogger().addHandler(handler)
     set_level(level)
-    logging.getLogger("py4j").setLevel(logging.WARNING)  # logs every call of the JVM otherwise
-    logging.getLogger("httpx").setLevel(
-        logging.WARNING
-    )  # logs addresses, and a webhook's is a secret
+    # py4j logs every call of the JVM otherwise
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    # httpx logs addresses, and the address of a webhook is a secret
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     return handler
 
 

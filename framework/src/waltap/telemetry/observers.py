@@ -1,5 +1,7 @@
-"""Who else watches a run, as its profile says: the status page, OpenTelemetry and OpenLineage. Nothing of
-it is there otherwise."""
+"""Register the observers that a profile asks for.
+
+These are the status page, OpenTelemetry and OpenLineage. Their modules are imported only on demand.
+"""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,8 +16,11 @@ __all__ = ["observed"]
 
 @contextmanager
 def observed(engine: "Engine", host: "Host", *, http: str | None = None) -> Iterator[None]:
-    """Have a run watched while the block lasts; ``http`` takes the place of the profile's address of the
-    status page. Raises: LibraryMissing, ConfigurationError."""
+    """Observe a run while the block lasts.
+
+    ``http`` replaces the profile's address of the status page. Raises: LibraryMissing,
+    ConfigurationError.
+    """
     wanted = engine.profile.engine
     with ExitStack() as watching:
 

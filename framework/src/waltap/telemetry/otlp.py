@@ -1,7 +1,8 @@
-"""Traces and metrics by OpenTelemetry: what a run does, to a collector. An extra.
+"""Send traces and metrics to an OpenTelemetry collector.
 
-A span for each delivery, from its first batch to what was confirmed, and within it one for each batch
-and one for the flush; never one for a row. Metrics are those of `/metrics`, under the same names.
+This needs an extra. A delivery, from its first batch to its confirmation, is one span. Each batch and
+the flush are spans within it; a row never has a span. The metrics and their names are those of
+`/metrics`.
 """
 
 import time
@@ -25,21 +26,23 @@ __all__ = ["OtlpObserver"]
 
 SCOPE = "waltap"
 END_S = 5
-"""How long the end of a run waits for a collector."""
+"""Time for one request to the collector, also at the end of a run."""
 
+# Each metric has a callback: within this time all callbacks of one export share one status.
 ONE_EXPORT_S = 0.5
-"""For so long metrics are of one moment."""
 
 
 class OtlpObserver:
-    """An observer of one run. ``endpoint`` is that of OTLP over HTTP, to which ``/v1/traces`` and
-    ``/v1/metrics`` are added; the variables of OpenTelemetry (``OTEL_…``) say the rest, such as headers
-    and the sampler."""
+    """Observe one run for OpenTelemetry.
+
+    ``endpoint`` is the address of OTLP over HTTP without ``/v1/traces`` and ``/v1/metrics``. The
+    variables of OpenTelemetry (``OTEL_…``) set the rest, such as headers and the sampler.
+    """
 
     def __init__(
         self, pipeline: str, status: Callable[[], PipelineStatus], endpoint: str, interval_ms: int
     ) -> None:
-        """Raises: LibraryMissing."""
+        """Start the exporters. Raises: LibraryMissing."""
         try:
             from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -91,20 +94,20 @@ class OtlpObserver:
         self._root: Span | None = None
         self._events = 0
         self._ends_ns: int | None = None
-        """When the flush of the present delivery ended, None before."""
+        """End of the current delivery's last flush, None before it."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_details: object) -> None:
-        """Send what there is, and end."""
+        """Export the remaining data and shut down."""
         self._end()
         self._traces.force_flush(END_S * 1000)
         self._traces.shutdown()
         self._metrics.shutdown(END_S * 1000)
 
     def _now(self) -> PipelineStatus:
-        """Return the status that the metrics of one export are of."""
+        """Return the status for the metrics of one export."""
         now = time.monotonic()
         if self._seen is None or now - self._seen_at > ONE_EXPORT_S:
             self._seen, self._seen_at = self._status(), now
@@ -130,7 +133,7 @@ class OtlpObserver:
         self._root, self._events, self._ends_ns = None, 0, None
 
     def _part(self, name: str, start_ns: int, end_ns: int, **attributes: str | int) -> None:
-        """Add what took from ``start_ns`` to ``end_ns`` to the present delivery."""
+        """Add a span to the current delivery."""
         from opentelemetry.trace import set_span_in_context
 
         if self._root is None:
@@ -149,7 +152,8 @@ class OtlpObserver:
 
     @hookimpl
     def on_batch(self, batch: Batch, seconds: float) -> None:
-        """Add its span."""
+        """Add the span of a batch."""
+        # a batch after a flush begins the next delivery, also without a confirmation
         if self._ends_ns is not None:
             self._end()
         now = time.time_ns()
@@ -163,7 +167,10 @@ class OtlpObserver:
 
     @hookimpl
     def on_flush(self, durable: Positions, seconds: float) -> None:
-        """Add its span; the delivery ends here, or where it is confirmed."""
+        """Add the span of a flush.
+
+        The delivery ends here, or at its confirmation.
+        """
         now = time.time_ns()
         self._part("waltap.flush", now - int(seconds * 1e9), now, durable=str(durable))
         self._ends_ns = now
@@ -171,7 +178,7 @@ class OtlpObserver:
 
     @hookimpl
     def on_slot(self, event: str, slot: str, lsn: int) -> None:
-        """End the delivery that is confirmed."""
+        """End the delivery at its confirmation."""
         if event != "confirmed" or self._ends_ns is None:
             return
         now = time.time_ns()
@@ -181,13 +188,17 @@ class OtlpObserver:
 
     @hookimpl
     def on_failure(self, error: Exception, retried: bool) -> None:
-        """Mark the delivery that failed; problem and code, never a row."""
+        """Mark the failed delivery with problem and code.
+
+        The event never has a row.
+        """
         from opentelemetry.trace import Status as SpanStatus
         from opentelemetry.trace import StatusCode
 
         code = error.code if isinstance(error, WaltapError) else WaltapError.code
         text = error.problem if isinstance(error, WaltapError) else type(error).__name__
         now = time.time_ns()
+        # a failure outside a delivery gets a span of its own
         root = self._root or self._tracer.start_span("waltap.failure", start_time=now)
         root.add_event("failure", {"waltap.code": code, "waltap.retried": retried}, now)
         root.set_status(SpanStatus(StatusCode.ERROR, f"{code} {text}"))

@@ -1,4 +1,4 @@
-"""An observer that shows a pipeline on a terminal: a bar per snapshot table, then the stream."""
+"""Show the progress of a pipeline on a terminal."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -29,7 +29,7 @@ __all__ = ["ProgressDisplay"]
 
 
 class _RowsColumn(ProgressColumn):
-    """``12,345 of ~20,000``, and ``20,123 rows`` when all are there."""
+    """Show ``12,345 of ~20,000``, or ``20,123 rows`` for a finished table."""
 
     def render(self, task: Task) -> Text:
         if task.total and not task.finished:
@@ -38,9 +38,10 @@ class _RowsColumn(ProgressColumn):
 
 
 class _RateColumn(ProgressColumn):
-    """``12,345/s``: over the last seconds; over all of them once a table is done."""
+    """Show ``12,345/s``."""
 
     def render(self, task: Task) -> Text:
+        # the mean of a finished table, the last seconds of any other task
         if task.finished:
             rate = task.completed / task.finished_time if task.finished_time else 0.0
         else:
@@ -49,7 +50,7 @@ class _RateColumn(ProgressColumn):
 
 
 class _ProgressBars(Progress):
-    """Bars that ask for their numbers whenever they are drawn."""
+    """Progress bars that read their numbers before each drawing."""
 
     def __init__(self, *columns: ProgressColumn, console: "Console") -> None:
         self.ask: Callable[[], object] = lambda: None
@@ -61,8 +62,11 @@ class _ProgressBars(Progress):
 
 
 class ProgressDisplay:
-    """Bars on ``console`` between `start` and `stop`. As an observer it is told what there is to show; the
-    numbers are those that ``status`` gives (`Engine.status`), asked for when the bars are drawn."""
+    """Show a bar per snapshot table, then a line for the stream.
+
+    Hooks add and remove the bars. Their numbers come from ``status`` (`Engine.status`) at each
+    drawing.
+    """
 
     def __init__(self, console: "Console", status: "Callable[[], PipelineStatus]") -> None:
         self._console, self._status = console, status
@@ -84,7 +88,7 @@ class ProgressDisplay:
         self._progress.start()
 
     def stop(self) -> None:
-        """Leave the last state on the screen, and below it what the run did."""
+        """Stop drawing and print the summary of the run."""
         self._progress.stop()
         status = self._status()
         if status.state == "stopped" or (status.state == "failed" and status.events):
@@ -95,7 +99,8 @@ class ProgressDisplay:
         rate = next((rate for _, rate in status.events_per_second), 0.0)
         for table in status.snapshot:
             task = self._tables.get(table.table)
-            if task is not None:  # an estimate that was too low grows
+            if task is not None:
+                # an estimate that was too low grows, else the bar would be full before the end
                 whole = max(table.estimate, table.rows + 1) if table.estimate else None
                 self._progress.update(task, completed=table.rows, total=whole, rate=rate)
         if self._stream is not None:
@@ -104,7 +109,8 @@ class ProgressDisplay:
 
     @hookimpl
     def on_state(self, state: str, detail: str) -> None:
-        """Say what the pipeline does now; streaming has a line of its own."""
+        """Print the state of the pipeline."""
+        # streaming has a line with its own numbers
         if state == "streaming" and self._stream is None:
             self._stream = self._progress.add_task("streaming", total=None, noun="changes")
         if state == "reconnecting":
@@ -116,10 +122,10 @@ class ProgressDisplay:
 
     @hookimpl
     def on_snapshot(self, event: str, table: str, rows: int, total: int | None) -> None:
-        """Begin and end the bar of a table."""
+        """Start and finish the bar of a table."""
         if event == "table_started":
             self._tables[table] = self._progress.add_task(table, total=total)
         elif event == "table_completed" and table in self._tables:
-            visible = rows > 0  # a long list of empty tables tells nothing
+            visible = rows > 0  # a long list of empty tables says nothing
             task = self._tables.pop(table)
             self._progress.update(task, completed=rows or 1, total=rows or 1, visible=visible)

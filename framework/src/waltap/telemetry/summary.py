@@ -1,4 +1,4 @@
-"""What a run did, for the one line at its end."""
+"""Summarize a run in one line."""
 
 from waltap.pipeline.status import PipelineStatus
 from waltap.source.position import lsn_text
@@ -7,21 +7,24 @@ __all__ = ["summary_fields", "summary_line"]
 
 
 def summary_fields(status: PipelineStatus) -> dict[str, object]:
-    """Return it as fields of a log line. ``lsn`` is how far the sink has got; a run that came to no stream
-    or snapshot has none."""
+    """Return the summary as fields of a log line.
+
+    ``lsn`` is the last position that the sink has.
+    """
     found: dict[str, object] = {
         "changes": status.changes,
         "snapshot_rows": status.snapshot_rows,
         "transactions": status.transactions,
         "seconds": round((status.at_ms - status.started_ms) / 1000, 1),
     }
+    # a run that failed before its stream or snapshot has no position
     if status.partitions:
         found["lsn"] = lsn_text(status.partitions[0].written.end_lsn)
     return found
 
 
 def summary_line(status: PipelineStatus) -> str:
-    """Return it in words."""
+    """Return the summary in words."""
     found = summary_fields(status)
     text = (
         f"{found['changes']:,} changes in {found['transactions']:,} transactions and "
