@@ -1,4 +1,4 @@
-"""Stage 7: what is durable, and what may be confirmed."""
+"""Stage 7: store offsets durably before the slot is confirmed."""
 
 from waltap.offsets.offset import (
     Offset,

@@ -1,4 +1,4 @@
-"""Offsets of connectors as Kafka Connect keeps them: the contract of who reaches them."""
+"""Read and write connector offsets of Kafka Connect."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -7,10 +7,10 @@ __all__ = ["ConnectOffsets"]
 
 
 class ConnectOffsets(Protocol):
-    """Offsets of connectors, by their keys, as Kafka Connect keeps them somewhere."""
+    """Connector offsets in Kafka Connect's storage, by key."""
 
     def read(self) -> Mapping[bytes, bytes]:
-        """Return every offset that is not taken back. Raises: WaltapError."""
+        """Return every offset without a tombstone. Raises: WaltapError."""
 
     def write(self, key: bytes, value: bytes) -> None:
-        """Keep the offset of one connector, durably; the others stay. Raises: WaltapError."""
+        """Store one connector's offset durably. Raises: WaltapError."""

@@ -1,4 +1,4 @@
-"""A small file that is replaced as a whole: a reader sees the old or the new text, never a torn one."""
+"""Replace small files atomically and durably."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,9 @@ __all__ = ["draft_of", "replace_durably", "sync"]
 
 
 def replace_durably(path: Path, data: bytes) -> None:
-    """Make ``data`` the content of ``path``, for its owner alone; it outlives a crash from then on.
+    """Replace the content of ``path`` atomically and durably.
+
+    A reader sees the old or the new content, never a part. Only the owner can read the file.
 
     Raises: OSError.
     """
@@ -19,12 +21,14 @@ def replace_durably(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+    # The content must be on disk before the name points to it.
     new.replace(path)
+    # A file's fsync does not cover its name: the folder has that.
     sync(path.parent)
 
 
 def sync(path: Path | str) -> None:
-    """Make durable what a file holds; of a folder, the names in it, as fsync of a file does not.
+    """Flush a file or a folder to disk.
 
     Raises: OSError.
     """
@@ -36,5 +40,5 @@ def sync(path: Path | str) -> None:
 
 
 def draft_of(path: Path) -> Path:
-    """Return the file that a crash may leave beside ``path``."""
+    """Return the draft file that a crash may leave behind."""
     return path.with_suffix(f"{path.suffix}.new")

@@ -1,4 +1,4 @@
-"""What can be wrong with a stored offset, wherever it is kept."""
+"""Errors of stored offsets, for every offset store."""
 
 from waltap.errors import OffsetError
 

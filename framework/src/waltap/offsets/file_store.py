@@ -1,4 +1,4 @@
-"""Offsets in a file: replaced atomically, durable before `store` returns."""
+"""Keep the offset in one JSON file."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ __all__ = ["FileOffsetProperties", "FileOffsetStore", "OffsetUnreadable", "Offse
 
 
 class OffsetUnreadable(OffsetError):
-    """The offset file holds something that is no offset of this version."""
+    """The offset file contains no offset of this version."""
 
     code = "WT-6001"
     remedy = (
@@ -21,7 +21,10 @@ class OffsetUnreadable(OffsetError):
 
 
 class OffsetUnwritable(OffsetError):
-    """The offset file cannot be written; delivery goes no further than the last stored offset."""
+    """The offset file cannot be written.
+
+    Delivery stops at the last stored offset: nothing later is confirmed.
+    """
 
     code = "WT-6002"
     remedy = "Make {path} writable (space, permissions); waltap.state.dir chooses the folder."
@@ -38,7 +41,7 @@ class FileOffsetProperties(Properties):
 
 
 class FileOffsetStore(OffsetStore):
-    """One JSON file. A reader sees the old or the new offset, never a torn one."""
+    """An offset store in one JSON file, replaced atomically."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,6 +49,7 @@ class FileOffsetStore(OffsetStore):
     def load(self) -> Offset | None:
         try:
             data = self.path.read_bytes()
+        # The first start of a pipeline has no offset file yet.
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:

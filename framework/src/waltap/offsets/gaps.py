@@ -1,7 +1,7 @@
-"""Gap certificates: what a pipeline could not deliver, from where to where, and what became of it.
+"""Record capture gaps: changes that a pipeline could not deliver.
 
-A gap is kept where the pipeline's state is, in ``gaps``: as JSON, and beside it as a text for people. It
-is open until what it lacks was read anew.
+A gap certificate is a JSON file in the folder ``gaps`` beside the offset, with a text file for
+people. A gap is open until its tables were read again or the destination was restored.
 """
 
 from datetime import UTC, datetime
@@ -28,55 +28,62 @@ class GapsUnusable(OffsetError):
 
 
 class GapEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """One end of a gap. ``lsn`` as text; ``time`` ISO 8601 in UTC, "" where nobody knows."""
+    """One end of a capture gap."""
 
+    # LSN as PostgreSQL prints it, such as 16/B374D848.
     lsn: str
     timeline: int
     system_id: str
+    # ISO 8601 in UTC; "" if unknown.
     time: str = ""
 
 
 class RereadTable(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one table: rows that were read anew; ``compared``: it was compared with the
-    destination, before and behind that, and is equal. Where it was equal before, nothing was read."""
+    """The result of reading one table of a gap again."""
 
+    # Rows that were read again; 0 if the comparison found no difference.
     rows: int
+    # Whether a comparison with the destination found the table equal.
     compared: bool = False
 
 
 class CaptureGap(msgspec.Struct, frozen=True, kw_only=True):
-    """One gap: changes that had committed behind ``begin``, up to ``end``, may not have been delivered.
+    """A range of the WAL whose changes may be missing at the sink.
 
-    ``code`` and ``why`` are those of the error that told of it. ``tables`` (schema.table) are those that
-    were captured. ``had`` is what the destination had, where it lost that. ``closed`` is when the gap was
-    made good, "" while it is open; ``by`` by what: repair, snapshot, or destination, which was brought
-    back. ``remark`` says what could not be made good.
+    The range covers changes that committed after ``begin``, up to ``end``.
     """
 
     identifier: str
     pipeline: str
     database: str
     slot: str
+    # Code and text of the error that reported the gap.
     code: str
     why: str
     begin: GapEnd
     end: GapEnd
+    # When the pipeline found the gap.
     found: str
+    # Captured tables (schema.table); () if unknown.
     tables: tuple[str, ...] = ()
+    # The position that the destination had, if the destination lost it.
     had: str = ""
+    # When the gap was closed; "" while it is open.
     closed: str = ""
+    # What closed the gap: repair, snapshot, or a restored destination.
     by: str = ""
+    # What the repair could not read again.
     remark: str = ""
     reread: dict[str, RereadTable] = {}
 
     @property
     def open(self) -> bool:
-        """Tell whether it was not made good yet."""
+        """Return whether the gap still needs a repair."""
         return not self.closed
 
 
 class GapCertificates:
-    """The certificates of one pipeline, whose state is in ``state_dir``.
+    """The gap certificates of one pipeline.
 
     Raises, from every method: GapsUnusable.
     """
@@ -95,13 +102,14 @@ class GapCertificates:
         return found
 
     def open(self) -> list[CaptureGap]:
-        """Return those that were not made good, the oldest first."""
+        """Return the open gaps, the oldest first."""
         return [gap for gap in self.all() if gap.open]
 
     def keep(self, gap: CaptureGap) -> Path:
-        """Write a certificate, durably, or replace the one of its identifier; return the JSON file."""
+        """Write or replace one certificate durably; return its JSON file."""
         path = self.folder / f"gap-{gap.identifier}.json"
         try:
+            # The text comes first: `all` lists only the JSON file, so each listed gap has both.
             replace_durably(path.with_suffix(".txt"), text_of(gap).encode())
             data = msgspec.json.format(msgspec.json.encode(gap), indent=1)
             replace_durably(path, data + b"\n")
@@ -110,9 +118,12 @@ class GapCertificates:
         return path
 
     def note(self, gap: CaptureGap) -> CaptureGap:
-        """Keep a gap that was found; return what is kept. An open one that begins where this one does, or
-        has the same reason and tables, is the same, and is kept up to the later end."""
+        """Record a new gap, or extend the open gap that it repeats.
+
+        Return the recorded gap.
+        """
         for known in self.open():
+            # A start that fails and is retried finds the same gap each time.
             source = (known.slot, known.begin.system_id) == (gap.slot, gap.begin.system_id)
             again = bool(gap.tables) and (known.code, known.tables) == (gap.code, gap.tables)
             if source and (again or known.begin.lsn == gap.begin.lsn):
@@ -125,14 +136,17 @@ class GapCertificates:
 
 
 def moment(ms: int | None) -> str:
-    """Return a time, in ms since 1970 UTC, as certificates have it; "" for None."""
+    """Return a time in ms since 1970 UTC as ISO 8601 text.
+
+    Return "" for None.
+    """
     if ms is None:
         return ""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def text_of(gap: CaptureGap) -> str:
-    """Return a certificate for people."""
+    """Return a certificate as text for people."""
     state = f"closed {gap.closed} by {gap.by}" if gap.closed else "open"
     lines = [
         f"Gap {gap.identifier} of pipeline {gap.pipeline}: {state}",

@@ -1,4 +1,4 @@
-"""A file that one process holds: who has it may write what lies beside it."""
+"""Lock a file for one process, to guard the files beside it."""
 
 import fcntl
 import os
@@ -10,6 +10,7 @@ from waltap.offsets.private_file import private
 
 __all__ = ["LockFile", "holder", "noted"]
 
+# `holder` locks for microseconds; together the tries last 5 s at least.
 LOOK_S: Final = 0.005
 LOOKS: Final = 1000
 LOCKS: Final = Path("/proc/locks")
@@ -17,9 +18,10 @@ LOCKS: Final = Path("/proc/locks")
 
 
 class LockFile:
-    """The lock file ``path``, with the holder's process id in it; its folder must exist.
+    """A lock file that contains the process id of its holder.
 
-    The kernel lets go of it when the process dies, however it dies. Only local disks keep such locks.
+    The folder of ``path`` must exist. The kernel releases the lock when the process dies. Only local disks
+    keep such locks.
     """
 
     def __init__(self, path: Path) -> None:
@@ -28,10 +30,11 @@ class LockFile:
         self._noted = False
 
     def take(self, note: str = "") -> str | None:
-        """Hold the file until `release`. Returns None, or the process id of who has it ("unknown" where
-        nothing says it); taking what is held by this object changes nothing. Raises: OSError.
+        """Lock the file until `release`.
 
-        ``note`` is a line that stands in the file until `release`, and stays when the process dies.
+        Return None on success, else the process id of the holder ("unknown" if not available). A second
+        call of the holder changes nothing. ``note`` is a line in the file until `release`; a crash leaves
+        the line there. Raises: OSError.
         """
         while self._file < 0:
             file = private(self.path, os.O_RDWR | os.O_CREAT)
@@ -41,19 +44,23 @@ class LockFile:
                 if _names(self.path, file):
                     self._write(file, note)
                     self._file, file = file, -1
-                # otherwise its last holder removed it after it was opened here
+                # Otherwise another process replaced or removed the file after this one opened it.
             finally:
                 if file >= 0:
                     os.close(file)
         return None
 
     def take_over(self, note: str = "") -> None:
-        """Hold a new file of that name, whoever holds the present one: that one `stands` no more. For a
-        caller who knows that its holder may write nothing any more. Raises: OSError."""
+        """Lock a new file of that name, also while another process holds the old file.
+
+        The caller must know that the old holder can no longer write; `stands` is then false for that
+        process. Raises: OSError.
+        """
         self.release()
         draft = self.path.with_name(f"{self.path.name}.new")
         file = private(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
+            # The draft is locked before it gets the name: no other process can lock it first.
             _shut(file, fcntl.LOCK_EX)
             self._write(file, note)
             draft.replace(self.path)
@@ -68,21 +75,25 @@ class LockFile:
         self._noted = bool(note)
 
     def stands(self) -> bool:
-        """Tell whether what is held is still the file of that name: not where the folder was moved or
-        deleted, whatever stands in its place. Where nothing is held there is nothing to tell: True."""
+        """Return whether the locked file still has its name.
+
+        It is false after the folder was moved or deleted, or after another process took the lock over. It
+        is true while this object holds no lock.
+        """
         return self._file < 0 or _names(self.path, self._file)
 
     def release(self) -> None:
-        """Let go of the file, which stays; may be called twice."""
+        """Release the lock and keep the file; may be called twice."""
         if self._file >= 0:
             if self._noted:
+                # A clean release leaves no note; only a crash does.
                 os.ftruncate(self._file, 0)
             os.close(self._file)
             self._file = -1
 
 
 def noted(path: Path) -> str:
-    """Return the note in the lock file ``path``: that of who holds it, or of who held it last and died."""
+    """Return the note of the present holder, or of one that died."""
     try:
         return path.read_text("ascii", "replace").partition("\n")[2].strip()
     except OSError:
@@ -90,11 +101,14 @@ def noted(path: Path) -> str:
 
 
 def holder(path: Path) -> str | None:
-    """Return the process id of who holds the lock file ``path``, None when nobody does; makes nothing."""
+    """Return the process id of the lock's holder, None without one.
+
+    The function creates no file.
+    """
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return None  # nobody has ever held it
+        return None  # no process has locked it yet
     try:
         return None if _shut(file, fcntl.LOCK_SH) else _holder(file)
     finally:
@@ -110,11 +124,14 @@ def _shut(file: int, kind: int) -> bool:
 
 
 def _shut_alone(file: int) -> bool:
-    """Hold the file, unless somebody holds it. Who only looks, as `holder` does, shuts it for a moment,
-    and is waited for."""
+    """Lock the file unless another process holds the lock.
+
+    `holder` takes a shared lock for a moment; this function waits for that.
+    """
     for _ in range(LOOKS):
         if _shut(file, fcntl.LOCK_EX):
             return True
+        # A shared lock is possible beside `holder`, but not beside a real holder.
         if not _shut(file, fcntl.LOCK_SH):
             return False
         fcntl.flock(file, fcntl.LOCK_UN)
@@ -123,8 +140,11 @@ def _shut_alone(file: int) -> bool:
 
 
 def _holder(file: int) -> str:
-    """Return the process id of who holds the lock: the kernel's, else the one that is written in the file,
-    where the kernel does not say it (another system, another container, a network)."""
+    """Return the process id of the lock's holder.
+
+    It is the kernel's answer, or the process id in the file where the kernel has none: the holder may
+    run on another system or in another container.
+    """
     held = os.fstat(file)
     inode, place = str(held.st_ino), f"{os.major(held.st_dev):02x}:{os.minor(held.st_dev):02x}"
     written = _written(file)
@@ -132,7 +152,7 @@ def _holder(file: int) -> str:
         locks = [line.split() for line in LOCKS.read_text("ascii").splitlines()]
     except (OSError, ValueError):
         return written
-    # some filesystems have a device of their own for each volume, which is not the one of stat
+    # Some filesystems list another device number here than stat returns for the volume.
     found = {
         lock[4]: lock[5].rpartition(":")[0]
         for lock in locks

@@ -1,4 +1,4 @@
-"""Offsets that last as long as the process: for runs with a temporary slot."""
+"""Keep offsets in memory, for runs with a temporary slot."""
 
 from waltap.offsets.offset import Offset, OffsetStore
 
@@ -6,7 +6,7 @@ __all__ = ["MemoryOffsetStore"]
 
 
 class MemoryOffsetStore(OffsetStore):
-    """Keeps the offset over reconnects, not over restarts."""
+    """An offset store that survives reconnects, but no restart."""
 
     def __init__(self) -> None:
         self._offset: Offset | None = None

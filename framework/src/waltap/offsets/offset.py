@@ -1,4 +1,4 @@
-"""Offsets: the stored position of a pipeline, and the contract of the stores that keep it."""
+"""Define offsets and the contract of offset stores."""
 
 import abc
 
@@ -20,26 +20,14 @@ __all__ = [
 ]
 
 NEWEST_VERSION = 2
-"""Of the stored form. A store keeps what `encoded` gives and loads it by `decoded`, so that it reads
-every earlier one."""
+"""Version of the stored form. Stores use `encoded` and `decoded`, which reads every earlier version."""
 
 
 class PartitionOffset(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pipeline remembers of one partition of its source: of one slot.
+    """The stored position in one partition of the source: in one slot.
 
-    ``system_id``, ``timeline``, ``slot``, ``database`` tie the position to one server history: a
-    position of another one means nothing. ``slot_created_lsn`` is where a slot that waltap made began,
-    0 for a slot that was there before. ``previous_end_lsn`` is the end of the last transaction that
-    was delivered (the position also moves without one), for ``source.sequence`` after a restart.
-    ``visible_in`` is set when a snapshot read tables whose changes the stream brings, too, beside a slot
-    that existed already or later than the slot began, by OID and by schema.table:
-    ``xmin:xmax:xip,…@HORIZON`` names the transactions whose changes the rows contain and the stream, up to
-    the LSN HORIZON, must leave out. ``visible`` is what earlier versions kept of all tables in one.
-    ``counted``: where ``position`` is within a
-    transaction, how many events its changes became so far, if events are counted; else it is not set, and
-    not stored. ``slot_identity`` is what the server calls the slot besides its name, where a slot that
-    was made anew is called otherwise. ``as_of_ms``: what had committed before, in ms since 1970 UTC,
-    is delivered. ``held`` is the position that the sink kept with its data then (`Sink.held`).
+    ``system_id``, ``timeline``, ``slot`` and ``database`` identify the server history of the position. The
+    position is meaningless in another history.
     """
 
     position: Position
@@ -48,30 +36,43 @@ class PartitionOffset(msgspec.Struct, frozen=True, kw_only=True):
     system_id: str
     timeline: int
     decoder: str = ""
+    # Where a slot that waltap created begins; 0 for an existing slot.
     slot_created_lsn: int = 0
+    # End of the last delivered transaction, for ``source.sequence`` after a restart. The
+    # position also moves without one.
     previous_end_lsn: int | None = None
+    # The form of `visible_in` in earlier versions: one text for all tables.
     visible: str = ""
+    # By OID and by schema.table: ``xmin:xmax:xip,…@HORIZON`` of the snapshot that read the
+    # table. Up to the LSN HORIZON the stream must skip the changes of transactions that the
+    # snapshot saw. Set if a snapshot ran beside an existing slot or after the slot began.
     visible_in: dict[str, str] = {}
+    # Number of events so far of the transaction at ``position``, if events are counted.
     counted: TransactionCounts | msgspec.UnsetType = msgspec.UNSET
+    # The server's own identity of the slot, where a recreated slot gets another one.
     slot_identity: str | msgspec.UnsetType = msgspec.UNSET
+    # Everything that committed before this time is delivered; ms since 1970 UTC.
     as_of_ms: int | msgspec.UnsetType = msgspec.UNSET
+    # The position that the sink kept with its data (`Sink.held`).
     held: Position | msgspec.UnsetType = msgspec.UNSET
 
 
 class Offset(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pipeline remembers between runs: each partition's offset by its name, a snapshot that has
-    not ended, ``signals``, the state of incremental snapshots (`waltap.snapshot.incremental_state`), and
-    ``sink``, where it was delivered last (`Stages.destination`), "" where that is not known, and
-    ``sink_identity``, what is there (`Sink.identity`).
+    """A pipeline's state between two runs.
 
-    A source with one partition is the normal case: `of` makes its offset, `sole` is the partition,
-    `with_sole` changes it.
+    Most sources have one partition: `of` makes its offset, `sole` is the partition, `with_sole` changes
+    it.
     """
 
+    # Each partition's offset, by its name.
     partitions: dict[str, PartitionOffset]
+    # An initial snapshot that has begun and not ended.
     snapshot: SnapshotProgress | None = None
+    # State of incremental snapshots (`waltap.snapshot.incremental_state`).
     signals: dict[str, object] = {}
+    # Where the changes were delivered last (`Stages.destination`); "" if unknown.
     sink: str = ""
+    # The identity of the data there (`Sink.identity`).
     sink_identity: str | msgspec.UnsetType = msgspec.UNSET
     version: int = NEWEST_VERSION
 
@@ -82,13 +83,16 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sole(self) -> PartitionOffset:
-        """Return the only partition's. Raises: ValueError when there are others."""
+        """Return the only partition. Raises: ValueError if there are others."""
         (partition,) = self.partitions.values()
         return partition
 
     @property
     def first(self) -> PartitionOffset:
-        """Return the first partition's: it speaks for the server and the database that all are of."""
+        """Return the first partition.
+
+        Every partition has the same server and database, so the first one names both.
+        """
         return next(iter(self.partitions.values()))
 
     @property
@@ -98,12 +102,12 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def held(self) -> Positions:
-        """Return the position that the sink kept with its data in each partition, where it did."""
+        """Return the position that the sink kept with its data, by partition."""
         found = {name: each.held for name, each in self.partitions.items()}
         return Positions({n: p for n, p in found.items() if isinstance(p, Position)})
 
     def with_sole(self, **changes: object) -> "Offset":
-        """Return the offset with other values of the only partition, by the names of its fields."""
+        """Return the offset with changed fields of its only partition."""
         changed = msgspec.structs.replace(self.sole, **changes)
         return msgspec.structs.replace(self, partitions=dict.fromkeys(self.partitions, changed))
 
@@ -138,23 +142,26 @@ class _OffsetVersion(msgspec.Struct):
 
 
 class _Version1(PartitionOffset, frozen=True, kw_only=True):
-    """The stored form until partitions had names."""
+    """The stored form of version 1, without named partitions."""
 
     snapshot: SnapshotProgress | None = None
     signals: dict[str, object] = {}
 
 
 class OffsetStore(abc.ABC):
-    """Keeps one offset per pipeline. ``store`` returns only when the offset is durable."""
+    """Stores one offset for each pipeline."""
 
     @abc.abstractmethod
     def load(self) -> Offset | None:
-        """Return the stored offset, None when there is none. Raises: OffsetError."""
+        """Return the stored offset, None without one. Raises: OffsetError."""
 
     @abc.abstractmethod
     def store(self, offset: Offset) -> None:
-        """Replace the stored offset, atomically and durably. Raises: OffsetError."""
+        """Replace the stored offset atomically; return once it is durable.
+
+        Raises: OffsetError.
+        """
 
     @abc.abstractmethod
     def clear(self) -> None:
-        """Forget the stored offset. Raises: OffsetError."""
+        """Delete the stored offset. Raises: OffsetError."""

@@ -1,8 +1,8 @@
-"""What a pipeline has on servers: its slot and its publications, and which of them it made itself.
+"""Record which slot and publications a pipeline owns on servers.
 
-Kept beside the offset and longer than it: `waltap offsets clear` forgets a position, not a slot. An
-entry is written *before* the thing is made, so that a start that is killed in between knows its own
-slot again, and `waltap drop` finds everything.
+The record outlives the offset: `waltap offsets clear` deletes a position, not a slot. An entry is written
+*before* its object is created. So a start that was killed in between recognizes its own slot, and
+`waltap drop` finds every object.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ __all__ = ["BelongingsUnreadable", "BelongingsUnwritable", "OwnedObject", "Owned
 
 
 class BelongingsUnreadable(OffsetError):
-    """The list of what a pipeline has on the server is damaged."""
+    """The list of the pipeline's server objects is damaged."""
 
     code = "WT-6006"
     remedy = (
@@ -29,39 +29,41 @@ class BelongingsUnreadable(OffsetError):
 
 
 class BelongingsUnwritable(OffsetError):
-    """The list of what a pipeline has on the server cannot be written."""
+    """The list of the pipeline's server objects cannot be written."""
 
     code = "WT-6007"
     remedy = "Make {path} writable (space, permissions); waltap.state.dir chooses the folder."
 
 
 class OwnedObject(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """One thing on a server. ``kind``: "slot" or "publication". ``made``: by this pipeline; False for
-    one that was there and is used by consent, which `waltap drop` leaves alone.
+    """One object on a server that belongs to a pipeline."""
 
-    Of a slot that follows its publication late only: ``made_at``, when it was made, in µs since 1970 by
-    the server's clock, 0 where that is not known; ``newest``, the greatest OID of a table there was then;
-    and ``streams``, what it streams, and from when on the publication has that (0: from the start)."""
-
+    # "slot" or "publication".
     kind: str
     name: str
     system_id: str
     database: str
+    # Whether this pipeline created it. `waltap drop` keeps an object that existed before.
     made: bool = True
+    # The next fields are for a slot whose publication is completed later. This one is the
+    # server's time of creation, in µs since 1970; 0 if unknown.
     made_at: int = 0
+    # Greatest OID of a table at that time.
     newest: int = 0
+    # Each streamed table, and the LSN from which the publication has it (0: the start).
     streams: tuple[tuple[str, int], ...] = ()
 
     @property
     def place(self) -> tuple[str, str, str, str]:
-        """Return what no two entries share."""
+        """Return the key of the entry."""
         return self.kind, self.name, self.system_id, self.database
 
 
 class OwnedObjects:
-    """The entries of one pipeline, in a JSON file; in memory only without ``path``.
+    """The entries of one pipeline, in a JSON file.
 
-    Raises, from every method: BelongingsUnreadable, BelongingsUnwritable.
+    Without ``path`` they are in memory only. Raises, from every method: BelongingsUnreadable,
+    BelongingsUnwritable.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -73,11 +75,11 @@ class OwnedObjects:
         return sorted(self._loaded().values())
 
     def find(self, kind: str, name: str, system_id: str, database: str) -> OwnedObject | None:
-        """Return the entry of one thing, None when the pipeline does not have it."""
+        """Return the entry of one object, None without one."""
         return self._loaded().get((kind, name, system_id, database))
 
     def keep(self, *entries: OwnedObject) -> None:
-        """Add or replace entries, durably; writes nothing when nothing changes."""
+        """Add or replace entries durably; skip a write without changes."""
         known = self._loaded()
         new = {entry.place: entry for entry in entries}
         if any(known.get(place) != entry for place, entry in new.items()):
@@ -85,13 +87,14 @@ class OwnedObjects:
 
     @contextmanager
     def making(self, *entries: OwnedObject) -> Iterator[None]:
-        """Keep ``entries`` while the ``with`` block makes them; of what could not be made nothing stays.
+        """Record ``entries`` while the ``with`` block creates the objects.
 
-        After a connection that broke the server may have made it all the same: the entry stays.
+        If the block fails, the entries are removed.
         """
         self.keep(*entries)
         try:
             yield
+        # The server may have created the object before the connection broke: keep the entry.
         except ConnectionLost:
             raise
         except Exception:
@@ -99,7 +102,7 @@ class OwnedObjects:
             raise
 
     def forget(self, entries: Iterable[OwnedObject]) -> None:
-        """Take out what is no more."""
+        """Remove the entries of deleted objects."""
         known, gone = self._loaded(), {entry.place for entry in entries}
         if gone & known.keys():
             self._replace({place: entry for place, entry in known.items() if place not in gone})
@@ -117,7 +120,7 @@ class OwnedObjects:
         except (
             FileNotFoundError,
             NotADirectoryError,
-        ):  # the folder is somebody else's to complain of
+        ):  # other checks report a missing folder
             return []
         except (OSError, *UNREADABLE) as error:
             problem = f"what the pipeline has on the server cannot be read: {error}"

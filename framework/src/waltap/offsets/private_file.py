@@ -1,4 +1,4 @@
-"""Files and folders for their owner alone: they hold rows without masks, positions and secrets."""
+"""Create files and folders that only their owner can read."""
 
 import os
 import stat
@@ -8,26 +8,30 @@ from typing import Final
 
 __all__ = ["FOLDER", "close_to_others", "lies_in_private", "private", "private_folder"]
 
+# Offsets, spilled rows and tokens are unmasked: no access for group and others.
 FILE: Final = 0o600
 FOLDER: Final = 0o700
 _OTHERS: Final = 0o077
 
 
 def private(path: Path | str, flags: int) -> int:
-    """Return a descriptor of ``path``, which others cannot open, whatever the umask is; one that is there
-    is closed to them. Fits ``open`` as its ``opener``. Raises: OSError."""
+    """Open ``path`` with access for its owner alone, whatever the umask is.
+
+    An existing file loses the access of other users. The function fits ``open`` as its ``opener``.
+    Raises: OSError.
+    """
     file = os.open(path, flags | os.O_CLOEXEC, FILE)
     found = os.fstat(file)
     if stat.S_ISREG(found.st_mode) and found.st_mode & _OTHERS:
-        with suppress(OSError):  # of another owner, who shares it
+        with suppress(OSError):  # another user owns and shares it
             os.fchmod(file, FILE)
     return file
 
 
 def private_folder(path: Path) -> None:
-    """Make ``path`` and the folders above it where they are missing; those that are there keep their mode.
+    """Create ``path`` and its missing parent folders for the owner alone.
 
-    Raises: OSError.
+    Existing folders keep their mode. Raises: OSError.
     """
     try:
         path.mkdir(FOLDER, exist_ok=True)
@@ -37,16 +41,21 @@ def private_folder(path: Path) -> None:
 
 
 def lies_in_private(path: Path) -> bool:
-    """Tell whether ``path``, or the nearest folder above it that is there, is closed to others: then so is
-    what is made in it."""
+    """Return whether new files at ``path`` are closed to other users.
+
+    The nearest existing folder decides that.
+    """
     while not path.exists() and path != path.parent:
         path = path.parent
     return not path.stat().st_mode & _OTHERS
 
 
 def close_to_others(folder: Path) -> None:
-    """Close ``folder`` and everything in it to all but its owner, as an earlier version did not. What
-    belongs to another user stays as it is; links are not followed."""
+    """Remove the access of other users to ``folder`` and its content.
+
+    Earlier versions created the files with the umask's mode. Files of another owner keep their mode. The
+    function follows no links.
+    """
     root = folder.resolve()
     _close(root)
     for place, folders, files in os.walk(root):

@@ -1,4 +1,7 @@
-"""How far each of several sinks has got, in a file beside the offset, which has the slowest's."""
+"""Store the position of each of several sinks, beside the offset.
+
+The offset itself has the position of the slowest sink.
+"""
 
 from pathlib import Path
 
@@ -14,17 +17,19 @@ __all__ = ["OutletPositions", "SinkProgress"]
 
 
 class SinkProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sink has made durable, by partition; ``counted`` and ``held`` as in `PartitionOffset`."""
+    """The durable position of one sink, by partition."""
 
     positions: dict[str, Position]
+    # ``counted`` and ``held`` are as in `PartitionOffset`.
     counted: TransactionCounts | None = None
     held: dict[str, Position] = {}
 
 
 class _StoredPositions(msgspec.Struct, frozen=True, kw_only=True):
-    """``slowest`` is what the pipeline was told: an offset before it was set by hand."""
+    """The stored form of the file."""
 
     outlets: dict[str, SinkProgress]
+    # The pipeline's position at that time: a lower offset was set by hand.
     slowest: dict[str, Position] = {}
     version: int = 1
 
@@ -40,17 +45,17 @@ class OutletPositionsUnreadable(OffsetError):
 
 
 class OutletPositions:
-    """The file of one pipeline."""
+    """The sink positions of one pipeline."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._kept: bytes | None = None
 
     def load(self, stored: Positions) -> dict[str, SinkProgress]:
-        """Return what each sink had when the pipeline's position became ``stored``.
+        """Return each sink's progress at the pipeline's position ``stored``.
 
-        Nothing, where there is no offset, or where it was moved back by hand: what lies behind it is then
-        wanted again.
+        Return nothing without an offset, or after the operator moved the offset back: all sinks then
+        need the changes after it again.
 
         Raises: OutletPositionsUnreadable.
         """
@@ -69,8 +74,9 @@ class OutletPositions:
         return found.outlets
 
     def store(self, outlets: dict[str, SinkProgress], slowest: Positions) -> None:
-        """Keep the positions, durably, where they changed. Raises: OutletPositionsUnreadable."""
+        """Store changed positions durably. Raises: OutletPositionsUnreadable."""
         data = msgspec.json.encode(_StoredPositions(outlets=outlets, slowest=dict(slowest)))
+        # Most flushes change nothing here: skip the fsync.
         if data == self._kept:
             return
         try:

@@ -1,4 +1,7 @@
-"""What a pipeline's state folder holds: ``waltap.state.dir``/NAME. Sinks keep files of their own there."""
+"""Name the files in a pipeline's state folder.
+
+The folder is ``waltap.state.dir``/NAME. Sinks keep their own files there too.
+"""
 
 from pathlib import Path
 from typing import Final
@@ -26,28 +29,28 @@ LOCK: Final = "lock"
 """Held by the process that runs the pipeline (`PipelineLock`)."""
 
 CONTROL: Final = "control.sock"
-"""Socket of the process that runs the pipeline (`ControlSocket`); one that died may leave it behind."""
+"""Socket of the process that runs the pipeline (`ControlSocket`); a crash leaves it behind."""
 
 OFFSET: Final = "offset.json"
-"""What was delivered and is durable (`Offset`), unless ``waltap.offset.file`` is elsewhere."""
+"""The stored offset (`Offset`), unless ``waltap.offset.file`` names another file."""
 
 BELONGINGS: Final = "belongings.json"
-"""Slot and publications, and which of them the pipeline made (`Belongings`)."""
+"""Slot and publications, and which of them the pipeline created (`OwnedObjects`)."""
 
 RELATIONS: Final = "relations"
-"""Tables as they were described last (`RelationMemory`)."""
+"""The last description of each table (`RelationMemory`)."""
 
 GAPS: Final = "gaps"
-"""Folder of gap certificates (`Gaps`); `waltap drop` leaves it: they tell what a sink may lack."""
+"""Folder of gap certificates (`GapCertificates`). `waltap drop` keeps it: they name missing changes."""
 
 HTTP_KEY: Final = "http-token"
-"""What a request over HTTP has to bring that changes something, where the profile has no token."""
+"""Token for changes over HTTP, where the profile has none."""
 
 TABLES: Final = "tables.json"
-"""Tables that there were at the last start (`NewTables`)."""
+"""Tables of the database at the last start (`NewTables`)."""
 
 OUTLET_POSITIONS: Final = "sinks.json"
-"""How far each of several sinks has got (`OutletPositions`)."""
+"""Position of each of several sinks (`OutletPositions`)."""
 
 OUTLETS: Final = "sinks"
 """Folder with a state folder for each of several sinks."""
@@ -56,16 +59,17 @@ DEAD_LETTERS: Final = "dead-letters"
 """Folder of events that could not be delivered (`LetterStore`)."""
 
 DIFFERENCES: Final = "differences"
-"""Folder of files that name rows which only a destination has, by the last comparison."""
+"""Folder with the rows that only the destination had in the last comparison."""
 
 SPILL: Final = "spill"
-"""Folder of transactions that wait for their fate and are large, or prepared (`SpillArea`)."""
+"""Folder of unfinished transactions that are large or prepared (`SpillArea`)."""
 
 
 def own_files(folder: Path) -> list[Path]:
-    """Return what there is in ``folder`` of the pipeline's own, its lock left out."""
+    """Return the pipeline's existing files in ``folder``, except its lock."""
     names = (OFFSET, BELONGINGS, TABLES, RELATIONS, OUTLET_POSITIONS, HTTP_KEY)
     files = [folder / name for name in names]
+    # A crash may leave a draft beside each of these files.
     paths = [path for file in files for path in (file, draft_of(file))]
     paths += [folder / name for name in (SPILL, DIFFERENCES, CONTROL)]
     return [path for path in paths if path.exists()]

@@ -1,4 +1,4 @@
-"""Stage 6: batches to a destination."""
+"""Stage 6: write batches to a destination."""
 
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.refusal import RecordsRefused, RefusedEvent

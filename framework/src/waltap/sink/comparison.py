@@ -1,4 +1,4 @@
-"""What a comparison of one table with its source tells (hook ``choose_comparison``)."""
+"""Define the result of comparing a table with its source."""
 
 from dataclasses import dataclass
 
@@ -7,9 +7,13 @@ __all__ = ["TableComparison"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableComparison:
-    """One table of a destination beside the source's. ``surplus`` are keys, for people, of some rows that
-    the source has no more; ``place`` is a file that names all of them, "" where there is none."""
+    """The comparison of one destination table with the source's table.
+
+    The hook ``choose_comparison`` provides it.
+    """
 
     equal: bool
+    # Keys, as text, of some rows that exist only at the destination.
     surplus: tuple[str, ...] = ()
+    # A file that names all those rows, "" without one.
     place: str = ""

@@ -1,4 +1,4 @@
-"""What comes again at a sink that keeps the position with the data."""
+"""Recognize redelivered batches, for sinks that store the position."""
 
 from collections.abc import Mapping
 
@@ -9,14 +9,16 @@ __all__ = ["begins_snapshot", "was_delivered"]
 
 
 def was_delivered(batch: Batch, held: Mapping[str, Position]) -> bool:
-    """Tell whether ``batch`` is of transactions that ``held``, what `Sink.open` returned, says are here.
+    """Return whether ``held`` already covers the transactions of ``batch``.
 
-    A dead letter that is replayed, and messages of no transaction, come at a position that was passed.
+    ``held`` is the result of `Sink.open`.
     """
     position = held.get(batch.partition)
     return (
         position is not None
         and batch.position <= position
+        # Replayed dead letters and messages outside a transaction have a position that was passed,
+        # and are new.
         and not (batch.snapshot or batch.replays)
         and any(isinstance(part, TransactionPart) for part in batch.parts)
         and all(isinstance(part, TransactionPart) and part.xid is not None for part in batch.parts)
@@ -24,6 +26,9 @@ def was_delivered(batch: Batch, held: Mapping[str, Position]) -> bool:
 
 
 def begins_snapshot(batch: Batch) -> bool:
-    """Tell whether a snapshot begins with ``batch``, or goes on: what is not flushed comes again."""
+    """Return whether a snapshot begins or resumes with ``batch``.
+
+    Rows that were not flushed are then delivered again.
+    """
     pieces = [part for part in batch.parts if isinstance(part, SnapshotRows)]
     return any(piece.opens or piece.goes_on for piece in pieces)

@@ -1,5 +1,4 @@
-"""How far those have come who read on from a sink: what is between its data and the tables that people
-see."""
+"""Report the progress of consumers that read a sink's output."""
 
 from dataclasses import dataclass
 
@@ -8,43 +7,45 @@ __all__ = ["DownstreamProgress", "OnwardTable"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnwardTable:
-    """One table: ``lsn``, up to which it has everything, and why it stands still, "" where it does not.
-
-    ``batch_rows``: what it got with the last batch, ``waiting_rows``: what there is for it, ``lag_ms``:
-    how long ago the first of those was committed; None where nobody knows.
-    """
+    """The progress of one table."""
 
     table: str
+    # LSN up to which the table is complete.
     lsn: int
+    # Why the table is suspended, "" if it is not.
     failed: str = ""
+    # Rows of the last batch; these numbers are None if unknown.
     batch_rows: int | None = None
+    # Rows that wait for the table.
     waiting_rows: int | None = None
+    # Age of the first waiting row's commit.
     lag_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownstreamProgress:
-    """One stage behind the engine, such as Spark behind the change log, or one of several sinks.
-
-    ``lsn``: end of the last transaction that it has whole, 0 for none; ``lag_bytes``: how much WAL is
-    between that and the last one that there is for it, ``current``: whether it has everything that there
-    is. ``committed_ms``: when its last transaction was committed at the source, ``applied_ms`` when it was
-    applied here, since 1970 UTC, None where nobody knows. ``tables``: of each where that is known.
-    ``problem``: why it gets nothing now, "" where it does.
-    """
+    """One stage after the engine, such as Spark, or one of several sinks."""
 
     stage: str
+    # End of the last complete transaction, 0 for none.
     lsn: int
+    # WAL between that transaction and the last one that waits for the stage.
     lag_bytes: int | None
+    # Whether the stage has everything.
     current: bool
+    # Commit time of its last transaction at the source, ms since 1970 UTC; None if unknown.
     committed_ms: int | None = None
+    # When that transaction was applied here.
     applied_ms: int | None = None
     tables: tuple[OnwardTable, ...] = ()
+    # Why the stage receives nothing now, "" if it does.
     problem: str = ""
 
     def lag_ms(self, now_ms: int) -> int | None:
-        """Return how long ago the last transaction was committed that it has; 0 where it has everything,
-        None where nobody knows."""
+        """Return how long ago the last applied transaction was committed.
+
+        Return 0 if the stage is current, None if the time is unknown.
+        """
         if self.current:
             return 0
         since = self.committed_ms or self.applied_ms

@@ -1,4 +1,4 @@
-"""After a failed flush nothing more: the part of a sink's contract that every durable sink needs."""
+"""Stop a sink after its first failed flush."""
 
 from types import TracebackType
 
@@ -8,11 +8,11 @@ __all__ = ["FailStop"]
 
 
 class FailStop:
-    """Remembers the first failure of the block it guards, and lets nothing through after it.
+    """Keeps the first failure of a guarded block and refuses later ones.
 
     An operating system reports a failed write-back once and then drops the pages: the next fsync of the
-    same file succeeds without them. So a sink guards its `flush` with ``with self._fail_stop:`` and asks
-    `check` in `write`; `reset` belongs into `open`. ``what`` names the destination.
+    same file succeeds without them. So a sink guards its `flush` with ``with self._fail_stop:`` and calls
+    `check` in `write` and `reset` in `open`. ``what`` names the destination.
     """
 
     __slots__ = ("_failure", "_what")
@@ -23,22 +23,22 @@ class FailStop:
 
     @property
     def failed(self) -> bool:
-        """Tell whether a guarded block has failed since `reset`."""
+        """Return whether a guarded block has failed since `reset`."""
         return self._failure is not None
 
     def check(self) -> None:
-        """Raises: SinkError when a guarded block has failed since `reset`."""
+        """Raise SinkError if a guarded block has failed since `reset`."""
         if self._failure is not None:
             raise SinkError(
                 f"{self._what} takes and promises nothing more: it failed before ({self._told()})"
             ) from self._failure
 
     def fail(self, failure: BaseException) -> None:
-        """Note a failure that happened outside a guarded block; the first one stays."""
+        """Record a failure outside a guarded block; the first one stays."""
         self._failure = self._failure or failure
 
     def reset(self) -> None:
-        """Begin anew: what was not promised is delivered again."""
+        """Forget the failure: the engine redelivers unconfirmed batches."""
         self._failure = None
 
     def _told(self) -> str:

@@ -1,4 +1,4 @@
-"""Whether a destination still has what its sink made durable there."""
+"""Check that a destination still has the sink's durable data."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -10,13 +10,13 @@ from waltap.source.slot_status import SlotStatus
 __all__ = ["REREAD", "DestinationBehind", "require_held"]
 
 REREAD: Final = " read the captured tables again by `waltap repair FILE`; or"
-"""Part of a remedy, outside of a snapshot."""
+"""Part of the remedy outside a snapshot."""
 
 
 class DestinationBehind(SinkError):
-    """The destination ends before the position that was durable there: changes are missing in it.
+    """The destination ends before the sink's durable position: changes are missing.
 
-    ``has`` is the position that the destination ends at, by partition; None where nobody knows.
+    ``has`` is the position at the end of the destination, by partition; None if unknown.
     """
 
     code = "WT-5003"
@@ -38,14 +38,17 @@ def require_held(
     found: Mapping[str, Position],
     slot: Callable[[], SlotStatus | None] = lambda: None,
 ) -> None:
-    """See that a sink has, in each partition, what it had: ``recorded`` is what `Sink.held` returned when
-    the offset was stored, ``found`` what `Sink.open` returns. Where ``slot`` has confirmed no more than
-    the sink has, it can stream the rest again. Raises: DestinationBehind."""
+    """Check that a sink still has its recorded position in each partition.
+
+    ``recorded`` is the result of `Sink.held` when the offset was stored, ``found`` the result of
+    `Sink.open`. If ``slot`` has not confirmed more than ``found``, the error names the way to stream the
+    rest again. Raises: DestinationBehind.
+    """
     for partition, had in recorded.items():
         has = found.get(partition)
         if has is not None and has >= had:
             continue
-        ends, replay = "has no position of this pipeline", ""  # no slot goes back to the beginning
+        ends, replay = "has no position of this pipeline", ""  # no slot still has the first change
         if has is not None:
             ends, status = f"ends at {has}", slot()
             if status is not None and status.confirmed_lsn <= has.end_lsn:

@@ -1,7 +1,8 @@
-"""JSON lines: one object per record, ``{"topic", "key", "value", "headers"}``, to a file or stdout.
+"""Write JSON lines, one object per record, to a file or stdout.
 
-Key and value stand in the line as the JSON they were rendered to, not as strings; ``value`` is null
-for a tombstone, ``key`` for a record without one; ``headers`` is a list of ``{"key", "value"}``.
+A line is ``{"topic", "key", "value", "headers"}``. Key and value are the rendered JSON, not strings of it.
+``value`` is null for a tombstone, ``key`` for a record without a key. ``headers`` is a list of
+``{"key", "value"}``.
 """
 
 import contextlib
@@ -37,7 +38,7 @@ STDOUT: Final = "-"
 TAIL_STEP: Final = 1 << 16
 COPY_STEP: Final = 1 << 20
 BEHIND_BYTES: Final = 1 << 18
-"""From this size on a block is worth a thread, which takes 50 µs to start."""
+"""Blocks from this size are written in a thread, which takes 50 µs to start."""
 STOP_LOOK_S: Final = 0.1
 STOP_GRACE_S: Final = 1.0
 _CAN_ADVISE: Final = hasattr(os, "posix_fadvise")
@@ -54,7 +55,7 @@ class LinesFileError(SinkError):
 
 
 class LinesFileCut(SinkError):
-    """The file became shorter while it was written: lines that nobody has confirmed may be gone."""
+    """The file became shorter during the run: unconfirmed lines may be lost."""
 
     code = "WT-5002"
     retry = RetryVerdict.RECONNECT
@@ -66,7 +67,7 @@ class LinesFileCut(SinkError):
 
 
 class JsonLinesProperties(Properties):
-    """Where the lines go."""
+    """The output file."""
 
     path: str = declare(
         "path",
@@ -80,12 +81,11 @@ class JsonLinesProperties(Properties):
 class JsonLinesSink(Sink):
     """Appends one line per record. Life cycle: open, (write*, flush)*, close.
 
-    Delivery: at least once. After a crash, records past the last flushed position may appear twice;
-    none is missing and none is out of order. Single-threaded.
+    Delivery: at least once. After a crash, records after the last flushed position may appear twice; none
+    is missing and the order is kept. Single-threaded.
 
-    The file may be renamed or deleted under the sink: `flush` notices and goes on in a new one under
-    the old name. What a deleted file held since the last flush is copied there first; what a renamed one
-    holds stays in it.
+    If the file is renamed or deleted, `flush` notices it and opens a new file with the old name. A renamed
+    file keeps its lines. The lines of a deleted file since the last flush are copied to the new one.
     """
 
     capabilities = SinkCapabilities(
@@ -108,7 +108,7 @@ class JsonLinesSink(Sink):
         """The block that a thread writes."""
 
     def check(self) -> list[PreflightCheck]:
-        """Look whether the file can be written. Raises: LinesFileError."""
+        """Check whether the file can be written. Raises: LinesFileError."""
         if self._path != STDOUT:
             cause = refusal(Path(self._path), folder=False)
             if cause is not None:
@@ -116,9 +116,9 @@ class JsonLinesSink(Sink):
         return [PreflightCheck(name="sink jsonl", verdict="ok", found=self._path)]
 
     def open(self) -> None:
-        """Open the file at the end of its last whole line, a named pipe once it has a reader.
+        """Open the file at the end of its last complete line.
 
-        Raises: LinesFileError, StopRequested.
+        A named pipe is opened once it has a reader. Raises: LinesFileError, StopRequested.
         """
         self._fail_stop.reset()
         try:
@@ -135,12 +135,12 @@ class JsonLinesSink(Sink):
             raise self._failure("cannot be opened", cause) from cause
 
     def write(self, batch: Batch) -> None:
-        """Append the batch's records as one block. Raises: LinesFileError, ReaderGone, StopRequested.
+        """Append the batch's records as one block.
 
-        Large blocks go to a file in a thread, while the next one is made: the `write` or `flush` after it
-        raises what became of it, and the instance is then at its end.
+        A thread writes large blocks while the engine makes the next one. Its errors are raised by the next
+        `write` or `flush`, and end the instance. Raises: LinesFileError, ReaderGone, StopRequested.
         """
-        if self._behind is None:  # else it says itself how it failed
+        if self._behind is None:  # else `_settle` raises the thread's own error
             self._fail_stop.check()
         records = batch.records or ()
         blocks: Iterable[bytes | memoryview] = self._lines.portions(records)
@@ -156,7 +156,7 @@ class JsonLinesSink(Sink):
             self._append(blocks, partition, position)
 
     def _settle(self) -> None:
-        """Wait for the block that a thread writes. Raises: what writing it raised."""
+        """Wait for the thread's block. Raises: the thread's error."""
         behind, self._behind = self._behind, None
         if behind is not None:
             try:
@@ -188,14 +188,16 @@ class JsonLinesSink(Sink):
             raise failure from cause
         if size is not None and begun is not None:
             if _CAN_ADVISE and size > begun:
-                # the kernel starts writing now, so that `flush` has little left to wait for
+                # The kernel starts writing now, so that `flush` waits less.
                 os.posix_fadvise(self._fd, begun, size - begun, os.POSIX_FADV_DONTNEED)
             self._size = size
         self._accepted = self._accepted.moved(partition, position)
 
     def flush(self) -> Positions | None:
-        """Make what was written durable (a pipe or terminal has taken it already), in a file that is
-        still there. Raises: LinesFileError, LinesFileCut."""
+        """Make the written lines durable, in a file that still has its name.
+
+        A pipe or terminal has taken the lines already. Raises: LinesFileError, LinesFileCut.
+        """
         self._settle()
         with self._fail_stop:
             if self._size is not None and self._accepted:
@@ -209,20 +211,24 @@ class JsonLinesSink(Sink):
 
     def close(self) -> None:
         """Close the file; may be called twice."""
-        with contextlib.suppress(Exception):  # nobody was promised what is still being written
+        with contextlib.suppress(Exception):  # the pending block is not confirmed
             self._settle()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def _pipe(self, path: Path) -> int:
-        """Open a named pipe for writing only, so that its reader's end is noticed; wait for a reader.
-        Raises: StopRequested when there is none, and the run is to end; OSError."""
+        """Wait for a reader of a named pipe and open the pipe.
+
+        Raises: StopRequested if the run must end before; OSError.
+        """
         told = False
         while True:
             try:
+                # Opened for writing only: a descriptor that can read would hide the reader's end.
                 fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             except OSError as cause:
+                # ENXIO: the pipe has no reader yet.
                 if cause.errno != errno.ENXIO:
                     raise
             else:
@@ -236,11 +242,11 @@ class JsonLinesSink(Sink):
             time.sleep(STOP_LOOK_S)
 
     def _room(self) -> int:
-        """Wait until a pipe or terminal takes something; return how much it takes without blocking.
+        """Wait until a pipe or terminal accepts data; return how much.
 
-        The descriptor may be shared with other processes, so it stays a blocking one.
-        Raises: StopRequested when its reader has stopped, and the run is to end.
+        Raises: StopRequested if its reader has stopped and the run must end.
         """
+        # Other processes may share the descriptor, so it must stay a blocking one.
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
         stop_seen: float | None = None
@@ -252,9 +258,11 @@ class JsonLinesSink(Sink):
         return select.PIPE_BUF
 
     def _follow_file(self) -> None:
-        """See that the name still leads to the open file, which holds what was written; go on in a new
-        file where it does not. After the fsync, so that whoever deletes later deletes what was promised.
-        Raises: LinesFileCut, OSError."""
+        """Open a new file if the name no longer leads to the open one.
+
+        Call it after the fsync: a file that is deleted later contains durable lines only. Raises:
+        LinesFileCut, OSError.
+        """
         held = os.fstat(self._fd)
         if held.st_size < (self._size or 0):
             raise LinesFileCut(
@@ -270,6 +278,7 @@ class JsonLinesSink(Sink):
         old, written = self._fd, self._size or 0
         self._fd, self._size = _open(path)
         try:
+            # The file has no name left: its lines since the last flush would be lost.
             if not held.st_nlink:
                 copied = _copy(old, self._promised, written, self._fd)
                 if self._size is not None:
@@ -284,7 +293,7 @@ class JsonLinesSink(Sink):
         )
 
     def _cut_half_written(self, failure: LinesFileError) -> None:
-        """Take back a block of which a part was written, so that a retry leaves whole lines."""
+        """Remove a partly written block, so that a retry leaves complete lines."""
         if self._size is not None:
             try:
                 os.ftruncate(self._fd, self._size)
@@ -296,7 +305,7 @@ class JsonLinesSink(Sink):
 
 
 class _BackgroundCall:
-    """One call in a thread of its own; `end` waits for it, and raises what it raised."""
+    """One call in its own thread; `end` waits for it and raises its error."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._call = call
@@ -318,8 +327,10 @@ class _BackgroundCall:
 
 
 def _open(path: Path) -> tuple[int, int | None]:
-    """Open ``path`` for appending, its name durable; return descriptor and size (None: no regular
-    file). Raises: OSError."""
+    """Open ``path`` for appending; return descriptor and size.
+
+    The name is durable then. The size is None unless it is a regular file. Raises: OSError.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
     try:
@@ -334,7 +345,7 @@ def _open(path: Path) -> tuple[int, int | None]:
 
 
 def _copy(source: int, start: int, end: int, target: int) -> int:
-    """Append the bytes from ``start`` to ``end`` of ``source`` to ``target``; return how many."""
+    """Append a range of ``source`` to ``target``; return its size."""
     at = start
     while at < end:
         view = memoryview(os.pread(source, min(COPY_STEP, end - at), at))
@@ -347,7 +358,7 @@ def _copy(source: int, start: int, end: int, target: int) -> int:
 
 
 def _cut_torn_line(fd: int) -> int:
-    """Cut what follows the last newline (a crash can leave half a line); return the size left."""
+    """Cut a partial last line, which a crash can leave; return the size."""
     size = end = os.fstat(fd).st_size
     while end > 0:
         start = max(0, end - TAIL_STEP)

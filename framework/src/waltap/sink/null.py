@@ -1,4 +1,4 @@
-"""The null sink: takes records and keeps nothing but their count. For benchmarks and dry runs."""
+"""Discard records and count them, for benchmarks and dry runs."""
 
 from waltap.format.record_block import RecordBlock
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
@@ -9,7 +9,7 @@ __all__ = ["NullSink"]
 
 
 class NullSink(Sink):
-    """Counts records and their bytes; it takes records, so that rendering is measured too."""
+    """Counts records and bytes; rendered records are measured too."""
 
     capabilities = SinkCapabilities(records=True, partitions=True, resumes_snapshots=True)
 
@@ -19,7 +19,7 @@ class NullSink(Sink):
         self._accepted = Positions()
 
     def open(self) -> None:
-        """Nothing is kept here: no position either."""
+        """Return no position: the sink stores none."""
 
     def write(self, batch: Batch) -> None:
         """Count the batch's records."""
@@ -32,8 +32,8 @@ class NullSink(Sink):
         self._accepted = self._accepted.moved(batch.partition, batch.position)
 
     def flush(self) -> Positions | None:
-        """Return the position of the last batch taken, of each partition."""
+        """Return the last position of each partition."""
         return self._accepted or None
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the sink holds no resource."""

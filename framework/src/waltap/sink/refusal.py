@@ -1,4 +1,4 @@
-"""What a sink says of the single records, or changes, that its destination refuses."""
+"""Report single records or changes that a destination refuses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,35 +13,33 @@ __all__ = ["RecordsRefused", "RefusedEvent", "leave_out", "places_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedEvent:
-    """One of a batch that the destination refuses, and what is to be told of it alone.
-
-    A sink that takes records says ``index``, the record's in `Batch.records`; one that takes changes says
-    ``change``, the object that stands in a part of the batch, or, of a row that a snapshot read,
-    ``rows``, the part, and ``index``, the row's.
-    """
+    """One refused event of a batch, with its own error."""
 
     error: WaltapError
+    # The record's index in `Batch.records`, or the row's in ``rows``.
     index: int = -1
+    # The refused object of a part, from a sink that takes changes.
     change: Change | None = None
+    # The part of a refused snapshot row.
     rows: SnapshotRows | None = None
 
 
 class RecordsRefused(SinkError, RecordError):
-    """The destination refuses single records, or changes, of a batch; it would take the others.
+    """The destination refuses single records or changes of a batch.
 
-    `Sink.write` raises it, naming at least one, and all that it knows of (where `SinkContext.tolerant` is
-    false, one is enough). The batch has not been taken, what was written before it has been kept. By the
-    pipeline's policy the engine stops with the first one's own error; or it makes sure that what was
-    refused is kept elsewhere, takes it out of the batch, and writes *the same batch object* again:
-    ``records``, or the changes and rows of ``parts``, are fewer, ``position`` is the same. It may be
-    refused in part again. So
+    It would accept the others. `Sink.write` raises this with at least one of them, and with all that it
+    knows (one is enough where `SinkContext.tolerant` is false). The batch was not taken; earlier batches
+    stay. Depending on the pipeline's policy, the engine stops with the first error. Otherwise it stores
+    the refused events elsewhere, removes them from the batch, and writes *the same batch object* again.
+    Then ``records``, or the changes and rows of ``parts``, are fewer; ``position`` is the same. The sink
+    may refuse a part again. So
 
-    * a sink that commits the batch as one transaction undoes it, raises, and commits the rest at the next
-      `write`: never the position of an event that is not kept anywhere;
-    * a sink that has sent the others already remembers the batch object, and at the next `write` of it
-      only takes its position.
+    * a sink that commits the batch as one transaction rolls back, raises, and commits the rest in the next
+      `write`: it never commits the position of an event that is stored nowhere;
+    * a sink that has already sent the other events remembers the batch object, and the next `write` of
+    that object only takes its position.
 
-    Never for what another try, or a repair of the destination as a whole, would mend: a lost connection,
+    Never raise it for a problem that another try or a repair of the destination solves: a lost connection,
     another instance that took over, a missing table or topic, a refused login, a full disk.
     """
 
@@ -59,7 +57,7 @@ class RecordsRefused(SinkError, RecordError):
 
 
 def leave_out(batch: Batch, refused: Sequence[RefusedEvent]) -> None:
-    """Take what was refused out of ``batch``, which goes to the sink again."""
+    """Remove the refused events from ``batch`` before its next write."""
     if batch.records is not None:
         gone = {each.index for each in refused}
         batch.records = [each for at, each in enumerate(batch.records) if at not in gone]
@@ -72,7 +70,8 @@ def leave_out(batch: Batch, refused: Sequence[RefusedEvent]) -> None:
 def places_of(
     parts: Sequence[Part], refused: Sequence[RefusedEvent]
 ) -> dict[BatchLocation, RefusedEvent]:
-    """Return where the refused changes and rows stand, in order."""
+    """Return the locations of the refused changes and rows, in order."""
+    # Equal changes may occur twice in a batch: compare the objects.
     changes = {id(each.change): each for each in refused if each.change is not None}
     rows = {(id(each.rows), each.index): each for each in refused if each.rows is not None}
     found = {

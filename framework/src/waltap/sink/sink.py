@@ -1,4 +1,7 @@
-"""The contract of a sink. Life cycle: check, open, (write*, flush)*, close. Single-threaded."""
+"""Define the contract of a sink.
+
+Life cycle: check, open, (write*, flush)*, close. Single-threaded.
+"""
 
 import abc
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,8 +29,11 @@ __all__ = ["ReaderGone", "Sink", "SinkCapabilities", "SinkContext"]
 
 
 class ReaderGone(SinkError):
-    """Who read the sink's output has closed it (``jsonl:- | head``). The engine then stops as if it had
-    been asked to: what was taken counts as delivered, the rest comes with the next run."""
+    """The reader of the sink's output has closed it (``jsonl:- | head``).
+
+    The engine then stops as if it had been asked to. Accepted batches count as delivered; the next run
+    delivers the rest.
+    """
 
     code = "WT-5801"
     remedy = "Keep the reading end of {output} open, or write to a file: --sink jsonl:PATH."
@@ -35,77 +41,78 @@ class ReaderGone(SinkError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkCapabilities:
-    """What a sink takes and what it promises; the kit tests it.
+    """The inputs and guarantees of a sink; the kit tests them.
 
-    ``records``: takes rendered records (`Batch.records`); otherwise it takes the changes themselves
-    (`Batch.parts`) and renders with the type mapper of its context. ``exactly_once``: data and
-    position become durable together, `Sink.open` returns that position, and a batch written again
-    after a crash leaves no duplicate. ``truncate``: applies truncates; where it does not, a start of a
-    pipeline that does not skip them warns. ``partitions``: keeps the position of each partition of the
-    source apart; without it a source of several is refused. ``json_only``: keys and values must be JSON
-    text; formats that write anything else are refused (WT-3302). ``resumes_snapshots``: an initial
-    snapshot that broke off may go on, with a new instance too, without a piece that opens it: what was
-    durable counts, and rows of it may come again (`SnapshotRows`). ``restarts_tables``: then a table that
-    is not complete may be read anew (`SnapshotRows.restarts`). ``whole_transactions``: wants what is
-    written before a flush to end where a transaction does; the engine holds back what it has received of
-    one, up to a batch, so that only a larger one may be cut. ``acknowledged``: others acknowledge what
-    was written, batch by batch; `flush` waits for none of them, and `Sink.promised` tells. Every sink
-    takes new versions of a relation while open.
+    Every sink accepts new versions of a relation while it is open.
     """
 
+    # Takes rendered records (`Batch.records`). Otherwise it takes changes (`Batch.parts`) and
+    # renders them with the type mapper of its context.
     records: bool = True
+    # Data and position become durable together, `Sink.open` returns that position, and a batch
+    # that is written again after a crash leaves no duplicate.
     exactly_once: bool = False
+    # Applies truncates. Otherwise a start warns, unless the pipeline skips truncates.
     truncate: bool = True
+    # Stores the position of each partition. Otherwise a source with several is refused.
     partitions: bool = False
+    # Wants flushes at transaction ends. The engine holds back up to a batch of an unfinished
+    # transaction; only a larger one is split.
     whole_transactions: bool = False
+    # Needs JSON keys and values; other formats are refused (WT-3302).
     json_only: bool = False
+    # An interrupted initial snapshot may resume, also in a new instance, without a piece that
+    # opens it. Durable rows count, and some of them may arrive again (`SnapshotRows`).
     resumes_snapshots: bool = False
+    # A resumed snapshot may read an incomplete table again (`SnapshotRows.restarts`).
     restarts_tables: bool = False
+    # Other processes acknowledge batches later. `flush` does not wait for them; `Sink.promised`
+    # returns their progress.
     acknowledged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkContext:
-    """What a sink may know when it is made: its pipeline's name, a folder that it may keep state
-    in, how columns are typed, and a way to say how far a long operation has got."""
+    """The state and callbacks that the engine gives to a new sink."""
 
+    # The pipeline's name, and a folder for the sink's own state.
     pipeline: str
     state_dir: Path
     types: "TypeMapper | None" = None
     describe: "Callable[[Relation], Relation] | None" = None
-    """Completes a relation from the catalogue (types, nullability, key); once per version."""
+    """Completes a relation from the catalogue (types, nullability, key); call it once per version."""
     renew: "Callable[[Relation], Relation] | None" = None
-    """Gives a described relation with its data types as they are now; itself where they are the same."""
+    """Returns a described relation with its present data types; the same object if unchanged."""
     identity: "Callable[[Relation], ReplicaIdentity] | None" = None
-    """Gives the replica identity to read a relation with; once per version."""
+    """Returns the replica identity of a relation; call it once per version."""
     capture: "CaptureRules | None" = None
-    """Which columns are captured, and what is masked."""
+    """The captured and masked columns."""
     resumes: bool = False
     """Whether a stored offset exists: a sink may then cut torn tails but must not start over."""
     snapshot: SnapshotProgress | None = None
-    """How far the initial snapshot is that the stored offset says has begun and not ended."""
+    """Progress of the unfinished initial snapshot in the stored offset."""
     stopping: Callable[[], bool] = lambda: False
-    """Tells that the run is to end. A sink that waits for others without an end of its own asks it, and
-    raises `waltap.source.connector.StopRequested`: what it had not promised is delivered again."""
+    """Returns whether the run must end. A sink that waits without a timeout asks it, and raises
+    `waltap.source.connector.StopRequested`: unconfirmed batches are delivered again."""
     takes_over: bool = False
-    """This process has the pipeline's lease: a lock at the destination that a process of the same pipeline
-    holds is of one that lost it, and is taken over."""
+    """Whether this process has the pipeline's lease. Another process of the pipeline that holds a lock at
+    the destination has lost the lease: take its lock over."""
     may_write: Callable[[], None] = lambda: None
-    """Raises where another process may run the pipeline by now. The engine asks before each `write` and
-    `flush`; a sink asks once more, as the last thing before something becomes visible for others: the
-    process may have been paused for long in between. What it raises is passed on."""
+    """Raises if another process may run the pipeline by now. The engine calls it before each `write` and
+    `flush`. A sink calls it again immediately before data becomes visible, because the process may have
+    been paused in between. The sink must pass the error on."""
     whole: bool = False
-    """Whether every change that the source sends of captured tables comes to this sink: none is left out,
-    put aside or given another key on the way. `Sink.begins` then tells what the source sends."""
+    """Whether this sink receives every streamed change of the captured tables, with its key. If so, the
+    engine calls `Sink.begins` with the coverage of the stream."""
     repairs: bool = False
-    """Whether the run reads tables again that the destination lost: what is missing there is made anew."""
+    """Whether the run reads lost tables again: the sink then recreates missing tables."""
     tolerant: bool = False
-    """Whether the pipeline goes on without records that `RecordsRefused` names. A sink then finds out
-    which ones those are, where that takes tries."""
+    """Whether the pipeline continues without the records in `RecordsRefused`. The sink then finds every
+    refused record, even if that takes several attempts."""
 
     @property
     def events(self) -> EventContext:
-        """Return what plans of events are compiled from, for a sink that takes changes."""
+        """Return the context of event plans, for a sink that takes changes."""
         return EventContext(
             describe=self.describe or (lambda relation: relation),
             identity=self.identity,
@@ -115,24 +122,26 @@ class SinkContext:
 
 
 class Sink(abc.ABC):
-    """Takes ownership of batches, in order; only what `flush` returns is promised durable.
+    """Takes batches in order; only the result of `flush` is durable.
 
-    How an initial snapshot arrives, and what follows from it, is the contract of `SnapshotRows`.
+    The contract of an initial snapshot is in `SnapshotRows`.
 
-    Failures. A `write` that raises a SinkError has not taken its batch. With ``Retry.SAME_BATCH`` it has
-    kept those before it, and the engine may write the same batch again; so after `RecordsRefused`, with
-    fewer records. With another verdict no write follows, but a flush may, and promises what was kept. Any
-    other exception of `write`, and every exception of `flush`, ends the instance: the system may have
-    dropped what it could not make durable, and would call a second attempt a success. `write` and `flush`
-    raise SinkError from then on (`FailStop` keeps that), `close` is all that follows. The engine stores
-    and confirms nothing more; where it goes on, it does so with a new instance, from the last position
-    that was stored, or that `open` returns.
+    Failures. A `write` that raises a SinkError has not taken its batch. With ``Retry.SAME_BATCH`` the sink
+    keeps the earlier batches, and the engine may write the same batch again. After `RecordsRefused` the
+    batch has fewer records. With another verdict no write follows, but a flush may, which confirms the
+    kept batches.
+
+    Any other exception of `write`, and every exception of `flush`, ends the instance. The system may have
+    dropped pages that it could not write, and would report success for a second attempt. From then on
+    `write` and `flush` raise SinkError (use `FailStop`), and only `close` follows. The engine stores and
+    confirms nothing further. It resumes with a new instance only, from the last stored position or the one
+    that `open` returns.
     """
 
     capabilities: SinkCapabilities = SinkCapabilities()
 
     def check(self) -> list["PreflightCheck"]:
-        """Look whether `open` will succeed; makes and changes nothing, here or elsewhere.
+        """Check whether `open` would succeed, without any change.
 
         Called before `open`, also on a sink that is never opened. Raises: SinkError for one problem.
         """
@@ -140,111 +149,146 @@ class Sink(abc.ABC):
 
     @abc.abstractmethod
     def open(self) -> Position | Positions | None:
-        """Connect and fix what a crash left half done.
+        """Connect and repair the unfinished work of a crash.
 
-        Returns the last position whose data is durable here, when the sink keeps it together with
-        the data (exactly once), as `flush` does; None otherwise. Raises: SinkError.
+        An exactly-once sink returns the last durable position, which it stores with the data, in the form
+        of `flush`; others return None. Raises: SinkError.
         """
 
     def begins(self, coverage: PublicationCompleteness) -> None:
-        """From here on comes what ``coverage`` says. Where `SinkContext.whole`, it is told each time that
-        the source was connected, behind `open` and before anything of that connection. Raises:
-        SinkError."""
+        """Accept that the following changes are complete as ``coverage`` says.
+
+        Called only if `SinkContext.whole`, after each connection to the source: after `open` and before
+        any change of that connection. Raises: SinkError.
+        """
 
     @abc.abstractmethod
     def write(self, batch: Batch) -> None:
-        """Take ownership of ``batch``; returning says nothing about durability. Raises: SinkError."""
+        """Take ``batch``, which need not be durable at return.
+
+        Raises: SinkError.
+        """
 
     @abc.abstractmethod
     def flush(self) -> Position | Positions | None:
-        """Make all accepted batches durable; return the position of the last one (None: none yet).
+        """Make all accepted batches durable; return the last one's position.
 
-        A sink that takes several partitions (`SinkCapabilities.partitions`) returns the position of the
-        last batch of each, by `Batch.partition`; a position alone is that of the only one.
+        None: no batch yet. A sink with several partitions (`SinkCapabilities.partitions`) returns the last
+        position of each, by `Batch.partition`. A single position belongs to the only partition.
 
-        Before it promises, it looks whether what it wrote is still where readers look for it: a file
-        may have been moved or deleted meanwhile. Raises: SinkError; nothing may then be assumed of
-        batches since the last flush, and every later `write` and `flush` raises too.
+        Before it returns, the sink checks that readers still find the data: a file may have been moved or
+        deleted meanwhile. Raises: SinkError; the batches since the last flush are then in doubt, and every
+        later `write` and `flush` raises too.
         """
 
     def forget(self, oid: int) -> None:
-        """Drop what is kept of a relation that is gone, all of whose rows were written. Called between
-        writes."""
+        """Drop the state of a dropped relation whose rows were all written.
+
+        Called between writes.
+        """
 
     def held(self) -> Position | Positions | None:
-        """Return what `open` would return now, asked behind `flush` and at the end of a snapshot.
+        """Return the position that `open` would return now.
 
-        A sink that keeps the position with its data says so here. The engine stores it with the offset; an
-        `open` that returns less than was stored, or None, then ends the run with `DestinationBehind`: the
-        destination was restored from a backup, emptied or made anew. None: nothing is compared. Where a
-        table may be lost beside a position that stays, the sink raises that error itself, in `open` and
-        before it commits, unless `SinkContext.repairs`.
+        Called after `flush` and at the end of a snapshot. The engine stores it with the offset. If a later
+        `open` returns less than was stored, or None, the run ends with `DestinationBehind`: the
+        destination was restored from a backup, emptied or recreated. None: the engine compares nothing.
+
+        A sink whose tables can be lost beside an unchanged position raises that error itself, in `open`
+        and before it commits, unless `SinkContext.repairs`.
         """
         return None
 
     def promised(self) -> int:
-        """Return `Batch.number` of the last batch that is promised with all before it, 0 for none; asked
-        behind `flush`, in place of what that returns, where `SinkCapabilities.acknowledged`."""
+        """Return `Batch.number` of the last durable batch, 0 for none.
+
+        All earlier batches are durable too. Called after `flush` and in place of its result where
+        `SinkCapabilities.acknowledged`.
+        """
         return 0
 
     def settle(self) -> None:
-        """The run is to end: what others have not acknowledged may be waited for, before the last `flush`.
-        Called before a clean end only."""
+        """Wait for pending acknowledgements, before the last `flush` of a run.
+
+        Called before a clean end only.
+        """
 
     def wants_chunks(self) -> bool:
-        """Tell whether an initial snapshot that opens now is to come as chunks (`hand_over`), since the
-        sink has others that read the source: asked behind `open`, when the rows would come."""
+        """Return whether an initial snapshot should arrive as chunks (`hand_over`).
+
+        A sink wants that if other processes can read the source for it. Called after `open`, before the
+        first rows.
+        """
         return False
 
     def hand_over(self, chunks: "Sequence[SnapshotChunk]") -> str:
-        """Take the chunks of a whole snapshot, to have others read them, and return a name for them.
+        """Take the chunks of a complete snapshot for other readers; return a name.
 
-        The engine then writes a piece without rows for each of their tables, complete and with that name
-        (`SnapshotRows.elsewhere`), flushes, and asks `handed_over` until the rows are durable; as long as
-        that takes it keeps the snapshot. Then it ends the snapshot as any. Where it does not come to that,
-        they count for nothing: a later start takes another snapshot. Raises: SinkError.
+        The engine then writes a piece without rows for each table, complete and with that name
+        (`SnapshotRows.elsewhere`), and flushes. It calls `handed_over` until the rows are durable, and
+        keeps the snapshot open until then. If that fails, the chunks are discarded: a later start takes
+        another snapshot. Raises: SinkError.
         """
         raise NotImplementedError
 
     def handed_over(self) -> "Mapping[str, int] | None":
-        """Return the rows of each table (``schema.table``) that was handed over, when all are durable;
-        None until then. Raises: SinkError, where that cannot be."""
+        """Return the row count of each chunked table (``schema.table``).
+
+        None until all rows are durable. Raises: SinkError if they cannot become durable.
+        """
         raise NotImplementedError
 
     def identity(self) -> str:
-        """Return what the data here is known by wherever it is moved to; "", the default, where there is
-        no such thing, or no data yet. Asked before `open`, too. Raises: SinkError."""
+        """Return an identity of the data that survives a move of the data.
+
+        "", the default: the sink has no identity or no data yet. Also called before `open`. Raises:
+        SinkError.
+        """
         return ""
 
     def missed(self, table: str) -> None:
-        """Take note, durably, that ``table`` (``schema.table``) was captured before, and not for a while:
-        told before what comes of it now, perhaps twice, or while this is not open. Rows that are here may
-        be gone in the source, until an initial snapshot replaces them. Raises: SinkError."""
+        """Record durably that capture of ``table`` (``schema.table``) was interrupted.
+
+        Called before the table's next change, perhaps twice, or while the sink is closed. Until an initial
+        snapshot replaces them, the sink may hold rows that no longer exist in the source. Raises:
+        SinkError.
+        """
 
     def replayed(self) -> Collection[str]:
-        """Return what `Batch.replays` of the last durable batch with any said; asked behind `open`.
+        """Return `Batch.replays` of the last durable batch that had some.
 
-        A sink that keeps it with the data gets no dead letter twice, though a replay is killed before it
-        is noted. Such a batch comes at a position that the sink may have passed: it is new all the same.
+        Called after `open`. A sink that stores it with the data gets no dead letter twice, even if a
+        replay is killed before the engine records it. The position of such a batch may be before the
+        sink's: the batch is new all the same.
         """
         return ()
 
     def holds_back(self) -> bool:
-        """Tell whether what was written may wait longer for its flush, for a sink that makes few large
-        pieces: asked where ``offset.flush.interval.ms`` is over, about once a batch. A `flush` that comes
-        all the same (a snapshot's end, a stop) makes everything durable."""
+        """Return whether the next flush may wait longer, to make larger pieces.
+
+        Called about once per batch after ``offset.flush.interval.ms``. A `flush` that is called
+        nevertheless (a snapshot's end, a stop) makes everything durable.
+        """
         return False
 
     def tend(self) -> None:
-        """Do what is due while nothing comes: called about every ``status.update.interval.ms``, every ten
-        seconds at least, between two batches. Raises: SinkError, as `flush` does."""
+        """Run periodic work while no change arrives.
+
+        Called between two batches, about every ``status.update.interval.ms`` and at least every ten
+        seconds. Raises: SinkError, as `flush` does.
+        """
 
     def onward(self) -> "Sequence[DownstreamProgress]":
-        """Tell how far those have come who read on from what was flushed, such as another process that
-        applies it to tables. Called by any thread, when somebody looks at the status: it only reads, and
-        does not wait for the engine's thread. Raises nothing."""
+        """Return the progress of the consumers that read the flushed data.
+
+        Such a consumer is a process that applies the data to tables. Any thread may call it for the
+        status: it only reads, and does not wait for the engine's thread. Raises nothing.
+        """
         return ()
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Release everything; never makes anything durable. May be called twice."""
+        """Release everything without making anything durable.
+
+        May be called twice.
+        """

@@ -1,7 +1,7 @@
-"""The ``terminal`` sink: one readable line per change, or one JSON object per record.
+"""Print one readable line per change, or one JSON object per record.
 
-Lines are laid out from the server's own text, once per relation version; control characters in
-values are escaped, so that data cannot drive the terminal.
+The formatter of a relation version is made once, for the server's own text. Control characters in values
+are escaped, so that data cannot control the terminal.
 """
 
 import os
@@ -54,14 +54,16 @@ __all__ = [
 ]
 
 
-# The last rows that the terminal has shown, by key.
-
+# Limits the memory: older rows are shown without their change.
 ROWS_KEPT: Final = 4096
 
 
 class SeenRows:
-    """The last rows that were shown, by key: what an update is compared with where the server does
-    not send the row as it was. Bounded; rows of tables without a key are not kept."""
+    """The last shown row of each key, to compare updates with.
+
+    The server may not send the old row of an update. The number of rows is limited; rows of tables
+    without a key are not kept.
+    """
 
     def __init__(self, context: SinkContext) -> None:
         self._context = context
@@ -69,7 +71,7 @@ class SeenRows:
         self._rows: OrderedDict[tuple[object, ...], Tuple] = OrderedDict()
 
     def add(self, relation: Relation, row: Tuple) -> None:
-        """Keep ``row`` as the last state of its key."""
+        """Store ``row`` as the last state of its key."""
         place = self._place(relation, row)
         if place is not None:
             self._rows[place] = row
@@ -78,14 +80,14 @@ class SeenRows:
                 self._rows.popitem(last=False)
 
     def drop(self, relation: Relation, row: Tuple) -> Tuple:
-        """Forget the row with that key; return it, () when it is not known."""
+        """Remove and return the row with that key, () if unknown."""
         place = self._place(relation, row)
         return self._rows.pop(place, ()) if place is not None else ()
 
     def before(self, change: Update) -> Tuple:
-        """Return the row that ``change`` changed as far as it is known, and keep what it is now.
+        """Return the known old row of ``change``, and store the new one.
 
-        Values that are not known, or were not sent, count as unchanged.
+        Unknown and unsent values count as unchanged.
         """
         relation, new = change.relation, change.new
         key = change.old if change.old_kind is OldTuple.KEY else new
@@ -98,7 +100,7 @@ class SeenRows:
         return old
 
     def forget(self, oid: int) -> None:
-        """Drop what is kept of a relation that is gone, but for its rows."""
+        """Drop the key columns of a dropped relation, but not its rows."""
         self._keys.forget(oid)
 
     def _key(self, relation: Relation) -> tuple[int, ...]:
@@ -133,7 +135,7 @@ WORDS: Final = {INSERTS: "INSERT", UPDATES: "UPDATE", CHANGED: "UPDATE", DELETES
 
 
 class TerminalProperties(Properties):
-    """How changes are shown."""
+    """The form of the shown changes."""
 
     json_lines: bool = declare(
         "json", default=False, summary="Print records as JSON lines instead of readable lines."
@@ -144,7 +146,10 @@ class TerminalProperties(Properties):
 
 
 class TerminalSink(Sink):
-    """Prints to standard output. Nothing is kept: what was printed counts as durable."""
+    """Prints to standard output.
+
+    Nothing is stored: printed lines count as durable.
+    """
 
     def __init__(self, properties: TerminalProperties, context: SinkContext) -> None:
         self.capabilities = SinkCapabilities(records=properties.json_lines, resumes_snapshots=True)
@@ -154,7 +159,7 @@ class TerminalSink(Sink):
         self._accepted: Position | None = None
 
     def open(self) -> Position | None:
-        """Nothing was kept, so there is no position."""
+        """Return no position: the sink stores none."""
         return None
 
     def write(self, batch: Batch) -> None:
@@ -169,14 +174,14 @@ class TerminalSink(Sink):
         self._accepted = batch.position
 
     def flush(self) -> Position | None:
-        """Return the position of what was printed."""
+        """Return the position of the printed batches."""
         return self._accepted
 
     def forget(self, oid: int) -> None:
         self._layout.forget(oid)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the sink holds no resource."""
 
     def _records(self, batch: Batch) -> bytes:
         return b"".join(_json_line(record) for record in batch.records or ())
@@ -193,17 +198,14 @@ class TerminalSink(Sink):
 
 @dataclass(frozen=True, slots=True)
 class _LineLayout:
-    """How the rows of one relation version become lines: (row, row before it or ()) → text."""
+    """The formatter of one relation version: (row, old row or ()) → text."""
 
     plan: EventPlan
     lay_out: Callable[[Tuple, Tuple], str]
 
 
 class TerminalStyle:
-    """Write the parts of a line.
-
-    ``width`` is the longest value before it is cut.
-    """
+    """Formats the parts of a line."""
 
     def __init__(self, *, width: int, coloured: bool) -> None:
         self.width = width
@@ -211,7 +213,7 @@ class TerminalStyle:
         self._colours = COLOURS if coloured else dict.fromkeys(COLOURS, "")
 
     def head(self, word: str) -> str:
-        """Return what happened, in its colour."""
+        """Return the operation's word in its colour."""
         return f"{self._colours[word]}{word:<8}{self.plain} "
 
     def clock(self, ts: int) -> str:
@@ -220,12 +222,12 @@ class TerminalStyle:
         return f"{self.dim}{at:%H:%M:%S}.{at.microsecond // 1000:03d}{self.plain} "
 
     def cut(self, text: str) -> str:
-        """Return ``text``, not longer than ``width``."""
+        """Return ``text``, cut to ``width``."""
         return text if len(text) <= self.width else text[: self.width - 1] + "…"
 
 
 class TerminalLayout:
-    """Makes lines of changes. What is constant per relation is bound once."""
+    """Formats changes as lines; constants of a relation are bound once."""
 
     def __init__(self, context: SinkContext, *, width: int, coloured: bool) -> None:
         self._ink = TerminalStyle(width=width, coloured=coloured)
@@ -254,15 +256,17 @@ class TerminalLayout:
                         yield f"{clock}{self._ink.head(WORDS[kind])}{line.lay_out(*shown)}\n"
 
     def forget(self, oid: int) -> None:
-        """Drop what is kept of a relation that is gone."""
+        """Drop the state of a dropped relation."""
         self._lines.forget(oid)
         self._seen.forget(oid)
 
     def _shown(
         self, line: "_LineLayout", change: Insert | Update | Delete
     ) -> tuple[Tuple, Tuple] | None:
-        """Return the row to show, and the row before it (() where it is not known); None for a delete
-        that identifies no row."""
+        """Return the row to show and its old row, () if unknown.
+
+        Return None for a delete that identifies no row.
+        """
         if isinstance(change, Insert):
             self._seen.add(change.relation, change.new)
             return change.new, ()
@@ -280,14 +284,14 @@ class TerminalLayout:
         return after, before
 
     def snapshot(self, rows: SnapshotRows) -> Iterable[str]:
-        """Return one line per row read."""
+        """Return one line per row."""
         clock, line = self._ink.clock(rows.ts), self._lines.of(rows.relation)
         for row in rows.rows if line is not None else ():
             self._seen.add(rows.relation, row)
             yield f"{clock}{self._ink.head('READ')}{line.lay_out(row, ())}\n"  # type: ignore[union-attr]
 
     def _line(self, plan: EventPlan) -> "_LineLayout":
-        """Return what lays out the rows of one relation version: key columns first."""
+        """Return the formatter of one relation version: key columns first."""
         dim, plain = self._ink.dim, self._ink.plain
         columns = [
             (column.index, f"{dim}{printable(column.field)}={plain}", self._value(column))
@@ -311,7 +315,7 @@ class TerminalLayout:
         return _LineLayout(plan, lay_out)
 
     def _value(self, column: EventColumn) -> Callable[[Value], str]:
-        """Return what writes the values of one column, masked where the profile masks them."""
+        """Return the formatter of a column, masked where the profile masks it."""
         quote = "" if column.column.type_oid in BARE_TYPES else "'"
         null = f"{self._ink.dim}NULL{self._ink.plain}"
         masked = _mask(column)

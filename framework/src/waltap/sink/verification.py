@@ -1,4 +1,4 @@
-"""What a destination shows of itself, so that it can be compared with its source (``waltap verify``)."""
+"""Read a destination for a comparison with its source."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,38 +7,39 @@ from typing import Protocol
 __all__ = ["KeptTable", "Row", "Rows", "TableReader", "VerificationSource", "by_key"]
 
 Row = tuple[str | None, ...]
-"""Texts of some columns of a row; None is NULL."""
+"""Column values of a row as text; None is NULL."""
 
 Rows = dict[Row, Row]
-"""Keys → all compared columns; where several rows have one key, theirs behind one another."""
+"""Key → all compared columns. Several rows with one key are concatenated."""
 
 Removal = Callable[[Sequence[tuple[str, str]], Collection[Row]], Iterable[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptTable:
-    """A table that a destination keeps. ``name`` is SCHEMA.TABLE of the source ("": not known), ``oid``
-    its number there; ``key`` are the columns that identify a row, as the destination calls them.
+    """A table that a destination has."""
 
-    ``columns``: the source's numbers of columns → what the destination calls them. A column that is not
-    there goes by the source's name. ``apart``: why its rows are not to be those of the source, "" where
-    they are. ``late``: why it stays behind the others, whose `VerificationSource.position` is not
-    its own, "" where
-    it does not. ``removal`` gives, of the columns of the key (name, ``pg_type.typname``) and keys, the
-    statements that remove their rows, where the destination has such.
-    """
-
+    # SCHEMA.TABLE at the source, "" if unknown, and its OID there.
     name: str
     oid: int = 0
+    # The destination's names of the columns that identify a row.
     key: tuple[str, ...] = ()
+    # The source's column number → the destination's name. Other columns have the source's name.
     columns: Mapping[int, str] = field(default_factory=dict)
+    # Why the rows differ from the source's on purpose, "" if they must be equal.
     apart: str = ""
+    # Why the table lags behind `VerificationSource.position`, "" if it does not.
     late: str = ""
+    # Returns the statements that delete rows by their keys, for columns (name,
+    # ``pg_type.typname``) of the key; None where the destination has no such statement.
     removal: Removal | None = field(default=None, compare=False, repr=False)
 
 
 def by_key(rows: Iterable[tuple[Row, Row]]) -> Rows:
-    """Return rows, of which key and columns are given, those of one key in one order on both sides."""
+    """Return the compared columns by key.
+
+    Rows with the same key are sorted, so both sides list them in one order.
+    """
     found: Rows = {}
     again: dict[Row, list[Row]] = {}
     for key, row in rows:
@@ -52,48 +53,55 @@ def by_key(rows: Iterable[tuple[Row, Row]]) -> Rows:
 
 
 class TableReader(Protocol):
-    """Chosen columns of one table, on one side. Each call reads one state of it, not that of another call.
+    """Reads chosen columns of one table, on one side.
 
-    A bucket is the first three hexadecimal digits of the MD5 of a key's text (`row_text` of
-    `waltap_sinks.comparison`); its sum is that of the hashes of its rows.
+    Each call reads a state of its own. A bucket is the first three hexadecimal digits of the MD5 of a
+    key's text (`row_text` of `waltap_sinks.comparison`). Its sum adds up the hashes of its rows.
     """
 
     def whole(self) -> tuple[int, int]:
         """Return count and sum of all rows."""
 
     def sums(self) -> dict[str, tuple[int, int]]:
-        """Return count and sum of each bucket that has rows."""
+        """Return count and sum of each non-empty bucket."""
 
     def rows(self, buckets: Sequence[str]) -> Rows:
         """Return the rows of ``buckets``."""
 
     def of_keys(self, keys: set[Row]) -> Rows:
-        """Return the rows of ``keys`` that there are."""
+        """Return the existing rows of ``keys``."""
 
 
 class VerificationSource(Protocol):
-    """A destination, opened for reading. Nothing is written there."""
+    """A destination, opened for reading only."""
 
     def tables(self) -> Sequence[KeptTable]:
-        """Return the tables that the pipeline has filled; a captured one with rows that is not among them
-        is a difference."""
+        """Return the tables that the pipeline has filled.
+
+        A captured table with rows that is missing here counts as a difference.
+        """
 
     def position(self) -> int | None:
-        """Return the LSN up to which everything is there, but for tables that are `KeptTable.late`; None
-        where the destination does not tell."""
+        """Return the LSN up to which the destination is complete.
+
+        The LSN does not cover tables that are `KeptTable.late`. None: unknown.
+        """
 
     def common(self, table: KeptTable, column: str, called: str, type_: str) -> str | None:
-        """Return SQL of the source for the text that `side` gives of a column.
+        """Return the source's SQL for the text that `side` returns of a column.
 
-        ``column`` is the source's name of it, in SQL, ``called`` the destination's, ``type_`` its
-        ``pg_type.typname`` (of a domain's base). None: the destination has no such column, or nothing to
-        compare it by.
+        ``column`` is the source's name in SQL, ``called`` the destination's name, ``type_`` its
+        ``pg_type.typname`` (the base type of a domain). None: the destination does not have the column, or
+        cannot compare it.
         """
 
     def side(
         self, table: KeptTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
     ) -> TableReader:
-        """Return ``columns``, (the destination's name, ``type_``) each, by ``key``, names of some."""
+        """Return a reader of ``columns``, identified by the columns ``key``.
+
+        Each column is the destination's name and ``type_``.
+        """
 
     def close(self) -> None:
-        """Let go."""
+        """Release every connection."""

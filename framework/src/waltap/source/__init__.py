@@ -1,4 +1,4 @@
-"""Stage 1: where changes come from, and how far we got."""
+"""Stage 1: read changes from a source and track their positions."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What the check of a plugin gets."""
+"""Define the context of a plugin's check."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,11 @@ __all__ = ["CheckContext"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckContext:
-    """What a plugin's check may look at before a start; it changes nothing.
+    """The state that a plugin's check may read before a start."""
 
-    ``profile`` has every property of the pipeline. ``connector`` is connected; `Connector.query` reads
-    from the server. ``offset`` is the stored one, None at a first start.
-    """
-
+    # Every property of the pipeline.
     profile: Profile
+    # Connected; `Connector.query` reads from the server. The check must change nothing.
     connector: Connector
+    # The stored offset, None at a first start.
     offset: Offset | None

@@ -1,5 +1,7 @@
-"""What a stream is sure to bring, as far as its source knows: for sinks to which a change that is missing
-matters. Sans-IO."""
+"""Describe which tables a stream covers completely. Sans-IO.
+
+Sinks need it that must know whether a change can be missing.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,22 +11,22 @@ __all__ = ["PublicationCompleteness"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicationCompleteness:
-    """Of which tables a stream brings every change.
+    """The tables of which a stream delivers every change.
 
-    ``tables`` gives, by (schema, table), a text for each that was there when the stream was set up: it
-    is another one where what the server publishes of the table was changed meanwhile, also to and fro; ""
-    where it need not publish all. ``others`` is that of tables that are made later. It holds for
-    transactions that commit at LSN ``since`` or behind it. ``goes_on``: nothing is missing between what
-    was delivered before and what the stream brings.
-
-    Without arguments it says that nobody knows.
+    Without arguments nothing is known.
     """
 
+    # By (schema, table): a text for each table at the setup of the stream, "" for one that may
+    # be published in part. The text differs after any change of the table's publication, even
+    # if another change reverted that.
     tables: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    # The text of tables that are created later.
     others: str = ""
+    # The texts hold for transactions that commit at this LSN or later.
     since: int = 0
+    # Whether nothing is missing between the delivered changes and the stream.
     goes_on: bool = False
 
     def of(self, schema: str, table: str) -> str:
-        """Return the text of one table."""
+        """Return the completeness text of one table."""
         return self.tables.get((schema, table), self.others)

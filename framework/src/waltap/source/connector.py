@@ -1,12 +1,12 @@
-"""The contract of a connector: where changes come from.
+"""Define the contract of a connector, which reads changes from a source.
 
-Life cycle, all in the engine's thread unless said otherwise:
+Life cycle, all in the engine's thread unless stated otherwise:
 
-1. ``check(offset)``      every problem at once, nothing changed on the server;
-2. ``prepare(offset)``    publication, slot, replica identities; returns how to go on;
-3. ``snapshot(...)``      an iterator of `SnapshotRows`, when the start asks for one;
+1. ``check(offset)``      reports every problem and changes nothing on the server;
+2. ``prepare(offset)``    creates publication and slot, sets replica identities, returns the start;
+3. ``snapshot(...)``      iterates over `SnapshotRows`, if the start needs a snapshot;
 4. ``stream(position)``   connects and returns a `ChangeStream`;
-5. ``close()``            and, when nothing was delivered, ``undo()`` before it.
+5. ``close()``            comes last, after ``undo()`` if nothing was delivered.
 """
 
 import abc
@@ -54,131 +54,120 @@ __all__ = [
 
 
 class SourceLacks(SourceError):
-    """The source is asked for what its connector does not offer."""
+    """The connector does not offer the requested operation."""
 
     code = "WT-2025"
     remedy = "Leave out what asks for it, or use a connector that offers it."
 
 
 class StopRequested(Exception):
-    """A wait of the connector ended because `ConnectorContext.stopping` said so; no failure."""
+    """A wait of the connector ended because `stopping` was true; no failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderChoice:
-    """The decoder of a profile: how the connector makes it, and what it may know of it before.
-
-    ``options`` are its properties by their names, those that its spec forces included. ``two_phase``:
-    transactions are to be decoded when they are prepared.
-    """
+    """The decoder of a profile, before the connector creates it."""
 
     name: str
     output_plugin: str
     capabilities: "DecoderCapabilities"
     factory: "Callable[[DecoderContext], Decoder]"
+    # Its properties by name, including those that its spec forces.
     options: Mapping[str, object] = field(default_factory=dict)
+    # Whether transactions are decoded at PREPARE TRANSACTION.
     two_phase: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
 class MadeByRun:
-    """What one run has made on the server, over its reconnects; the connector keeps it.
-
-    ``publications`` and ``slots`` are names, a slot's from the moment that it is asked for.
-    ``unreadable`` says why a slot, by name, cannot be read on and is to be made anew. ``sessions`` are the
-    server's process ids of those that read, or could read, a slot for this run.
-    """
+    """The server objects that one run created, over its reconnects."""
 
     publications: set[str] = field(default_factory=set)
+    # A slot is listed from the moment of the request: its creation may outlive the connection.
     slots: set[str] = field(default_factory=set)
+    # Why a slot, by name, can no longer be read and must be recreated.
     unreadable: dict[str, SourceError] = field(default_factory=dict)
+    # Process ids of the server's sessions that may read a slot for this run.
     sessions: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorContext:
-    """What a connector may know when it is made.
+    """The state and callbacks that the engine gives to a new connector."""
 
-    ``captures`` tells for (schema, table) whether the profile wants the table; ``capture`` has the
-    properties behind that, and the signal table. ``snapshotter`` decides about snapshots;
-    ``snapshot_query`` and ``snapshot_lock``, where given, about SELECTs and locks in its place.
-    ``stopping`` tells, during waits, that the engine wants to stop. ``debezium``: the profile is a
-    Debezium file, whose defaults count. ``status_interval_ms``: how often the server wants to hear
-    from us. ``budgeted``: the profile bounds what the slot may keep. ``retries``: a link that breaks
-    is made again. ``leased``: this process has the pipeline's lease, so that a reader of its slot that
-    was one too has lost it. ``delivers_prepared``: transactions are delivered when they are prepared.
-    ``resumes_snapshot``: an initial snapshot that broke off may go on; else it is taken anew.
-    ``restarts_tables``: then it may also read a table anew that is not complete
-    (`SnapshotRows.restarts`). ``repairs``: where the stored position is lost, a start goes on at a
-    slot as it can be had now, without a snapshot.
-
-    ``made`` is the connector's to keep what this run makes. ``reconnects`` tells that the run has
-    streamed, or read rows, before. ``belongings`` is what the pipeline has on servers, over its runs: a
-    connector keeps an entry before it makes a slot or a publication, and forgets it after the thing is
-    gone. A slot that is there, while neither an offset nor an entry ties it to the pipeline, is another's:
-    it is not used without consent.
-
-    ``announced`` is to be called with each relation that the server announces in the stream, described;
-    ``forget`` with the OID of one that is gone, and an LSN behind which no row of it commits. ``memory``
-    holds what was described before; the connector opens it for its database, and puts in what it
-    describes.
-    ``identity_warnings`` gives what a user should know of a relation's replica identity, ``left_out`` the
-    columns of a described one that nothing delivers, since nothing maps their types, ``mask_check``
-    what is wrong where a mask is for one that it cannot change. ``password`` gives that of the next
-    connection where a plugin has a say (``choose_password``); None, or what is None: the profile's.
-    ``confirmable`` gives, of the LSN that a stream starts at, what the server may be told as durable for
-    now; it is never more.
-    """
-
+    # Returns whether the profile captures (schema, table).
     captures: Callable[[str, str], bool]
+    # The properties behind `captures`, and the signal table.
     capture: "CaptureProperties"
     decoder: DecoderChoice
+    # Decides about snapshots, with the SELECTs and locks unless the next two fields are set.
     snapshotter: Snapshotter
     snapshot_query: Snapshotter | None = None
     snapshot_lock: Snapshotter | None = None
+    # Returns whether the engine wants to stop; asked during waits.
     stopping: Callable[[], bool] = lambda: False
+    # Whether the profile is a Debezium file, whose defaults apply.
     debezium: bool = False
+    # How often the server expects a status update.
     status_interval_ms: int = 10_000
+    # Whether the profile limits the WAL that the slot may retain.
     budgeted: bool = False
+    # Whether a broken connection is made again.
     retries: bool = True
+    # Whether this process has the lease: an older reader of the slot has then lost it.
     leased: bool = False
+    # Whether transactions are delivered at PREPARE TRANSACTION.
     delivers_prepared: bool = False
+    # Whether an interrupted initial snapshot may resume; otherwise a new one is taken.
     resumes_snapshot: bool = False
+    # Whether a resumed snapshot may read an incomplete table again (`SnapshotRows.restarts`).
     restarts_tables: bool = False
+    # Whether a start with a lost position continues at a new slot without a snapshot.
     repairs: bool = False
+    # The connector records here which objects this run created.
     made: MadeByRun = field(default_factory=MadeByRun)
+    # Whether this run has streamed or read rows before.
     reconnects: bool = False
+    # The pipeline's objects over all runs. A connector records an entry before it creates an
+    # object, and removes the entry after it dropped the object. An existing slot without an
+    # entry or an offset belongs to another pipeline: it is not used without consent.
     belongings: OwnedObjects = field(default_factory=OwnedObjects)
+    # Call it with each described relation that the server announces in the stream.
     announced: "Callable[[Relation], None]" = lambda _relation: None
+    # Call it with the OID of a dropped relation and an LSN after which none of its rows commits.
     forget: "Callable[[int, int], None]" = lambda _oid, _lsn: None
+    # Earlier descriptions. The connector opens it for its database and adds what it describes.
     memory: RelationMemory = field(default_factory=RelationMemory)
+    # Returns the warnings about a relation's replica identity.
     identity_warnings: "Callable[[Relation], list[IdentityWarning]]" = lambda _relation: []
+    # Returns the columns that are never delivered, because no mapping has their types.
     left_out: "Callable[[Relation], tuple[str, ...]]" = lambda _relation: ()
+    # Returns the failed check where a mask is set on a column that it cannot change.
     mask_check: "Callable[[Relation], PreflightCheck | None]" = lambda _relation: None
+    # A plugin's password for the next connection (``choose_password``); None: the profile's.
     password: Password | None = None
+    # Returns the LSN that may be confirmed for a stream's start LSN; never a greater one.
     confirmable: Callable[[int], int] = lambda lsn: lsn
     meant_for: "Callable[[str], str | None]" = lambda _version: None
-    """Gives, of what a server says of its version, the name of another connector that is for such servers;
-    None: there is none."""
+    """Returns the name of the connector for a server with this version text, None without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightCheck:
-    """One thing that was looked at before a start. ``verdict``: ok, warning or error.
-
-    ``remedy`` is the command, SQL or property that fixes it, and suffices. ``error`` is what a run that
-    is refused for it raises.
-    """
+    """The result of one check before a start."""
 
     name: str
+    # ok, warning or error.
     verdict: str
     found: str
+    # The command, SQL or property that fixes the problem; sufficient by itself.
     remedy: str = ""
+    # The error that a refused run raises.
     error: WaltapError | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def failed(cls, name: str, error: WaltapError) -> "PreflightCheck":
-        """Return the check that found what a run would raise as ``error``."""
+        """Return the failed check for an ``error`` that a run would raise."""
         return cls(
             name=name, verdict="error", found=error.problem, remedy=error.advice(), error=error
         )
@@ -194,128 +183,150 @@ class PreflightCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartPosition:
-    """How a run goes on after ``prepare``.
+    """The position and mode of a run after ``prepare``."""
 
-    ``snapshot``: take a snapshot first. ``stream``: stream after it. ``offset``: where each partition
-    goes on from, and the server history that its positions belong to. ``notes`` are for the log.
-    ``slot_created``: the slot was made for this start. ``resumes``: the snapshot is the one that the
-    stored offset says has begun, and goes on; ``offset`` holds what is known of it. ``lost``: why what
-    lies between the stored offset and this one cannot be had. ``coverage``: of which tables the stream
-    brings every change.
-    """
-
+    # Whether a snapshot comes first, and whether streaming follows.
     snapshot: bool
     stream: bool
     offset: Offset
+    # Texts for the log.
     notes: tuple[str, ...] = field(default=())
+    # Whether the slot was created for this start.
     slot_created: bool = False
+    # Whether the snapshot is the unfinished one of the stored offset.
     resumes: bool = False
+    # Why the changes between the stored offset and this start are lost.
     lost: WaltapError | None = None
+    # The tables of which the stream delivers every change.
     coverage: PublicationCompleteness = field(default_factory=PublicationCompleteness)
 
 
 class SnapshotOverlap(Protocol):
-    """What of a stream a snapshot has read already; `Offset.visible_in` is its connector's own text.
+    """The part of a stream that a snapshot has read already.
 
-    ``horizon`` is an LSN: nothing is left out of what commits behind it, and the offset forgets the rest
-    once the stream is there."""
+    `PartitionOffset.visible_in` is the connector's own text for it.
+    """
 
+    # LSN after which nothing is skipped. The offset drops the overlap once the stream is there.
     horizon: int
 
     def filter(self, parts: "list[TransactionPart]") -> "list[TransactionPart]":
-        """Return ``parts`` without the changes that the snapshot contains; no part is left out."""
+        """Return ``parts`` without the changes that the snapshot contains.
+
+        Every part stays, even without changes.
+        """
 
 
 class ChangeStream(abc.ABC):
-    """An open replication stream. `receive` belongs to one thread; `confirm` to any.
+    """An open replication stream.
 
-    ``confirms``: the server hears what is durable. Where it does not, because somebody else moves the
-    slot, `confirm` is not called.
+    One thread calls `receive`; any thread may call `confirm`.
     """
 
+    # Whether the server receives confirmations. It is false where another process advances the
+    # slot; `confirm` is then not called.
     confirms: bool = True
 
     @abc.abstractmethod
     def receive(self, timeout: float) -> list[Message]:
-        """Return the messages that have arrived, [] after ``timeout`` seconds without any.
+        """Return the received messages, [] after ``timeout`` seconds without any.
 
         Raises: ConnectionLost, DecodeError, SourceError.
         """
 
     @abc.abstractmethod
     def confirm(self, end_lsn: int) -> None:
-        """Tell the server that everything up to ``end_lsn`` is durable; never moves backwards."""
+        """Confirm to the server that everything up to ``end_lsn`` is durable.
+
+        The confirmed LSN never moves backwards.
+        """
 
     @abc.abstractmethod
     def idle_lsn(self) -> int:
-        """Return the LSN up to which the server has said that there is nothing (more) for us."""
+        """Return the LSN up to which the server has nothing more to send."""
 
     def urged(self) -> bool:
-        """Tell whether the server has asked for a sign of life since the last call: one that shuts down
-        waits until everything it has sent is confirmed."""
+        """Return whether the server has requested a reply since the last call.
+
+        A server that shuts down waits until the client confirms everything that it sent.
+        """
         return False
 
     @abc.abstractmethod
     def ask(self) -> None:
-        """Ask the server how far it has read; the answer shows in `idle_lsn`."""
+        """Request the server's read position, which `idle_lsn` then returns."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """End the stream and the connection; may be called twice."""
+        """Close the stream and the connection; may be called twice."""
 
 
 class Connector(abc.ABC):
-    """A database that changes are captured from."""
+    """A source database of changes."""
 
     server: ServerInfo
     catalogue: Catalogue
     outlives: bool = True
-    """Whether a new connection goes on where this one ends."""
+    """Whether a new connection can resume where this one ends."""
 
     @abc.abstractmethod
     def check(self, offset: Offset | None) -> list[PreflightCheck]:
-        """Look at everything that a start with this stored offset needs; changes nothing.
+        """Check everything that a start with this stored offset needs.
 
-        Whatever makes `prepare` refuse is an error here, and nothing else: `waltap doctor` prints the
-        checks, and a run goes through them before anything is made. Raises: ConnectionLost.
+        Exactly the problems that make `prepare` refuse are errors here. `waltap doctor` prints the
+        checks. A run executes them before it creates anything. The method changes nothing. Raises:
+        ConnectionLost.
         """
 
     def plan(self, offset: Offset | None) -> SetupPlan:
-        """Return what `prepare` would make with this stored offset, and which tables would be captured;
-        changes nothing. Raises: SourceError, OffsetError, SnapshotError where `prepare` would;
-        SourceLacks where the source makes nothing that could be told."""
+        """Return the setup that `prepare` would do, and the captured tables.
+
+        The method changes nothing. Raises: SourceError, OffsetError, SnapshotError where `prepare` would;
+        SourceLacks where the source has no setup to plan.
+        """
         raise SourceLacks("this source tells nothing of its set-up before the start")
 
     def offset_at(self, position: Position) -> Offset:
-        """Return the offset of a pipeline that goes on from ``position``, tied to the server as it is now;
-        another engine has come that far with the slot. Raises: SourceError; SourceLacks where no other
-        engine reads such slots."""
+        """Return the offset of a pipeline that resumes from ``position``.
+
+        Another engine has read the slot up to that position. The offset is bound to the present server.
+        Raises: SourceError; SourceLacks where no other engine reads such slots.
+        """
         raise SourceLacks("this database takes no positions from other engines")
 
     def lost(self, offset: Offset) -> WaltapError | None:
-        """Return why streaming cannot go on from ``offset``, None when it can. Raises: SourceError."""
+        """Return why streaming cannot resume from ``offset``, None if it can.
+
+        Raises: SourceError.
+        """
         return None
 
     @abc.abstractmethod
     def prepare(self, offset: Offset | None) -> StartPosition:
-        """Make what is missing and decide how to start.
+        """Create missing server objects and decide how to start.
 
         Raises: SourceError, OffsetError, SnapshotError, StopRequested.
         """
 
     @abc.abstractmethod
     def snapshot(self, start: StartPosition) -> Iterator[SnapshotRows]:
-        """Read the tables in the snapshot that belongs to ``start``, in pieces; `SnapshotRows` has the
-        contract. Raises: SnapshotError, ConnectionLost, StopRequested.
+        """Read the tables in the snapshot of ``start``, in pieces.
+
+        `SnapshotRows` has the contract. Raises: SnapshotError, ConnectionLost, StopRequested.
         """
 
     def snapshot_over(self, *, completed: bool) -> None:
-        """What `snapshot` gave is over: every row is durable, or (``completed`` false) something came in
-        between. For the snapshot mode's `Snapshotter.after`; what that raises, this raises."""
+        """End the snapshot that `snapshot` has read.
+
+        With ``completed`` every row is durable; otherwise the snapshot was interrupted. The snapshot
+        mode's `Snapshotter.after` runs here, and its errors are raised.
+        """
 
     def chunks(self, start: StartPosition) -> "Sequence[SnapshotChunk]":
-        """Return what `snapshot` would read, instead of it, as parts that other processes can read; all
-        see the one snapshot. Until `snapshot_over` or `close` nobody can rewrite or empty the tables.
+        """Return the rows of `snapshot` as chunks that other processes can read.
+
+        All chunks see one snapshot. Until `snapshot_over` or `close` no session can rewrite or truncate
+        the tables.
 
         Raises: SnapshotError, SourceError; SourceLacks where the source cannot share a snapshot.
         """
@@ -329,27 +340,35 @@ class Connector(abc.ABC):
         """
 
     def streams(self, positions: Positions) -> "Mapping[str, ChangeStream]":
-        """Start streaming each partition after its position; by their names. Where it fails none is left
-        open. Raises: as `stream`."""
+        """Start streaming every partition; return the streams by partition.
+
+        If one of them fails, none stays open. Raises: as `stream`.
+        """
         (name,) = positions
         return {name: self.stream(positions.sole)}
 
     merges_within_s: float | None = None
-    """Where transactions of several partitions are to be delivered in the order of their commits, which
-    must be comparable: for how long one may be silent before the others go on; None: each by itself."""
+    """How long a merge of several partitions in commit order waits for a silent one. The commits must be
+    comparable. None: no merge."""
 
     def overlap(self, offset: Offset) -> SnapshotOverlap | None:
-        """Return what the stream after ``offset`` leaves out, None for nothing."""
+        """Return the overlap of the snapshot and the stream after ``offset``.
+
+        None: the stream skips nothing.
+        """
         return None
 
     @abc.abstractmethod
     def describe(self, relation: Relation) -> Relation:
-        """Complete a relation of the stream from the catalogue. Raises: ConnectionLost."""
+        """Complete a relation of the stream from the catalogue.
+
+        Raises: ConnectionLost.
+        """
 
     def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
-        """Return the rows of a statement that only reads; ``parameters`` stand for its ``%s``.
+        """Return the rows of a read-only statement, for the checks of plugins.
 
-        For the checks of plugins. Raises: SourceError; SourceLacks where the source knows no SQL.
+        ``parameters`` replace its ``%s``. Raises: SourceError; SourceLacks where the source has no SQL.
         """
         raise SourceLacks("this source knows no SQL")
 
@@ -360,31 +379,40 @@ class Connector(abc.ABC):
         key: Sequence[str],
         keys: Sequence[Tuple],
     ) -> list[Tuple]:
-        """Return ``columns`` of the rows of ``relation`` whose ``key`` columns have one of these ``keys``,
-        as they are now, as the server's text and in any order; a row that is gone is not there.
+        """Return ``columns`` of the present rows with one of these ``keys``.
 
-        Raises: ConnectionLost; SourceError where the table is gone or has other columns by now;
-        SourceLacks where the source knows no rows by key.
+        The values are the server's text, the order is undefined, and deleted rows are absent.
+
+        Raises: ConnectionLost; SourceError where the table was dropped or has other columns by now;
+        SourceLacks where the source cannot read rows by key.
         """
         raise SourceLacks("this source reads no rows by their keys")
 
     def decoder(self) -> "Decoder | None":
-        """Return a decoder as a stream would have it, for whoever looks into it. Raises: SourceError."""
+        """Return a decoder as a stream would have it, for inspection.
+
+        Raises: SourceError.
+        """
         return None
 
     def renew(self, relation: Relation) -> Relation:
-        """Return a described relation with its data types as they are now; the same object when they are
-        unchanged. Asked when a value came that its type, as described, does not have."""
+        """Return a described relation with its present data types.
+
+        It is the same object if the types are unchanged. The engine calls it for a value that the
+        described type does not have.
+        """
         return relation
 
     def estimate(self, relation: Relation) -> int | None:
-        """Return about how many rows a table has, None when that is not known."""
+        """Return a table's estimated number of rows, None if unknown."""
         return None
 
     def chunk_source(self, signal_table: tuple[str, str] | None) -> "ChunkSource | None":
-        """Return how to read tables in chunks, None when this connector cannot. ``signal_table``: where
-        watermarks are written; None: nowhere, and chunks say where in the stream they belong
-        (`Chunk.until`)."""
+        """Return the reader of table chunks, None if there is none.
+
+        ``signal_table`` receives the watermarks. Without it, each chunk carries its position in the stream
+        (`SnapshotChunk.until`).
+        """
         return None
 
     def read_tables(
@@ -392,119 +420,154 @@ class Connector(abc.ABC):
         requests: "Sequence[SnapshotRequest]",
         refused: "Callable[[SnapshotRequest, str], None]",
     ) -> Iterator[SnapshotRows]:
-        """Read tables as they are now, for a blocking snapshot: in one snapshot of the database, with
-        the markers of an initial one, in pieces; `SnapshotRows` has the contract.
+        """Read the present rows of tables, for a blocking snapshot.
 
-        A request's condition is a SELECT that comes from outside: it must not be able to write, nor take
-        longer than the profile allows. ``refused`` is told of tables that cannot be read, with the
-        reason; the others are. Raises: ConnectionLost, StopRequested; SourceLacks where the source
-        cannot.
+        All tables are read in pieces in one snapshot of the database, with the markers of an initial one;
+        `SnapshotRows` has the contract.
+
+        A request's condition is a SELECT from outside: it must not write, and it must end within the
+        profile's timeout. ``refused`` is called with the reason for each table that cannot be read; the
+        others are read. Raises: ConnectionLost, StopRequested; SourceLacks where the source cannot do it.
         """
         raise SourceLacks("this source takes no blocking snapshots")
 
     def captured_tables(self) -> dict[str, str]:
-        """Return identifier → schema.table of what this start captures. An identifier stays when a
-        table is renamed, and is never used again. Raises: SourceError."""
+        """Return identifier → schema.table of the captured tables.
+
+        An identifier survives a rename and is never used again. Raises: SourceError.
+        """
         return {}
 
     def existing_tables(self) -> dict[str, tuple[str, str]]:
-        """Return identifier → (schema, table) of every table there is now; cheap. Raises: SourceError."""
+        """Return identifier → (schema, table) of every existing table.
+
+        The call must be cheap. Raises: SourceError.
+        """
         return {}
 
     def column_names(self) -> Sequence[tuple[str, str, str | None, str | None]]:
-        """Return (schema, table, column, type) of every column there is now; a table without columns once,
-        with None. (): it is not known. Raises: SourceError."""
+        """Return (schema, table, column, type) of every existing column.
+
+        A table without columns appears once, with None. (): unknown. Raises: SourceError.
+        """
         return ()
 
     def streams_new(self, schema: str, table: str) -> bool:
-        """Tell whether the server streams that table from its creation on, without being told of it.
-        Raises: SourceError."""
+        """Return whether the server streams that new table by itself.
+
+        Raises: SourceError.
+        """
         return True
 
     def adds_tables(self) -> bool:
-        """Tell whether a start has the server stream captured tables that it does not stream by itself, so
-        that `publish` may do so before."""
+        """Return whether a start adds captured tables to the stream.
+
+        If so, `publish` may add them before.
+        """
         return False
 
     def unsent(self) -> frozenset[str]:
-        """Return identifiers of tables that the profile captures and of which the server does not stream
-        everything as things are: what is written to them meanwhile does not come. Changes nothing.
-        Raises: SourceError."""
+        """Return identifiers of captured tables that are not streamed completely.
+
+        Changes that are written to them meanwhile are missing in the stream. The method changes nothing.
+        Raises: SourceError.
+        """
         return frozenset()
 
     def slot_xmin(self) -> int | None:
-        """Return what becomes ``source.xmin`` of the changes that have just come, None for nothing. Asked
-        with each batch of them: a connector asks its server as seldom as the profile wants it.
-        Raises: SourceError."""
+        """Return ``source.xmin`` of the changes just received, None without one.
+
+        The engine calls it for each batch. The connector queries its server only as often as the profile
+        requests. Raises: SourceError.
+        """
         return None
 
     def publish(self, tables: Sequence[tuple[str, str]], *, wanted: bool) -> list[tuple[str, str]]:
-        """Have the server stream these (schema, table) from now on, or no more; return those for which
-        that is new. Nothing that was written before is under way then: whoever reads a table afterwards
-        misses nothing. A pipeline may be running. Raises: SourceError."""
+        """Start or stop streaming these (schema, table).
+
+        Return the tables whose state changed. When the method returns, no earlier write is in progress: a
+        reader that reads a table afterwards misses nothing. A pipeline may be running. Raises:
+        SourceError.
+        """
         return []
 
     def writers(self, identifier: str) -> frozenset[str]:
-        """Return the open transactions that may have written to a table: what they wrote before it was
-        published does not come, and is not visible until they end. Raises: SourceError."""
+        """Return the open transactions that may have written to a table.
+
+        Their writes before the table's publication are not streamed, and are invisible until the
+        transactions end. Raises: SourceError.
+        """
         return frozenset()
 
     def streamed_as(self) -> Mapping[str, Sequence[str | None]]:
-        """Return, for identifiers of tables where it can be known, who streams the table and how: texts
-        for `streamed_otherwise`, kept until the next start. Raises: SourceError."""
+        """Return how the server streams each table, where that is known.
+
+        The texts are for `streamed_otherwise` and are kept until the next start. Raises: SourceError.
+        """
         return {}
 
     def streamed_otherwise(
         self, before: Mapping[str, Sequence[str | None]], now: Mapping[str, Sequence[str | None]]
     ) -> frozenset[str]:
-        """Return the tables of which something may not have been streamed between two `streamed_as`, also
-        where it was changed and changed back. Another version may have written ``before``.
-        Raises: SourceError."""
+        """Return tables that may have been streamed incompletely in between.
+
+        ``before`` and ``now`` are results of `streamed_as`; a change that was reverted counts too. Another
+        version may have written ``before``. Raises: SourceError.
+        """
         return frozenset()
 
     def heartbeat(self) -> None:
-        """Do what the profile wants done on the server with each heartbeat."""
+        """Run the profile's heartbeat action on the server."""
 
     def finish(self) -> bool:
-        """Do what the profile wants done on the server at a clean stop.
+        """Run the profile's action for a clean stop on the server.
 
-        True when the stored offset is of no more use, because its slot is gone by intent.
+        Return whether the stored offset is useless, because the slot was dropped on purpose.
         """
         return False
 
     def slot(self) -> SlotStatus | None:
-        """Return where the replication slot stands, None when there is none. Raises: SourceError."""
+        """Return the state of the replication slot, None without one.
+
+        Raises: SourceError.
+        """
         return None
 
     def wal_end(self) -> int | None:
-        """Return the end of the source's log, None where it has none that could be told. Raises:
-        SourceError."""
+        """Return the end of the source's log, None if it has none.
+
+        Raises: SourceError.
+        """
         return None
 
     def slots(self) -> list[SlotStatus]:
-        """Return every slot of the database, whoever made it, by name. Raises: SourceError."""
+        """Return every slot of the database, by name. Raises: SourceError."""
         return []
 
     def drop_slot(self) -> bool:
-        """Drop the replication slot; False when there is none. Raises: SourceError."""
+        """Drop the replication slot; False without one. Raises: SourceError."""
         return False
 
     def belongings(self, offset: Offset | None) -> list[OwnedObject]:
-        """Return what the pipeline has on this server and is still there. ``offset`` is the stored one,
-        which tells of a slot that nothing else is known of. Raises: SourceError."""
+        """Return the pipeline's objects that exist on this server.
+
+        The stored ``offset`` may name a slot that no other record names. Raises: SourceError.
+        """
         return []
 
     def belongings_elsewhere(self) -> list[OwnedObject]:
-        """Return what the pipeline made in other databases or on other servers, as far as it is known:
-        the profile led there once."""
+        """Return the pipeline's known objects on other servers or databases.
+
+        The profile pointed to these servers earlier.
+        """
         return []
 
     def drop(self, belonging: OwnedObject) -> None:
-        """Remove a thing that the pipeline made, and forget it. Raises: SourceError."""
+        """Remove an object of the pipeline and its entry. Raises: SourceError."""
 
     @abc.abstractmethod
     def undo(self) -> None:
-        """Remove what this connector made on the server; called when a start fails early."""
+        """Remove this connector's new objects after a start that failed early."""
 
     @abc.abstractmethod
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""The contract of a lease: the right to run a pipeline, kept where the changes come from.
+"""Define a lease: the right to run a pipeline, stored at the source.
 
-Of several processes that run one profile with ``waltap.standby`` one has it. It lasts for a while and is
-renewed; whoever does not renew it, because it was paused, cut off or killed, loses it by itself.
+Of several processes that run one profile with ``waltap.standby``, one has the lease. The lease expires
+unless it is renewed, so a paused, disconnected or killed process loses it.
 """
 
 import abc
@@ -15,44 +15,56 @@ __all__ = ["LeaderLease", "LeaseContext"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseContext:
-    """What a connector makes a lease of. ``seconds``: how long one lasts without being renewed.
-    ``stopping`` tells, during waits, that the engine wants to stop. ``password``: a connector's."""
+    """The settings that a connector makes a lease from."""
 
+    # How long a lease lasts without a renewal.
     seconds: float
+    # Returns whether the engine wants to stop; asked during waits.
     stopping: Callable[[], bool] = lambda: False
+    # As in `ConnectorContext`.
     password: Password | None = None
 
 
 class LeaderLease(abc.ABC):
-    """One process's end of it. `take` comes first and until it is ours; then one thread calls `renew`.
+    """One process's handle of the lease.
 
-    Two rules make that only one process ever acts on it. The source lets go of a lease that was not
-    renewed for ``seconds``, counted from when it heard of it last. `held` ends no later than ``seconds``
-    after the last renewal was *sent*, by a clock that runs on while the process or the machine sleeps. So
-    a lease that ran out is held by nobody. One that ended otherwise (its session was terminated, the
-    server restarted) may still count as held by its former owner for ``seconds``: who takes it then, and
-    cannot be sure that this process is gone, waits for as long.
+    One thread calls `take` until it succeeds, and then `renew`.
+
+    Two rules ensure that at most one process acts. The source releases a lease that was not renewed for
+    ``seconds`` after the last renewal that it received. `held` ends at most ``seconds`` after the last
+    renewal was *sent*, by a clock that includes the sleep of the process and the machine. So no process
+    holds an expired lease.
+
+    A lease may end otherwise: its session was terminated, or the server restarted. Its former owner may
+    then regard it as held for ``seconds``. The next owner waits as long, unless it is sure that the
+    former process has ended.
     """
 
     @abc.abstractmethod
     def take(self) -> str | None:
-        """Try to get the lease; None when it is ours, else who has it, for people. Raises: SourceError."""
+        """Try to take the lease; return None on success, else its holder.
+
+        The holder is a text for people. Raises: SourceError.
+        """
 
     @abc.abstractmethod
     def renew(self) -> None:
-        """Have it for another while. Raises: SourceError when it is lost."""
+        """Extend the lease. Raises: SourceError if it is lost."""
 
     @abc.abstractmethod
     def held(self) -> bool:
-        """Tell whether nobody else can have it at this instant. Any thread may ask; no waiting."""
+        """Return whether this process certainly has the lease now.
+
+        Any thread may call it; it does not wait.
+        """
 
     def owner(self) -> str | None:
-        """Return who has the lease, for people, without taking it; None: nobody, or it cannot be known.
+        """Return the lease's holder as text, without taking the lease.
 
-        Raises: SourceError.
+        None: there is no holder, or the source does not know it. Raises: SourceError.
         """
         return None
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Give it up, if it is ours; may be called twice."""
+        """Release the lease if this process has it; may be called twice."""

@@ -1,4 +1,4 @@
-"""Passwords that plugins give, one for each connection that is made."""
+"""Get passwords from plugins, one for each connection."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ Raises: WaltapError."""
 
 
 class PasswordUnavailable(ConnectionLost):
-    """A plugin that gives passwords had none for this connection."""
+    """The password plugin had no password for this connection."""
 
     code = "WT-2023"
     remedy = (
@@ -21,7 +21,7 @@ class PasswordUnavailable(ConnectionLost):
 
 
 class PasswordFileUnreadable(ConnectionLost):
-    """The file that holds the password is not there, or cannot be read, any more."""
+    """The password file no longer exists or cannot be read."""
 
     code = "WT-2031"
     remedy = (

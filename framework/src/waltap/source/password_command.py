@@ -1,7 +1,7 @@
-"""A password that a command prints, such as a token that an identity service signs.
+"""Get the password from a command, such as one that signs a token.
 
-The command is run without a shell, and its output is never shown: of a failure the last line that it wrote
-to its standard error is told, without what looks like a secret and without the lines of a shell's trace.
+The command runs without a shell and its output is never shown. An error quotes only the last line of its
+standard error, without apparent secrets and without the lines of a shell's trace.
 """
 
 import os
@@ -19,13 +19,14 @@ from waltap.source.connector import StopRequested
 
 __all__ = ["PasswordCommandFailed", "printed_password"]
 
+# Limits the memory for a command that prints without end.
 MAX_BYTES = 64 * 1024
 TOLD_MAX = 200
 POLL_S = 0.1
 
 
 class PasswordCommandFailed(ConnectionLost):
-    """The command that gives the database's password gave none."""
+    """The command for the database's password gave none."""
 
     code = "WT-2029"
     remedy = (
@@ -42,7 +43,7 @@ def printed_password(
     timeout_s: float,
     stopping: Callable[[], bool],
 ) -> str:
-    """Run a command in ``folder`` and return what it printed, without the end of the line.
+    """Run a command in ``folder`` and return its printed password.
 
     Raises: PasswordCommandFailed, StopRequested.
     """
@@ -50,7 +51,7 @@ def printed_password(
     try:
         return Secret(_printed(words, Path(words[0]).name, folder, timeout_s, stopping))
     except PasswordCommandFailed as error:
-        raise without_frames(error)  # noqa: B904 - it is the same one; its frames hold what was printed
+        raise without_frames(error)  # noqa: B904 - the same error; its frames contain the output
 
 
 def _printed(
@@ -67,7 +68,7 @@ def _printed(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # what it starts ends with it, and not with a Ctrl-C of ours
+            start_new_session=True,  # its children end with it, and Ctrl-C does not reach it
         )
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it cannot be run"
@@ -91,7 +92,10 @@ def _printed(
 def _outputs(
     process: "subprocess.Popen[bytes]", name: str, timeout_s: float, stopping: Callable[[], bool]
 ) -> tuple[bytes, bytes]:
-    """Return both outputs, when the process has ended. What it left running may hold them open."""
+    """Return both outputs after the process has ended.
+
+    Its child processes may still hold the pipes open.
+    """
     deadline = time.monotonic() + timeout_s
     assert process.stdout is not None
     assert process.stderr is not None
@@ -105,6 +109,7 @@ def _outputs(
             selector.register(fd, selectors.EVENT_READ)
         ended = False
         while True:
+            # A child may keep the pipe open after the command ended: read without waiting then.
             ready = selector.select(0 if ended else POLL_S) if selector.get_map() else []
             for key, _ in ready:
                 data = os.read(key.fd, MAX_BYTES)
@@ -119,6 +124,7 @@ def _outputs(
                 break
             if not selector.get_map():
                 with suppress(subprocess.TimeoutExpired):
+                    # The command closed its outputs but still runs: do not spin.
                     process.wait(POLL_S)
             ended = process.poll() is not None
             if not ended and stopping():
@@ -139,7 +145,10 @@ def _ended(status: int) -> str:
 
 
 def _told(said: bytes, printed: bytes) -> str:
-    """Return what may be told of an error: the last line of ``said`` that is no trace of a shell's."""
+    """Return the last line of ``said`` for an error, without secrets.
+
+    Lines of a shell's trace are skipped: they may contain the secret.
+    """
     secret = printed.decode("utf-8", "replace").strip()
     lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines()]
     lines = [line for line in lines if line and not line.startswith("+")]
@@ -156,7 +165,7 @@ def _password(name: str, printed: bytes, said: bytes) -> str:
         text = printed.decode().rstrip("\r\n")
     except UnicodeDecodeError:
         problem = f"the password's command {name!r} printed what is not UTF-8"
-        raise PasswordCommandFailed(problem) from None  # the cause holds what it printed
+        raise PasswordCommandFailed(problem) from None  # the cause contains the output
     if not text.strip():
         raise PasswordCommandFailed(
             f"the password's command {name!r} printed none{_told(said, b'')}"

@@ -1,4 +1,4 @@
-"""Positions: how far a pipeline has got, as offsets hold it. Sans-IO."""
+"""Define positions in the stream of changes. Sans-IO."""
 
 from collections.abc import Iterator, Mapping
 
@@ -11,17 +11,16 @@ SOLE = ""
 
 
 class Position(msgspec.Struct, frozen=True, order=True, gc=False):
-    """A point in the stream of committed changes of one partition; totally ordered.
+    """A point in the committed changes of one partition; totally ordered.
 
-    ``end_lsn`` is the end of the last transaction that was delivered whole: the only LSN that may be
-    confirmed to the server. ``commit_lsn`` and ``index`` tell how much of the next transaction was
-    delivered too: the first ``index`` changes, in wire order and before any filter, of the
-    transaction that commits at ``commit_lsn``; both are 0 when that transaction has not begun.
-    One LSN alone never identifies an event: rows of one COPY share theirs.
+    One LSN alone never identifies an event: the rows of one COPY share theirs.
     """
 
+    # End of the last completely delivered transaction: only this LSN may be confirmed.
     end_lsn: int
+    # Commit LSN of the next transaction, if a part of it was delivered, else 0.
     commit_lsn: int = 0
+    # Number of its delivered changes, in wire order and before any filter.
     index: int = 0
 
     def __str__(self) -> str:
@@ -33,10 +32,10 @@ START = Position(0)
 
 
 class Positions(Mapping[str, Position]):
-    """A position in each partition of a source that something is known of, by the partition's name.
+    """The position in each known partition of a source, by name; immutable.
 
-    It does not change; `moved` gives the next. Positions of two partitions cannot be compared, so
-    neither can these: ask partition by partition.
+    Positions of two partitions cannot be compared, so two of these objects cannot either: compare each
+    partition.
     """
 
     __slots__ = ("_positions",)
@@ -46,19 +45,22 @@ class Positions(Mapping[str, Position]):
 
     @classmethod
     def of(cls, given: "Positions | Position | None", partition: str = SOLE) -> "Positions":
-        """Return ``given``; one position by itself is that of ``partition``, None is none."""
+        """Return ``given`` as positions.
+
+        A single position becomes the position of ``partition``; None becomes no position.
+        """
         if given is None:
             return cls()
         return given if isinstance(given, Positions) else cls({partition: given})
 
     @property
     def sole(self) -> Position:
-        """Return the position of the only partition. Raises: ValueError when there are others."""
+        """Return the only partition's position. Raises: ValueError if others exist."""
         (position,) = self._positions.values()
         return position
 
     def moved(self, partition: str, position: Position) -> "Positions":
-        """Return these, with another position in ``partition``."""
+        """Return a copy with another position in ``partition``."""
         return Positions({**self._positions, partition: position})
 
     def __getitem__(self, partition: str) -> Position:
@@ -88,8 +90,9 @@ def lsn_text(lsn: int) -> str:
 
 
 def parse_lsn(text: str) -> int:
-    """Return the LSN that ``text`` prints. Raises: ValueError when it is none."""
+    """Return the LSN of its text. Raises: ValueError for any other text."""
     high, _, low = text.strip().partition("/")
+    # int() also accepts signs, underscores and digits of other scripts.
     if len(high) > 8 or len(low) > 8 or not (high + low).isascii() or not (high + low).isalnum():
         message = f"not an LSN: {text!r}"
         raise ValueError(message)

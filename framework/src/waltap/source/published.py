@@ -1,8 +1,7 @@
-"""What the publications that a stream asks for leave out of tables: rows and columns, for snapshots and
-comparisons too.
+"""Find the rows and columns that the publications of a stream leave out.
 
-Rows that a snapshot delivered although they are not published would stay at the destination: no delete of
-them ever comes. Several publications of one table publish what any of them does.
+Snapshots and comparisons must leave them out too. An unpublished row from a snapshot would stay at the
+destination: its delete is never streamed. Several publications of one table publish the union.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -15,7 +14,7 @@ from waltap.decode.relation import Relation
 __all__ = ["EVERYTHING", "NARROWS", "Narrowed", "PublishedSubset", "narrowings", "nothing_left_out"]
 
 NARROWS = 150000
-"""From this version on publications have row filters and column lists."""
+"""PostgreSQL 15 introduced row filters and column lists."""
 
 NARROWINGS_SQL = """
 SELECT t.schemaname::text, t.tablename::text, t.rowfilter,
@@ -35,28 +34,34 @@ SELECT t.schemaname::text, t.tablename::text, t.rowfilter,
 
 
 class PublishedSubset(msgspec.Struct, frozen=True):
-    """What is published of a table: rows for which ``rows`` is true ("": all), all but the columns
-    ``hidden``."""
+    """The published rows and columns of a table."""
 
+    # SQL condition of the published rows; "": all.
     rows: str = ""
+    # Columns that are not published.
     hidden: frozenset[str] = frozenset()
 
     def of(self, relation: Relation) -> Relation:
-        """Return ``relation`` with the columns that are published."""
+        """Return ``relation`` with its published columns."""
         if not self.hidden:
             return relation
         columns = tuple(c for c in relation.columns if c.name not in self.hidden)
         return msgspec.structs.replace(relation, columns=columns)
 
     def where(self, clause: str = "") -> str:
-        """Return ``clause``, which is " WHERE …" or nothing, for published rows alone."""
+        """Return a WHERE clause for published rows alone.
+
+        ``clause`` is " WHERE …" or empty.
+        """
         if not self.rows:
             return clause
         return f" WHERE ({self.rows})" + (clause and f" AND ({clause.removeprefix(' WHERE ')}\n)")
 
     def of_select(self, statement: str, alias: str) -> str:
-        """Return a SELECT of those rows of ``statement`` that are published; it must give the columns of
-        the row filter. ``alias`` is a quoted name."""
+        """Return a SELECT of the published rows of ``statement``.
+
+        ``statement`` must return the columns of the row filter. ``alias`` is a quoted name.
+        """
         if not self.rows:
             return statement
         return f"SELECT * FROM ({statement}\n) {alias}{self.where()}"
@@ -64,24 +69,27 @@ class PublishedSubset(msgspec.Struct, frozen=True):
 
 EVERYTHING = PublishedSubset()
 Narrowed = Callable[[], Mapping[tuple[str, str], PublishedSubset]]
-"""Gives, by (schema, table), what is published of tables of which not everything is."""
+"""Returns the published subset of each partly published table, by (schema, table)."""
 
 
 def nothing_left_out() -> Mapping[tuple[str, str], PublishedSubset]:
-    """Return that all is published."""
+    """Return that everything is published."""
     return {}
 
 
 def narrowings(
     query: Callable[[str, tuple[object, ...]], Iterable[Sequence[Any]]], names: Collection[str]
 ) -> dict[tuple[str, str], PublishedSubset]:
-    """Return what publications ``names`` publish of the tables of which one has a row filter or a column
-    list. ``query`` asks a server of `NARROWS` or later."""
+    """Return the published subsets of tables with a row filter or column list.
+
+    ``names`` are publications. ``query`` reads a server of version `NARROWS` or later.
+    """
     found: dict[tuple[str, str], list[tuple[str | None, Iterable[str] | None]]] = {}
     for schema, table, rows, hidden in query(NARROWINGS_SQL, (list(names), list(names))):
         found.setdefault((schema, table), []).append((rows, hidden))
     return {
         place: PublishedSubset(
+            # The publications add up: a row needs one filter, a hidden column all column lists.
             "" if any(rows is None for rows, _ in each) else " OR ".join(f"({r})" for r, _ in each),
             frozenset.intersection(*(frozenset(hidden or ()) for _, hidden in each)),
         )

@@ -1,11 +1,11 @@
-"""What a pipeline last knew of each relation, kept over restarts beside the offset.
+"""Remember the last description of each relation across restarts.
 
-The catalogue shows the present. A change that was committed before a table was dropped, or lost its
-key, may be decoded after it; what the wire does not carry then can only come from here.
+The catalogue shows the present. A change that committed before its table was dropped, or lost its key, may
+be decoded later. Only this memory then has the facts that the wire does not carry.
 
-The engine owns the memory: it opens one per pipeline, under the pipeline's lock, and saves it after it
-stored an offset. The connector puts in what it describes and asks for it. Nothing breaks when the memory
-is lost, or is of an older moment: then less is known.
+The engine opens one memory per pipeline, under the pipeline's lock, and saves it after it stored an
+offset. The connector adds its descriptions and reads them. A lost or older memory is no error: less is
+known.
 """
 
 from collections import deque
@@ -23,18 +23,19 @@ from waltap.offsets.private_file import private, private_folder
 __all__ = ["RELATIONS_KEPT", "RelationMemory"]
 
 RELATIONS_KEPT = 10_000
-"""Relations that are remembered; beyond them those go that were described longest ago."""
+"""Most relations in memory; beyond that the oldest descriptions are dropped."""
 
 REPLACED_KEPT = 64
-"""Of these, relations whose name belongs to another OID by now."""
+"""Most of these whose name belongs to another OID by now."""
 
 _SIZE = Struct("<I")
 
 
 class RelationMemory:
-    """Described relations by OID. ``path`` is a file that is added to, None: memory only.
+    """Described relations by OID.
 
-    ``judge`` gets a relation as it was and as it is now, before it is remembered, and may raise.
+    ``path`` is an append-only file; None: memory only. ``judge`` receives the old and the new description
+    before the new one is stored, and may raise.
 
     Single-threaded. Disk errors are not raised: the file is then not written, or not read.
     """
@@ -50,8 +51,10 @@ class RelationMemory:
         self.judge: Callable[[Relation, Relation], None] | None = None
 
     def open(self, database: str) -> None:
-        """Read what is kept for ``database`` (a text that tells databases apart, whatever it is made
-        of); what is kept of another is forgotten. OIDs mean something in one database only."""
+        """Load the relations of ``database`` and drop those of another one.
+
+        OIDs are unique in one database only. ``database`` is any text that identifies it.
+        """
         if database == self._database:
             return
         self._database = database
@@ -62,15 +65,15 @@ class RelationMemory:
                 self._put(relation)
 
     def get(self, oid: int) -> Relation | None:
-        """Return the relation as it was described last, None when it is not known."""
+        """Return the last description of a relation, None if unknown."""
         return self._relations.get(oid)
 
     def named(self, schema: str, table: str) -> Relation | None:
-        """Return the relation that was described last under that name."""
+        """Return the relation that was last described under that name."""
         return self._relations.get(self._names.get(f"{schema}.{table}", 0))
 
     def put(self, relation: Relation) -> None:
-        """Remember a described relation in the place of its former version."""
+        """Store a described relation in place of its former version."""
         known = self._relations.get(relation.oid)
         if known is not None and known.same_shape(relation):
             return
@@ -79,9 +82,9 @@ class RelationMemory:
         self._unsaved[relation.oid] = relation
 
     def check(self, relation: Relation) -> None:
-        """Have a described relation judged by what is known of it, or of the one that had its name.
+        """Compare a described relation with its former description by ``judge``.
 
-        Raises: what ``judge`` raises.
+        If its OID is new, the former relation of that name is compared. Raises: the errors of ``judge``.
         """
         if self.judge is not None:
             known = self._relations.get(relation.oid) or self.named(relation.schema, relation.table)
@@ -89,21 +92,26 @@ class RelationMemory:
                 self.judge(known, relation)
 
     def start_anew(self, relations: Iterable[Relation]) -> None:
-        """Forget everything, and know ``relations``: a slot begins here, and so does the stream."""
+        """Replace the content by ``relations``, for a new slot and stream."""
         self._forget()
         if self._path is not None:
             try:
                 self._path.unlink(missing_ok=True)
             except OSError:
+                # An old description must not come back after the new start: stop using the file.
                 self._path = None
         self._written = 0
         for relation in relations:
             self.put(relation)
 
     def save(self) -> None:
-        """Write what is new to the file; all of it anew when most of the file is out of date."""
+        """Append new descriptions to the file.
+
+        The file is rewritten when most of it is outdated.
+        """
         if not self._unsaved or self._path is None:
             return
+        # Rewrite once more than half of the records are outdated; small files are not worth it.
         whole = self._written + len(self._unsaved) > 2 * len(self._relations) + 64
         chosen = self._relations if whole else self._unsaved
         data = b"".join(self._record(relation) for relation in chosen.values())
@@ -151,7 +159,7 @@ class RelationMemory:
         return _SIZE.pack(len(body)) + body
 
     def _read(self) -> list[tuple[str, Relation]]:
-        """Return the records of the file up to the first that is not whole."""
+        """Return the file's records up to the first incomplete one."""
         self._written = 0
         if self._path is None:
             return []
@@ -167,6 +175,7 @@ class RelationMemory:
             at += _SIZE.size
             try:
                 found.append(decoder.decode(data[at : at + size]))
+            # A crash may leave half a record at the end of the file.
             except UNREADABLE:
                 break
             at += size

@@ -1,4 +1,4 @@
-"""What a start would make on the server, and what it would read: the answer of `Connector.plan`."""
+"""Define the answer of `Connector.plan`: the setup of a start."""
 
 from dataclasses import dataclass
 
@@ -9,26 +9,26 @@ __all__ = ["PlannedTable", "SetupPlan"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTable:
-    """One captured table, described.
-
-    ``rows`` is an estimate and ``bytes`` the size on the server, each None where nobody knows.
-    ``read``: its rows are read by the snapshot of this start.
-    """
+    """One captured table, described."""
 
     relation: Relation
+    # An estimate; None if unknown.
     rows: int | None = None
+    # Size on the server; None if unknown.
     bytes: int | None = None
+    # Whether the snapshot of this start reads its rows.
     read: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupPlan:
-    """``statements`` are SQL that the start would run, in order; ``by_others`` what somebody else has to
-    run before, since the role of the profile may not or nobody does it for it. ``slot`` is the command of
-    the replication protocol that makes the slot, from when on the server keeps WAL; None: none is made.
-    ``tables`` by name."""
+    """The objects that a start would create, and the tables."""
 
+    # SQL that the start would run, in order.
     statements: tuple[str, ...]
+    # SQL that the operator must run before, because the profile's role may not.
     by_others: tuple[str, ...]
+    # Replication command that creates the slot; the server then retains WAL. None: no new slot.
     slot: str | None
+    # Sorted by name.
     tables: tuple[PlannedTable, ...]

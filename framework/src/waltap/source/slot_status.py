@@ -1,4 +1,4 @@
-"""Where a replication slot stands."""
+"""Define the state of a replication slot."""
 
 from dataclasses import dataclass
 
@@ -7,24 +7,23 @@ __all__ = ["SlotStatus"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotStatus:
-    """Where a pipeline's replication slot stands on the server; LSNs are 0 where it gives none.
-
-    ``server_lsn`` is the end of the server's WAL. ``reader`` is the process that reads the slot
-    now, None when nobody does. ``wal_status`` is the server's word ("reserved", "lost", …),
-    ``invalidation`` its word for why it gave the slot up, "" where it did not. ``safe_bytes`` may be
-    written before the slot is in danger; None: without end, or it does not say. ``disk_bytes`` and
-    ``free_bytes`` are those of the disk that the WAL is on, None where that cannot be seen from here.
-    """
+    """The state of a pipeline's replication slot; unknown LSNs are 0."""
 
     name: str
     decoder: str
+    # Process id of the session that reads the slot, None without one.
     reader: int | None
     restart_lsn: int
     confirmed_lsn: int
+    # End of the server's WAL.
     server_lsn: int
+    # The server's word, such as "reserved" or "lost".
     wal_status: str = ""
+    # WAL that may be written before the slot is in danger; None: unlimited or unknown.
     safe_bytes: int | None = None
+    # The server's word for why it invalidated the slot, "" for a valid one.
     invalidation: str = ""
+    # Size and free space of the WAL's disk; None where that is not visible from here.
     disk_bytes: int | None = None
     free_bytes: int | None = None
 
@@ -35,5 +34,5 @@ class SlotStatus:
 
     @property
     def retained_bytes(self) -> int:
-        """Return how much WAL the server keeps because of the slot."""
+        """Return how much WAL the server retains for the slot."""
         return max(0, self.server_lsn - self.restart_lsn) if self.restart_lsn else 0

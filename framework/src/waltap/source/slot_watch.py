@@ -1,7 +1,7 @@
-"""The contract of a slot's watch: a look at the slot that does not wait for the engine.
+"""Define a slot watch, which reads the slot's state beside the engine.
 
-The engine looks at its slot between two batches. A sink that waits keeps it from that for hours, and just
-then the slot keeps WAL: so the guardian has a connection of its own, made when it is needed.
+The engine reads its slot between two batches. A waiting sink can delay that for hours while the slot
+retains WAL. So the slot monitor has a connection of its own, opened on demand.
 """
 
 import abc
@@ -16,10 +16,11 @@ __all__ = ["SlotWatch", "SlotWatchContext"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotWatchContext:
-    """What a connector makes a watch of. ``stopping`` tells, during waits, that the run is to end.
-    ``password``: a connector's."""
+    """The settings that a connector makes a watch from."""
 
+    # Returns whether the run must end; asked during waits.
     stopping: Callable[[], bool] = lambda: False
+    # As in `ConnectorContext`.
     password: Password | None = None
 
 
@@ -28,17 +29,21 @@ class SlotWatch(abc.ABC):
 
     @abc.abstractmethod
     def look(self) -> SlotStatus | None:
-        """Return where the slot stands, None when there is none. Raises: SourceError."""
+        """Return the slot's state, None without a slot. Raises: SourceError."""
 
     @abc.abstractmethod
     def hasten(self) -> str:
-        """Have the server write what lets the slot let go of WAL that is confirmed; return why it could
-        not, "" where it did. Raises: ConnectionLost."""
+        """Make the server write the record that lets the slot release confirmed WAL.
+
+        Return the reason for a failure, "" on success. Raises: ConnectionLost.
+        """
 
     @abc.abstractmethod
     def drop(self) -> int:
-        """End who reads the slot and drop it; return the end of the server's WAL behind that.
-        Raises: SourceError."""
+        """End the slot's reader and drop the slot; return the end of the WAL.
+
+        Raises: SourceError.
+        """
 
     @abc.abstractmethod
     def close(self) -> None:

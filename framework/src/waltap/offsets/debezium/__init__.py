@@ -1,4 +1,4 @@
-"""Positions as Debezium keeps them: read, and written so that Debezium goes on from them."""
+"""Read and write offsets in Debezium's form, for a move either way."""
 
 from waltap.offsets.connect_offsets import ConnectOffsets
 from waltap.offsets.debezium.errors import (

@@ -1,4 +1,4 @@
-"""What can be wrong with offsets that Debezium keeps, or is to get."""
+"""Errors of Debezium's stored offsets."""
 
 from waltap.errors import OffsetError
 
@@ -12,7 +12,7 @@ __all__ = [
 
 
 class DebeziumOffsetsUnreadable(OffsetError):
-    """What is to hold Debezium's offsets cannot be read, or holds something else."""
+    """Debezium's offset storage is unreadable or contains other data."""
 
     code = "WT-6301"
     remedy = (
@@ -22,7 +22,7 @@ class DebeziumOffsetsUnreadable(OffsetError):
 
 
 class DebeziumOffsetMissing(OffsetError):
-    """None of the offsets that were found belongs to the profile's topic.prefix, or several do."""
+    """The storage has no offset of the profile's topic.prefix, or several."""
 
     code = "WT-6302"
     remedy = (
@@ -32,7 +32,7 @@ class DebeziumOffsetMissing(OffsetError):
 
 
 class DebeziumOffsetUnusable(OffsetError):
-    """The offset is there, and no stream can go on from it."""
+    """No stream can resume from the stored offset."""
 
     code = "WT-6303"
     remedy = (
@@ -42,7 +42,10 @@ class DebeziumOffsetUnusable(OffsetError):
 
 
 class DebeziumStillReads(OffsetError):
-    """Somebody reads the slot: what is stored now is not the end."""
+    """Another process still reads the slot.
+
+    Its stored offset is not its last one.
+    """
 
     code = "WT-6304"
     remedy = (
@@ -51,7 +54,7 @@ class DebeziumStillReads(OffsetError):
 
 
 class DebeziumOffsetsUnwritable(OffsetError):
-    """The offset cannot be put where Debezium looks for it."""
+    """The offset cannot be written to Debezium's storage."""
 
     code = "WT-6305"
     remedy = "Make {place} writable; nothing was changed there, and waltap's own position stays."

@@ -1,6 +1,7 @@
-"""A ``HashMap<byte[], byte[]>`` as Java serialises it: what a FileOffsetBackingStore writes. Sans-IO.
+"""Read and write a ``HashMap<byte[], byte[]>`` in Java serialization. Sans-IO.
 
-Only that is read and written: no other class is known, so a file can do nothing but be wrong.
+A FileOffsetBackingStore writes such a map. The reader accepts no other class, so a malicious file causes
+only an error.
 Source: Java Object Serialization Specification, section 6 (grammar); ``HashMap.writeObject``.
 """
 
@@ -19,13 +20,14 @@ MAP_FIELDS: Final = b"\x03\x00\x02F\x00\x0aloadFactorI\x00\x09threshold\x78\x70"
 BYTES_CLASS: Final = b"\x00\x02[B\xac\xf3\x17\xf8\x06\x08\x54\xe0\x02\x00\x00\x78\x70"
 LOAD_FACTOR: Final = b"\x3f\x40\x00\x00"
 BYTES_HANDLE: Final = BASE_HANDLE + 2
-"""The map's class is the first thing of the stream, the map the second, the arrays' class the third."""
+"""Handles count from the map's class; the map is the second, the arrays' class the third."""
 
 INT, BLOCK_OF_INTS = Struct(">i"), Struct(">ii")
 
 
 def java_map(entries: dict[bytes, bytes]) -> bytes:
-    """Return ``entries`` as Java serialises them."""
+    """Return ``entries`` as Java serializes them."""
+    # Java's defaults: 16 buckets, doubled beyond a load of three quarters.
     buckets = 16
     while buckets * 3 // 4 < len(entries):
         buckets *= 2
@@ -37,6 +39,7 @@ def java_map(entries: dict[bytes, bytes]) -> bytes:
     for pair in entries.items():
         for value in pair:
             out.append(ARRAY)
+            # Java writes a class once and refers to it by handle afterwards.
             if known:
                 out.append(REFERENCE)
                 out += INT.pack(BYTES_HANDLE)
@@ -50,9 +53,9 @@ def java_map(entries: dict[bytes, bytes]) -> bytes:
 
 
 def parse_java_map(data: bytes) -> dict[bytes, bytes]:
-    """Return the entries of a serialised map; those without a value are left out.
+    """Return the entries of a serialized map, except null ones.
 
-    Raises: ValueError, which says what is there instead.
+    Raises: ValueError, which names the unexpected content.
     """
     try:
         return _JavaMapReader(data).entries()
@@ -61,10 +64,11 @@ def parse_java_map(data: bytes) -> dict[bytes, bytes]:
 
 
 class _JavaMapReader:
-    """Reads one map. ``_handles`` are what the stream may refer to, in order: classes (None), arrays."""
+    """Reads one serialized map."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
+        # Objects that the stream may refer to, in order: classes (None) and arrays.
         self._handles: list[bytes | None] = []
 
     def entries(self) -> dict[bytes, bytes]:
@@ -76,6 +80,7 @@ class _JavaMapReader:
         self._take(len(LOAD_FACTOR) + INT.size)
         self._expect(bytes((BLOCK, BLOCK_OF_INTS.size)), "its map has no size")
         _, count = BLOCK_OF_INTS.unpack(self._take(BLOCK_OF_INTS.size))
+        # A damaged count must not cause a long loop.
         if not 0 <= count <= len(self._data):
             raise ValueError(f"its map has {count} entries")
         found: dict[bytes, bytes] = {}

@@ -1,11 +1,11 @@
-"""The offset of Debezium's PostgreSQL connector: a JSON object, and the position that it means. Sans-IO.
+"""Convert the offset of Debezium's PostgreSQL connector. Sans-IO.
 
-Debezium keeps LSNs of events, waltap positions in the order of commits:
+The offset is a JSON object. Debezium stores LSNs of events, waltap positions in commit order:
 
-- ``lsn_commit`` is the end of the last transaction that was delivered whole. Without one, ``lsn_proc`` or,
-  behind a snapshot, ``lsn`` is a point before the end of every transaction that was not;
-- ``lsn_proc`` of an event behind that belongs to the transaction that commits next, which was delivered up
-  to there. Which change of it that is, only the stream tells (`OffsetMap.event_lsn`).
+- ``lsn_commit`` is the end of the last completely delivered transaction. Without it, ``lsn_proc`` or,
+  after a snapshot, ``lsn`` precedes the end of every other transaction;
+- ``lsn_proc`` of a later event belongs to the transaction that commits next, which was delivered up to
+  that event. Only the stream shows the number of this change (`OffsetMap.event_lsn`).
 
 Source: Debezium 3.6, ``PostgresOffsetContext``, ``WalPositionLocator``.
 """
@@ -32,18 +32,19 @@ COUNTS: Final = "transaction_data_collection_order_"
 
 
 class OffsetMap:
-    """What Debezium stored."""
+    """An offset that Debezium stored."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         self._values = values
 
     @classmethod
     def parse(cls, data: bytes) -> "OffsetMap":
-        """Raises: DebeziumOffsetUnusable."""
+        """Parse a stored offset. Raises: DebeziumOffsetUnusable."""
         try:
             found = msgspec.json.decode(data)
         except UNREADABLE as error:
             raise DebeziumOffsetUnusable(f"the offset is not JSON: {error}") from error
+        # A converter with schemas wraps the offset.
         if isinstance(found, dict) and isinstance(found.get("payload"), dict):
             found = found["payload"]
         if not isinstance(found, dict) or not isinstance(found.get("lsn"), int):
@@ -53,13 +54,15 @@ class OffsetMap:
         return cls(found)
 
     def refuse_snapshot(self) -> None:
-        """Raises: DebeziumOffsetUnusable, while a snapshot is being taken: Debezium too would take it
-        again."""
+        """Refuse the offset of an unfinished snapshot, which Debezium repeats too.
+
+        Raises: DebeziumOffsetUnusable.
+        """
         kind = self._values.get("snapshot")
         if kind in (None, False, "INCREMENTAL") or self._values.get("snapshot_completed") is True:
             return
         if kind is True and self._values.get("last_snapshot_record") is True:
-            return  # as earlier versions had it
+            return  # the form of earlier Debezium versions
         what = "a blocking snapshot" if kind == "BLOCKING" else "an initial snapshot"
         raise DebeziumOffsetUnusable(
             f"{what} had begun and not ended when the offset was stored: how far it came is not known"
@@ -67,8 +70,10 @@ class OffsetMap:
 
     @property
     def end_lsn(self) -> int:
-        """Return the end of the last transaction that was delivered whole, or a point behind it and before
-        the end of the next. Raises: DebeziumOffsetUnusable."""
+        """Return the end of the last completely delivered transaction.
+
+        The LSN may also lie after it and before the end of the next one. Raises: DebeziumOffsetUnusable.
+        """
         for name in ("lsn_commit", "lsn_proc", "lsn"):
             value = self._values.get(name)
             if value is None:
@@ -85,23 +90,27 @@ class OffsetMap:
 
     @property
     def event_lsn(self) -> int | None:
-        """Return the LSN of the last change that was delivered of a transaction that had not ended, None
-        where all were delivered whole."""
+        """Return the LSN of the last delivered change of an open transaction.
+
+        None: every transaction was delivered completely.
+        """
         lsn, kind = self._values.get("lsn_proc"), self._values.get("messageType")
-        # a transaction's first change may have the LSN at which the one before it ended
+        # A transaction's first change may have the LSN at which the previous one ended.
         inside = kind in ROWS or (kind == "MESSAGE" and lsn != self._values.get("lsn_commit"))
         return lsn if inside and isinstance(lsn, int) else None
 
     @property
     def events_at_lsn(self) -> int:
-        """Return how many changes with `event_lsn` were delivered, 0 where that is not known: until
-        Debezium 3.7 it kept no number."""
+        """Return how many changes with `event_lsn` were delivered.
+
+        0: unknown, as before Debezium 3.7, which introduced the number.
+        """
         number = self._values.get("lsn_events_processed", 0)
         return number if isinstance(number, int) else 0
 
     @property
     def collections(self) -> dict[str, int]:
-        """Return how many events of each table the open transaction has had, if they are counted."""
+        """Return the open transaction's event count of each table, if counted."""
         counts = {
             name.removeprefix(COUNTS): value
             for name, value in self._values.items()
@@ -111,8 +120,11 @@ class OffsetMap:
 
     @property
     def signals(self) -> dict[str, object]:
-        """Return the state of incremental snapshots. The table that was being read is read from its
-        beginning: its rows come again. Raises: DebeziumOffsetUnusable."""
+        """Return the state of incremental snapshots.
+
+        The table in progress is read from its beginning: its rows are delivered again. Raises:
+        DebeziumOffsetUnusable.
+        """
         text = self._values.get("incremental_snapshot_collections")
         if not text:
             return {}
@@ -129,11 +141,9 @@ class OffsetMap:
 
 
 def of_offset(offset: Offset, *, now_us: int) -> bytes:
-    """Return ``offset`` as Debezium keeps it: with that it streams every transaction that ends later.
+    """Return ``offset`` in Debezium's form.
 
-    It has no ``lsn_commit`` and no ``lsn_proc``, as behind a snapshot: with them Debezium would look for
-    an event that it had seen itself, and could take the next transaction's first change for it.
-    Raises: DebeziumOffsetUnusable.
+    Debezium then streams every transaction that ends later. Raises: DebeziumOffsetUnusable.
     """
     if offset.snapshot is not None:
         raise DebeziumOffsetUnusable("an initial snapshot of waltap's has begun and not ended")
@@ -141,6 +151,9 @@ def of_offset(offset: Offset, *, now_us: int) -> bytes:
     if state.blocking:
         raise DebeziumOffsetUnusable("a blocking snapshot of waltap's has begun and not ended")
     end_lsn = offset.sole.position.end_lsn
+    # No ``lsn_commit`` and no ``lsn_proc``, as after a snapshot. With them Debezium would look
+    # for an event that it had seen itself, and could take the next transaction's first change
+    # for that event.
     values: dict[str, object] = {
         "lsn": end_lsn,
         "ts_usec": now_us,
@@ -154,7 +167,7 @@ def of_offset(offset: Offset, *, now_us: int) -> bytes:
 
 
 def told(offset: Offset) -> str:
-    """Return what Debezium will do with the offset, in a sentence."""
+    """Return a sentence about Debezium's next start with the offset."""
     position = offset.sole.position
     text = f"streams what commits after {lsn_text(position.end_lsn)}"
     if position.index:

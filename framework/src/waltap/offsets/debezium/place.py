@@ -1,4 +1,4 @@
-"""Where Debezium keeps offsets: the file of a FileOffsetBackingStore, or what a plugin reaches."""
+"""Find Debezium's offset storage: a file, or one that a plugin reads."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,9 +17,10 @@ __all__ = ["FileOffsets", "place_of"]
 
 
 class FileOffsets(ConnectOffsets):
-    """The file of ``offset.storage.file.filename``. ``new``: it need not be there yet, or is empty."""
+    """The file of ``offset.storage.file.filename``."""
 
     def __init__(self, path: Path, *, new: bool = False) -> None:
+        # With ``new`` the file may be missing or empty.
         self._path, self._new = path, new
 
     def read(self) -> Mapping[bytes, bytes]:
@@ -48,12 +49,15 @@ class FileOffsets(ConnectOffsets):
 
 
 def place_of(text: str, profile: "Profile", host: "Host", *, new: bool = False) -> ConnectOffsets:
-    """Return what ``text`` names: a file's path, or what a plugin's ``choose_connect_offsets`` knows.
-    ``new``: a file may be made.
+    """Return the storage that ``text`` names.
 
-    Raises: DebeziumOffsetsUnreadable, HookRaised, and what the hook's plugin raises.
+    ``text`` is a file's path, or a place that a plugin's ``choose_connect_offsets`` knows. With ``new``
+    a file may be created.
+
+    Raises: DebeziumOffsetsUnreadable, HookRaised, and the errors of the hook's plugin.
     """
     path = Path(text)
+    # A plain name may also be a plugin's: only a path with a folder or suffix is surely a file.
     if "://" not in text and (path.exists() or "/" in text or path.suffix):
         return FileOffsets(path, new=new)
     found: ConnectOffsets | None = host.choose(

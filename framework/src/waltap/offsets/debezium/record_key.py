@@ -1,4 +1,7 @@
-"""Whose an offset of Kafka Connect's is: ``["CONNECTOR",{"server":"TOPIC_PREFIX"}]``. Sans-IO."""
+"""Parse the keys of Kafka Connect offsets. Sans-IO.
+
+A key of Debezium is ``["CONNECTOR",{"server":"TOPIC_PREFIX"}]``.
+"""
 
 from collections.abc import Iterable
 
@@ -11,20 +14,20 @@ __all__ = ["RecordKey", "chosen"]
 
 
 class RecordKey(msgspec.Struct, frozen=True):
-    """The connector's name, and its topic.prefix."""
+    """The connector's name and its topic.prefix."""
 
     connector: str
     server: str
 
     @classmethod
     def parse(cls, data: bytes) -> "RecordKey | None":
-        """Return what a key says, None where it is another connector's than one of Debezium's."""
+        """Return the parsed key, None for one of another kind of connector."""
         try:
             found = msgspec.json.decode(data)
         except UNREADABLE:
             return None
         if isinstance(found, dict) and "payload" in found:
-            found = found["payload"]  # by a converter that writes schemas
+            found = found["payload"]  # a converter with schemas wraps the key
         match found:
             case [str(connector), {"server": str(server)}]:
                 return cls(connector, server)
@@ -39,9 +42,9 @@ class RecordKey(msgspec.Struct, frozen=True):
 
 
 def chosen(keys: Iterable[bytes], *, server: str, connector: str | None, place: str) -> bytes:
-    """Return the key of the profile's offset. ``connector``: its name, where that is known.
+    """Return the key of the profile's offset.
 
-    Raises: DebeziumOffsetMissing.
+    ``connector`` is its name, None if unknown. Raises: DebeziumOffsetMissing.
     """
     known = {key: found for key in keys if (found := RecordKey.parse(key)) is not None}
     fit = [
